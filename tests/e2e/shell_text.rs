@@ -15,9 +15,7 @@ async fn text_of_runs_cannot_act_on_a_terminal() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "printf 'before \\342\\200\\256 \\033[2J\\033]0;b\\007\\033[31mafter\\033[0m\\n'; sleep 300";
-    let spec = argv(&["sh", "-c", script, HOSTILE])
-        .label("name", HOSTILE)
-        .label(HOSTILE, "x");
+    let spec = argv(&["sh", "-c", script, HOSTILE]).env("NAME", HOSTILE);
     let run = must("spawn", client.spawn(spec).await).run_id;
     client.hear_text(&run, "after").await;
 
@@ -47,7 +45,7 @@ async fn text_of_runs_cannot_act_on_a_terminal() {
     // JSON and what is no terminal is exact.
     let json = run_to_end(kennel.cli(&["get", "-o", "json", &run]), PATIENCE).await;
     let json: serde_json::Value = serde_json::from_str(&text(&json)).expect("JSON");
-    assert_eq!(json["labels"]["name"], HOSTILE);
+    assert_eq!(json["spec"]["argv"]["args"][3], HOSTILE);
     let logs = run_to_end(kennel.cli(&["logs", &run]), PATIENCE).await;
     assert!(text(&logs).contains("\u{202e} \u{1b}[2J"), "{logs:?}");
 

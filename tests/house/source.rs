@@ -40,11 +40,10 @@ const RULES: [Rule; 8] = [
             "crates/supervisor/src/base/clock",
             "crates/linux/",
             "crates/keeper/",
-            "crates/kennel/src/cli/audit.rs",
-            "crates/kennel/src/cli/calls.rs",
-            "crates/kennel/src/cli/logs.rs",
+            "crates/kennel/src/cli/list.rs",
             "crates/kennel/src/cli/top/",
             "crates/kennel/src/telemetry/records.rs",
+            "crates/kennel/src/values/time.rs",
         ],
     },
     Rule {

@@ -56,6 +56,33 @@ impl Surroundings {
         self.var("KENNEL_SERVER").is_some()
     }
 
+    /// A flag, else its variable.
+    pub(crate) fn setting<T>(
+        &self,
+        flag: Option<T>,
+        name: &str,
+        read: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Failure> {
+        match (flag, self.var(name)) {
+            (Some(flag), _) => Ok(Some(flag)),
+            (None, Some(text)) => {
+                let value = read(text).map_err(|why| Failure::new(format!("{name}: {why}")))?;
+                Ok(Some(value))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Where a configuration file is looked for.
+    pub(crate) fn default_config_file(&self) -> Option<PathBuf> {
+        if self.root {
+            return Some(PathBuf::from("/etc/kennel/kennel.toml"));
+        }
+        let config = self.dir("XDG_CONFIG_HOME").map(Path::to_owned);
+        let config = config.or_else(|| Some(self.dir("HOME")?.join(".config")));
+        Some(config?.join("kennel/kennel.toml"))
+    }
+
     /// A directory from the environment. XDG says: a path that is not absolute is to be ignored.
     fn dir(&self, name: &str) -> Option<&Path> {
         self.var(name).map(Path::new).filter(|p| p.is_absolute())

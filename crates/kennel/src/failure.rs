@@ -76,6 +76,11 @@ impl Failure {
         &self.message
     }
 
+    /// The same in other words.
+    pub(crate) fn with_message(self, message: String) -> Self {
+        Self { message, ..self }
+    }
+
     /// What to do about it.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
@@ -95,6 +100,11 @@ impl Failure {
         } else {
             self
         }
+    }
+
+    /// The exit code.
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.code
     }
 
     /// Whether it only says that nobody reads us any more.

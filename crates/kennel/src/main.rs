@@ -15,12 +15,15 @@ mod retention;
 mod secret;
 mod serve;
 mod server;
+mod settings;
 mod telemetry;
+mod template;
 mod terminal_text;
 mod values;
+mod version;
 
 use args::{Cli, Command};
-use clap::{Parser as _, error::ErrorKind};
+use clap::{FromArgMatches as _, error::ErrorKind};
 use config::Surroundings;
 use std::{ffi::OsString, process::ExitCode};
 
@@ -43,18 +46,30 @@ fn main() -> ExitCode {
             Err(failure) => failure.report(),
         };
     }
-    let cli = match Cli::try_parse_from(&words) {
-        Ok(cli) => cli,
-        Err(error) => return not_understood(&error, &words),
+    let words = kill_signals(words);
+    let parsed = args::command().try_get_matches_from(&words);
+    let parsed = parsed.and_then(|typed| Ok((Cli::from_arg_matches(&typed)?, typed)));
+    let (cli, typed) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return not_understood(error, &words),
     };
+    // Behind the last command.
+    let mut typed = &typed;
+    while let Some((_, behind)) = typed.subcommand() {
+        typed = behind;
+    }
     let here = Surroundings::here();
     match cli.command {
-        Command::Serve(flags) => serve::keeper(&cli.client, &flags, &here, &words),
+        Command::Serve(flags) => serve::keeper(&cli.client, &flags, typed, (&here, &words)),
+        Command::Config(command) => match cli::config(command, typed, &here) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => failure.report(),
+        },
         Command::Server(flags) => server::main(&flags, &here),
         // Asks no server: it has its own.
         Command::Doctor(args) if args.prove => {
             let format = cli.client.output.unwrap_or_default();
-            cli::carry_out(false, Box::pin(prove::prove(format)))
+            cli::carry_out(false, Box::pin(prove::prove(&format)))
         }
         command => cli::main(&cli.client, command, &here),
     }
@@ -82,43 +97,82 @@ fn preflight() -> ExitCode {
     }
 }
 
+/// As kill(1) is typed: `kill -9` and `kill -USR1` are short for `kill -s`.
+fn kill_signals(words: Vec<OsString>) -> Vec<OsString> {
+    if command_of(&words) != Some("kill") {
+        return words;
+    }
+    let expanded = words.into_iter().flat_map(|word| {
+        let signal = word.to_str().and_then(|word| word.strip_prefix('-'));
+        match signal.filter(|signal| values::signal(signal).is_ok()) {
+            Some(signal) => vec![OsString::from("-s"), signal.into()],
+            None => vec![word],
+        }
+    });
+    expanded.collect()
+}
+
 /// Prints what clap has to say, which includes help and version.
-fn not_understood(error: &clap::Error, words: &[OsString]) -> ExitCode {
-    // Nobody may be reading; there is nowhere else to say so.
-    let _ = error.print();
+fn not_understood(mut error: clap::Error, words: &[OsString]) -> ExitCode {
+    let command = command_of(words);
+    let explained = args::explain(&mut error, matches!(command, Some("run" | "spawn" | "add")));
+    match explained {
+        Some(text) => eprintln!("{text}"),
+        // No process may be reading; there is nowhere else to say so.
+        None => drop(error.print()),
+    }
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
-        _ if is_run(words) => ExitCode::from(cli::OWN_FAILURE),
+        _ if command == Some("run") => ExitCode::from(cli::OWN_FAILURE),
         _ => ExitCode::from(USAGE),
     }
 }
 
-/// Whether these words were meant for `kennel run`, as far as that can be said of words that are not well formed.
-fn is_run(words: &[OsString]) -> bool {
+/// The command that these words are for, as far as that can be said of words that are not well formed.
+fn command_of(words: &[OsString]) -> Option<&str> {
     let mut words = words.iter().skip(1);
     while let Some(word) = words.next() {
-        match word.to_str() {
-            Some("--server" | "-o" | "--output") => {
+        match word.to_str()? {
+            "--server" | "-o" | "--output" | "--format" => {
                 words.next();
             }
-            Some(flag) if flag.starts_with('-') => {}
-            word => return word == Some("run"),
+            flag if flag.starts_with('-') => {}
+            word => return Some(word),
         }
     }
-    false
+    None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
     #[test]
-    fn run_is_recognised_behind_the_flags_of_every_command() {
-        let is = |line: &str| is_run(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
-        assert!(is("kennel run --bad"));
-        assert!(is("kennel -o json --server unix:/s run"));
-        assert!(!is("kennel -o run ps"));
-        assert!(!is("kennel ps run"));
-        assert!(!is("kennel"));
+    fn the_command_stands_behind_the_flags_of_every_command() {
+        for (line, command) in [
+            ("kennel run --bad", Some("run")),
+            ("kennel -o json --server unix:/s run", Some("run")),
+            ("kennel -o run ps", Some("ps")),
+            ("kennel ps run", Some("ps")),
+            ("kennel", None),
+        ] {
+            assert_eq!(command_of(&words(line)), command, "{line}");
+        }
+    }
+
+    #[test]
+    fn signals_of_kill_have_a_short_form() {
+        let expanded = |line| kill_signals(words(line));
+        assert_eq!(expanded("kennel kill -9 R"), words("kennel kill -s 9 R"));
+        assert_eq!(
+            expanded("kennel kill -USR1 R"),
+            words("kennel kill -s USR1 R")
+        );
+        assert_eq!(expanded("kennel kill -s 9 R"), words("kennel kill -s 9 R"));
+        assert_eq!(expanded("kennel run x -9"), words("kennel run x -9"));
     }
 }

@@ -16,19 +16,19 @@ const ALL: &str = "all";
 
 #[derive(Debug, Args)]
 pub(crate) struct RetentionArgs {
-    /// Of how many ended runs of one owner the output is kept, or all [env: KENNEL_RETAIN_RUNS] [default: 100]
+    /// Of how many ended runs of one owner the output is kept, or all [default: 100]
     #[arg(id = "retain_runs", long = "retain-runs", value_name = "N", value_parser = runs)]
     runs: Option<Limit<u32>>,
-    /// For how long after its end a run keeps its output whatever --retain-runs says [env: KENNEL_RETAIN_AT_LEAST]
+    /// For how long after its end a run keeps its output whatever --retain-runs says
     /// [default: 60s]
     #[arg(id = "retain_at_least", long = "retain-at-least", value_name = "DURATION", value_parser = values::duration)]
     at_least: Option<Duration>,
-    /// For how long after its end a run keeps its output at most, or all the time [env: KENNEL_RETAIN_AT_MOST]
+    /// For how long after its end a run keeps its output at most, or all the time
     /// [default: all]
     #[arg(id = "retain_at_most", long = "retain-at-most", value_name = "DURATION", value_parser = at_most)]
     at_most: Option<Limit<Duration>>,
     /// Bytes that the output of all runs may take, or all that there is room for: beyond it the output of those that ended
-    /// first is removed [env: KENNEL_RETAIN_BYTES] [default: all]
+    /// first is removed [default: all]
     #[arg(id = "retain_bytes", long = "retain-bytes", value_name = "SIZE", value_parser = bytes)]
     bytes: Option<Limit<u64>>,
 }
@@ -71,31 +71,14 @@ fn bytes(text: &str) -> Result<Limit<u64>, String> {
     Limit::read(text, values::bytes)
 }
 
-/// A flag, else its variable.
-fn given<T>(
-    flag: Option<T>,
-    (here, name): (&Surroundings, &str),
-    read: fn(&str) -> Result<T, String>,
-) -> Result<Option<T>, Failure> {
-    match (flag, here.var(name)) {
-        (Some(flag), _) => Ok(Some(flag)),
-        (None, Some(text)) => {
-            let value = read(text).map_err(|why| Failure::new(format!("{name}: {why}")))?;
-            Ok(Some(value))
-        }
-        (None, None) => Ok(None),
-    }
-}
-
 impl RetentionArgs {
     /// What is in force.
     pub(crate) fn resolve(&self, here: &Surroundings) -> Result<RetentionLimits, Failure> {
         let default = RetentionLimits::default();
-        let runs = given(self.runs, (here, "KENNEL_RETAIN_RUNS"), runs)?;
-        let at_least = (here, "KENNEL_RETAIN_AT_LEAST");
-        let at_least = given(self.at_least, at_least, values::duration)?;
-        let at_most = given(self.at_most, (here, "KENNEL_RETAIN_AT_MOST"), at_most)?;
-        let bytes = given(self.bytes, (here, "KENNEL_RETAIN_BYTES"), bytes)?;
+        let runs = here.setting(self.runs, "KENNEL_RETAIN_RUNS", runs)?;
+        let at_least = here.setting(self.at_least, "KENNEL_RETAIN_AT_LEAST", values::duration)?;
+        let at_most = here.setting(self.at_most, "KENNEL_RETAIN_AT_MOST", at_most)?;
+        let bytes = here.setting(self.bytes, "KENNEL_RETAIN_BYTES", bytes)?;
         Ok(RetentionLimits {
             runs_per_owner: runs.map_or(default.runs_per_owner, Limit::most),
             at_least: at_least.unwrap_or(default.at_least),

@@ -4,10 +4,12 @@ use crate::{
     args::{CgroupUse, ClientArgs, ServeArgs},
     config::{ServeConfig, ServeFlags, Surroundings},
     failure::{Failure, chain},
+    settings::Settings,
     telemetry,
 };
+use clap::ArgMatches;
 use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError};
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 /// Exit code after the loss of a part.
 pub(crate) const LOST: u8 = 70;
@@ -23,10 +25,10 @@ const PREFLIGHT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
 pub(crate) fn keeper(
     client: &ClientArgs,
     flags: &ServeArgs,
-    here: &Surroundings,
-    words: &[OsString],
+    typed: &ArgMatches,
+    (here, words): (&Surroundings, &[OsString]),
 ) -> ExitCode {
-    match keep(client, flags, here, words) {
+    match keep(client, flags, typed, (here, words)) {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(crate::failure::FAILED)),
         Err(failure) => failure.report(),
     }
@@ -35,8 +37,8 @@ pub(crate) fn keeper(
 fn keep(
     client: &ClientArgs,
     flags: &ServeArgs,
-    here: &Surroundings,
-    words: &[OsString],
+    typed: &ArgMatches,
+    (here, words): (&Surroundings, &[OsString]),
 ) -> Result<i32, Failure> {
     if client.server.is_some() || client.output.is_some() || flags.of_clients.any() {
         return Err(
@@ -45,19 +47,18 @@ fn keep(
                 .hint("where to listen is said by --listen unix:PATH"),
         );
     }
-    let config = resolve(flags, here).map_err(|failure| failure.or_code(UNUSABLE))?;
-    let retention = flags.retention.resolve(here);
-    retention.map_err(|failure| failure.or_code(UNUSABLE))?;
-    let telemetry = flags.telemetry.resolve(here);
-    telemetry.map_err(|failure| failure.or_code(UNUSABLE))?;
-    // The server logs, but what it cannot use is the caller's to correct, before anything is started.
-    telemetry::filter(here.env.get("KENNEL_LOG").map(String::as_str))
-        .map_err(|failure| failure.or_code(UNUSABLE))?;
+    let (settings, usable) =
+        usable(flags, typed, here).map_err(|failure| failure.or_code(UNUSABLE))?;
+    let Usable {
+        config,
+        cgroup,
+        orphan_ttl,
+    } = usable;
     let code = keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
         listen: vec![config.listen.socket],
-        server_argv: server_words(words),
-        cgroup: match flags.cgroup {
+        server_argv: server_words(words, &settings),
+        cgroup: match cgroup {
             CgroupUse::Auto => CgroupChoice::Auto,
             CgroupUse::Stay => CgroupChoice::Stay,
             CgroupUse::Off => CgroupChoice::Off,
@@ -66,7 +67,7 @@ fn keep(
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), here.env.get(*name)?.clone())))
             .collect(),
-        orphan_ttl: flags.orphan_ttl,
+        orphan_ttl,
     })
     .map_err(|error| not_kept(&error))?;
     if code == i32::from(LOST) {
@@ -79,6 +80,39 @@ fn keep(
     Ok(code)
 }
 
+/// What of the settings the keeper needs.
+pub(crate) struct Usable {
+    pub(crate) config: ServeConfig,
+    pub(crate) cgroup: CgroupUse,
+    pub(crate) orphan_ttl: Duration,
+}
+
+/// Reads all settings, also those that only the server needs: what it cannot use is the caller's to correct, before anything is
+/// started.
+pub(crate) fn usable(
+    flags: &ServeArgs,
+    typed: &ArgMatches,
+    here: &Surroundings,
+) -> Result<(Settings, Usable), Failure> {
+    let settings = Settings::read(typed, here)?;
+    match read(flags, &settings.here) {
+        Ok(usable) => Ok((settings, usable)),
+        Err(failure) => Err(settings.blame(failure)),
+    }
+}
+
+fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
+    flags.retention.resolve(here)?;
+    flags.telemetry.resolve(here)?;
+    flags.log_format(here)?;
+    telemetry::filter(flags.log(here))?;
+    Ok(Usable {
+        config: resolve(flags, here)?,
+        cgroup: flags.cgroup(here)?,
+        orphan_ttl: flags.orphan_ttl(here)?,
+    })
+}
+
 pub(crate) fn resolve(flags: &ServeArgs, here: &Surroundings) -> Result<ServeConfig, Failure> {
     let flags = ServeFlags {
         listen: flags.listen.clone(),
@@ -89,13 +123,14 @@ pub(crate) fn resolve(flags: &ServeArgs, here: &Surroundings) -> Result<ServeCon
     ServeConfig::resolve(&flags, here)
 }
 
-/// The words after the program's name, with `server` for `serve`.
-fn server_words(words: &[OsString]) -> Vec<OsString> {
+/// The words after the program's name, with `server` for `serve`, and what the configuration file says.
+fn server_words(words: &[OsString], settings: &Settings) -> Vec<OsString> {
     let mut rest: Vec<OsString> = words.iter().skip(1).cloned().collect();
     if let Some(at) = rest.iter().position(|word| word == "serve") {
         rest.remove(at);
     }
     rest.insert(0, "server".into());
+    rest.extend(settings.as_flags());
     rest
 }
 
@@ -114,13 +149,22 @@ fn not_kept(error: &KeeperError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{Origin, Setting};
 
     #[test]
     fn the_server_is_given_the_keepers_words() {
         let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let settings = Settings {
+            all: vec![Setting {
+                key: "log_format".to_owned(),
+                value: Some("json".to_owned()),
+                origin: Origin::File("/f".into()),
+            }],
+            here: Surroundings::default(),
+        };
         assert_eq!(
-            server_words(&words("kennel serve --store serve --cgroup off")),
-            words("server --store serve --cgroup off")
+            server_words(&words("kennel serve --store serve --cgroup off"), &settings),
+            words("server --store serve --cgroup off --config= --log-format=json")
         );
     }
 }

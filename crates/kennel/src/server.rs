@@ -62,8 +62,8 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         .map_err(|cause| failed("cannot ignore stray signals", &cause))?;
     let config = serve::resolve(flags, here)?;
     let retention = flags.retention.resolve(here)?;
-    let filter = here.env.get("KENNEL_LOG").map(String::as_str);
-    let log = telemetry::start_log(flags.log_format, filter)?;
+    let log_format = flags.log_format(here)?;
+    let log = telemetry::start_log(log_format, flags.log(here))?;
     let telling = flags.telemetry.resolve(here)?;
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
@@ -79,7 +79,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         retention,
         telemetry: exports.telemetry(),
         here,
-        log: flags.log_format,
+        log: log_format,
     };
     let code = runtime.block_on(serve(socket, wired));
     let leaves = matches!(code, Ok(EXIT_LEFT));

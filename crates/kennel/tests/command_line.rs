@@ -100,7 +100,7 @@ fn a_password_never_appears_in_an_error() {
 fn what_was_not_understood_has_a_code_of_its_own() {
     assert_eq!(run(&["no-such-command"]).0, Some(2));
     assert_eq!(run(&["ps", "--state", "walking"]).0, Some(2));
-    assert_eq!(run(&["run", "--grace", "5", "--", "true"]).0, Some(125));
+    assert_eq!(run(&["run", "--grace", "5x", "--", "true"]).0, Some(125));
     assert_eq!(run(&["run"]).0, Some(125));
 }
 
@@ -165,4 +165,70 @@ fn input_that_cannot_be_read_is_reported_before_anything_starts() {
     let (status, _, err) = run(&words);
     assert_eq!(status, Some(125));
     assert!(err.starts_with("error: cannot read input from"), "{err}");
+}
+
+#[test]
+fn config_shows_where_each_setting_comes_from() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("kennel.toml");
+    std::fs::write(&file, "data_dir = \"/f\"\nretain-runs = 7\n").expect("written");
+    let file = file.to_str().expect("UTF-8");
+    let words = [
+        "config",
+        "show",
+        "--origin",
+        "--config",
+        file,
+        "--log-format",
+        "json",
+    ];
+    let mut command = kennel(&words);
+    command.env("KENNEL_ORPHAN_TTL", "1m");
+    let (status, out, err) = said(&command.output().expect("the binary runs"));
+    assert_eq!((status, &*err), (Some(0), ""));
+    for line in [
+        &format!("data_dir = \"/f\"  # file {file}"),
+        &format!("retain_runs = \"7\"  # file {file}"),
+        "orphan_ttl = \"1m\"  # variable KENNEL_ORPHAN_TTL",
+        "log_format = \"json\"  # flag --log-format",
+        "store = \"sqlite:/f/kennel.db\"  # default",
+        "# metrics_listen is not set  # default",
+    ] {
+        assert!(out.lines().any(|shown| shown == line), "{line} in {out}");
+    }
+    // What is shown can be read again.
+    let shown = run(&["config", "show", "--config", file]).1;
+    let again = dir.path().join("again.toml");
+    std::fs::write(&again, shown).expect("written");
+    let checked = run(&[
+        "config",
+        "check",
+        "--config",
+        again.to_str().expect("UTF-8"),
+    ]);
+    assert_eq!(checked.0, Some(0), "{checked:?}");
+}
+
+#[test]
+fn config_check_finds_what_serve_would_refuse() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("kennel.toml");
+    let path = file.to_str().expect("UTF-8");
+    for (text, named) in [
+        ("orphan_tll = 1\n", "did you mean orphan_ttl?"),
+        ("orphan_ttl = \"soon\"\n", "kennel.toml: orphan_ttl: write"),
+        ("cgroup = \"maybe\"\n", "kennel.toml: cgroup: "),
+        ("listen = \"tcp:1\"\n", "TCP"),
+        ("log = [\n", ":1: "),
+    ] {
+        std::fs::write(&file, text).expect("written");
+        for words in [&["config", "check"][..], &["serve"]] {
+            let (status, _, err) = run(&[words, &["--config", path]].concat());
+            assert_eq!(status, Some(2), "{words:?} {text}: {err}");
+            assert!(err.contains(named), "{text}: {err}");
+        }
+    }
+    let (status, _, err) = run(&["config", "check", "--config", "/no/such/file"]);
+    assert_eq!(status, Some(2), "{err}");
+    assert!(err.contains("/no/such/file"), "{err}");
 }

@@ -58,6 +58,40 @@ impl fmt::Debug for RunId {
     }
 }
 
+/// How a run id begins or ends, in upper case: what a person types in place of the whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunIdPart(String);
+
+/// The text is in no run id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("part of a run id is 1 to 26 characters of 0-9 and A-Z without I, L, O, U, in any case")]
+pub struct InvalidRunIdPart;
+
+impl RunIdPart {
+    /// Whether this id begins or ends so.
+    #[must_use]
+    pub fn matches(&self, run: RunId) -> bool {
+        let id = run.to_string();
+        id.starts_with(&self.0) || id.ends_with(&self.0)
+    }
+
+    /// The text: digits and upper-case letters alone.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for RunIdPart {
+    type Err = InvalidRunIdPart;
+
+    fn from_str(text: &str) -> Result<Self, InvalidRunIdPart> {
+        let part = text.to_ascii_uppercase();
+        let fits = (1..=26).contains(&part.len()) && part.bytes().all(is_digit);
+        fits.then_some(Self(part)).ok_or(InvalidRunIdPart)
+    }
+}
+
 /// The name of a node: made once per data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId(Ulid);
@@ -134,14 +168,14 @@ ulid_serde!(KeeperEpoch);
 /// Stricter than [`Ulid::from_string`]: no lower case and no look-alikes, so that one id has one text.
 fn parse(text: &str) -> Result<Ulid, InvalidRunId> {
     let bytes = text.as_bytes();
-    let canonical = bytes.len() == 26
-        && bytes[0] <= b'7'
-        && bytes.iter().all(|b| {
-            b.is_ascii_digit()
-                || (b.is_ascii_uppercase() && !matches!(b, b'I' | b'L' | b'O' | b'U'))
-        });
+    let canonical = bytes.len() == 26 && bytes[0] <= b'7' && bytes.iter().copied().all(is_digit);
     if !canonical {
         return Err(InvalidRunId);
     }
     Ulid::from_string(text).map_err(|_| InvalidRunId)
+}
+
+/// Whether it is a digit of Crockford's base 32, in upper case.
+fn is_digit(b: u8) -> bool {
+    b.is_ascii_digit() || (b.is_ascii_uppercase() && !matches!(b, b'I' | b'L' | b'O' | b'U'))
 }

@@ -14,6 +14,7 @@ mod id;
 mod identity;
 mod input;
 mod input_book;
+pub mod labels;
 pub mod ladder;
 mod leftover;
 pub mod limits;
@@ -43,7 +44,7 @@ pub use containment::{Containment, Gap, Held, HostFacts};
 pub use countdown::Countdown;
 pub use effect::{Desired, Effect, ResumeReason, RowState};
 pub use entry::Entry;
-pub use id::{InvalidRunId, KeeperEpoch, NodeId, RunId};
+pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
 pub use input_book::{

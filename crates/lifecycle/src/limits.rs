@@ -20,10 +20,6 @@ pub const INPUT_WRITE_BYTES_MAX: usize = 1024 * 1024;
 pub const WRITE_ID_BYTES_MAX: usize = 128;
 /// Labels on one run.
 pub const LABELS_MAX: usize = 64;
-/// Longest label key.
-pub const LABEL_KEY_BYTES_MAX: usize = 128;
-/// Longest label value.
-pub const LABEL_VALUE_BYTES_MAX: usize = 1024;
 /// Longest grace period.
 pub const GRACE_MAX: Duration = Duration::from_hours(24);
 /// Grace period of a run that names none.

@@ -1,7 +1,7 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
 use crate::names::named;
-use crate::{Policy, TerminalSpec, limits, os_text};
+use crate::{Policy, TerminalSpec, labels, limits, os_text};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -193,23 +193,11 @@ impl RunSpec {
                     key.chars().take(64).collect::<String>()
                 )
             };
-            if key.is_empty() || key.len() > limits::LABEL_KEY_BYTES_MAX {
-                found.push(Violation::new(
-                    field(),
-                    format!("a key must be 1 to {} bytes", limits::LABEL_KEY_BYTES_MAX),
-                ));
+            if let Err(wrong) = labels::check_key(key) {
+                found.push(Violation::new(field(), wrong.to_string()));
             }
-            if value.len() > limits::LABEL_VALUE_BYTES_MAX {
-                found.push(Violation::new(
-                    field(),
-                    format!(
-                        "a value must be at most {} bytes",
-                        limits::LABEL_VALUE_BYTES_MAX
-                    ),
-                ));
-            }
-            if key.contains('\0') || value.contains('\0') {
-                found.push(Violation::new(field(), "must not contain a NUL byte"));
+            if let Err(wrong) = labels::check_value(value) {
+                found.push(Violation::new(field(), wrong.to_string()));
             }
         }
     }

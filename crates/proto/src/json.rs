@@ -8,7 +8,7 @@ use prost_reflect::{
     SerializeOptions, Value,
 };
 use serde_json::Value as Json;
-use std::{collections::HashSet, sync::LazyLock};
+use std::{collections::HashSet, sync::LazyLock, time::SystemTime};
 
 /// The text is not the message.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +121,13 @@ pub fn from_str<M: Message + Name + Default>(text: &str) -> Result<M, JsonError>
     Ok(message
         .transcode_to()
         .expect("the descriptor is the one the type was generated from"))
+}
+
+/// Reads a point in time as JSON has it, such as `2026-01-31T08:00:00+01:00`; a date alone is its first moment in UTC.
+#[must_use]
+pub fn time(text: &str) -> Option<SystemTime> {
+    let at: prost_types::Timestamp = text.parse().ok()?;
+    SystemTime::try_from(at).ok()
 }
 
 fn dynamic<M: Message + Name>(message: &M) -> DynamicMessage {

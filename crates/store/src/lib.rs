@@ -36,11 +36,11 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 use async_trait::async_trait;
 use kennel_lifecycle::{
     Held, HostIdentity, KeeperEpoch, NextAttempt, NodeId, Outcome, OutputRemoval, Policy,
-    ProcessIdentity, RecordedSpec, RowState, RunId, RunIdentity, RunKind, RunState, StopOrder,
-    Timestamp, UnknownName,
+    ProcessIdentity, RecordedSpec, RowState, RunId, RunIdPart, RunIdentity, RunKind, RunState,
+    StopOrder, Timestamp, UnknownName, labels::Selector,
 };
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 /// A row as it is written before the command may run.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
@@ -344,8 +344,10 @@ pub struct ListFilter {
     pub states: Vec<RunState>,
     /// Any of these kinds.
     pub kinds: Vec<RunKind>,
-    /// All of these labels.
-    pub labels: BTreeMap<String, String>,
+    /// With such labels.
+    pub labels: Selector,
+    /// With an id that begins or ends so; absent: any.
+    pub id_part: Option<RunIdPart>,
     /// Of this node alone; absent: of all.
     pub node: Option<NodeId>,
     /// In which order.

@@ -9,7 +9,6 @@ use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
     durable::{self, Durable, STATEMENT_TIMEOUT},
-    json,
     open::{self},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
@@ -23,11 +22,7 @@ use kennel_lifecycle::{NodeId, RunId};
 use sqlx::{
     AssertSqlSafe, Connection, PgConnection, Postgres, QueryBuilder, postgres::PgConnectOptions,
 };
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 /// Longest wait for the first connection.
@@ -550,9 +545,8 @@ durable::reader!(Readers, Postgres);
 impl Dialect for Postgres {
     const LABELS_TEXT: &'static str = "labels::text AS labels";
 
-    fn push_labels(sql: &mut QueryBuilder<Self>, labels: &BTreeMap<String, String>) {
-        sql.push(" AND labels @> ")
-            .push_bind(json::write(labels))
-            .push("::jsonb");
+    fn push_label(sql: &mut QueryBuilder<Self>, key: &str) {
+        sql.push("SELECT 1 FROM jsonb_each_text(labels) l WHERE l.key = ")
+            .push_bind(key.to_owned());
     }
 }

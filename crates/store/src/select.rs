@@ -1,9 +1,11 @@
 //! The questions that are asked of table `runs`, in SQL that both databases understand.
 
 use crate::{EndedStart, ListFilter, ListOrder, PageStart, record};
-use kennel_lifecycle::{HostIdentity, NodeId, RunId, RunState};
+use kennel_lifecycle::{
+    HostIdentity, NodeId, RunId, RunState,
+    labels::{LabelTest, Requirement},
+};
 use sqlx::{Database, Encode, QueryBuilder, Type};
-use std::collections::BTreeMap;
 
 /// Which rows.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +42,8 @@ pub(crate) trait Dialect: Database {
     /// Column `labels` as JSON text.
     const LABELS_TEXT: &'static str;
 
-    /// Adds the condition that all these labels are there.
-    fn push_labels(sql: &mut QueryBuilder<Self>, labels: &BTreeMap<String, String>);
+    /// Adds a query for the label `l` of a row that has this key; its `l.value` can be compared behind it.
+    fn push_label(sql: &mut QueryBuilder<Self>, key: &str);
 }
 
 /// The statement for these rows.
@@ -195,13 +197,48 @@ fn push_page<DB>(
             .collect();
         sql.push(" AND kind IN (").push(any.join(", ")).push(")");
     }
-    if !filter.labels.is_empty() {
-        DB::push_labels(sql, &filter.labels);
+    for requirement in filter.labels.requirements() {
+        push_requirement(sql, requirement);
+    }
+    if let Some(part) = &filter.id_part {
+        // No character of it has a meaning in a pattern.
+        sql.push(" AND (run_id LIKE ")
+            .push_bind(format!("{}%", part.as_str()))
+            .push(" OR run_id LIKE ")
+            .push_bind(format!("%{}", part.as_str()))
+            .push(")");
     }
     sql.push(format!(
         " ORDER BY created_us {order}, run_id {order} LIMIT "
     ))
     .push_bind(i64::from(limit));
+}
+
+fn push_requirement<DB>(sql: &mut QueryBuilder<DB>, requirement: &Requirement)
+where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+{
+    let (negated, values) = match &requirement.test {
+        LabelTest::In(values) => (false, Some(values)),
+        LabelTest::NotIn(values) => (true, Some(values)),
+        LabelTest::Exists => (false, None),
+        LabelTest::Absent => (true, None),
+    };
+    sql.push(if negated {
+        " AND NOT EXISTS ("
+    } else {
+        " AND EXISTS ("
+    });
+    DB::push_label(sql, &requirement.key);
+    if let Some(values) = values {
+        let mut list = sql.push(" AND l.value IN (").separated(", ");
+        for value in values {
+            list.push_bind(value.clone());
+        }
+        sql.push(")");
+    }
+    sql.push(")");
 }
 
 /// A public state in terms of the columns: exactly one holds for each row.

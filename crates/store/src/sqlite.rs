@@ -25,7 +25,6 @@ use sqlx::{
     },
 };
 use std::{
-    collections::BTreeMap,
     fs::{self, OpenOptions},
     os::unix::fs::OpenOptionsExt,
     path::Path,
@@ -412,14 +411,9 @@ durable::reader!(SqliteReader, Sqlite);
 impl Dialect for Sqlite {
     const LABELS_TEXT: &'static str = "labels";
 
-    fn push_labels(sql: &mut QueryBuilder<Self>, labels: &BTreeMap<String, String>) {
-        for (key, value) in labels {
-            sql.push(" AND EXISTS (SELECT 1 FROM json_each(runs.labels) l WHERE l.key = ")
-                .push_bind(key.clone())
-                .push(" AND l.value = ")
-                .push_bind(value.clone())
-                .push(")");
-        }
+    fn push_label(sql: &mut QueryBuilder<Self>, key: &str) {
+        sql.push("SELECT 1 FROM json_each(runs.labels) l WHERE l.key = ")
+            .push_bind(key.to_owned());
     }
 }
 

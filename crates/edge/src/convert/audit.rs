@@ -1,6 +1,6 @@
 //! Audits, and the end of what they find, as the contract shows them.
 
-use super::{spec::unknown_number, time};
+use super::{labels, spec::unknown_number, time};
 use crate::{pb, status};
 use kennel_lifecycle::{
     ProcessIdentity, RunId, Violation,
@@ -180,13 +180,9 @@ pub(crate) fn reap(request: &pb::ReapLeaksRequest, by: String) -> Result<ReapCal
     if grace.is_some_and(|grace| grace > GRACE_MAX) {
         wrong.push(Violation::new("grace", "must be at most 60 seconds"));
     }
-    if request.labels.len() > bounds::LABELS_MAX {
-        let most = format!("must have at most {} entries", bounds::LABELS_MAX);
-        wrong.push(Violation::new("labels", most));
-    }
     let scope = Scope {
         runs: run_ids(&request.run_ids, &mut wrong),
-        labels: request.labels.clone(),
+        labels: labels::selector("", &request.labels, &request.label_selector, &mut wrong),
         older: older.unwrap_or_default(),
         evidence: named_evidence(&request.evidence, &mut wrong),
         processes: processes(&request.processes, &mut wrong),

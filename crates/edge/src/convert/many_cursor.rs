@@ -28,7 +28,12 @@ impl Seal {
         states.sort_unstable();
         let mut kinds: Vec<String> = filter.kinds.iter().map(|k| format!("{k:?}")).collect();
         kinds.sort_unstable();
-        write!(text, "{states:?}{kinds:?}{:?}", filter.labels).expect("a string takes everything");
+        write!(
+            text,
+            "{states:?}{kinds:?}{};{:?}",
+            filter.labels, filter.id_part
+        )
+        .expect("a string takes everything");
         let digest = key.mac(&[SEAL_DOMAIN, text.as_bytes()]);
         let mut seal = [0; SEAL_BYTES];
         seal.copy_from_slice(&digest[..SEAL_BYTES]);
@@ -384,7 +389,7 @@ mod tests {
     fn a_seal_is_that_of_its_filter() {
         let key = DigestKey::new([1; 32]);
         let one = ListFilter {
-            labels: [("a".to_owned(), "b".to_owned())].into(),
+            labels: "a=b".parse().expect("a selector"),
             ..ListFilter::default()
         };
         assert_eq!(Seal::of(&one, &key), Seal::of(&one.clone(), &key));

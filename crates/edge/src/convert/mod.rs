@@ -11,6 +11,7 @@ pub(crate) mod drain;
 pub(crate) mod event;
 pub(crate) mod info;
 pub(crate) mod input;
+mod labels;
 pub(crate) mod limits;
 mod line;
 pub(crate) mod many_cursor;

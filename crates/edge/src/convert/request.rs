@@ -11,6 +11,7 @@ pub(crate) use many::{ManyAsk, after as after_many, events_of_many};
 pub(crate) use output::read_output;
 
 use super::{
+    labels,
     spec::{self, unknown_number},
     terminal, time,
     token::PageToken,
@@ -351,23 +352,13 @@ fn filter(asked: Option<&pb::RunFilter>, found: &mut Vec<Violation>) -> ListFilt
             filter.kinds.push(kind);
         }
     }
-    if asked.labels.len() > bounds::LABELS_MAX {
-        found.push(Violation::new(
-            "filter.labels",
-            format!("must have at most {} entries", bounds::LABELS_MAX),
-        ));
+    filter.labels = labels::selector("filter.", &asked.labels, &asked.label_selector, found);
+    if !asked.run_id_part.is_empty() {
+        match asked.run_id_part.parse() {
+            Ok(part) => filter.id_part = Some(part),
+            Err(wrong) => found.push(Violation::new("filter.run_id_part", wrong.to_string())),
+        }
     }
-    if asked
-        .labels
-        .iter()
-        .any(|(k, v)| k.contains('\0') || v.contains('\0'))
-    {
-        found.push(Violation::new(
-            "filter.labels",
-            "must not contain a NUL byte",
-        ));
-    }
-    filter.labels.clone_from(&asked.labels);
     filter
 }
 

@@ -61,7 +61,12 @@ fn seal(head: &[u8], filter: &ListFilter, key: &DigestKey) -> [u8; 16] {
     let mut kinds: Vec<String> = filter.kinds.iter().map(|k| format!("{k:?}")).collect();
     kinds.sort_unstable();
     let mut text = String::new();
-    write!(text, "{states:?}{kinds:?}{:?}", filter.labels).expect("a string takes everything");
+    write!(
+        text,
+        "{states:?}{kinds:?}{};{:?}",
+        filter.labels, filter.id_part
+    )
+    .expect("a string takes everything");
     let digest = key.mac(&[PAGE_TOKEN_DOMAIN, head, text.as_bytes()]);
     let mut half = [0; 16];
     half.copy_from_slice(&digest[..16]);
@@ -205,7 +210,7 @@ mod tests {
         let two = ListFilter {
             states: vec![RunState::Running, RunState::Paused],
             kinds: vec![RunKind::Job],
-            labels: [("a".to_owned(), "b".to_owned())].into(),
+            labels: "a=b".parse().expect("a selector"),
             ..ListFilter::default()
         };
         let text = token().encode(&two, &key);

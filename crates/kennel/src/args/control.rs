@@ -1,16 +1,15 @@
 //! Flags of the commands that change a run or wait for it.
 
-use super::EnvArg;
+use super::{EnvArg, RunRef, RunRefs};
 use crate::{detach_keys::DetachKeys, values};
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
-use kennel_lifecycle::TerminalSize;
+use kennel_lifecycle::{Signal, TerminalSize};
 use std::{path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct WriteArgs {
-    /// Id of the run
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) run: RunRef,
     /// What is written; without it, or with `-`, what comes on standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
@@ -28,9 +27,8 @@ pub(crate) struct WriteArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AttachArgs {
-    /// Id of the run
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) run: RunRef,
     /// Only watch
     #[arg(long, conflicts_with = "take")]
     pub(crate) read_only: bool,
@@ -44,9 +42,8 @@ pub(crate) struct AttachArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ResizeArgs {
-    /// Id of the run
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) run: RunRef,
     /// Lines and characters of a line, such as 40x120
     #[arg(value_name = "ROWSxCOLS", value_parser = values::terminal_size)]
     pub(crate) size: TerminalSize,
@@ -57,9 +54,8 @@ pub(crate) struct ResizeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RestartRunArgs {
-    /// Id of the run
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) run: RunRef,
     /// Of a run that has ended: a variable of its spec, for values are not kept; NAME takes the value that it has here. Repeat
     /// for each
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
@@ -77,11 +73,10 @@ pub(crate) struct RestartRunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct AbortArgs {
-    /// Id of the run
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) runs: RunRefs,
     /// Time between SIGTERM and SIGKILL [default: the run's own]; 0 kills at once
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    #[arg(short = 't', long, aliases = ["time", "timeout"], value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
     /// What to wait for
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
@@ -89,6 +84,18 @@ pub(crate) struct AbortArgs {
     /// Where no run has this id, leave a fence: a later spawn of it is refused [default: an unknown id is an error]
     #[arg(long)]
     pub(crate) fence: bool,
+}
+
+impl AbortArgs {
+    /// The defaults for these runs.
+    pub(crate) fn of(runs: RunRefs) -> Self {
+        Self {
+            runs,
+            grace: None,
+            wait: AbortWaitArg::default(),
+            fence: false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -110,12 +117,40 @@ pub(crate) struct SignalArgs {
     /// Id of this order: under one id a signal goes out once, however often it is asked for [default: a new one]
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) request_id: Option<String>,
-    /// Name of the signal, such as SIGUSR1, USR1 or SIGRTMIN+3; not SIGSTOP, for which there is `pause`
-    #[arg(value_name = "SIGNAL")]
-    pub(crate) signal: String,
-    /// Id of the run
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    /// Name or number of the signal, such as SIGUSR1, usr1, 10 or SIGRTMIN+3, and the runs, which may also come first; not
+    /// SIGSTOP, for which there is `pause`
+    #[arg(value_names = ["SIGNAL", "RUN"], num_args = 2.., required = true)]
+    pub(crate) words: Vec<String>,
+}
+
+impl SignalArgs {
+    /// The signal and the runs: the first word is the signal, or else the last one.
+    pub(crate) fn split(&self) -> Result<(Signal, &[String]), String> {
+        let ends = self.words.split_first().zip(self.words.split_last());
+        let Some(((first, behind), (last, before))) = ends else {
+            return values::signal("").map(|signal| (signal, &[][..]));
+        };
+        match values::signal(first) {
+            Ok(signal) => Ok((signal, behind)),
+            Err(wrong) => match values::signal(last) {
+                Ok(signal) => Ok((signal, before)),
+                Err(_) => Err(format!("{first:?} is no signal: {wrong}")),
+            },
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KillArgs {
+    /// Send this signal to the command, by name or number; -9 and -USR1 are short for it [default: end the run, as `abort` does]
+    #[arg(short, long, value_name = "SIGNAL", value_parser = values::signal)]
+    pub(crate) signal: Option<Signal>,
+    /// List the signals
+    #[arg(short, long)]
+    pub(crate) list: bool,
+    /// Ids of the runs, or how they begin or end
+    #[arg(value_name = "RUN", required_unless_present = "list")]
+    pub(crate) runs: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -133,12 +168,14 @@ pub(crate) enum SignalTargetArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
-    /// Id of the run
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) runs: RunRefs,
     /// What to wait for
     #[arg(long = "for", value_enum, value_name = "CONDITION", default_value_t)]
     pub(crate) condition: ConditionArg,
+    /// Give up after this time, with exit code 124; the runs go on
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) timeout: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -1,5 +1,6 @@
 //! Flags of the commands for the host, the node and the shell.
 
+use super::LabelArgs;
 use crate::values;
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
@@ -11,6 +12,13 @@ pub(crate) struct DoctorArgs {
     /// any does that the service calls ended. Asks no server, and leaves nothing
     #[arg(long)]
     pub(crate) prove: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Ids of runs, or how they begin or end: show these [default: the server]
+    #[arg(value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -44,9 +52,8 @@ pub(crate) struct ReapArgs {
     /// Only what belongs to this run; may be repeated
     #[arg(long = "run", value_name = "RUN")]
     pub(crate) runs: Vec<String>,
-    /// Only what belongs to runs with this label; may be repeated, all must match
-    #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
-    pub(crate) labels: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
     /// Only processes that have lived for so long, such as 10m
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) older: Option<Duration>,

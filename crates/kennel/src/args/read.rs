@@ -1,21 +1,24 @@
 //! Flags of the commands that show runs, their output and their events.
 
-use crate::values;
+use super::{LabelArgs, RunRefs};
+use crate::values::{self, Tail};
 use clap::{Args, Subcommand, ValueEnum};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
+    /// Print one look as a table and leave
+    #[arg(long, visible_alias = "no-stream")]
+    pub(crate) once: bool,
     /// How often to look, such as 2s; at least 500ms
-    #[arg(long, value_name = "DURATION", value_parser = values::pace, default_value = "2s")]
+    #[arg(long, alias = "interval", value_name = "DURATION", value_parser = values::pace, default_value = "2s")]
     pub(crate) every: Duration,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
-    /// Id of the run
-    #[arg(value_name = "RUN")]
-    pub(crate) run: String,
+    #[command(flatten)]
+    pub(crate) runs: RunRefs,
     /// Last lines of its output that are shown
     #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub(crate) lines: u16,
@@ -26,10 +29,13 @@ pub(crate) struct AuditArgs {
     /// Id of the run [default: all, and what happened to the service]
     #[arg(value_name = "RUN")]
     pub(crate) run: Option<String>,
-    /// Only what is not older, such as 10m
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
-    pub(crate) since: Option<Duration>,
-    /// Go on with what comes
+    /// Print only what happened since: how long ago, such as 10m, or a time
+    #[arg(long, value_name = "TIME", value_parser = values::moment)]
+    pub(crate) since: Option<SystemTime>,
+    /// Print only what happened before: how long ago, or a time
+    #[arg(long, value_name = "TIME", value_parser = values::moment, conflicts_with = "follow")]
+    pub(crate) until: Option<SystemTime>,
+    /// Follow new records
     #[arg(short, long)]
     pub(crate) follow: bool,
 }
@@ -39,12 +45,56 @@ pub(crate) struct PsArgs {
     /// Ended runs too
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Only runs with this label; may be repeated, all must match
-    #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
-    pub(crate) labels: Vec<(String, String)>,
-    /// Only runs in this state; may be repeated
-    #[arg(long = "state", value_enum, ignore_case = true, value_name = "STATE")]
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
+    /// Only runs in this state; may be repeated, or name several with commas between
+    #[arg(
+        long = "state",
+        alias = "status",
+        value_enum,
+        ignore_case = true,
+        value_delimiter = ',',
+        value_name = "STATE"
+    )]
     pub(crate) states: Vec<StateArg>,
+    /// Print ids alone
+    #[arg(short, long, conflicts_with = "output")]
+    pub(crate) quiet: bool,
+    /// Print at most so many runs, the newest
+    #[arg(
+        short = 'n',
+        long = "limit",
+        visible_alias = "last",
+        value_name = "NUMBER"
+    )]
+    pub(crate) limit: Option<usize>,
+    /// Sort by this column
+    #[arg(
+        long,
+        alias = "sort-by",
+        value_enum,
+        ignore_case = true,
+        value_name = "COLUMN",
+        default_value_t
+    )]
+    pub(crate) sort: SortArg,
+    /// Reverse the order
+    #[arg(short, long)]
+    pub(crate) reverse: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SortArg {
+    /// Newest first
+    #[default]
+    #[value(aliases = ["created", "time", ".metadata.creationtimestamp"])]
+    Age,
+    #[value(alias = "id")]
+    Run,
+    State,
+    Kind,
+    Pid,
+    Command,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -74,12 +124,18 @@ pub(crate) struct LogsArgs {
     /// Begin after the event with this sequence number
     #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
     pub(crate) from_seq: u64,
-    /// Only what was written in this last time, such as 5m
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
-    pub(crate) since: Option<Duration>,
-    /// Of what there is only the last lines, of both streams together
-    #[arg(long, value_name = "LINES")]
-    pub(crate) tail: Option<u64>,
+    /// Print only what was written since: how long ago, such as 5m, or a time, such as 2026-01-31T08:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = values::moment)]
+    pub(crate) since: Option<SystemTime>,
+    /// Print only what was written before: how long ago, or a time
+    #[arg(long, value_name = "TIME", value_parser = values::moment, conflicts_with = "follow")]
+    pub(crate) until: Option<SystemTime>,
+    /// Of what there is print only the last lines, of both streams together
+    #[arg(short = 'n', long, visible_alias = "lines", value_name = "LINES", value_parser = values::tail)]
+    pub(crate) tail: Option<Tail>,
+    /// Print before each line when it was written
+    #[arg(short, long)]
+    pub(crate) timestamps: bool,
     /// Without escape sequences and control characters, but TAB, LF and CR: the default on a terminal, where what would act
     /// on it is escaped as well
     #[arg(long, overrides_with = "raw")]
@@ -92,7 +148,7 @@ pub(crate) struct LogsArgs {
 }
 
 /// In whose name events are read.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct AsConsumer {
     /// Read in the name of this consumer: go on behind what it has acknowledged, and register it where it is not there yet
     #[arg(long, value_name = "NAME")]
@@ -105,14 +161,17 @@ pub(crate) struct AsConsumer {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConsumersCommand {
     /// List them: those of a run, or all of the node
+    #[command(alias = "list")]
     Ls {
         /// Only those of this run
         #[arg(value_name = "RUN")]
         run: Option<String>,
     },
     /// Show all that is known of one
+    #[command(alias = "inspect")]
     Get(ConsumerRef),
     /// Delete one; whoever reads in its name is told
+    #[command(alias = "delete")]
     Rm(ConsumerRef),
 }
 
@@ -148,18 +207,15 @@ pub(crate) struct EventsArgs {
     pub(crate) name: AsConsumer,
 }
 
-/// One run, or many.
+/// One run, several, or many.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = true)]
 pub(crate) struct WhichRuns {
-    /// Id of the run
-    #[arg(value_name = "RUN", conflicts_with_all = ["labels", "all"])]
-    pub(crate) run: Option<String>,
-    /// All runs with this label, also those that come while it follows; each line says whose it is. May be repeated: all must
-    /// match
-    #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
-    pub(crate) labels: Vec<(String, String)>,
-    /// All runs, in the same way
+    /// Ids of the runs, or how they begin or end; where there are several, each line says whose it is
+    #[arg(value_name = "RUN", conflicts_with_all = ["labels", "all"], required_unless_present_any = ["labels", "all"])]
+    pub(crate) runs: Vec<String>,
+    #[command(flatten)]
+    pub(crate) labels: LabelArgs,
+    /// All runs, also those that come while it follows; each line says whose it is
     #[arg(long, conflicts_with = "labels")]
     pub(crate) all: bool,
 }

@@ -2,6 +2,7 @@
 
 use crate::values;
 use clap::{Args, ValueEnum};
+use kennel_lifecycle::Signal;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -93,13 +94,25 @@ pub(crate) enum DiskFullArg {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// Start the command, print the run's id and leave, as `spawn` does
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+    /// Accepted for the habit: an ended run goes with its output when retention removes it
+    #[arg(long)]
+    rm: bool,
+    #[command(flatten)]
+    pub(crate) spec: SpecArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct SpecArgs {
     /// Time between SIGTERM and SIGKILL when the run is ended, such as 500ms or 5s
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    #[arg(long, alias = "stop-timeout", value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
     /// First signal when the run is ended, such as SIGINT [default: SIGTERM; of a terminal SIGHUP]
-    #[arg(long, value_name = "SIGNAL")]
-    pub(crate) stop_signal: Option<String>,
+    #[arg(long, value_name = "SIGNAL", value_parser = values::signal)]
+    pub(crate) stop_signal: Option<Signal>,
     /// How long the command may run, pauses not counted, until it is ended as by `abort`; exit code 124 of `run`
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) timeout: Option<Duration>,
@@ -123,13 +136,16 @@ pub(crate) struct SpecArgs {
     #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
     pub(crate) labels: Vec<(String, String)>,
     /// Variable for the command: NAME=VALUE, or NAME for the value that it has here; may be repeated
-    #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
+    #[arg(short, long = "env", alias = "setenv", value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<EnvArg>,
+    /// Read variables for the command from FILE: lines NAME=VALUE or NAME; --env wins. May be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Vec<PathBuf>,
     /// Environment that --env adds to [default: inherit of `run`, minimal of `spawn`]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) env_mode: Option<EnvModeArg>,
     /// Working directory [default: this one]
-    #[arg(long, value_name = "DIR")]
+    #[arg(short = 'w', long, visible_alias = "workdir", aliases = ["chdir", "working-directory"], value_name = "DIR")]
     pub(crate) cwd: Option<PathBuf>,
     /// Refuse to run where less than this holds the run together
     #[arg(long, value_enum, value_name = "RUNG")]
@@ -160,7 +176,12 @@ pub(crate) struct SpecArgs {
     pub(crate) input: Option<PathBuf>,
     /// Standard input of the command stays open: `run` gives it ours as it comes, `spawn` leaves it to `kennel write`
     /// [default of `run`, unless --restart starts the command again]
-    #[arg(long, conflicts_with = "input")]
+    #[arg(
+        short = 'i',
+        long,
+        visible_alias = "interactive",
+        conflicts_with = "input"
+    )]
     pub(crate) stdin: bool,
     /// Standard input of the command is /dev/null [default of `spawn`]
     #[arg(long, conflicts_with_all = ["input", "stdin"])]
@@ -180,7 +201,7 @@ pub(crate) struct SpecArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TerminalArgs {
     /// A terminal for the command, of kind terminal: `kennel write` types on it, what it shows is the output
-    #[arg(short, long, conflicts_with_all = ["input", "stdin", "kind"])]
+    #[arg(short, long, alias = "pty", conflicts_with_all = ["input", "kind"])]
     pub(crate) tty: bool,
     /// Lines of the terminal [default: 40]
     #[arg(long, value_name = "NUMBER", requires = "tty", value_parser = clap::value_parser!(u16).range(1..))]
@@ -218,7 +239,7 @@ pub(crate) struct RestartArgs {
 pub(crate) struct LimitArgs {
     /// Limit of each process, as of setrlimit(2), such as nofile=1024:4096 or core=unlimited; without HARD it is SOFT.
     /// May be repeated
-    #[arg(long = "limit", value_name = "NAME=SOFT[:HARD]", value_parser = values::rlimit)]
+    #[arg(long = "limit", alias = "ulimit", value_name = "NAME=SOFT[:HARD]", value_parser = values::rlimit)]
     pub(crate) rlimits: Vec<kennel_proto::pb::Rlimit>,
     /// Nice value, -20 to 19
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
@@ -227,7 +248,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "NUMBER", allow_hyphen_values = true)]
     pub(crate) oom_score_adj: Option<i32>,
     /// Memory of the run as a whole, such as 512M; needs the memory controller, as do the next two
-    #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
+    #[arg(short, long, visible_alias = "memory", value_name = "BYTES", value_parser = values::bytes)]
     pub(crate) memory_max: Option<u64>,
     /// Memory above which the run is slowed down
     #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
@@ -236,7 +257,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "BYTES", value_parser = values::bytes)]
     pub(crate) swap_max: Option<u64>,
     /// Processes and threads of the run as a whole; needs the pids controller
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, alias = "pids-limit", value_name = "NUMBER")]
     pub(crate) pids_max: Option<u64>,
     /// Processors of the run as a whole, such as 1.5; needs the cpu controller, as does the next
     #[arg(long, value_name = "NUMBER", value_parser = values::cpus)]
@@ -249,10 +270,12 @@ pub(crate) struct LimitArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RestartArg {
     /// Not at all
+    #[value(alias = "no")]
     Never,
     /// After all but exit code 0
     OnFailure,
     /// After all
+    #[value(alias = "unless-stopped")]
     Always,
     /// After all, 1, 2 and 4 s later, then no more
     Agent,

@@ -2,45 +2,71 @@
 
 use super::Format;
 use crate::{
+    config::Surroundings,
+    failure::Failure,
     retention::RetentionArgs,
     telemetry::{LogFormat, TelemetryArgs},
     values,
 };
-use clap::{Args, ValueEnum};
-use std::{path::PathBuf, time::Duration};
+use clap::{Args, Subcommand, ValueEnum};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Socket to listen on [env: KENNEL_LISTEN] [default: /run/kennel/kennel.sock for root, else
+    /// Configuration file, TOML: each flag here is a setting there, such as data_dir = "/var/lib/kennel"; `kennel config show`
+    /// lists them [default: /etc/kennel/kennel.toml for root, else $XDG_CONFIG_HOME/kennel/kennel.toml; where it is there]
+    #[arg(long, value_name = "FILE", overrides_with = "config")]
+    config: Option<OsString>,
+    /// Socket to listen on [default: /run/kennel/kennel.sock for root, else
     /// $XDG_RUNTIME_DIR/kennel/kennel.sock]
     #[arg(long, value_name = "unix:PATH")]
     pub(crate) listen: Option<String>,
-    /// Database, as sqlite:PATH or postgres://... [env: KENNEL_STORE] [default: kennel.db in the data directory]
+    /// Database, as sqlite:PATH or postgres://... [default: kennel.db in the data directory]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
-    /// File that holds the database's URL [env: KENNEL_STORE_FILE]
+    /// File that holds the database's URL
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     pub(crate) store_file: Option<PathBuf>,
-    /// Where journals are kept [env: KENNEL_DATA_DIR] [default: /var/lib/kennel for root, else
+    /// Where journals are kept [default: /var/lib/kennel for root, else
     /// $XDG_STATE_HOME/kennel]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Whether runs get control groups: where it is possible, or never
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
-    pub(crate) cgroup: CgroupUse,
+    /// Whether runs get control groups: where it is possible, or never [default: auto]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) cgroup: Option<CgroupUse>,
     /// How long runs go on while the server is lost and none takes its place, the keeper's own pauses not counted; then
-    /// each is ended by its own plan
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, default_value = "30s")]
-    pub(crate) orphan_ttl: Duration,
+    /// each is ended by its own plan [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) orphan_ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
     #[command(flatten)]
     pub(crate) telemetry: TelemetryArgs,
-    /// Form of the log on standard error; KENNEL_LOG filters it, as in KENNEL_LOG=debug
-    #[arg(long, value_enum, value_name = "FORM", default_value_t)]
-    pub(crate) log_format: LogFormat,
+    /// What is logged: a level or a list, such as debug or info,kennel_supervisor=trace [default: info]
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) log: Option<String>,
+    /// Form of the log on standard error [default: text]
+    #[arg(long, value_enum, value_name = "FORM")]
+    pub(crate) log_format: Option<LogFormat>,
     #[command(flatten)]
     pub(crate) of_clients: OfClients,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Check that `serve` could start with these flags, the variables and the configuration file that are here
+    Check(Box<ServeArgs>),
+    /// Print the settings that `serve` would have with these flags, as lines of a configuration file
+    Show(Box<ShowArgs>),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// Print behind each setting where its value comes from
+    #[arg(long)]
+    pub(crate) origin: bool,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
 }
 
 /// Flags of every command that asks a server. `serve` takes them in their place, refuses them, and keeps them out of
@@ -49,8 +75,35 @@ pub(crate) struct ServeArgs {
 pub(crate) struct OfClients {
     #[arg(long, hide = true)]
     server: Option<String>,
-    #[arg(short, long, hide = true, value_enum)]
-    output: Option<Format>,
+    #[arg(short, long, hide = true)]
+    pub(crate) output: Option<Format>,
+}
+
+/// How long runs go on without a server, where no setting says.
+const ORPHAN_TTL_DEFAULT: Duration = Duration::from_secs(30);
+
+impl ServeArgs {
+    pub(crate) fn cgroup(&self, here: &Surroundings) -> Result<CgroupUse, Failure> {
+        let read = |text: &str| CgroupUse::from_str(text, true);
+        let given = here.setting(self.cgroup, "KENNEL_CGROUP", read)?;
+        Ok(given.unwrap_or_default())
+    }
+
+    pub(crate) fn orphan_ttl(&self, here: &Surroundings) -> Result<Duration, Failure> {
+        let given = here.setting(self.orphan_ttl, "KENNEL_ORPHAN_TTL", values::duration)?;
+        Ok(given.unwrap_or(ORPHAN_TTL_DEFAULT))
+    }
+
+    pub(crate) fn log_format(&self, here: &Surroundings) -> Result<LogFormat, Failure> {
+        let read = |text: &str| LogFormat::from_str(text, true);
+        let given = here.setting(self.log_format, "KENNEL_LOG_FORMAT", read)?;
+        Ok(given.unwrap_or_default())
+    }
+
+    /// The filter of the log.
+    pub(crate) fn log<'a>(&'a self, here: &'a Surroundings) -> Option<&'a str> {
+        self.log.as_deref().or_else(|| here.var("KENNEL_LOG"))
+    }
 }
 
 impl OfClients {

@@ -4,11 +4,7 @@ use super::{
     link::{Link, refused, stdout_failed},
     run,
 };
-use crate::{
-    args::{AttachArgs, Format},
-    detach_keys::DetachKeys,
-    failure::Failure,
-};
+use crate::{args::AttachArgs, detach_keys::DetachKeys, failure::Failure};
 use kennel_client::{Attachment, MODES_AT_FIRST};
 use kennel_linux::own_terminal::{self, RawMode};
 use kennel_proto::pb::{self, attach_response::Response as Reported, event::Payload};
@@ -62,13 +58,14 @@ pub(crate) async fn attach(link: &Link, args: AttachArgs) -> Result<u8, Failure>
         keys: args.detach_keys.unwrap_or_default(),
         stays_at_signals: false,
     };
-    if link.format == Format::Json {
-        return Err(Failure::new("a terminal has no form as JSON")
+    if !link.format.is_text() {
+        return Err(Failure::new("a terminal has no form for programs")
             .hint("leave --output out, or: kennel screen"));
     }
-    match stay(link, &args.run, manner).await? {
+    let run_id = link.run_id(&args.run.run).await?;
+    match stay(link, &run_id, manner).await? {
         Left::Detached => Ok(0),
-        Left::Ended => run::exit_of_ended(link, &args.run).await,
+        Left::Ended => run::exit_of_ended(link, &run_id).await,
     }
 }
 

@@ -1,20 +1,13 @@
 //! `kennel audit`: the audit trail, one line per record.
 
-use super::link::{Link, print, print_exact, refused};
-use crate::{
-    args::{AuditArgs, Format},
-    failure::Failure,
-    terminal_text, values,
-};
+use super::link::{Link, refused};
+use crate::{args::AuditArgs, failure::Failure, terminal_text, values};
 use kennel_client as client;
 use kennel_proto::{
     json,
     pb::{self, audit_record::Record},
 };
-use std::{
-    fmt::Write as _,
-    time::{Duration, SystemTime},
-};
+use std::{fmt::Write as _, time::Duration};
 
 /// Pause before a server that was lost is asked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
@@ -24,10 +17,10 @@ const AGAIN_MAX: u32 = 50;
 const PROCESSES_SHOWN_MAX: usize = 8;
 
 pub(crate) async fn audit(link: &Link, args: AuditArgs) -> Result<(), Failure> {
-    let since = args.since.map(|age| SystemTime::now() - age);
     let mut request = pb::StreamAuditRequest {
-        run_id: args.run.unwrap_or_default(),
-        since_time: since.map(Into::into),
+        run_id: link.run_id_or_none(args.run.as_deref()).await?,
+        since_time: args.since.map(Into::into),
+        until_time: args.until.map(Into::into),
         follow: args.follow,
         ..pb::StreamAuditRequest::default()
     };
@@ -78,10 +71,10 @@ async fn read(
         *lost = 0;
         for record in &message.records {
             request.after_seq = record.seq;
-            let printed = match link.format {
-                Format::Json => print_exact(&(json::to_string(record) + "\n")),
-                Format::Text => print(&(terminal_text::one_line(&line(record)) + "\n")),
-            };
+            let printed = link.print(
+                || json::to_string(record),
+                || terminal_text::one_line(&line(record)) + "\n",
+            );
             printed.map_err(|failure| Broken {
                 failure,
                 is_lost: false,

@@ -1,26 +1,25 @@
 //! The commands that are one call and one print.
 
 use super::{
+    each::each,
     link::{Link, print, print_exact, refused, run_of, soon},
     render, run_env, spec, words,
 };
 use crate::{
-    args::{AbortArgs, AbortWaitArg, Format, PsArgs, ResizeArgs, RestartRunArgs, RunRef, StateArg},
+    args::{AbortArgs, AbortWaitArg, Format, ResizeArgs, RestartRunArgs, RunRefs, StatusArgs},
     config::Surroundings,
     failure::Failure,
+    version,
 };
 use kennel_client as client;
 use kennel_client::Connection;
 use kennel_proto::{json, pb};
-use std::time::SystemTime;
-
-/// Most that a server gives at once.
-const PAGE_SIZE: i32 = 1000;
 
 pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
     let response = spawned(&link.connection, &request).await.map_err(refused)?;
     let run = run_of(response.run)?;
-    let printed = link.print(|| json::to_string(&run), || format!("{}\n", run.run_id));
+    let shown = link.shown(|| json::to_string(&run), || format!("{}\n", run.run_id));
+    let printed = print_exact(&shown);
     // The id is known nowhere else.
     printed.map_err(|failure| failure.hint(format!("the run goes on: kennel get {}", run.run_id)))
 }
@@ -38,111 +37,62 @@ pub(crate) async fn spawned(
     .await
 }
 
-pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
-    let states: &[pb::RunState] = if args.all || !args.states.is_empty() {
-        &[]
-    } else {
-        &[
-            pb::RunState::Starting,
-            pb::RunState::Running,
-            pb::RunState::Paused,
-            pb::RunState::Stopping,
-            pb::RunState::Backoff,
-        ]
-    };
-    let asked = args.states.iter().map(|s| state(*s));
-    let filter = pb::RunFilter {
-        states: states
-            .iter()
-            .copied()
-            .chain(asked)
-            .map(Into::into)
-            .collect(),
-        kinds: Vec::new(),
-        labels: args.labels.into_iter().collect(),
-    };
-    let mut runs = Vec::new();
-    let mut page_token = String::new();
-    loop {
-        let request = pb::ListRunsRequest {
-            filter: Some(filter.clone()),
-            page_size: PAGE_SIZE,
-            page_token,
-        };
-        let page = link.connection.processes().list_runs(soon(request)).await;
-        let page = page.map_err(refused)?.into_inner();
-        runs.extend(page.runs);
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            break;
-        }
-    }
-    match link.format {
-        Format::Json => {
-            let lines = runs.iter().map(|run| json::to_string(run) + "\n");
-            print_exact(&lines.collect::<String>())
-        }
-        Format::Text => print(&render::table(&runs, SystemTime::now())),
-    }
+pub(crate) async fn get(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
+    each(link, &runs, async |run_id| {
+        let request = pb::GetRunRequest { run_id };
+        let response = link.connection.processes().get_run(soon(request)).await;
+        let run = run_of(response.map_err(refused)?.into_inner().run)?;
+        Ok((
+            link.shown_of(&run, || json::to_string(&run), || render::run(&run)),
+            0,
+        ))
+    })
+    .await
 }
 
-fn state(state: StateArg) -> pb::RunState {
-    match state {
-        StateArg::Starting => pb::RunState::Starting,
-        StateArg::Running => pb::RunState::Running,
-        StateArg::Paused => pb::RunState::Paused,
-        StateArg::Stopping => pb::RunState::Stopping,
-        StateArg::Backoff => pb::RunState::Backoff,
-        StateArg::Succeeded => pb::RunState::Succeeded,
-        StateArg::Failed => pb::RunState::Failed,
-        StateArg::Cancelled => pb::RunState::Cancelled,
-        StateArg::Lost => pb::RunState::Lost,
-    }
-}
-
-pub(crate) async fn get(link: &Link, args: RunRef) -> Result<(), Failure> {
-    let request = pb::GetRunRequest { run_id: args.run };
-    let response = link.connection.processes().get_run(soon(request)).await;
-    let response = response.map_err(refused)?.into_inner();
-    let run = run_of(response.run)?;
-    link.print(|| json::to_string(&run), || render::run(&run))
-}
-
-pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<(), Failure> {
-    let grace = match args.grace {
-        Some(grace) => Some(
-            grace
-                .try_into()
-                .map_err(|_| Failure::new("the grace is too long"))?,
-        ),
-        None => None,
-    };
+pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
+    let too_long = |_| Failure::new("the grace is too long");
+    let grace = args
+        .grace
+        .map(TryInto::try_into)
+        .transpose()
+        .map_err(too_long)?;
     let wait = match args.wait {
         AbortWaitArg::None => pb::AbortWait::None,
         AbortWaitArg::LeaderExited => pb::AbortWait::LeaderExited,
         AbortWaitArg::TreeEmpty => pb::AbortWait::TreeEmpty,
     };
-    let request = pb::AbortRequest {
-        run_id: args.run,
-        request_id: new_request_id(),
-        grace,
-        wait: wait.into(),
-        if_unknown: if args.fence {
-            pb::AbortUnknown::Fence
-        } else {
-            pb::AbortUnknown::Refuse
-        }
-        .into(),
+    let if_unknown = if args.fence {
+        pb::AbortUnknown::Fence
+    } else {
+        pb::AbortUnknown::Refuse
     };
-    let processes = link.connection.processes();
-    // The stop goes on without a server, and under its request id it is the same one for the next.
-    let answered = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.abort(request).await }
-    });
-    let response = answered.await.map_err(refused)?;
-    let run = run_of(response.run)?;
-    link.print(|| json::to_string(&run), || standing(&run))
+    each(link, &args.runs, async |run_id| {
+        let request = pb::AbortRequest {
+            run_id,
+            request_id: new_request_id(),
+            grace,
+            wait: wait.into(),
+            if_unknown: if_unknown.into(),
+        };
+        let processes = link.connection.processes();
+        // The stop goes on without a server, and under its request id it is the same one for the next.
+        let answered = client::outlast(|| {
+            let (mut processes, request) = (processes.clone(), request.clone());
+            async move { processes.abort(request).await }
+        });
+        stands(link, answered.await.map_err(refused)?.run)
+    })
+    .await
+}
+
+/// An answer that says where a run stands.
+pub(super) fn stands(link: &Link, run: Option<pb::Run>) -> Result<(String, u8), Failure> {
+    let run = run_of(run)?;
+    Ok((
+        link.shown_of(&run, || json::to_string(&run), || standing(&run)),
+        0,
+    ))
 }
 
 pub(crate) async fn restart(
@@ -152,8 +102,9 @@ pub(crate) async fn restart(
 ) -> Result<(), Failure> {
     let mut env = run_env::values(args.env, here)?;
     let too_long = |_| Failure::new("the grace is too long");
+    let run_id = link.run_id(&args.run.run).await?;
     let request = pb::GetRunRequest {
-        run_id: args.run.clone(),
+        run_id: run_id.clone(),
     };
     let mut processes = link.connection.processes();
     let seen = processes.get_run(soon(request)).await.map_err(refused)?;
@@ -171,7 +122,7 @@ pub(crate) async fn restart(
         .transpose()?
         .map(Into::into);
     let request = pb::RestartRequest {
-        run_id: args.run,
+        run_id,
         new_run_id: ulid::Ulid::generate().to_string(),
         env: env.into_iter().collect(),
         initial_input,
@@ -188,37 +139,36 @@ pub(crate) async fn restart(
         let (mut processes, request) = (processes.clone(), request.clone());
         async move { processes.restart(request).await }
     });
-    let response = answered.await.map_err(refused)?;
-    let run = run_of(response.run)?;
-    link.print(|| json::to_string(&run), || standing(&run))
+    let (text, _) = stands(link, answered.await.map_err(refused)?.run)?;
+    print_exact(&text)
 }
 
-pub(crate) async fn interrupt(link: &Link, args: RunRef) -> Result<(), Failure> {
-    let request = pb::InterruptRequest {
-        run_id: args.run,
-        request_id: new_request_id(),
-    };
-    let processes = link.connection.processes();
-    let answered = client::over_loss(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.interrupt(soon(request)).await }
-    });
-    let response = answered.await.map_err(refused)?;
-    let method = response.method();
-    let run = run_of(response.run)?;
-    let shown = || {
-        format!(
-            "{}{}",
-            standing(&run).trim_end(),
-            words::interrupted(method)
-        )
-    };
-    link.print(|| json::to_string(&run), || shown() + "\n")
+pub(crate) async fn interrupt(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
+    each(link, &runs, async |run_id| {
+        let request = pb::InterruptRequest {
+            run_id,
+            request_id: new_request_id(),
+        };
+        let processes = link.connection.processes();
+        let answered = client::over_loss(|| {
+            let (mut processes, request) = (processes.clone(), request.clone());
+            async move { processes.interrupt(soon(request)).await }
+        });
+        let response = answered.await.map_err(refused)?;
+        let method = response.method();
+        let run = run_of(response.run)?;
+        let shown = || {
+            let standing = standing(&run);
+            format!("{}{}\n", standing.trim_end(), words::interrupted(method))
+        };
+        Ok((link.shown_of(&run, || json::to_string(&run), shown), 0))
+    })
+    .await
 }
 
 pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure> {
     let request = pb::ResizeTerminalRequest {
-        run_id: args.run,
+        run_id: link.run_id(&args.run.run).await?,
         rows: args.size.rows.into(),
         cols: args.size.cols.into(),
         expected_attempt: args.attempt,
@@ -242,33 +192,66 @@ pub(crate) async fn resize(link: &Link, args: ResizeArgs) -> Result<(), Failure>
     link.print(|| json::to_string(&run), shown)
 }
 
-pub(crate) async fn pause(link: &Link, args: RunRef) -> Result<(), Failure> {
-    let request = pb::PauseRequest { run_id: args.run };
-    let response = link.connection.processes().pause(soon(request)).await;
-    let response = response.map_err(refused)?.into_inner();
-    let run = run_of(response.run)?;
-    link.print(|| json::to_string(&run), || standing(&run))
+pub(crate) async fn pause(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
+    each(link, &runs, async |run_id| {
+        let mut processes = link.connection.processes();
+        let paused = processes.pause(soon(pb::PauseRequest { run_id })).await;
+        stands(link, paused.map_err(refused)?.into_inner().run)
+    })
+    .await
 }
 
-pub(crate) async fn resume(link: &Link, args: RunRef) -> Result<(), Failure> {
-    let request = pb::ResumeRequest { run_id: args.run };
-    let response = link.connection.processes().resume(soon(request)).await;
-    let response = response.map_err(refused)?.into_inner();
-    let run = run_of(response.run)?;
-    link.print(|| json::to_string(&run), || standing(&run))
+pub(crate) async fn resume(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
+    each(link, &runs, async |run_id| {
+        let mut processes = link.connection.processes();
+        let resumed = processes.resume(soon(pb::ResumeRequest { run_id })).await;
+        stands(link, resumed.map_err(refused)?.into_inner().run)
+    })
+    .await
 }
 
-pub(crate) async fn status(link: &Link) -> Result<(), Failure> {
-    let request = pb::GetServerInfoRequest {};
-    let response = link.connection.admin().get_server_info(soon(request)).await;
-    let response = response.map_err(refused)?.into_inner();
-    let Some(server) = response.server else {
-        return Err(Failure::new("the server's answer says nothing about it"));
-    };
+/// Of the server, or of runs.
+pub(crate) async fn status(link: &Link, args: StatusArgs) -> Result<u8, Failure> {
+    if !args.runs.is_empty() {
+        return get(link, RunRefs { runs: args.runs }).await;
+    }
+    let server = server(link).await?;
     link.print(
         || json::to_string(&server),
         || render::server(&server, &link.address),
-    )
+    )?;
+    Ok(0)
+}
+
+async fn server(link: &Link) -> Result<pb::ServerInfo, Failure> {
+    let request = pb::GetServerInfoRequest {};
+    let response = link.connection.admin().get_server_info(soon(request)).await;
+    let server = response.map_err(refused)?.into_inner().server;
+    server.ok_or_else(|| Failure::new("the server's answer says nothing about it"))
+}
+
+/// Of this binary, and of the server where one answers.
+pub(crate) async fn version(opened: Result<Link, Failure>, format: &Format) -> Result<(), Failure> {
+    let server = match opened {
+        Ok(link) => server(&link).await.map(|info| info.version),
+        Err(failure) => Err(failure),
+    };
+    let client = env!("CARGO_PKG_VERSION");
+    if !format.is_text() {
+        let document = serde_json::json!({
+            "version": client,
+            "commit": version::COMMIT,
+            "build": version::BUILD,
+            "serverVersion": server.ok(),
+        });
+        return print_exact(&format.document(&document.to_string()));
+    }
+    let server = server.unwrap_or_else(|failure| format!("none: {}", failure.message()));
+    print(&format!(
+        "kennel  {client}\ncommit  {}\nbuild   {}\nserver  {server}\n",
+        version::COMMIT,
+        version::BUILD
+    ))
 }
 
 /// Where the run stands, on one line; the id first, so that a script can cut it off.

@@ -1,27 +1,28 @@
 //! `consumers`: readers of events that have a name.
 
 use super::{
-    link::{Link, print, print_exact, refused},
+    link::{Link, print_exact, refused},
+    table::{self, Cell},
     words,
 };
 use crate::{
-    args::{ConsumerRef, ConsumersCommand, Format},
+    args::{ConsumerRef, ConsumersCommand},
     failure::Failure,
-    terminal_text,
 };
 use kennel_client::outlast;
 use kennel_proto::{json, pb};
-use std::fmt::Write as _;
 
 /// Most that a server gives at once.
 const PAGE_SIZE: i32 = 1000;
 
 pub(crate) async fn consumers(link: &Link, command: ConsumersCommand) -> Result<(), Failure> {
     match command {
-        ConsumersCommand::Ls { run } => list(link, run.unwrap_or_default()).await,
+        ConsumersCommand::Ls { run } => {
+            list(link, link.run_id_or_none(run.as_deref()).await?).await
+        }
         ConsumersCommand::Get(ConsumerRef { name, run }) => {
             let request = pb::GetConsumerRequest {
-                run_id: run.unwrap_or_default(),
+                run_id: link.run_id_or_none(run.as_deref()).await?,
                 consumer: name,
             };
             let asked = outlast(|| {
@@ -32,7 +33,7 @@ pub(crate) async fn consumers(link: &Link, command: ConsumersCommand) -> Result<
         }
         ConsumersCommand::Rm(ConsumerRef { name, run }) => {
             let request = pb::DeleteConsumerRequest {
-                run_id: run.unwrap_or_default(),
+                run_id: link.run_id_or_none(run.as_deref()).await?,
                 consumer: name,
             };
             let mut processes = link.connection.processes();
@@ -67,30 +68,29 @@ async fn list(link: &Link, run_id: String) -> Result<(), Failure> {
             break;
         }
     }
-    match link.format {
-        Format::Json => {
-            let lines = found.iter().map(|found| json::to_string(found) + "\n");
-            print_exact(&lines.collect::<String>())
-        }
-        Format::Text => print(&table(&found)),
+    if link.format.is_text() {
+        return print_exact(&table(&found));
     }
+    let documents = found
+        .iter()
+        .map(|found| link.format.document(&json::to_string(found)));
+    print_exact(&documents.collect::<String>())
 }
 
 fn table(consumers: &[pb::Consumer]) -> String {
-    let of = |consumer: &pb::Consumer| match &*consumer.run_id {
-        "" => "many runs".to_owned(),
-        run => run.to_owned(),
+    let row = |consumer: &pb::Consumer| {
+        let run = match &*consumer.run_id {
+            "" => "many runs",
+            run => run,
+        };
+        let acked = consumer.acked_seq;
+        vec![
+            Cell::from(&consumer.name),
+            Cell::from(run),
+            Cell::from(words::consumer_state(consumer.state())),
+            Cell::from(acked.map_or("-".to_owned(), |seq| seq.to_string())),
+        ]
     };
-    let names = consumers.iter().map(|consumer| consumer.name.len());
-    let width = names.max().unwrap_or(0).max("NAME".len());
-    let mut text = format!("{:<width$}  {:<26}  {:<5}  ACKED\n", "NAME", "RUN", "STATE");
-    for consumer in consumers {
-        let state = words::consumer_state(consumer.state());
-        let acked = consumer
-            .acked_seq
-            .map_or("-".to_owned(), |seq| seq.to_string());
-        let (name, run) = (terminal_text::one_line(&consumer.name), of(consumer));
-        let _ = writeln!(text, "{name:<width$}  {run:<26}  {state:<5}  {acked}");
-    }
-    text
+    let rows = consumers.iter().map(row).collect();
+    table::table(&["NAME", "RUN", "STATE", "ACKED"], rows, false)
 }

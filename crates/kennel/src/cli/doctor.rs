@@ -33,8 +33,8 @@ pub(crate) async fn doctor(link: &Link) -> Result<u8, Failure> {
 }
 
 /// What can be seen without a server: who carries a marker. That is a hint at whose it is, and no more.
-pub(crate) fn doctor_alone(no_server: Failure, format: Format) -> Failure {
-    if format == Format::Text {
+pub(crate) fn doctor_alone(no_server: Failure, format: &Format) -> Failure {
+    if format.is_text() {
         // Standard output may be closed; the failure is told in any case.
         let _ = print(&hints(&marked()));
     }
@@ -284,8 +284,9 @@ pub(crate) async fn reap(link: &Link, args: ReapArgs) -> Result<u8, Failure> {
     };
     let request = pb::ReapLeaksRequest {
         mode: mode.into(),
-        run_ids: args.runs,
-        labels: args.labels.into_iter().collect(),
+        run_ids: link.run_ids(&args.runs).await?,
+        label_selector: args.labels.selector(),
+        labels: std::collections::BTreeMap::new(),
         older_than: span(args.older)?,
         evidence: args
             .evidence

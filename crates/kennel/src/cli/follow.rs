@@ -2,28 +2,58 @@
 
 use super::{
     event_line::event_line,
-    link::{Link, print, print_exact, refused},
+    link::{Link, refused},
 };
 use crate::{
-    args::{AsConsumer, EventsArgs, Format, WhichRuns},
+    args::{AsConsumer, EventsArgs, WhichRuns},
     failure::{Failure, note},
     terminal_text,
 };
+use futures_util::future;
 use kennel_client as client;
 use kennel_client::{EventReader, Start};
 use kennel_proto::{json, pb};
 
 pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure> {
-    let journal = Journal::open(link, &args.which, start(args.after_seq), args.follow);
-    let mut journal = journal.in_name_of(args.name);
-    while let Some(message) = journal.next().await? {
-        match link.format {
-            Format::Json => print_exact(&(json::to_string(&message) + "\n"))?,
-            Format::Text => print(&lines(&message, args.which.run.is_none()))?,
+    let from = start(args.after_seq);
+    let sources = Source::all(link, &args.which).await?;
+    let are_many = Source::are_many(&sources);
+    let read = sources.iter().map(async |source| {
+        let journal = Journal::open(link, source, from, args.follow);
+        let mut journal = journal.in_name_of(args.name.clone());
+        while let Some(message) = journal.next().await? {
+            link.print(|| json::to_string(&message), || lines(&message, are_many))?;
+            journal.printed().await?;
         }
-        journal.printed().await?;
+        Ok(())
+    });
+    future::try_join_all(read).await.map(drop)
+}
+
+/// What is read in one stream.
+pub(crate) enum Source {
+    Run(String),
+    /// All of a filter, also those that come.
+    Filter(pb::RunFilter),
+}
+
+impl Source {
+    /// What was typed: some runs, each with a stream of its own, or a filter.
+    pub(crate) async fn all(link: &Link, which: &WhichRuns) -> Result<Vec<Self>, Failure> {
+        if which.runs.is_empty() {
+            return Ok(vec![Self::Filter(pb::RunFilter {
+                label_selector: which.labels.selector(),
+                ..pb::RunFilter::default()
+            })]);
+        }
+        let ids = link.run_ids(&which.runs).await?;
+        Ok(ids.into_iter().map(Self::Run).collect())
     }
-    Ok(())
+
+    /// Whether each line has to say whose it is.
+    pub(crate) fn are_many(sources: &[Self]) -> bool {
+        !matches!(sources, [Self::Run(_)])
+    }
 }
 
 /// After the event with this seq; 0: from the first.
@@ -63,20 +93,17 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    pub(crate) fn open(link: &Link, which: &WhichRuns, start: Start, follow: bool) -> Self {
-        let reader = match &which.run {
-            Some(run) => EventReader::new(&link.connection, run, start),
-            None => {
-                let filter = pb::RunFilter {
-                    labels: which.labels.iter().cloned().collect(),
-                    ..pb::RunFilter::default()
-                };
-                EventReader::of_many(&link.connection, filter, start)
-            }
+    pub(crate) fn open(link: &Link, source: &Source, start: Start, follow: bool) -> Self {
+        let (reader, are_many) = match source {
+            Source::Run(run) => (EventReader::new(&link.connection, run, start), false),
+            Source::Filter(filter) => (
+                EventReader::of_many(&link.connection, filter.clone(), start),
+                true,
+            ),
         };
         Self {
             reader: if follow { reader } else { reader.until_head() },
-            are_many: which.run.is_none(),
+            are_many,
             acks: false,
         }
     }

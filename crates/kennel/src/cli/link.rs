@@ -86,9 +86,32 @@ impl Link {
         json: impl FnOnce() -> String,
         text: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
+        print_exact(&self.shown(json, text))
+    }
+
+    /// The text of one of the two, safe to be printed.
+    pub(crate) fn shown(
+        &self,
+        json: impl FnOnce() -> String,
+        text: impl FnOnce() -> String,
+    ) -> String {
+        if self.format.is_text() {
+            terminal_text::lines(&text())
+        } else {
+            self.format.document(&json())
+        }
+    }
+
+    /// The same where the answer is about one run.
+    pub(crate) fn shown_of(
+        &self,
+        run: &pb::Run,
+        json: impl FnOnce() -> String,
+        text: impl FnOnce() -> String,
+    ) -> String {
         match self.format {
-            Format::Json => print_exact(&(json() + "\n")),
-            Format::Text => print(&text()),
+            Format::Name => format!("{}\n", terminal_text::one_line(&run.run_id)),
+            _ => self.shown(json, text),
         }
     }
 }

@@ -1,52 +1,70 @@
 //! `logs`: what a run has written, or such of it as was asked for.
 
 use super::{
-    follow::{Journal, start},
+    follow::{Journal, Source, start},
     link::{Link, print_exact},
     sink::{self, Sink},
     words,
 };
 use crate::{
-    args::{Format, LogsArgs, StreamArg},
+    args::{LogsArgs, StreamArg},
     failure::{Failure, note},
+    values::Tail,
 };
+use futures_util::future;
 use kennel_client as client;
 use kennel_client::Start;
 use kennel_proto::{
     json,
     pb::{self, EventKind, OutputStream, OutputView, event::Payload},
 };
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
-    let wanted = Wanted::of(&args);
-    let are_many = args.which.run.is_none();
+    let sources = Source::all(link, &args.which).await?;
+    let are_many = Source::are_many(&sources);
+    let read = sources
+        .iter()
+        .map(|source| read(link, &args, source, are_many));
+    future::try_join_all(read).await.map(drop)
+}
+
+/// Prints one stream. What several print at the same time is whole lines.
+async fn read(
+    link: &Link,
+    args: &LogsArgs,
+    source: &Source,
+    are_many: bool,
+) -> Result<(), Failure> {
+    let wanted = Wanted::of(args);
     // A person sees text; what goes elsewhere is exact.
-    let for_person = link.format == Format::Text && sink::is_for_person();
-    let plain = args.plain || (for_person && !args.raw);
-    let view = match (are_many, plain) {
+    let is_text = link.format.is_text();
+    let plain = args.plain || (is_text && sink::is_for_person() && !args.raw);
+    let by_line = are_many || args.timestamps;
+    let view = match (by_line, plain) {
         (false, false) => OutputView::Raw,
         (false, true) => OutputView::Text,
         (true, false) => OutputView::Lines,
         (true, true) => OutputView::TextLines,
     };
     let from = match args.tail {
-        Some(lines) => Start::TailLines(lines),
-        None => start(args.from_seq),
+        Some(Tail::Lines(lines)) => Start::TailLines(lines),
+        Some(Tail::All) | None => start(args.from_seq),
     };
-    let journal = Journal::open(link, &args.which, from, args.follow);
+    let journal = Journal::open(link, source, from, args.follow);
     let journal = journal.viewed(view).of_kinds(wanted.kinds());
+    let mut journal = journal.in_name_of(args.name.clone());
     let is_named = args.name.consumer.is_some();
-    let mut journal = journal.in_name_of(args.name);
     let sink = if wanted.is_all() && from == Start::Beginning && !is_named {
         Sink::default()
     } else {
         Sink::from_anywhere()
     };
     let mut printer = Printer {
-        format: link.format,
         plain,
         sink: if args.raw { sink } else { sink.safe() },
+        names_run: are_many,
+        names_time: args.timestamps,
     };
     while let Some(mut message) = journal.next().await? {
         for events in &mut message.run_events {
@@ -58,9 +76,11 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
             events.events.retain(has);
         }
         message.run_events.retain(|e| !e.events.is_empty());
-        match link.format {
-            Format::Text if are_many => printer.print_lines(&message)?,
-            Format::Text | Format::Json => printer.take(message)?,
+        match is_text {
+            true if by_line => printer.print_lines(&message)?,
+            true => printer.take(message)?,
+            false if message.run_events.is_empty() => {}
+            false => print_exact(&link.format.document(&json::to_string(&message)))?,
         }
         journal.printed().await?;
     }
@@ -71,6 +91,7 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
 struct Wanted {
     stream: Option<OutputStream>,
     since: Option<SystemTime>,
+    until: Option<SystemTime>,
 }
 
 impl Wanted {
@@ -79,11 +100,11 @@ impl Wanted {
             StreamArg::Stdout => OutputStream::Stdout,
             StreamArg::Stderr => OutputStream::Stderr,
         });
-        let since = args.since.map(|since| {
-            let begin = SystemTime::now().checked_sub(since);
-            begin.unwrap_or(UNIX_EPOCH)
-        });
-        Self { stream, since }
+        Self {
+            stream,
+            since: args.since,
+            until: args.until,
+        }
     }
 
     fn kinds(&self) -> Vec<EventKind> {
@@ -96,7 +117,7 @@ impl Wanted {
     }
 
     fn is_all(&self) -> bool {
-        self.stream.is_none() && self.since.is_none()
+        self.stream.is_none() && self.since.is_none() && self.until.is_none()
     }
 
     fn has(&self, event: &pb::Event, at: impl TryInto<SystemTime>) -> bool {
@@ -106,29 +127,39 @@ impl Wanted {
             Some(Payload::Gap(_)) => true,
             _ => false,
         };
+        let is_in_time = |at: SystemTime| {
+            self.since.is_none_or(|since| at >= since) && self.until.is_none_or(|until| at < until)
+        };
         of_stream
-            && self
-                .since
-                .is_none_or(|since| at.try_into().is_ok_and(|at| at >= since))
+            && ((self.since, self.until) == (None, None) || at.try_into().is_ok_and(is_in_time))
     }
 }
 
 struct Printer {
-    format: Format,
     plain: bool,
     sink: Sink,
+    /// Each line has its run before it.
+    names_run: bool,
+    /// Each line has its time before it.
+    names_time: bool,
 }
 
 impl Printer {
-    /// Each line with its run before it.
     fn print_lines(&mut self, message: &pb::StreamEventsResponse) -> Result<(), Failure> {
         for events in &message.run_events {
             let run = &events.run_id;
             for event in &events.events {
+                let mut before = String::new();
+                if self.names_time {
+                    before = format!("{} ", client::time_of(events.base_time, event));
+                }
+                if self.names_run {
+                    before = format!("{before}{run} | ");
+                }
                 match &event.payload {
                     Some(Payload::Line(line)) => self.sink.write_text(&pb::Output {
                         stream: line.stream,
-                        data: format!("{run} | {}\n", line.text).into(),
+                        data: format!("{before}{}\n", line.text).into(),
                         ..pb::Output::default()
                     })?,
                     Some(Payload::Gap(gap)) => {
@@ -142,12 +173,6 @@ impl Printer {
     }
 
     fn take(&mut self, message: pb::StreamEventsResponse) -> Result<(), Failure> {
-        if message.run_events.is_empty() {
-            return Ok(());
-        }
-        if self.format == Format::Json {
-            return print_exact(&(json::to_string(&message) + "\n"));
-        }
         let events = message.run_events.into_iter().flat_map(|e| e.events);
         for payload in events.filter_map(|event| event.payload) {
             match payload {

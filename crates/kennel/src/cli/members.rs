@@ -1,16 +1,18 @@
 //! Single processes of a run: signals to them, and the tree that they are.
 
 use super::{
-    calls::{new_request_id, standing},
-    link::{Link, refused, run_of, soon},
+    calls::{self, new_request_id, standing},
+    each::each,
+    link::{Link, print, refused, run_of, soon},
     words,
 };
 use crate::{
-    args::{RunRef, SignalArgs, SignalTargetArg},
+    args::{AbortArgs, KillArgs, RunRefs, SignalArgs, SignalTargetArg},
     failure::Failure,
     values,
 };
 use kennel_client as client;
+use kennel_lifecycle::Signal;
 use kennel_proto::{json, pb};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,40 +22,71 @@ use std::{
 /// Deepest indentation; who is deeper stands below it.
 const DEPTH_SHOWN_MAX: usize = 32;
 
-pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<(), Failure> {
+pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<u8, Failure> {
     let target = match args.to {
         SignalTargetArg::Tree => pb::SignalTarget::Tree,
         SignalTargetArg::Group => pb::SignalTarget::Group,
         SignalTargetArg::TerminalForeground => pb::SignalTarget::TerminalForeground,
         SignalTargetArg::Leader => pb::SignalTarget::Leader,
     };
-    let request = pb::SignalRequest {
-        run_id: args.run,
-        request_id: args.request_id.unwrap_or_else(new_request_id),
-        signal: full_name(&args.signal),
-        target: target.into(),
+    let (signal, runs) = args
+        .split()
+        .map_err(|wrong| Failure::new(wrong).code(crate::USAGE))?;
+    if runs.len() > 1 && args.request_id.is_some() {
+        let message = "--request-id is of one signal to one run";
+        return Err(Failure::new(message).code(crate::USAGE));
+    }
+    let runs = RunRefs {
+        runs: runs.to_vec(),
     };
-    let processes = link.connection.processes();
-    let answered = client::over_loss(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.signal(soon(request)).await }
-    });
-    let response = answered.await.map_err(refused)?;
-    let run = run_of(response.run.clone())?;
-    link.print(
-        || json::to_string(&response),
-        || standing(&run) + &outcomes(&response),
-    )
+    send(link, &runs, signal, target, args.request_id).await
 }
 
-/// As it is typed to kill(1): `usr1` is SIGUSR1.
-fn full_name(typed: &str) -> String {
-    let name = typed.to_uppercase();
-    if name.starts_with("SIG") {
-        name
-    } else {
-        format!("SIG{name}")
+/// `kill`: the end of runs, or a signal to them.
+pub(crate) async fn kill(link: &Link, args: KillArgs) -> Result<u8, Failure> {
+    let runs = RunRefs { runs: args.runs };
+    match args.signal {
+        Some(signal) => send(link, &runs, signal, pb::SignalTarget::Leader, None).await,
+        None => calls::abort(link, AbortArgs::of(runs)).await,
     }
+}
+
+/// `kill -l`.
+pub(crate) fn list_signals() -> Result<(), Failure> {
+    let names = (1..=64).filter_map(Signal::from_number);
+    let lines = names.map(|signal| format!("{:2}  {signal}\n", signal.number()));
+    print(&lines.collect::<String>())
+}
+
+async fn send(
+    link: &Link,
+    runs: &RunRefs,
+    signal: Signal,
+    target: pb::SignalTarget,
+    request_id: Option<String>,
+) -> Result<u8, Failure> {
+    each(link, runs, async |run_id| {
+        let request = pb::SignalRequest {
+            run_id,
+            request_id: request_id.clone().unwrap_or_else(new_request_id),
+            signal: signal.to_string(),
+            target: target.into(),
+        };
+        let processes = link.connection.processes();
+        let answered = client::over_loss(|| {
+            let (mut processes, request) = (processes.clone(), request.clone());
+            async move { processes.signal(soon(request)).await }
+        });
+        let response = answered.await.map_err(refused)?;
+        let run = run_of(response.run.clone())?;
+        let shown = link.shown_of(
+            &run,
+            || json::to_string(&response),
+            || standing(&run) + &outcomes(&response),
+        );
+        Ok((shown, 0))
+    })
+    .await
 }
 
 fn outcomes(response: &pb::SignalResponse) -> String {
@@ -82,15 +115,20 @@ fn outcomes(response: &pb::SignalResponse) -> String {
     text
 }
 
-pub(crate) async fn tree(link: &Link, args: RunRef) -> Result<(), Failure> {
-    let request = pb::GetTreeRequest { run_id: args.run };
-    let response = link.connection.processes().get_tree(soon(request)).await;
-    let response = response.map_err(refused)?.into_inner();
-    let run = run_of(response.run.clone())?;
-    link.print(
-        || json::to_string(&response),
-        || standing(&run) + &render(&response),
-    )
+pub(crate) async fn tree(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
+    each(link, &runs, async |run_id| {
+        let request = pb::GetTreeRequest { run_id };
+        let response = link.connection.processes().get_tree(soon(request)).await;
+        let response = response.map_err(refused)?.into_inner();
+        let run = run_of(response.run.clone())?;
+        let shown = link.shown_of(
+            &run,
+            || json::to_string(&response),
+            || standing(&run) + &render(&response),
+        );
+        Ok((shown, 0))
+    })
+    .await
 }
 
 /// One line per process below its parent, with two spaces more.
@@ -238,14 +276,6 @@ mod tests {
             ..process(14, 5)
         };
         assert!(line(&forged).ends_with(r"($'\u001b[2J\n')"), "{forged:?}");
-    }
-
-    #[test]
-    fn a_signal_is_typed_as_to_kill() {
-        for typed in ["SIGUSR1", "USR1", "usr1", "sigusr1"] {
-            assert_eq!(full_name(typed), "SIGUSR1");
-        }
-        assert_eq!(full_name("RTMIN+3"), "SIGRTMIN+3");
     }
 
     #[test]

@@ -7,10 +7,12 @@ mod command;
 mod consumers;
 mod doctor;
 mod drain;
+mod each;
 mod event_line;
 mod follow;
 mod limits;
 mod link;
+mod list;
 mod logs;
 mod members;
 mod refusal;
@@ -20,8 +22,10 @@ mod run_env;
 mod run_input;
 mod run_signals;
 mod screen;
+mod settings;
 mod sink;
 mod spec;
+mod table;
 mod top;
 mod upgrade;
 mod wait;
@@ -40,6 +44,7 @@ use std::process::ExitCode;
 
 pub(crate) use link::{print, print_exact, refused, run_of};
 pub(crate) use run::OWN_FAILURE;
+pub(crate) use settings::config;
 
 /// Carries one command out; `command` is none of those that serve.
 pub(crate) fn main(client: &ClientArgs, command: Command, here: &Surroundings) -> ExitCode {
@@ -75,58 +80,67 @@ async fn perform(
     command: Command,
     here: &Surroundings,
 ) -> Result<u8, Failure> {
-    let format = client.output.unwrap_or_default();
-    let open = || Link::open(client.server.as_deref(), format, here);
+    let format = client.output.clone().unwrap_or_default();
+    let open = || Link::open(client.server.as_deref(), format.clone(), here);
+    let done = |()| 0;
     match command {
         // What is wrong with a spec is told whether a server is there or not.
+        Command::Run(args) if args.detach => {
+            let request = spec::of_spawn(args.spec, here)?;
+            let link = open().await.map_err(|f| f.code(OWN_FAILURE))?;
+            calls::spawn(&link, request).await.map(done)
+        }
         Command::Run(args) => {
-            let request = spec::of_run(args, here)?;
-            let opened = Link::open_if_there(client.server.as_deref(), format, here).await;
-            return match opened.map_err(|f| f.code(OWN_FAILURE))? {
+            let request = spec::of_run(args.spec, here)?;
+            let opened = Link::open_if_there(client.server.as_deref(), format.clone(), here).await;
+            match opened.map_err(|f| f.code(OWN_FAILURE))? {
                 Some(link) => run::run(&link, request).await,
                 None => Box::pin(run::run_alone(request, format)).await,
-            };
+            }
         }
         Command::Spawn(args) => {
-            let request = spec::of_spawn(args, here)?;
-            calls::spawn(&open().await?, request).await
+            let request = spec::of_spawn(*args, here)?;
+            calls::spawn(&open().await?, request).await.map(done)
         }
-        Command::Ps(args) => calls::ps(&open().await?, args).await,
-        Command::Get(args) => calls::get(&open().await?, args).await,
+        Command::Ps(args) => list::ps(&open().await?, args).await.map(done),
+        Command::Get(runs) => calls::get(&open().await?, runs).await,
         Command::Abort(args) => calls::abort(&open().await?, args).await,
-        Command::Interrupt(args) => calls::interrupt(&open().await?, args).await,
+        Command::Kill(args) if args.list => members::list_signals().map(done),
+        Command::Kill(args) => members::kill(&open().await?, args).await,
+        Command::Interrupt(runs) => calls::interrupt(&open().await?, runs).await,
         Command::Signal(args) => members::signal(&open().await?, args).await,
-        Command::Tree(args) => members::tree(&open().await?, args).await,
-        Command::Top(args) => top::top(&open().await?, args).await,
+        Command::Tree(runs) => members::tree(&open().await?, runs).await,
+        Command::Top(args) => top::top(&open().await?, args).await.map(done),
         Command::Why(args) => why::why(&open().await?, args).await,
-        Command::Pause(args) => calls::pause(&open().await?, args).await,
-        Command::Resume(args) => calls::resume(&open().await?, args).await,
-        Command::Attach(args) => return attach::attach(&open().await?, args).await,
-        Command::Screen(args) => screen::screen(&open().await?, args).await,
-        Command::Resize(args) => calls::resize(&open().await?, args).await,
-        Command::Restart(args) => calls::restart(&open().await?, args, here).await,
-        Command::Write(args) => write::write(&open().await?, args).await,
-        Command::Wait(args) => return wait::wait(&open, args).await,
-        Command::Logs(args) => logs::logs(&open().await?, args).await,
-        Command::Events(args) => follow::events(&open().await?, args).await,
-        Command::Consumers(command) => consumers::consumers(&open().await?, command).await,
-        Command::Status => calls::status(&open().await?).await,
-        Command::Upgrade => upgrade::upgrade(&open().await?).await,
-        Command::Drain(args) => drain::drain(&open().await?, args).await,
-        Command::Completions(args) => completions(args.shell),
-        Command::Doctor(_) => {
-            return match open().await {
-                Ok(link) => doctor::doctor(&link).await,
-                Err(no_server) => Err(doctor::doctor_alone(no_server, format)),
-            };
+        Command::Pause(runs) => calls::pause(&open().await?, runs).await,
+        Command::Resume(runs) => calls::resume(&open().await?, runs).await,
+        Command::Attach(args) => attach::attach(&open().await?, args).await,
+        Command::Screen(run) => screen::screen(&open().await?, run).await.map(done),
+        Command::Resize(args) => calls::resize(&open().await?, args).await.map(done),
+        Command::Restart(args) => calls::restart(&open().await?, args, here).await.map(done),
+        Command::Write(args) => write::write(&open().await?, args).await.map(done),
+        Command::Wait(args) => wait::wait(open, args).await,
+        Command::Logs(args) => logs::logs(&open().await?, args).await.map(done),
+        Command::Events(args) => follow::events(&open().await?, args).await.map(done),
+        Command::Consumers(command) => {
+            let link = open().await?;
+            consumers::consumers(&link, command).await.map(done)
         }
-        Command::Audit(args) => audit::audit(&open().await?, args).await,
-        Command::Reap(args) => return doctor::reap(&open().await?, args).await,
-        Command::Serve(_) | Command::Server(_) => {
+        Command::Status(args) => calls::status(&open().await?, args).await,
+        Command::Version => calls::version(open().await, &format).await.map(done),
+        Command::Upgrade => upgrade::upgrade(&open().await?).await.map(done),
+        Command::Drain(args) => drain::drain(&open().await?, args).await.map(done),
+        Command::Completions(args) => completions(args.shell).map(done),
+        Command::Doctor(_) => match open().await {
+            Ok(link) => doctor::doctor(&link).await,
+            Err(no_server) => Err(doctor::doctor_alone(no_server, &format)),
+        },
+        Command::Audit(args) => audit::audit(&open().await?, args).await.map(done),
+        Command::Reap(args) => doctor::reap(&open().await?, args).await,
+        Command::Serve(_) | Command::Server(_) | Command::Config(_) => {
             unreachable!("main serves before it asks")
         }
-    }?;
-    Ok(0)
+    }
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {

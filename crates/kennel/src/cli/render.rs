@@ -1,6 +1,10 @@
 //! Runs and servers as text for people. Pure: takes messages and the time, gives text.
 
-use super::{command, limits, words};
+use super::{
+    command, limits,
+    table::{self, Cell, Colour},
+    words,
+};
 use crate::{retention, terminal_text, values};
 use kennel_proto::pb;
 use std::{
@@ -9,49 +13,76 @@ use std::{
 };
 
 /// Widest command in the table of runs; a longer one is cut.
-const COMMAND_COLUMN_CHARS_MAX: usize = 60;
+const COMMAND_COLUMN_WIDTH_MAX: usize = 60;
 
 /// One line per run, below a heading.
-pub(crate) fn table(runs: &[pb::Run], now: SystemTime) -> String {
-    let heading = ["RUN", "STATE", "KIND", "AGE", "PID", "COMMAND"].map(str::to_owned);
-    let rows: Vec<[String; 6]> = std::iter::once(heading)
-        .chain(runs.iter().map(|run| row(run, now)))
-        .collect();
-    let mut widths = [0; 6];
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
+pub(crate) fn table(runs: &[pb::Run], now: SystemTime, wide: bool, in_colour: bool) -> String {
+    let mut heading = vec!["RUN", "STATE", "KIND", "AGE", "PID"];
+    if wide {
+        heading.extend(["ATTEMPT", "EXIT", "OWNER", "LABELS"]);
     }
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(widths) {
-            // Writing to a String cannot fail.
-            let _ = write!(line, "{cell:width$}  ");
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    heading.push("COMMAND");
+    let rows = runs.iter().map(|run| row(run, now, wide)).collect();
+    table::table(&heading, rows, in_colour)
 }
 
-fn row(run: &pb::Run, now: SystemTime) -> [String; 6] {
+fn row(run: &pb::Run, now: SystemTime, wide: bool) -> Vec<Cell> {
     let created = run.create_time.and_then(|t| SystemTime::try_from(t).ok());
     let age = created.map(|t| values::age(now.duration_since(t).unwrap_or_default()));
-    let pid = run.current_attempt.as_ref().map_or(0, |a| a.pid);
-    [
-        run.run_id.clone(),
-        state(run, now),
-        words::kind(run.kind()),
-        age.unwrap_or("-".to_owned()),
-        if pid == 0 {
-            "-".to_owned()
-        } else {
-            pid.to_string()
-        },
-        cut(&command::or_dash(run)),
-    ]
+    let attempt = run.current_attempt.as_ref();
+    let pid = attempt.map(|a| a.pid).filter(|pid| *pid > 0);
+    let or_dash = |text: Option<String>| Cell::from(text.unwrap_or_else(|| "-".to_owned()));
+    let mut row = vec![
+        Cell::from(&run.run_id),
+        Cell::coloured(state(run, now), colour(run.state())),
+        Cell::from(words::kind(run.kind())),
+        or_dash(age),
+        or_dash(pid.map(|pid| pid.to_string())),
+    ];
+    if wide {
+        let mut labels: Vec<_> = run.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        labels.sort();
+        row.extend([
+            or_dash(attempt.map(|a| a.number.to_string())),
+            or_dash(attempt.and_then(|a| a.exit.as_ref()).map(words::exit)),
+            Cell::from(&run.owner),
+            or_dash((!labels.is_empty()).then(|| labels.join(","))),
+        ]);
+        row.push(Cell::from(command_of(run)));
+    } else {
+        row.push(Cell::from(table::cut(
+            &command_of(run),
+            COMMAND_COLUMN_WIDTH_MAX,
+        )));
+    }
+    row
+}
+
+/// The state of a run, in its colour.
+pub(crate) fn state_cell(run: &pb::Run) -> Cell {
+    Cell::coloured(state_word(run), colour(run.state()))
+}
+
+/// The state of a run, as a word.
+pub(crate) fn state_word(run: &pb::Run) -> String {
+    words::state(run.state())
+}
+
+/// What a run executes, on one line.
+pub(crate) fn command_of(run: &pb::Run) -> String {
+    command::or_dash(run)
+}
+
+fn colour(state: pb::RunState) -> Option<Colour> {
+    match state {
+        pb::RunState::Running => Some(Colour::Good),
+        pb::RunState::Starting
+        | pb::RunState::Paused
+        | pb::RunState::Stopping
+        | pb::RunState::Backoff => Some(Colour::Passing),
+        pb::RunState::Failed | pb::RunState::Lost => Some(Colour::Bad),
+        pb::RunState::Succeeded | pb::RunState::Cancelled | pb::RunState::Unspecified => None,
+    }
 }
 
 /// With when the next attempt begins, where one is waited for.
@@ -71,14 +102,6 @@ fn state(run: &pb::Run, now: SystemTime) -> String {
         }
         None => word,
     }
-}
-
-fn cut(command: &str) -> String {
-    if command.chars().count() <= COMMAND_COLUMN_CHARS_MAX {
-        return command.to_owned();
-    }
-    let kept = command.chars().take(COMMAND_COLUMN_CHARS_MAX - 3);
-    kept.chain("...".chars()).collect()
 }
 
 /// All that is known of a run, one fact per line.
@@ -353,7 +376,7 @@ mod tests {
     #[test]
     fn the_table_has_a_heading_and_a_line_per_run() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
-        let table = table(&[sample()], now);
+        let table = super::table(&[sample()], now, false, false);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(
             lines,
@@ -420,7 +443,12 @@ mod tests {
             })),
             ..pb::RunSpec::default()
         });
-        let row = table(std::slice::from_ref(&long), SystemTime::UNIX_EPOCH);
+        let row = super::table(
+            std::slice::from_ref(&long),
+            SystemTime::UNIX_EPOCH,
+            false,
+            false,
+        );
         assert!(row.trim_end().ends_with("word wo..."), "{row}");
         assert!(run(&long).contains(&["word"; 50].join(" ")));
     }

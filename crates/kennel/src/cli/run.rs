@@ -43,7 +43,7 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
         .spec
         .as_ref()
         .is_some_and(|spec| spec.kind() == pb::RunKind::Terminal);
-    let shows_terminal = on_terminal && link.format == Format::Text;
+    let shows_terminal = on_terminal && link.format.is_text();
     // On a terminal of its own the command is given Ctrl-Z as a key.
     let forwarder = Forwarder::start(&link.connection, &run_id, !shows_terminal)?;
     if let Err(refusal) = spawned(&link.connection, &request).await {
@@ -141,15 +141,16 @@ async fn stream(link: &Link, run_id: &str, ends_with_keeper: bool) -> Result<End
     let mut sink = Sink::default();
     let mut ends = Ends::default();
     while let Some(message) = reader.next().await.map_err(refused)? {
-        if link.format == Format::Json {
-            print_exact(&(json::to_string(&message) + "\n"))?;
+        let is_text = link.format.is_text();
+        if !is_text {
+            print_exact(&link.format.document(&json::to_string(&message)))?;
         }
         for event in message.run_events.into_iter().flat_map(|e| e.events) {
             match event.payload {
-                Some(Payload::Output(output)) if link.format == Format::Text => {
+                Some(Payload::Output(output)) if is_text => {
                     sink.write(&output)?;
                 }
-                Some(Payload::Gap(gap)) if link.format == Format::Text => sink.skip(&gap),
+                Some(Payload::Gap(gap)) if is_text => sink.skip(&gap),
                 Some(Payload::Lifecycle(pb::Lifecycle {
                     station: Some(Station::LeaderExited(end)),
                 })) => ends.exit = end.exit,

@@ -6,7 +6,11 @@ use crate::{
     failure::Failure,
 };
 use kennel_proto::pb;
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// Names that begin so are set by the server alone.
 const SERVERS_OWN: &str = "KENNEL_";
@@ -15,6 +19,7 @@ const SERVERS_OWN: &str = "KENNEL_";
 /// has typed: the server gives none back and logs none.
 pub(super) fn of_command(
     mode: EnvModeArg,
+    files: &[PathBuf],
     typed: Vec<EnvArg>,
     here: &Surroundings,
 ) -> Result<pb::Env, Failure> {
@@ -22,6 +27,9 @@ pub(super) fn of_command(
         EnvModeArg::Inherit => inherited(here),
         EnvModeArg::Minimal | EnvModeArg::None => BTreeMap::new(),
     };
+    for file in files {
+        vars.extend(values(of_file(file)?, here)?);
+    }
     vars.extend(values(typed, here)?);
     let mode = match mode {
         EnvModeArg::Minimal => pb::EnvMode::Minimal,
@@ -31,6 +39,27 @@ pub(super) fn of_command(
         mode: mode.into(),
         vars: vars.into_iter().collect(),
     })
+}
+
+/// The lines of a file of variables: NAME=VALUE as it stands, without quotes, or NAME; `#` begins a comment.
+fn of_file(file: &Path) -> Result<Vec<EnvArg>, Failure> {
+    let name = file.display();
+    let text = fs::read_to_string(file)
+        .map_err(|cause| Failure::new(format!("cannot read variables from {name}: {cause}")))?;
+    let mut vars = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim().is_empty() || line.trim_start().starts_with('#') {
+            continue;
+        }
+        let var = line.trim_start().parse().map_err(|wrong| {
+            Failure::new(format!(
+                "line {} of {name} is no variable: {wrong}",
+                number + 1
+            ))
+        });
+        vars.push(var?);
+    }
+    Ok(vars)
 }
 
 /// The caller's own environment, as a child in the shell has it.
@@ -75,7 +104,7 @@ mod tests {
 
     fn env(mode: EnvModeArg, typed: &[&str]) -> (pb::EnvMode, Vec<String>) {
         let typed = typed.iter().map(|text| text.parse().expect("well formed"));
-        let env = of_command(mode, typed.collect(), &here()).expect("all are set");
+        let env = of_command(mode, &[], typed.collect(), &here()).expect("all are set");
         let mut vars: Vec<_> = env.vars.iter().map(|(n, v)| format!("{n}={v}")).collect();
         vars.sort();
         (env.mode(), vars)

@@ -6,7 +6,8 @@ use kennel_client as client;
 use kennel_proto::{json, pb};
 
 pub(crate) async fn screen(link: &Link, args: RunRef) -> Result<(), Failure> {
-    let request = pb::ReadScreenRequest { run_id: args.run };
+    let run_id = link.run_id(&args.run).await?;
+    let request = pb::ReadScreenRequest { run_id };
     let processes = link.connection.processes();
     let answered = client::outlast(|| {
         let (mut processes, request) = (processes.clone(), request.clone());

@@ -61,7 +61,7 @@ fn request(
     here: &Surroundings,
 ) -> Result<pb::SpawnRequest, Failure> {
     let (cwd, raw_cwd) = command::directory(args.cwd.as_deref())?;
-    let env = run_env::of_command(env_mode, args.env, here)?;
+    let env = run_env::of_command(env_mode, &args.env_file, args.env, here)?;
     let initial_input = match &args.input {
         Some(file) => Some(input(file)?.into()),
         None => None,
@@ -86,7 +86,7 @@ fn request(
             labels: args.labels.into_iter().collect(),
             stop: Some(pb::StopPolicy {
                 grace: span(args.grace, "grace")?,
-                signal: args.stop_signal.unwrap_or_default(),
+                signal: args.stop_signal.map(|s| s.to_string()).unwrap_or_default(),
             }),
             timeouts: Some(pb::Timeouts {
                 max_runtime: span(args.timeout, "timeout")?,
@@ -302,7 +302,7 @@ mod tests {
             .expect("it is well formed")
             .command
         {
-            Command::Spawn(args) => args,
+            Command::Spawn(args) => *args,
             other => panic!("{other:?}"),
         }
     }

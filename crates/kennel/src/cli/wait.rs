@@ -2,7 +2,8 @@
 
 use super::{
     calls::standing,
-    link::{Link, refused, run_of},
+    each::each,
+    link::{Link, print_exact, refused, run_of},
     run, words,
 };
 use crate::{
@@ -11,7 +12,11 @@ use crate::{
 };
 use kennel_client as client;
 use kennel_proto::{json, pb};
+use std::time::Duration;
+use tokio::time::timeout;
 
+/// What timeout(1) says.
+const TIMED_OUT: u8 = 124;
 /// Exit code of a wait for what can no longer occur.
 const NOT_REACHED: u8 = 3;
 
@@ -29,16 +34,32 @@ pub(crate) async fn wait(
         }
     };
     let link = open().await.map_err(code)?;
-    let run = reach(&link, args).await.map_err(code)?;
-    if for_end {
-        return run::exit_of(&run);
-    }
-    Ok(0)
+    let patience = args.timeout.unwrap_or(Duration::MAX);
+    let answered = each(&link, &args.runs, async |run_id| {
+        let waited = timeout(patience, reach(&link, &run_id, args.condition)).await;
+        let Ok(reached) = waited else {
+            let message = format!("run {run_id}: {patience:?} have passed, and it still goes on");
+            return Err(Failure::new(message).code(TIMED_OUT));
+        };
+        let run = reached.map_err(code)?;
+        let shown = link.shown_of(&run, || json::to_string(&run), || standing(&run));
+        if !for_end {
+            return Ok((shown, 0));
+        }
+        match run::exit_of(&run) {
+            Ok(exit) => Ok((shown, exit)),
+            Err(failure) => {
+                print_exact(&shown)?;
+                Err(failure)
+            }
+        }
+    });
+    answered.await.map_err(code)
 }
 
 /// The run, for which the condition holds.
-async fn reach(link: &Link, args: WaitArgs) -> Result<pb::Run, Failure> {
-    let condition = match args.condition {
+async fn reach(link: &Link, run_id: &str, condition: ConditionArg) -> Result<pb::Run, Failure> {
+    let condition = match condition {
         ConditionArg::Started => pb::WaitCondition::Started,
         ConditionArg::Paused => pb::WaitCondition::Paused,
         ConditionArg::LeaderExited => pb::WaitCondition::LeaderExited,
@@ -47,7 +68,7 @@ async fn reach(link: &Link, args: WaitArgs) -> Result<pb::Run, Failure> {
         ConditionArg::Ended => pb::WaitCondition::Ended,
     };
     let request = pb::WaitRunRequest {
-        run_id: args.run,
+        run_id: run_id.to_owned(),
         condition: condition.into(),
     };
     let processes = link.connection.processes();
@@ -57,15 +78,11 @@ async fn reach(link: &Link, args: WaitArgs) -> Result<pb::Run, Failure> {
     });
     let response = answered.await.map_err(refused)?;
     let run = run_of(response.run)?;
-    link.print(|| json::to_string(&run), || standing(&run))?;
     if response.reached {
-        Ok(run)
-    } else {
-        Err(Failure::new(format!(
-            "run {} is {}: what was waited for can no longer occur",
-            run.run_id,
-            words::state(run.state())
-        ))
-        .code(NOT_REACHED))
+        return Ok(run);
     }
+    print_exact(&link.shown_of(&run, || json::to_string(&run), || standing(&run)))?;
+    let state = words::state(run.state());
+    let message = format!("run {run_id} is {state}: what was waited for can no longer occur");
+    Err(Failure::new(message).code(NOT_REACHED))
 }

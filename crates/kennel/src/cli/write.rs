@@ -20,7 +20,8 @@ pub(super) const PIECE_BYTES: usize = 256 * 1024;
 /// Writes what is in a file, or comes on our own standard input.
 pub(crate) async fn write(link: &Link, args: WriteArgs) -> Result<(), Failure> {
     let mut source = Source::open(args.file.as_deref())?;
-    let mut writer = Writer::begin(&link.connection, &args.run, args.attempt).await?;
+    let run_id = link.run_id(&args.run.run).await?;
+    let mut writer = Writer::begin(&link.connection, &run_id, args.attempt).await?;
     if let Some(first) = args.offset {
         source.skip(first, writer.offset).await?;
     }

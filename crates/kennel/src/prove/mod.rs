@@ -23,7 +23,7 @@ const LIE: u8 = 1;
 /// Exit code after SIGINT, as a shell has it.
 const INTERRUPTED: u8 = 130;
 
-pub(crate) async fn prove(format: Format) -> Result<u8, Failure> {
+pub(crate) async fn prove(format: &Format) -> Result<u8, Failure> {
     let mut stop = Stop::listen()?;
     let began = Instant::now();
     // Whatever ends this future drops the services in it, and a service that is dropped leaves nothing.
@@ -34,9 +34,10 @@ pub(crate) async fn prove(format: Format) -> Result<u8, Failure> {
         },
         () = stop.came() => return Err(Failure::new("interrupted").code(INTERRUPTED)),
     };
-    match format {
-        Format::Json => print_exact(&(report.json() + "\n"))?,
-        Format::Text => print(&report.text(began.elapsed()))?,
+    if format.is_text() {
+        print(&report.text(began.elapsed()))?;
+    } else {
+        print_exact(&format.document(&report.json()))?;
     }
     Ok(if report.holds() { 0 } else { LIE })
 }

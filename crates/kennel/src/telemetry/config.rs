@@ -29,14 +29,12 @@ const RECORDS_EVERY: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 pub(crate) struct TelemetryArgs {
     /// Where metrics are served to Prometheus, as ADDRESS:PORT or unix:PATH, under /metrics; there is no authentication
-    /// [env: KENNEL_METRICS_LISTEN]
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<String>,
-    /// Serve metrics at an address that other hosts can reach, although whoever reaches it can read them [env:
-    /// KENNEL_METRICS_PUBLIC=true]
-    #[arg(long)]
-    metrics_public: bool,
-    /// Entries of a caller's W3C baggage that commands get in BAGGAGE, separated by commas [env: KENNEL_TRACE_BAGGAGE]
+    /// Serve metrics at an address that other hosts can reach, although whoever reaches it can read them
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    metrics_public: Option<bool>,
+    /// Entries of a caller's W3C baggage that commands get in BAGGAGE, separated by commas
     /// [default: none]
     #[arg(long, value_name = "NAMES")]
     trace_baggage: Option<String>,
@@ -163,14 +161,8 @@ impl TelemetryArgs {
             .map(str::trim)
             .filter(|name| !name.is_empty());
         let listen = own(&self.metrics_listen, "KENNEL_METRICS_LISTEN");
-        let public = match here.var("KENNEL_METRICS_PUBLIC") {
-            None | Some("" | "false" | "0") => self.metrics_public,
-            Some("true" | "1") => true,
-            Some(other) => {
-                let message = format!("KENNEL_METRICS_PUBLIC={other:?} is neither true nor false");
-                return Err(Failure::new(message));
-            }
-        };
+        let public = here.setting(self.metrics_public, "KENNEL_METRICS_PUBLIC", truth)?;
+        let public = public.unwrap_or_default();
         let scraped_at = listen.as_deref().map(ScrapeAddress::parse).transpose()?;
         let scraped_at = scraped_at.map(|at| at.check(public)).transpose()?;
         Ok(TelemetryConfig {
@@ -189,6 +181,14 @@ impl TelemetryArgs {
             records_every: number(here, "OTEL_BLRP_SCHEDULE_DELAY")?
                 .map_or(RECORDS_EVERY, |ms| Duration::from_millis(ms as u64)),
         })
+    }
+}
+
+fn truth(text: &str) -> Result<bool, String> {
+    match text {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        other => Err(format!("{other:?} is neither true nor false")),
     }
 }
 
@@ -260,7 +260,7 @@ mod tests {
     fn resolve(env: &[(&str, &str)]) -> Result<TelemetryConfig, String> {
         let args = TelemetryArgs {
             metrics_listen: None,
-            metrics_public: false,
+            metrics_public: None,
             trace_baggage: None,
         };
         let env = env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned()));

@@ -47,7 +47,7 @@ pub(crate) fn filter(value: Option<&str>) -> Result<EnvFilter, Failure> {
     let directives = value.filter(|f| !f.is_empty()).unwrap_or(FILTER_DEFAULT);
     EnvFilter::try_new(directives).map_err(|cause| {
         Failure::new(format!(
-            "KENNEL_LOG={directives:?} is not a filter: {cause}"
+            "{directives:?} is not a filter of the log: {cause}"
         ))
         .hint("write a level or a list, such as debug or info,kennel_supervisor=trace")
     })

@@ -1,7 +1,7 @@
 //! Which findings may be ended, and why the others are spared.
 
 use super::{Certainty, Evidence, Finding, Standing, is_same};
-use crate::{ProcessIdentity, RunId};
+use crate::{ProcessIdentity, RunId, labels::Selector};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -12,8 +12,8 @@ use std::{
 pub struct Scope {
     /// Of these runs; empty: of any.
     pub runs: BTreeSet<RunId>,
-    /// Of runs that have all of these labels.
-    pub labels: BTreeMap<String, String>,
+    /// Of runs with such labels.
+    pub labels: Selector,
     /// Only what has lived so long.
     pub older: Duration,
     /// Only on this evidence; empty: on any that proves.
@@ -82,8 +82,7 @@ pub fn judge(candidate: &Candidate<'_>, scope: &Scope) -> Judgement {
         (_, true) => {}
         (None, false) => return Judgement::Spared(Spared::RunUnknown),
         (Some(labels), false) => {
-            let has = |(key, value)| labels.get(key) == Some(value);
-            if !scope.labels.iter().all(has) {
+            if !scope.labels.matches(labels) {
                 return Judgement::OutOfScope;
             }
         }

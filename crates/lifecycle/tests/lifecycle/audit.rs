@@ -508,7 +508,7 @@ fn every_part_of_a_scope_narrows_it() {
     };
     let judged = |scope: &Scope| judge(&labelled, scope);
     let of = |key: &str, value: &str| Scope {
-        labels: BTreeMap::from([(key.to_owned(), value.to_owned())]),
+        labels: format!("{key}={value}").parse().unwrap(),
         ..Scope::default()
     };
     assert_eq!(judged(&of("team", "blue")), Judgement::Reap);

@@ -10,6 +10,7 @@ mod entries;
 mod holes;
 mod id;
 mod input_book;
+mod labels;
 mod ladder;
 mod memory;
 mod names;

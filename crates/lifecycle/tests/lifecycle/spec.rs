@@ -3,7 +3,7 @@
 use kennel_lifecycle::{
     CpuQuota, EnvMode, InputMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy,
     PidNamespace, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, TerminalSize,
-    TerminalSpec, UNLIMITED, compose_env, limits,
+    TerminalSpec, UNLIMITED, compose_env, labels, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -89,8 +89,8 @@ fn a_good_spec_is_not_found_fault_with() {
         s.labels = (0..limits::LABELS_MAX)
             .map(|n| {
                 (
-                    format!("{n:0>len$}", len = limits::LABEL_KEY_BYTES_MAX),
-                    "v".repeat(limits::LABEL_VALUE_BYTES_MAX),
+                    format!("{}/{n:0>63}", "p".repeat(labels::LABEL_PREFIX_BYTES_MAX)),
+                    "v".repeat(labels::LABEL_NAME_BYTES_MAX),
                 )
             })
             .collect();
@@ -121,7 +121,7 @@ fn all_that_is_wrong_is_reported_together() {
         s.command.terminal = None;
         s.labels = map(&[
             ("", "v"),
-            ("k", &"v".repeat(limits::LABEL_VALUE_BYTES_MAX + 1)),
+            ("k", &"v".repeat(labels::LABEL_NAME_BYTES_MAX + 1)),
             ("n", "\0"),
         ]);
         s.policy.stop.grace = Some(limits::GRACE_MAX + Duration::from_nanos(1));

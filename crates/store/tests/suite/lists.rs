@@ -115,8 +115,11 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
             spec.policy.kind = kind;
             spec.labels = BTreeMap::from([
                 ("id".into(), id.to_string()),
-                ("odd \"%_'".into(), (id % 2 == 1).to_string()),
+                ("a.b/odd_x".into(), (id % 2 == 1).to_string()),
             ]);
+            if id % 3 == 0 {
+                spec.labels.insert("third".into(), String::new());
+            }
         });
         bed.store.insert(&new).await.unwrap();
     }
@@ -149,11 +152,12 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
         bed.store.close(&new_run(id), &end).await.unwrap();
     }
 
-    let labels = |pairs: &[(&str, &str)]| ListFilter {
-        labels: pairs
-            .iter()
-            .map(|(k, v)| ((*k).into(), (*v).into()))
-            .collect(),
+    let labels = |selector: &str| ListFilter {
+        labels: selector.parse().unwrap(),
+        ..ListFilter::default()
+    };
+    let part = |part: &str| ListFilter {
+        id_part: Some(part.parse().unwrap()),
         ..ListFilter::default()
     };
     let states = |states: &[RunState]| ListFilter {
@@ -173,11 +177,22 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
         (states(&[RunState::Cancelled]), vec![8]),
         (states(&[RunState::Lost, RunState::Starting]), vec![9, 1]),
         (both, vec![9, 3]),
-        (labels(&[("id", "4")]), vec![4]),
-        (labels(&[("odd \"%_'", "true")]), vec![9, 7, 5, 3, 1]),
-        (labels(&[("odd \"%_'", "true"), ("id", "3")]), vec![3]),
-        (labels(&[("odd \"%_'", "true"), ("id", "2")]), vec![]),
-        (labels(&[("absent", "")]), vec![]),
+        (labels("id=4"), vec![4]),
+        (labels("a.b/odd_x=true"), vec![9, 7, 5, 3, 1]),
+        (labels("a.b/odd_x=true,id=3"), vec![3]),
+        (labels("a.b/odd_x=true,id=2"), vec![]),
+        (labels("absent="), vec![]),
+        (labels("id in (3,4,12)"), vec![4, 3]),
+        (labels("id notin (3,4,5,6,7)"), vec![9, 8, 2, 1]),
+        (labels("id!=1,a.b/odd_x!=false"), vec![9, 7, 5, 3]),
+        (labels("third"), vec![9, 6, 3]),
+        (labels("!third,id in (1,3)"), vec![1]),
+        (labels("third!=x,id in (3)"), vec![3]),
+        (labels("absent!=x,id in (3)"), vec![3]),
+        (part("0000000000000000000000000a"), vec![]),
+        (part("00000000000000000000000003"), vec![3]),
+        (part("3"), vec![3]),
+        (part("000"), vec![9, 8, 7, 6, 5, 4, 3, 2, 1]),
     ] {
         let rows = bed.store.list(&filter, None, 100).await.unwrap();
         let found: Vec<RunId> = rows.iter().map(|row| row.new.run).collect();

@@ -13,10 +13,7 @@ use kennel_lifecycle::{
     },
 };
 use kennel_supervisor::{Audit, ReapCall, ReapResult, Unverified};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 /// The number that the keeper has in this world, and that of the server.
 const KEEPER: i32 = 10;
@@ -207,7 +204,7 @@ async fn labels_age_and_identity_narrow_a_reap() {
     };
     assert_eq!(count(Scope::default()).await, 1);
     let other_label = Scope {
-        labels: BTreeMap::from([("team".into(), "nobody".into())]),
+        labels: "team=nobody".parse().expect("a selector"),
         ..Scope::default()
     };
     assert_eq!(count(other_label).await, 0);

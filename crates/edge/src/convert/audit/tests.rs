@@ -1,4 +1,5 @@
 use super::*;
+use kennel_lifecycle::{labels, limits as bounds};
 use std::{collections::BTreeMap, sync::Arc};
 use tonic_types::StatusExt;
 
@@ -32,12 +33,13 @@ fn a_scope_is_taken_over_whole() {
             pidfs_inode: Some(9),
         }],
         grace: Some(time::duration(Duration::ZERO)),
+        label_selector: "zone in (a,b)".to_owned(),
     };
     let call = reap(&request, String::new()).expect("valid");
     assert!(call.execute && call.grace.is_zero());
     let scope = call.scope;
     assert_eq!(scope.runs, BTreeSet::from([RUN.parse().expect("a run id")]));
-    assert_eq!(scope.labels["team"], "blue");
+    assert_eq!(scope.labels.to_string(), "team in (blue),zone in (a,b)");
     assert_eq!(scope.older, Duration::from_mins(10));
     assert_eq!(scope.evidence, BTreeSet::from([Evidence::Marker]));
     let process = &scope.processes[0];
@@ -168,10 +170,15 @@ fn each_fate_and_each_reason_has_its_name() {
 #[test]
 fn long_labels_shorten_the_list_and_the_rest_is_counted() {
     let labels: BTreeMap<String, String> = (0..bounds::LABELS_MAX)
-        .map(|i| (i.to_string(), "x".repeat(bounds::LABEL_VALUE_BYTES_MAX)))
+        .map(|i| {
+            (
+                format!("{}/{i}", "p".repeat(labels::LABEL_PREFIX_BYTES_MAX)),
+                "x".repeat(63),
+            )
+        })
         .collect();
     let reported = audit(kennel_supervisor::Audit {
-        findings: vec![a_finding(labels); 100],
+        findings: vec![a_finding(labels); 200],
         directories: Vec::new(),
         live_runs: 0,
         held: 0,
@@ -192,7 +199,7 @@ fn long_labels_shorten_the_list_and_the_rest_is_counted() {
     });
     assert!(reported.encoded_len() <= LISTED_BYTES_MAX + 4096);
     let listed = reported.processes.len();
-    assert!(listed > 0 && listed < 100);
-    assert_eq!(reported.unlisted_processes as usize, 100 - listed);
+    assert!(listed > 0 && listed < 200);
+    assert_eq!(reported.unlisted_processes as usize, 200 - listed);
     assert_eq!(reported.unverified[0].kind(), pb::UnverifiedKind::StoreAway);
 }

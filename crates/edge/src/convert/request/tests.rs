@@ -263,6 +263,8 @@ fn a_list_goes_on_where_its_own_token_says() {
         states: vec![pb::RunState::Running.into(), pb::RunState::Running.into()],
         kinds: vec![pb::RunKind::Job.into()],
         labels: [("a".to_owned(), "b".to_owned())].into(),
+        label_selector: "c!=d,!e".to_owned(),
+        run_id_part: "9g5fav".to_owned(),
     };
     let request = pb::ListRunsRequest {
         filter: Some(filter),
@@ -271,6 +273,9 @@ fn a_list_goes_on_where_its_own_token_says() {
     let first = list(&request, &key()).expect("valid");
     assert_eq!(first.filter.states, [RunState::Running]);
     assert_eq!(first.filter.kinds, [RunKind::Job]);
+    assert_eq!(first.filter.labels.to_string(), "a in (b),c notin (d),!e");
+    let part = first.filter.id_part.as_ref().expect("it is asked for");
+    assert!(part.matches(RUN.parse().expect("an id")));
     assert_eq!(first.start, None);
     let start = PageStart {
         created: kennel_lifecycle::Timestamp(3),
@@ -301,6 +306,8 @@ fn a_filter_of_unknown_values_is_refused() {
             states: vec![0, 99],
             kinds: vec![0, 99],
             labels: [("\0".to_owned(), String::new())].into(),
+            label_selector: "a=b=c".to_owned(),
+            run_id_part: "U".to_owned(),
         }),
         ..pb::ListRunsRequest::default()
     };
@@ -309,7 +316,9 @@ fn a_filter_of_unknown_values_is_refused() {
         [
             "filter.kinds[0]",
             "filter.kinds[1]",
+            "filter.label_selector",
             "filter.labels",
+            "filter.run_id_part",
             "filter.states[0]",
             "filter.states[1]"
         ]

@@ -277,12 +277,12 @@ fn short_age(age: Duration) -> String {
     values::age(age)
 }
 
-fn percent(percent: Option<f64>) -> String {
+pub(super) fn percent(percent: Option<f64>) -> String {
     percent.map_or_else(|| UNKNOWN.to_owned(), |percent| format!("{percent:.1}"))
 }
 
 /// In at most five characters.
-fn bytes(bytes: u64) -> String {
+pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
     if bytes < 1024 {
         return bytes.to_string();

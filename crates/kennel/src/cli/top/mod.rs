@@ -6,13 +6,11 @@
 mod board;
 mod draw;
 mod keys;
+mod once;
 mod sample;
 
 use super::{calls::new_request_id, link::Link};
-use crate::{
-    args::{Format, TopArgs},
-    failure::Failure,
-};
+use crate::{args::TopArgs, failure::Failure};
 use board::{Board, Wish};
 use kennel_client as client;
 use kennel_client::Connection;
@@ -51,12 +49,11 @@ enum Reported {
 }
 
 pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
-    if link.format == Format::Json {
-        let hint = "for a script: kennel ps -o json, kennel tree -o json RUN";
-        return Err(Failure::new("a view of a terminal has no form as JSON").hint(hint));
+    if args.once || !link.format.is_text() {
+        return once::once(link).await;
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        let hint = "for a script: kennel ps, kennel tree RUN";
+        let hint = "for a script: kennel top --once, kennel ps, kennel tree RUN";
         return Err(Failure::new("standard input and output must be a terminal").hint(hint));
     }
     let no_terminal =

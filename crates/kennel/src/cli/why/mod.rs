@@ -6,6 +6,7 @@ mod story;
 
 use super::{
     audit,
+    each::each,
     link::{Link, refused, run_of},
 };
 use crate::{args::WhyArgs, failure::Failure, terminal_text};
@@ -34,21 +35,26 @@ pub(super) struct Known {
     pub(super) unread: Vec<String>,
 }
 
-pub(crate) async fn why(link: &Link, args: WhyArgs) -> Result<(), Failure> {
-    let known = Box::pin(known(link, &args)).await?;
-    let Answer { line, mut unknown } = answer::answer(&known);
-    let moments = story::moments(&known, &mut unknown);
-    unknown.extend(known.unread.iter().cloned());
-    link.print(
-        || as_json(&known, &line, &moments, &unknown),
-        || as_text(&known, &line, &moments, &unknown),
-    )
+pub(crate) async fn why(link: &Link, args: WhyArgs) -> Result<u8, Failure> {
+    each(link, &args.runs, async |run_id| {
+        let known = Box::pin(known(link, &run_id, args.lines)).await?;
+        let Answer { line, mut unknown } = answer::answer(&known);
+        let moments = story::moments(&known, &mut unknown);
+        unknown.extend(known.unread.iter().cloned());
+        let shown = link.shown_of(
+            &known.run,
+            || as_json(&known, &line, &moments, &unknown),
+            || as_text(&known, &line, &moments, &unknown),
+        );
+        Ok((shown, 0))
+    })
+    .await
 }
 
-async fn known(link: &Link, args: &WhyArgs) -> Result<Known, Failure> {
+async fn known(link: &Link, run_id: &str, lines: u16) -> Result<Known, Failure> {
     let processes = link.connection.processes();
     let request = pb::GetRunRequest {
-        run_id: args.run.clone(),
+        run_id: run_id.to_owned(),
     };
     let got = client::outlast(|| {
         let (mut processes, request) = (processes.clone(), request.clone());
@@ -63,11 +69,11 @@ async fn known(link: &Link, args: &WhyArgs) -> Result<Known, Failure> {
         unread: Vec::new(),
         run,
     };
-    if let Err(failure) = read_journal(link, &mut known, args).await {
+    if let Err(failure) = read_journal(link, &mut known, lines).await {
         known.unread.push(format!("its journal: {failure}"));
     }
     let of_run = pb::StreamAuditRequest {
-        run_id: args.run.clone(),
+        run_id: run_id.to_owned(),
         ..pb::StreamAuditRequest::default()
     };
     known.audit = trail(link, of_run, &mut known.unread).await;
@@ -100,13 +106,10 @@ async fn trail(
     }
 }
 
-async fn read_journal(
-    link: &Link,
-    known: &mut Known,
-    args: &WhyArgs,
-) -> Result<(), client::Failure> {
+async fn read_journal(link: &Link, known: &mut Known, lines: u16) -> Result<(), client::Failure> {
     use pb::EventKind::{Lifecycle, SignalSent, Stderr, Stdout, Warning};
-    let facts = EventReader::new(&link.connection, &args.run, Start::Beginning);
+    let run_id = known.run.run_id.clone();
+    let facts = EventReader::new(&link.connection, &run_id, Start::Beginning);
     let facts = facts.of_kinds(vec![Lifecycle, SignalSent, Warning]);
     let mut facts = facts.until_head();
     while let Some(message) = facts.next().await? {
@@ -114,11 +117,11 @@ async fn read_journal(
             known.events.push((time, payload));
         }
     }
-    if args.lines == 0 {
+    if lines == 0 {
         return Ok(());
     }
-    let start = Start::TailLines(args.lines.into());
-    let lines = EventReader::new(&link.connection, &args.run, start);
+    let start = Start::TailLines(lines.into());
+    let lines = EventReader::new(&link.connection, &run_id, start);
     let lines = lines.of_kinds(vec![Lifecycle, Stdout, Stderr]);
     let mut lines = lines.viewed(pb::OutputView::TextLines).until_head();
     while let Some(message) = lines.next().await? {

@@ -197,12 +197,9 @@ fn directories(audit: &Audit, scope: &Scope) -> Vec<CgroupIdentity> {
     let in_scope = audit.directories.iter().filter(|(run, _)| {
         let named = scope.runs.is_empty() || scope.runs.contains(run);
         let labelled = scope.labels.is_empty()
-            || audit.labels_of(*run).is_some_and(|labels| {
-                scope
-                    .labels
-                    .iter()
-                    .all(|(key, value)| labels.get(key) == Some(value))
-            });
+            || audit
+                .labels_of(*run)
+                .is_some_and(|labels| scope.labels.matches(labels));
         named && labelled
     });
     in_scope.map(|(_, group)| group.clone()).collect()

@@ -10,7 +10,7 @@ use crate::{
     registry::Supervisor,
     streams::events::Events,
 };
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{RunId, RunIdPart};
 use kennel_store::ListFilter;
 use kennel_store::{ListOrder, PageStart};
 use std::time::Duration;
@@ -43,8 +43,9 @@ pub(super) fn settled() -> Age {
 
 /// Whether a run has what a filter asks for that never changes.
 pub(super) fn has_marks(filter: &ListFilter, view: &RunView) -> bool {
-    let has = |(key, value): (&String, &String)| view.spec.labels.get(key) == Some(value);
-    filter.labels.iter().all(has)
+    let is_named = |part: &RunIdPart| part.matches(view.run);
+    filter.labels.matches(&view.spec.labels)
+        && filter.id_part.as_ref().is_none_or(is_named)
         && (filter.kinds.is_empty() || filter.kinds.contains(&view.policy().kind))
 }
 

@@ -1,45 +1,15 @@
-//! The small languages of the command line: durations, `key=value`, limits, processes.
+//! The small languages of the command line: spans, sizes, `key=value`, limits, signals, processes.
+
+mod size;
+mod time;
+
+pub(crate) use size::bytes;
+pub(crate) use time::{age, duration, moment, pace};
 
 use crate::terminal_text::{is_unsafe, push_bytes};
-use kennel_lifecycle::{TerminalSize, UNLIMITED};
+use kennel_lifecycle::{Signal, TerminalSize, UNLIMITED};
 use kennel_proto::pb::{self, ProcessRef};
 use std::{fmt::Write as _, time::Duration};
-
-/// Reads `500ms`, `5s`, `2m`, `1h`, or `0`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    const HINT: &str = "write a number and a unit, such as 500ms, 5s, 2m or 1h";
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    if number.is_empty() {
-        return Err(HINT.to_owned());
-    }
-    let unit_ms: u64 = match unit {
-        "ms" => 1,
-        "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "" => return Err(format!("the unit is missing: {HINT}")),
-        _ => return Err(format!("{unit:?} is not a unit: {HINT}")),
-    };
-    number
-        .parse::<u64>()
-        .ok()
-        .and_then(|n| n.checked_mul(unit_ms))
-        .map(Duration::from_millis)
-        .ok_or_else(|| "it is too long".to_owned())
-}
-
-/// Reads a duration of at least half a second.
-pub(crate) fn pace(text: &str) -> Result<Duration, String> {
-    let pace = duration(text)?;
-    if pace < Duration::from_millis(500) {
-        return Err("it must be at least 500ms".to_owned());
-    }
-    Ok(pace)
-}
 
 /// Reads `key=value`; the value may be empty and may hold further `=`.
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
@@ -48,6 +18,33 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
         None => Err("write it as KEY=VALUE".to_owned()),
     }
+}
+
+/// Reads the name or the number of a signal: `SIGUSR1`, `usr1`, `10`, `RTMIN+3`.
+pub(crate) fn signal(text: &str) -> Result<Signal, String> {
+    const HINT: &str = "write the name or the number of a signal, such as SIGUSR1, usr1 or 10";
+    if let Ok(number) = text.parse::<i32>() {
+        return Signal::from_number(number).ok_or_else(|| HINT.to_owned());
+    }
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    format!("SIG{name}").parse().map_err(|()| HINT.to_owned())
+}
+
+/// How much of the end of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tail {
+    All,
+    Lines(u64),
+}
+
+/// Reads a number of lines, or `all`.
+pub(crate) fn tail(text: &str) -> Result<Tail, String> {
+    if text == "all" {
+        return Ok(Tail::All);
+    }
+    let lines = text.parse().map(Tail::Lines);
+    lines.map_err(|_| "write a number of lines, or all".to_owned())
 }
 
 /// Reads `40x120`: lines and characters of a line.
@@ -82,21 +79,6 @@ pub(crate) fn rlimit(text: &str) -> Result<pb::Rlimit, String> {
         soft: Some(soft),
         hard,
     })
-}
-
-/// Reads `4096`, `64K`, `512M`, `2G` or `1T`: powers of 1024.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    const HINT: &str = "write a number of bytes, or one with K, M, G or T, such as 512M";
-    let units = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
-    let with_unit = |(unit, shift): &(&str, u32)| Some((text.strip_suffix(unit)?, *shift));
-    let (number, shift) = units.iter().find_map(with_unit).unwrap_or((text, 0));
-    if !number.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(HINT.to_owned());
-    }
-    let number: u64 = number.parse().map_err(|_| HINT.to_owned())?;
-    number
-        .checked_mul(1 << shift)
-        .ok_or_else(|| "it is too large".to_owned())
 }
 
 /// Reads a number of processors, such as `2` or `1.5`, as their time in 100 ms; at most three decimals.
@@ -134,18 +116,6 @@ pub(crate) fn process(text: &str) -> Result<ProcessRef, String> {
         start_ticks,
         pidfs_inode,
     })
-}
-
-/// How long something has lasted, in at most two units: `340ms`, `12s`, `3m04s`, `5h12m`, `3d04h`.
-pub(crate) fn age(age: Duration) -> String {
-    let s = age.as_secs();
-    match s {
-        0 => format!("{}ms", age.as_millis()),
-        1..60 => format!("{s}s"),
-        60..3_600 => format!("{}m{:02}s", s / 60, s % 60),
-        3_600..86_400 => format!("{}h{:02}m", s / 3_600, s % 3_600 / 60),
-        _ => format!("{}d{:02}h", s / 86_400, s % 86_400 / 3_600),
-    }
 }
 
 /// How many of something, in words.
@@ -206,34 +176,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_a_number_and_a_unit() {
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("5s"), Ok(Duration::from_secs(5)));
-        assert_eq!(duration("2m"), Ok(Duration::from_mins(2)));
-        assert_eq!(duration("1h"), Ok(Duration::from_hours(1)));
-        assert_eq!(duration("0"), Ok(Duration::ZERO));
-        assert_eq!(duration("0s"), Ok(Duration::ZERO));
-    }
-
-    #[test]
-    fn durations_that_could_mean_two_things_are_refused() {
-        for text in [
-            "",
-            "5",
-            "s",
-            "-5s",
-            "1.5s",
-            "5 s",
-            "5sec",
-            "5S",
-            "99999999999999999999h",
-            "18446744073709551615h",
-        ] {
-            assert!(duration(text).is_err(), "{text:?} was read as a duration");
-        }
-    }
-
-    #[test]
     fn pairs_are_split_at_the_first_equals_sign() {
         assert_eq!(pair("a=b"), Ok(("a".to_owned(), "b".to_owned())));
         assert_eq!(pair("a="), Ok(("a".to_owned(), String::new())));
@@ -273,23 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_processors_have_one_meaning() {
-        assert_eq!(bytes("4096"), Ok(4096));
-        assert_eq!(bytes("512M"), Ok(512 << 20));
-        assert_eq!(bytes("2T"), Ok(2 << 40));
-        for text in [
-            "",
-            "M",
-            "1.5G",
-            "-1",
-            "1k",
-            "1MB",
-            "1KM",
-            "1MM",
-            "99999999T",
-        ] {
-            assert!(bytes(text).is_err(), "{text:?} was read as a size");
-        }
+    fn processors_have_at_most_three_decimals() {
         assert_eq!(cpus("1.5"), Ok(Duration::from_millis(150)));
         assert_eq!(cpus("2"), Ok(Duration::from_millis(200)));
         assert_eq!(cpus("0.05"), Ok(Duration::from_millis(5)));
@@ -319,25 +245,23 @@ mod tests {
     }
 
     #[test]
+    fn signals_have_names_and_numbers() {
+        for text in ["SIGUSR1", "usr1", "Usr1", "10"] {
+            assert_eq!(signal(text), Ok(Signal::USR1), "{text:?}");
+        }
+        assert_eq!(signal("rtmin+3").map(Signal::number), Ok(37));
+        for text in ["", "0", "65", "-9", "SIG", "NOPE", "SIGRTMIN+31"] {
+            assert!(signal(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
     fn a_terminal_has_lines_and_characters() {
         let size = |rows, cols| Ok(TerminalSize { rows, cols });
         assert_eq!(terminal_size("40x120"), size(40, 120));
         assert_eq!(terminal_size("1x65535"), size(1, 65_535));
         for bad in ["", "40", "x", "40x", "0x80", "24x65536", "24x80x1", "-1x2"] {
             assert!(terminal_size(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn ages_are_reported_in_at_most_two_units() {
-        for (ms, text) in [
-            (340, "340ms"),
-            (12_900, "12s"),
-            (184_000, "3m04s"),
-            (18_720_000, "5h12m"),
-            (273_600_000, "3d04h"),
-        ] {
-            assert_eq!(age(Duration::from_millis(ms)), text);
         }
     }
 

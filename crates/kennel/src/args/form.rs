@@ -1,0 +1,81 @@
+//! The form of what is printed: one option for all commands.
+
+use crate::template::{self, Template};
+use std::{fmt, str::FromStr, sync::Arc};
+
+/// The form of what is printed.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For people, with more columns.
+    Wide,
+    /// Ids alone.
+    Name,
+    /// proto3 JSON, one document per line.
+    Json,
+    /// The same as YAML, one document after the other.
+    Yaml,
+    /// Some fields of each document, one line each.
+    Template(Arc<Template>),
+}
+
+impl Format {
+    /// Whether it is for people.
+    pub(crate) fn is_text(&self) -> bool {
+        matches!(self, Self::Text | Self::Wide | Self::Name)
+    }
+
+    /// What is printed of a document, which is JSON.
+    pub(crate) fn document(&self, json: &str) -> String {
+        let value = || serde_json::from_str(json).unwrap_or(serde_json::Value::Null);
+        match self {
+            Self::Text | Self::Wide | Self::Name | Self::Json => format!("{json}\n"),
+            Self::Yaml => format!("---\n{}", template::yaml(&value())),
+            Self::Template(template) => template.render(&value()) + "\n",
+        }
+    }
+}
+
+impl fmt::Debug for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::Wide => "wide",
+            Self::Name => "name",
+            Self::Json => "json",
+            Self::Yaml => "yaml",
+            Self::Template(_) => "template",
+        })
+    }
+}
+
+impl FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let template = |read: Result<Template, String>| Ok(Self::Template(Arc::new(read?)));
+        match text {
+            "text" | "table" => return Ok(Self::Text),
+            "wide" => return Ok(Self::Wide),
+            "name" => return Ok(Self::Name),
+            "json" => return Ok(Self::Json),
+            "yaml" => return Ok(Self::Yaml),
+            _ => {}
+        }
+        if let Some(path) = text.strip_prefix("jsonpath=") {
+            return template(Template::json_path(path));
+        }
+        let go = text.strip_prefix("go-template=");
+        match go {
+            Some(text) => template(Template::go(text)),
+            None if text.contains("{{") => template(Template::go(text)),
+            None if text.starts_with('{') => template(Template::json_path(text)),
+            None => Err(
+                "write text, wide, name, json, yaml, jsonpath='{.state}' or '{{.state}}'"
+                    .to_owned(),
+            ),
+        }
+    }
+}

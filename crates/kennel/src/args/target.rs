@@ -1,0 +1,40 @@
+//! How commands name runs: one, several, or by their labels. One meaning for all commands.
+
+use clap::Args;
+use kennel_lifecycle::labels::Selector;
+
+#[derive(Debug, Args)]
+pub(crate) struct RunRef {
+    /// Id of the run, or how it begins or ends
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunRefs {
+    /// Ids of the runs, or how they begin or end
+    #[arg(value_name = "RUN", required = true)]
+    pub(crate) runs: Vec<String>,
+}
+
+/// Runs by their labels.
+#[derive(Debug, Args)]
+pub(crate) struct LabelArgs {
+    /// Select runs by labels: KEY=VALUE, KEY!=VALUE, 'KEY in (A,B)', 'KEY notin (A,B)', KEY or '!KEY', with commas between.
+    /// May be repeated; all must hold
+    #[arg(
+        short = 'l',
+        long = "label",
+        visible_alias = "selector",
+        value_name = "SELECTOR"
+    )]
+    pub(crate) labels: Vec<Selector>,
+}
+
+impl LabelArgs {
+    /// What a request asks for.
+    pub(crate) fn selector(&self) -> String {
+        let texts: Vec<String> = self.labels.iter().map(Selector::to_string).collect();
+        texts.join(",")
+    }
+}

@@ -1,0 +1,106 @@
+//! Runs as they are typed, and commands that do the same for several.
+
+use super::link::{Link, print_exact, refused, soon};
+use crate::{args::RunRefs, failure::Failure};
+use futures_util::{StreamExt as _, stream};
+use kennel_lifecycle::{RunId, RunIdPart};
+use kennel_proto::pb;
+
+/// Most runs that are acted upon at the same time.
+const TOGETHER_MAX: usize = 32;
+/// Most ids that are named where several are meant.
+const NAMED_MAX: i32 = 5;
+
+impl Link {
+    /// The id of the run that is meant: the whole id in any case, or how it alone begins or ends.
+    pub(crate) async fn run_id(&self, typed: &str) -> Result<String, Failure> {
+        if let Ok(run) = typed.to_ascii_uppercase().parse::<RunId>() {
+            return Ok(run.to_string());
+        }
+        if typed.parse::<RunIdPart>().is_err() {
+            return Err(no_run(typed));
+        }
+        let request = pb::ListRunsRequest {
+            filter: Some(pb::RunFilter {
+                run_id_part: typed.to_owned(),
+                ..pb::RunFilter::default()
+            }),
+            page_size: NAMED_MAX + 1,
+            page_token: String::new(),
+        };
+        let page = self.connection.processes().list_runs(soon(request)).await;
+        let runs = page.map_err(refused)?.into_inner().runs;
+        match &*runs {
+            [] => Err(no_run(typed)),
+            [run] => Ok(run.run_id.clone()),
+            several => {
+                let ids: Vec<&str> = several.iter().map(|run| &*run.run_id).collect();
+                let message = format!("{typed:?} begins or ends the ids of several runs");
+                Err(Failure::new(message).hint(format!("type more of one: {}", ids.join(" "))))
+            }
+        }
+    }
+
+    /// The same where a run may be named.
+    pub(crate) async fn run_id_or_none(&self, typed: Option<&str>) -> Result<String, Failure> {
+        match typed {
+            Some(typed) => self.run_id(typed).await,
+            None => Ok(String::new()),
+        }
+    }
+
+    /// The same for several.
+    pub(crate) async fn run_ids(&self, typed: &[String]) -> Result<Vec<String>, Failure> {
+        let mut ids = Vec::new();
+        for typed in typed {
+            ids.push(self.run_id(typed).await?);
+        }
+        Ok(ids)
+    }
+}
+
+fn no_run(typed: &str) -> Failure {
+    Failure::new(format!("no run has an id that begins or ends with {typed:?}")).hint(
+        "kennel ps --all lists every run; a run has labels in place of a name: kennel ps -l KEY=VALUE",
+    )
+}
+
+/// Acts upon each run, several at the same time, and prints the answers in the order in which the runs were typed. All are
+/// tried; the exit code is that of the first that failed.
+pub(crate) async fn each<A>(
+    link: &Link,
+    refs: &RunRefs,
+    act: impl Fn(String) -> A,
+) -> Result<u8, Failure>
+where
+    A: Future<Output = Result<(String, u8), Failure>>,
+{
+    let act = &act;
+    let one = |typed: &String| {
+        let typed = typed.clone();
+        async move { act(link.run_id(&typed).await?).await }
+    };
+    if let [typed] = &*refs.runs {
+        let (text, code) = one(typed).await?;
+        print_exact(&text)?;
+        return Ok(code);
+    }
+    let mut answers = stream::iter(refs.runs.iter().map(one)).buffered(TOGETHER_MAX);
+    let mut first = 0;
+    while let Some(answer) = answers.next().await {
+        let code = match answer {
+            Ok((text, code)) => {
+                print_exact(&text)?;
+                code
+            }
+            Err(failure) => {
+                failure.report();
+                failure.exit_code()
+            }
+        };
+        if first == 0 {
+            first = code;
+        }
+    }
+    Ok(first)
+}

@@ -1,0 +1,111 @@
+//! `ps`: the runs of a node, as a table or in another form.
+
+use super::{
+    link::{Link, print_exact, refused, soon},
+    render,
+    table::in_colour,
+};
+use crate::{
+    args::{Format, PsArgs, SortArg, StateArg},
+    failure::Failure,
+};
+use kennel_proto::{json, pb};
+use std::time::SystemTime;
+
+/// Most that a server gives at once.
+const PAGE_SIZE: usize = 1000;
+
+const LIVE: [pb::RunState; 5] = [
+    pb::RunState::Starting,
+    pb::RunState::Running,
+    pb::RunState::Paused,
+    pb::RunState::Stopping,
+    pb::RunState::Backoff,
+];
+
+pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
+    let mut runs = all(link, filter(&args), args.limit.unwrap_or(usize::MAX)).await?;
+    sort(&mut runs, args.sort);
+    if args.reverse {
+        runs.reverse();
+    }
+    let ids = || runs.iter().map(|run| format!("{}\n", run.run_id)).collect();
+    let text: String = match &link.format {
+        Format::Name => ids(),
+        Format::Text if args.quiet => ids(),
+        Format::Text => render::table(&runs, SystemTime::now(), false, in_colour()),
+        Format::Wide => render::table(&runs, SystemTime::now(), true, in_colour()),
+        other => {
+            let documents = runs.iter().map(|run| other.document(&json::to_string(run)));
+            documents.collect()
+        }
+    };
+    print_exact(&text)
+}
+
+fn filter(args: &PsArgs) -> pb::RunFilter {
+    let states: Vec<pb::RunState> = if !args.states.is_empty() {
+        args.states.iter().map(|asked| state(*asked)).collect()
+    } else if args.all {
+        Vec::new()
+    } else {
+        LIVE.to_vec()
+    };
+    pb::RunFilter {
+        states: states.into_iter().map(Into::into).collect(),
+        label_selector: args.labels.selector(),
+        ..pb::RunFilter::default()
+    }
+}
+
+/// Those of a filter, newest first, at most so many.
+pub(super) async fn all(
+    link: &Link,
+    filter: pb::RunFilter,
+    most: usize,
+) -> Result<Vec<pb::Run>, Failure> {
+    let mut runs = Vec::new();
+    let mut page_token = String::new();
+    while runs.len() < most {
+        let room = PAGE_SIZE.min(most - runs.len());
+        let request = pb::ListRunsRequest {
+            filter: Some(filter.clone()),
+            page_size: i32::try_from(room).unwrap_or(i32::MAX),
+            page_token,
+        };
+        let page = link.connection.processes().list_runs(soon(request)).await;
+        let page = page.map_err(refused)?.into_inner();
+        runs.extend(page.runs);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    Ok(runs)
+}
+
+fn sort(runs: &mut [pb::Run], by: SortArg) {
+    let pid = |run: &pb::Run| run.current_attempt.as_ref().map_or(0, |a| a.pid);
+    match by {
+        SortArg::Age => {}
+        SortArg::Run => runs.sort_by(|one, other| one.run_id.cmp(&other.run_id)),
+        SortArg::State => runs.sort_by_key(|run| run.state),
+        SortArg::Kind => runs.sort_by_key(|run| run.kind),
+        SortArg::Pid => runs.sort_by_key(pid),
+        SortArg::Command => runs.sort_by_cached_key(render::command_of),
+    }
+}
+
+fn state(state: StateArg) -> pb::RunState {
+    match state {
+        StateArg::Starting => pb::RunState::Starting,
+        StateArg::Running => pb::RunState::Running,
+        StateArg::Paused => pb::RunState::Paused,
+        StateArg::Stopping => pb::RunState::Stopping,
+        StateArg::Backoff => pb::RunState::Backoff,
+        StateArg::Succeeded => pb::RunState::Succeeded,
+        StateArg::Failed => pb::RunState::Failed,
+        StateArg::Cancelled => pb::RunState::Cancelled,
+        StateArg::Lost => pb::RunState::Lost,
+    }
+}

@@ -1,0 +1,85 @@
+//! `config`: the settings that `serve` would have.
+
+use super::link::{print, print_exact};
+use crate::{
+    args::{ConfigCommand, ServeArgs},
+    config::{ServeConfig, Surroundings},
+    failure::Failure,
+    serve,
+    settings::{Origin, Setting},
+};
+use clap::ArgMatches;
+use serde_json::json;
+
+/// `typed` is the command line behind `check` or `show`.
+pub(crate) fn config(
+    command: ConfigCommand,
+    typed: &ArgMatches,
+    here: &Surroundings,
+) -> Result<(), Failure> {
+    match command {
+        ConfigCommand::Check(flags) => {
+            usable(&flags, typed, here)?;
+            print("the settings can be used\n")
+        }
+        ConfigCommand::Show(args) => {
+            let settings = usable(&args.serve, typed, here)?;
+            let format = args.serve.of_clients.output.clone().unwrap_or_default();
+            if !format.is_text() {
+                let documents = settings.iter().map(|setting| {
+                    let Setting { key, value, .. } = setting;
+                    let origin = setting.origin();
+                    format.document(
+                        &json!({"key": key, "value": value, "origin": origin}).to_string(),
+                    )
+                });
+                return print_exact(&documents.collect::<String>());
+            }
+            let line = |setting: &Setting| match args.origin {
+                true => format!("{setting}  # {}\n", setting.origin()),
+                false => format!("{setting}\n"),
+            };
+            print(&settings.iter().map(line).collect::<String>())
+        }
+    }
+}
+
+/// All settings, with the defaults that depend on where this is, and without a password.
+fn usable(
+    flags: &ServeArgs,
+    typed: &ArgMatches,
+    here: &Surroundings,
+) -> Result<Vec<Setting>, Failure> {
+    let read = serve::usable(flags, typed, here);
+    let (settings, usable) = read.map_err(|failure| failure.or_code(crate::USAGE))?;
+    let mut all = settings.all;
+    let has_file = all
+        .iter()
+        .any(|s| s.key == "store_file" && s.value.is_some());
+    for setting in &mut all {
+        if setting.key == "store" && setting.value.is_some() {
+            setting.value = Some(usable.config.store.to_string());
+        } else if setting.origin == Origin::Default {
+            setting.value = default(&setting.key, &usable.config, has_file);
+        }
+    }
+    Ok(all)
+}
+
+fn default(key: &str, config: &ServeConfig, has_store_file: bool) -> Option<String> {
+    let text = match key {
+        "listen" => config.listen.to_string(),
+        "data_dir" => config.data_dir.display().to_string(),
+        "store" if !has_store_file => config.store.to_string(),
+        "cgroup" => "auto".to_owned(),
+        "orphan_ttl" => "30s".to_owned(),
+        "retain_runs" => "100".to_owned(),
+        "retain_at_least" => "60s".to_owned(),
+        "retain_at_most" | "retain_bytes" => "all".to_owned(),
+        "metrics_public" => "false".to_owned(),
+        "log" => "info".to_owned(),
+        "log_format" => "text".to_owned(),
+        _ => return None,
+    };
+    Some(text)
+}

@@ -1,0 +1,79 @@
+//! `top --once`: one look at the live runs and what they use, as a table or as documents.
+
+use super::{
+    draw::{bytes, percent},
+    sample::{Sampler, Seen},
+};
+use crate::{
+    cli::{
+        link::{Link, print_exact, refused},
+        render,
+        table::{self, Cell, in_colour},
+    },
+    failure::Failure,
+};
+use serde_json::json;
+use std::time::Duration;
+
+/// Between the two counts that a use of the processor is the difference of.
+const COUNTS_FOR: Duration = Duration::from_millis(500);
+/// Widest command; a longer one is cut.
+const COMMAND_WIDTH_MAX: usize = 60;
+
+pub(super) async fn once(link: &Link) -> Result<(), Failure> {
+    let mut sampler = Sampler::new(link.connection.clone());
+    sampler.sample().await.map_err(refused)?;
+    tokio::time::sleep(COUNTS_FOR).await;
+    let mut seen = sampler.sample().await.map_err(refused)?.runs;
+    seen.retain(|seen| seen.run.end_time.is_none());
+    if link.format.is_text() {
+        let heading = [
+            "RUN", "STATE", "PROCS", "CPU%", "MEMORY", "OUTPUT/S", "COMMAND",
+        ];
+        let rows = seen.iter().map(row).collect();
+        return print_exact(&table::table(&heading, rows, in_colour()));
+    }
+    let documents = seen
+        .iter()
+        .map(|seen| link.format.document(&document(seen)));
+    print_exact(&documents.collect::<String>())
+}
+
+fn row(seen: &Seen) -> Vec<Cell> {
+    let or_dash = |text: Option<String>| Cell::from(text.unwrap_or_else(|| "-".to_owned()));
+    let usage = &seen.usage;
+    vec![
+        Cell::from(&seen.run.run_id),
+        render::state_cell(&seen.run),
+        or_dash(usage.processes.map(|count| count.to_string())),
+        Cell::from(percent(usage.cpu_percent)),
+        or_dash(usage.memory_bytes.map(bytes)),
+        or_dash(usage.output_rate.map(whole).map(bytes)),
+        Cell::from(table::cut(
+            &render::command_of(&seen.run),
+            COMMAND_WIDTH_MAX,
+        )),
+    ]
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate is positive and far below the limit"
+)]
+fn whole(rate: f64) -> u64 {
+    rate as u64
+}
+
+fn document(seen: &Seen) -> String {
+    let usage = &seen.usage;
+    json!({
+        "runId": seen.run.run_id,
+        "state": render::state_word(&seen.run),
+        "processes": usage.processes,
+        "cpuPercent": usage.cpu_percent,
+        "memoryBytes": usage.memory_bytes,
+        "outputBytesPerSecond": usage.output_rate,
+    })
+    .to_string()
+}

@@ -1,0 +1,398 @@
+//! Settings of `kennel serve` by layers: a flag wins over its variable, that over the configuration file, that over the
+//! default. Each flag has a variable and a key in the file, whose names follow from its own.
+
+use crate::{args::Cli, config::Surroundings, failure::Failure};
+use clap::{Arg, ArgMatches, CommandFactory as _, parser::ValueSource};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fmt,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
+
+/// The flag that names the file itself.
+const CONFIG: &str = "config";
+/// Two settings for one thing: the one of a higher layer hides the other.
+const RIVALS: [&str; 2] = ["store", "store_file"];
+
+/// One setting, and where its value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// Its name in the file, such as `data_dir`.
+    pub(crate) key: String,
+    /// What it is set to; absent: the default holds.
+    pub(crate) value: Option<String>,
+    pub(crate) origin: Origin,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Flag,
+    Variable,
+    File(PathBuf),
+    Default,
+}
+
+impl Setting {
+    /// Its flag, such as `--data-dir`.
+    fn flag(&self) -> String {
+        format!("--{}", self.key.replace('_', "-"))
+    }
+
+    /// Where its value comes from, as a person would look for it.
+    pub(crate) fn origin(&self) -> String {
+        match &self.origin {
+            Origin::Flag => format!("flag {}", self.flag()),
+            Origin::Variable => format!("variable {}", variable(&self.key)),
+            Origin::File(file) => format!("file {}", file.display()),
+            Origin::Default => "default".to_owned(),
+        }
+    }
+}
+
+/// All settings of a server, and its surroundings with those of the file beneath the variables.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) all: Vec<Setting>,
+    pub(crate) here: Surroundings,
+}
+
+impl Settings {
+    /// Reads the file that flag, variable or default name. `typed` is the command line behind `serve`.
+    pub(crate) fn read(typed: &ArgMatches, here: &Surroundings) -> Result<Self, Failure> {
+        let flag = |key: &str| typed_value(typed, key);
+        let file = File::find(flag(CONFIG), here)?;
+        let keys = keys();
+        file.check_keys(&keys)?;
+        let mut here = here.clone();
+        let mut all = Vec::new();
+        for key in keys {
+            let rivals = RIVALS.iter().filter(|_| RIVALS.contains(&&*key));
+            let is_hidden = rivals
+                .clone()
+                .any(|rival| here.var(&variable(rival)).is_some())
+                || rivals.clone().any(|rival| flag(rival).is_some());
+            let in_file = file.values.get(&key).filter(|_| !is_hidden);
+            let (value, origin) = if let Some(value) = flag(&key) {
+                (Some(value), Origin::Flag)
+            } else if let Some(value) = here.var(&variable(&key)) {
+                (Some(value.to_owned()), Origin::Variable)
+            } else if let Some(value) = in_file {
+                (Some(value.clone()), Origin::File(file.path.clone()))
+            } else {
+                (None, Origin::Default)
+            };
+            all.push(Setting { key, value, origin });
+        }
+        for setting in &all {
+            if let (Origin::File(_), Some(value)) = (&setting.origin, &setting.value) {
+                here.env.insert(variable(&setting.key), value.clone());
+            }
+        }
+        Ok(Self { all, here })
+    }
+
+    /// Flags that say what the file says, and that there is no file: a server that starts later, while the file is edited, has
+    /// the settings that the service was started with.
+    pub(crate) fn as_flags(&self) -> Vec<OsString> {
+        let mut flags: Vec<OsString> = vec![format!("--{CONFIG}=").into()];
+        for setting in &self.all {
+            if let (Origin::File(_), Some(value)) = (&setting.origin, &setting.value) {
+                flags.push(format!("{}={value}", setting.flag()).into());
+            }
+        }
+        flags
+    }
+
+    /// Names the file in a failure about a value of the file, which was read as that of its variable.
+    pub(crate) fn blame(&self, failure: Failure) -> Failure {
+        let of_file = self.all.iter().find_map(|setting| {
+            let rest = failure.message().strip_prefix(&variable(&setting.key))?;
+            match &setting.origin {
+                Origin::File(file) => Some(format!("{}: {}{rest}", file.display(), setting.key)),
+                _ => None,
+            }
+        });
+        match of_file {
+            Some(message) => failure.with_message(message),
+            None => failure,
+        }
+    }
+}
+
+/// What was typed for a flag. One without a value is `true`.
+fn typed_value(typed: &ArgMatches, key: &str) -> Option<String> {
+    let is_typed = typed.try_contains_id(key).is_ok()
+        && typed.value_source(key) == Some(ValueSource::CommandLine);
+    let raw = || typed.get_raw(key)?.next();
+    is_typed.then(|| {
+        raw().map_or("true".to_owned(), |text| {
+            text.to_string_lossy().into_owned()
+        })
+    })
+}
+
+/// The variable of a setting.
+fn variable(key: &str) -> String {
+    format!("KENNEL_{}", key.to_ascii_uppercase())
+}
+
+/// The names of all settings.
+fn keys() -> Vec<String> {
+    let command = Cli::command();
+    let serve = command.find_subcommand("serve");
+    let flags = serve.into_iter().flat_map(clap::Command::get_arguments);
+    flags.filter(|flag| is_setting(flag)).map(key).collect()
+}
+
+fn is_setting(flag: &Arg) -> bool {
+    !flag.is_hide_set()
+        && flag
+            .get_long()
+            .is_some_and(|long| long != CONFIG && long != "help")
+}
+
+fn key(flag: &Arg) -> String {
+    flag.get_id().as_str().to_owned()
+}
+
+/// Names the variable of each flag of `serve` in its help.
+pub(crate) fn with_variables(flag: Arg) -> Arg {
+    if flag.is_hide_set() || flag.get_long().is_none_or(|long| long == "help") {
+        return flag;
+    }
+    let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+    let variable = variable(flag.get_id().as_str());
+    flag.help(format!("{help} [env: {variable}]"))
+}
+
+/// A configuration file.
+#[derive(Debug, Default)]
+struct File {
+    path: PathBuf,
+    values: BTreeMap<String, String>,
+}
+
+impl File {
+    /// The one that is named; else the default one, where it is there. An empty name is none.
+    fn find(flag: Option<String>, here: &Surroundings) -> Result<Self, Failure> {
+        let named = flag.or_else(|| here.var(&variable(CONFIG)).map(str::to_owned));
+        let (path, is_named) = match named {
+            Some(path) if path.is_empty() => return Ok(Self::default()),
+            Some(path) => (PathBuf::from(path), true),
+            None => match here.default_config_file() {
+                Some(path) => (path, false),
+                None => return Ok(Self::default()),
+            },
+        };
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Self::parse(&path, &text),
+            Err(cause) if cause.kind() == ErrorKind::NotFound && !is_named => Ok(Self::default()),
+            Err(cause) => {
+                let path = path.display();
+                Err(Failure::new(format!(
+                    "cannot read configuration file {path}: {cause}"
+                )))
+            }
+        }
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, Failure> {
+        let shown = path.display();
+        let table: toml::Table = toml::from_str(text).map_err(|wrong| {
+            let (line, message) = (line_of(text, wrong.span()), wrong.message());
+            Failure::new(format!("{shown}:{line}: {message}"))
+        })?;
+        let mut values = BTreeMap::new();
+        for (key, value) in table {
+            let value = scalar(&value).ok_or_else(|| {
+                Failure::new(format!(
+                    "{shown}: {key} must be text, a number, true, false or a list of texts"
+                ))
+            })?;
+            values.insert(key.replace('-', "_"), value);
+        }
+        if RIVALS.iter().all(|rival| values.contains_key(*rival)) {
+            return Err(Failure::new(format!(
+                "{shown}: store and store_file are both set"
+            )));
+        }
+        let has_password = values.get("store").is_some_and(|url| {
+            let parsed = url.parse::<kennel_store::StoreUrl>();
+            parsed.is_ok_and(|parsed| parsed.to_string().contains("***"))
+        });
+        if has_password {
+            return Err(Failure::new(format!("{shown}: store holds a password"))
+                .hint("write the URL into a file of its own, and name that with store_file"));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            values,
+        })
+    }
+
+    fn check_keys(&self, known: &[String]) -> Result<(), Failure> {
+        let Some(unknown) = self.values.keys().find(|key| !known.contains(key)) else {
+            return Ok(());
+        };
+        let failure = Failure::new(format!(
+            "{}: there is no setting {unknown}",
+            self.path.display()
+        ));
+        let near = known
+            .iter()
+            .min_by_key(|key| strsim::damerau_levenshtein(key, unknown));
+        Err(
+            match near.filter(|key| strsim::damerau_levenshtein(key, unknown) <= 3) {
+                Some(near) => failure.hint(format!("did you mean {near}?")),
+                None => failure.hint(format!("the settings are: {}", known.join(", "))),
+            },
+        )
+    }
+}
+
+fn line_of(text: &str, span: Option<std::ops::Range<usize>>) -> usize {
+    let before = span.and_then(|span| text.get(..span.start));
+    before.unwrap_or_default().matches('\n').count() + 1
+}
+
+fn scalar(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Float(number) => Some(number.to_string()),
+        toml::Value::Boolean(is) => Some(is.to_string()),
+        toml::Value::Array(items) => {
+            let texts: Option<Vec<&str>> = items.iter().map(toml::Value::as_str).collect();
+            Some(texts?.join(","))
+        }
+        toml::Value::Datetime(_) | toml::Value::Table(_) => None,
+    }
+}
+
+impl fmt::Display for Setting {
+    /// As a line of the file.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Some(value) => write!(f, "{} = {}", self.key, toml::Value::from(value.as_str())),
+            None => write!(f, "# {} is not set", self.key),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(words: &[&str], env: &[(&str, &str)], file: &str) -> Result<Settings, String> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("kennel.toml");
+        std::fs::write(&path, file).expect("written");
+        let path = path.to_str().expect("UTF-8");
+        let words = [&["kennel", "serve", "--config", path], words].concat();
+        let matches = Cli::command()
+            .try_get_matches_from(words)
+            .expect("well formed");
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let here = Surroundings {
+            env: env.iter().map(owned).collect(),
+            ..Surroundings::default()
+        };
+        let (_, typed) = matches.subcommand().expect("serve");
+        Settings::read(typed, &here).map_err(|failure| failure.to_string())
+    }
+
+    fn of(settings: &Settings, key: &str) -> (Option<String>, String) {
+        let found = settings.all.iter().find(|setting| setting.key == key);
+        let found = found.expect("it is a setting");
+        let origin = match &found.origin {
+            Origin::File(_) => "file".to_owned(),
+            _ => found.origin(),
+        };
+        (found.value.clone(), origin)
+    }
+
+    #[test]
+    fn flag_variable_file_and_default_win_in_this_order() {
+        let file = "data_dir = \"/f\"\norphan-ttl = 90\nretain_runs = 7\ntrace_baggage = [\"a\", \"b\"]\nmetrics_public = true\n";
+        let env = [("KENNEL_DATA_DIR", "/v"), ("KENNEL_ORPHAN_TTL", "1m")];
+        let read = settings(&["--data-dir", "/x"], &env, file).expect("well formed");
+        let value = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            of(&read, "data_dir"),
+            (value("/x"), "flag --data-dir".to_owned())
+        );
+        assert_eq!(
+            of(&read, "orphan_ttl"),
+            (value("1m"), "variable KENNEL_ORPHAN_TTL".to_owned())
+        );
+        assert_eq!(of(&read, "retain_runs"), (value("7"), "file".to_owned()));
+        assert_eq!(
+            of(&read, "trace_baggage"),
+            (value("a,b"), "file".to_owned())
+        );
+        assert_eq!(of(&read, "cgroup"), (None, "default".to_owned()));
+        assert_eq!(read.here.var("KENNEL_RETAIN_RUNS"), Some("7"));
+        assert_eq!(read.here.var("KENNEL_DATA_DIR"), Some("/v"));
+        let mut flags = read.as_flags();
+        flags.sort();
+        let expected = [
+            "--config=",
+            "--metrics-public=true",
+            "--retain-runs=7",
+            "--trace-baggage=a,b",
+        ];
+        assert_eq!(flags, expected.map(OsString::from));
+    }
+
+    #[test]
+    fn the_store_of_a_higher_layer_hides_the_other_kind() {
+        let file = "store = \"sqlite:/f\"\n";
+        let read = settings(&["--store-file", "/x"], &[], file).expect("well formed");
+        assert_eq!(of(&read, "store").0, None);
+        let read = settings(&[], &[("KENNEL_STORE_FILE", "/x")], file).expect("well formed");
+        assert_eq!(of(&read, "store").0, None);
+        let read = settings(&[], &[], file).expect("well formed");
+        assert_eq!(of(&read, "store").0.as_deref(), Some("sqlite:/f"));
+    }
+
+    #[test]
+    fn faults_of_a_file_are_named() {
+        for (file, named) in [
+            ("a = \n", ":1: "),
+            ("\nretain_run = 1\n", "retain_runs"),
+            ("wholly_other = 1\n", "the settings are: "),
+            ("store = \"sqlite:/a\"\nstore_file = \"/b\"\n", "both set"),
+            ("store = \"postgres://u:secret@h/d\"\n", "store_file"),
+            ("[cgroup]\nx = 1\n", "must be text"),
+        ] {
+            let wrong = settings(&[], &[], file).expect_err(file);
+            assert!(
+                wrong.contains(named) && !wrong.contains("secret"),
+                "{wrong}"
+            );
+        }
+    }
+
+    #[test]
+    fn each_flag_of_serve_is_a_setting() {
+        let keys = keys();
+        for key in [
+            "listen",
+            "store",
+            "data_dir",
+            "cgroup",
+            "retain_bytes",
+            "log",
+            "log_format",
+        ] {
+            assert!(keys.iter().any(|known| known == key), "{key} in {keys:?}");
+        }
+        assert!(
+            !keys.iter().any(|key| key == "server" || key == "output"),
+            "{keys:?}"
+        );
+    }
+}

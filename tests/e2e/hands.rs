@@ -1,0 +1,373 @@
+//! Habits of other command lines: short ids, several runs, selectors, forms of output, values as people type them.
+
+use kennel_tests::{
+    Kennel, PATIENCE, SpecExt, argv, must, sh,
+    shell::{finish, run_to_end, text},
+};
+use std::{
+    fs,
+    io::Write as _,
+    process::{Output, Stdio},
+};
+
+struct Bench(Kennel);
+
+impl Bench {
+    async fn start() -> Self {
+        Self(Kennel::on_sqlite().await)
+    }
+
+    async fn says(&self, words: &[&str]) -> Output {
+        run_to_end(self.0.cli(words), PATIENCE).await
+    }
+
+    /// What it prints; it must succeed.
+    async fn answer(&self, words: &[&str]) -> String {
+        let output = self.says(words).await;
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        text(&output)
+    }
+
+    /// Exit code and standard error.
+    async fn refusal(&self, words: &[&str]) -> (Option<i32>, String) {
+        let output = self.says(words).await;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    }
+
+    /// A run that sleeps, with this label.
+    async fn sleeper(&self, key: &str, value: &str) -> String {
+        let mut client = self.0.client().await;
+        let spec = argv(&["sleep", "600"]).label(key, value);
+        must("spawn", client.spawn(spec).await).run_id
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_an_id_name_a_run() {
+    let bench = Bench::start().await;
+    let (one, other) = (bench.sleeper("n", "1").await, bench.sleeper("n", "2").await);
+    for part in [
+        one.to_lowercase(),
+        one[10..].to_lowercase(),
+        one[20..].to_owned(),
+        one[..25].to_owned(),
+    ] {
+        let id = bench.answer(&["get", &part, "-o", "name"]).await;
+        assert_eq!(id, one, "{part}");
+    }
+    let (code, said) = bench.refusal(&["get", &one[..2]]).await;
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&one) && said.contains(&other), "{said}");
+    for nothing in ["nope", "0000", "x y"] {
+        let (code, said) = bench.refusal(&["stop", nothing]).await;
+        assert_eq!(code, Some(1), "{said}");
+        assert!(
+            said.contains("begins or ends with") && said.contains("kennel ps --all"),
+            "{said}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_command_acts_on_several_runs() {
+    let bench = Bench::start().await;
+    let mut ids = Vec::new();
+    for n in ["1", "2", "3"] {
+        ids.push(bench.sleeper("n", n).await);
+    }
+    let [a, b, c] = [&ids[0], &ids[1], &ids[2]].map(String::as_str);
+    assert_eq!(
+        bench.answer(&["inspect", "-o", "name", c, a, b]).await,
+        [c, a, b].join("\n")
+    );
+    let paused = bench.answer(&["pause", a, b]).await;
+    assert_eq!(paused.matches("PAUSED").count(), 2, "{paused}");
+    bench.answer(&["resume", a, b]).await;
+    // The one that is not there keeps no other from its signal, and has its say in the exit code.
+    let output = bench.says(&["kill", "-USR1", a, "nope", b]).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(text(&output).matches("delivered").count(), 2, "{output:?}");
+    assert_eq!(
+        bench.says(&["wait", a, b]).await.status.code(),
+        Some(128 + 10)
+    );
+    let stopped = bench.answer(&["stop", "-t", "5", c]).await;
+    assert!(stopped.contains("CANCELLED"), "{stopped}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_have_names_numbers_and_either_order() {
+    let bench = Bench::start().await;
+    let script = "trap 'echo got' USR1; echo ready; while :; do sleep 0.02; done";
+    let mut client = bench.0.client().await;
+    let run = must("spawn", client.spawn(sh(script)).await).run_id;
+    client.hear_text(&run, "ready").await;
+    for words in [
+        &["signal", "usr1", &run][..],
+        &["signal", &run, "10"],
+        &["signal", "SIGUSR1", &run],
+        &["kill", "-s", "USR1", &run],
+        &["kill", "-10", &run],
+    ] {
+        let said = bench.answer(words).await;
+        assert!(said.contains("delivered"), "{words:?}: {said}");
+    }
+    let (code, said) = bench.refusal(&["signal", "nosignal", &run]).await;
+    assert_eq!(code, Some(2), "{said}");
+    assert!(bench.answer(&["kill", "-l"]).await.contains("15  SIGTERM"));
+    let killed = bench.answer(&["kill", &run]).await;
+    assert!(killed.contains("CANCELLED"), "{killed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn selectors_select_in_lists_and_streams() {
+    let bench = Bench::start().await;
+    let mut client = bench.0.client().await;
+    let mut ids = Vec::new();
+    for (app, tier) in [("web", "front"), ("db", "back"), ("web", "back")] {
+        let spec = sh(&format!("echo {app}-{tier}"))
+            .label("app", app)
+            .label("tier", tier);
+        let run = must("spawn", client.spawn(spec).await).run_id;
+        bench.answer(&["wait", &run]).await;
+        ids.push(run);
+    }
+    for (selector, found) in [
+        ("app=web", &[0, 2][..]),
+        ("app==web,tier!=front", &[2]),
+        ("app in (web,db), tier=back", &[1, 2]),
+        ("app notin (web)", &[1]),
+        ("tier,!zone", &[0, 1, 2]),
+        ("zone", &[]),
+    ] {
+        let listed = bench
+            .answer(&["ls", "-a", "-q", "--sort", "run", "-l", selector])
+            .await;
+        let expected: Vec<&str> = found.iter().map(|n| ids[*n].as_str()).collect();
+        assert_eq!(listed.lines().collect::<Vec<_>>(), expected, "{selector}");
+        let logs = bench.answer(&["logs", "--selector", selector]).await;
+        assert_eq!(logs.lines().count(), found.len(), "{selector}: {logs}");
+    }
+    let (code, said) = bench.refusal(&["ps", "-l", "app in web"]).await;
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("KEY in (A,B)"), "{said}");
+    let (code, said) = bench.refusal(&["run", "-l", "a b=c", "--", "true"]).await;
+    assert_eq!(code, Some(125), "{said}");
+    assert!(said.contains("spec.labels"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forms_of_output_are_those_of_kubectl_and_docker() {
+    let bench = Bench::start().await;
+    let run = bench.sleeper("app", "web").await;
+    for (words, shown) in [
+        (&["ps", "-q"][..], run.clone()),
+        (&["ps", "-o", "name"], run.clone()),
+        (
+            &["ps", "--format", "{{.ID}}\\t{{.labels.app}}"],
+            format!("{run}\tweb"),
+        ),
+        (
+            &["get", &run, "-o", "jsonpath={.run_id} {.state}"],
+            format!("{run} RUN_STATE_RUNNING"),
+        ),
+        (&["ps", "-o", "go-template={{.runId}}"], run.clone()),
+    ] {
+        assert_eq!(bench.answer(words).await, shown, "{words:?}");
+    }
+    let yaml = bench.answer(&["ps", "-o", "yaml"]).await;
+    assert!(
+        yaml.starts_with("---\n") && yaml.contains(&format!("runId: \"{run}\"")),
+        "{yaml}"
+    );
+    let wide = bench.answer(&["ps", "-o", "wide"]).await;
+    assert!(wide.contains("OWNER") && wide.contains("app=web"), "{wide}");
+    let other = bench.sleeper("app", "db").await;
+    assert_eq!(bench.answer(&["ps", "-q", "-n", "1"]).await, other);
+    assert_eq!(
+        bench.answer(&["ps", "-q", "--reverse"]).await,
+        format!("{run}\n{other}")
+    );
+    let once = bench.answer(&["top", "--once"]).await;
+    assert!(once.contains("CPU%") && once.contains(&run), "{once}");
+    let once = bench
+        .answer(&["stats", "--no-stream", "--format", "{{.ID}} {{.processes}}"])
+        .await;
+    assert!(once.contains(&format!("{run} 1")), "{once}");
+    let forced = {
+        let mut command = bench.0.cli(&["ps"]);
+        command.env("CLICOLOR_FORCE", "1");
+        text(&run_to_end(command, PATIENCE).await)
+    };
+    assert!(forced.contains("\u{1b}[32mRUNNING\u{1b}[0m"), "{forced:?}");
+    assert!(!bench.answer(&["ps"]).await.contains('\u{1b}'));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_has_the_flags_of_docker() {
+    let bench = Bench::start().await;
+    let variables = bench.0.scratch().join("env");
+    fs::write(&variables, "# comment\nA=1 \"x\"\n\nHOME\nB=2\n").expect("written");
+    let file = variables.to_str().expect("UTF-8");
+    let script = "echo $A-$B; test -n \"$HOME\"";
+    let words = [
+        "run",
+        "--rm",
+        "--env-file",
+        file,
+        "-e",
+        "B=3",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    assert_eq!(bench.answer(&words).await, "1 \"x\"-3");
+    assert_eq!(
+        bench.answer(&["run", "-w", "/tmp", "--", "pwd"]).await,
+        "/tmp"
+    );
+    let words = [
+        "run",
+        "--timeout",
+        "1h30m",
+        "--stop-timeout",
+        "90",
+        "--stop-signal",
+        "2",
+        "-i",
+        "--",
+        "true",
+    ];
+    assert_eq!(bench.answer(&words).await, "");
+    let id = bench
+        .answer(&[
+            "run",
+            "-d",
+            "--ulimit",
+            "nofile=64:64",
+            "--",
+            "sleep",
+            "600",
+        ])
+        .await;
+    assert!(bench.answer(&["ls", "-q"]).await.contains(&id), "{id}");
+
+    let mut cat = bench.0.cli(&["run", "--", "cat"]);
+    cat.stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut cat = cat.spawn().expect("it starts");
+    cat.stdin
+        .take()
+        .expect("a pipe")
+        .write_all(b"x\n")
+        .expect("written");
+    let output = finish(cat, "run cat", PATIENCE).await;
+    assert_eq!(
+        (output.status.code(), &*output.stdout),
+        (Some(0), &b"x\n"[..]),
+        "{output:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn habits_without_a_place_are_answered_by_name() {
+    let bench = Bench::start().await;
+    for (words, code, hint) in [
+        (&["run", "--user", "nobody", "--", "id"][..], 125, "setpriv"),
+        (&["run", "--name=web", "--", "true"], 125, "--label name="),
+        (
+            &["run", "-v", "/a:/b", "--", "true"],
+            125,
+            "host's own files",
+        ),
+        (&["rm", "x"], 2, "retention"),
+        (&["prune"], 2, "kennel reap"),
+        (&["exec", "x", "ls"], 2, "kennel attach"),
+        (&["reload"], 2, "kennel upgrade"),
+        (&["start", "x"], 2, "kennel restart"),
+    ] {
+        let (found, said) = bench.refusal(words).await;
+        assert_eq!(found, Some(code), "{words:?}: {said}");
+        assert!(
+            said.starts_with("error: there is no ") && said.contains(hint),
+            "{said}"
+        );
+    }
+    for words in [
+        &["run", "--zzz", "--", "true"][..],
+        &["pss"],
+        &["logs", "-z", "x"],
+    ] {
+        let (_, said) = bench.refusal(words).await;
+        assert!(!said.contains("as a value"), "{said}");
+    }
+    let (_, said) = bench.refusal(&["restrat", "x"]).await;
+    assert!(said.contains("restart"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_are_bounded_by_lines_and_times() {
+    let bench = Bench::start().await;
+    let run = bench
+        .answer(&["spawn", "--", "sh", "-c", "echo one; echo two; echo three"])
+        .await;
+    bench.answer(&["wait", &run]).await;
+    assert_eq!(bench.answer(&["logs", "-n", "2", &run]).await, "two\nthree");
+    assert_eq!(
+        bench.answer(&["logs", "--tail", "all", &run]).await,
+        "one\ntwo\nthree"
+    );
+    assert_eq!(
+        bench.answer(&["logs", "--since", "5m ago", &run]).await,
+        "one\ntwo\nthree"
+    );
+    assert_eq!(
+        bench
+            .answer(&["logs", "--until", "2020-01-01T00:00:00Z", &run])
+            .await,
+        ""
+    );
+    assert_eq!(
+        bench.answer(&["logs", "--since", "2100-01-01", &run]).await,
+        ""
+    );
+    let timed = bench.answer(&["logs", "-t", "-n", "1", &run]).await;
+    let (time, line) = timed.split_once(' ').expect("a time and a line");
+    assert!(
+        time.starts_with("20") && time.ends_with('Z') && line == "three",
+        "{timed}"
+    );
+    let other = bench.answer(&["spawn", "--", "echo", "four"]).await;
+    bench.answer(&["wait", &other]).await;
+    let both = bench.answer(&["logs", &run, &other]).await;
+    assert_eq!(both.lines().count(), 4, "{both}");
+    assert!(both.contains(&format!("{other} | four")), "{both}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_gives_up_after_its_timeout() {
+    let bench = Bench::start().await;
+    let run = bench.sleeper("a", "b").await;
+    let (code, said) = bench.refusal(&["wait", "--timeout", "200ms", &run]).await;
+    assert_eq!(code, Some(124), "{said}");
+    assert!(said.contains(&run), "{said}");
+    assert!(bench.answer(&["ps", "-q"]).await.contains(&run));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn version_names_commit_and_build() {
+    let bench = Bench::start().await;
+    let version = bench.answer(&["version", "-o", "json"]).await;
+    let version: serde_json::Value = serde_json::from_str(&version).expect("JSON");
+    assert_eq!(version["version"], version["serverVersion"]);
+    for field in ["commit", "build"] {
+        assert!(
+            version[field].as_str().is_some_and(|text| !text.is_empty()),
+            "{version}"
+        );
+    }
+    assert!(bench.answer(&["--version"]).await.contains("commit "));
+}
