@@ -315,7 +315,7 @@ fn with_reason(line: &str) -> String {
     let mut text = escaped(line);
     for reason in Reason::ALL.iter().map(|reason| reason.as_str()) {
         let bare = escaped(reason);
-        for (before, after) in [(" / ", ":"), (" / ", " ("), (" or ", ":")] {
+        for (before, after) in [(" / ", ":"), (" / ", " ("), (" / ", " or "), (" or ", ":")] {
             let linked = format!("{before}[{bare}](../docs/errors/{reason}.md){after}");
             text = text.replacen(&format!("{before}{bare}{after}"), &linked, 1);
         }

@@ -35,6 +35,8 @@ create-missing = false
 default-theme = \"light\"
 preferred-dark-theme = \"navy\"
 no-section-label = true
+smart-punctuation = false
+additional-css = [\"site.css\"]
 
 [output.html.fold]
 enable = true
@@ -42,6 +44,14 @@ level = 0
 
 [output.html.search]
 limit-results = 30
+";
+
+/// Tables of flags and fields need more room than prose.
+const STYLE: &str = "\
+:root { --content-max-width: 1100px; }
+.content td { vertical-align: top; }
+.content td:first-child { white-space: nowrap; }
+.content td:nth-child(n+3) code { white-space: normal; overflow-wrap: anywhere; }
 ";
 
 fn main() -> anyhow::Result<()> {
@@ -59,6 +69,7 @@ fn main() -> anyhow::Result<()> {
     let generated = generate(&source)?;
     write(&source.join("SUMMARY.md"), &contents(&generated)?)?;
     write(&dir.join("book.toml"), BOOK)?;
+    write(&dir.join("site.css"), STYLE)?;
     build(&dir)?;
     let book = dir.join("book");
     let wrong = check::wrong(&book)?;
