@@ -13,20 +13,22 @@ const PAGE: &str = "docs/guide/reference/matrix.md";
 const HEAD: &str = "\
 # Which programs escape, and from what?
 
-None was found alive after a verdict `empty`: programs that try to outlive their run, each ended in each way, and the verdict.
+None was found alive after a verdict `empty`: programs that try to outlive their run, each ended in each way, and the
+verdict.
 
-This page is written by `tests/matrix` (`UPDATE=1 cargo nextest run -p kennel-tests --test matrix`), which fails if a cell
-changes, and if *empty* was reported for a run of which a census by marker, group, session, control group and ancestry finds any
-process.
+This page is written by `tests/matrix` (`UPDATE=1 cargo nextest run -p kennel-tests --test matrix`), which fails if a
+cell changes, and if *empty* was reported for a run of which a census by marker, group, session, control group and
+ancestry finds any process.
 
-*empty (...)* names the proof: the control group is unpopulated, the shim has no child left (`ECHILD`), or both; or the first
-process of the run's private pid namespace has ended, which the kernel lets it do as the last of all in it. In such a namespace
-the parent of a command has the number 0, so a program that kills its parent by number ends its own process group instead.
-*admitted*: not empty, and reported as such. The verdict was `survivors` or `stuck` and named every process that the census found, or
-`unverified`, which claims nothing; which of them, and whether any was left, can depend on the moment.
+*empty (...)* names the proof: the control group is unpopulated, the shim has no child left (`ECHILD`), or both; or the
+first process of the run's private pid namespace has ended, which the kernel lets it do as the last of all in it. In
+such a namespace the parent of a command has the number 0, so a program that kills its parent by number ends its own
+process group instead. *admitted*: not empty, and reported as such. The verdict was `survivors` or `stuck` and named
+every process that the census found, or `unverified`, which claims nothing; which of them, and whether any was left, can
+depend on the moment.
 
-Blind spot of all proofs: a process that has entered an unrelated pid namespace, was orphaned there, and no longer has the run's
-marker, if the run has no control group or if the process, as root, has left it.
+Blind spot of all proofs: a process that has entered an unrelated pid namespace, was orphaned there, and no longer has
+the run's marker, if the run has no control group or if the process, as root, has left it.
 
 The same programs run on your own host with `kennel doctor --prove`: see [prove](../how-to/prove.md).
 ";
