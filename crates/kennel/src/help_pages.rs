@@ -3,7 +3,7 @@
 //!
 //! Packages and the documentation site are its callers. It is no command of the command line, so help does not list it.
 
-use crate::{args::Cli, failure::Failure};
+use crate::{args::Cli, failure::Failure, settings};
 use clap::{Arg, Command, CommandFactory as _};
 use std::{
     fmt::Write as _,
@@ -13,20 +13,6 @@ use std::{
 
 /// The word after `kennel`.
 pub(crate) const WORD: &str = "help-pages";
-
-/// A setting that has a variable and no flag, and its default and meaning.
-const VARIABLES_WITHOUT_FLAG: [(&str, &str, &str); 2] = [
-    (
-        "KENNEL_LOG",
-        "info",
-        "Filter of the log, such as `debug` or `info,kennel_supervisor=trace`",
-    ),
-    (
-        "OTEL_*",
-        "",
-        "Destinations of spans, metrics and logs: see [telemetry](../docs/guide/reference/telemetry.md)",
-    ),
-];
 
 /// Writes all pages into a directory, which is created.
 ///
@@ -128,8 +114,12 @@ fn command_section(page: &mut String, name: &str, command: &Command) {
 /// All settings of `serve` in one table.
 fn settings_page(command: &Command) -> String {
     let mut page = "# Which settings does `kennel serve` have?\n\n\
-        Each flag below; a flag wins over its variable, a variable over the default. This page is generated from the \
-        command line.\n\n| flag | variable | default | meaning |\n|---|---|---|---|\n"
+        Each row is one setting: a flag wins over its variable, a variable over the configuration file, the file over the \
+        default.\n\n\
+        The file is TOML: `/etc/kennel/kennel.toml`, or the one that `--config` or `KENNEL_CONFIG` names. `kennel config check` \
+        finds what `serve` would refuse, `kennel config show --origin` prints where each value comes from. This page is \
+        generated from the command line.\n\n\
+        | flag | variable | key in the file | default | meaning |\n|---|---|---|---|---|\n"
         .to_owned();
     let serve = command.find_subcommand("serve").into_iter();
     for arg in serve
@@ -137,21 +127,25 @@ fn settings_page(command: &Command) -> String {
         .filter(|arg| is_shown(arg))
     {
         let setting = Setting::of(arg);
+        let key = settings::key(arg);
+        let in_file = if settings::is_setting(arg) {
+            key.as_str()
+        } else {
+            ""
+        };
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} |",
             code(&setting.form),
-            code(&setting.variable),
+            code(&settings::variable(&key)),
+            code(in_file),
             code(&setting.default),
             setting.meaning
         );
     }
-    for (variable, default, meaning) in VARIABLES_WITHOUT_FLAG {
-        let _ = writeln!(page, "| | `{variable}` | {} | {meaning} |", code(default));
-    }
     page.push_str(
-        "\nClients find the server by `--server`, else by `KENNEL_SERVER`, else at the default of `--listen`. `--help` and \
-         `--version` are left out of this table.\n",
+        "\nVariables `OTEL_*` of OpenTelemetry have no flag: see [telemetry](../docs/guide/reference/telemetry.md). Clients \
+         find the server by `--server`, else by `KENNEL_SERVER`, else at the default of `--listen`.\n",
     );
     page
 }
@@ -308,10 +302,8 @@ mod tests {
             let row = format!("| `{}`", form(arg).replace('|', "\\|"));
             assert!(page.contains(&row), "{row} is not in\n{page}");
         }
-        assert!(
-            page.contains("| `--listen <unix:PATH>` | `KENNEL_LISTEN` | `/run/kennel"),
-            "{page}"
-        );
+        let row = "| `--listen <unix:PATH>` | `KENNEL_LISTEN` | `listen` | `/run/kennel";
+        assert!(page.contains(row), "{page}");
     }
 
     #[test]

@@ -135,7 +135,7 @@ fn typed_value(typed: &ArgMatches, key: &str) -> Option<String> {
 }
 
 /// The variable of a setting.
-fn variable(key: &str) -> String {
+pub(crate) fn variable(key: &str) -> String {
     format!("KENNEL_{}", key.to_ascii_uppercase())
 }
 
@@ -147,14 +147,14 @@ fn keys() -> Vec<String> {
     flags.filter(|flag| is_setting(flag)).map(key).collect()
 }
 
-fn is_setting(flag: &Arg) -> bool {
+pub(crate) fn is_setting(flag: &Arg) -> bool {
     !flag.is_hide_set()
         && flag
             .get_long()
             .is_some_and(|long| long != CONFIG && long != "help")
 }
 
-fn key(flag: &Arg) -> String {
+pub(crate) fn key(flag: &Arg) -> String {
     flag.get_id().as_str().to_owned()
 }
 
