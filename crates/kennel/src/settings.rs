@@ -7,7 +7,6 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fmt,
-    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -189,7 +188,7 @@ impl File {
         };
         match std::fs::read_to_string(&path) {
             Ok(text) => Self::parse(&path, &text),
-            Err(cause) if cause.kind() == ErrorKind::NotFound && !is_named => Ok(Self::default()),
+            Err(_) if !is_named && !is_there(&path) => Ok(Self::default()),
             Err(cause) => {
                 let path = path.display();
                 Err(Failure::new(format!(
@@ -251,6 +250,11 @@ impl File {
             },
         )
     }
+}
+
+/// Whether there is something at this path, as far as that may be seen.
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }
 
 fn line_of(text: &str, span: Option<std::ops::Range<usize>>) -> usize {

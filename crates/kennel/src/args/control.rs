@@ -1,8 +1,9 @@
 //! Flags of the commands that change a run or wait for it.
 
 use super::{EnvArg, RunRef, RunRefs};
-use crate::{detach_keys::DetachKeys, values};
+use crate::{complete, detach_keys::DetachKeys, values};
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use clap_complete::engine::ArgValueCompleter;
 use kennel_lifecycle::{Signal, TerminalSize};
 use std::{path::PathBuf, time::Duration};
 
@@ -119,7 +120,7 @@ pub(crate) struct SignalArgs {
     pub(crate) request_id: Option<String>,
     /// Name or number of the signal, such as SIGUSR1, usr1, 10 or SIGRTMIN+3, and the runs, which may also come first; not
     /// SIGSTOP, for which there is `pause`
-    #[arg(value_names = ["SIGNAL", "RUN"], num_args = 2.., required = true)]
+    #[arg(value_names = ["SIGNAL", "RUN"], add = ArgValueCompleter::new(complete::runs), num_args = 2.., required = true)]
     pub(crate) words: Vec<String>,
 }
 
@@ -149,7 +150,7 @@ pub(crate) struct KillArgs {
     #[arg(short, long)]
     pub(crate) list: bool,
     /// Ids of the runs, or how they begin or end
-    #[arg(value_name = "RUN", required_unless_present = "list")]
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN", required_unless_present = "list")]
     pub(crate) runs: Vec<String>,
 }
 

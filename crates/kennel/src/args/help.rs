@@ -1,6 +1,8 @@
 //! Texts that stand behind the help of a command: exit codes and what the flags do not say.
 
 pub(super) const COMPLETIONS_HELP: &str = "\
+The shell asks kennel itself, so ids of runs and labels are completed too.
+
 bash:        kennel completions bash > ~/.local/share/bash-completion/completions/kennel
 zsh:         kennel completions zsh > DIR/_kennel, where DIR is one of $fpath
 fish:        kennel completions fish > ~/.config/fish/completions/kennel.fish

@@ -1,9 +1,10 @@
 //! Flags of the commands for the host, the node and the shell.
 
 use super::LabelArgs;
-use crate::values;
+use crate::{complete, values};
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCompleter;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
@@ -17,7 +18,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Ids of runs, or how they begin or end: show these [default: the server]
-    #[arg(value_name = "RUN")]
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN")]
     pub(crate) runs: Vec<String>,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct ReapArgs {
     #[arg(long)]
     pub(crate) yes: bool,
     /// Only what belongs to this run; may be repeated
-    #[arg(long = "run", value_name = "RUN")]
+    #[arg(long = "run", value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
     pub(crate) labels: LabelArgs,

@@ -1,15 +1,29 @@
 //! Flags of the commands that show runs, their output and their events.
 
 use super::{LabelArgs, RunRefs};
-use crate::values::{self, Tail};
+use crate::{
+    complete,
+    values::{self, Filter, Tail},
+};
 use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use std::time::{Duration, SystemTime};
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Print one look as a table and leave
-    #[arg(long, visible_alias = "no-stream")]
+    #[arg(short = 'b', long, visible_alias = "no-stream", alias = "batch")]
     pub(crate) once: bool,
+    /// With --once: print so many looks
+    #[arg(
+        short = 'n',
+        long,
+        alias = "count",
+        value_name = "NUMBER",
+        requires = "once",
+        default_value_t = 1
+    )]
+    pub(crate) iterations: u32,
     /// How often to look, such as 2s; at least 500ms
     #[arg(long, alias = "interval", value_name = "DURATION", value_parser = values::pace, default_value = "2s")]
     pub(crate) every: Duration,
@@ -27,7 +41,7 @@ pub(crate) struct WhyArgs {
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {
     /// Id of the run [default: all, and what happened to the service]
-    #[arg(value_name = "RUN")]
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN")]
     pub(crate) run: Option<String>,
     /// Print only what happened since: how long ago, such as 10m, or a time
     #[arg(long, value_name = "TIME", value_parser = values::moment)]
@@ -57,6 +71,9 @@ pub(crate) struct PsArgs {
         value_name = "STATE"
     )]
     pub(crate) states: Vec<StateArg>,
+    /// Select runs as docker does: label=KEY=VALUE, label=KEY, status=STATE; may be repeated
+    #[arg(short, long = "filter", value_name = "FILTER", value_parser = values::filter)]
+    pub(crate) filters: Vec<Filter>,
     /// Print ids alone
     #[arg(short, long, conflicts_with = "output")]
     pub(crate) quiet: bool,
@@ -164,7 +181,7 @@ pub(crate) enum ConsumersCommand {
     #[command(alias = "list")]
     Ls {
         /// Only those of this run
-        #[arg(value_name = "RUN")]
+        #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN")]
         run: Option<String>,
     },
     /// Show all that is known of one
@@ -181,7 +198,7 @@ pub(crate) struct ConsumerRef {
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
     /// The run that it reads [default: many, by a filter]
-    #[arg(long, value_name = "RUN")]
+    #[arg(long, value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
     pub(crate) run: Option<String>,
 }
 
@@ -211,7 +228,7 @@ pub(crate) struct EventsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct WhichRuns {
     /// Ids of the runs, or how they begin or end; where there are several, each line says whose it is
-    #[arg(value_name = "RUN", conflicts_with_all = ["labels", "all"], required_unless_present_any = ["labels", "all"])]
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN", conflicts_with_all = ["labels", "all"], required_unless_present_any = ["labels", "all"])]
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
     pub(crate) labels: LabelArgs,

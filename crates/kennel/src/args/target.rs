@@ -1,19 +1,21 @@
 //! How commands name runs: one, several, or by their labels. One meaning for all commands.
 
+use crate::complete;
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use kennel_lifecycle::labels::Selector;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunRef {
     /// Id of the run, or how it begins or ends
-    #[arg(value_name = "RUN")]
+    #[arg(value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
     pub(crate) run: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunRefs {
     /// Ids of the runs, or how they begin or end
-    #[arg(value_name = "RUN", required = true)]
+    #[arg(value_name = "RUN", required = true, add = ArgValueCompleter::new(complete::runs))]
     pub(crate) runs: Vec<String>,
 }
 
@@ -26,8 +28,7 @@ pub(crate) struct LabelArgs {
         short = 'l',
         long = "label",
         visible_alias = "selector",
-        value_name = "SELECTOR"
-    )]
+        value_name = "SELECTOR", add = ArgValueCompleter::new(complete::labels))]
     pub(crate) labels: Vec<Selector>,
 }
 

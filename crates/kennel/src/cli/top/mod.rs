@@ -17,7 +17,10 @@ use kennel_client::Connection;
 use kennel_proto::pb;
 use ratatui::{
     DefaultTerminal,
-    crossterm::event::{self, Event},
+    crossterm::{
+        event::{self, DisableMouseCapture, EnableMouseCapture, Event},
+        execute,
+    },
 };
 use sample::{Sample, Sampler};
 use std::{
@@ -50,7 +53,7 @@ enum Reported {
 
 pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
     if args.once || !link.format.is_text() {
-        return once::once(link).await;
+        return once::once(link, &args).await;
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         let hint = "for a script: kennel top --once, kennel ps, kennel tree RUN";
@@ -60,9 +63,28 @@ pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
         |cause: io::Error| Failure::new(format!("the terminal cannot be used: {cause}"));
     // Puts the terminal back in a panic too.
     let terminal = ratatui::try_init().map_err(no_terminal)?;
+    let mouse = Mouse::capture();
     let watched = Box::pin(watch(link, args.every, terminal)).await;
+    drop(mouse);
     ratatui::restore();
     watched.map_err(no_terminal)
+}
+
+/// The mouse is ours for as long as this lives.
+struct Mouse;
+
+impl Mouse {
+    fn capture() -> Self {
+        // A terminal without a mouse ignores it.
+        let _ = execute!(io::stdout(), EnableMouseCapture);
+        Self
+    }
+}
+
+impl Drop for Mouse {
+    fn drop(&mut self) {
+        let _ = execute!(io::stdout(), DisableMouseCapture);
+    }
 }
 
 async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> io::Result<()> {
@@ -90,6 +112,7 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
             _ = int.recv() => break,
             typed = keys.recv() => match typed {
                 Some(Event::Key(key)) => board.key(key),
+                Some(Event::Mouse(mouse)) => board.mouse(mouse),
                 // Another size is drawn anew.
                 Some(_) => None,
                 None => break,
