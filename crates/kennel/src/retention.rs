@@ -1,10 +1,5 @@
 //! How much output of ended runs a server keeps: flags, variables, defaults; and how that is told.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "comments of flags are printed as help, where backticks would show"
-)]
-
 use crate::{config::Surroundings, failure::Failure, values};
 use clap::Args;
 use kennel_lifecycle::RetentionLimits;

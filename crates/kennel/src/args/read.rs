@@ -128,6 +128,7 @@ pub(crate) enum StateArg {
     Lost,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     #[command(flatten)]

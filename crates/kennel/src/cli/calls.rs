@@ -83,7 +83,7 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
         });
         stands(link, answered.await.map_err(refused)?.run)
     });
-    progress::during("waiting for the end", ended).await
+    progress::during("waiting for the end", Box::pin(ended)).await
 }
 
 /// An answer that says where a run stands.

@@ -31,7 +31,10 @@ pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
     if args.reverse {
         runs.reverse();
     }
-    let ids = || runs.iter().map(|run| format!("{}\n", run.run_id)).collect();
+    let ids = || {
+        let ids: Vec<&str> = runs.iter().map(|run| &*run.run_id).collect();
+        ids.iter().flat_map(|id| [id, "\n"]).collect()
+    };
     let text: String = match &link.format {
         Format::Name => ids(),
         Format::Text if args.quiet => ids(),
@@ -70,11 +73,11 @@ fn named_state(named: &str) -> Result<pb::RunState, Failure> {
     let known = StateArg::from_str(named, true).map(state);
     known.map_err(|_| {
         let states = StateArg::value_variants().iter();
-        let names: Vec<String> = states
+        let words: Vec<String> = states
             .map(|known| format!("{known:?}").to_lowercase())
             .collect();
         let failure = Failure::new(format!("there is no state {named:?}")).code(crate::USAGE);
-        failure.hint(format!("the states are: {}", names.join(", ")))
+        failure.hint(format!("the states are: {}", words.join(", ")))
     })
 }
 

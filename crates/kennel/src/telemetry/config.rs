@@ -1,10 +1,5 @@
 //! Where telemetry goes: the variables that OpenTelemetry has for it, and flags for what is ours.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "comments of flags are printed as help, where backticks would show"
-)]
-
 use crate::{config::Surroundings, failure::Failure};
 use clap::Args;
 use kennel_supervisor::telemetry::Sampling;

@@ -9,7 +9,7 @@ mod keys;
 mod once;
 mod sample;
 
-use super::{calls::new_request_id, link::Link};
+use super::{calls::new_request_id, link::Link, table::in_colour};
 use crate::{args::TopArgs, failure::Failure};
 use board::{Board, Wish};
 use kennel_client as client;
@@ -95,7 +95,7 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
     ];
     let mut keys = typed()?;
     let (reported, mut tidings) = mpsc::channel(REPORTED_QUEUED_MAX);
-    let mut board = Board::new(link.address.clone(), !no_color());
+    let mut board = Board::new(link.address.clone(), in_colour());
     let (wants, wanted) = mpsc::channel(1);
     let sampling = tokio::spawn(sample_for_ever(
         link.connection.clone(),
@@ -140,11 +140,6 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
     }
     sampling.abort();
     Ok(())
-}
-
-/// See <https://no-color.org>.
-fn no_color() -> bool {
-    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Keys and sizes as they come, read by a thread that ends with this process.
