@@ -3,8 +3,8 @@
 //!
 //! Packages and the documentation site are its callers. It is no command of the command line, so help does not list it.
 
-use crate::{args::Cli, failure::Failure};
-use clap::{Arg, Command, CommandFactory as _};
+use crate::{args, failure::Failure};
+use clap::{Arg, Command};
 use std::{
     fmt::Write as _,
     fs,
@@ -15,18 +15,11 @@ use std::{
 pub(crate) const WORD: &str = "help-pages";
 
 /// A setting that has a variable and no flag, and its default and meaning.
-const VARIABLES_WITHOUT_FLAG: [(&str, &str, &str); 2] = [
-    (
-        "KENNEL_LOG",
-        "info",
-        "Filter of the log, such as `debug` or `info,kennel_supervisor=trace`",
-    ),
-    (
-        "OTEL_*",
-        "",
-        "Destinations of spans, metrics and logs: see [telemetry](../docs/guide/reference/telemetry.md)",
-    ),
-];
+const VARIABLES_WITHOUT_FLAG: [(&str, &str, &str); 1] = [(
+    "OTEL_*",
+    "",
+    "Destinations of spans, metrics and logs: see [telemetry](../docs/guide/reference/telemetry.md)",
+)];
 
 /// Writes all pages into a directory, which is created.
 ///
@@ -66,7 +59,7 @@ fn write_file(path: &PathBuf, text: &str) -> Result<(), Failure> {
 
 /// The command line with the flags that commands inherit.
 fn complete() -> Command {
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = args::command().disable_help_subcommand(true);
     command.build();
     command
 }
@@ -128,8 +121,9 @@ fn command_section(page: &mut String, name: &str, command: &Command) {
 /// All settings of `serve` in one table.
 fn settings_page(command: &Command) -> String {
     let mut page = "# Which settings does `kennel serve` have?\n\n\
-        Each flag below; a flag wins over its variable, a variable over the default. This page is generated from the \
-        command line.\n\n| flag | variable | default | meaning |\n|---|---|---|---|\n"
+        Each flag below is also a key of the configuration file, with `_` for `-`: `--data-dir` is `data_dir`. A flag wins \
+        over its variable, a variable over the file, the file over the default. `kennel config show --origin` prints what \
+        holds, `kennel config check` finds mistakes. This page is generated from the command line.\n\n| flag | variable | default | meaning |\n|---|---|---|---|\n"
         .to_owned();
     let serve = command.find_subcommand("serve").into_iter();
     for arg in serve

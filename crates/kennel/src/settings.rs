@@ -164,7 +164,11 @@ pub(crate) fn with_variables(flag: Arg) -> Arg {
     }
     let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
     let variable = variable(flag.get_id().as_str());
-    flag.help(format!("{help} [env: {variable}]"))
+    let (help, default) = match help.split_once(" [default:") {
+        Some((help, default)) => (help, format!(" [default:{default}")),
+        None => (&*help, String::new()),
+    };
+    flag.help(format!("{help} [env: {variable}]{default}"))
 }
 
 /// A configuration file.
