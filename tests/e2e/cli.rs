@@ -378,7 +378,7 @@ async fn a_signal_that_is_typed_again_under_its_id_goes_out_once() {
     assert_eq!(nameless.status.code(), Some(2), "{nameless:?}");
 }
 
-/// Each shell reads what it is given, where it is installed; bash is, and completes.
+/// Each shell has a script; bash is installed, and completes words, runs and labels.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_shell_is_told_how_to_complete() {
     let command = || bare_command(&programs::kennel());
@@ -387,12 +387,22 @@ async fn every_shell_is_told_how_to_complete() {
         completions.args(["completions", shell]);
         let told = text(&run_to_end(completions, PATIENCE).await);
         assert!(
-            told.contains("kennel") && told.contains("attach"),
+            told.contains("kennel") && told.contains("KENNEL_COMPLETE"),
             "{shell}: {told}"
         );
     }
     let mut bash = bare_command("bash".as_ref());
-    let script = r#"source <("$0" completions bash); COMP_WORDS=(kennel att); COMP_CWORD=1; _kennel kennel att kennel; echo "${COMPREPLY[@]}""#;
+    let kennel = Kennel::on_sqlite().await;
+    let run = answer(&kennel, &["spawn", "-l", "app=web", "--", "sleep", "600"]).await;
+    let script = r#"PATH=$(dirname "$0"):$PATH; source <(kennel completions bash)
+        complete_with() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _clap_complete_kennel kennel "${!#}"; echo "${COMPREPLY[@]}"; }
+        complete_with kennel att; complete_with kennel stop "$1"; complete_with kennel ps -l ap"#;
     bash.args(["-c", script]).arg(programs::kennel());
-    assert_eq!(text(&run_to_end(bash, PATIENCE).await), "attach");
+    bash.arg(&run[..12]).env("KENNEL_SERVER", kennel.address());
+    let completed = run_to_end(bash, PATIENCE).await;
+    assert_eq!(
+        text(&completed),
+        format!("attach\n{run}\napp=web"),
+        "{completed:?}"
+    );
 }

@@ -2,8 +2,10 @@
 
 use kennel_proto::pb::{self, DrainAction, RunState};
 use kennel_tests::{
-    Client, Footprint, Kennel, PATIENCE, RunExt, complaint, eventually_async, must, new_run_id, sh,
+    Client, Footprint, Kennel, PATIENCE, RunExt, complaint, eventually_async, must, new_run_id,
+    programs, sh,
     shell::{run_to_end, text},
+    tmux::Tmux,
 };
 use std::time::Duration;
 use tonic::{Code, Status};
@@ -156,4 +158,24 @@ async fn a_drain_outlives_the_server_and_ends_with_the_service() {
         client.spawn(sh("true")).await,
     );
     assert!(!kennel.data_dir().join("drain").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_waits_show_their_progress_on_a_terminal() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh(LONG)).await).run_id;
+    let line = format!(
+        "{} --server {} drain --wait; echo code $?",
+        programs::kennel().display(),
+        kennel.address()
+    );
+    let tmux = Tmux::start(kennel.scratch(), "drain", (10, 80), &line);
+    tmux.shows("waiting for runs to end (2s)").await;
+    must("abort", client.abort(&run).await);
+    let shown = tmux.shows("code 0").await;
+    assert!(
+        !shown.contains("waiting"),
+        "the line is taken away: {shown}"
+    );
 }

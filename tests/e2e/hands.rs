@@ -154,7 +154,7 @@ async fn selectors_select_in_lists_and_streams() {
     assert!(said.contains("KEY in (A,B)"), "{said}");
     let (code, said) = bench.refusal(&["run", "-l", "a b=c", "--", "true"]).await;
     assert_eq!(code, Some(125), "{said}");
-    assert!(said.contains("spec.labels"), "{said}");
+    assert!(said.contains("--label"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,6 +183,17 @@ async fn forms_of_output_are_those_of_kubectl_and_docker() {
     );
     let wide = bench.answer(&["ps", "-o", "wide"]).await;
     assert!(wide.contains("OWNER") && wide.contains("app=web"), "{wide}");
+    let filtered = bench
+        .answer(&[
+            "ps",
+            "-q",
+            "-f",
+            "label=app=web",
+            "--filter",
+            "status=running",
+        ])
+        .await;
+    assert_eq!(filtered, run);
     let other = bench.sleeper("app", "db").await;
     assert_eq!(bench.answer(&["ps", "-q", "-n", "1"]).await, other);
     assert_eq!(
@@ -202,6 +213,28 @@ async fn forms_of_output_are_those_of_kubectl_and_docker() {
     };
     assert!(forced.contains("\u{1b}[32mRUNNING\u{1b}[0m"), "{forced:?}");
     assert!(!bench.answer(&["ps"]).await.contains('\u{1b}'));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_are_in_words_of_the_command_line() {
+    let bench = Bench::start().await;
+    let run = bench.sleeper("a", "b").await;
+    for verb in ["screen", "attach"] {
+        let (code, said) = bench.refusal(&[verb, &run]).await;
+        assert_ne!(code, Some(0));
+        assert!(
+            said.contains("has no terminal") && said.contains("kennel run --tty"),
+            "{said}"
+        );
+    }
+    let (_, said) = bench
+        .refusal(&["run", "-l", "a b=c", "--nice", "99", "--", "true"])
+        .await;
+    assert!(
+        said.contains("--label") && said.contains("--nice"),
+        "{said}"
+    );
+    assert!(!said.contains("spec."), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -182,3 +182,24 @@ async fn put_back(tmux: &Tmux, code: i32) {
         "{shown}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clicks_and_the_wheel_work_on_a_terminal() {
+    let kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
+    let tmux = Tmux::start(kennel.scratch(), "mouse", SIZE, &line(&kennel, ""));
+    tmux.shows(&run.run_id[16..]).await;
+    // As a terminal sends a click on the fifth line, the first below the heading, and the wheel.
+    let send = |event: &str| tmux.keys(&["-l", &format!("\u{1b}[<{event}")]);
+    send("65;2;5M");
+    // The newest run is pointed at already.
+    send("0;2;5M");
+    tmux.shows(&format!("tree of {}", run.run_id)).await;
+    tmux.keys(&["Escape"]);
+    tmux.shows("q quit").await;
+    tmux.keys(&["q"]);
+    tmux.shows("code 0").await;
+    // The shell that follows is sent no clicks.
+    assert!(!tmux.mouse_is_captured(), "{}", tmux.shown());
+}

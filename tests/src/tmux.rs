@@ -80,6 +80,16 @@ impl Tmux {
         eventually(&format!("{text:?} is shown"), PATIENCE, shown).await
     }
 
+    /// Whether what runs in it is sent clicks.
+    ///
+    /// # Panics
+    /// If tmux cannot be run.
+    #[must_use]
+    pub fn mouse_is_captured(&self) -> bool {
+        let output = self.run(&["display-message", "-p", "#{mouse_any_flag}"]);
+        output.stdout.starts_with(b"1")
+    }
+
     /// Makes it another size.
     ///
     /// # Panics

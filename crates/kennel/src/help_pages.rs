@@ -3,8 +3,8 @@
 //!
 //! Packages and the documentation site are its callers. It is no command of the command line, so help does not list it.
 
-use crate::{args::Cli, failure::Failure, settings};
-use clap::{Arg, Command, CommandFactory as _};
+use crate::{args, failure::Failure, settings};
+use clap::{Arg, Command};
 use std::{
     fmt::Write as _,
     fs,
@@ -52,7 +52,7 @@ fn write_file(path: &PathBuf, text: &str) -> Result<(), Failure> {
 
 /// The command line with the flags that commands inherit.
 fn complete() -> Command {
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = args::command().disable_help_subcommand(true);
     command.build();
     command
 }

@@ -5,6 +5,7 @@
 
 mod args;
 mod cli;
+mod complete;
 mod config;
 mod detach_keys;
 mod failure;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
             Err(failure) => failure.report(),
         };
     }
+    complete::answer_shell();
     let words = kill_signals(words);
     let parsed = args::command().try_get_matches_from(&words);
     let parsed = parsed.and_then(|typed| Ok((Cli::from_arg_matches(&typed)?, typed)));

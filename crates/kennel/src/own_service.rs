@@ -225,7 +225,7 @@ fn launch(directory: &Path) -> Result<Child, Failure> {
         .map_err(cannot)?;
     let mut command = own_binary()?;
     command
-        .arg("serve")
+        .args(["serve", "--config="])
         .arg("--listen")
         .arg(format!("unix:{}", socket(directory).display()))
         .arg("--data-dir")

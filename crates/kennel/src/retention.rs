@@ -1,10 +1,5 @@
 //! How much output of ended runs a server keeps: flags, variables, defaults; and how that is told.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "comments of flags are printed as help, where backticks would show"
-)]
-
 use crate::{config::Surroundings, failure::Failure, values};
 use clap::Args;
 use kennel_lifecycle::RetentionLimits;
@@ -16,19 +11,17 @@ const ALL: &str = "all";
 
 #[derive(Debug, Args)]
 pub(crate) struct RetentionArgs {
-    /// Of how many ended runs of one owner the output is kept, or all [default: 100]
+    /// Number of ended runs of one owner that keep their output, or all [default: 100]
     #[arg(id = "retain_runs", long = "retain-runs", value_name = "N", value_parser = runs)]
     runs: Option<Limit<u32>>,
-    /// For how long after its end a run keeps its output whatever --retain-runs says
-    /// [default: 60s]
+    /// Time after its end that a run keeps its output in any case [default: 60s]
     #[arg(id = "retain_at_least", long = "retain-at-least", value_name = "DURATION", value_parser = values::duration)]
     at_least: Option<Duration>,
-    /// For how long after its end a run keeps its output at most, or all the time
-    /// [default: all]
+    /// Longest time after its end that a run keeps its output, or all [default: all]
     #[arg(id = "retain_at_most", long = "retain-at-most", value_name = "DURATION", value_parser = at_most)]
     at_most: Option<Limit<Duration>>,
-    /// Bytes that the output of all runs may take, or all that there is room for: beyond it the output of those that ended
-    /// first is removed [default: all]
+    /// Size of the output of all runs, or all: beyond it, output of the runs that ended first is removed [default:
+    /// all]
     #[arg(id = "retain_bytes", long = "retain-bytes", value_name = "SIZE", value_parser = bytes)]
     bytes: Option<Limit<u64>>,
 }

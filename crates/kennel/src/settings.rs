@@ -7,7 +7,6 @@ use std::{
     collections::BTreeMap,
     ffi::OsString,
     fmt,
-    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
@@ -165,7 +164,11 @@ pub(crate) fn with_variables(flag: Arg) -> Arg {
     }
     let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
     let variable = variable(flag.get_id().as_str());
-    flag.help(format!("{help} [env: {variable}]"))
+    let (help, default) = match help.split_once(" [default:") {
+        Some((help, default)) => (help, format!(" [default:{default}")),
+        None => (&*help, String::new()),
+    };
+    flag.help(format!("{help} [env: {variable}]{default}"))
 }
 
 /// A configuration file.
@@ -189,7 +192,7 @@ impl File {
         };
         match std::fs::read_to_string(&path) {
             Ok(text) => Self::parse(&path, &text),
-            Err(cause) if cause.kind() == ErrorKind::NotFound && !is_named => Ok(Self::default()),
+            Err(_) if !is_named && !is_there(&path) => Ok(Self::default()),
             Err(cause) => {
                 let path = path.display();
                 Err(Failure::new(format!(
@@ -251,6 +254,11 @@ impl File {
             },
         )
     }
+}
+
+/// Whether there is something at this path, as far as that may be seen.
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }
 
 fn line_of(text: &str, span: Option<std::ops::Range<usize>>) -> usize {

@@ -1,8 +1,9 @@
 //! Flags of the commands that change a run or wait for it.
 
 use super::{EnvArg, RunRef, RunRefs};
-use crate::{detach_keys::DetachKeys, values};
+use crate::{complete, detach_keys::DetachKeys, values};
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use clap_complete::engine::ArgValueCompleter;
 use kennel_lifecycle::{Signal, TerminalSize};
 use std::{path::PathBuf, time::Duration};
 
@@ -10,17 +11,17 @@ use std::{path::PathBuf, time::Duration};
 pub(crate) struct WriteArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
-    /// What is written; without it, or with `-`, what comes on standard input
+    /// File to write; without it, or with `-`, standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Which byte of the run's input the file begins with: what the run has of it is skipped [default: where the input
-    /// stands]
+    /// Offset of the file's first byte in the run's input; bytes that the run already has are skipped [default: the
+    /// current end of the input]
     #[arg(long, value_name = "BYTES")]
     pub(crate) offset: Option<u64>,
-    /// Close the input behind it: the command finds its end
+    /// Close the input afterwards: the command reads end of file
     #[arg(long)]
     pub(crate) close: bool,
-    /// Write to this attempt and to no other [default: the present one]
+    /// Write to this attempt only [default: the current one]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attempt: Option<u32>,
 }
@@ -29,13 +30,13 @@ pub(crate) struct WriteArgs {
 pub(crate) struct AttachArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
-    /// Only watch
+    /// Watch only, without typing
     #[arg(long, conflicts_with = "take")]
     pub(crate) read_only: bool,
-    /// Become the one who writes, also where somebody else does
+    /// Take the keyboard from another attached client
     #[arg(long)]
     pub(crate) take: bool,
-    /// Keys that leave it when they are typed one after the other; empty: none [default: ctrl-p,ctrl-q]
+    /// Keys that detach when typed in sequence; empty: none [default: ctrl-p,ctrl-q]
     #[arg(long, value_name = "KEYS")]
     pub(crate) detach_keys: Option<DetachKeys>,
 }
@@ -44,10 +45,10 @@ pub(crate) struct AttachArgs {
 pub(crate) struct ResizeArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
-    /// Lines and characters of a line, such as 40x120
+    /// Rows and columns, such as 40x120
     #[arg(value_name = "ROWSxCOLS", value_parser = values::terminal_size)]
     pub(crate) size: TerminalSize,
-    /// The terminal of this attempt and of no other [default: the present one]
+    /// Resize the terminal of this attempt only [default: the current one]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) attempt: Option<u32>,
 }
@@ -56,17 +57,17 @@ pub(crate) struct ResizeArgs {
 pub(crate) struct RestartRunArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
-    /// Of a run that has ended: a variable of its spec, for values are not kept; NAME takes the value that it has here. Repeat
-    /// for each
+    /// Set a variable of an ended run's spec, because values are not stored; NAME takes its value from here. May be
+    /// repeated
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<EnvArg>,
-    /// Of a run that has ended: take every variable of its spec that is set here and not named by --env
+    /// Take all variables of an ended run's spec from here, except those of --env
     #[arg(long)]
     pub(crate) inherit_env: bool,
-    /// Of a run that has ended: its standard input from FILE (`-`: from here), for that is not kept either
+    /// Read an ended run's standard input from FILE (`-`: from here), because input is not stored
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// Time between SIGTERM and SIGKILL [default: the run's own]; 0 kills at once
+    /// Grace period between SIGTERM and SIGKILL; 0 kills at once [default: the run's own]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
 }
@@ -75,13 +76,13 @@ pub(crate) struct RestartRunArgs {
 pub(crate) struct AbortArgs {
     #[command(flatten)]
     pub(crate) runs: RunRefs,
-    /// Time between SIGTERM and SIGKILL [default: the run's own]; 0 kills at once
+    /// Grace period between SIGTERM and SIGKILL; 0 kills at once [default: the run's own]
     #[arg(short = 't', long, aliases = ["time", "timeout"], value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
     /// What to wait for
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub(crate) wait: AbortWaitArg,
-    /// Where no run has this id, leave a fence: a later spawn of it is refused [default: an unknown id is an error]
+    /// Refuse a later spawn under an id that no run has [default: an unknown id is an error]
     #[arg(long)]
     pub(crate) fence: bool,
 }
@@ -100,26 +101,26 @@ impl AbortArgs {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AbortWaitArg {
-    /// Only until the order is recorded
+    /// The request is recorded
     None,
-    /// Until the command itself has ended
+    /// The command exited
     LeaderExited,
-    /// Until nothing of its tree is left
+    /// All processes exited
     #[default]
     TreeEmpty,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SignalArgs {
-    /// Who gets it
+    /// Processes that receive the signal
     #[arg(long, value_enum, value_name = "WHO", default_value_t)]
     pub(crate) to: SignalTargetArg,
-    /// Id of this order: under one id a signal goes out once, however often it is asked for [default: a new one]
+    /// Id of this request: repeated requests with one id send one signal [default: a new id]
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) request_id: Option<String>,
-    /// Name or number of the signal, such as SIGUSR1, usr1, 10 or SIGRTMIN+3, and the runs, which may also come first; not
-    /// SIGSTOP, for which there is `pause`
-    #[arg(value_names = ["SIGNAL", "RUN"], num_args = 2.., required = true)]
+    /// Signal by name or number, such as SIGUSR1, usr1, 10 or SIGRTMIN+3, and runs, in either order; for SIGSTOP use
+    /// `pause`
+    #[arg(value_names = ["SIGNAL", "RUN"], add = ArgValueCompleter::new(complete::runs), num_args = 2.., required = true)]
     pub(crate) words: Vec<String>,
 }
 
@@ -148,18 +149,18 @@ pub(crate) struct KillArgs {
     /// List the signals
     #[arg(short, long)]
     pub(crate) list: bool,
-    /// Ids of the runs, or how they begin or end
-    #[arg(value_name = "RUN", required_unless_present = "list")]
+    /// Ids of runs, or their beginning or end
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN", required_unless_present = "list")]
     pub(crate) runs: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SignalTargetArg {
-    /// Every process of the run
+    /// All processes of the run
     Tree,
     /// The command's process group
     Group,
-    /// The foreground process group of the command's terminal, whom Ctrl-C would reach
+    /// The foreground process group of the command's terminal
     TerminalForeground,
     /// The command itself
     #[default]
@@ -173,24 +174,24 @@ pub(crate) struct WaitArgs {
     /// What to wait for
     #[arg(long = "for", value_enum, value_name = "CONDITION", default_value_t)]
     pub(crate) condition: ConditionArg,
-    /// Give up after this time, with exit code 124; the runs go on
+    /// Give up after this time with exit code 124; the runs continue
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) timeout: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ConditionArg {
-    /// The command runs
+    /// The command is running
     Started,
-    /// Every process of it is stopped
+    /// All processes are stopped
     Paused,
-    /// The command itself has ended
+    /// The command exited
     LeaderExited,
     /// All output has been read
     StreamsClosed,
-    /// Nothing of its tree is left
+    /// All processes exited
     TreeEmpty,
-    /// All is known and recorded
+    /// The run is over and recorded
     #[default]
     Ended,
 }

@@ -1,6 +1,8 @@
 //! Texts that stand behind the help of a command: exit codes and what the flags do not say.
 
 pub(super) const COMPLETIONS_HELP: &str = "\
+The shell asks kennel itself, so ids of runs and labels are completed too.
+
 bash:        kennel completions bash > ~/.local/share/bash-completion/completions/kennel
 zsh:         kennel completions zsh > DIR/_kennel, where DIR is one of $fpath
 fish:        kennel completions fish > ~/.config/fish/completions/kennel.fish
@@ -8,54 +10,56 @@ powershell:  kennel completions powershell | Out-String | Invoke-Expression
 elvish:      eval (kennel completions elvish | slurp)";
 
 pub(super) const ATTACH_HELP: &str = "\
-One of those who are attached writes at a time: who came first, or who has taken it with --take. Where another does, what
-is typed here is answered with a bell. The terminal of the run gets the size of the writer's.
+One attached client types at a time: the first, or the one that took the keyboard with --take. Keys typed elsewhere ring
+the bell. The run's terminal has the size of the client that types.
 
-Exit codes: the command's own where the run has ended, as of `run`; 0 where it was left.";
+Exit codes: the command's own if the run has ended, as for `run`; 0 after detaching.";
 
 pub(super) const EXIT_CODES: &str = "\
 Exit codes:
   0    done
   1    the server refused, could not do it, or is not there
   2    the command line was not understood
-Others are told by the commands that have them: run, wait, drain, upgrade, doctor, reap, serve.";
+These commands have more, see their --help: run, wait, drain, upgrade, doctor, reap, serve.";
 
 pub(super) const RUN_CODES: &str = "\
 Exit codes:
   0-255    the command's own
-  128+N    signal N ended the command; 137 also where the kernel killed it for want of memory
-  141      no process reads standard output any more, and the run is ended
-  153      it had more output than there is room for and was ended (--output-full, --disk-full)
-  124      it took longer than --timeout, or was inactive for longer than --inactivity, and was ended
+  128+N    signal N ended the command; 137 also if the kernel killed it for lack of memory
+  141      standard output has no reader any more; the run was stopped
+  153      output exceeded its limit (--output-full, --disk-full); the run was stopped
+  124      the run exceeded --timeout or --inactivity and was stopped
   125      kennel itself failed: no server, refused, stream lost, exit unknown; or standard output
-           cannot be written, and the run is ended
+           cannot be written, and the run was stopped
   126      the command was found and could not be executed
   127      the command was not found
 
-Signals, as of a child in the shell:
+Signals, as for a child of the shell:
   Ctrl-C   interrupts the command (SIGINT to its group); a second one ends the whole tree by its
            stop policy (SIGTERM, the grace, SIGKILL), a third one at once
   Ctrl-\\   ends the whole tree, as do SIGTERM, and SIGHUP when the terminal is closed; a second one
            skips the grace
   Ctrl-Z   pauses the run and stops this command; `fg` and `bg` resume it
-What is ignored here (nohup) is not forwarded. With --tty the command is given the keys themselves.
+Signals ignored here (nohup) are not forwarded. With --tty keys go to the command.
 
-Standard input goes to the command as it comes; a terminal is read while this command is in its
-foreground. The command's is /dev/null with --no-stdin, with --restart, and where ours is.
+Standard input is passed to the command; a terminal is read while this command is in its foreground.
+The command reads /dev/null with --no-stdin, with --restart, and if ours is /dev/null.
 
-The command has the environment of this command line but KENNEL_*; --env-mode says otherwise.
+The command inherits this environment except KENNEL_*, unless --env-mode says otherwise.
 
-With --output json the run's events are printed, as by `kennel events`, and its output is in them.";
+With --output json the run's events are printed, including its output, as by `kennel events`.";
 
 pub(super) const WRITE_HELP: &str = "\
-Each byte is written once, also where the server dies meanwhile. A write that was cut off is gone on with by the same
-command with --offset: `kennel write RUN FILE --offset 0` skips what the run has of the file. A full pipe makes it wait.
-Prints how many bytes were accepted in all; that the command has read them is not said.";
+Each byte is written once, even if the server dies meanwhile. To continue an interrupted write, repeat it with --offset:
+`kennel write RUN FILE --offset 0` skips the bytes that the run already has. A full pipe blocks the write.
+Prints the number of accepted bytes; the command may not have read them yet.";
 
 pub(super) const WAIT_CODES: &str = "\
 Exit codes of --for ended, the default:
-  0-255    the command's own, 128+N, 124 or 153, as of `run`
-  125      the server refused, could not do it, or is not there; or how the run ended is not known
+  0-255    the command's own, 128+N, 124 or 153, as for `run`; with several runs that of the
+           first that is not 0
+  124      also: --timeout is over
+  125      the server refused, could not do it, or is not there; or the exit is unknown
   2        the command line was not understood
 
 Exit codes of any other condition:
@@ -66,52 +70,53 @@ Exit codes of any other condition:
 
 pub(super) const DRAIN_CODES: &str = "\
 Exit codes:
-  0    it is so; with --wait: and no run is left
+  0    draining; with --wait: and no run is left
   1    the server refused, is not there, or the drain was undone while --wait waited
   2    the command line was not understood";
 
 pub(super) const UPGRADE_CODES: &str = "\
 Exit codes:
-  0    a server of the installed binary serves
-  1    the binary will not do, and the server is untouched; or the new server did not come to serve, and one of the
-       former binary does; or no server is there
+  0    the installed binary serves
+  1    the binary is unusable, and the server is untouched; or the new server did not start, and the former binary serves
+       again; or no server is there
   2    the command line was not understood
 
-Installed is what is at the path that `kennel serve` was started from. The keeper is not replaced.";
+The installed binary is the file that `kennel serve` was started from. The keeper is not replaced.";
 
 pub(super) const SERVE_CODES: &str = "\
 Exit codes:
   0     every run has ended and all is recorded
-  1     something was still alive 10 seconds after the order to stop, or the start failed
+  1     a process was still alive 10 seconds after the stop, or the start failed
   2     the data directory is in use by another server, or the command line was not understood
   70    a part of the service was lost
 
-SIGTERM or SIGINT stops every run and then the server; a second one skips the graces. SIGHUP does what `kennel upgrade`
-does, and logs what comes of it.
+SIGTERM or SIGINT stops all runs and then the server; a second one skips the grace periods. SIGHUP does what
+`kennel upgrade` does, and logs the result.
 
-Flags win over variables. A store's URL that holds a password belongs into --store-file.";
+A flag wins over its variable, a variable over the configuration file, the file over the default; `kennel config show
+--origin` prints the result. A store's URL with a password belongs into --store-file.";
 
 pub(super) const DOCTOR_CODES: &str = "\
 Exit codes:
-  0    everything was looked at, and nothing was left behind
-  1    no server answers, or it could not look; then only markers are looked for, and they are hints
+  0    everything was checked, and nothing was left behind
+  1    no server answers, or it could not check; only markers are searched for, which are hints
   2    the command line was not understood
-  3    something was left behind, or the service itself is not as it should be
-  4    nothing is proven to be left behind, but there are hints, or something could not be looked at
+  3    processes were left behind, or the service itself is damaged
+  4    nothing is proven to be left behind, but there are hints, or something could not be checked
 
-Signals nobody and changes nothing.
+Sends no signal and changes nothing.
 
 Exit codes of --prove:
-  0      every verdict was true: nothing was left, or it was said
-  1      a verdict was not true, or the proof could not be made
+  0      every verdict was true: nothing was left, or the verdict named it
+  1      a verdict was false, or the proof could not be made
   130    interrupted";
 
 pub(super) const REAP_CODES: &str = "\
 Exit codes:
-  0    all that was asked for has ended, or would be ended; also where nothing was found
+  0    all selected processes ended, or would be ended; also if nothing was found
   1    the server refused, could not do it, or is not there
   2    the command line was not understood
-  3    something that was asked for is left: it was left alone, or has survived
+  3    a selected process is left: it was skipped, or survived
 
-Without --yes nobody is signalled: what would be ended is listed, and what would be left alone, and why.
-Only what is proved to be of a run that is over is ended. Each signal is preceded by another look.";
+Without --yes no signal is sent: processes that would be ended or skipped are listed with the reason.
+Only processes proven to belong to an ended run are ended; each is verified again before its signal.";

@@ -1,83 +1,84 @@
 //! Flags of the commands for the host, the node and the shell.
 
 use super::LabelArgs;
-use crate::values;
+use crate::{complete, values};
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCompleter;
 use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// Let programs that try to outlive their run do so in a service of its own, with your privileges, and see whether
-    /// any does that the service calls ended. Asks no server, and leaves nothing
+    /// Prove on this host that no process escapes: run programs that try to, in a temporary service with your
+    /// privileges. Uses no server and leaves nothing
     #[arg(long)]
     pub(crate) prove: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Ids of runs, or how they begin or end: show these [default: the server]
-    #[arg(value_name = "RUN")]
+    /// Ids of runs, or their beginning or end, to show in place of the server
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN")]
     pub(crate) runs: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DrainArgs {
-    /// End all runs at once, each within its own grace
+    /// End all runs now, each with its own grace period
     #[arg(long, conflicts_with_all = ["deadline", "undo"])]
     pub(crate) abort: bool,
-    /// Let the runs finish for so long, then end what is left [default: for ever]
+    /// End runs that are left after this time [default: never]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, conflicts_with = "undo")]
     pub(crate) deadline: Option<Duration>,
-    /// Stay until no run is left
+    /// Wait until no run is left
     #[arg(long, conflicts_with = "undo")]
     pub(crate) wait: bool,
-    /// Take new runs again
+    /// Accept new runs again
     #[arg(long)]
     pub(crate) undo: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionsArgs {
-    /// For which shell
+    /// Shell to complete in
     #[arg(value_enum, value_name = "SHELL")]
     pub(crate) shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ReapArgs {
-    /// Signal: SIGTERM, the grace, SIGKILL [default: a dry run]
+    /// End the processes: SIGTERM, after the grace period SIGKILL [default: a dry run]
     #[arg(long)]
     pub(crate) yes: bool,
-    /// Only what belongs to this run; may be repeated
-    #[arg(long = "run", value_name = "RUN")]
+    /// Select processes of this run; may be repeated
+    #[arg(long = "run", value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
     pub(crate) labels: LabelArgs,
-    /// Only processes that have lived for so long, such as 10m
+    /// Select processes older than this, such as 10m
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) older: Option<Duration>,
-    /// Only on this evidence; may be repeated [default: whatever proves]
+    /// Select processes found by this evidence; may be repeated [default: all that proves]
     #[arg(long, value_enum, value_name = "EVIDENCE")]
     pub(crate) evidence: Vec<EvidenceArg>,
-    /// Exactly this process, as a dry run has named it; may be repeated
+    /// Select this process, as a dry run names it; may be repeated
     #[arg(long = "process", value_name = "PID:START[:INODE]", value_parser = values::process)]
     pub(crate) processes: Vec<kennel_proto::pb::ProcessRef>,
-    /// Time between SIGTERM and SIGKILL, at most 60s [default: 5s]
+    /// Grace period between SIGTERM and SIGKILL, at most 60s [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EvidenceArg {
-    /// In a control group of a run that is over
+    /// In a control group of an ended run
     LeakedCgroup,
-    /// Below the shim of a run that is over
+    /// Below the shim of an ended run
     ShimChild,
-    /// In the recorded process group or session of a run that is over
+    /// In the recorded process group or session of an ended run
     RecordedGroup,
-    /// With a run's marker in its environment: no proof, anybody can copy it
+    /// With a run's marker in its environment: no proof, any process can copy it
     Marker,
-    /// Left running by a run that was to leave it running
+    /// Detached by a run that was to keep it
     Kept,
 }

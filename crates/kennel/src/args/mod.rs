@@ -54,10 +54,10 @@ pub(crate) struct Cli {
 /// What every command that asks a server takes.
 #[derive(Debug, Args)]
 pub(crate) struct ClientArgs {
-    /// Server to ask [env: KENNEL_SERVER] [default: the socket of `kennel serve`]
+    /// Server to use [env: KENNEL_SERVER] [default: the socket of `kennel serve`]
     #[arg(long, global = true, value_name = "unix:PATH")]
     pub(crate) server: Option<String>,
-    /// Form of what is printed: text, wide, name, json, yaml, jsonpath='{.state}', or a template such as '{{.state}}'
+    /// Output format: text, wide, name, json, yaml, jsonpath='{.state}', or a template such as '{{.state}}'
     #[arg(
         short,
         long,
@@ -70,7 +70,7 @@ pub(crate) struct ClientArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start the server and stay with it
+    /// Start the server in the foreground
     #[command(after_help = SERVE_CODES)]
     Serve(ServeArgs),
     /// The part of the service that the keeper starts
@@ -79,86 +79,84 @@ pub(crate) enum Command {
     /// Check or show the settings of `serve`: flags, variables, configuration file and defaults
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Run a command and stay with it: its output is ours, its exit code too
+    /// Run a command and pass on its output and its exit code
     #[command(after_help = RUN_CODES)]
     Run(Box<RunArgs>),
-    /// Start a command, print the run's id and leave
+    /// Start a command in the background and print the run's id
     #[command(visible_alias = "add")]
     Spawn(Box<SpecArgs>),
     /// List runs, newest first
     #[command(visible_aliases = ["ls", "list"])]
     Ps(PsArgs),
-    /// Watch the runs and what they use, live on this terminal; `?` shows the keys
+    /// Watch the runs and their use of resources; `?` shows the keys
     #[command(alias = "stats")]
     Top(TopArgs),
-    /// Show all that is known of runs
+    /// Show all details of runs
     #[command(visible_aliases = ["inspect", "describe", "show"])]
     Get(RunRefs),
-    /// End runs: SIGTERM to the whole tree, the grace, SIGKILL
+    /// End runs: SIGTERM to all processes, after the grace period SIGKILL
     #[command(visible_alias = "stop")]
     Abort(AbortArgs),
     /// End runs as `abort` does, or send them a signal: kill -s USR1 RUN, kill -9 RUN
     Kill(KillArgs),
-    /// Send SIGINT to the command's process group, once; on a terminal type the key for that, also where the command reads its
-    /// keys itself
+    /// Send SIGINT to the command's process group once; type Ctrl-C if the run has a terminal
     Interrupt(RunRefs),
-    /// Send one signal to processes of a run, and say what came of it for each
+    /// Send a signal to processes of runs and print the result for each
     Signal(SignalArgs),
-    /// Show the processes of a run: who holds them, what they take, where they listen
+    /// Show the processes of runs: their use of resources and their listening sockets
     Tree(RunRefs),
-    /// Say why a run has ended, or stands as it does: who asked, what was done, what is known and what is not
+    /// Explain why a run ended, or why it is in its current state
     Why(WhyArgs),
-    /// Stop every process of a run until `resume`
+    /// Pause all processes of runs until `resume`
     #[command(alias = "suspend")]
     Pause(RunRefs),
     /// Continue paused runs
     #[command(aliases = ["unpause", "continue"])]
     Resume(RunRefs),
-    /// Write to the standard input of a run that was started with --stdin, or type on the terminal of one with --tty
+    /// Write to the standard input of a run started with --stdin, or to the terminal of one started with --tty
     #[command(after_help = WRITE_HELP)]
     Write(WriteArgs),
-    /// Make this terminal that of a run; ctrl-p ctrl-q leaves it
+    /// Attach this terminal to the terminal of a run; ctrl-p ctrl-q detaches
     #[command(after_help = ATTACH_HELP)]
     Attach(AttachArgs),
-    /// Print what the terminal of a run shows
+    /// Print the screen of the terminal of a run
     Screen(RunRef),
-    /// Make the terminal of a run another size
+    /// Resize the terminal of a run
     Resize(ResizeArgs),
-    /// Begin another attempt of a run that is started again: stops the present one, or waits no longer; of a run that has
-    /// ended, make a new one
+    /// Restart a run: start its next attempt now; if it has ended, start a new run from its spec
     Restart(RestartRunArgs),
-    /// Wait for a condition of a run
+    /// Wait for runs to end, or for another condition
     #[command(after_help = WAIT_CODES)]
     Wait(WaitArgs),
-    /// Print what a run has written: byte for byte, or as plain text
+    /// Print the output of runs
     #[command(visible_alias = "tail", alias = "log")]
     Logs(LogsArgs),
-    /// Print a run's events, one per line
+    /// Print the events of runs, one per line
     #[command(alias = "watch")]
     Events(EventsArgs),
-    /// Readers of events that have a name, up to where each has acknowledged
+    /// List, show or delete named readers of events and their positions
     #[command(subcommand)]
     Consumers(ConsumersCommand),
-    /// Print what makes a shell complete the words of kennel
+    /// Print the completion script of a shell
     #[command(after_help = COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
-    /// Show what the server is, and whether it serves; with runs, show where they stand
+    /// Show the state of the server, or of runs
     #[command(alias = "info")]
     Status(StatusArgs),
-    /// Print the version, the commit and the build of this binary, and the version of the server
+    /// Print version, commit and build of this binary, and the version of the server
     Version,
-    /// Put a server of the binary that is installed by now in the place of the one that serves; no run notices
+    /// Replace the running server with the installed binary; runs are not interrupted
     #[command(after_help = UPGRADE_CODES)]
     Upgrade,
-    /// Look for what runs have left behind, and say what could not be looked at
+    /// Search for processes that runs left behind, and list what could not be checked
     #[command(after_help = DOCTOR_CODES)]
     Doctor(DoctorArgs),
-    /// Take the node out of service: no new runs; those that run may finish, or are ended
+    /// Drain the node: refuse new runs and let the present ones finish, or end them
     #[command(after_help = DRAIN_CODES)]
     Drain(DrainArgs),
-    /// Print who asked for which change, which signals were sent, and what happened to the service: of a run, or of all
+    /// Print the audit log: requests, signals and events of the service
     Audit(AuditArgs),
-    /// End what runs have left behind; without --yes, say what would be ended
+    /// End processes that runs left behind; without --yes, list them only
     #[command(after_help = REAP_CODES)]
     Reap(ReapArgs),
 }

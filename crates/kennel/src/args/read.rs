@@ -1,16 +1,30 @@
 //! Flags of the commands that show runs, their output and their events.
 
 use super::{LabelArgs, RunRefs};
-use crate::values::{self, Tail};
+use crate::{
+    complete,
+    values::{self, Filter, Tail},
+};
 use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use std::time::{Duration, SystemTime};
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Print one look as a table and leave
-    #[arg(long, visible_alias = "no-stream")]
+    /// Print one sample as a table and exit
+    #[arg(short = 'b', long, visible_alias = "no-stream", alias = "batch")]
     pub(crate) once: bool,
-    /// How often to look, such as 2s; at least 500ms
+    /// With --once: number of samples
+    #[arg(
+        short = 'n',
+        long,
+        alias = "count",
+        value_name = "NUMBER",
+        requires = "once",
+        default_value_t = 1
+    )]
+    pub(crate) iterations: u32,
+    /// Interval between samples, such as 2s; at least 500ms
     #[arg(long, alias = "interval", value_name = "DURATION", value_parser = values::pace, default_value = "2s")]
     pub(crate) every: Duration,
 }
@@ -19,20 +33,20 @@ pub(crate) struct TopArgs {
 pub(crate) struct WhyArgs {
     #[command(flatten)]
     pub(crate) runs: RunRefs,
-    /// Last lines of its output that are shown
+    /// Number of last output lines to show
     #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub(crate) lines: u16,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {
-    /// Id of the run [default: all, and what happened to the service]
-    #[arg(value_name = "RUN")]
+    /// Id of a run [default: all runs and the service]
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN")]
     pub(crate) run: Option<String>,
-    /// Print only what happened since: how long ago, such as 10m, or a time
+    /// Print only newer records: how long ago, such as 10m, or a time
     #[arg(long, value_name = "TIME", value_parser = values::moment)]
     pub(crate) since: Option<SystemTime>,
-    /// Print only what happened before: how long ago, or a time
+    /// Print only older records: how long ago, or a time
     #[arg(long, value_name = "TIME", value_parser = values::moment, conflicts_with = "follow")]
     pub(crate) until: Option<SystemTime>,
     /// Follow new records
@@ -42,12 +56,12 @@ pub(crate) struct AuditArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Ended runs too
+    /// List ended runs too
     #[arg(short, long)]
     pub(crate) all: bool,
     #[command(flatten)]
     pub(crate) labels: LabelArgs,
-    /// Only runs in this state; may be repeated, or name several with commas between
+    /// Select runs in this state; may be repeated or separated by commas
     #[arg(
         long = "state",
         alias = "status",
@@ -57,10 +71,13 @@ pub(crate) struct PsArgs {
         value_name = "STATE"
     )]
     pub(crate) states: Vec<StateArg>,
-    /// Print ids alone
+    /// Select runs as docker does: label=KEY=VALUE, label=KEY, status=STATE; may be repeated
+    #[arg(short, long = "filter", value_name = "FILTER", value_parser = values::filter)]
+    pub(crate) filters: Vec<Filter>,
+    /// Print only ids
     #[arg(short, long, conflicts_with = "output")]
     pub(crate) quiet: bool,
-    /// Print at most so many runs, the newest
+    /// Print at most this number of runs, the newest ones
     #[arg(
         short = 'n',
         long = "limit",
@@ -111,36 +128,36 @@ pub(crate) enum StateArg {
     Lost,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     #[command(flatten)]
     pub(crate) which: WhichRuns,
-    /// Stay and print what comes, until the run has ended
+    /// Follow new output or events until the run ends
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Only this stream [default: both]
+    /// Print only this stream [default: both]
     #[arg(long, value_enum, value_name = "STREAM")]
     pub(crate) stream: Option<StreamArg>,
     /// Begin after the event with this sequence number
     #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
     pub(crate) from_seq: u64,
-    /// Print only what was written since: how long ago, such as 5m, or a time, such as 2026-01-31T08:00:00Z
+    /// Print only output written since: how long ago, such as 5m, or a time, such as 2026-01-31T08:00:00Z
     #[arg(long, value_name = "TIME", value_parser = values::moment)]
     pub(crate) since: Option<SystemTime>,
-    /// Print only what was written before: how long ago, or a time
+    /// Print only output written before: how long ago, or a time
     #[arg(long, value_name = "TIME", value_parser = values::moment, conflicts_with = "follow")]
     pub(crate) until: Option<SystemTime>,
-    /// Of what there is print only the last lines, of both streams together
+    /// Print only the last lines, of both streams together, or all
     #[arg(short = 'n', long, visible_alias = "lines", value_name = "LINES", value_parser = values::tail)]
     pub(crate) tail: Option<Tail>,
-    /// Print before each line when it was written
+    /// Print the time of each line before it
     #[arg(short, long)]
     pub(crate) timestamps: bool,
-    /// Without escape sequences and control characters, but TAB, LF and CR: the default on a terminal, where what would act
-    /// on it is escaped as well
+    /// Remove escape sequences and control characters except TAB, LF and CR: the default on a terminal
     #[arg(long, overrides_with = "raw")]
     pub(crate) plain: bool,
-    /// Byte for byte: the default where standard output is no terminal
+    /// Print byte for byte: the default if standard output is no terminal
     #[arg(long, overrides_with = "plain")]
     pub(crate) raw: bool,
     #[command(flatten)]
@@ -150,38 +167,38 @@ pub(crate) struct LogsArgs {
 /// In whose name events are read.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AsConsumer {
-    /// Read in the name of this consumer: go on behind what it has acknowledged, and register it where it is not there yet
+    /// Read as this consumer: continue after its last acknowledgement, and register it if it is new
     #[arg(long, value_name = "NAME")]
     pub(crate) consumer: Option<String>,
-    /// Acknowledge what was printed
+    /// Acknowledge what is printed
     #[arg(long, requires = "consumer")]
     pub(crate) ack: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConsumersCommand {
-    /// List them: those of a run, or all of the node
+    /// List consumers of a run, or of the node
     #[command(alias = "list")]
     Ls {
-        /// Only those of this run
-        #[arg(value_name = "RUN")]
+        /// Run to list the consumers of
+        #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN")]
         run: Option<String>,
     },
-    /// Show all that is known of one
+    /// Show one consumer
     #[command(alias = "inspect")]
     Get(ConsumerRef),
-    /// Delete one; whoever reads in its name is told
+    /// Delete a consumer; its reader gets an error
     #[command(alias = "delete")]
     Rm(ConsumerRef),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ConsumerRef {
-    /// Its name
+    /// Name of the consumer
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// The run that it reads [default: many, by a filter]
-    #[arg(long, value_name = "RUN")]
+    /// Run that it reads [default: many, by a filter]
+    #[arg(long, value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
     pub(crate) run: Option<String>,
 }
 
@@ -197,7 +214,7 @@ pub(crate) enum StreamArg {
 pub(crate) struct EventsArgs {
     #[command(flatten)]
     pub(crate) which: WhichRuns,
-    /// Stay and print what comes, until the run has ended
+    /// Follow new output or events until the run ends
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Begin after this sequence number
@@ -210,12 +227,12 @@ pub(crate) struct EventsArgs {
 /// One run, several, or many.
 #[derive(Debug, Args)]
 pub(crate) struct WhichRuns {
-    /// Ids of the runs, or how they begin or end; where there are several, each line says whose it is
-    #[arg(value_name = "RUN", conflicts_with_all = ["labels", "all"], required_unless_present_any = ["labels", "all"])]
+    /// Ids of runs, or their beginning or end; with several, each line names its run
+    #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN", conflicts_with_all = ["labels", "all"], required_unless_present_any = ["labels", "all"])]
     pub(crate) runs: Vec<String>,
     #[command(flatten)]
     pub(crate) labels: LabelArgs,
-    /// All runs, also those that come while it follows; each line says whose it is
+    /// Read all runs, with --follow also new ones; each line names its run
     #[arg(long, conflicts_with = "labels")]
     pub(crate) all: bool,
 }

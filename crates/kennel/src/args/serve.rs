@@ -27,25 +27,24 @@ pub(crate) struct ServeArgs {
     /// File that holds the database's URL
     #[arg(long, value_name = "FILE", conflicts_with = "store")]
     pub(crate) store_file: Option<PathBuf>,
-    /// Where journals are kept [default: /var/lib/kennel for root, else
+    /// Directory for journals and the default database [default: /var/lib/kennel for root, else
     /// $XDG_STATE_HOME/kennel]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Whether runs get control groups: where it is possible, or never [default: auto]
+    /// Use control groups for runs [default: auto]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) cgroup: Option<CgroupUse>,
-    /// How long runs go on while the server is lost and none takes its place, the keeper's own pauses not counted; then
-    /// each is ended by its own plan [default: 30s]
+    /// Time that runs continue without a server before they are ended by their stop policy [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) orphan_ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
     #[command(flatten)]
     pub(crate) telemetry: TelemetryArgs,
-    /// What is logged: a level or a list, such as debug or info,kennel_supervisor=trace [default: info]
+    /// Log filter: a level or a list, such as debug or info,kennel_supervisor=trace [default: info]
     #[arg(long, value_name = "FILTER")]
     pub(crate) log: Option<String>,
-    /// Form of the log on standard error [default: text]
+    /// Log format on standard error [default: text]
     #[arg(long, value_enum, value_name = "FORM")]
     pub(crate) log_format: Option<LogFormat>,
     #[command(flatten)]
@@ -54,15 +53,15 @@ pub(crate) struct ServeArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Check that `serve` could start with these flags, the variables and the configuration file that are here
+    /// Check that `serve` can use these flags, the variables and the configuration file
     Check(Box<ServeArgs>),
-    /// Print the settings that `serve` would have with these flags, as lines of a configuration file
+    /// Print the settings that `serve` would use, as lines of a configuration file
     Show(Box<ShowArgs>),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// Print behind each setting where its value comes from
+    /// Print where each value comes from
     #[arg(long)]
     pub(crate) origin: bool,
     #[command(flatten)]
@@ -115,10 +114,10 @@ impl OfClients {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CgroupUse {
-    /// Where a control group can be made; in a delegated group Kennel moves to a leaf, so that runs can have limits
+    /// If possible; in a delegated group Kennel moves to a leaf, so that runs can have limits
     #[default]
     Auto,
-    /// As auto, and Kennel stays in the control group that it was started in: no memory, pids and cpu limits of runs
+    /// As auto, but Kennel stays in its control group: no memory, pids and cpu limits of runs
     Stay,
     /// Never
     Off,

@@ -1,33 +1,34 @@
 //! How commands name runs: one, several, or by their labels. One meaning for all commands.
 
+use crate::complete;
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use kennel_lifecycle::labels::Selector;
 
 #[derive(Debug, Args)]
 pub(crate) struct RunRef {
-    /// Id of the run, or how it begins or ends
-    #[arg(value_name = "RUN")]
+    /// Id of the run, or its beginning or end
+    #[arg(value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
     pub(crate) run: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunRefs {
-    /// Ids of the runs, or how they begin or end
-    #[arg(value_name = "RUN", required = true)]
+    /// Ids of runs, or their beginning or end
+    #[arg(value_name = "RUN", required = true, add = ArgValueCompleter::new(complete::runs))]
     pub(crate) runs: Vec<String>,
 }
 
 /// Runs by their labels.
 #[derive(Debug, Args)]
 pub(crate) struct LabelArgs {
-    /// Select runs by labels: KEY=VALUE, KEY!=VALUE, 'KEY in (A,B)', 'KEY notin (A,B)', KEY or '!KEY', with commas between.
-    /// May be repeated; all must hold
+    /// Select runs by labels: KEY=VALUE, KEY!=VALUE, 'KEY in (A,B)', 'KEY notin (A,B)', KEY or '!KEY', separated by
+    /// commas. May be repeated; all must match
     #[arg(
         short = 'l',
         long = "label",
         visible_alias = "selector",
-        value_name = "SELECTOR"
-    )]
+        value_name = "SELECTOR", add = ArgValueCompleter::new(complete::labels))]
     pub(crate) labels: Vec<Selector>,
 }
 

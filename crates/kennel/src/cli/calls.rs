@@ -3,7 +3,7 @@
 use super::{
     each::each,
     link::{Link, print, print_exact, refused, run_of, soon},
-    render, run_env, spec, words,
+    progress, render, run_env, spec, words,
 };
 use crate::{
     args::{AbortArgs, AbortWaitArg, Format, ResizeArgs, RestartRunArgs, RunRefs, StatusArgs},
@@ -67,7 +67,7 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
     } else {
         pb::AbortUnknown::Refuse
     };
-    each(link, &args.runs, async |run_id| {
+    let ended = each(link, &args.runs, async |run_id| {
         let request = pb::AbortRequest {
             run_id,
             request_id: new_request_id(),
@@ -82,8 +82,8 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
             async move { processes.abort(request).await }
         });
         stands(link, answered.await.map_err(refused)?.run)
-    })
-    .await
+    });
+    progress::during("waiting for the end", Box::pin(ended)).await
 }
 
 /// An answer that says where a run stands.

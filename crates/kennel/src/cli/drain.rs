@@ -3,7 +3,7 @@
 use super::{
     calls::new_request_id,
     link::{Link, refused},
-    render,
+    progress, render,
 };
 use crate::{args::DrainArgs, failure::Failure};
 use kennel_client as client;
@@ -22,9 +22,18 @@ pub(crate) async fn drain(link: &Link, args: DrainArgs) -> Result<(), Failure> {
         let response = admin.drain(request(&args)?).await;
         response.map_err(refused)?.into_inner().status
     };
-    let mut status = whole(status)?;
+    let status = whole(status)?;
     tell(link, &status)?;
-    while args.wait && status.remaining > 0 {
+    if args.wait {
+        progress::during("waiting for runs to end", until_empty(link, status)).await?;
+    }
+    Ok(())
+}
+
+/// Waits until no run is left, and prints each change.
+async fn until_empty(link: &Link, mut status: pb::DrainStatus) -> Result<(), Failure> {
+    let admin = link.connection.admin();
+    while status.remaining > 0 {
         tokio::time::sleep(LOOK_AGAIN).await;
         let answered = client::outlast(|| {
             let mut admin = admin.clone();

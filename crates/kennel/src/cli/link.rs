@@ -1,6 +1,6 @@
 //! The connection to a server, and how answers are printed.
 
-use super::refusal;
+use super::{progress, refusal};
 use crate::{
     args::Format,
     config::{self, Surroundings},
@@ -161,6 +161,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// Writes to standard output at once: JSON, and what is our own.
 pub(crate) fn print_exact(text: &str) -> Result<(), Failure> {
+    progress::clear();
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())

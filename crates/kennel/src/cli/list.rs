@@ -8,7 +8,9 @@ use super::{
 use crate::{
     args::{Format, PsArgs, SortArg, StateArg},
     failure::Failure,
+    values::Filter,
 };
+use clap::ValueEnum as _;
 use kennel_proto::{json, pb};
 use std::time::SystemTime;
 
@@ -24,12 +26,15 @@ const LIVE: [pb::RunState; 5] = [
 ];
 
 pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
-    let mut runs = all(link, filter(&args), args.limit.unwrap_or(usize::MAX)).await?;
+    let mut runs = all(link, filter(&args)?, args.limit.unwrap_or(usize::MAX)).await?;
     sort(&mut runs, args.sort);
     if args.reverse {
         runs.reverse();
     }
-    let ids = || runs.iter().map(|run| format!("{}\n", run.run_id)).collect();
+    let ids = || {
+        let ids: Vec<&str> = runs.iter().map(|run| &*run.run_id).collect();
+        ids.iter().flat_map(|id| [id, "\n"]).collect()
+    };
     let text: String = match &link.format {
         Format::Name => ids(),
         Format::Text if args.quiet => ids(),
@@ -43,23 +48,41 @@ pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
     print_exact(&text)
 }
 
-fn filter(args: &PsArgs) -> pb::RunFilter {
-    let states: Vec<pb::RunState> = if !args.states.is_empty() {
-        args.states.iter().map(|asked| state(*asked)).collect()
-    } else if args.all {
-        Vec::new()
-    } else {
-        LIVE.to_vec()
-    };
-    pb::RunFilter {
-        states: states.into_iter().map(Into::into).collect(),
-        label_selector: args.labels.selector(),
-        ..pb::RunFilter::default()
+fn filter(args: &PsArgs) -> Result<pb::RunFilter, Failure> {
+    let mut states: Vec<pb::RunState> = args.states.iter().map(|asked| state(*asked)).collect();
+    let mut labels = vec![args.labels.selector()];
+    for filter in &args.filters {
+        match filter {
+            Filter::Label(selector) => labels.push(selector.to_string()),
+            Filter::State(named) => states.push(named_state(named)?),
+        }
     }
+    if states.is_empty() && !args.all {
+        states.extend(LIVE);
+    }
+    labels.retain(|selector| !selector.is_empty());
+    Ok(pb::RunFilter {
+        states: states.into_iter().map(Into::into).collect(),
+        label_selector: labels.join(","),
+        ..pb::RunFilter::default()
+    })
+}
+
+/// A state by its name.
+fn named_state(named: &str) -> Result<pb::RunState, Failure> {
+    let known = StateArg::from_str(named, true).map(state);
+    known.map_err(|_| {
+        let states = StateArg::value_variants().iter();
+        let words: Vec<String> = states
+            .map(|known| format!("{known:?}").to_lowercase())
+            .collect();
+        let failure = Failure::new(format!("there is no state {named:?}")).code(crate::USAGE);
+        failure.hint(format!("the states are: {}", words.join(", ")))
+    })
 }
 
 /// Those of a filter, newest first, at most so many.
-pub(super) async fn all(
+pub(crate) async fn all(
     link: &Link,
     filter: pb::RunFilter,
     most: usize,

@@ -15,6 +15,7 @@ mod link;
 mod list;
 mod logs;
 mod members;
+mod progress;
 mod refusal;
 mod render;
 mod run;
@@ -34,15 +35,17 @@ pub(crate) mod words;
 mod write;
 
 use crate::{
-    args::{Cli, ClientArgs, Command},
+    args::{ClientArgs, Command},
+    complete,
     config::Surroundings,
     failure::Failure,
 };
-use clap::CommandFactory as _;
-use link::Link;
 use std::process::ExitCode;
 
-pub(crate) use link::{print, print_exact, refused, run_of};
+pub(crate) use link::{Link, print, print_exact, refused, run_of};
+pub(crate) use list::all as list_all;
+pub(crate) use progress::during;
+pub(crate) use render::{command_of, state_word};
 pub(crate) use run::OWN_FAILURE;
 pub(crate) use settings::config;
 
@@ -144,9 +147,7 @@ async fn perform(
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
-    let mut command = Cli::command();
-    let name = command.get_name().to_owned();
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut command, name, &mut text);
-    link::print_exact(&String::from_utf8_lossy(&text))
+    let script = complete::script(&shell.to_string());
+    let script = script.ok_or_else(|| Failure::new(format!("there is no script for {shell}")))?;
+    link::print_exact(&script)
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
     let mut message = refused.to_string();
     message.push_str(&listed(&refused.violations));
+    message = with_flags(&message);
     if refused.connection_lost {
         message = format!("the connection to the server was lost: {message}");
     }
@@ -24,6 +25,45 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
         Some(hint) => failure.hint(hint),
         None => failure,
     }
+}
+
+/// Fields of the contract, and what is typed for them.
+const FLAGS: [(&str, &str); 29] = [
+    ("spec.limits.memory.max_bytes", "--memory-max"),
+    ("spec.limits.memory.high_bytes", "--memory-high"),
+    ("spec.limits.memory.swap_max_bytes", "--swap-max"),
+    ("spec.limits.oom_score_adj", "--oom-score-adj"),
+    ("spec.limits.cpu.quota", "--cpus"),
+    ("spec.limits.cpu.weight", "--cpu-weight"),
+    ("spec.limits.pids_max", "--pids-max"),
+    ("spec.limits.rlimits", "--limit"),
+    ("spec.limits.nice", "--nice"),
+    ("spec.timeouts.max_runtime", "--timeout"),
+    ("spec.timeouts.inactivity", "--inactivity"),
+    ("spec.on_leader_exit.drain_timeout", "--drain-timeout"),
+    ("spec.on_leader_exit", "--on-leader-exit"),
+    ("spec.pause.max_pause", "--max-pause"),
+    ("spec.min_containment", "--min-containment"),
+    ("spec.pid_namespace", "--pid-namespace"),
+    ("spec.restart.max_restarts", "--restart-max"),
+    ("spec.restart.max_delay", "--restart-max-delay"),
+    ("spec.restart.min_uptime", "--restart-min-uptime"),
+    ("spec.restart.delay", "--restart-delay"),
+    ("spec.output.max_bytes", "--output-max"),
+    ("spec.initial_input", "--input"),
+    ("spec.stop.signal", "--stop-signal"),
+    ("spec.stop.grace", "--grace"),
+    ("spec.env.vars", "--env"),
+    ("spec.argv.args", "command"),
+    ("spec.recovery", "--recovery"),
+    ("spec.labels", "--label"),
+    ("spec.cwd", "--cwd"),
+];
+
+/// The same with flags in the place of fields.
+fn with_flags(message: &str) -> String {
+    let replaced = |text: String, (field, flag): &(&str, &str)| text.replace(field, flag);
+    FLAGS.iter().fold(message.to_owned(), replaced)
 }
 
 /// One line for each thing that is wrong, where there are several: a single one is the message itself.
@@ -49,6 +89,7 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "INVALID_RUN_ID" => "a run id is what kennel spawn prints and kennel ps lists".to_owned(),
         "SPEC_INCOMPLETE" if fact("missing")? == "spec" => return None,
         "SPEC_INCOMPLETE" => "give them: --inherit-env, or --env NAME=VALUE for each, and --input FILE".to_owned(),
+        "NO_TERMINAL" => "start it with: kennel run --tty; the output of any run: kennel logs RUN".to_owned(),
         "RUN_ENDED" => "kennel get RUN shows how it ended".to_owned(),
         "INVALID_STATE" => format!(
             "in this state it can only be: {}",
@@ -135,6 +176,19 @@ mod tests {
         assert!(reported("WORK_DIR", "2").is_some_and(|hint| hint.contains("--cwd")));
         assert!(reported("PREPARE", "28").is_some_and(|hint| hint.contains("full")));
         assert_eq!(reported("FORK", "11"), None);
+    }
+
+    #[test]
+    fn fields_are_named_by_their_flags() {
+        assert_eq!(
+            with_flags("spec.limits.memory.max_bytes and spec.argv.args[2]: bad"),
+            "--memory-max and command[2]: bad"
+        );
+        let fields = FLAGS.map(|(field, _)| field);
+        for (at, field) in fields.iter().enumerate() {
+            let hidden = fields[..at].iter().any(|before| field.starts_with(before));
+            assert!(!hidden, "{field} is never reached");
+        }
     }
 
     #[test]

@@ -35,9 +35,13 @@ pub(crate) fn config(
                 });
                 return print_exact(&documents.collect::<String>());
             }
-            let line = |setting: &Setting| match args.origin {
-                true => format!("{setting}  # {}\n", setting.origin()),
-                false => format!("{setting}\n"),
+            let line = |setting: &Setting| {
+                let origin = if args.origin {
+                    format!("  # {}", setting.origin())
+                } else {
+                    String::new()
+                };
+                format!("{setting}{origin}\n")
             };
             print(&settings.iter().map(line).collect::<String>())
         }

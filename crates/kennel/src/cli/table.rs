@@ -49,7 +49,7 @@ impl<T: AsRef<str>> From<T> for Cell {
 
 /// Rows below a heading, safe for a terminal.
 pub(crate) fn table(heading: &[&str], rows: Vec<Vec<Cell>>, in_colour: bool) -> String {
-    let heading = heading.iter().map(|text| Cell::from(text)).collect();
+    let heading = heading.iter().map(Cell::from).collect();
     let rows: Vec<Vec<Cell>> = std::iter::once(heading).chain(rows).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {
@@ -96,7 +96,7 @@ pub(crate) fn cut(text: &str, width_max: usize) -> String {
     cut + "..."
 }
 
-/// Whether standard output may have colour: it is a terminal that has some, and NO_COLOR is not set. CLICOLOR_FORCE wins
+/// Whether standard output may have colour: it is a terminal that has some, and `NO_COLOR` is not set. `CLICOLOR_FORCE` wins
 /// over all.
 pub(crate) fn in_colour() -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());

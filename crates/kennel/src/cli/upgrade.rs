@@ -3,6 +3,7 @@
 use super::{
     calls::new_request_id,
     link::{Link, refused},
+    progress,
 };
 use crate::failure::Failure;
 use kennel_client as client;
@@ -25,7 +26,9 @@ pub(crate) async fn upgrade(link: &Link) -> Result<(), Failure> {
     });
     begun.await.map_err(refused)?;
     let watched = watch(link, &before);
-    let Ok((after, unanswered)) = tokio::time::timeout(PATIENCE, watched).await else {
+    let watched = tokio::time::timeout(PATIENCE, watched);
+    let watched = progress::during("waiting for the new server", watched).await;
+    let Ok((after, unanswered)) = watched else {
         let failure = Failure::new("no server has answered since the former one was to leave");
         return Err(failure.hint("kennel status; the service's log says what it waits for"));
     };

@@ -6,7 +6,7 @@ mod suite;
 
 use crate::{
     args::Format,
-    cli::{print, print_exact},
+    cli::{during, print, print_exact},
     failure::Failure,
     own_service::Service,
 };
@@ -28,7 +28,7 @@ pub(crate) async fn prove(format: &Format) -> Result<u8, Failure> {
     let began = Instant::now();
     // Whatever ends this future drops the services in it, and a service that is dropped leaves nothing.
     let report = tokio::select! {
-        report = tokio::time::timeout(TIME, all()) => match report {
+        report = during("letting programs try to escape", tokio::time::timeout(TIME, all())) => match report {
             Ok(report) => report?,
             Err(_) => return Err(Failure::new(format!("not done within {TIME:?}"))),
         },

@@ -1,10 +1,5 @@
 //! Where telemetry goes: the variables that OpenTelemetry has for it, and flags for what is ours.
 
-#![expect(
-    clippy::doc_markdown,
-    reason = "comments of flags are printed as help, where backticks would show"
-)]
-
 use crate::{config::Surroundings, failure::Failure};
 use clap::Args;
 use kennel_supervisor::telemetry::Sampling;
@@ -28,14 +23,13 @@ const RECORDS_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct TelemetryArgs {
-    /// Where metrics are served to Prometheus, as ADDRESS:PORT or unix:PATH, under /metrics; there is no authentication
+    /// Serve metrics to Prometheus at ADDRESS:PORT or unix:PATH, path /metrics, without authentication
     #[arg(long, value_name = "ADDRESS")]
     metrics_listen: Option<String>,
-    /// Serve metrics at an address that other hosts can reach, although whoever reaches it can read them
+    /// Allow a metrics address that other hosts can reach
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     metrics_public: Option<bool>,
-    /// Entries of a caller's W3C baggage that commands get in BAGGAGE, separated by commas
-    /// [default: none]
+    /// Entries of the caller's W3C baggage to pass to commands in BAGGAGE, separated by commas [default: none]
     #[arg(long, value_name = "NAMES")]
     trace_baggage: Option<String>,
 }

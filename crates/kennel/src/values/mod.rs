@@ -7,7 +7,10 @@ pub(crate) use size::bytes;
 pub(crate) use time::{age, duration, moment, pace};
 
 use crate::terminal_text::{is_unsafe, push_bytes};
-use kennel_lifecycle::{Signal, TerminalSize, UNLIMITED};
+use kennel_lifecycle::{
+    Signal, TerminalSize, UNLIMITED,
+    labels::{Selector, SelectorError},
+};
 use kennel_proto::pb::{self, ProcessRef};
 use std::{fmt::Write as _, time::Duration};
 
@@ -29,6 +32,27 @@ pub(crate) fn signal(text: &str) -> Result<Signal, String> {
     let name = text.to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
     format!("SIG{name}").parse().map_err(|()| HINT.to_owned())
+}
+
+/// One condition of docker's `--filter`.
+#[derive(Clone, Debug)]
+pub(crate) enum Filter {
+    Label(Selector),
+    State(String),
+}
+
+/// Reads `label=KEY=VALUE`, `label=KEY`, or `status=STATE`.
+pub(crate) fn filter(text: &str) -> Result<Filter, String> {
+    match text.split_once('=') {
+        Some(("label", selector)) => {
+            let read = selector.parse().map(Filter::Label);
+            read.map_err(|wrong: SelectorError| wrong.to_string())
+        }
+        Some(("status" | "state", state)) => Ok(Filter::State(state.to_owned())),
+        _ => Err(
+            "write label=KEY=VALUE, label=KEY or status=STATE; a run is named by its id".to_owned(),
+        ),
+    }
 }
 
 /// How much of the end of something.

@@ -2,6 +2,7 @@
 
 use super::{
     Reported,
+    draw::HEADER_LINES,
     sample::{Sample, Seen},
 };
 use crate::{
@@ -9,7 +10,9 @@ use crate::{
     terminal_text,
 };
 use kennel_proto::pb;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{
+    KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
+};
 use std::{
     cmp::Ordering,
     time::{Duration, SystemTime},
@@ -90,6 +93,8 @@ pub(super) struct Board {
     selected: Option<String>,
     /// How many runs, or lines of a page, there is room for.
     pub(super) room: usize,
+    /// Which of the runs stands first.
+    pub(super) first: usize,
 }
 
 impl Board {
@@ -110,6 +115,7 @@ impl Board {
             said: String::new(),
             selected: None,
             room: 1,
+            first: 0,
         }
     }
 
@@ -243,6 +249,39 @@ impl Board {
             }
             Place::Help => None,
         }
+    }
+
+    /// What the mouse does: the wheel scrolls, a click points, and one at what is pointed at opens it.
+    pub(super) fn mouse(&mut self, mouse: MouseEvent) -> Option<Wish> {
+        let key = |code| KeyEvent::new(code, KeyModifiers::NONE);
+        if !matches!(self.place, Place::Runs | Place::Page { .. }) {
+            return None;
+        }
+        match mouse.kind {
+            MouseEventKind::ScrollUp => self.key(key(KeyCode::Up)),
+            MouseEventKind::ScrollDown => self.key(key(KeyCode::Down)),
+            MouseEventKind::Down(MouseButton::Left) if self.place == Place::Runs => {
+                let line = usize::from(mouse.row).checked_sub(usize::from(HEADER_LINES))?;
+                let at = self.first + line;
+                let shown = self.shown();
+                let run = shown.get(at).filter(|_| line < self.room)?;
+                let run_id = run.run.run_id.clone();
+                if self.selected.as_ref() == Some(&run_id) {
+                    return Some(Wish::Tree(run_id));
+                }
+                self.selected = Some(run_id);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Moves what is shown as little as is needed, so that the run that is pointed at is there.
+    pub(super) fn scroll(&mut self) {
+        let shown = self.shown();
+        let pointed = self.pointed(&shown);
+        let least = (pointed + 1).saturating_sub(self.room);
+        self.first = self.first.clamp(least, pointed.max(least));
     }
 
     fn key_among_runs(&mut self, key: KeyCode) -> Option<Wish> {

@@ -20,7 +20,7 @@ use ratatui::{
 use std::time::{Duration, SystemTime};
 
 /// Lines above and below runs and pages.
-const HEADER_LINES: u16 = 4;
+pub(super) const HEADER_LINES: u16 = 4;
 const FOOTER_LINES: u16 = 1;
 /// Narrower than this, a run is shown by the end of its id.
 const WIDE: u16 = 110;
@@ -33,6 +33,7 @@ pub(super) fn board(frame: &mut Frame, board: &mut Board) {
     let area = frame.area();
     let rest = area.height.saturating_sub(HEADER_LINES + FOOTER_LINES);
     board.room = usize::from(rest).max(1);
+    board.scroll();
     let mut lines = header(board, area.width);
     lines.truncate(usize::from(HEADER_LINES));
     match &board.place {
@@ -204,9 +205,7 @@ fn row(width: u16, cells: [String; 9]) -> String {
 fn runs(board: &Board, width: u16) -> Vec<Line<'static>> {
     let shown = board.shown();
     let pointed = board.pointed(&shown);
-    let room = board.room;
-    // The one that is pointed at is always there.
-    let from = (pointed + 1).saturating_sub(room);
+    let (room, from) = (board.room, board.first);
     let now = board.at.unwrap_or(SystemTime::UNIX_EPOCH);
     let lines = shown.iter().enumerate().skip(from).take(room);
     lines

@@ -1,9 +1,11 @@
 //! What each key does.
 
 /// Key, and what it does, as help has it.
-pub(super) const HELP: [(&str, &str); 14] = [
+pub(super) const HELP: [(&str, &str); 16] = [
     ("up down k j", "go to another run, or through a page"),
     ("PgUp PgDn Home End", "the same, further"),
+    ("wheel", "the same"),
+    ("click", "point at a run; once more: show its processes"),
     ("Enter t", "show the processes of the run"),
     ("l", "show the last lines of its output"),
     ("x", "end the run, after you have said yes"),

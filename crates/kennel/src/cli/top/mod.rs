@@ -9,7 +9,7 @@ mod keys;
 mod once;
 mod sample;
 
-use super::{calls::new_request_id, link::Link};
+use super::{calls::new_request_id, link::Link, table::in_colour};
 use crate::{args::TopArgs, failure::Failure};
 use board::{Board, Wish};
 use kennel_client as client;
@@ -17,7 +17,10 @@ use kennel_client::Connection;
 use kennel_proto::pb;
 use ratatui::{
     DefaultTerminal,
-    crossterm::event::{self, Event},
+    crossterm::{
+        event::{self, DisableMouseCapture, EnableMouseCapture, Event},
+        execute,
+    },
 };
 use sample::{Sample, Sampler};
 use std::{
@@ -50,7 +53,7 @@ enum Reported {
 
 pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
     if args.once || !link.format.is_text() {
-        return once::once(link).await;
+        return once::once(link, &args).await;
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         let hint = "for a script: kennel top --once, kennel ps, kennel tree RUN";
@@ -60,9 +63,28 @@ pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
         |cause: io::Error| Failure::new(format!("the terminal cannot be used: {cause}"));
     // Puts the terminal back in a panic too.
     let terminal = ratatui::try_init().map_err(no_terminal)?;
+    let mouse = Mouse::capture();
     let watched = Box::pin(watch(link, args.every, terminal)).await;
+    drop(mouse);
     ratatui::restore();
     watched.map_err(no_terminal)
+}
+
+/// The mouse is ours for as long as this lives.
+struct Mouse;
+
+impl Mouse {
+    fn capture() -> Self {
+        // A terminal without a mouse ignores it.
+        let _ = execute!(io::stdout(), EnableMouseCapture);
+        Self
+    }
+}
+
+impl Drop for Mouse {
+    fn drop(&mut self) {
+        let _ = execute!(io::stdout(), DisableMouseCapture);
+    }
 }
 
 async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> io::Result<()> {
@@ -73,7 +95,7 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
     ];
     let mut keys = typed()?;
     let (reported, mut tidings) = mpsc::channel(REPORTED_QUEUED_MAX);
-    let mut board = Board::new(link.address.clone(), !no_color());
+    let mut board = Board::new(link.address.clone(), in_colour());
     let (wants, wanted) = mpsc::channel(1);
     let sampling = tokio::spawn(sample_for_ever(
         link.connection.clone(),
@@ -90,6 +112,7 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
             _ = int.recv() => break,
             typed = keys.recv() => match typed {
                 Some(Event::Key(key)) => board.key(key),
+                Some(Event::Mouse(mouse)) => board.mouse(mouse),
                 // Another size is drawn anew.
                 Some(_) => None,
                 None => break,
@@ -117,11 +140,6 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
     }
     sampling.abort();
     Ok(())
-}
-
-/// See <https://no-color.org>.
-fn no_color() -> bool {
-    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Keys and sizes as they come, read by a thread that ends with this process.

@@ -5,6 +5,7 @@ use super::{
     sample::{Sampler, Seen},
 };
 use crate::{
+    args::TopArgs,
     cli::{
         link::{Link, print_exact, refused},
         render,
@@ -20,23 +21,31 @@ const COUNTS_FOR: Duration = Duration::from_millis(500);
 /// Widest command; a longer one is cut.
 const COMMAND_WIDTH_MAX: usize = 60;
 
-pub(super) async fn once(link: &Link) -> Result<(), Failure> {
+pub(super) async fn once(link: &Link, args: &TopArgs) -> Result<(), Failure> {
     let mut sampler = Sampler::new(link.connection.clone());
     sampler.sample().await.map_err(refused)?;
-    tokio::time::sleep(COUNTS_FOR).await;
-    let mut seen = sampler.sample().await.map_err(refused)?.runs;
-    seen.retain(|seen| seen.run.end_time.is_none());
+    for look in 0..args.iterations {
+        let pause = if look == 0 { COUNTS_FOR } else { args.every };
+        tokio::time::sleep(pause).await;
+        let mut seen = sampler.sample().await.map_err(refused)?.runs;
+        seen.retain(|seen| seen.run.end_time.is_none());
+        print_exact(&shown(link, &seen))?;
+    }
+    Ok(())
+}
+
+fn shown(link: &Link, seen: &[Seen]) -> String {
     if link.format.is_text() {
         let heading = [
             "RUN", "STATE", "PROCS", "CPU%", "MEMORY", "OUTPUT/S", "COMMAND",
         ];
         let rows = seen.iter().map(row).collect();
-        return print_exact(&table::table(&heading, rows, in_colour()));
+        return table::table(&heading, rows, in_colour());
     }
     let documents = seen
         .iter()
         .map(|seen| link.format.document(&document(seen)));
-    print_exact(&documents.collect::<String>())
+    documents.collect()
 }
 
 fn row(seen: &Seen) -> Vec<Cell> {

@@ -101,7 +101,7 @@ pub enum CallError {
     #[error("{}", no_pty(.0))]
     NoPty(NoPty),
     /// The run is on no terminal.
-    #[error("run {run} is not of kind RUN_KIND_TERMINAL")]
+    #[error("run {run} has no terminal")]
     NotOnTerminal {
         /// Which run.
         run: RunId,

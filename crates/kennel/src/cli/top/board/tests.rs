@@ -154,3 +154,38 @@ fn what_is_used_is_counted_between_two_looks() {
     assert_eq!(used.cpu_percent, Some(100.0));
     assert_eq!(used.output_rate, Some(100.0));
 }
+
+fn click(board: &mut Board, row: u16) -> Option<Wish> {
+    board.mouse(MouseEvent {
+        kind: MouseEventKind::Down(MouseButton::Left),
+        column: 1,
+        row,
+        modifiers: KeyModifiers::NONE,
+    })
+}
+
+#[test]
+fn clicks_point_at_a_run_and_open_it() {
+    let runs = (1..=20).map(|id| seen(id, "a", Usage::default()));
+    let mut board = board_of(runs.collect());
+    drawn(&mut board, (80, 10));
+    assert_eq!(click(&mut board, 0), None, "the heading is no run");
+    assert_eq!(click(&mut board, 6), None);
+    let before = drawn(&mut board, (80, 10));
+    let Some(Wish::Tree(run)) = click(&mut board, 6) else {
+        panic!("not opened: {before}");
+    };
+    assert!(before.contains(&run[16..]), "{before}");
+    // What is shown stays where it is when another of it is pointed at, and on a smaller terminal too.
+    press(&mut board, KeyCode::End);
+    let last = drawn(&mut board, (80, 10));
+    click(&mut board, 5);
+    assert_eq!(drawn(&mut board, (80, 10)), last);
+    for rows in [6, 3, 1, 40] {
+        drawn(&mut board, (20, rows));
+    }
+    press(&mut board, KeyCode::Char('x'));
+    let place = board.place.clone();
+    assert_eq!(click(&mut board, 5), None, "a click is no yes");
+    assert_eq!(board.place, place);
+}
