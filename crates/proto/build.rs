@@ -2,7 +2,8 @@
 
 use std::{env, error::Error, fs, path::PathBuf};
 
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
+    "kennel/v1/access.proto",
     "kennel/v1/audit.proto",
     "kennel/v1/audit_trail.proto",
     "kennel/v1/consumer.proto",

@@ -72,7 +72,7 @@ async fn the_socket_is_for_its_owner_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tcp_is_refused_by_name() {
+async fn port_without_access_file_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut serve = bare_command(&programs::kennel());
     serve
@@ -81,11 +81,12 @@ async fn tcp_is_refused_by_name() {
     let output = run_to_end(serve, PATIENCE).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(2));
     assert!(
-        said.contains("error: ") && said.contains("tcp://127.0.0.1:0"),
+        said.contains("error: ") && said.contains("certificates"),
         "{said}"
     );
-    assert!(said.to_lowercase().contains("authentication"), "{said}");
+    assert!(said.contains("--access"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

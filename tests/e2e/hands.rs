@@ -321,6 +321,9 @@ async fn habits_without_a_place_are_answered_by_name() {
         (&["exec", "x", "ls"], 2, "kennel attach"),
         (&["reload"], 2, "kennel upgrade"),
         (&["start", "x"], 2, "kennel restart"),
+        (&["ps", "--no-trunc"], 2, "-o wide"),
+        (&["ps", "-w"], 2, "kennel top"),
+        (&["stop", "--force", "x"], 2, "--grace 0"),
     ] {
         let (found, said) = bench.refusal(words).await;
         assert_eq!(found, Some(code), "{words:?}: {said}");

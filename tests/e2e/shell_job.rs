@@ -81,6 +81,12 @@ async fn background_job_reads_terminal_once_in_foreground() {
     let shown = shell.shows("Running").await;
     assert!(!shown.contains("Stopped"), "{shown}");
     shell.types("fg");
+    // Typed before the shell has put its terminal back, the line would have no end.
+    eventually("the job is named again", PATIENCE, || {
+        let shown = shell.tmux.shown();
+        (shown.matches("-l job=reads").count() == 3).then_some(())
+    })
+    .await;
     shell.types("word");
     shell.shows("got-word").await;
 }

@@ -37,7 +37,7 @@ fn unusable(messages: &[DescriptorProto]) -> Vec<String> {
 #[test]
 fn each_file_names_its_package_in_each_language() {
     let files = image();
-    assert_eq!(files.len(), 8);
+    assert_eq!(files.len(), 9);
     let messages: Vec<&str> = files
         .iter()
         .flat_map(|f| &f.message_type)

@@ -34,10 +34,11 @@ const RULES: [Rule; 8] = [
         allowed: &["crates/store/"],
     },
     Rule {
-        says: "the wall clock is read in the supervisor's clock, in keeper and shim, for lines of the log, and where ages are shown or asked for",
+        says: "the wall clock is read in the supervisor's clock, in keeper and shim, for lines of the log, where ages are shown or asked for, and where credentials expire",
         words: &["SystemTime::now()", "UNIX_EPOCH.elapsed()"],
         allowed: &[
             "crates/supervisor/src/base/clock",
+            "crates/edge/src/access/rules",
             "crates/linux/",
             "crates/keeper/",
             "crates/kennel/src/cli/list.rs",
@@ -47,9 +48,10 @@ const RULES: [Rule; 8] = [
         ],
     },
     Rule {
-        says: "only the supervisor has timers, keeper and shim theirs, and commands while they wait",
+        says: "only the supervisor has timers, keeper and shim theirs, commands while they wait, and clients for the age of a token",
         words: &["Instant::now()"],
         allowed: &[
+            "crates/client/src/credentials",
             "crates/supervisor/",
             "crates/keeper/",
             "crates/linux/",

@@ -1,5 +1,6 @@
 //! What a server said when it said no.
 
+use crate::connect::NotDialled;
 use kennel_lifecycle::Violation;
 use std::{collections::BTreeMap, fmt, time::Duration};
 use tonic::{Code, Status};
@@ -47,6 +48,8 @@ impl From<Status> for Failure {
             reason: info.map(|i| i.reason.clone()),
             message: if timed_out {
                 "the server did not answer in time".to_owned()
+            } else if let Some(NotDialled(why)) = cause_of(&status) {
+                why.clone()
             } else {
                 status.message().to_owned()
             },
@@ -67,14 +70,19 @@ impl From<Status> for Failure {
 
 /// Whether the transport has given up waiting for an answer.
 fn has_timed_out(status: &Status) -> bool {
+    cause_of::<tonic::TimeoutExpired>(status).is_some()
+}
+
+/// The cause of this type.
+fn cause_of<E: std::error::Error + 'static>(status: &Status) -> Option<&E> {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
-        if error.is::<tonic::TimeoutExpired>() {
-            return true;
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
         }
         cause = error.source();
     }
-    false
+    None
 }
 
 impl Failure {

@@ -1,32 +1,40 @@
 //! Accepts connections. The transport's own loop spins when descriptors are used up, and a client that never makes a call
 //! would live for ever and hold a shutdown up (<https://github.com/hyperium/hyper/issues/4170>).
 
+mod credentials;
+mod handshakes;
 pub(crate) mod places;
 mod refusals;
+mod transport;
 
+pub(crate) use credentials::Credentials;
 pub(crate) use places::Places;
 pub(crate) use refusals::Refusals;
 
 use crate::{
-    auth::{Peer, Standing},
-    limits,
+    access::{Rules, TokenHash},
+    auth::{Origin, Peer, Standing},
+    limits::{self, TOKENS_PER_CONNECTION_MAX},
 };
 use futures_util::stream::{self, Stream};
+use handshakes::Handshakes;
 use places::Place;
 use refusals::Refusal;
 use std::{
+    collections::HashSet,
     future::Future,
     io,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
+    time::SystemTime,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{UnixListener, UnixStream},
+    net::{TcpListener, UnixListener, UnixStream},
     time::Sleep,
 };
 use tokio_util::{
@@ -34,6 +42,7 @@ use tokio_util::{
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 use tonic::transport::server::Connected;
+use transport::Io;
 
 /// When connections have to end.
 #[derive(Clone, Debug, Default)]
@@ -51,24 +60,62 @@ pub(crate) struct Ending {
 }
 
 /// What a request knows of its connection.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
     /// Whether a call was accepted on it: from then on it may stay.
-    has_called: Arc<AtomicBool>,
+    has_called: AtomicBool,
+    /// The tokens of its calls.
+    tokens: Mutex<HashSet<TokenHash>>,
+    /// Fires when its credentials are not good any more.
+    cut: CancellationToken,
 }
 
 impl Connection {
-    pub(crate) fn new(peer: Peer) -> Self {
-        Self {
+    pub(crate) fn new(peer: Peer) -> Arc<Self> {
+        Arc::new(Self {
             peer,
-            has_called: Arc::default(),
+            has_called: AtomicBool::new(false),
+            tokens: Mutex::default(),
+            cut: CancellationToken::new(),
+        })
+    }
+
+    /// A call is accepted, by this token where it needed one.
+    pub(crate) fn accept_call(&self, token: Option<TokenHash>) {
+        self.has_called.store(true, Ordering::Relaxed);
+        if let Some(token) = token {
+            let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+            // One that uses so many is cut when the first of them ends.
+            if tokens.len() < TOKENS_PER_CONNECTION_MAX {
+                tokens.insert(token);
+            }
         }
     }
 
-    /// A call is accepted.
-    pub(crate) fn accept_call(&self) {
-        self.has_called.store(true, Ordering::Relaxed);
+    /// Whether its calls may go on by these rules.
+    pub(crate) fn is_good(&self, rules: &Rules, now: SystemTime) -> bool {
+        if self.peer.standing != Standing::Allowed {
+            return true;
+        }
+        match &self.peer.origin {
+            Origin::Process { uid, pid } => rules.of_uid(*uid, *pid).is_some(),
+            Origin::Network {
+                certificate: Some(certificate),
+                ..
+            } => rules.trusts(certificate) && rules.of_principal(&certificate.uri).is_some(),
+            Origin::Network { .. } => {
+                let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+                tokens
+                    .iter()
+                    .all(|token| rules.of_token(token, now).is_some())
+            }
+        }
+    }
+
+    /// Ends it.
+    pub(crate) fn cut(&self) {
+        self.cut.cancel();
     }
 }
 
@@ -77,31 +124,33 @@ type Silence = (Pin<Box<WaitForCancellationFutureOwned>>, TaskTrackerToken);
 
 /// A connection, as long as it may last.
 pub(crate) struct Accepted {
-    io: UnixStream,
-    connection: Connection,
+    io: Io,
+    connection: Arc<Connection>,
     /// Absent: it has sent a byte.
     silence: Option<Silence>,
     /// Ends a connection on which no call was accepted; absent: one was.
     idle: Option<Pin<Box<Sleep>>>,
     over: Pin<Box<WaitForCancellationFutureOwned>>,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
     refusals: Arc<Refusals>,
     _place: Place,
 }
 
 impl Connected for Accepted {
-    type ConnectInfo = Connection;
+    type ConnectInfo = Arc<Connection>;
 
-    fn connect_info(&self) -> Connection {
-        self.connection.clone()
+    fn connect_info(&self) -> Arc<Connection> {
+        Arc::clone(&self.connection)
     }
 }
 
 /// The connections that come in on all listeners.
 pub(crate) fn incoming<J>(
-    listeners: Vec<UnixListener>,
+    listeners: Vec<Listener>,
     ending: &Ending,
     places: &Places,
     refusals: &Arc<Refusals>,
+    credentials: &Arc<Credentials>,
     judge: J,
 ) -> impl Stream<Item = io::Result<Accepted>> + use<J>
 where
@@ -109,13 +158,15 @@ where
 {
     let streams = listeners.into_iter().map(|listener| {
         let door = Door {
+            handshakes: Handshakes::new(credentials.access(), refusals),
             listener,
             places: places.clone(),
             refusals: Arc::clone(refusals),
+            credentials: Arc::clone(credentials),
             ending: ending.clone(),
             judge: judge.clone(),
         };
-        Box::pin(stream::unfold(door, |door| async move {
+        Box::pin(stream::unfold(door, |mut door| async move {
             let accepted = door.accept().await;
             Some((Ok(accepted), door))
         }))
@@ -123,31 +174,36 @@ where
     stream::select_all(streams)
 }
 
+/// Where connections come in.
+pub(crate) enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
 struct Door<J> {
-    listener: UnixListener,
+    listener: Listener,
+    handshakes: Handshakes,
     places: Places,
     refusals: Arc<Refusals>,
+    credentials: Arc<Credentials>,
     ending: Ending,
     judge: J,
 }
 
 impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
-    async fn accept(&self) -> Accepted {
+    async fn accept(&mut self) -> Accepted {
         loop {
-            let accepted = tokio::select! { biased;
-                () = self.ending.shut.cancelled() => return std::future::pending().await,
-                accepted = self.listener.accept() => accepted,
-            };
-            let met = match accepted {
-                Ok((io, _)) => (self.judge)(&io).map(|peer| (io, peer)),
-                Err(error) => Err(error),
+            let shut = self.ending.shut.clone();
+            let met = tokio::select! { biased;
+                () = shut.cancelled() => return std::future::pending().await,
+                met = self.meet() => met,
             };
             match met {
                 Ok((io, peer)) => {
                     if let Some(accepted) = self.welcome(io, peer) {
                         return accepted;
                     }
-                    // Whoever connects and connects must not keep this task from others.
+                    // A peer that connects and connects must not keep this task from others.
                     tokio::task::yield_now().await;
                 }
                 Err(error) => {
@@ -158,8 +214,20 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
         }
     }
 
+    /// The next connection, and who is at its other end. Cancel-safe.
+    async fn meet(&mut self) -> io::Result<(Io, Peer)> {
+        match &self.listener {
+            Listener::Unix(listener) => {
+                let (io, _) = listener.accept().await?;
+                let peer = (self.judge)(&io)?;
+                Ok((Io::Unix(io), peer))
+            }
+            Listener::Tcp(listener) => self.handshakes.next(listener).await,
+        }
+    }
+
     /// A connection of this peer; `None`: there is no room for it, and it is closed.
-    fn welcome(&self, io: UnixStream, mut peer: Peer) -> Option<Accepted> {
+    fn welcome(&self, io: Io, mut peer: Peer) -> Option<Accepted> {
         let place = match self.places.take(&peer) {
             Ok(place) => place,
             Err(full) => {
@@ -170,12 +238,16 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
             }
         };
         let begun = self.ending.begun.clone().cancelled_owned();
+        let connection = Connection::new(peer);
+        self.credentials.watch(&connection);
+        let cut = connection.cut.clone().cancelled_owned();
         Some(Accepted {
             io,
-            connection: Connection::new(peer),
+            connection,
             silence: Some((Box::pin(begun), self.ending.silent.token())),
             idle: Some(Box::pin(tokio::time::sleep(limits::FIRST_CALL_MAX))),
             over: Box::pin(self.ending.over.clone().cancelled_owned()),
+            cut: Box::pin(cut),
             refusals: Arc::clone(&self.refusals),
             _place: place,
         })
@@ -208,7 +280,7 @@ impl AsyncRead for Accepted {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.over.as_mut().poll(cx).is_ready() {
+        if self.over.as_mut().poll(cx).is_ready() || self.cut.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         let before = buf.filled().len();

@@ -1,23 +1,50 @@
-//! Who may call: the server's own user and root, by the credentials of the socket. Not a process of a run: what a run
-//! has started has no rights over runs. Nor one of which that cannot be said: it has ended, or cannot be read.
+//! Who may connect and call.
+//!
+//! On a unix socket a peer is judged by the credentials of the socket: the server's own user, root, and the users that the
+//! access file names. Not a process of a run: what a run has started has no rights over runs. Nor one of which that cannot be said:
+//! it has ended, or cannot be read. Over TCP a peer has a certificate, or a token with each call.
 //!
 //! A peer that may not call is connected all the same, where there is room, and gets an error for every call: it learns why.
 
 use crate::{
     accept::places::Full,
+    access::{Caller, ClientCertificate, Rules, TokenHash, hash},
     limits::{CONNECTIONS_MAX, CONNECTIONS_PER_PROCESS_MAX, CONNECTIONS_PER_USER_MAX},
+    pb::Role,
     status,
 };
-use kennel_supervisor::Descent;
+use http::HeaderMap;
+use kennel_lifecycle::RunId;
+use kennel_proto::access;
+use kennel_supervisor::{CallError, Descent, Supervisor};
+use std::{net::IpAddr, sync::Arc, time::SystemTime};
 use tonic::{Request, Status};
+
+/// The services that are not of this contract: health and reflection.
+const STANDARD_SERVICES: &str = "/grpc.";
 
 /// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
-    pub(crate) uid: u32,
-    /// Absent: it is in a pid namespace that is not seen from here.
-    pub(crate) pid: Option<i32>,
+    pub(crate) origin: Origin,
     pub(crate) standing: Standing,
+}
+
+/// Where a connection comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A process of this host.
+    Process {
+        uid: u32,
+        /// Absent: it is in a pid namespace that is not seen from here.
+        pid: Option<i32>,
+    },
+    /// A client of the network.
+    Network {
+        address: IpAddr,
+        /// Absent: it needs a token.
+        certificate: Option<Arc<ClientCertificate>>,
+    },
 }
 
 /// Whether a peer may call.
@@ -40,9 +67,7 @@ impl Standing {
     pub(crate) fn refusal(self) -> Option<Status> {
         Some(match self {
             Self::Allowed => return None,
-            Self::ForeignUser => {
-                status::permission_denied("only the user of this server and root may use it")
-            }
+            Self::ForeignUser => unknown_user(),
             Self::OfARun => {
                 status::permission_denied("a process of a run may not use the server that runs it")
             }
@@ -67,15 +92,21 @@ impl Standing {
     }
 }
 
+fn unknown_user() -> Status {
+    status::permission_denied(
+        "only the user of this server, root, and users that the access file names may use it",
+    )
+}
+
 impl Peer {
-    /// Judges a peer; `descent` says whether it is a run's.
+    /// Judges a process; `descent` says whether it is a run's.
     pub(crate) fn judge(
         uid: u32,
         pid: Option<i32>,
-        own_uid: u32,
+        rules: &Rules,
         descent: impl FnOnce() -> Descent,
     ) -> Self {
-        let standing = if uid != own_uid && uid != 0 {
+        let standing = if rules.of_uid(uid, pid).is_none() {
             Standing::ForeignUser
         } else {
             match descent() {
@@ -85,25 +116,143 @@ impl Peer {
                 Descent::Unreadable => Standing::Unreadable,
             }
         };
-        Self { uid, pid, standing }
+        let origin = Origin::Process { uid, pid };
+        Self { origin, standing }
     }
 
-    /// The principal that owns what this peer spawns.
-    pub(crate) fn principal(&self) -> String {
-        format!("uid:{}", self.uid)
+    /// A client of the network, with the certificate that it has proved to hold.
+    pub(crate) fn of_network(address: IpAddr, certificate: Option<ClientCertificate>) -> Self {
+        let certificate = certificate.map(Arc::new);
+        Self {
+            origin: Origin::Network {
+                address,
+                certificate,
+            },
+            standing: Standing::Allowed,
+        }
+    }
+
+    /// What is known of it before a call.
+    pub(crate) fn name(&self) -> String {
+        match &self.origin {
+            Origin::Process { uid, .. } => format!("uid:{uid}"),
+            Origin::Network {
+                certificate: Some(certificate),
+                ..
+            } => certificate.uri.clone(),
+            Origin::Network { address, .. } => format!("ip:{address}"),
+        }
+    }
+
+    /// Its process, where it is seen from here.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        match self.origin {
+            Origin::Process { pid, .. } => pid,
+            Origin::Network { .. } => None,
+        }
+    }
+
+    /// Who calls, and by which token; or why it may not.
+    pub(crate) fn caller(
+        &self,
+        headers: &HeaderMap,
+        rules: &Rules,
+        now: SystemTime,
+    ) -> Result<(Caller, Option<TokenHash>), Status> {
+        match &self.origin {
+            Origin::Process { uid, pid } => {
+                let caller = rules.of_uid(*uid, *pid).ok_or_else(unknown_user)?;
+                Ok((caller, None))
+            }
+            Origin::Network {
+                certificate: Some(certificate),
+                ..
+            } => {
+                let caller = rules.of_principal(&certificate.uri).ok_or_else(|| {
+                    status::permission_denied(
+                        "the access file does not name this certificate's URI",
+                    )
+                })?;
+                Ok((caller, None))
+            }
+            Origin::Network { .. } => {
+                let token = hash(bearer(headers).ok_or_else(|| {
+                    status::unauthenticated("a client certificate or a token is needed")
+                })?);
+                let caller = rules.of_token(&token, now);
+                let caller = caller.ok_or_else(|| {
+                    status::unauthenticated("the token is not known or has expired")
+                })?;
+                Ok((caller, Some(token)))
+            }
+        }
+    }
+}
+
+/// The token of a call.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(http::header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// Whether a caller may call the RPC at this path.
+pub(crate) fn authorize(caller: &Caller, path: &str) -> Result<(), Status> {
+    let least = match access::role(path) {
+        Some(least) => least,
+        None if path.starts_with(STANDARD_SERVICES) => Role::Viewer,
+        None => Role::Unspecified,
+    };
+    match least {
+        // What is not there is answered by the services.
+        Role::Unspecified if kennel_proto::json::method(path).is_none() => Ok(()),
+        Role::Unspecified => Err(status::permission_denied("no role may make this call")),
+        least if caller.role >= least => Ok(()),
+        least => Err(status::role_missing(caller.role, least)),
     }
 }
 
 /// The process at the other end, where it is seen from here.
 pub(crate) fn pid<T>(request: &Request<T>) -> Option<i32> {
-    request.extensions().get::<Peer>().and_then(|peer| peer.pid)
+    request
+        .extensions()
+        .get::<Caller>()
+        .and_then(|caller| caller.pid)
 }
 
-/// The peer of a request that was let through.
+/// The caller of a request that was let through.
+pub(crate) fn caller<T>(request: &Request<T>) -> Result<&Caller, Status> {
+    let caller = request.extensions().get::<Caller>();
+    caller.ok_or_else(|| status::internal("a request without a caller"))
+}
+
+/// The owner whose runs alone the caller of a request may see; absent: it may see all.
+pub(crate) fn scope<T>(request: &Request<T>) -> Result<Option<String>, Status> {
+    Ok(caller(request)?.scope().map(str::to_owned))
+}
+
+/// That this run is of the owner whose runs alone the caller may see.
+pub(crate) async fn in_scope(
+    supervisor: &Supervisor,
+    scope: Option<String>,
+    run: RunId,
+) -> Result<(), CallError> {
+    match scope {
+        Some(owner) if supervisor.get(run).await?.owner != owner => {
+            Err(CallError::RunNotFound(run))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The owner of what the caller of a request spawns.
+pub(crate) fn owner<T>(request: &Request<T>) -> Result<String, Status> {
+    Ok(caller(request)?.owner.clone())
+}
+
+/// The principal of a request that was let through.
 pub(crate) fn principal<T>(request: &Request<T>) -> Result<String, Status> {
-    let peer = request.extensions().get::<Peer>();
-    peer.map(Peer::principal)
-        .ok_or_else(|| status::internal("a request without a peer"))
+    Ok(caller(request)?.principal.clone())
 }
 
 #[cfg(test)]
@@ -113,7 +262,8 @@ mod tests {
 
     #[test]
     fn only_own_user_and_root_may_call() {
-        let standing = |uid| Peer::judge(uid, Some(9), 1000, || Descent::Other).standing;
+        let rules = Rules::own(1000);
+        let standing = |uid| Peer::judge(uid, Some(9), &rules, || Descent::Other).standing;
         assert_eq!(standing(1000), Standing::Allowed);
         assert_eq!(standing(0), Standing::Allowed);
         assert_eq!(standing(1001), Standing::ForeignUser);
@@ -127,7 +277,7 @@ mod tests {
                 (Descent::Ended, Standing::Ended),
                 (Descent::Unreadable, Standing::Unreadable),
             ] {
-                let peer = Peer::judge(uid, Some(9), 1000, || descent);
+                let peer = Peer::judge(uid, Some(9), &Rules::own(1000), || descent);
                 assert_eq!(peer.standing, standing);
                 let status = standing.refusal().expect("refused");
                 assert_eq!(status.code(), Code::PermissionDenied);
@@ -142,5 +292,35 @@ mod tests {
             let status = Standing::TooMany(full).refusal().expect("refused");
             assert_eq!(status.code(), Code::ResourceExhausted);
         }
+    }
+
+    #[test]
+    fn roles_hold_those_before_them() {
+        let caller = |role| Caller {
+            principal: "a".to_owned(),
+            pid: None,
+            role,
+            owner: "a".to_owned(),
+        };
+        let may = |role, rpc: &str| authorize(&caller(role), &format!("/kennel.v1.{rpc}")).is_ok();
+        assert!(may(Role::Viewer, "ProcessService/GetRun"));
+        assert!(!may(Role::Viewer, "ProcessService/Spawn"));
+        assert!(may(Role::Spawner, "ProcessService/Spawn"));
+        assert!(!may(Role::Operator, "AdminService/Drain"));
+        assert!(may(Role::Admin, "AdminService/Drain"));
+        assert!(authorize(&caller(Role::Viewer), "/grpc.health.v1.Health/Check").is_ok());
+    }
+
+    #[test]
+    fn bearer_tokens_are_read_from_their_header() {
+        let with = |value: &str| {
+            let value = value.parse().expect("a header");
+            HeaderMap::from_iter([(http::header::AUTHORIZATION, value)])
+        };
+        assert_eq!(bearer(&with("Bearer abc")), Some("abc"));
+        assert_eq!(bearer(&with("bearer abc")), Some("abc"));
+        assert_eq!(bearer(&with("Basic abc")), None);
+        assert_eq!(bearer(&with("Bearer ")), None);
+        assert_eq!(bearer(&HeaderMap::new()), None);
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::{
     accept::Connection,
-    auth::{Peer, Standing},
+    access::{self, Access},
+    auth::{self, Peer, Standing},
     json,
     observe::OTHER,
     status::{self, code_name},
@@ -12,6 +13,7 @@ use http::{Request, Response};
 use kennel_supervisor::{RequestTold, Supervisor, TrailEntry, TrailRecord};
 use std::{
     future::{Ready, ready},
+    sync::Arc,
     task::{Context, Poll},
 };
 use tonic::{Status, body::Body};
@@ -23,36 +25,50 @@ use tower::{Layer, Service};
 pub(crate) struct Gate {
     /// Where refusals are recorded; absent: nowhere.
     trail: Option<Supervisor>,
+    access: Arc<Access>,
 }
 
 impl Gate {
-    pub(crate) fn new(trail: Option<Supervisor>) -> Self {
-        Self { trail }
+    pub(crate) fn new(trail: Option<Supervisor>, access: Arc<Access>) -> Self {
+        Self { trail, access }
     }
 
     /// Refuses what a peer without rights asks, whatever it is.
     fn admit<B>(&self, request: &mut Request<B>) -> Result<(), Status> {
-        let Some(connection) = request.extensions().get::<Connection>().cloned() else {
+        let Some(connection) = request.extensions().get::<Arc<Connection>>().cloned() else {
             return Err(status::internal("a request without a connection"));
         };
-        let peer = connection.peer.clone();
-        if let Some(status) = peer.standing.refusal() {
-            self.record(request.uri().path(), &peer, &status);
-            return Err(status);
-        }
-        connection.accept_call();
-        request.extensions_mut().insert(peer);
+        let peer = &connection.peer;
+        let path = request.uri().path();
+        let standing = peer.standing.refusal().map_or(Ok(()), Err);
+        let called = standing.and_then(|()| {
+            let rules = self.access.rules();
+            peer.caller(request.headers(), &rules, access::now())
+        });
+        let called = called.map_err(|status| (peer.name(), status));
+        let admitted = called.and_then(|(caller, token)| match auth::authorize(&caller, path) {
+            Ok(()) => Ok((caller, token)),
+            Err(status) => Err((caller.principal, status)),
+        });
+        let (admitted, token) = admitted.map_err(|(principal, status)| {
+            self.record(path, peer, principal, &status);
+            status
+        })?;
+        connection.accept_call(token);
+        // No handler and no log may see it.
+        request.headers_mut().remove(http::header::AUTHORIZATION);
+        request.extensions_mut().insert(admitted);
         Ok(())
     }
 
-    fn record(&self, path: &str, peer: &Peer, status: &Status) {
+    fn record(&self, path: &str, peer: &Peer, principal: String, status: &Status) {
         let Some(trail) = &self.trail else { return };
         let method = json::method(path).unwrap_or(OTHER);
         let info = status.get_details_error_info();
         let denied = RequestTold {
             rpc: method.rsplit('/').next().unwrap_or(method).to_owned(),
-            by: peer.principal(),
-            pid: peer.pid,
+            by: principal,
+            pid: peer.pid(),
             code: code_name(status.code()).to_owned(),
             reason: info.map(|info| info.reason).unwrap_or_default(),
             calls: 1,

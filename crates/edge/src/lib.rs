@@ -4,6 +4,7 @@
 //! parses, asks the supervisor once, and converts the answer. Start at [`serve`].
 
 mod accept;
+mod access;
 mod admission;
 mod answers;
 mod attach;
@@ -22,5 +23,6 @@ mod status;
 mod stream;
 mod trace_context;
 
+pub use access::{Access, AccessError};
 use kennel_proto::{json, pb, reason};
 pub use serve::{EdgeConfig, ServeError, serve};

@@ -43,6 +43,14 @@ pub const CONNECTIONS_PER_PROCESS_MAX: usize = 256;
 pub const CONNECTIONS_REFUSED_MAX: usize = 32;
 /// How long a client may be connected without a call that is accepted.
 pub const FIRST_CALL_MAX: Duration = Duration::from_secs(10);
+/// How long a TLS handshake may take.
+pub const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+/// TLS handshakes at a time on one listener; beyond it the oldest is given up.
+pub const HANDSHAKES_MAX: usize = 128;
+/// How often the access file is looked at, and credentials of open connections are checked.
+pub const ACCESS_INTERVAL: Duration = Duration::from_secs(1);
+/// Tokens that may be used on one connection.
+pub const TOKENS_PER_CONNECTION_MAX: usize = 64;
 /// How often it is warned of refused connections of one kind.
 pub const REFUSALS_WARNED_EVERY: Duration = Duration::from_secs(10);
 /// How long accepting rests after it has failed: descriptors may be used up, and then it would fail at once again.

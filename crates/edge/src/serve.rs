@@ -1,7 +1,8 @@
 //! Puts the services behind the listeners, and takes them away again in order.
 
 use crate::{
-    accept::{self, Ending, Places, Refusals},
+    accept::{self, Credentials, Ending, Listener, Places, Refusals},
+    access::Access,
     answers::Answers,
     auth::Peer,
     digest::DigestKey,
@@ -17,10 +18,12 @@ use crate::{
 use kennel_supervisor::{Serving, Supervisor, telemetry::Telemetry};
 use std::{
     io,
+    net::TcpListener as StdTcpListener,
     os::{fd::OwnedFd, unix::net::UnixListener as StdUnixListener},
+    sync::Arc,
     task::{Context, Poll},
 };
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_util::task::{TaskTracker, task_tracker::TrackedFuture};
 use tonic::{service::Routes, transport::Server};
 use tonic_health::pb::health_server::HealthServer;
@@ -35,14 +38,14 @@ use tower::{
 pub struct EdgeConfig {
     /// Secret of this installation.
     pub digest_key: DigestKey,
-    /// The user that this server runs as.
-    pub server_uid: u32,
+    /// Who may do what.
+    pub access: Arc<Access>,
 }
 
 /// The server does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A descriptor is not a listening unix socket that can be used.
+    /// A descriptor is not a listening socket that can be used.
     #[error("cannot listen on a socket that was handed over")]
     Listen(#[source] io::Error),
     /// The contract could not be made readable by reflection.
@@ -53,7 +56,7 @@ pub enum ServeError {
     Transport(#[source] tonic::transport::Error),
 }
 
-/// Serves on these listening unix sockets until the supervisor drains, then ends every stream and connection and
+/// Serves on these listening sockets, of the unix family or TCP, until the supervisor drains, then ends every stream and connection and
 /// returns, at most [`limits::DRAIN_MAX`] and [`limits::LAST_WORDS_MAX`] later. A connection that is left then is cut.
 /// Where another server is to take its place, it returns when every call is answered, at most [`limits::LEAVE_CALLS_MAX`]
 /// later and a little more.
@@ -72,12 +75,12 @@ pub async fn serve(
     health::begin(&reporter, &supervisor).await;
     let routes = routes(&supervisor, &config, &tasks, &reporter)?;
 
-    let judging = supervisor.clone();
+    let (judging, access) = (supervisor.clone(), Arc::clone(&config.access));
     let judge = move |socket: &UnixStream| {
         let seen = judging.peer(socket)?;
         let pid = (seen.pid > 0).then_some(seen.pid);
         let descent = || judging.descent(socket);
-        Ok(Peer::judge(seen.uid, pid, config.server_uid, descent))
+        Ok(Peer::judge(seen.uid, pid, &access.rules(), descent))
     };
     let serving = supervisor.serving();
     let ended = async {
@@ -89,9 +92,12 @@ pub async fn serve(
     run(
         routes,
         &supervisor.telemetry(),
-        Gate::new(Some(supervisor.clone())),
-        listeners,
-        judge,
+        Some(supervisor.clone()),
+        Doors {
+            listeners,
+            access: config.access,
+            judge,
+        },
         &ending,
         ended,
     )
@@ -105,30 +111,45 @@ pub async fn serve(
     Ok(())
 }
 
+/// Where connections come in, and who may.
+struct Doors<J> {
+    listeners: Vec<Listener>,
+    access: Arc<Access>,
+    /// Judges a peer of a unix socket.
+    judge: J,
+}
+
 /// Serves until every connection has ended after `ending` has begun, or until `drained`.
 async fn run<J>(
     routes: Routes,
     telemetry: &Telemetry,
-    gate: Gate,
-    listeners: Vec<UnixListener>,
-    judge: J,
+    trail: Option<Supervisor>,
+    doors: Doors<J>,
     ending: &Ending,
     drained: impl Future<Output = ()>,
 ) -> Result<(), ServeError>
 where
     J: Fn(&UnixStream) -> io::Result<Peer> + Clone + Send + 'static,
 {
+    let Doors {
+        listeners,
+        access,
+        judge,
+    } = doors;
+    let gate = Gate::new(trail, Arc::clone(&access));
+    let credentials = Credentials::new(access);
     let places = Places::default();
     let refusals = Refusals::new(telemetry, &places);
     let serving = server(&ending.calls, telemetry, gate)
         .add_routes(routes)
         .serve_with_incoming_shutdown(
-            accept::incoming(listeners, ending, &places, &refusals, judge),
+            accept::incoming(listeners, ending, &places, &refusals, &credentials, judge),
             ending.begun.clone().cancelled_owned(),
         );
     tokio::select! {
         served = serving => served.map_err(ServeError::Transport),
         () = drained => Ok(()),
+        () = credentials.follow() => unreachable!("it never returns"),
     }
 }
 
@@ -181,10 +202,15 @@ async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
     ending.over.cancel();
 }
 
-fn listen(socket: OwnedFd) -> io::Result<UnixListener> {
+fn listen(socket: OwnedFd) -> io::Result<Listener> {
     let listener = StdUnixListener::from(socket);
+    if listener.local_addr().is_ok() {
+        listener.set_nonblocking(true)?;
+        return Ok(Listener::Unix(UnixListener::from_std(listener)?));
+    }
+    let listener = StdTcpListener::from(OwnedFd::from(listener));
     listener.set_nonblocking(true)?;
-    UnixListener::from_std(listener)
+    Ok(Listener::Tcp(TcpListener::from_std(listener)?))
 }
 
 type Layers = Stack<Counting, Stack<Gate, Stack<Answers, Stack<Observing, Identity>>>>;

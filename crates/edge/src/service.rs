@@ -3,6 +3,8 @@
 mod admin;
 mod audit_log;
 mod keeper;
+mod restart;
+mod scope;
 mod streams;
 
 pub(crate) use admin::Admin;
@@ -19,17 +21,16 @@ use crate::{
     digest::DigestKey,
     limits,
     observe::Begun,
-    pb::{self, process_service_server::ProcessService},
+    pb::{self, Role, process_service_server::ProcessService},
     status,
     trace_context::TraceContext,
 };
 use keeper::with_keeper;
-use kennel_lifecycle::Refusal;
 use kennel_supervisor::{
-    AbortWait, CallError, ListFilter, PageStart, RestartCall, RunView, Serving, SpawnCall, Spawned,
-    Supervisor,
+    AbortWait, CallError, ListFilter, PageStart, RunView, Serving, SpawnCall, Spawned, Supervisor,
 };
 use prost::Message;
+use restart::{Restarted, another_attempt};
 use std::{future::Future, sync::Arc};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -79,17 +80,23 @@ impl Processes {
         to_its_end(&self.tasks, work).await
     }
 
-    /// Spawns. A run that is refused is counted.
-    async fn admit(&self, call: SpawnCall) -> Result<Spawned, Status> {
+    /// Spawns. A run that is refused is counted. A run of another owner under the same id is answered as one of another spec.
+    async fn admit(&self, call: SpawnCall, scope: Option<String>) -> Result<Spawned, Status> {
         let validate_only = call.validate_only;
         let supervisor = self.supervisor.clone();
         let started = self.to_its_end(async move { supervisor.spawn(call).await });
         let spawned = Box::pin(self.with_keeper(started)).await;
-        spawned.inspect_err(|status| {
+        let spawned = spawned.inspect_err(|status| {
             if !validate_only {
                 self.admission.refused(status);
             }
-        })
+        })?;
+        match scope {
+            Some(owner) if spawned.existing && spawned.run.owner != owner => {
+                Err(status::of(&CallError::SpecMismatch(spawned.run.run)))
+            }
+            _ => Ok(spawned),
+        }
     }
 
     /// Waits for an answer that may take long, but not through a shutdown.
@@ -136,11 +143,11 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::SpawnRequest>,
     ) -> Result<Response<pb::SpawnResponse>, Status> {
-        let owner = auth::principal(&request)?;
+        let (owner, scope) = (auth::owner(&request)?, auth::scope(&request)?);
         let trace = TraceContext::of(&request);
         let call = request::spawn(request.into_inner(), owner, trace, &self.key)?;
         let validate_only = call.validate_only;
-        let spawned = Box::pin(self.admit(call)).await?;
+        let spawned = Box::pin(self.admit(call, scope)).await?;
         let is_there = spawned.existing || !validate_only;
         let begun = Begun(spawned.run.run);
         let mut response = Response::new(pb::SpawnResponse {
@@ -157,7 +164,9 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::AbortResponse>, Status> {
         let by = auth::principal(&request)?;
         let budget = deadline::of(request.metadata());
+        let scope = auth::scope(&request)?;
         let call = request::abort(request.get_ref(), by)?;
+        self.in_scope_or_absent(scope, call.run).await?;
         let waits = call.wait != AbortWait::None;
         let supervisor = self.supervisor.clone();
         let ending = Box::pin(async move { supervisor.abort(call).await });
@@ -178,6 +187,7 @@ impl ProcessService for Processes {
         request: Request<pb::InterruptRequest>,
     ) -> Result<Response<pb::InterruptResponse>, Status> {
         let (run, request_id) = request::interrupt(request.get_ref())?;
+        self.in_scope(auth::scope(&request)?, run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.interrupt(run, request_id).await });
         let (view, way) = Box::pin(self.with_keeper(done)).await?;
@@ -192,6 +202,7 @@ impl ProcessService for Processes {
         request: Request<pb::ResizeTerminalRequest>,
     ) -> Result<Response<pb::ResizeTerminalResponse>, Status> {
         let call = request::resize(request.get_ref())?;
+        self.in_scope(auth::scope(&request)?, call.run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.resize(call).await });
         let view = Box::pin(self.with_keeper(done)).await?;
@@ -205,6 +216,7 @@ impl ProcessService for Processes {
         request: Request<pb::SignalRequest>,
     ) -> Result<Response<pb::SignalResponse>, Status> {
         let call = request::signal(request.get_ref())?;
+        self.in_scope(auth::scope(&request)?, call.run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.signal(call).await });
         let signalled = Box::pin(self.with_keeper(done)).await?;
@@ -216,6 +228,7 @@ impl ProcessService for Processes {
         request: Request<pb::GetTreeRequest>,
     ) -> Result<Response<pb::GetTreeResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
+        self.in_scope(auth::scope(&request)?, run).await?;
         let looking = async {
             let seen = self.supervisor.tree(run).await;
             seen.map_err(|e| status::of(&e))
@@ -229,6 +242,7 @@ impl ProcessService for Processes {
         request: Request<pb::PauseRequest>,
     ) -> Result<Response<pb::PauseResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
+        self.in_scope(auth::scope(&request)?, run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.pause(run).await });
         let view = Box::pin(self.with_keeper(done)).await?;
@@ -242,6 +256,7 @@ impl ProcessService for Processes {
         request: Request<pb::ResumeRequest>,
     ) -> Result<Response<pb::ResumeResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
+        self.in_scope(auth::scope(&request)?, run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.resume(run).await });
         let view = Box::pin(self.with_keeper(done)).await?;
@@ -254,11 +269,13 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::RestartRequest>,
     ) -> Result<Response<pb::RestartResponse>, Status> {
-        let by = auth::principal(&request)?;
+        let (by, owner) = (auth::principal(&request)?, auth::owner(&request)?);
+        let scope = auth::scope(&request)?;
         let budget = deadline::of(request.metadata());
         let trace = TraceContext::of(&request);
         let request = request.into_inner();
-        let call = request::restart(&request, by.clone())?;
+        let call = request::restart(&request, by)?;
+        self.in_scope(scope.clone(), call.run).await?;
         let supervisor = self.supervisor.clone();
         let ordered = self.to_its_end(async move { another_attempt(&supervisor, call).await });
         let ordered = Box::pin(self.with_keeper(ordered));
@@ -267,8 +284,8 @@ impl ProcessService for Processes {
                 Restarted::InPlace(view) => return Ok(view),
                 Restarted::Over(view) => view,
             };
-            let call = again::spawn(request, &ended, by, trace, &self.key)?;
-            Ok(Box::pin(self.admit(call)).await?.run)
+            let call = again::spawn(request, &ended, owner, trace, &self.key)?;
+            Ok(Box::pin(self.admit(call, scope)).await?.run)
         };
         let view = deadline::within(budget, all).await?;
         Ok(Response::new(pb::RestartResponse {
@@ -281,7 +298,9 @@ impl ProcessService for Processes {
         request: Request<pb::WriteInputRequest>,
     ) -> Result<Response<pb::WriteInputResponse>, Status> {
         let budget = deadline::of(request.metadata());
+        let scope = auth::scope(&request)?;
         let call = request::write_input(request.into_inner())?;
+        self.in_scope(scope, call.run).await?;
         // Not to its end: what a caller who goes away has written so far is told to the next one who asks.
         let writing = async {
             let written = self.supervisor.write_input(call).await;
@@ -298,6 +317,7 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::CloseInputResponse>, Status> {
         let budget = deadline::of(request.metadata());
         let call = request::close_input(request.get_ref())?;
+        self.in_scope(auth::scope(&request)?, call.run).await?;
         let closing = async {
             let closed = self.supervisor.close_input(call).await;
             closed.map_err(|e| status::of(&e))
@@ -314,6 +334,7 @@ impl ProcessService for Processes {
         request: Request<pb::GetInputStatusRequest>,
     ) -> Result<Response<pb::GetInputStatusResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
+        self.in_scope(auth::scope(&request)?, run).await?;
         let asking = async {
             let progress = self.supervisor.input_progress(run).await;
             progress.map_err(|e| status::of(&e))
@@ -329,6 +350,7 @@ impl ProcessService for Processes {
         request: Request<pb::GetRunRequest>,
     ) -> Result<Response<pb::GetRunResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
+        self.in_scope(auth::scope(&request)?, run).await?;
         let view = self.supervisor.get(run).await;
         let view = view.map_err(|e| status::of(&e))?;
         let telemetry = self.supervisor.telemetry();
@@ -342,7 +364,7 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::ListRunsRequest>,
     ) -> Result<Response<pb::ListRunsResponse>, Status> {
-        let call = request::list(request.get_ref(), &self.key)?;
+        let call = request::list(request.get_ref(), auth::scope(&request)?, &self.key)?;
         let listed = self
             .supervisor
             .list(call.filter.clone(), call.start, call.limit)
@@ -357,6 +379,7 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::WaitRunResponse>, Status> {
         let budget = deadline::of(request.metadata());
         let (run, condition) = request::wait(request.get_ref())?;
+        self.in_scope(auth::scope(&request)?, run).await?;
         let waiting = async {
             let waited = self.supervisor.wait(run, condition).await;
             waited.map_err(|e| status::of(&e))
@@ -374,11 +397,15 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::StreamEventsRequest>,
     ) -> Result<Response<Self::StreamEventsStream>, Status> {
-        let owner = auth::principal(&request)?;
+        let caller = auth::caller(&request)?.clone();
         let request = request.into_inner();
+        // A consumer holds output back.
+        if !request.consumer.is_empty() && caller.role < Role::Spawner {
+            return Err(status::role_missing(caller.role, Role::Spawner));
+        }
         match request.filter {
-            Some(_) => self.stream_many(&request, owner).await,
-            None => self.stream_one(&request, owner).await,
+            Some(_) => self.stream_many(&request, &caller).await,
+            None => self.stream_one(&request, &caller).await,
         }
     }
 
@@ -387,6 +414,8 @@ impl ProcessService for Processes {
         request: Request<pb::AckEventsRequest>,
     ) -> Result<Response<pb::AckEventsResponse>, Status> {
         let call = consumer::ack(request.get_ref(), &self.key)?;
+        self.consumer_in_scope(auth::scope(&request)?, &call.key)
+            .await?;
         let supervisor = self.supervisor.clone();
         let acking = async move {
             let (key, point) = (call.key.clone(), call.point);
@@ -405,8 +434,10 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::GetConsumerRequest>,
     ) -> Result<Response<pb::GetConsumerResponse>, Status> {
+        let scope = auth::scope(&request)?;
         let request = request.get_ref();
         let key = consumer::key(&request.run_id, &request.consumer)?;
+        self.consumer_in_scope(scope, &key).await?;
         let view = self.supervisor.consumer(&key).await;
         let view = view.map_err(|e| status::of(&e))?;
         Ok(Response::new(pb::GetConsumerResponse {
@@ -418,7 +449,7 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::ListConsumersRequest>,
     ) -> Result<Response<pb::ListConsumersResponse>, Status> {
-        let call = consumer::list(request.get_ref())?;
+        let call = consumer::list(request.get_ref(), auth::scope(&request)?)?;
         let views = self.supervisor.consumers(&call.filter, call.limit).await;
         let views = views.map_err(|e| status::of(&e))?;
         Ok(Response::new(consumer::page(views, call.limit)))
@@ -428,8 +459,10 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::DeleteConsumerRequest>,
     ) -> Result<Response<pb::DeleteConsumerResponse>, Status> {
+        let scope = auth::scope(&request)?;
         let request = request.get_ref();
         let key = consumer::key(&request.run_id, &request.consumer)?;
+        self.consumer_in_scope(scope, &key).await?;
         let supervisor = self.supervisor.clone();
         let deleted = self.to_its_end(async move { supervisor.delete_consumer(&key).await });
         let view = self.unless_draining(deleted).await?;
@@ -443,6 +476,7 @@ impl ProcessService for Processes {
         request: Request<pb::ReadScreenRequest>,
     ) -> Result<Response<pb::ReadScreenResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
+        self.in_scope(auth::scope(&request)?, run).await?;
         let reading = async {
             let view = self.supervisor.screen(run).await;
             view.map_err(|e| status::of(&e))
@@ -460,6 +494,7 @@ impl ProcessService for Processes {
         request: Request<Streaming<pb::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         let (principal, pid) = (auth::principal(&request)?, auth::pid(&request));
+        let scope = auth::scope(&request)?;
         let place = self.places.clone().try_acquire_owned();
         let place =
             place.map_err(|_| status::too_many("open event streams", limits::STREAMS_MAX))?;
@@ -470,6 +505,7 @@ impl ProcessService for Processes {
             place,
             principal,
             pid,
+            scope,
         };
         let opening = Attachment::open(door, request.into_inner());
         let attachment = Box::pin(self.unless_going(opening)).await?;
@@ -481,6 +517,7 @@ impl ProcessService for Processes {
         request: Request<pb::ReadOutputRequest>,
     ) -> Result<Response<pb::ReadOutputResponse>, Status> {
         let call = request::read_output(request.get_ref())?;
+        self.in_scope(auth::scope(&request)?, call.run).await?;
         let reading = async {
             let read = self.supervisor.read_output(call).await;
             read.map_err(|e| status::of(&e))
@@ -511,41 +548,6 @@ async fn to_its_end<T: Send + 'static>(
         Ok(done) => done.map_err(|e| status::of(&e)),
         Err(broken) => Err(status::internal(&broken.to_string())),
     }
-}
-
-/// What an order for another attempt came to.
-enum Restarted {
-    /// The run as it is, with another attempt or without.
-    InPlace(RunView),
-    /// It has ended: only a new run can follow it.
-    Over(RunView),
-}
-
-async fn another_attempt(
-    supervisor: &Supervisor,
-    call: RestartCall,
-) -> Result<Restarted, CallError> {
-    let (run, meant) = (call.run, call.expected_attempt);
-    let refused = match supervisor.restart(call).await {
-        Ok(view) => return Ok(Restarted::InPlace(view)),
-        Err(refused) => refused,
-    };
-    let CallError::Refused {
-        refusal: Refusal::Ended,
-        ..
-    } = refused
-    else {
-        return Err(refused);
-    };
-    let view = supervisor.get(run).await?;
-    if !view.state.is_terminal() {
-        // It is another node's.
-        return Err(refused);
-    }
-    if meant.is_some_and(|meant| meant < view.attempt) {
-        return Ok(Restarted::InPlace(view));
-    }
-    Ok(Restarted::Over(view))
 }
 
 /// The runs that fit on a page, and where the next page begins.

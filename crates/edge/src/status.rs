@@ -10,7 +10,9 @@ mod upgrade;
 
 pub(crate) use code::code_name;
 pub(crate) use consumer::other_filter;
-pub(crate) use transport::{caller_unverified, malformed, panicked, too_large, unimplemented};
+pub(crate) use transport::{
+    caller_unverified, malformed, panicked, role_missing, too_large, unauthenticated, unimplemented,
+};
 pub(crate) use upgrade::leaving;
 
 use crate::{

@@ -1,13 +1,13 @@
 //! Completion in the shell: the words of the command line, and the runs and labels that there are.
 
 use crate::{
-    args,
+    args::{self, ClientArgs, RemoteArgs},
     cli::{self, Link},
     config::Surroundings,
     terminal_text,
 };
 use clap_complete::{CompleteEnv, engine::CompletionCandidate, env::Shells};
-use std::{collections::BTreeSet, ffi::OsStr, time::Duration};
+use std::{collections::BTreeSet, ffi::OsStr, path::PathBuf, time::Duration};
 
 /// Set by the shell's script when it asks; a name of our own, so that no variable of somebody else's is taken for it.
 const VARIABLE: &str = "KENNEL_COMPLETE";
@@ -69,34 +69,55 @@ fn listed() -> Vec<kennel_proto::pb::Run> {
         return Vec::new();
     };
     let asked = async {
-        let server = named_server(std::env::args());
+        let client = typed_client(&std::env::args().collect::<Vec<_>>());
         let here = Surroundings::here();
-        let link = Link::open(server.as_deref(), args::Format::default(), &here).await?;
+        let link = Link::open(&client, args::Format::default(), &here).await?;
         cli::list_all(&link, kennel_proto::pb::RunFilter::default(), RUNS_MAX).await
     };
     let answer = runtime.block_on(async { tokio::time::timeout(ANSWER_MAX, asked).await });
     answer.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// The value of --server, as far as it was typed.
-fn named_server(mut words: impl Iterator<Item = String>) -> Option<String> {
-    while let Some(word) = words.next() {
-        match word.strip_prefix("--server") {
-            Some("") => return words.next(),
-            Some(value) => return value.strip_prefix('=').map(str::to_owned),
-            None => {}
-        }
+/// The server and what is shown to it, as far as they were typed.
+fn typed_client(words: &[String]) -> ClientArgs {
+    let value = |flag: &str| typed_value(words, flag);
+    let file = |flag: &str| value(flag).map(PathBuf::from);
+    ClientArgs {
+        server: value("--server"),
+        remote: RemoteArgs {
+            context: value("--context"),
+            tls_ca: file("--tls-ca"),
+            tls_cert: file("--tls-cert"),
+            tls_key: file("--tls-key"),
+            tls_server_name: value("--tls-server-name"),
+            token_file: file("--token-file"),
+        },
+        output: None,
     }
-    None
+}
+
+fn typed_value(words: &[String], flag: &str) -> Option<String> {
+    let is_flag = |word: &String| {
+        word.strip_prefix(flag)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
+    let at = words.iter().position(is_flag)?;
+    match words[at].split_once('=') {
+        Some((_, value)) => Some(value.to_owned()),
+        None => words.get(at + 1).cloned(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn the_server_is_the_one_that_was_typed() {
-        let named = |line: &str| named_server(line.split(' ').map(str::to_owned));
+        let typed =
+            |line: &str| typed_client(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let named = |line: &str| typed(line).server;
         assert_eq!(named("kennel -- kennel stop 0"), None);
         assert_eq!(
             named("kennel -- kennel --server unix:/s stop").as_deref(),
@@ -105,6 +126,13 @@ mod tests {
         assert_eq!(
             named("kennel -- kennel stop --server=unix:/s").as_deref(),
             Some("unix:/s")
+        );
+        let far = typed("kennel -- kennel --context far --tls-ca=/ca stop --tls-server-name n");
+        assert_eq!(far.remote.context.as_deref(), Some("far"));
+        assert_eq!(far.remote.tls_ca.as_deref(), Some(Path::new("/ca")));
+        assert_eq!(
+            (far.server, far.remote.tls_server_name.as_deref()),
+            (None, Some("n"))
         );
     }
 

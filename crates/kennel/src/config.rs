@@ -3,7 +3,8 @@
 //! The environment comes in as a value, so that every rule here is testable. A variable that is set to the empty
 //! text counts as not set.
 
-use crate::failure::Failure;
+use crate::{failure::Failure, listen};
+use kennel_keeper::keeper::ListenAddress;
 use kennel_store::StoreUrl;
 use std::{
     collections::BTreeMap,
@@ -49,11 +50,6 @@ impl Surroundings {
             .get(name)
             .map(String::as_str)
             .filter(|v| !v.is_empty())
-    }
-
-    /// Whether the environment says which server to ask.
-    pub(crate) fn names_server(&self) -> bool {
-        self.var("KENNEL_SERVER").is_some()
     }
 
     /// A flag, else its variable.
@@ -104,7 +100,7 @@ impl Surroundings {
         }
     }
 
-    fn default_socket(&self) -> Result<PathBuf, Failure> {
+    pub(crate) fn default_socket(&self) -> Result<PathBuf, Failure> {
         if self.root {
             return Ok(PathBuf::from("/run/kennel/kennel.sock"));
         }
@@ -124,13 +120,11 @@ pub(crate) struct Address {
 
 impl Address {
     /// Reads `unix:PATH` or `unix://PATH`.
-    fn parse(text: &str) -> Result<Self, Failure> {
+    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
         let Some(path) = text.strip_prefix("unix:") else {
             if text.starts_with("tcp:") || text.starts_with("http:") || text.starts_with("https:") {
-                return Err(Failure::new(format!(
-                    "{text} is refused: TCP needs authentication, which is not there yet"
-                ))
-                .hint("use a unix socket: unix:/run/kennel/kennel.sock"));
+                return Err(Failure::new(format!("{text} is not a unix socket"))
+                    .hint("use a unix socket: unix:/run/kennel/kennel.sock"));
             }
             return Err(Failure::new(format!("{text:?} is not an address")).hint(
                 if text.contains('/') {
@@ -179,7 +173,8 @@ pub(crate) fn server_address(flag: Option<&str>, here: &Surroundings) -> Result<
 /// What `kennel serve` was told, before the environment and the defaults fill the gaps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServeFlags {
-    pub(crate) listen: Option<String>,
+    pub(crate) listen: Vec<String>,
+    pub(crate) access: Option<PathBuf>,
     pub(crate) store: Option<String>,
     pub(crate) store_file: Option<PathBuf>,
     pub(crate) data_dir: Option<PathBuf>,
@@ -188,7 +183,10 @@ pub(crate) struct ServeFlags {
 /// Where a server listens and keeps things.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServeConfig {
-    pub(crate) listen: Address,
+    /// At least one.
+    pub(crate) listen: Vec<ListenAddress>,
+    /// The access file.
+    pub(crate) access: Option<PathBuf>,
     pub(crate) store: StoreUrl,
     pub(crate) data_dir: PathBuf,
 }
@@ -200,15 +198,23 @@ impl ServeConfig {
             (None, Some(dir)) => absolute(dir)?,
             (None, None) => here.default_data_dir()?,
         };
-        let listen = match (flags.listen.as_deref(), here.var("KENNEL_LISTEN")) {
-            (Some(text), _) | (None, Some(text)) => Address::parse(text)?,
-            (None, None) => Address {
-                socket: here.default_socket()?,
-            },
+        let listen = listen::addresses(&flags.listen, here)?;
+        let access = match (&flags.access, here.var("KENNEL_ACCESS")) {
+            (Some(file), _) => Some(absolute(file)?),
+            (None, Some(file)) => Some(absolute(file)?),
+            (None, None) => None,
         };
+        let is_tcp = |address: &ListenAddress| matches!(address, ListenAddress::Tcp(_));
+        if listen.iter().any(is_tcp) && access.is_none() {
+            return Err(
+                Failure::new("a TCP port needs certificates, and rules for who may call")
+                    .hint("name the access file with --access FILE"),
+            );
+        }
         let store = store(flags, here, &data_dir)?;
         Ok(Self {
             listen,
+            access,
             store,
             data_dir,
         })
@@ -295,7 +301,7 @@ mod tests {
 
     fn refusal(flags: &ServeFlags, here: &Surroundings) -> String {
         match ServeConfig::resolve(flags, here) {
-            Ok(config) => panic!("accepted: {}", config.listen),
+            Ok(config) => panic!("accepted: {:?}", config.listen),
             Err(failure) => failure.to_string(),
         }
     }
@@ -303,7 +309,7 @@ mod tests {
     #[test]
     fn root_has_the_places_of_the_system() {
         let config = resolved(&ServeFlags::default(), &root(&[("XDG_STATE_HOME", "/x")]));
-        assert_eq!(config.listen.to_string(), "unix:/run/kennel/kennel.sock");
+        assert_eq!(config.listen[0].to_string(), "unix:/run/kennel/kennel.sock");
         assert_eq!(config.data_dir, Path::new("/var/lib/kennel"));
         assert_eq!(config.store.to_string(), "sqlite:/var/lib/kennel/kennel.db");
     }
@@ -317,7 +323,7 @@ mod tests {
         ]);
         let config = resolved(&ServeFlags::default(), &here);
         assert_eq!(
-            config.listen.to_string(),
+            config.listen[0].to_string(),
             "unix:/run/user/1000/kennel/kennel.sock"
         );
         assert_eq!(config.data_dir, Path::new("/s/kennel"));
@@ -330,7 +336,7 @@ mod tests {
             &user(&[("HOME", "/home/u"), ("XDG_STATE_HOME", "not/absolute")]),
         );
         assert_eq!(
-            config.listen.to_string(),
+            config.listen[0].to_string(),
             "unix:/home/u/.local/state/kennel/kennel.sock"
         );
         assert_eq!(config.data_dir, Path::new("/home/u/.local/state/kennel"));
@@ -354,7 +360,9 @@ mod tests {
             user(&[("HOME", "/h")]),
         ] {
             let client = server_address(None, &here).map_err(|f| f.to_string());
-            assert_eq!(client, Ok(resolved(&ServeFlags::default(), &here).listen));
+            let served = resolved(&ServeFlags::default(), &here).listen;
+            let client = client.expect("an address").to_string();
+            assert_eq!(client, served[0].to_string());
         }
     }
 
@@ -367,18 +375,19 @@ mod tests {
             ("KENNEL_SERVER", "unix:/e/server"),
         ]);
         let config = resolved(&ServeFlags::default(), &here);
-        assert_eq!(config.listen.to_string(), "unix:/e/sock");
+        assert_eq!(config.listen[0].to_string(), "unix:/e/sock");
         assert_eq!(config.data_dir, Path::new("/e/data"));
         assert_eq!(config.store.to_string(), "postgres://e/db");
 
         let flags = ServeFlags {
-            listen: Some("unix:/f/sock".to_owned()),
+            listen: vec!["unix:/f/sock".to_owned()],
+            access: None,
             store: Some("sqlite:/f/db".to_owned()),
             store_file: None,
             data_dir: Some(PathBuf::from("/f/data")),
         };
         let config = resolved(&flags, &here);
-        assert_eq!(config.listen.to_string(), "unix:/f/sock");
+        assert_eq!(config.listen[0].to_string(), "unix:/f/sock");
         assert_eq!(config.data_dir, Path::new("/f/data"));
         assert_eq!(config.store.to_string(), "sqlite:/f/db");
 
@@ -391,7 +400,7 @@ mod tests {
     fn an_empty_variable_counts_as_not_set() {
         let here = root(&[("KENNEL_LISTEN", ""), ("KENNEL_STORE", "")]);
         let config = resolved(&ServeFlags::default(), &here);
-        assert_eq!(config.listen.to_string(), "unix:/run/kennel/kennel.sock");
+        assert_eq!(config.listen[0].to_string(), "unix:/run/kennel/kennel.sock");
         assert_eq!(config.store.to_string(), "sqlite:/var/lib/kennel/kennel.db");
     }
 
@@ -455,17 +464,18 @@ mod tests {
     }
 
     #[test]
-    fn tcp_is_refused_by_name() {
+    fn port_needs_an_access_file() {
         let flags = ServeFlags {
-            listen: Some("tcp://127.0.0.1:50051".to_owned()),
+            listen: vec!["tcp://127.0.0.1:50051".to_owned()],
             ..ServeFlags::default()
         };
-        let refused = refusal(&flags, &root(&[]));
-        assert!(
-            refused.contains("tcp://127.0.0.1:50051 is refused"),
-            "{refused}"
-        );
-        assert!(refused.contains("authentication"), "{refused}");
+        assert!(refusal(&flags, &root(&[])).contains("needs certificates"));
+        let flags = ServeFlags {
+            access: Some("/etc/kennel/access.toml".into()),
+            ..flags
+        };
+        let config = resolved(&flags, &root(&[]));
+        assert_eq!(config.listen[0].to_string(), "tcp:127.0.0.1:50051");
     }
 
     #[test]

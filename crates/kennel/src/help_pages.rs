@@ -302,7 +302,7 @@ mod tests {
             let row = format!("| `{}`", form(arg).replace('|', "\\|"));
             assert!(page.contains(&row), "{row} is not in\n{page}");
         }
-        let row = "| `--listen <unix:PATH>` | `KENNEL_LISTEN` | `listen` | `/run/kennel";
+        let row = "| `--listen <ADDRESS>` | `KENNEL_LISTEN` | `listen` | `/run/kennel";
         assert!(page.contains(row), "{page}");
     }
 

@@ -7,11 +7,14 @@ mod args;
 mod cli;
 mod complete;
 mod config;
+mod contexts;
 mod detach_keys;
 mod failure;
 mod help_pages;
+mod listen;
 mod own_service;
 mod prove;
+mod remote;
 mod retention;
 mod secret;
 mod serve;
@@ -26,6 +29,7 @@ mod version;
 use args::{Cli, Command};
 use clap::{FromArgMatches as _, error::ErrorKind};
 use config::Surroundings;
+use failure::Failure;
 use std::{ffi::OsString, process::ExitCode};
 
 /// Exit code of a command line that was not understood.
@@ -42,10 +46,7 @@ fn main() -> ExitCode {
     if let [_, word, dir] = &words[..]
         && word == help_pages::WORD
     {
-        return match help_pages::write(dir.as_ref()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => failure.report(),
-        };
+        return reported(help_pages::write(dir.as_ref()));
     }
     complete::answer_shell();
     let words = kill_signals(words);
@@ -63,10 +64,7 @@ fn main() -> ExitCode {
     let here = Surroundings::here();
     match cli.command {
         Command::Serve(flags) => serve::keeper(&cli.client, &flags, typed, (&here, &words)),
-        Command::Config(command) => match cli::config(command, typed, &here) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => failure.report(),
-        },
+        Command::Config(command) => reported(cli::config(command, typed, &here)),
         Command::Server(flags) => server::main(&flags, &here),
         // Asks no server: it has its own.
         Command::Doctor(args) if args.prove => {
@@ -74,6 +72,13 @@ fn main() -> ExitCode {
             cli::carry_out(false, Box::pin(prove::prove(&format)))
         }
         command => cli::main(&cli.client, command, &here),
+    }
+}
+
+fn reported(done: Result<(), Failure>) -> ExitCode {
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
     }
 }
 
@@ -135,7 +140,8 @@ fn command_of(words: &[OsString]) -> Option<&str> {
     let mut words = words.iter().skip(1);
     while let Some(word) = words.next() {
         match word.to_str()? {
-            "--server" | "-o" | "--output" | "--format" => {
+            "--server" | "-o" | "--output" | "--format" | "--context" | "--tls-ca"
+            | "--tls-cert" | "--tls-key" | "--tls-server-name" | "--token-file" => {
                 words.next();
             }
             flag if flag.starts_with('-') => {}
@@ -158,6 +164,7 @@ mod tests {
         for (line, command) in [
             ("kennel run --bad", Some("run")),
             ("kennel -o json --server unix:/s run", Some("run")),
+            ("kennel --context prod --tls-ca f run", Some("run")),
             ("kennel -o run ps", Some("ps")),
             ("kennel ps run", Some("ps")),
             ("kennel", None),

@@ -4,6 +4,7 @@ use crate::{
     args::{CgroupUse, ClientArgs, ServeArgs},
     config::{ServeConfig, ServeFlags, Surroundings},
     failure::{Failure, chain},
+    server,
     settings::Settings,
     telemetry,
 };
@@ -56,7 +57,7 @@ fn keep(
     } = usable;
     let code = keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
-        listen: vec![config.listen.socket],
+        listen: config.listen,
         server_argv: server_words(words, &settings),
         cgroup: match cgroup {
             CgroupUse::Auto => CgroupChoice::Auto,
@@ -106,8 +107,10 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     flags.telemetry.resolve(here)?;
     flags.log_format(here)?;
     telemetry::filter(flags.log(here))?;
+    let config = resolve(flags, here)?;
+    server::access(&config)?;
     Ok(Usable {
-        config: resolve(flags, here)?,
+        config,
         cgroup: flags.cgroup(here)?,
         orphan_ttl: flags.orphan_ttl(here)?,
     })
@@ -116,6 +119,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
 pub(crate) fn resolve(flags: &ServeArgs, here: &Surroundings) -> Result<ServeConfig, Failure> {
     let flags = ServeFlags {
         listen: flags.listen.clone(),
+        access: flags.access.clone(),
         store: flags.store.clone(),
         store_file: flags.store_file.clone(),
         data_dir: flags.data_dir.clone(),
@@ -141,7 +145,9 @@ fn not_kept(error: &KeeperError) -> Failure {
             failure.hint("a server runs there already: kennel status; or name another --data-dir")
         }
         KeeperError::DataDir { .. } => failure.hint("name another with --data-dir DIR"),
-        KeeperError::Listen { .. } => failure.hint("name another with --listen unix:PATH"),
+        KeeperError::Listen { .. } => {
+            failure.hint("name another with --listen unix:PATH or tcp:ADDRESS:PORT")
+        }
         KeeperError::Server(_) | KeeperError::Host { .. } => failure,
     }
 }

@@ -10,10 +10,10 @@ use crate::{
     serve::{self, LOST},
     telemetry::{self, Exports, LogFormat},
 };
-use kennel_edge::{EdgeConfig, ServeError, digest::DigestKey};
+use kennel_edge::{Access, EdgeConfig, ServeError, digest::DigestKey};
 use kennel_keeper::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
-    keeper,
+    keeper::{self, ListenAddress},
 };
 use kennel_lifecycle::{NodeId, RetentionLimits};
 use kennel_linux::{crash_point, limits, own_file};
@@ -23,6 +23,7 @@ use std::{
     error::Error,
     fs::{File, TryLockError},
     io,
+    net::TcpListener,
     os::fd::OwnedFd,
     path::Path,
     process::ExitCode,
@@ -126,7 +127,7 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
         digest_key: secret::digest_key(&config.data_dir)
             .map(DigestKey::new)
             .map_err(|cause| failed("cannot read this installation's key", &cause))?,
-        server_uid: kennel_linux::effective_uid(),
+        access: Arc::new(access_of_server(config, &hello)?),
     };
     let store = open_store(config, &hello, held.is_empty()).await?;
     let kernel = Arc::new(keeper.clone());
@@ -134,11 +135,12 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
     let (supervisor, ended) =
         booted.map_err(|cause| failed("cannot take this node over", &cause))?;
     let listeners = keeper.take_listeners();
+    let addresses = addresses(config, &listeners);
     let edge = tokio::spawn(kennel_edge::serve(supervisor.clone(), listeners, edge));
     crash_point!("boot.serving");
     keeper.ready();
     crash_point!("boot.ready");
-    say_ready(config, &containment, log);
+    say_ready(config, &addresses, &containment, log);
     let code = to_the_end(&supervisor, ended, edge).await;
     // What is queued is carried out, and the database is closed in good order.
     let finish = async {
@@ -244,7 +246,7 @@ fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
     Ok(SupervisorConfig {
         node: wired.node,
         node_name: host_name(),
-        address: wired.config.listen.to_string(),
+        address: wired.config.listen[0].to_string(),
         data_dir: wired.config.data_dir.clone(),
         server_env: wired.here.env.clone().into_iter().collect(),
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
@@ -253,18 +255,64 @@ fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
     })
 }
 
+/// Who may do what, as the access file says.
+pub(crate) fn access(config: &ServeConfig) -> Result<Access, Failure> {
+    let access = Access::open(config.access.as_deref(), kennel_linux::effective_uid());
+    let access = access.map_err(|cause| failed("cannot use the access file", &cause))?;
+    let is_tcp = |address: &ListenAddress| matches!(address, ListenAddress::Tcp(_));
+    if config.listen.iter().any(is_tcp) && !access.has_certificate() {
+        return Err(
+            Failure::new("the access file has no certificate for TCP ports")
+                .hint("give it a section [tls] with certificate and key"),
+        );
+    }
+    Ok(access)
+}
+
+/// A later server of a keeper has runs to care for: a file that cannot be used by then is no reason to end. It serves its own user
+/// alone until the file can be used.
+fn access_of_server(config: &ServeConfig, hello: &KeeperHello) -> Result<Access, Failure> {
+    match access(config) {
+        Err(failure) if hello.restarts > 0 => {
+            tracing::error!(%failure, "serving this user and root alone until the access file can be used");
+            Ok(Access::own(
+                config.access.as_deref(),
+                kennel_linux::effective_uid(),
+            ))
+        }
+        access => access,
+    }
+}
+
+/// Where it listens, with the numbers of ports that were left open.
+fn addresses(config: &ServeConfig, listeners: &[OwnedFd]) -> String {
+    let texts = config
+        .listen
+        .iter()
+        .zip(listeners)
+        .map(|(address, socket)| match address {
+            ListenAddress::Unix { .. } => address.to_string(),
+            ListenAddress::Tcp(_) => {
+                let socket = socket.try_clone().map(TcpListener::from);
+                let bound = socket.and_then(|socket| socket.local_addr());
+                bound.map_or_else(|_| address.to_string(), |bound| format!("tcp:{bound}"))
+            }
+        });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
 fn failed(what: &str, cause: &dyn Error) -> Failure {
     Failure::new(format!("{what}: {}", chain(cause)))
 }
 
 /// One line that a person or a script waits for.
-fn say_ready(config: &ServeConfig, containment: &str, log: LogFormat) {
-    let ServeConfig { listen, store, .. } = config;
+fn say_ready(config: &ServeConfig, listen: &str, containment: &str, log: LogFormat) {
+    let store = &config.store;
     match log {
         LogFormat::Text => {
             eprintln!("kennel: ready on {listen} (store {store}, containment {containment})");
         }
-        LogFormat::Json => tracing::info!(%listen, %store, containment, "ready"),
+        LogFormat::Json => tracing::info!(listen, %store, containment, "ready"),
     }
 }
 

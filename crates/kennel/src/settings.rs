@@ -125,11 +125,13 @@ impl Settings {
 fn typed_value(typed: &ArgMatches, key: &str) -> Option<String> {
     let is_typed = typed.try_contains_id(key).is_ok()
         && typed.value_source(key) == Some(ValueSource::CommandLine);
-    let raw = || typed.get_raw(key)?.next();
     is_typed.then(|| {
-        raw().map_or("true".to_owned(), |text| {
-            text.to_string_lossy().into_owned()
-        })
+        let raw = typed.get_raw(key).into_iter().flatten();
+        let texts: Vec<_> = raw.map(|text| text.to_string_lossy()).collect();
+        match &texts[..] {
+            [] => "true".to_owned(),
+            texts => texts.join(","),
+        }
     })
 }
 

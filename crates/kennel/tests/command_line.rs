@@ -72,7 +72,7 @@ fn the_server_can_be_named_by_a_variable_and_the_flag_wins() {
 }
 
 #[test]
-fn tcp_is_refused_by_name() {
+fn a_port_needs_an_access_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
     let data_dir = data.to_str().expect("it is UTF-8");
@@ -85,7 +85,7 @@ fn tcp_is_refused_by_name() {
     ];
     let (status, _, err) = run(&words);
     assert_eq!(status, Some(2), "{err}");
-    assert!(err.contains("tcp://0.0.0.0:50051 is refused"), "{err}");
+    assert!(err.contains("--access FILE"), "{err}");
     assert!(!data.exists(), "a refused start leaves nothing behind");
 }
 
@@ -106,7 +106,7 @@ fn what_was_not_understood_has_a_code_of_its_own() {
 
 #[test]
 fn an_address_that_is_none_is_no_server_that_is_away() {
-    for address in ["tcp://127.0.0.1:1", "unix:", "nonsense"] {
+    for address in ["tcp://127.0.0.1", "http://127.0.0.1:1", "unix:", "nonsense"] {
         let ask = |words: &[&str]| run(&[&["--server", address], words].concat());
         assert_eq!(ask(&["ps"]).0, Some(2), "{address}");
         assert_eq!(ask(&["run", "--", "true"]).0, Some(125), "{address}");
@@ -218,7 +218,7 @@ fn config_check_finds_what_serve_would_refuse() {
         ("orphan_tll = 1\n", "did you mean orphan_ttl?"),
         ("orphan_ttl = \"soon\"\n", "kennel.toml: orphan_ttl: write"),
         ("cgroup = \"maybe\"\n", "kennel.toml: cgroup: "),
-        ("listen = \"tcp:1\"\n", "TCP"),
+        ("listen = \"tcp:1\"\n", "not an address and a port"),
         ("log = [\n", ":1: "),
     ] {
         std::fs::write(&file, text).expect("written");

@@ -40,6 +40,8 @@ pub mod tree;
 pub use clock::start_time;
 pub use disk::{Room, room_of};
 pub use output_pipe::{Look, OutputPipe};
-pub use own_process::{effective_uid, end_main_thread, harden_process, ignore_stray_signals};
+pub use own_process::{
+    effective_uid, end_main_thread, group_id, harden_process, ignore_stray_signals,
+};
 pub use private_socket::bind_private;
 pub use terminal::terminals_max;

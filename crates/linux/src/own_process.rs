@@ -16,6 +16,12 @@ pub fn ignore_stray_signals() -> io::Result<()> {
     SignalSet::of_others().without_exits().ignore()
 }
 
+/// The number of a group of this host; absent: there is no such group.
+pub fn group_id(name: &str) -> std::io::Result<Option<u32>> {
+    let group = nix::unistd::Group::from_name(name)?;
+    Ok(group.map(|group| group.gid.as_raw()))
+}
+
 /// The uid that this process acts as.
 #[must_use]
 pub fn effective_uid() -> u32 {

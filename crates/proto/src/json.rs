@@ -138,7 +138,7 @@ fn dynamic<M: Message + Name>(message: &M) -> DynamicMessage {
     dynamic
 }
 
-static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(pb::FILE_DESCRIPTOR_SET).expect("the build has compiled it")
 });
 

@@ -3,6 +3,7 @@
 //!
 //! Knows no server and no client: both build on it.
 
+pub mod access;
 pub mod json;
 pub mod limits;
 pub mod pb;

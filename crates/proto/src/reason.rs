@@ -29,6 +29,8 @@ macro_rules! reasons {
 reasons! {
     /// The run id is not one.
     InvalidRunId = "INVALID_RUN_ID",
+    /// The caller has not proved who it is.
+    Unauthenticated = "UNAUTHENTICATED",
     /// Fields of the request are wrong.
     InvalidField = "INVALID_FIELD",
     /// The spec asks for what this server cannot do.

@@ -57,6 +57,8 @@ pub struct ConsumerFilter {
     pub run: Option<Option<RunId>>,
     /// Of this name alone.
     pub name: Option<String>,
+    /// Of this owner alone.
+    pub owner: Option<String>,
     /// Behind this one.
     pub after: Option<ConsumerKey>,
 }
@@ -184,6 +186,9 @@ where
     }
     if let Some(name) = &filter.name {
         sql.push(" AND name = ").push_bind(name.clone());
+    }
+    if let Some(owner) = &filter.owner {
+        sql.push(" AND owner = ").push_bind(owner.clone());
     }
     if let Some(after) = &filter.after {
         sql.push(" AND (run_id, name) > (")

@@ -436,6 +436,7 @@ impl<R: Reader> Store for Durable<R> {
                 let filter = ConsumerFilter {
                     run: Some(key.run),
                     name: Some(key.name.clone()),
+                    owner: None,
                     after: None,
                 };
                 match &self.reader.consumers(node, &filter, 1).await?[..] {

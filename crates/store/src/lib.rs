@@ -348,6 +348,8 @@ pub struct ListFilter {
     pub labels: Selector,
     /// With an id that begins or ends so; absent: any.
     pub id_part: Option<RunIdPart>,
+    /// Of this owner alone; absent: of all.
+    pub owner: Option<String>,
     /// Of this node alone; absent: of all.
     pub node: Option<NodeId>,
     /// In which order.

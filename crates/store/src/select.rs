@@ -178,6 +178,9 @@ fn push_page<DB>(
     if let Some(node) = filter.node {
         sql.push(" AND node = ").push_bind(node.to_string());
     }
+    if let Some(owner) = &filter.owner {
+        sql.push(" AND owner = ").push_bind(owner.clone());
+    }
     if let Some(start) = start {
         sql.push(format!(" AND (created_us, run_id) {beyond} ("))
             .push_bind(start.created.0)

@@ -2,7 +2,7 @@
 //! learn why and take none from others.
 
 use crate::{
-    auth::{Peer, Standing},
+    auth::{Origin, Peer, Standing},
     limits::{
         CONNECTIONS_MAX, CONNECTIONS_PER_PROCESS_MAX, CONNECTIONS_PER_USER_MAX,
         CONNECTIONS_REFUSED_MAX, CONNECTIONS_RESERVED,
@@ -11,6 +11,7 @@ use crate::{
 use std::{
     collections::HashMap,
     hash::Hash,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
@@ -27,8 +28,41 @@ pub(crate) enum Full {
     Refused,
 }
 
-/// A process as connections know it; all of other pid namespaces, which have no number here, are one.
-type Process = (u32, Option<i32>);
+/// Whose connections are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum User {
+    Uid(u32),
+    /// The principal of a certificate.
+    Certificate(String),
+    /// All of the network that have proved nothing yet.
+    Unproven,
+}
+
+/// Of one user: a process, all of other pid namespaces, which have no number here, being one; or an address of the network.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Part {
+    Pid(Option<i32>),
+    Address(IpAddr),
+}
+
+/// A process as connections know it.
+type Process = (User, Part);
+
+fn process(origin: &Origin) -> Process {
+    match origin {
+        Origin::Process { uid, pid } => (User::Uid(*uid), Part::Pid(*pid)),
+        Origin::Network {
+            address,
+            certificate,
+        } => {
+            let user = match certificate {
+                Some(certificate) => User::Certificate(certificate.uri.clone()),
+                None => User::Unproven,
+            };
+            (user, Part::Address(*address))
+        }
+    }
+}
 
 /// Who has how many.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +72,7 @@ pub(crate) struct Places(Arc<Mutex<Taken>>);
 pub(crate) struct Taken {
     admitted: usize,
     refused: usize,
-    of_user: HashMap<u32, usize>,
+    of_user: HashMap<User, usize>,
     of_process: HashMap<Process, usize>,
 }
 
@@ -54,8 +88,8 @@ impl Places {
     /// A place for one more connection of this peer.
     pub(crate) fn take(&self, peer: &Peer) -> Result<Place, Full> {
         let mut taken = self.lock();
-        let of = (peer.standing == Standing::Allowed).then_some((peer.uid, peer.pid));
-        match of {
+        let of = (peer.standing == Standing::Allowed).then(|| process(&peer.origin));
+        match &of {
             Some(process) => taken.admit(process)?,
             None if taken.refused >= CONNECTIONS_REFUSED_MAX => return Err(Full::Refused),
             None => taken.refused += 1,
@@ -86,9 +120,9 @@ impl From<Arc<Mutex<Taken>>> for Places {
 }
 
 impl Taken {
-    fn admit(&mut self, process: Process) -> Result<(), Full> {
+    fn admit(&mut self, process: &Process) -> Result<(), Full> {
         let (user, _) = process;
-        let of_process = count(&self.of_process, &process);
+        let of_process = count(&self.of_process, process);
         // The last ones are for processes that have none.
         let reserved = if of_process > 0 {
             CONNECTIONS_RESERVED
@@ -98,15 +132,15 @@ impl Taken {
         if of_process >= CONNECTIONS_PER_PROCESS_MAX {
             return Err(Full::Process);
         }
-        if count(&self.of_user, &user) + reserved >= CONNECTIONS_PER_USER_MAX {
+        if count(&self.of_user, user) + reserved >= CONNECTIONS_PER_USER_MAX {
             return Err(Full::User);
         }
         if self.admitted >= CONNECTIONS_MAX {
             return Err(Full::All);
         }
         self.admitted += 1;
-        *self.of_user.entry(user).or_default() += 1;
-        *self.of_process.entry(process).or_default() += 1;
+        *self.of_user.entry(user.clone()).or_default() += 1;
+        *self.of_process.entry(process.clone()).or_default() += 1;
         Ok(())
     }
 }
@@ -114,11 +148,11 @@ impl Taken {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.lock();
-        match self.of {
+        match &self.of {
             Some(process) => {
                 taken.admitted -= 1;
                 give_back(&mut taken.of_user, &process.0);
-                give_back(&mut taken.of_process, &process);
+                give_back(&mut taken.of_process, process);
             }
             None => taken.refused -= 1,
         }
@@ -144,7 +178,8 @@ mod tests {
 
     fn peer(uid: u32, pid: i32, standing: Standing) -> Peer {
         let pid = Some(pid);
-        Peer { uid, pid, standing }
+        let origin = Origin::Process { uid, pid };
+        Peer { origin, standing }
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub(crate) enum Refusal {
     Full(Full),
     /// It has made no call that was accepted.
     NoCall,
+    /// TLS did not come about.
+    Handshake,
 }
 
 impl From<Full> for Refusal {
@@ -28,12 +30,13 @@ impl From<Full> for Refusal {
 }
 
 impl Refusal {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Full(Full::Process),
         Self::Full(Full::User),
         Self::Full(Full::All),
         Self::Full(Full::Refused),
         Self::NoCall,
+        Self::Handshake,
     ];
 
     fn word(self) -> &'static str {
@@ -43,6 +46,7 @@ impl Refusal {
             Self::Full(Full::All) => "limit",
             Self::Full(Full::Refused) => "refused_limit",
             Self::NoCall => "no_call",
+            Self::Handshake => "handshake",
         }
     }
 
@@ -59,6 +63,7 @@ impl Refusal {
             Self::Full(Full::Refused) => {
                 "peers that may not call have too many connections, closing further ones"
             }
+            Self::Handshake => "TLS handshakes have failed",
             Self::NoCall => "connections have made no call that was accepted, closing them",
         }
     }
@@ -126,8 +131,8 @@ impl Refusals {
         warned.insert(refusal, (now, 0));
         drop(warned);
         tracing::warn!(
-            peer.uid = peer.uid,
-            peer.pid = peer.pid,
+            peer = peer.name(),
+            peer.pid = peer.pid(),
             reason = refusal.word(),
             connections = count,
             "{}",

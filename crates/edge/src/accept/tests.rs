@@ -1,5 +1,5 @@
 use super::*;
-use crate::auth::Standing;
+use crate::{access::Access, auth::Standing};
 use futures_util::{FutureExt, StreamExt};
 use kennel_supervisor::telemetry::Telemetry;
 use std::time::Duration;
@@ -39,7 +39,7 @@ async fn a_client_that_has_called_stays_until_the_time_is_over() {
     let (mut client, mut accepted) = (met.client, met.accepted);
     client.write_all(b"x").await.expect("sent");
     assert_eq!(accepted.read_u8().await.expect("received"), b'x');
-    accepted.connect_info().accept_call();
+    accepted.connect_info().accept_call(None);
     tokio::time::sleep(limits::FIRST_CALL_MAX * 2).await;
     met.ending.begun.cancel();
     assert!(accepted.read_u8().now_or_never().is_none());
@@ -56,8 +56,11 @@ async fn the_peer_is_judged_by_the_credentials_of_the_socket() {
         .0
         .peer_cred()
         .expect("credentials");
-    let peer = met.accepted.connect_info().peer;
-    assert_eq!((peer.uid, peer.standing), (own.uid(), Standing::Allowed));
+    let peer = &met.accepted.connect_info().peer;
+    let pid = own.pid();
+    let uid = own.uid();
+    assert_eq!(peer.origin, Origin::Process { uid, pid });
+    assert_eq!(peer.standing, Standing::Allowed);
 }
 
 #[tokio::test]
@@ -108,7 +111,12 @@ async fn meet() -> Met {
 fn judge(socket: &UnixStream) -> io::Result<Peer> {
     let cred = socket.peer_cred()?;
     let other = || kennel_supervisor::Descent::Other;
-    Ok(Peer::judge(cred.uid(), cred.pid(), cred.uid(), other))
+    Ok(Peer::judge(
+        cred.uid(),
+        cred.pid(),
+        &Rules::own(cred.uid()),
+        other,
+    ))
 }
 
 fn doors(
@@ -117,5 +125,7 @@ fn doors(
 ) -> impl Stream<Item = io::Result<Accepted>> + use<> {
     let places = Places::default();
     let refusals = Refusals::new(&Telemetry::default(), &places);
-    incoming(listeners, ending, &places, &refusals, judge)
+    let listeners = listeners.into_iter().map(Listener::Unix).collect();
+    let credentials = Credentials::new(Arc::new(Access::own(None, 0)));
+    incoming(listeners, ending, &places, &refusals, &credentials, judge)
 }

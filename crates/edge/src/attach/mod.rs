@@ -8,6 +8,7 @@ mod seats;
 pub(crate) use seats::Seats;
 
 use crate::{
+    auth,
     convert::{event as convert, request, run, screen, token::Cursor},
     limits,
     pb::{self, attach_request::Request as Asked, attach_response::Response as Reported},
@@ -67,6 +68,8 @@ pub(crate) struct Door {
     pub(crate) principal: String,
     /// Which process, where it is seen from here.
     pub(crate) pid: Option<i32>,
+    /// The owner whose runs alone it may see.
+    pub(crate) scope: Option<String>,
 }
 
 impl Attachment {
@@ -81,9 +84,12 @@ impl Attachment {
             place,
             principal,
             pid,
+            scope,
         } = door;
         let first = requests.message().await?;
         let open = request::attach(first.and_then(|first| first.request))?;
+        let scoped = auth::in_scope(&supervisor, scope, open.run).await;
+        scoped.map_err(|error| status::of(&error))?;
         let reported = RequestTold {
             rpc: "Attach".to_owned(),
             by: principal.clone(),

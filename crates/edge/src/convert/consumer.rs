@@ -126,7 +126,11 @@ pub(crate) fn ack(request: &pb::AckEventsRequest, seal: &DigestKey) -> Result<Ac
     Ok(AckCall { key, point, cursor })
 }
 
-pub(crate) fn list(request: &pb::ListConsumersRequest) -> Result<ListCall, Status> {
+/// `scope`: the owner whose consumers alone the caller may see.
+pub(crate) fn list(
+    request: &pb::ListConsumersRequest,
+    scope: Option<String>,
+) -> Result<ListCall, Status> {
     let mut found = Vec::new();
     let run = run(&request.run_id, &mut found);
     let limit = request::page_size(request.page_size, &mut found);
@@ -145,6 +149,7 @@ pub(crate) fn list(request: &pb::ListConsumersRequest) -> Result<ListCall, Statu
     let filter = ConsumerFilter {
         run: run.map(Some),
         name: None,
+        owner: scope,
         after,
     };
     Ok(ListCall { filter, limit })

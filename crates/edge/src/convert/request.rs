@@ -279,9 +279,17 @@ pub(super) fn page_size(given: i32, found: &mut Vec<Violation>) -> u32 {
     }
 }
 
-pub(crate) fn list(request: &pb::ListRunsRequest, key: &DigestKey) -> Result<ListCall, Status> {
+/// `scope`: the owner whose runs alone the caller may see.
+pub(crate) fn list(
+    request: &pb::ListRunsRequest,
+    scope: Option<String>,
+    key: &DigestKey,
+) -> Result<ListCall, Status> {
     let mut found = Vec::new();
-    let filter = filter(request.filter.as_ref(), &mut found);
+    let filter = ListFilter {
+        owner: scope,
+        ..filter(request.filter.as_ref(), &mut found)
+    };
     let limit = page_size(request.page_size, &mut found);
     let start = if request.page_token.is_empty() {
         None

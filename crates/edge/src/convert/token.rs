@@ -63,8 +63,8 @@ fn seal(head: &[u8], filter: &ListFilter, key: &DigestKey) -> [u8; 16] {
     let mut text = String::new();
     write!(
         text,
-        "{states:?}{kinds:?}{};{:?}",
-        filter.labels, filter.id_part
+        "{states:?}{kinds:?}{};{:?}{:?}",
+        filter.labels, filter.id_part, filter.owner
     )
     .expect("a string takes everything");
     let digest = key.mac(&[PAGE_TOKEN_DOMAIN, head, text.as_bytes()]);

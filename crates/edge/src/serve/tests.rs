@@ -1,7 +1,8 @@
 use super::*;
+use crate::access::Rules;
 use kennel_client::{self as client, Address, Connection};
 use kennel_supervisor::Descent;
-use std::{path::PathBuf, time::Duration};
+use std::{os::unix::fs::MetadataExt, path::PathBuf, time::Duration};
 use tempfile::TempDir;
 use tokio::{net::UnixStream, task::JoinHandle};
 use tonic::Code;
@@ -127,6 +128,8 @@ impl House {
         let (doors, health) = (ending.clone(), reporter.clone());
         let leaving = Serving::default();
         let leaves = leaving.clone();
+        let own_uid = std::fs::metadata(dir.path()).expect("it is there").uid();
+        let access = Arc::new(Access::own(None, own_uid));
         let serving = tokio::spawn(async move {
             let descent = if of_a_run {
                 Descent::Member
@@ -135,7 +138,8 @@ impl House {
             };
             let judge = move |socket: &UnixStream| {
                 let cred = socket.peer_cred()?;
-                Ok(Peer::judge(cred.uid(), cred.pid(), cred.uid(), || descent))
+                let rules = Rules::own(cred.uid());
+                Ok(Peer::judge(cred.uid(), cred.pid(), &rules, || descent))
             };
             let shut_down = async {
                 doors.begun.cancelled().await;
@@ -153,9 +157,12 @@ impl House {
             run(
                 routes.routes(),
                 &Telemetry::default(),
-                Gate::new(None),
-                vec![listener],
-                judge,
+                None,
+                Doors {
+                    listeners: vec![listener],
+                    access,
+                    judge,
+                },
                 &doors,
                 drained,
             )

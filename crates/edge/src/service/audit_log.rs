@@ -5,7 +5,7 @@
 
 use super::{Admin, Processes};
 use crate::{
-    auth::Peer,
+    access::Caller,
     convert::{command, time},
     pb::{self, admin_service_server::AdminService, process_service_server::ProcessService},
     reason::Reason,
@@ -33,11 +33,11 @@ impl<S> Audited<S> {
     }
 
     fn asked<T>(&self, rpc: &str, request: &Request<T>, run: &str) -> Asked {
-        let peer = request.extensions().get::<Peer>();
+        let caller = request.extensions().get::<Caller>();
         let reported = RequestTold {
             rpc: rpc.to_owned(),
-            by: peer.map_or_else(String::new, Peer::principal),
-            pid: peer.and_then(|peer| peer.pid),
+            by: caller.map_or_else(String::new, |caller| caller.principal.clone()),
+            pid: caller.and_then(|caller| caller.pid),
             code: code_name(Code::Cancelled).to_owned(),
             calls: 1,
             ..RequestTold::default()

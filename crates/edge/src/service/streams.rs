@@ -2,6 +2,7 @@
 
 use super::Processes;
 use crate::{
+    access::Caller,
     convert::{
         many_cursor,
         request::{self, EventsCall, ManyAsk},
@@ -24,9 +25,12 @@ impl Processes {
     pub(super) async fn stream_one(
         &self,
         request: &pb::StreamEventsRequest,
-        owner: String,
+        caller: &Caller,
     ) -> Opened {
         let call = request::events(request)?;
+        let scope = caller.scope().map(str::to_owned);
+        self.in_scope(scope, call.run).await?;
+        let owner = caller.owner.clone();
         let place = self.place()?;
         let room = self.room_for_lines(call.form)?;
         let opening = async {
@@ -43,9 +47,10 @@ impl Processes {
     pub(super) async fn stream_many(
         &self,
         request: &pb::StreamEventsRequest,
-        owner: String,
+        caller: &Caller,
     ) -> Opened {
-        let mut ask = request::events_of_many(request, &self.key)?;
+        let scope = caller.scope().map(str::to_owned);
+        let mut ask = request::events_of_many(request, scope, &self.key)?;
         let place = self.place()?;
         let named = match ask.consumer.take() {
             Some(consumer) => {
@@ -53,7 +58,7 @@ impl Processes {
                     run: None,
                     name: consumer.name,
                 };
-                let taking = self.take_many(&mut ask, key, consumer.place, owner);
+                let taking = self.take_many(&mut ask, key, consumer.place, caller.owner.clone());
                 let seat = Box::pin(self.unless_going(taking)).await?;
                 Some(Named::new(seat, self.key.clone()))
             }

@@ -1,7 +1,7 @@
 //! What is wrong before a handler has the request, or with the handler itself.
 
 use super::{Facts, Fault};
-use crate::reason::Reason;
+use crate::{pb::Role, reason::Reason};
 use tonic::{Code, Status};
 
 /// The request is not a message of the contract.
@@ -54,6 +54,39 @@ pub(crate) fn caller_unverified(what: &str, message: &str) -> Status {
         Reason::CallerUnverified,
         message,
         Facts::default().with("process", what),
+    )
+    .status()
+}
+
+/// The caller has not proved who it is.
+pub(crate) fn unauthenticated(message: &str) -> Status {
+    Fault::new(
+        Code::Unauthenticated,
+        Reason::Unauthenticated,
+        message,
+        Facts::default(),
+    )
+    .status()
+}
+
+/// The caller's role may not make this call.
+pub(crate) fn role_missing(has: Role, needs: Role) -> Status {
+    let name = |role: Role| {
+        role.as_str_name()
+            .trim_start_matches("ROLE_")
+            .to_lowercase()
+    };
+    Fault::new(
+        Code::PermissionDenied,
+        Reason::PermissionDenied,
+        format!(
+            "this call needs the role {}, the caller is {}",
+            name(needs),
+            name(has)
+        ),
+        Facts::default()
+            .with("role", name(has))
+            .with("needs", name(needs)),
     )
     .status()
 }

@@ -11,12 +11,14 @@ use nix::{
     },
 };
 use std::{
+    fmt,
     fs::{self, DirBuilder},
     io,
+    net::{SocketAddr, TcpListener},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::{
-            fs::{DirBuilderExt, FileTypeExt, MetadataExt},
+            fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
             net::UnixListener,
         },
     },
@@ -29,34 +31,82 @@ use std::{
 const QUEUE_WAIT: Duration = Duration::from_millis(500);
 const QUEUE_LOOK: Duration = Duration::from_millis(10);
 
-/// A socket and the file that stands for it.
+/// How long a port may be held by the server of a keeper that has died.
+const PORT_WAIT: Duration = Duration::from_secs(2);
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// A unix socket.
+    Unix {
+        /// Path of its file.
+        path: PathBuf,
+        /// Permissions of its file, such as 0o600.
+        mode: u32,
+        /// Group of its file; absent: the service's own.
+        gid: Option<u32>,
+    },
+    /// A TCP port.
+    Tcp(SocketAddr),
+}
+
+impl ListenAddress {
+    /// A unix socket that only the service's own user can connect to.
+    #[must_use]
+    pub fn private(path: PathBuf) -> Self {
+        let (mode, gid) = (0o600, None);
+        Self::Unix { path, mode, gid }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix { path, .. } => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+/// A listening socket.
 pub(super) struct Listening {
     pub(super) socket: Rc<OwnedFd>,
-    path: PathBuf,
-    /// Device and inode, so that no other file is removed in its place.
-    file: (u64, u64),
+    /// Its address, a port that was 0 replaced by the one that it got.
+    address: ListenAddress,
+    /// Device and inode of the file of a unix socket, so that no other file is removed in its place.
+    file: Option<(u64, u64)>,
 }
 
 impl Listening {
-    /// Listens at `path`; only this uid can connect.
-    pub(super) fn new(path: &Path) -> Result<Self, KeeperError> {
-        open(path).map_err(|source| KeeperError::Listen {
-            path: path.to_owned(),
+    /// Listens at an address.
+    pub(super) fn new(address: &ListenAddress) -> Result<Self, KeeperError> {
+        open(address).map_err(|source| KeeperError::Listen {
+            address: address.clone(),
             source,
         })
     }
-}
 
-impl Listening {
-    /// Where its file is.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// The path of its file, or the port.
+    pub(super) fn name(&self) -> String {
+        match &self.address {
+            ListenAddress::Unix { path, .. } => path.display().to_string(),
+            tcp @ ListenAddress::Tcp(_) => tcp.to_string(),
+        }
     }
 
-    /// What stands there now.
+    /// Where it listens.
+    #[cfg(test)]
+    fn address(&self) -> &ListenAddress {
+        &self.address
+    }
+
+    /// What stands at its path now; a port is in place.
     pub(super) fn seen(&self) -> SocketSeen {
-        match fs::symlink_metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == self.file => SocketSeen::InPlace,
+        let ListenAddress::Unix { path, .. } = &self.address else {
+            return SocketSeen::InPlace;
+        };
+        match fs::symlink_metadata(path) {
+            Ok(found) if Some((found.dev(), found.ino())) == self.file => SocketSeen::InPlace,
             Ok(_) => SocketSeen::Replaced,
             Err(_) => SocketSeen::Missing,
         }
@@ -65,16 +115,58 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        let found = fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|f| (f.dev(), f.ino()) == self.file) {
-            let _ = fs::remove_file(&self.path);
+        if let ListenAddress::Unix { path, .. } = &self.address
+            && self.seen() == SocketSeen::InPlace
+        {
+            let _ = fs::remove_file(path);
         }
     }
 }
 
-fn open(path: &Path) -> io::Result<Listening> {
+fn open(address: &ListenAddress) -> io::Result<Listening> {
+    match address {
+        ListenAddress::Unix { path, mode, gid } => {
+            let (socket, file) = open_unix(path, *mode, *gid)?;
+            Ok(Listening {
+                socket: Rc::new(socket),
+                address: address.clone(),
+                file: Some(file),
+            })
+        }
+        ListenAddress::Tcp(address) => {
+            let listener = open_tcp(*address)?;
+            listener.set_nonblocking(true)?;
+            let address = ListenAddress::Tcp(listener.local_addr()?);
+            Ok(Listening {
+                socket: Rc::new(listener.into()),
+                address,
+                file: None,
+            })
+        }
+    }
+}
+
+/// Binds a port. The server of a keeper that was killed holds it until it has seen that.
+fn open_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let give_up = Instant::now() + PORT_WAIT;
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < give_up => {
+                std::thread::sleep(QUEUE_LOOK);
+            }
+            bound => return bound,
+        }
+    }
+}
+
+fn open_unix(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(OwnedFd, (u64, u64))> {
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let is_private = mode == mode & 0o700;
+        let dir_mode = if is_private { 0o700 } else { 0o711 };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(dir_mode)
+            .create(dir)?;
     }
     remove_stale(path)?;
     // The file must never be open to others, not even between bind and chmod. This process has one thread.
@@ -83,12 +175,10 @@ fn open(path: &Path) -> io::Result<Listening> {
     umask(before);
     let listener = bound?;
     listener.set_nonblocking(true)?;
+    std::os::unix::fs::chown(path, None, gid)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     let file = fs::symlink_metadata(path)?;
-    Ok(Listening {
-        socket: Rc::new(listener.into()),
-        path: path.to_owned(),
-        file: (file.dev(), file.ino()),
-    })
+    Ok((listener.into(), (file.dev(), file.ino())))
 }
 
 /// A socket file is stale when nobody listens on it. Anything else at the path is not ours to remove.
@@ -146,26 +236,64 @@ fn is_of_the_dead(stream: &OwnedFd) -> bool {
 mod tests {
     use super::*;
     use nix::sys::socket::{Backlog, bind, listen};
-    use std::os::unix::{fs::PermissionsExt, net::UnixStream, process::CommandExt};
+    use std::{
+        net::TcpStream,
+        os::unix::{net::UnixStream, process::CommandExt},
+    };
+
+    fn listen_at(path: &Path) -> Result<Listening, KeeperError> {
+        Listening::new(&ListenAddress::private(path.to_owned()))
+    }
+
+    #[test]
+    fn socket_gets_mode_that_was_asked_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("made/kennel.sock");
+        let own = nix::unistd::getegid().as_raw();
+        let address = ListenAddress::Unix {
+            path: path.clone(),
+            mode: 0o660,
+            gid: Some(own),
+        };
+        let _listening = Listening::new(&address).expect("it listens");
+        let mode = |path: &Path| fs::metadata(path).expect("metadata").mode() & 0o777;
+        assert_eq!(mode(&path), 0o660);
+        assert_eq!(mode(path.parent().expect("a directory")), 0o711);
+    }
+
+    #[test]
+    fn port_is_listened_at_and_taken_port_refused() {
+        let any = ListenAddress::Tcp(([127, 0, 0, 1], 0).into());
+        let first = Listening::new(&any).expect("it listens");
+        let ListenAddress::Tcp(address) = first.address() else {
+            panic!("it is a port");
+        };
+        TcpStream::connect(address).expect("it takes connections");
+        let refused = Listening::new(first.address()).err();
+        assert!(matches!(
+            refused,
+            Some(KeeperError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse
+        ));
+    }
 
     #[test]
     fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("made/kennel.sock");
-        let first = Listening::new(&path).expect("it listens");
+        let first = listen_at(&path).expect("it listens");
         let mode = fs::metadata(&path).expect("metadata").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(matches!(
-            Listening::new(&path),
+            listen_at(&path),
             Err(KeeperError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse
         ));
         drop(first);
         assert!(!path.exists());
 
         drop(UnixListener::bind(&path).expect("a socket file that stays"));
-        drop(Listening::new(&path).expect("it is replaced"));
+        drop(listen_at(&path).expect("it is replaced"));
         fs::write(&path, b"not a socket").expect("a file");
-        let refused = Listening::new(&path).err();
+        let refused = listen_at(&path).err();
         let Some(KeeperError::Listen { source, .. }) = refused else {
             panic!("not refused as a socket");
         };
@@ -185,7 +313,7 @@ mod tests {
         listen(&listener, Backlog::new(0).expect("a number")).expect("it listens");
         let _queued = UnixStream::connect(&path).expect("there is room for one");
         let begun = Instant::now();
-        let refused = Listening::new(&path).err();
+        let refused = listen_at(&path).err();
         let Some(KeeperError::Listen { source, .. }) = refused else {
             panic!("not refused");
         };
@@ -214,6 +342,6 @@ mod tests {
         unsafe { keeper.pre_exec(listens) };
         keeper.status().expect("it starts and ends");
         UnixStream::connect(&path).expect("somebody listens");
-        drop(Listening::new(&path).expect("it is replaced"));
+        drop(listen_at(&path).expect("it is replaced"));
     }
 }

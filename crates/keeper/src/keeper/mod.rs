@@ -36,6 +36,7 @@ use kennel_linux::{
     crash_point, identity, limits,
     signal_set::SignalSet,
 };
+pub use listen::ListenAddress;
 use listen::Listening;
 use main_loop::{Keeper, Parts, Restarts, Upgrades};
 use nix::sys::{
@@ -56,9 +57,9 @@ pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub struct KeeperConfig {
     /// Holds the lock, the node's name and the runs' directories; made 0700 if it is missing.
     pub data_dir: PathBuf,
-    /// Unix sockets to listen on. A directory that is missing is made 0700; the socket gets 0600; a stale socket file
-    /// is replaced only when nobody listens on it.
-    pub listen: Vec<PathBuf>,
+    /// Where to listen. The directory of a unix socket is made if it is missing, 0700, or 0711 where the socket is open to others;
+    /// a stale socket file is replaced only when no process listens on it.
+    pub listen: Vec<ListenAddress>,
     /// Arguments (after the program's name) with which this binary is executed again as the server.
     pub server_argv: Vec<OsString>,
     /// Whether runs get control groups.
@@ -103,11 +104,11 @@ pub enum KeeperError {
         source: io::Error,
     },
     /// A listening socket cannot be made.
-    #[error("cannot listen on {}", path.display())]
+    #[error("cannot listen on {address}")]
     Listen {
-        /// The socket.
-        path: PathBuf,
-        /// Why not; `AddrInUse` where somebody listens there.
+        /// Where.
+        address: ListenAddress,
+        /// Why not; `AddrInUse` where another process listens there.
         #[source]
         source: io::Error,
     },
@@ -156,7 +157,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let node = data_dir::node_id(&config.data_dir)?;
     let epoch = data_dir::new_epoch().map_err(host("draw a name for this keeper"))?;
     let open_files = limits::raise_open_files().map_err(host("raise the limit of open files"))?;
-    let listening = config.listen.iter().map(|path| Listening::new(path));
+    let listening = config.listen.iter().map(Listening::new);
     let listening = listening.collect::<Result<Vec<_>, _>>()?;
     let signals = take_signals().map_err(host("take signals over"))?;
     let here = identity::host().map_err(host("read the identity of this host"))?;

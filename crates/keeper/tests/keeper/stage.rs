@@ -6,7 +6,7 @@ use kennel_keeper::{
         ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
         KeeperHello, Outputs, Prepared,
     },
-    keeper::{self, CgroupChoice, KeeperConfig},
+    keeper::{self, CgroupChoice, KeeperConfig, ListenAddress},
     rundir, server_socket,
 };
 use kennel_lifecycle::{CommandSpec, PidNamespace, Policy, RunId, Signal, StopPolicy};
@@ -78,7 +78,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
     }
     let config = KeeperConfig {
         data_dir: dir.join("data"),
-        listen: vec![dir.join("run/kennel.sock")],
+        listen: vec![ListenAddress::private(dir.join("run/kennel.sock"))],
         server_argv: vec![
             "server".into(),
             args[0].clone().into(),

@@ -211,12 +211,37 @@ const RUN_FLAGS: [(&[&str], &str); 15] = [
     ),
 ];
 
+/// Flags of any other command, and what to do in their place.
+const FLAGS: [(&[&str], &str); 6] = [
+    (
+        &["--no-trunc", "--full"],
+        "whole commands are shown by: kennel ps -o wide",
+    ),
+    (
+        &["-A", "--all-namespaces"],
+        "ended runs are shown with --all; runs have no namespaces, but labels: -l KEY=VALUE",
+    ),
+    (
+        &["-w", "--watch"],
+        "changes are shown by: kennel top, and as a stream by: kennel events -f --all",
+    ),
+    (
+        &["--previous", "--details"],
+        "the output of all attempts of a run is in one log: kennel logs RUN; its history: kennel why RUN",
+    ),
+    (&["-v"], "the version is printed by: kennel version"),
+    (
+        &["--force", "--now"],
+        "a run is killed at once with --grace 0: kennel stop --grace 0 RUN",
+    ),
+];
+
 /// Answers a word that is another tool's, and removes tips that lead to something else.
 pub(crate) fn explain(error: &mut clap::Error, is_run: bool) -> Option<String> {
     let (kind, table) = match error.kind() {
         ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, &COMMANDS[..]),
         ErrorKind::UnknownArgument if is_run => (ContextKind::InvalidArg, &RUN_FLAGS[..]),
-        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, &[][..]),
+        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, &FLAGS[..]),
         _ => return None,
     };
     let word = match error.get(kind) {

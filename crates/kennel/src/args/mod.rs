@@ -10,6 +10,7 @@ mod elsewhere;
 mod form;
 mod help;
 mod host;
+mod network;
 mod read;
 mod run;
 mod serve;
@@ -22,6 +23,9 @@ pub(crate) use control::{
 pub(crate) use elsewhere::explain;
 pub(crate) use form::Format;
 pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, EvidenceArg, ReapArgs, StatusArgs};
+pub(crate) use network::{
+    CertsCommand, ContextCommand, MakeArgs, NewContext, RemoteArgs, RoleArgs,
+};
 pub(crate) use read::{
     AsConsumer, AuditArgs, ConsumerRef, ConsumersCommand, EventsArgs, LogsArgs, PsArgs, SortArg,
     StateArg, StreamArg, TopArgs, WhichRuns, WhyArgs,
@@ -55,8 +59,10 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 pub(crate) struct ClientArgs {
     /// Server to use [env: KENNEL_SERVER] [default: the socket of `kennel serve`]
-    #[arg(long, global = true, value_name = "unix:PATH")]
+    #[arg(long, global = true, value_name = "unix:PATH|tcp://HOST:PORT")]
     pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) remote: RemoteArgs,
     /// Output format: text, wide, name, json, yaml, jsonpath='{.state}', or a template such as '{{.state}}'
     #[arg(
         short,
@@ -137,6 +143,12 @@ pub(crate) enum Command {
     /// List, show or delete named readers of events and their positions
     #[command(subcommand)]
     Consumers(ConsumersCommand),
+    /// List, show and choose servers by name
+    #[command(subcommand)]
+    Context(ContextCommand),
+    /// Make certificates and tokens for servers and clients on the network
+    #[command(subcommand)]
+    Certs(CertsCommand),
     /// Print the completion script of a shell
     #[command(after_help = COMPLETIONS_HELP)]
     Completions(CompletionsArgs),

@@ -1,6 +1,6 @@
 //! Flags of the server.
 
-use super::Format;
+use super::{Format, network::RemoteOfServe};
 use crate::{
     config::Surroundings,
     failure::Failure,
@@ -17,10 +17,13 @@ pub(crate) struct ServeArgs {
     /// lists them [default: /etc/kennel/kennel.toml for root, else $XDG_CONFIG_HOME/kennel/kennel.toml; where it is there]
     #[arg(long, value_name = "FILE", overrides_with = "config")]
     config: Option<OsString>,
-    /// Socket to listen on [default: /run/kennel/kennel.sock for root, else
-    /// $XDG_RUNTIME_DIR/kennel/kennel.sock]
-    #[arg(long, value_name = "unix:PATH")]
-    pub(crate) listen: Option<String>,
+    /// Where to listen: unix:PATH[?mode=0660&group=NAME] or tcp:ADDRESS:PORT; repeatable [default:
+    /// /run/kennel/kennel.sock for root, else $XDG_RUNTIME_DIR/kennel/kennel.sock]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Vec<String>,
+    /// File of principals, tokens and certificates; read again when it changes
+    #[arg(long, value_name = "FILE")]
+    pub(crate) access: Option<PathBuf>,
     /// Database, as sqlite:PATH or postgres://... [default: kennel.db in the data directory]
     #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
@@ -76,6 +79,8 @@ pub(crate) struct OfClients {
     server: Option<String>,
     #[arg(short, long, hide = true)]
     pub(crate) output: Option<Format>,
+    #[command(flatten)]
+    remote: RemoteOfServe,
 }
 
 /// How long runs go on without a server, where no setting says.
@@ -108,7 +113,7 @@ impl ServeArgs {
 impl OfClients {
     /// Whether one of them was given.
     pub(crate) fn any(&self) -> bool {
-        self.server.is_some() || self.output.is_some()
+        self.server.is_some() || self.output.is_some() || self.remote.any()
     }
 }
 

@@ -2,13 +2,14 @@
 
 use super::{progress, refusal};
 use crate::{
-    args::Format,
-    config::{self, Surroundings},
+    args::{ClientArgs, Format},
+    config::Surroundings,
     failure::{Failure, chain},
+    remote::{self, Target},
     terminal_text,
 };
 use kennel_client as client;
-use kennel_client::{ConnectError, Connection};
+use kennel_client::{Address, ConnectError, Connection};
 use kennel_proto::pb;
 use std::{
     io::{self, Write as _},
@@ -18,7 +19,7 @@ use std::{
 /// A server that answered.
 pub(crate) struct Link {
     pub(crate) connection: Connection,
-    /// Where it is, as `unix:PATH`.
+    /// Where it is, as `unix:PATH` or `tcp://HOST:PORT`.
     pub(crate) address: String,
     pub(crate) format: Format,
     /// It ends with this process.
@@ -26,48 +27,45 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Connects to the server that flag, environment or default name.
+    /// Connects to the server that flag, environment, context or default name.
     pub(crate) async fn open(
-        server: Option<&str>,
+        client: &ClientArgs,
         format: Format,
         here: &Surroundings,
     ) -> Result<Self, Failure> {
-        let dialled = Self::dial(server, format, here).await?;
-        dialled.map_err(not_connected)
+        let target = remote::server(client, here).map_err(|f| f.or_code(crate::USAGE))?;
+        Self::dial(&target, format).await.map_err(not_connected)
     }
 
-    /// The same; `None` where nobody has named a server, and none listens at the default.
+    /// The same; `None` where no server is named, and none listens at the default.
     pub(crate) async fn open_if_there(
-        server: Option<&str>,
+        client: &ClientArgs,
         format: Format,
         here: &Surroundings,
     ) -> Result<Option<Self>, Failure> {
-        if server.is_some() || here.names_server() {
-            return Self::open(server, format, here).await.map(Some);
+        let named = remote::named(client, here).map_err(|f| f.or_code(crate::USAGE))?;
+        if named.is_some() || client.remote.any() {
+            return Self::open(client, format, here).await.map(Some);
         }
-        match Self::dial(server, format, here).await {
-            Ok(Ok(link)) => Ok(Some(link)),
-            Ok(Err(ConnectError::NoServer { source, .. })) if has_no_listener(&source) => Ok(None),
-            Ok(Err(error)) => Err(not_connected(error)),
-            // There is no default.
-            Err(_) => Ok(None),
+        // There may be no default.
+        let Ok(target) = remote::server(client, here) else {
+            return Ok(None);
+        };
+        match Self::dial(&target, format).await {
+            Ok(link) => Ok(Some(link)),
+            Err(ConnectError::NoServer { source, .. }) if has_no_listener(&source) => Ok(None),
+            Err(error) => Err(not_connected(error)),
         }
     }
 
-    /// The outer error: no address is known.
-    async fn dial(
-        server: Option<&str>,
-        format: Format,
-        here: &Surroundings,
-    ) -> Result<Result<Self, ConnectError>, Failure> {
-        let address = config::server_address(server, here).map_err(|f| f.or_code(crate::USAGE))?;
-        let dialled = client::Address::Unix(address.socket.clone());
-        Ok(client::connect(&dialled).await.map(|connection| Self {
+    async fn dial(target: &Target, format: Format) -> Result<Self, ConnectError> {
+        let connection = client::connect_with(&target.address, &target.credentials).await?;
+        Ok(Self {
             connection,
-            address: address.to_string(),
+            address: target.address.to_string(),
             format,
             own: false,
-        }))
+        })
     }
 
     /// To a server that this process has started.
@@ -123,17 +121,39 @@ fn has_no_listener(cause: &io::Error) -> bool {
 
 fn not_connected(error: ConnectError) -> Failure {
     let failure = Failure::new(chain(&error));
-    match error {
+    let hint = match error {
+        ConnectError::NoServer {
+            address: Address::Tcp { .. },
+            ..
+        } => "is it started with --listen tcp:ADDRESS:PORT, and may this host reach it?",
         ConnectError::NoServer { source, .. }
             if source.kind() == io::ErrorKind::PermissionDenied =>
         {
-            failure.hint("the socket belongs to another user; name yours with --server unix:PATH")
+            "the socket belongs to another user; name yours with --server unix:PATH"
         }
-        ConnectError::NoServer { .. } => failure.hint("start one with: kennel serve"),
+        ConnectError::NoServer { .. } => "start one with: kennel serve",
         ConnectError::ForeignServer { .. } | ConnectError::Transport { .. } => {
-            failure.hint("name another server with --server unix:PATH or KENNEL_SERVER")
+            "name another server with --server unix:PATH or KENNEL_SERVER"
         }
-    }
+        ConnectError::UntrustedServer { .. } => "name the file with its authority: --tls-ca FILE",
+        ConnectError::WrongServerName { .. } => {
+            "call it by a name that it has, or, where you know why they differ, give it with --tls-server-name NAME"
+        }
+        ConnectError::ClientCertificate { .. } => {
+            "name a valid one of its authority with --tls-cert and --tls-key; kennel certs client makes one"
+        }
+        ConnectError::NoClientCertificate { .. } => "name one with --tls-cert and --tls-key",
+        ConnectError::Token { .. } => "it may have expired: kennel certs token makes another one",
+        ConnectError::NoCredentials { .. } => {
+            "name them: --tls-cert and --tls-key, or --token-file"
+        }
+        ConnectError::ServerCertificate { .. }
+        | ConnectError::Insecure { .. }
+        | ConnectError::Credentials(_) => {
+            return failure;
+        }
+    };
+    failure.hint(hint)
 }
 
 /// A response without what it must carry: not a Kennel server of this version.

@@ -3,8 +3,10 @@
 mod attach;
 mod audit;
 mod calls;
+pub(crate) mod certs;
 mod command;
 mod consumers;
+mod context;
 mod doctor;
 mod drain;
 mod each;
@@ -84,7 +86,7 @@ async fn perform(
     here: &Surroundings,
 ) -> Result<u8, Failure> {
     let format = client.output.clone().unwrap_or_default();
-    let open = || Link::open(client.server.as_deref(), format.clone(), here);
+    let open = || Link::open(client, format.clone(), here);
     let done = |()| 0;
     match command {
         // What is wrong with a spec is told whether a server is there or not.
@@ -95,7 +97,7 @@ async fn perform(
         }
         Command::Run(args) => {
             let request = spec::of_run(args.spec, here)?;
-            let opened = Link::open_if_there(client.server.as_deref(), format.clone(), here).await;
+            let opened = Link::open_if_there(client, format.clone(), here).await;
             match opened.map_err(|f| f.code(OWN_FAILURE))? {
                 Some(link) => run::run(&link, request).await,
                 None => Box::pin(run::run_alone(request, format)).await,
@@ -133,6 +135,8 @@ async fn perform(
         Command::Version => calls::version(open().await, &format).await.map(done),
         Command::Upgrade => upgrade::upgrade(&open().await?).await.map(done),
         Command::Drain(args) => drain::drain(&open().await?, args).await.map(done),
+        Command::Context(command) => context::context(client, command, here).map(done),
+        Command::Certs(command) => certs::certs(command).map(done),
         Command::Completions(args) => completions(args.shell).map(done),
         Command::Doctor(_) => match open().await {
             Ok(link) => doctor::doctor(&link).await,
@@ -141,7 +145,7 @@ async fn perform(
         Command::Audit(args) => audit::audit(&open().await?, args).await.map(done),
         Command::Reap(args) => doctor::reap(&open().await?, args).await,
         Command::Serve(_) | Command::Server(_) | Command::Config(_) => {
-            unreachable!("main serves before it asks")
+            unreachable!("main carries out what asks no server")
         }
     }
 }

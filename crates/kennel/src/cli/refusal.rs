@@ -81,6 +81,9 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
     let hint = match reason {
         // A command with a slash was looked for at one place, which the message names.
         "COMMAND_NOT_FOUND" if fact("command")?.contains('/') => return None,
+        "COMMAND_NOT_FOUND" if fact("command")?.contains(' ') => {
+            "a line for a shell is run by: kennel run -- sh -c 'LINE'".to_owned()
+        }
         "COMMAND_NOT_FOUND" => {
             "give its whole path, or another PATH with --env PATH=...".to_owned()
         }
@@ -158,6 +161,7 @@ mod tests {
         let reported = |command| hint("COMMAND_NOT_FOUND", &facts(&[("command", command)]));
         assert!(reported("ls").is_some_and(|hint| hint.contains("--env PATH")));
         assert_eq!(reported("/bin/ls"), None);
+        assert!(reported("echo hi").is_some_and(|hint| hint.contains("sh -c")));
     }
 
     #[test]

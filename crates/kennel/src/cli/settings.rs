@@ -72,7 +72,10 @@ fn usable(
 
 fn default(key: &str, config: &ServeConfig, has_store_file: bool) -> Option<String> {
     let text = match key {
-        "listen" => config.listen.to_string(),
+        "listen" => {
+            let all = config.listen.iter().map(ToString::to_string);
+            all.collect::<Vec<_>>().join(",")
+        }
         "data_dir" => config.data_dir.display().to_string(),
         "store" if !has_store_file => config.store.to_string(),
         "cgroup" => "auto".to_owned(),

@@ -198,6 +198,7 @@ impl Supervisor {
         let filter = ConsumerFilter {
             run: Some(key.run),
             name: Some(key.name.clone()),
+            owner: None,
             after: None,
         };
         let rows = self.shared.store.consumers(&filter, 1).await;

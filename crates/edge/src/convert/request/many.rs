@@ -10,7 +10,7 @@ use crate::{
     pb::{self, stream_events_request::Position as Asked},
 };
 use kennel_lifecycle::Violation;
-use kennel_supervisor::{ConsumerPlace, Form, Kinds, ManyCall, ManyFrom};
+use kennel_supervisor::{ConsumerPlace, Form, Kinds, ListFilter, ManyCall, ManyFrom};
 use std::time::Duration;
 use tonic::Status;
 
@@ -34,8 +34,10 @@ pub(crate) struct ManyConsumer {
     pub(crate) place: Option<ConsumerPlace>,
 }
 
+/// `scope`: the owner whose runs alone the caller may see.
 pub(crate) fn events_of_many(
     request: &pb::StreamEventsRequest,
+    scope: Option<String>,
     key: &DigestKey,
 ) -> Result<ManyAsk, Status> {
     let mut found = Vec::new();
@@ -43,7 +45,10 @@ pub(crate) fn events_of_many(
         let why = "must be empty where a filter is given";
         found.push(Violation::new("run_id", why));
     }
-    let filter = filter(request.filter.as_ref(), &mut found);
+    let filter = ListFilter {
+        owner: scope,
+        ..filter(request.filter.as_ref(), &mut found)
+    };
     let seal = Seal::of(&filter, key);
     let heartbeat = heartbeat(request, &mut found);
     let (form, as_json) = output::view("output_view", request.output_view, &mut found);
@@ -161,15 +166,16 @@ mod tests {
 
     #[test]
     fn a_stream_of_many_goes_on_after_a_cursor_of_its_own_filter_alone() {
-        let own = events_of_many(&ask("x", Asked::Live(pb::FromLive {})), &key()).expect("valid");
+        let own =
+            events_of_many(&ask("x", Asked::Live(pb::FromLive {})), None, &key()).expect("valid");
         assert_eq!(own.call.from, ManyFrom::LiveOnly);
         let reached = ManyReached::default();
         let cursor = many_cursor::encode(own.seal, None, &reached);
-        let again = events_of_many(&ask("x", Asked::Cursor(cursor.clone())), &key());
+        let again = events_of_many(&ask("x", Asked::Cursor(cursor.clone())), None, &key());
         let again = again.expect("valid").call.from;
         assert_eq!(again, ManyFrom::After(reached));
         let other = ask("y", Asked::Cursor(cursor.clone()));
-        assert_eq!(field(events_of_many(&other, &key())), "cursor");
+        assert_eq!(field(events_of_many(&other, None, &key())), "cursor");
         let one = pb::StreamEventsRequest {
             run_id: "01ARZ3NDEKTSV4RRFFQ69G5FAV".to_owned(),
             filter: None,
@@ -178,11 +184,11 @@ mod tests {
         let refused = super::super::events(&one).expect_err("of many");
         assert!(refused.get_error_details().bad_request().is_some());
         let seq = ask("x", Asked::AfterSeq(7));
-        assert_eq!(field(events_of_many(&seq, &key())), "after_seq");
+        assert_eq!(field(events_of_many(&seq, None, &key())), "after_seq");
         let both = pb::StreamEventsRequest {
             run_id: "01ARZ3NDEKTSV4RRFFQ69G5FAV".to_owned(),
             ..ask("x", Asked::AfterSeq(0))
         };
-        assert_eq!(field(events_of_many(&both, &key())), "run_id");
+        assert_eq!(field(events_of_many(&both, None, &key())), "run_id");
     }
 }

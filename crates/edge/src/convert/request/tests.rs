@@ -249,7 +249,7 @@ fn a_list_has_a_default_and_a_greatest_page() {
             page_size,
             ..pb::ListRunsRequest::default()
         };
-        list(&request, &key())
+        list(&request, None, &key())
     };
     assert_eq!(ask(0).expect("valid").limit, 50);
     assert_eq!(ask(7).expect("valid").limit, 7);
@@ -270,7 +270,7 @@ fn a_list_goes_on_where_its_own_token_says() {
         filter: Some(filter),
         ..pb::ListRunsRequest::default()
     };
-    let first = list(&request, &key()).expect("valid");
+    let first = list(&request, None, &key()).expect("valid");
     assert_eq!(first.filter.states, [RunState::Running]);
     assert_eq!(first.filter.kinds, [RunKind::Job]);
     assert_eq!(first.filter.labels.to_string(), "a in (b),c notin (d),!e");
@@ -286,7 +286,7 @@ fn a_list_goes_on_where_its_own_token_says() {
         page_token: token.clone(),
         ..request
     };
-    assert_eq!(list(&next, &key()).expect("valid").start, Some(start));
+    assert_eq!(list(&next, None, &key()).expect("valid").start, Some(start));
 
     let other = pb::ListRunsRequest {
         filter: None,
@@ -294,7 +294,7 @@ fn a_list_goes_on_where_its_own_token_says() {
         page_size: 0,
     };
     assert_eq!(
-        fields(&list(&other, &key()).expect_err("refused")),
+        fields(&list(&other, None, &key()).expect_err("refused")),
         ["page_token"]
     );
 }
@@ -312,7 +312,7 @@ fn a_filter_of_unknown_values_is_refused() {
         ..pb::ListRunsRequest::default()
     };
     assert_eq!(
-        fields(&list(&request, &key()).expect_err("refused")),
+        fields(&list(&request, None, &key()).expect_err("refused")),
         [
             "filter.kinds[0]",
             "filter.kinds[1]",

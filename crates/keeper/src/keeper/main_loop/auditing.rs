@@ -23,7 +23,7 @@ impl Keeper {
         let sockets = self
             .listening
             .iter()
-            .map(|listening| (listening.path().display().to_string(), listening.seen()));
+            .map(|listening| (listening.name(), listening.seen()));
         let books = Books {
             server: self.server.pid,
             spare_shims: self.pool.pids().collect(),

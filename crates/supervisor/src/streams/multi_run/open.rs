@@ -46,6 +46,10 @@ pub(super) fn has_marks(filter: &ListFilter, view: &RunView) -> bool {
     let is_named = |part: &RunIdPart| part.matches(view.run);
     filter.labels.matches(&view.spec.labels)
         && filter.id_part.as_ref().is_none_or(is_named)
+        && filter
+            .owner
+            .as_ref()
+            .is_none_or(|owner| *owner == view.owner)
         && (filter.kinds.is_empty() || filter.kinds.contains(&view.policy().kind))
 }
 

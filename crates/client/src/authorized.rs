@@ -1,0 +1,62 @@
+//! Calls with the client's token.
+
+use crate::credentials::TokenReader;
+use http::{Request, Response, header::AUTHORIZATION};
+use std::{
+    error::Error,
+    fmt::Write as _,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tonic::{Status, body::Body, transport::Channel};
+use tower::Service;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// A channel whose calls carry the client's token, where it has one.
+#[derive(Clone, Debug)]
+pub struct Authorized {
+    channel: Channel,
+    token: Option<Arc<TokenReader>>,
+}
+
+impl Authorized {
+    pub(crate) fn new(channel: Channel, token: Option<Arc<TokenReader>>) -> Self {
+        Self { channel, token }
+    }
+}
+
+impl Service<Request<Body>> for Authorized {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.channel.poll_ready(context).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        match self.token.as_deref().map(TokenReader::value).transpose() {
+            Ok(Some(value)) => drop(request.headers_mut().insert(AUTHORIZATION, value)),
+            Ok(None) => {}
+            Err(error) => {
+                let status = Status::unauthenticated(shown(&error));
+                return Box::pin(std::future::ready(Err(status.into())));
+            }
+        }
+        let answer = self.channel.call(request);
+        Box::pin(async move { answer.await.map_err(Into::into) })
+    }
+}
+
+/// An error with its causes.
+pub(crate) fn shown(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let _ = write!(text, ": {inner}");
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,426 @@
+//! Connections to servers, and why one did not come about.
+
+use crate::{
+    Address, Connection,
+    authorized::shown,
+    credentials::{Credentials, CredentialsError, Tls, TokenReader},
+    resumes::Resumes,
+    tls,
+};
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use kennel_proto::pb;
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
+use tonic::{Code, transport::Endpoint};
+
+/// Connections that break before the first call, after which a client gives up.
+const CONNECTS_MAX: u32 = 5;
+/// For a TCP connection with its handshake.
+const DIAL_MAX: Duration = Duration::from_secs(10);
+/// For one of several addresses of a host.
+const ADDRESS_MAX: Duration = Duration::from_secs(3);
+/// For the answer to the first call, which asks whether the token is accepted.
+const CHECK_MAX: Duration = Duration::from_secs(10);
+/// A peer across a network that does not answer a ping within these times is gone: no packet says so.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_MAX: Duration = Duration::from_secs(10);
+
+/// No connection to a server came about.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No process listens there, or it cannot be reached.
+    #[error("no server answers at {address}")]
+    NoServer {
+        /// Where.
+        address: Address,
+        /// What the socket said.
+        #[source]
+        source: io::Error,
+    },
+    /// A process of another user listens there: neither this user nor root.
+    #[error("the server at {address} runs as user {uid}, which is neither this user nor root")]
+    ForeignServer {
+        /// Where.
+        address: Address,
+        /// Its user.
+        uid: u32,
+    },
+    /// It does not speak the protocol.
+    #[error("cannot speak to the server at {address}")]
+    Transport {
+        /// Where.
+        address: Address,
+        /// What went wrong.
+        #[source]
+        source: tonic::transport::Error,
+    },
+    /// The connection broke before the first call, or what answers does not speak TLS 1.3 and HTTP/2.
+    #[error("cannot open a secure connection to {address}")]
+    Insecure {
+        /// Where.
+        address: Address,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// The client's own files cannot be used.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    /// No known authority has issued the server's certificate.
+    #[error(
+        "the certificate of the server at {address} is not trusted: no authority in {authorities} has issued it"
+    )]
+    UntrustedServer {
+        /// Where.
+        address: Address,
+        /// Where the authorities came from.
+        authorities: String,
+    },
+    /// The server's certificate is for other names.
+    #[error("the certificate of the server at {address} is for {}, not for {name}", or_none(.presented))]
+    WrongServerName {
+        /// Where.
+        address: Address,
+        /// The name that it has to have.
+        name: String,
+        /// The names that it has.
+        presented: Vec<String>,
+    },
+    /// The server's certificate cannot be used for another reason.
+    #[error("the certificate of the server at {address} is refused: {reason}")]
+    ServerCertificate {
+        /// Where.
+        address: Address,
+        /// Why, such as `it has expired`.
+        reason: String,
+    },
+    /// The server has refused the client's certificate.
+    #[error("the server at {address} refused the certificate of this client: {reason}")]
+    ClientCertificate {
+        /// Where.
+        address: Address,
+        /// Why, such as `it is revoked`.
+        reason: &'static str,
+    },
+    /// The server demands a certificate of the client, and there is none.
+    #[error("the server at {address} demands a certificate of the client")]
+    NoClientCertificate {
+        /// Where.
+        address: Address,
+    },
+    /// The server has refused the token.
+    #[error("the server at {address} refused the token: {reason}")]
+    Token {
+        /// Where.
+        address: Address,
+        /// Its answer.
+        reason: String,
+    },
+    /// The server demands a certificate or a token, and there is neither.
+    #[error("the server at {address} demands a certificate or a token: {reason}")]
+    NoCredentials {
+        /// Where.
+        address: Address,
+        /// Its answer.
+        reason: String,
+    },
+}
+
+fn or_none(names: &[String]) -> String {
+    if names.is_empty() {
+        return "no name at all".to_owned();
+    }
+    names.join(", ")
+}
+
+/// Bytes in both directions, whatever they go over.
+pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+/// Connects to a server whose user is this process's own or root, or to one on the network, which this host's authorities know. Needs a
+/// tokio runtime.
+pub async fn connect(address: &Address) -> Result<Connection, ConnectError> {
+    connect_with(address, &Credentials::default()).await
+}
+
+/// As [`connect`], with these credentials. Over a unix socket they are not used: its server asks the kernel who calls.
+pub async fn connect_with(
+    address: &Address,
+    credentials: &Credentials,
+) -> Result<Connection, ConnectError> {
+    if let Address::Tcp { host, port } = address {
+        return connect_over_network(address, (host, *port), credentials).await;
+    }
+    let own_uid = own_uid().map_err(|source| ConnectError::NoServer {
+        address: address.clone(),
+        source,
+    })?;
+    let dialled = address.clone();
+    let dial = move || {
+        let address = dialled.clone();
+        async move { dial_unix(&address, own_uid).await }
+    };
+    // Over a unix socket there is no host name; without one some servers refuse the request.
+    connect_by(address, Endpoint::from_static("http://localhost"), dial).await
+}
+
+async fn connect_over_network(
+    address: &Address,
+    (host, port): (&str, u16),
+    credentials: &Credentials,
+) -> Result<Connection, ConnectError> {
+    let name = credentials.tls.name(host)?;
+    let (dialled, own_host, tls) = (address.clone(), host.to_owned(), credentials.tls.clone());
+    let dial = move || {
+        let (address, host, tls) = (dialled.clone(), own_host.clone(), tls.clone());
+        async move { dial_tcp(&address, (&host, port), &tls).await }
+    };
+    // The transport is given a scheme that leaves TLS to the dial; its requests say https.
+    let origin = format!("https://{}", authority(&name.to_str(), port));
+    let mut endpoint = Endpoint::from_static("http://localhost")
+        .http2_keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_MAX)
+        .keep_alive_while_idle(true)
+        .http2_adaptive_window(true);
+    if let Ok(origin) = origin.parse::<Uri>() {
+        endpoint = endpoint.origin(origin);
+    }
+    let mut connection = connect_by(address, endpoint, dial).await?;
+    let token = credentials.token.clone().map(TokenReader::new);
+    if let Some(token) = &token {
+        token.value()?;
+    }
+    connection.token = token.map(Arc::new);
+    if connection.token.is_some() || credentials.tls.certificate.is_none() {
+        check_accepted(&connection).await?;
+    }
+    Ok(connection)
+}
+
+fn authority(name: &str, port: u16) -> String {
+    if name.contains(':') {
+        format!("[{name}]:{port}")
+    } else {
+        format!("{name}:{port}")
+    }
+}
+
+/// A refused token is found at connect, like a refused certificate, and not at some later call.
+async fn check_accepted(connection: &Connection) -> Result<(), ConnectError> {
+    let request = pb::GetServerInfoRequest {};
+    let mut admin = connection.admin();
+    let answered = timeout(CHECK_MAX, admin.get_server_info(request)).await;
+    // All other refusals are those of the call that the caller makes.
+    let Ok(Err(status)) = answered else {
+        return Ok(());
+    };
+    if status.code() != Code::Unauthenticated {
+        return Ok(());
+    }
+    let (address, reason) = (connection.address.clone(), status.message().to_owned());
+    Err(if connection.token.is_some() {
+        ConnectError::Token { address, reason }
+    } else {
+        ConnectError::NoCredentials { address, reason }
+    })
+}
+
+/// Why a dial failed, as the transport passes it on; the error itself is handed over beside it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotDialled(pub(crate) String);
+
+/// Connects over what `dial` gives. A server that dies over the first words of a connection is no error: the socket is its
+/// keeper's, and the next server is there soon.
+pub(crate) async fn connect_by<F, D, W>(
+    address: &Address,
+    endpoint: Endpoint,
+    dial: F,
+) -> Result<Connection, ConnectError>
+where
+    F: Fn() -> D + Clone + Send + 'static,
+    D: Future<Output = Result<W, ConnectError>> + Send + 'static,
+    W: Wire + 'static,
+{
+    let mut resumes = Resumes::default();
+    let failed: Arc<Mutex<Option<ConnectError>>> = Arc::default();
+    loop {
+        let (again, slot) = (dial.clone(), Arc::clone(&failed));
+        let connector = tower::service_fn(move |_: Uri| {
+            let (dialled, slot) = (again(), Arc::clone(&slot));
+            async move {
+                dialled.await.map(TokioIo::new).map_err(|error| {
+                    let text = NotDialled(shown(&error));
+                    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                    text
+                })
+            }
+        });
+        let source = match endpoint.connect_with_connector(connector).await {
+            Ok(channel) => {
+                return Ok(Connection {
+                    channel,
+                    address: address.clone(),
+                    token: None,
+                });
+            }
+            Err(source) => source,
+        };
+        // The dial's own error says more than the transport's.
+        let dialled = failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let error = dialled.unwrap_or_else(|| ConnectError::Transport {
+            address: address.clone(),
+            source,
+        });
+        if !error.is_broken() || !resumes.pause(CONNECTS_MAX, None).await {
+            return Err(error);
+        }
+    }
+}
+
+impl ConnectError {
+    /// Whether a process was there, and is perhaps being replaced.
+    fn is_broken(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        match self {
+            Self::Transport { .. } => true,
+            Self::Insecure { source, .. } => matches!(
+                source.kind(),
+                BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof
+            ),
+            _ => false,
+        }
+    }
+}
+
+pub(crate) async fn dial_unix(address: &Address, own_uid: u32) -> Result<UnixStream, ConnectError> {
+    let no_server = |source| ConnectError::NoServer {
+        address: address.clone(),
+        source,
+    };
+    let Address::Unix(path) = address else {
+        return Err(no_server(io::ErrorKind::Unsupported.into()));
+    };
+    let stream = UnixStream::connect(path).await.map_err(no_server)?;
+    let uid = stream.peer_cred().map_err(no_server)?.uid();
+    if uid != own_uid && uid != 0 {
+        return Err(ConnectError::ForeignServer {
+            address: address.clone(),
+            uid,
+        });
+    }
+    Ok(stream)
+}
+
+async fn dial_tcp(
+    address: &Address,
+    (host, port): (&str, u16),
+    tls: &Tls,
+) -> Result<tls::Secured, ConnectError> {
+    // What is wrong with the client's own files is said before a server is bothered.
+    let config = tls.read()?;
+    let dialled = async {
+        let stream = open_tcp(host, port)
+            .await
+            .map_err(|source| ConnectError::NoServer {
+                address: address.clone(),
+                source,
+            })?;
+        tls::secure(address, host, stream, (tls, config)).await
+    };
+    let late = |_| ConnectError::NoServer {
+        address: address.clone(),
+        source: io::Error::new(io::ErrorKind::TimedOut, "no handshake within 10 seconds"),
+    };
+    timeout(DIAL_MAX, dialled).await.map_err(late)?
+}
+
+/// The first of a host's addresses that takes a connection.
+async fn open_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.collect();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    for address in addresses {
+        match timeout(ADDRESS_MAX, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // Small writes of a call are not held back for one another.
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Ok(Err(error)) => last = error,
+            Err(_) => {
+                last = io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("{address} does not answer"),
+                );
+            }
+        }
+    }
+    Err(last)
+}
+
+/// This process's effective user, as the other end of a socket sees it.
+pub(crate) fn own_uid() -> io::Result<u32> {
+    let (one, _other) = UnixStream::pair()?;
+    Ok(one.peer_cred()?.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use tokio::net::UnixListener;
+
+    #[tokio::test]
+    async fn connection_outlasts_server_that_dies_at_handshake() {
+        let address = Address::Unix("/run/x".into());
+        let dials = Arc::new(AtomicU32::new(0));
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let alive = Arc::new(Mutex::new(Some(ours)));
+        let connected = connect_by(&address, Endpoint::from_static("http://localhost"), {
+            let (dials, alive) = (Arc::clone(&dials), Arc::clone(&alive));
+            move || {
+                let fourth = dials.fetch_add(1, Ordering::Relaxed) == 3;
+                let stream = fourth.then(|| alive.lock().expect("no panic").take());
+                // The other end of each other one is gone.
+                let dead = || UnixStream::pair().expect("a pair").0;
+                std::future::ready(Ok(stream.flatten().unwrap_or_else(dead)))
+            }
+        });
+        connected.await.expect("the fourth server lives");
+        assert_eq!(dials.load(Ordering::Relaxed), 4);
+        drop(theirs);
+    }
+
+    #[tokio::test]
+    async fn absent_server_is_distinguished_from_an_unrelated_one() {
+        let dir = tempfile::TempDir::new().expect("a directory");
+        let path = dir.path().join("socket");
+        let address = Address::Unix(path.clone());
+        let error = connect(&address).await.expect_err("no process listens");
+        assert!(matches!(error, ConnectError::NoServer { .. }), "{error:?}");
+
+        let _listener = UnixListener::bind(&path).expect("bound");
+        let own = own_uid().expect("a user");
+        dial_unix(&address, own).await.expect("this user's server");
+        if own != 0 {
+            let error = dial_unix(&address, own + 1)
+                .await
+                .expect_err("another user's");
+            assert!(
+                matches!(error, ConnectError::ForeignServer { .. }),
+                "{error:?}"
+            );
+        }
+    }
+}

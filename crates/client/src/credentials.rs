@@ -1,0 +1,266 @@
+//! What a client shows to a server on the network, and by which certificates it knows that server.
+//!
+//! Files are read anew for each connection, a token for each call: a file that was replaced is used without a new start.
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    version::TLS13,
+};
+use std::{
+    fmt, fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// Protocol of the connections.
+const ALPN: &[u8] = b"h2";
+/// Longest token.
+const TOKEN_BYTES_MAX: usize = 16 * 1024;
+/// Where hosts have the certificates of public authorities: Debian, Fedora, Alpine and others.
+const SYSTEM_AUTHORITIES: [&str; 3] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+];
+
+/// What a client shows to a server on the network. A unix socket needs none.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// Certificates, of both ends.
+    pub tls: Tls,
+    /// A token, sent with each call.
+    pub token: Option<Token>,
+}
+
+/// Files with certificates in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Authorities of the server's certificate; absent: those that the host trusts.
+    pub ca: Option<PathBuf>,
+    /// Certificate of the client, with those between it and its authority behind it.
+    pub certificate: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+    /// Name that the server's certificate is for; absent: the host of the address.
+    pub server_name: Option<String>,
+}
+
+/// A bearer token. Its text is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Token {
+    /// In this file, which may be replaced; blanks around it do not count.
+    File(PathBuf),
+    /// This text.
+    Text(String),
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+            Self::Text(_) => f.write_str("Text(..)"),
+        }
+    }
+}
+
+/// Certificates or a token cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// A file cannot be read.
+    #[error("cannot read {what} from {path}")]
+    Unreadable {
+        /// What is in it.
+        what: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// A file holds something else.
+    #[error("cannot find {what} in {path}")]
+    Missing {
+        /// What was expected.
+        what: &'static str,
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A certificate without key, or a key without certificate.
+    #[error("a certificate of the client and its key must be given together")]
+    Incomplete,
+    /// A pair of files that is none.
+    #[error("cannot use the certificate {certificate} with the key {key}")]
+    Pair {
+        /// Path of the certificate.
+        certificate: PathBuf,
+        /// Path of the key.
+        key: PathBuf,
+        /// Why not.
+        #[source]
+        source: rustls::Error,
+    },
+    /// There is no authority to know the server by.
+    #[error(
+        "cannot verify any server: no CA certificate was given, and this host has none in a usual place"
+    )]
+    NoAuthority,
+    /// The name cannot be in a certificate.
+    #[error(
+        "cannot look for {name:?} in a certificate: it is neither a host name nor an IP address"
+    )]
+    ServerName {
+        /// What was given.
+        name: String,
+    },
+}
+
+impl Tls {
+    /// Reads all files.
+    pub(crate) fn read(&self) -> Result<Arc<ClientConfig>, CredentialsError> {
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[&TLS13])
+            .expect("ring has suites of TLS 1.3")
+            .with_root_certificates(self.authorities()?);
+        let mut config = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => builder
+                .with_client_auth_cert(
+                    certificates(certificate, "a certificate")?,
+                    private_key(key)?,
+                )
+                .map_err(|source| CredentialsError::Pair {
+                    certificate: certificate.clone(),
+                    key: key.clone(),
+                    source,
+                })?,
+            (None, None) => builder.with_no_client_auth(),
+            _ => return Err(CredentialsError::Incomplete),
+        };
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    fn authorities(&self) -> Result<RootCertStore, CredentialsError> {
+        let mut roots = RootCertStore::empty();
+        let system = || {
+            SYSTEM_AUTHORITIES
+                .iter()
+                .map(Path::new)
+                .find(|path| path.is_file())
+        };
+        let path = self.ca.as_deref().or_else(system);
+        let path = path.ok_or(CredentialsError::NoAuthority)?;
+        let (added, _) = roots.add_parsable_certificates(certificates(path, "a CA certificate")?);
+        if added == 0 {
+            let path = path.to_owned();
+            return Err(CredentialsError::Missing {
+                what: "a CA certificate",
+                path,
+            });
+        }
+        Ok(roots)
+    }
+
+    /// The name that the server's certificate has to have.
+    pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, CredentialsError> {
+        let name = self.server_name.as_deref().unwrap_or(host).to_owned();
+        ServerName::try_from(name.clone()).map_err(|_| CredentialsError::ServerName { name })
+    }
+
+    /// The authorities, for a message.
+    pub(crate) fn authorities_shown(&self) -> String {
+        match &self.ca {
+            Some(path) => path.display().to_string(),
+            None => "this host's list".to_owned(),
+        }
+    }
+}
+
+fn read(path: &Path, what: &'static str) -> Result<Vec<u8>, CredentialsError> {
+    fs::read(path).map_err(|source| CredentialsError::Unreadable {
+        what,
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn certificates(
+    path: &Path,
+    what: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+    let missing = || CredentialsError::Missing {
+        what,
+        path: path.to_owned(),
+    };
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path, what)?).collect();
+    found
+        .ok()
+        .filter(|found| !found.is_empty())
+        .ok_or_else(missing)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
+    let what = "a private key";
+    PrivateKeyDer::from_pem_slice(&read(path, what)?).map_err(|_| CredentialsError::Missing {
+        what,
+        path: path.to_owned(),
+    })
+}
+
+impl Token {
+    /// The value of the header, marked as one that is not to be logged.
+    fn read(&self) -> Result<http::HeaderValue, CredentialsError> {
+        let (text, path) = match self {
+            Self::File(path) => (String::from_utf8(read(path, "a token")?).ok(), path.clone()),
+            Self::Text(text) => (Some(text.clone()), PathBuf::from("the given text")),
+        };
+        let missing = || CredentialsError::Missing {
+            what: "a token",
+            path,
+        };
+        let text = text.unwrap_or_default();
+        let text = text.trim();
+        if text.is_empty() || text.len() > TOKEN_BYTES_MAX {
+            return Err(missing());
+        }
+        let Ok(mut value) = http::HeaderValue::try_from(format!("Bearer {text}")) else {
+            return Err(missing());
+        };
+        value.set_sensitive(true);
+        Ok(value)
+    }
+}
+
+/// A token, and the value that was sent last.
+pub(crate) struct TokenReader {
+    token: Token,
+    last: Mutex<Option<http::HeaderValue>>,
+}
+
+impl fmt::Debug for TokenReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("TokenReader").field(&self.token).finish()
+    }
+}
+
+impl TokenReader {
+    pub(crate) fn new(token: Token) -> Self {
+        Self {
+            token,
+            last: Mutex::new(None),
+        }
+    }
+
+    /// The value of the header, read anew: a small file on this host. One that is away for a moment, while it is replaced, leaves
+    /// the value before.
+    pub(crate) fn value(&self) -> Result<http::HeaderValue, CredentialsError> {
+        let read = self.token.read();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match (read, &*last) {
+            (Ok(value), _) => Ok(last.insert(value).clone()),
+            (Err(_), Some(value)) => Ok(value.clone()),
+            (Err(error), None) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Follows the access file, and cuts connections whose certificate, token or user is not good any more.
+
+use super::Connection;
+use crate::{
+    access::{self, Access},
+    limits::ACCESS_INTERVAL,
+};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// The rules, and the connections that they hold for.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    access: Arc<Access>,
+    connections: Mutex<Vec<Weak<Connection>>>,
+}
+
+impl Credentials {
+    pub(crate) fn new(access: Arc<Access>) -> Arc<Self> {
+        Arc::new(Self {
+            access,
+            connections: Mutex::default(),
+        })
+    }
+
+    pub(super) fn access(&self) -> &Arc<Access> {
+        &self.access
+    }
+
+    /// Cuts this connection when the rules do not allow it any more.
+    pub(super) fn watch(&self, connection: &Arc<Connection>) {
+        if self.access.may_change() {
+            self.connections().push(Arc::downgrade(connection));
+        }
+    }
+
+    /// Never returns.
+    pub(crate) async fn follow(&self) {
+        if !self.access.may_change() {
+            return std::future::pending().await;
+        }
+        let mut logged = None;
+        loop {
+            tokio::time::sleep(ACCESS_INTERVAL).await;
+            let access = Arc::clone(&self.access);
+            match tokio::task::spawn_blocking(move || access.refresh()).await {
+                Ok(Ok(has_changed)) => {
+                    if has_changed {
+                        tracing::info!("access file read again");
+                    }
+                    logged = None;
+                }
+                Ok(Err(error)) => {
+                    let error = error.to_string();
+                    // Once, not each second.
+                    if logged.as_ref() != Some(&error) {
+                        tracing::error!(
+                            error,
+                            "cannot read the access file, the rules before it stay in force"
+                        );
+                        logged = Some(error);
+                    }
+                }
+                Err(error) => tracing::error!(%error, "reading the access file failed"),
+            }
+            self.cut_invalid();
+        }
+    }
+
+    fn cut_invalid(&self) {
+        let (rules, now) = (self.access.rules(), access::now());
+        let mut connections = self.connections();
+        connections.retain(|connection| connection.strong_count() > 0);
+        for connection in connections.iter().filter_map(Weak::upgrade) {
+            if !connection.is_good(&rules, now) {
+                tracing::info!(
+                    peer = connection.peer.name(),
+                    "credentials are not good any more, connection cut"
+                );
+                connection.cut();
+            }
+        }
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Vec<Weak<Connection>>> {
+        let connections = self.connections.lock();
+        connections.unwrap_or_else(PoisonError::into_inner)
+    }
+}

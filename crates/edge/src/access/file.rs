@@ -1,0 +1,312 @@
+//! The access file, in TOML.
+
+use super::{
+    rules::{Grant, Rules, Token, TokenHash},
+    tls::{self, Tls, TlsError},
+};
+use crate::pb::Role;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fs, io,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+/// The access file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Not what the format allows.
+    #[error("{}: {source}", path.display())]
+    Form {
+        /// Which file.
+        path: PathBuf,
+        /// What and where.
+        source: Box<toml::de::Error>,
+    },
+    /// A value has no meaning.
+    #[error("{}: {what}", path.display())]
+    Value {
+        /// Which file.
+        path: PathBuf,
+        /// What.
+        what: String,
+    },
+    /// Certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    tls: Option<TlsFiles>,
+    #[serde(default, rename = "principal")]
+    principals: Vec<Principal>,
+    #[serde(default, rename = "token")]
+    tokens: Vec<TokenEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+    client_ca: Option<PathBuf>,
+    crl: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Principal {
+    name: String,
+    role: RoleName,
+    owner: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum RoleName {
+    Viewer,
+    Spawner,
+    Operator,
+    Admin,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenEntry {
+    id: String,
+    sha256: String,
+    expires: Option<String>,
+}
+
+impl From<RoleName> for Role {
+    fn from(name: RoleName) -> Self {
+        match name {
+            RoleName::Viewer => Self::Viewer,
+            RoleName::Spawner => Self::Spawner,
+            RoleName::Operator => Self::Operator,
+            RoleName::Admin => Self::Admin,
+        }
+    }
+}
+
+impl TlsFiles {
+    /// All of them, where they lie.
+    fn below(&self, dir: &Path) -> [Option<PathBuf>; 4] {
+        let below = |path: &Path| dir.join(path);
+        [
+            Some(below(&self.certificate)),
+            Some(below(&self.key)),
+            self.client_ca.as_deref().map(below),
+            self.crl.as_deref().map(below),
+        ]
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, AccessError> {
+    fs::read(path).map_err(|source| AccessError::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn parse(path: &Path) -> Result<(File, Vec<u8>), AccessError> {
+    let bytes = read_file(path)?;
+    let file = toml::from_slice(&bytes).map_err(|source| AccessError::Form {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?;
+    Ok((file, bytes))
+}
+
+fn dir(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+/// Hash of the file and of all files that it names.
+pub(super) fn content(path: &Path) -> Result<TokenHash, AccessError> {
+    let (file, bytes) = parse(path)?;
+    let mut hash = Sha256::new();
+    hash.update(&bytes);
+    let named = file.tls.iter().flat_map(|tls| tls.below(dir(path)));
+    for path in named.flatten() {
+        let bytes = read_file(&path)?;
+        hash.update(bytes.len().to_le_bytes());
+        hash.update(&bytes);
+    }
+    Ok(hash.finalize().into())
+}
+
+/// Reads all of it. Blocks.
+pub(super) fn read(path: &Path, own_uid: u32) -> Result<Rules, AccessError> {
+    let content = content(path)?;
+    let (file, _) = parse(path)?;
+    let wrong = |what: String| AccessError::Value {
+        path: path.to_owned(),
+        what,
+    };
+    let grants = grants(&file.principals).map_err(wrong)?;
+    let tokens = tokens(&file.tokens, &grants).map_err(wrong)?;
+    let tls = file.tls.as_ref().map(|files| {
+        let [certificate, key, client_ca, crl] = files.below(dir(path));
+        Tls::read(&tls::Files {
+            certificate: &certificate.unwrap_or_default(),
+            key: &key.unwrap_or_default(),
+            client_ca: client_ca.as_deref(),
+            crl: crl.as_deref(),
+        })
+    });
+    Ok(Rules {
+        grants,
+        tokens,
+        tls: tls.transpose()?,
+        content,
+        ..Rules::own(own_uid)
+    })
+}
+
+fn grants(principals: &[Principal]) -> Result<HashMap<String, Grant>, String> {
+    let mut grants = HashMap::new();
+    for Principal { name, role, owner } in principals {
+        if name.is_empty() || owner.as_ref().is_some_and(String::is_empty) {
+            return Err(format!("a principal or its owner is empty: {name:?}"));
+        }
+        let grant = Grant {
+            role: (*role).into(),
+            owner: owner.as_ref().unwrap_or(name).clone(),
+        };
+        match grants.entry(name.clone()) {
+            Entry::Occupied(_) => return Err(format!("principal {name:?} stands there twice")),
+            Entry::Vacant(place) => place.insert(grant),
+        };
+    }
+    Ok(grants)
+}
+
+fn tokens(
+    entries: &[TokenEntry],
+    grants: &HashMap<String, Grant>,
+) -> Result<HashMap<TokenHash, Token>, String> {
+    let mut tokens = HashMap::new();
+    for TokenEntry {
+        id,
+        sha256,
+        expires,
+    } in entries
+    {
+        let principal = format!("token:{id}");
+        if !grants.contains_key(&principal) {
+            return Err(format!(
+                "token {id:?} has no principal: add one with the name {principal:?}"
+            ));
+        }
+        let hash = hex(sha256)
+            .ok_or_else(|| format!("sha256 of token {id:?} is not 64 hexadecimal digits"))?;
+        let expires = expires.as_deref().map(humantime::parse_rfc3339).transpose();
+        let expires: Option<SystemTime> =
+            expires.map_err(|e| format!("expires of token {id:?}: {e}"))?;
+        tokens.insert(hash, Token { principal, expires });
+    }
+    Ok(tokens)
+}
+
+fn hex(text: &str) -> Option<TokenHash> {
+    let mut bytes = TokenHash::default();
+    if text.len() != 2 * bytes.len() || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::rules;
+    use std::time::Duration;
+
+    fn written(text: &str) -> Result<Rules, AccessError> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("access.toml");
+        fs::write(&path, text).expect("it is written");
+        read(&path, 1000)
+    }
+
+    #[test]
+    fn principals_have_role_and_owner() {
+        let rules = written(
+            "[[principal]]\nname = 'spiffe://a/b'\nrole = 'spawner'\nowner = 'team'\n\
+             [[principal]]\nname = 'uid:7'\nrole = 'viewer'\n",
+        )
+        .expect("it is good");
+        let caller = rules.of_principal("spiffe://a/b").expect("known");
+        assert_eq!((caller.role, caller.scope()), (Role::Spawner, Some("team")));
+        let caller = rules.of_uid(7, Some(1)).expect("known");
+        assert_eq!((caller.role, caller.scope()), (Role::Viewer, Some("uid:7")));
+        assert_eq!(rules.of_uid(8, None), None);
+        let own = rules.of_uid(1000, None).expect("its own user");
+        assert_eq!((own.role, own.scope()), (Role::Admin, None));
+    }
+
+    #[test]
+    fn two_tokens_of_one_id_hold_until_they_expire() {
+        let entry = |token: &str, expires: &str| {
+            let sha256 = rules::hex(&rules::hash(token));
+            format!("[[token]]\nid = 'ci'\nsha256 = '{sha256}'\nexpires = '{expires}'\n")
+        };
+        let text = format!(
+            "[[principal]]\nname = 'token:ci'\nrole = 'operator'\n{}{}",
+            entry("old", "2026-01-01T00:00:00Z"),
+            entry("new", "2030-01-01T00:00:00Z")
+        );
+        let rules = written(&text).expect("it is good");
+        let at = |rfc: &str| humantime::parse_rfc3339(rfc).expect("a time");
+        let of = |token: &str, now| rules.of_token(&rules::hash(token), now);
+        let before = at("2025-12-31T23:59:59Z");
+        assert!(of("old", before).is_some() && of("new", before).is_some());
+        let after = before + Duration::from_secs(1);
+        assert!(of("old", after).is_none() && of("new", after).is_some());
+        assert!(of("other", before).is_none());
+    }
+
+    #[test]
+    fn faults_of_the_file_are_named() {
+        for (text, named) in [
+            ("[[principal]]\nname = 'a'\nrole = 'boss'\n", "boss"),
+            (
+                "[[principal]]\nname = 'a'\nrole = 'admin'\nrights = 1\n",
+                "rights",
+            ),
+            ("[[principal]]\nname = ''\nrole = 'admin'\n", "is empty"),
+            (
+                "[[principal]]\nname = 'a'\nrole = 'admin'\n[[principal]]\nname = 'a'\nrole = 'admin'\n",
+                "twice",
+            ),
+            ("[[token]]\nid = 'ci'\nsha256 = 'ab'\n", "token:ci"),
+            (
+                "[[principal]]\nname = 'token:ci'\nrole = 'admin'\n[[token]]\nid = 'ci'\nsha256 = 'ab'\n",
+                "64",
+            ),
+            (
+                "[tls]\ncertificate = 'none.pem'\nkey = 'none.key'\n",
+                "none.pem",
+            ),
+        ] {
+            let error = written(text).expect_err("it is refused").to_string();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Who may do what: principals with a role and an owner, tokens, and the certificates of the network doors.
+//!
+//! The access file says it. It is read again when it or one of the files that it names has changed, without a drop; a connection
+//! whose certificate or token is not good any more is cut.
+
+mod file;
+mod rules;
+mod tls;
+
+pub use file::AccessError;
+pub(crate) use rules::{Caller, Rules, TokenHash, hash, now};
+pub(crate) use tls::ClientCertificate;
+
+use rustls::ServerConfig;
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+/// The rules in force.
+#[derive(Debug)]
+pub struct Access {
+    /// The access file; absent: the server's own user and root alone.
+    file: Option<PathBuf>,
+    own_uid: u32,
+    rules: RwLock<Arc<Rules>>,
+}
+
+impl Access {
+    /// Reads the access file, where there is one. Blocks.
+    pub fn open(file: Option<&Path>, own_uid: u32) -> Result<Self, AccessError> {
+        let own = Self::own(file, own_uid);
+        own.refresh()?;
+        Ok(own)
+    }
+
+    /// For the server's own user and root, until the file can be read.
+    #[must_use]
+    pub fn own(file: Option<&Path>, own_uid: u32) -> Self {
+        Self {
+            file: file.map(Path::to_owned),
+            own_uid,
+            rules: RwLock::new(Arc::new(Rules::own(own_uid))),
+        }
+    }
+
+    /// Whether connections over TCP can be served.
+    #[must_use]
+    pub fn has_certificate(&self) -> bool {
+        self.tls().is_some()
+    }
+
+    /// The rules in force.
+    pub(crate) fn rules(&self) -> Arc<Rules> {
+        let rules = self.rules.read();
+        Arc::clone(&rules.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How a handshake is made; absent: there is no certificate.
+    pub(crate) fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.rules().tls.as_ref().map(tls::Tls::server)
+    }
+
+    /// Whether there is a file whose rules may change.
+    pub(crate) fn may_change(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Reads the files again where they have changed. Blocks.
+    pub(crate) fn refresh(&self) -> Result<bool, AccessError> {
+        let Some(file) = &self.file else {
+            return Ok(false);
+        };
+        let rules = self.rules();
+        if file::content(file)? == rules.content {
+            return Ok(false);
+        }
+        let fresh = Arc::new(file::read(file, self.own_uid)?);
+        let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
+        *rules = fresh;
+        Ok(true)
+    }
+}

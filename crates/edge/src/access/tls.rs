@@ -1,0 +1,166 @@
+//! TLS of the network doors: version 1.3, HTTP/2, certificates of clients where a CA for them is named.
+
+use super::rules;
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::{CryptoProvider, ring},
+    pki_types::{
+        CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime, pem::PemObject,
+    },
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+    version::TLS13,
+};
+use std::{path::Path, sync::Arc};
+use webpki::EndEntityCert;
+
+/// Why TLS cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file has no certificate, key or list that can be read.
+    #[error("cannot read {what} in PEM from {path}: {source}")]
+    Pem {
+        /// What was looked for.
+        what: &'static str,
+        /// In which file.
+        path: String,
+        /// Why not.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// They do not fit together.
+    #[error("cannot use certificate and key: {0}")]
+    Key(#[source] rustls::Error),
+    /// The CA of clients, or the list of revoked certificates, cannot be used.
+    #[error("cannot use the CA of clients: {0}")]
+    ClientCa(String),
+}
+
+/// The files that TLS needs.
+pub(super) struct Files<'a> {
+    pub(super) certificate: &'a Path,
+    pub(super) key: &'a Path,
+    pub(super) client_ca: Option<&'a Path>,
+    pub(super) crl: Option<&'a Path>,
+}
+
+/// How handshakes are made, and how certificates of clients are verified.
+#[derive(Debug)]
+pub(crate) struct Tls {
+    server: Arc<ServerConfig>,
+    /// Absent: clients have no certificates.
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+}
+
+/// A certificate that a client has proved to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClientCertificate {
+    chain: Vec<CertificateDer<'static>>,
+    /// The first URI that it names.
+    pub(crate) uri: String,
+    /// Its serial number, in hexadecimal.
+    pub(crate) serial: String,
+}
+
+impl ClientCertificate {
+    /// Reads a chain whose first certificate is the client's; absent: it names no URI.
+    pub(crate) fn read(chain: &[CertificateDer<'_>]) -> Option<Self> {
+        let chain: Vec<_> = chain.iter().map(|one| one.clone().into_owned()).collect();
+        let first = EndEntityCert::try_from(chain.first()?).ok()?;
+        let uri = first.valid_uri_names().next()?.to_owned();
+        let serial = rules::hex(first.serial());
+        Some(Self { chain, uri, serial })
+    }
+}
+
+impl Tls {
+    pub(super) fn read(files: &Files<'_>) -> Result<Self, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let clients = files
+            .client_ca
+            .map(|ca| clients(ca, files.crl, &provider))
+            .transpose()?;
+        let builder = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .map_err(TlsError::Key)?;
+        let builder = match &clients {
+            Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients)),
+            None => builder.with_no_client_auth(),
+        };
+        let chain = certificates(files.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(files.key)
+            .map_err(|e| pem("a private key", files.key, e))?;
+        let mut server = builder
+            .with_single_cert(chain, key)
+            .map_err(TlsError::Key)?;
+        server.alpn_protocols = vec![b"h2".to_vec()];
+        // A resumed session would bring back a certificate that was revoked since.
+        server.send_tls13_tickets = 0;
+        Ok(Self {
+            server: Arc::new(server),
+            clients,
+        })
+    }
+
+    pub(super) fn server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.server)
+    }
+
+    /// Whether a certificate is valid now, by the CA and the list of revoked ones that are in force.
+    pub(super) fn trusts(&self, certificate: &ClientCertificate) -> bool {
+        let Some((first, rest)) = certificate.chain.split_first() else {
+            return false;
+        };
+        let verify = |clients: &Arc<dyn ClientCertVerifier>| {
+            clients
+                .verify_client_cert(first, rest, UnixTime::now())
+                .is_ok()
+        };
+        self.clients.as_ref().is_some_and(verify)
+    }
+}
+
+fn clients(
+    ca: &Path,
+    crl: Option<&Path>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca)? {
+        roots
+            .add(certificate)
+            .map_err(|e| TlsError::ClientCa(e.to_string()))?;
+    }
+    let mut builder =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+            // A client without one needs a token.
+            .allow_unauthenticated();
+    if let Some(crl) = crl {
+        let lists = CertificateRevocationListDer::pem_file_iter(crl)
+            .and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        let lists = lists.map_err(|e| pem("a list of revoked certificates", crl, e))?;
+        builder = builder.with_crls(lists);
+    }
+    builder
+        .build()
+        .map_err(|e| TlsError::ClientCa(e.to_string()))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let certificates = read.map_err(|e| pem("a certificate", path, e))?;
+    if certificates.is_empty() {
+        return Err(pem(
+            "a certificate",
+            path,
+            rustls::pki_types::pem::Error::NoItemsFound,
+        ));
+    }
+    Ok(certificates)
+}
+
+fn pem(what: &'static str, path: &Path, source: rustls::pki_types::pem::Error) -> TlsError {
+    TlsError::Pem {
+        what,
+        path: path.display().to_string(),
+        source,
+    }
+}

@@ -1,0 +1,50 @@
+//! Whose runs a caller may see: one of another owner is answered like one that is not there.
+
+use super::Processes;
+use crate::{auth, status};
+use kennel_lifecycle::RunId;
+use kennel_supervisor::{CallError, ConsumerKey};
+use tonic::Status;
+
+impl Processes {
+    /// That a caller may see this run: one of another owner is answered as one that is not there.
+    pub(super) async fn in_scope(&self, scope: Option<String>, run: RunId) -> Result<(), Status> {
+        let scoped = auth::in_scope(&self.supervisor, scope, run).await;
+        scoped.map_err(|e| status::of(&e))
+    }
+
+    /// The same of a call that may name a run before it is there.
+    pub(super) async fn in_scope_or_absent(
+        &self,
+        scope: Option<String>,
+        run: RunId,
+    ) -> Result<(), Status> {
+        let Some(owner) = scope else { return Ok(()) };
+        match self.supervisor.get(run).await {
+            Err(CallError::RunNotFound(_)) => Ok(()),
+            Ok(view) if view.owner == owner => Ok(()),
+            Ok(_) => Err(status::of(&CallError::RunNotFound(run))),
+            Err(error) => Err(status::of(&error)),
+        }
+    }
+
+    /// The same for a consumer.
+    pub(super) async fn consumer_in_scope(
+        &self,
+        scope: Option<String>,
+        key: &ConsumerKey,
+    ) -> Result<(), Status> {
+        if let Some(run) = key.run {
+            self.in_scope(scope.clone(), run).await?;
+        }
+        let Some(owner) = scope else { return Ok(()) };
+        let view = self.supervisor.consumer(key).await;
+        match view.map_err(|e| status::of(&e))? {
+            view if view.row.owner == owner => Ok(()),
+            _ => Err(status::of(&CallError::ConsumerNotFound {
+                run: key.run,
+                name: key.name.clone(),
+            })),
+        }
+    }
+}

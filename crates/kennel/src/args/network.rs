@@ -1,0 +1,209 @@
+//! Flags for servers on the network, and of the commands that prepare for them.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Heading of these flags.
+const HEADING: &str = "Servers on the network";
+
+/// What is shown to a server on the network. Each wins over its variable, a variable over the context.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct RemoteArgs {
+    /// Context with the server to ask: see `kennel context` [env: KENNEL_CONTEXT]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "NAME", conflicts_with = "server")]
+    pub(crate) context: Option<String>,
+    /// Certificates of the authorities that the server's is trusted by [env: KENNEL_TLS_CA] [default: those of this host]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
+    pub(crate) tls_ca: Option<PathBuf>,
+    /// Certificate to show to the server [env: KENNEL_TLS_CERT]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its key [env: KENNEL_TLS_KEY]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Name that the server's certificate has to have [env: KENNEL_TLS_SERVER_NAME] [default: the host of the address]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "NAME")]
+    pub(crate) tls_server_name: Option<String>,
+    /// File with the token to show to the server [env: KENNEL_TOKEN_FILE]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+impl RemoteArgs {
+    /// Whether one of those was given that only a server on the network needs.
+    pub(crate) fn any(&self) -> bool {
+        let files = [
+            &self.tls_ca,
+            &self.tls_cert,
+            &self.tls_key,
+            &self.token_file,
+        ];
+        files.into_iter().any(Option::is_some) || self.tls_server_name.is_some()
+    }
+}
+
+/// The same for `serve`, which refuses them and keeps them out of its help.
+#[derive(Debug, Args)]
+pub(super) struct RemoteOfServe {
+    #[arg(long, hide = true)]
+    context: Option<String>,
+    #[arg(long, hide = true)]
+    tls_ca: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    tls_cert: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    tls_key: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    tls_server_name: Option<String>,
+    #[arg(long, hide = true)]
+    token_file: Option<PathBuf>,
+}
+
+impl RemoteOfServe {
+    pub(super) fn any(&self) -> bool {
+        let files = [
+            &self.tls_ca,
+            &self.tls_cert,
+            &self.tls_key,
+            &self.token_file,
+        ];
+        let names = [&self.context, &self.tls_server_name];
+        files.into_iter().any(Option::is_some) || names.into_iter().any(Option::is_some)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ContextCommand {
+    /// List all contexts; a star marks the current one
+    Ls,
+    /// Make a context the current one; `default` is the socket of this host
+    Use(ContextName),
+    /// Write a context from --server, --tls-ca, --tls-cert, --tls-key, --tls-server-name and --token-file, in the place of the one
+    /// of that name
+    Set(NewContext),
+    /// Print a context [default: the current one]
+    Show(ShownContext),
+    /// Remove a context
+    Rm(ContextName),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ContextName {
+    /// Name of the context
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShownContext {
+    /// Name of the context
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NewContext {
+    /// Name of the context
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// Make it the current one
+    #[arg(long = "use")]
+    pub(crate) uses: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CertsCommand {
+    /// Make an authority: its certificate, its key, and an empty list of revoked certificates
+    Init(MakeArgs),
+    /// Make the certificate of a server, and print the [tls] section for its access file
+    Server {
+        #[command(flatten)]
+        make: MakeArgs,
+        /// Host names and IP addresses that clients call the server by; the first one names the files
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+    },
+    /// Make the certificate of a client, and print its principal for the access file
+    Client {
+        #[command(flatten)]
+        make: MakeArgs,
+        /// Name of the client: alice is the principal spiffe://kennel/alice; a URI is a principal itself
+        #[arg(value_name = "NAME")]
+        name: String,
+        #[command(flatten)]
+        role: RoleArgs,
+    },
+    /// Make a token, and print it, hashed, and its principal for the access file
+    Token {
+        #[command(flatten)]
+        make: MakeArgs,
+        /// Name of the token: ci is the principal token:ci
+        #[arg(value_name = "ID")]
+        id: String,
+        #[command(flatten)]
+        role: RoleArgs,
+    },
+    /// Revoke all certificates of a server or client: put them on the list of the authority
+    Revoke {
+        /// Directory of the authority
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+        /// Name of the server or client
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// List what the authority has issued, and what it has revoked
+    Ls {
+        /// Directory of the authority
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MakeArgs {
+    /// Directory of the authority
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// How long it is valid [default: 3650 of an authority, 365 of all others]
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36500))]
+    pub(crate) days: Option<u32>,
+    /// Replace files that are there
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Default, Args)]
+pub(crate) struct RoleArgs {
+    /// What the principal may do
+    #[arg(long, value_enum, value_name = "ROLE", default_value_t)]
+    pub(crate) role: RoleArg,
+    /// Owner of the runs that it starts [default: the principal]
+    #[arg(long, value_name = "OWNER")]
+    pub(crate) owner: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RoleArg {
+    /// See the runs of its owner
+    Viewer,
+    /// Start runs too, and control those of its owner
+    #[default]
+    Spawner,
+    /// See and control all runs
+    Operator,
+    /// Drain, upgrade and reap too
+    Admin,
+}
+
+impl RoleArg {
+    /// As the access file has it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Spawner => "spawner",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! `certs`: an authority of one's own in a directory, and what it issues.
+//!
+//! `ca.pem`, `ca-key.pem` and `crl.pem` are the authority's, `NAME.pem` and `NAME-key.pem` of a server or client, `ID.token` is a
+//! token. `issued.toml` holds what was issued, so that also a certificate whose file was replaced can be revoked.
+
+mod authority;
+mod entries;
+mod files;
+
+use super::{print, print_exact};
+use crate::{
+    args::{CertsCommand, MakeArgs, RoleArgs},
+    failure::{Failure, note},
+};
+use authority::{Authority, Kind};
+use files::{Directory, Made};
+use rcgen::{SanType, string::Ia5String};
+use rustls_pki_types::DnsName;
+use sha2::{Digest as _, Sha256};
+use std::{fmt::Write as _, net::IpAddr};
+use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
+
+/// Validity where none is named, in days.
+const AUTHORITY_DAYS: u32 = 3650;
+const DAYS: u32 = 365;
+/// Longest name of a client or token.
+const NAME_CHARS_MAX: usize = 64;
+/// Bytes of a token, and of a serial number.
+const TOKEN_BYTES: usize = 32;
+
+pub(crate) fn certs(command: CertsCommand) -> Result<(), Failure> {
+    match command {
+        CertsCommand::Init(make) => init(&make),
+        CertsCommand::Server { make, names } => server(&make, &names),
+        CertsCommand::Client { make, name, role } => client(&make, &name, &role),
+        CertsCommand::Token { make, id, role } => token(&make, &id, &role),
+        CertsCommand::Revoke { dir, name } => {
+            let count = Authority::open(Directory::open(&dir)?)?.revoke(&name)?;
+            note(&format_args!(
+                "revoked {count} of {name}; servers with this list refuse them"
+            ));
+            Ok(())
+        }
+        CertsCommand::Ls { dir } => print(&Directory::open(&dir)?.issued()?.table()),
+    }
+}
+
+fn init(make: &MakeArgs) -> Result<(), Failure> {
+    let dir = Directory::create(&make.dir)?;
+    let until = after(make.days.unwrap_or(AUTHORITY_DAYS));
+    let written = authority::init(&dir, until, make.force)?;
+    say_made(&written, until);
+    Ok(())
+}
+
+fn server(make: &MakeArgs, names: &[String]) -> Result<(), Failure> {
+    let sans = names
+        .iter()
+        .map(|name| server_name(name))
+        .collect::<Result<Vec<_>, _>>()?;
+    let authority = Authority::open(Directory::open(&make.dir)?)?;
+    let until = after(make.days.unwrap_or(DAYS));
+    let name = names.first().map(String::as_str).unwrap_or_default();
+    let written = authority.issue(Kind::Server, name, sans, until, make.force)?;
+    say_made(&written, until);
+    print_new(&written, || entries::tls(&written, &authority.dir))
+}
+
+fn client(make: &MakeArgs, name: &str, role: &RoleArgs) -> Result<(), Failure> {
+    let principal = principal(name)?;
+    let uri = Ia5String::try_from(principal.as_str()).map_err(|cause| {
+        Failure::new(format!("{principal:?} cannot be in a certificate: {cause}"))
+    })?;
+    let authority = Authority::open(Directory::open(&make.dir)?)?;
+    let until = after(make.days.unwrap_or(DAYS));
+    let written = authority.issue(
+        Kind::Client,
+        name,
+        vec![SanType::URI(uri)],
+        until,
+        make.force,
+    )?;
+    say_made(&written, until);
+    print_new(&written, || entries::principal(&principal, role))
+}
+
+/// A token needs no authority, but it lies with the others.
+fn token(make: &MakeArgs, id: &str, role: &RoleArgs) -> Result<(), Failure> {
+    check_plain(id)?;
+    let dir = Directory::create(&make.dir)?;
+    let until = after(make.days.unwrap_or(DAYS));
+    let text = hex(&files::random::<TOKEN_BYTES>()?);
+    let written = dir.write(
+        &[(&format!("{id}.token"), &format!("{text}\n"))],
+        make.force,
+    )?;
+    say_made(&written, until);
+    print_exact(&entries::token(
+        id,
+        &hex(&Sha256::digest(&text)),
+        &rfc3339(until)?,
+    ))?;
+    print_new(&written, || {
+        entries::principal(&format!("token:{id}"), role)
+    })
+}
+
+/// The entry of what is new: one that was replaced has an entry already.
+fn print_new(written: &Made, entry: impl FnOnce() -> String) -> Result<(), Failure> {
+    if written.replaced {
+        return Ok(());
+    }
+    print_exact(&entry())
+}
+
+fn say_made(written: &Made, until: OffsetDateTime) {
+    let files: Vec<String> = written
+        .files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    note(&format_args!(
+        "made {}, valid until {}",
+        files.join(", "),
+        until.date()
+    ));
+}
+
+fn server_name(name: &str) -> Result<SanType, Failure> {
+    if let Ok(address) = name.parse::<IpAddr>() {
+        return Ok(SanType::IpAddress(address));
+    }
+    let wrong = || {
+        Failure::new(format!("{name:?} is neither a host name nor an IP address"))
+            .code(crate::USAGE)
+            .hint("name what stands between tcp:// and the port")
+    };
+    DnsName::try_from(name.strip_prefix("*.").unwrap_or(name)).map_err(|_| wrong())?;
+    Ok(SanType::DnsName(
+        Ia5String::try_from(name).map_err(|_| wrong())?,
+    ))
+}
+
+/// The principal of a client: its name is a URI, or becomes one.
+fn principal(name: &str) -> Result<String, Failure> {
+    let Some((scheme, rest)) = name.split_once("://") else {
+        check_plain(name)?;
+        return Ok(format!("spiffe://kennel/{name}"));
+    };
+    let is_scheme = !scheme.is_empty()
+        && scheme
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "+.-".contains(c));
+    if is_scheme && !rest.is_empty() && name.chars().all(|c| c.is_ascii_graphic()) {
+        return Ok(name.to_owned());
+    }
+    Err(Failure::new(format!("{name:?} is no URI")).code(crate::USAGE))
+}
+
+fn check_plain(name: &str) -> Result<(), Failure> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.len() <= NAME_CHARS_MAX
+        && name.chars().all(is_good)
+    {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{name:?} cannot be a name"))
+        .code(crate::USAGE)
+        .hint("letters, digits, dots, dashes and underscores, at most 64, or a URI"))
+}
+
+fn after(days: u32) -> OffsetDateTime {
+    let now = OffsetDateTime::now_utc();
+    (now + Duration::days(days.into()))
+        .replace_nanosecond(0)
+        .unwrap_or(now)
+}
+
+fn rfc3339(time: OffsetDateTime) -> Result<String, Failure> {
+    time.format(&Rfc3339)
+        .map_err(|cause| Failure::new(format!("cannot write {time}: {cause}")))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_name_becomes_a_uri() {
+        assert_eq!(principal("alice").as_deref(), Ok("spiffe://kennel/alice"));
+        assert_eq!(
+            principal("spiffe://prod/ns/agents").as_deref(),
+            Ok("spiffe://prod/ns/agents")
+        );
+        for bad in [
+            "",
+            "-x",
+            "a b",
+            "a/b",
+            "://x",
+            "spiffe://",
+            "spiffe://a b",
+            "\u{e4}",
+        ] {
+            assert!(principal(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn server_names_are_hosts_or_addresses() {
+        assert!(matches!(server_name("10.0.0.7"), Ok(SanType::IpAddress(_))));
+        assert!(matches!(server_name("::1"), Ok(SanType::IpAddress(_))));
+        assert!(matches!(
+            server_name("*.nodes.example"),
+            Ok(SanType::DnsName(_))
+        ));
+        for bad in ["", "tcp://x", "x:7443", "a b", "-"] {
+            assert!(server_name(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The context file: servers by name, with what is shown to each. Tokens and keys stay in files of their own, which it names.
+
+use crate::{config::Surroundings, failure::Failure};
+use kennel_linux::own_file;
+use serde::{Deserialize, Serialize};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Write as _},
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+/// Name of the context without an entry: the socket of this host.
+pub(crate) const DEFAULT: &str = "default";
+const FILE: &str = "kennel/contexts.toml";
+/// Longest name of a context.
+const NAME_CHARS_MAX: usize = 64;
+
+/// All of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Contexts {
+    /// The one that is used where no other is named; absent: the default socket.
+    pub(crate) current: Option<String>,
+    #[serde(default, rename = "context")]
+    pub(crate) entries: BTreeMap<String, Context>,
+}
+
+/// One server, and what is shown to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Context {
+    pub(crate) server: String,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) certificate: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) server_name: Option<String>,
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// Where the file is; `None`: this user has no directory for it.
+pub(crate) fn path(here: &Surroundings) -> Option<PathBuf> {
+    let absolute = |name: &str| {
+        here.var(name)
+            .map(PathBuf::from)
+            .filter(|dir| dir.is_absolute())
+    };
+    let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
+    config.map(|config| config.join(FILE))
+}
+
+impl Contexts {
+    /// Reads the file; none is one without contexts.
+    pub(crate) fn read(here: &Surroundings) -> Result<Self, Failure> {
+        let Some(path) = path(here) else {
+            return Ok(Self::default());
+        };
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => {
+                return Err(Failure::new(format!(
+                    "cannot read {}: {error}",
+                    path.display()
+                )));
+            }
+        };
+        toml::from_str(&text).map_err(|error| {
+            Failure::new(format!(
+                "cannot use {}: {}",
+                path.display(),
+                error.to_string().trim_end()
+            ))
+            .hint("kennel context set NAME --server ... writes a context anew")
+        })
+    }
+
+    /// Writes the file, whole or not at all, for this user alone.
+    pub(crate) fn write(&self, here: &Surroundings) -> Result<(), Failure> {
+        let path = path(here).ok_or_else(|| {
+            Failure::new("there is no place for contexts: neither XDG_CONFIG_HOME nor HOME is set")
+        })?;
+        let text = toml::to_string(self)
+            .map_err(|error| Failure::new(format!("cannot write contexts: {error}")))?;
+        let dir = path.parent().unwrap_or(Path::new("/"));
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .and_then(|()| replace(&path, text.as_bytes()))
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
+    }
+
+    /// The context of a name, which has to be there.
+    pub(crate) fn get(&self, name: &str) -> Result<&Context, Failure> {
+        self.entries.get(name).ok_or_else(|| {
+            Failure::new(format!("there is no context {name:?}"))
+                .hint("kennel context ls lists them")
+        })
+    }
+}
+
+/// Whether a context can have this name.
+pub(crate) fn check_name(name: &str) -> Result<(), Failure> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name == DEFAULT {
+        return Err(Failure::new(
+            "default is the socket of this host, and cannot be changed",
+        ));
+    }
+    if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(is_good) {
+        return Err(
+            Failure::new(format!("{name:?} cannot be the name of a context"))
+                .hint("letters, digits, dots, dashes and underscores, at most 64"),
+        );
+    }
+    Ok(())
+}
+
+/// Puts a file of 0600 in the place of another one, or none.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(format!(".{}", std::process::id()));
+    let fresh = PathBuf::from(fresh);
+    let written = own_file::options()
+        .write(true)
+        .create_new(true)
+        .open(&fresh)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()
+        });
+    let renamed = written.and_then(|()| fs::rename(&fresh, path));
+    if renamed.is_err() {
+        // The error above is the one to report.
+        let _ = fs::remove_file(&fresh);
+    }
+    renamed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn in_dir(dir: &Path) -> Surroundings {
+        let env = [("XDG_CONFIG_HOME".to_owned(), dir.display().to_string())];
+        Surroundings {
+            env: env.into(),
+            ..Surroundings::default()
+        }
+    }
+
+    #[test]
+    fn contexts_are_kept_for_their_user_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let here = in_dir(dir.path());
+        assert_eq!(Contexts::read(&here).expect("none"), Contexts::default());
+        let context = Context {
+            server: "tcp://node7:7443".to_owned(),
+            token_file: Some("/t".into()),
+            ..Context::default()
+        };
+        let contexts = Contexts {
+            current: Some("prod".to_owned()),
+            entries: [("prod".to_owned(), context)].into(),
+        };
+        contexts.write(&here).expect("written");
+        assert_eq!(Contexts::read(&here).expect("it is there"), contexts);
+        let file = dir.path().join(FILE);
+        let mode = |path: &Path| {
+            fs::metadata(path)
+                .expect("it is there")
+                .permissions()
+                .mode()
+                & 0o777
+        };
+        assert_eq!(mode(&file), 0o600);
+        assert_eq!(mode(file.parent().expect("a directory")), 0o700);
+
+        fs::write(&file, "[context.prod]\nserver = 'unix:/s'\ncaa = '/x'\n").expect("own file");
+        let refused = Contexts::read(&here)
+            .expect_err("a misspelt key")
+            .to_string();
+        assert!(
+            refused.contains("caa") && refused.contains("line 3"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn context_names_are_plain() {
+        assert!(check_name("prod-7.eu").is_ok());
+        for bad in ["", DEFAULT, "a b", "a/b", "\u{e4}", &"x".repeat(65)] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The server to ask, and what is shown to it: flags win over variables, variables over the context, a context over the default
+//! socket.
+//!
+//! A context is a whole: where a flag or a variable names another server, nothing of the current context is shown to it.
+
+use crate::{
+    args::{ClientArgs, RemoteArgs},
+    config::{self, Surroundings},
+    contexts::{Context, Contexts, DEFAULT},
+    failure::Failure,
+};
+use kennel_client::{Address, Credentials, Tls, Token};
+use std::path::PathBuf;
+
+/// A server to ask.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) address: Address,
+    pub(crate) credentials: Credentials,
+}
+
+/// The server that flags, variables or the current context name; `None`: none of them does.
+pub(crate) fn named(client: &ClientArgs, here: &Surroundings) -> Result<Option<Target>, Failure> {
+    let context = context(client, here)?;
+    let Some(context) = context else {
+        return Ok(None);
+    };
+    let target = target(&context, here)?;
+    if client.remote.any() && matches!(target.address, Address::Unix(_)) {
+        return Err(
+            Failure::new("a unix socket takes neither certificates nor a token")
+                .hint("name a server on the network with --server tcp://HOST:PORT"),
+        );
+    }
+    Ok(Some(target))
+}
+
+/// The server, be it the default one.
+pub(crate) fn server(client: &ClientArgs, here: &Surroundings) -> Result<Target, Failure> {
+    match named(client, here)? {
+        Some(target) => Ok(target),
+        None if client.remote.any() => Err(Failure::new(
+            "certificates and tokens are for a server on the network, and none is named",
+        )
+        .hint("name it with --server tcp://HOST:PORT, KENNEL_SERVER or --context")),
+        None => target_of_socket(None, here),
+    }
+}
+
+/// What applies, as a context.
+fn context(client: &ClientArgs, here: &Surroundings) -> Result<Option<Context>, Failure> {
+    let flags = &client.remote;
+    if let Some(server) = &client.server {
+        return Ok(Some(above(flags, above_variables(server, here))));
+    }
+    if let Some(name) = &flags.context {
+        // It was named on the command line, so it wins over variables.
+        return Ok(of_name(name, here)?.map(|context| above(flags, context)));
+    }
+    let by_variable = match (here.var("KENNEL_SERVER"), here.var("KENNEL_CONTEXT")) {
+        (Some(_), Some(_)) => {
+            return Err(
+                Failure::new("KENNEL_SERVER and KENNEL_CONTEXT are both set")
+                    .hint("unset one of them"),
+            );
+        }
+        (Some(server), None) => return Ok(Some(above(flags, above_variables(server, here)))),
+        (None, name) => name,
+    };
+    let context = match by_variable {
+        Some(name) => of_name(name, here)?,
+        None => match Contexts::read(here)?.current {
+            Some(name) => of_name(&name, here)?,
+            None => None,
+        },
+    };
+    let variables = of_variables(here);
+    Ok(context.map(|context| above(flags, above(&variables, context))))
+}
+
+fn of_name(name: &str, here: &Surroundings) -> Result<Option<Context>, Failure> {
+    if name == DEFAULT {
+        return Ok(None);
+    }
+    Contexts::read(here)?.get(name).cloned().map(Some)
+}
+
+fn above_variables(server: &str, here: &Surroundings) -> Context {
+    let context = Context {
+        server: server.to_owned(),
+        ..Context::default()
+    };
+    above(&of_variables(here), context)
+}
+
+fn of_variables(here: &Surroundings) -> RemoteArgs {
+    let path = |name: &str| here.var(name).map(PathBuf::from);
+    RemoteArgs {
+        context: None,
+        tls_ca: path("KENNEL_TLS_CA"),
+        tls_cert: path("KENNEL_TLS_CERT"),
+        tls_key: path("KENNEL_TLS_KEY"),
+        tls_server_name: here.var("KENNEL_TLS_SERVER_NAME").map(str::to_owned),
+        token_file: path("KENNEL_TOKEN_FILE"),
+    }
+}
+
+/// What was given, and the rest of the context. Certificate and key are one thing.
+pub(crate) fn above(given: &RemoteArgs, context: Context) -> Context {
+    let pair = if given.tls_cert.is_some() || given.tls_key.is_some() {
+        (given.tls_cert.clone(), given.tls_key.clone())
+    } else {
+        (context.certificate, context.key)
+    };
+    Context {
+        server: context.server,
+        ca: given.tls_ca.clone().or(context.ca),
+        certificate: pair.0,
+        key: pair.1,
+        server_name: given.tls_server_name.clone().or(context.server_name),
+        token_file: given.token_file.clone().or(context.token_file),
+    }
+}
+
+/// The server of a context.
+pub(crate) fn target(context: &Context, here: &Surroundings) -> Result<Target, Failure> {
+    if !context.server.starts_with("tcp:") {
+        return target_of_socket(Some(&context.server), here);
+    }
+    let address = context.server.parse().map_err(|_| {
+        Failure::new(format!("{:?} is not an address", context.server))
+            .hint("write it as tcp://HOST:PORT")
+    })?;
+    if context.certificate.is_some() != context.key.is_some() {
+        return Err(
+            Failure::new("a certificate and its key must be given together")
+                .hint("name both with --tls-cert and --tls-key"),
+        );
+    }
+    Ok(Target {
+        address,
+        credentials: Credentials {
+            tls: Tls {
+                ca: context.ca.clone(),
+                certificate: context.certificate.clone(),
+                key: context.key.clone(),
+                server_name: context.server_name.clone(),
+            },
+            token: context.token_file.clone().map(Token::File),
+        },
+    })
+}
+
+fn target_of_socket(text: Option<&str>, here: &Surroundings) -> Result<Target, Failure> {
+    let address = config::server_address(text, here)?;
+    Ok(Target {
+        address: Address::Unix(address.socket),
+        credentials: Credentials::default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Cli;
+    use clap::Parser as _;
+
+    fn here(dir: &tempfile::TempDir, env: &[(&str, &str)]) -> Surroundings {
+        let mut here = Surroundings {
+            root: true,
+            ..Surroundings::default()
+        };
+        let home = ("XDG_CONFIG_HOME", dir.path().to_str().expect("UTF-8"));
+        for (name, value) in env.iter().chain([&home]) {
+            here.env.insert((*name).to_owned(), (*value).to_owned());
+        }
+        here
+    }
+
+    /// A directory with the contexts `prod`, the current one, and `test`.
+    fn contexts() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().expect("a directory");
+        let context = |name: &str| Context {
+            server: format!("tcp://{name}:1"),
+            ca: Some(format!("/{name}/ca").into()),
+            certificate: Some(format!("/{name}/cert").into()),
+            key: Some(format!("/{name}/key").into()),
+            server_name: None,
+            token_file: Some(format!("/{name}/token").into()),
+        };
+        let contexts = Contexts {
+            current: Some("prod".to_owned()),
+            entries: ["prod", "test"]
+                .map(|name| (name.to_owned(), context(name)))
+                .into(),
+        };
+        contexts.write(&here(&dir, &[])).expect("written");
+        dir
+    }
+
+    fn resolved(words: &str, here: &Surroundings) -> Result<Target, String> {
+        let words = ["kennel", "ps"].into_iter().chain(words.split_whitespace());
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        server(&cli.client, here).map_err(|failure| failure.to_string())
+    }
+
+    fn shown(target: &Target) -> String {
+        let path = |path: &Option<PathBuf>| {
+            path.as_ref()
+                .map(|p| p.display().to_string())
+                .unwrap_or_default()
+        };
+        let Credentials { tls, token } = &target.credentials;
+        let token = match token {
+            Some(Token::File(file)) => file.display().to_string(),
+            _ => String::new(),
+        };
+        let files = [&tls.ca, &tls.certificate, &tls.key].map(path).join(" ");
+        format!("{} {files} {token}", target.address)
+    }
+
+    #[test]
+    fn flags_win_over_variables_and_variables_over_contexts() {
+        let dir = contexts();
+        let none = here(&dir, &[]);
+        let set = here(
+            &dir,
+            &[
+                ("KENNEL_TLS_CA", "/v/ca"),
+                ("KENNEL_TOKEN_FILE", "/v/token"),
+            ],
+        );
+        let elsewhere = here(
+            &dir,
+            &[("KENNEL_SERVER", "tcp://v:1"), ("KENNEL_TLS_CA", "/v/ca")],
+        );
+        let other = here(
+            &dir,
+            &[("KENNEL_CONTEXT", "test"), ("KENNEL_TLS_CA", "/v/ca")],
+        );
+        for (words, here, expected) in [
+            (
+                "",
+                &none,
+                "tcp://prod:1 /prod/ca /prod/cert /prod/key /prod/token",
+            ),
+            ("", &set, "tcp://prod:1 /v/ca /prod/cert /prod/key /v/token"),
+            (
+                "--tls-ca /f/ca",
+                &set,
+                "tcp://prod:1 /f/ca /prod/cert /prod/key /v/token",
+            ),
+            ("", &elsewhere, "tcp://v:1 /v/ca   "),
+            (
+                "",
+                &other,
+                "tcp://test:1 /v/ca /test/cert /test/key /test/token",
+            ),
+            (
+                "--context test",
+                &set,
+                "tcp://test:1 /test/ca /test/cert /test/key /test/token",
+            ),
+            (
+                "--context test",
+                &elsewhere,
+                "tcp://test:1 /test/ca /test/cert /test/key /test/token",
+            ),
+            (
+                "--context default",
+                &set,
+                "unix:/run/kennel/kennel.sock    ",
+            ),
+            ("--server unix:/s", &set, "unix:/s    "),
+        ] {
+            let target = resolved(words, here).expect(words);
+            assert_eq!(shown(&target), expected, "{words}");
+        }
+    }
+
+    #[test]
+    fn secrets_of_a_context_go_to_its_server_alone() {
+        let dir = contexts();
+        let target = resolved("--server tcp://f:1", &here(&dir, &[])).expect("an address");
+        assert_eq!(shown(&target), "tcp://f:1    ");
+        let split =
+            resolved("--tls-cert /f/cert", &here(&dir, &[])).expect_err("its key is missing");
+        assert!(split.contains("together"), "{split}");
+    }
+
+    #[test]
+    fn unusable_combinations_are_refused() {
+        let dir = contexts();
+        let none = here(&dir, &[]);
+        let both = here(
+            &dir,
+            &[("KENNEL_SERVER", "unix:/s"), ("KENNEL_CONTEXT", "test")],
+        );
+        for (words, here, said) in [
+            (
+                "--context nowhere",
+                &none,
+                "there is no context \"nowhere\"",
+            ),
+            (
+                "--context test --server unix:/s",
+                &none,
+                "cannot be used with",
+            ),
+            (
+                "--server unix:/s --tls-ca /x",
+                &none,
+                "a unix socket takes neither",
+            ),
+            ("--context default --tls-ca /x", &none, "none is named"),
+            ("--server tcp://x", &none, "tcp://HOST:PORT"),
+            ("", &both, "are both set"),
+        ] {
+            let refused = resolved(words, here).expect_err(words);
+            assert!(refused.contains(said), "{words}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,618 @@
+//! The server on the network: who may do what, over real TLS and with real credentials.
+
+use kennel_client::{Address, Connection, Credentials, Tls, Token, connect_with};
+use kennel_proto::pb::{
+    self, process_service_client::ProcessServiceClient, stream_events_request::Position,
+};
+use kennel_tests::{
+    Kennel, Options, PATIENCE, eventually, kennel::bare_command, must, new_run_id, programs,
+    shell::run_to_end,
+};
+use prost::{Message, bytes::Buf};
+use std::{
+    fmt::Write as _, fs, io::Write as _, net::TcpStream, os::unix::process::CommandExt,
+    path::PathBuf, time::Duration,
+};
+use tempfile::TempDir;
+use tonic::{
+    Code, Request, Status,
+    client::Grpc,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+};
+use tonic_types::StatusExt;
+
+const ROLES: [&str; 4] = ["viewer", "spawner", "operator", "admin"];
+
+/// A server with a port, an authority, and tokens of all roles.
+struct Net {
+    kennel: Kennel,
+    dir: TempDir,
+    port: u16,
+}
+
+impl Net {
+    async fn start() -> Self {
+        let dir = tempfile::Builder::new().prefix("kennel-net-").tempdir();
+        let dir = dir.expect("a directory");
+        let certs = |words: &[&str]| {
+            let mut command = bare_command(&programs::kennel());
+            command.arg("certs").args(words).current_dir(dir.path());
+            run_to_end(command, PATIENCE)
+        };
+        must_succeed(&certs(&["init", "ca"]).await);
+        let mut access = must_succeed(&certs(&["server", "ca", "127.0.0.1"]).await);
+        for name in ["alice", "bob"] {
+            access += &must_succeed(&certs(&["client", "ca", name]).await);
+        }
+        for role in ROLES.into_iter().chain(["expired"]) {
+            let entry = must_succeed(&certs(&["token", "ca", role]).await);
+            let entry = entry.replace(
+                "\"spawner\"",
+                &format!("\"{}\"", role.replace("expired", "admin")),
+            );
+            access += &match role {
+                "expired" => with_expiry(&entry, "2020-01-01T00:00:00Z"),
+                _ => entry,
+            };
+        }
+        let file = dir.path().join("access.toml");
+        fs::write(&file, access).expect("own directory");
+        let listen = format!(
+            "unix:{}/k.sock?mode=0666,tcp:127.0.0.1:0",
+            dir.path().display()
+        );
+        let words = [
+            "--listen".to_owned(),
+            listen,
+            "--access".to_owned(),
+            file.display().to_string(),
+        ];
+        let options = Options {
+            words: words.into_iter().map(|word| &*word.leak()).collect(),
+            ..Options::default()
+        };
+        let kennel = Kennel::start(options).await;
+        let port = eventually("it says its port", PATIENCE, || {
+            let log = kennel.log();
+            let (_, rest) = log.split_once("tcp:127.0.0.1:")?;
+            rest.split(|c: char| !c.is_ascii_digit())
+                .next()?
+                .parse()
+                .ok()
+        });
+        let port = port.await;
+        Self { kennel, dir, port }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// By a certificate.
+    async fn by_certificate(&self, name: &str) -> Connection {
+        self.connect(&self.certificate(name)).await
+    }
+
+    fn certificate(&self, name: &str) -> Credentials {
+        let mut credentials = self.anonymous();
+        credentials.tls.certificate = Some(self.file(&format!("ca/{name}.pem")));
+        credentials.tls.key = Some(self.file(&format!("ca/{name}-key.pem")));
+        credentials
+    }
+
+    fn anonymous(&self) -> Credentials {
+        Credentials {
+            tls: Tls {
+                ca: Some(self.file("ca/ca.pem")),
+                ..Tls::default()
+            },
+            token: None,
+        }
+    }
+
+    /// By a token.
+    async fn by_token(&self, id: &str) -> Connection {
+        let mut credentials = self.anonymous();
+        credentials.token = Some(Token::File(self.file(&format!("ca/{id}.token"))));
+        self.connect(&credentials).await
+    }
+
+    fn address(&self) -> Address {
+        Address::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: self.port,
+        }
+    }
+
+    async fn connect(&self, credentials: &Credentials) -> Connection {
+        must("connect", connect_with(&self.address(), credentials).await)
+    }
+
+    /// Rewrites the access file.
+    fn change_access(&self, change: impl Fn(String) -> String) {
+        let file = self.file("access.toml");
+        let text = fs::read_to_string(&file).expect("it is there");
+        fs::write(file, change(text)).expect("own directory");
+    }
+}
+
+fn must_succeed(output: &std::process::Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn with_expiry(entry: &str, expires: &str) -> String {
+    let mut out = String::new();
+    for line in entry.lines() {
+        let is_expiry = line.starts_with("expires");
+        let line = if is_expiry {
+            format!("expires = \"{expires}\"")
+        } else {
+            line.to_owned()
+        };
+        writeln!(out, "{line}").expect("a string");
+    }
+    out
+}
+
+/// Bytes as they are.
+#[derive(Clone, Copy, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = ();
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        prost::bytes::BufMut::put_slice(into, &item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = ();
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<()>, Status> {
+        from.advance(from.remaining());
+        Ok(Some(()))
+    }
+}
+
+/// What a call is answered: code and reason; OK where the first message has come, or none within a moment.
+async fn call(connection: &Connection, path: &str, message: Vec<u8>) -> (Code, String) {
+    let mut grpc = Grpc::new(connection.channel());
+    must("ready", grpc.ready().await.map_err(|e| e.to_string()));
+    let path = path.parse().expect("a path");
+    let answered = async {
+        let answer = grpc
+            .server_streaming(Request::new(message), path, Raw)
+            .await?;
+        answer.into_inner().message().await
+    };
+    match tokio::time::timeout(Duration::from_millis(500), answered).await {
+        Err(_) | Ok(Ok(_)) => (Code::Ok, String::new()),
+        Ok(Err(status)) => {
+            let info = status.get_details_error_info();
+            (
+                status.code(),
+                info.map(|info| info.reason).unwrap_or_default(),
+            )
+        }
+    }
+}
+
+/// All RPCs of the contract, with the number of their least role.
+fn methods() -> Vec<(String, usize)> {
+    let image = fs::read(programs::repository().join("proto/kennel.v1.binpb")).expect("the image");
+    let pool = prost_reflect::DescriptorPool::decode(&image[..]).expect("it is an image");
+    let option = pool
+        .get_extension_by_name("kennel.v1.role")
+        .expect("the option");
+    let mut methods = Vec::new();
+    for service in pool
+        .services()
+        .filter(|service| service.package_name() == "kennel.v1")
+    {
+        for method in service.methods() {
+            let role = method.options().get_extension(&option).as_enum_number();
+            let role = usize::try_from(role.expect("an enum")).expect("a role");
+            methods.push((format!("/{}/{}", service.full_name(), method.name()), role));
+        }
+    }
+    methods
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_role_may_call_what_the_contract_says() {
+    let net = Net::start().await;
+    let mut callers = Vec::new();
+    for role in ROLES {
+        callers.push(net.by_token(role).await);
+    }
+    let refused = connect_with(&net.address(), &net.anonymous()).await;
+    let refused = refused.expect_err("no credentials").to_string();
+    assert!(refused.contains("certificate or a token"), "{refused}");
+    // Tokens that are good no more: another text, and an expired one.
+    for (name, becomes) in [("unknown", "unknown text"), ("late", "")] {
+        let file = net.file(&format!("ca/{name}.token"));
+        must("copy", fs::copy(net.file("ca/admin.token"), &file));
+        let connection = net.by_token(name).await;
+        match becomes {
+            "" => drop(must("copy", fs::copy(net.file("ca/expired.token"), &file))),
+            text => must("write", fs::write(&file, text)),
+        }
+        callers.push(connection);
+    }
+    let (expired, unknown) = (callers.pop().expect("one"), callers.pop().expect("one"));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let methods = methods();
+    assert_eq!(methods.len(), 30);
+    for (path, least) in &methods {
+        let denied = (Code::Unauthenticated, "UNAUTHENTICATED".to_owned());
+        assert_eq!(call(&unknown, path, Vec::new()).await, denied, "{path}");
+        assert_eq!(call(&expired, path, Vec::new()).await, denied, "{path}");
+        for (at, caller) in callers.iter().enumerate() {
+            // What changes the node is not asked by one who may.
+            let changes_node = ["/Drain", "/Undrain", "/Upgrade"]
+                .iter()
+                .any(|end| path.ends_with(end));
+            if at + 1 < *least {
+                let denied = (Code::PermissionDenied, "PERMISSION_DENIED".to_owned());
+                assert_eq!(
+                    call(caller, path, Vec::new()).await,
+                    denied,
+                    "{path} by {}",
+                    ROLES[at]
+                );
+            } else if !changes_node {
+                let (code, reason) = call(caller, path, Vec::new()).await;
+                let is_denied = matches!(code, Code::PermissionDenied | Code::Unauthenticated);
+                assert!(!is_denied, "{path} by {}: {reason}", ROLES[at]);
+            }
+        }
+    }
+}
+
+fn sleeper(run_id: &str, labels: &[(&str, &str)]) -> pb::SpawnRequest {
+    let args = ["/bin/sleep", "300"].map(str::to_owned).to_vec();
+    let labels = labels
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    pb::SpawnRequest {
+        run_id: run_id.to_owned(),
+        spec: Some(pb::RunSpec {
+            command: Some(pb::run_spec::Command::Argv(pb::Argv {
+                args,
+                ..pb::Argv::default()
+            })),
+            stdio: Some(pb::run_spec::Stdio::Pipes(pb::Pipes {
+                input: pb::InputMode::Open.into(),
+            })),
+            labels: labels.collect(),
+            ..pb::RunSpec::default()
+        }),
+        ..pb::SpawnRequest::default()
+    }
+}
+
+/// One good request of each RPC that takes a run.
+fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let run_id = run.to_owned();
+    macro_rules! request {
+        ($name:ident { $($field:ident: $value:expr),* }) => {
+            #[allow(clippy::needless_update)]
+            pb::$name { run_id: run_id.clone(), $($field: $value,)* ..Default::default() }.encode_to_vec()
+        };
+    }
+    let consumer = || "c".to_owned();
+    vec![
+        ("Interrupt", request!(InterruptRequest {})),
+        (
+            "Signal",
+            request!(SignalRequest {
+                signal: "SIGUSR1".to_owned()
+            }),
+        ),
+        (
+            "ResizeTerminal",
+            request!(ResizeTerminalRequest { rows: 10, cols: 10 }),
+        ),
+        ("ReadScreen", request!(ReadScreenRequest {})),
+        ("GetTree", request!(GetTreeRequest {})),
+        ("Pause", request!(PauseRequest {})),
+        ("Resume", request!(ResumeRequest {})),
+        ("Restart", request!(RestartRequest {})),
+        (
+            "WriteInput",
+            request!(WriteInputRequest { data: "x".into() }),
+        ),
+        ("CloseInput", request!(CloseInputRequest {})),
+        ("GetInputStatus", request!(GetInputStatusRequest {})),
+        ("GetRun", request!(GetRunRequest {})),
+        ("WaitRun", request!(WaitRunRequest {})),
+        ("StreamEvents", request!(StreamEventsRequest {})),
+        (
+            "StreamEvents",
+            request!(StreamEventsRequest {
+                consumer: consumer()
+            }),
+        ),
+        (
+            "GetConsumer",
+            request!(GetConsumerRequest {
+                consumer: consumer()
+            }),
+        ),
+        (
+            "DeleteConsumer",
+            request!(DeleteConsumerRequest {
+                consumer: consumer()
+            }),
+        ),
+        (
+            "ReadOutput",
+            request!(ReadOutputRequest {
+                stream: pb::OutputStream::Stdout.into()
+            }),
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_run_is_answered_like_an_absent_one() {
+    let net = Net::start().await;
+    let (alice, bob) = (
+        net.by_certificate("alice").await,
+        net.by_certificate("bob").await,
+    );
+    let (run, absent) = (new_run_id(), new_run_id());
+    let spawned = alice.processes().spawn(sleeper(&run, &[("a", "b")])).await;
+    let spawned = must("spawn", spawned).into_inner().run.expect("a run");
+    assert_eq!(spawned.owner, "spiffe://kennel/alice");
+    for ((rpc, foreign), (_, absent)) in requests(&run).into_iter().zip(requests(&absent)) {
+        let path = format!("/kennel.v1.ProcessService/{rpc}");
+        let (foreign, absent) = (
+            call(&bob, &path, foreign).await,
+            call(&bob, &path, absent).await,
+        );
+        assert_eq!(foreign, absent, "{rpc}");
+        assert_eq!(foreign.0, Code::NotFound, "{rpc}: {foreign:?}");
+    }
+    // Neither by a filter, nor by a repeated Spawn, nor by Abort, which would fence an id that is not there.
+    let listed = bob
+        .processes()
+        .list_runs(pb::ListRunsRequest::default())
+        .await;
+    assert_eq!(must("list", listed).into_inner().runs, []);
+    let all = pb::StreamEventsRequest {
+        filter: Some(pb::RunFilter::default()),
+        position: Some(Position::Beginning(pb::FromBeginning {})),
+        until: pb::StreamUntil::Head.into(),
+        ..Default::default()
+    };
+    let mut events = must("stream", bob.processes().stream_events(all).await).into_inner();
+    while let Some(message) = must("events", events.message().await) {
+        assert_eq!(message.run_events, []);
+    }
+    let again = bob.processes().spawn(sleeper(&run, &[("a", "b")])).await;
+    assert_eq!(again.expect_err("taken").code(), Code::AlreadyExists);
+    let abort = pb::AbortRequest {
+        run_id: run.clone(),
+        ..Default::default()
+    };
+    let aborted = bob.processes().abort(abort.clone()).await;
+    assert_eq!(aborted.expect_err("not his").code(), Code::NotFound);
+    // An operator may, and its owner sees who it was.
+    let operator = net.by_token("operator").await;
+    must("abort", operator.processes().abort(abort).await);
+    let ended = alice
+        .processes()
+        .get_run(pb::GetRunRequest { run_id: run })
+        .await;
+    let ended = must("get", ended).into_inner().run.expect("a run");
+    assert_eq!(ended.state(), pb::RunState::Cancelled);
+    assert!(format!("{:?}", ended.end_reason).contains("token:operator"));
+}
+
+/// Follows the events of a run; gives how the stream ends.
+async fn follow(
+    mut client: ProcessServiceClient<kennel_client::Authorized>,
+    run: String,
+) -> Status {
+    let request = pb::StreamEventsRequest {
+        run_id: run,
+        ..Default::default()
+    };
+    let mut events = must("stream", client.stream_events(request).await).into_inner();
+    loop {
+        match events.message().await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Status::ok(""),
+            Err(status) => return status,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_streams_end_when_their_credentials_do() {
+    let net = Net::start().await;
+    let (alice, bob) = (
+        net.by_certificate("alice").await,
+        net.by_certificate("bob").await,
+    );
+    let viewer = net.by_token("operator").await;
+    let run = new_run_id();
+    must("spawn", alice.processes().spawn(sleeper(&run, &[])).await);
+    let own = new_run_id();
+    must("spawn", bob.processes().spawn(sleeper(&own, &[])).await);
+    let mut of_alice = tokio::spawn(follow(alice.processes(), run.clone()));
+    let of_bob = tokio::spawn(follow(bob.processes(), own.clone()));
+    let of_token = tokio::spawn(follow(viewer.processes(), run.clone()));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(!of_bob.is_finished() && !of_token.is_finished());
+
+    // Bob's certificate is revoked, the token is taken away.
+    let mut revoke = bare_command(&programs::kennel());
+    revoke
+        .args(["certs", "revoke", "ca", "bob"])
+        .current_dir(net.dir.path());
+    must_succeed(&run_to_end(revoke, PATIENCE).await);
+    net.change_access(|text| {
+        text.replace("token:operator", "token:other")
+            .replace("id = \"operator\"", "id = \"other\"")
+    });
+    let token = fs::read(net.file("ca/operator.token")).expect("it is there");
+    net.change_access(|text| {
+        let hash = text
+            .split("id = \"other\"")
+            .nth(1)
+            .and_then(|rest| rest.split('"').nth(1).map(str::to_owned));
+        text.replace(&hash.expect("a hash"), &"0".repeat(64))
+    });
+    assert!(!token.is_empty());
+    for (name, stream) in [("certificate", of_bob), ("token", of_token)] {
+        let ended = tokio::time::timeout(Duration::from_secs(5), stream).await;
+        let status = ended
+            .unwrap_or_else(|_| panic!("the stream by {name} goes on"))
+            .expect("no panic");
+        assert_ne!(status.code(), Code::Ok, "{name}");
+    }
+    // Nothing else was touched.
+    assert!(
+        tokio::time::timeout(Duration::from_secs(1), &mut of_alice)
+            .await
+            .is_err()
+    );
+    must(
+        "get",
+        alice
+            .processes()
+            .get_run(pb::GetRunRequest { run_id: run })
+            .await,
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_open_handshakes_lock_no_client_out() {
+    let net = Net::start().await;
+    let address = ("127.0.0.1", net.port);
+    let mut held = Vec::new();
+    for n in 0..600 {
+        let mut socket = must("a connection", TcpStream::connect(address));
+        match n % 3 {
+            0 => {}
+            1 => drop(socket.write_all(b"GET / HTTP/1.1\r\n\r\n")),
+            _ => drop(socket.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01])),
+        }
+        held.push(socket);
+    }
+    let alice = net.by_certificate("alice").await;
+    let run = new_run_id();
+    must("spawn", alice.processes().spawn(sleeper(&run, &[])).await);
+    let abort = pb::AbortRequest {
+        run_id: run,
+        ..Default::default()
+    };
+    must("abort", alice.processes().abort(abort).await);
+    assert_eq!(held.len(), 600);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn port_is_there_after_server_and_keeper_have_died() {
+    let mut net = Net::start().await;
+    let alice = net.by_certificate("alice").await;
+    let run = new_run_id();
+    must("spawn", alice.processes().spawn(sleeper(&run, &[])).await);
+    net.kennel.replace_server().await;
+    let alice = net.by_certificate("alice").await;
+    let get = || pb::GetRunRequest {
+        run_id: run.clone(),
+    };
+    let found = must("get", alice.processes().get_run(get()).await).into_inner();
+    assert_eq!(found.run.expect("a run").state(), pb::RunState::Running);
+    // The access file is spoilt while the server dies: the next one serves its own user alone, until it is mended.
+    let good = fs::read_to_string(net.file("access.toml")).expect("it is there");
+    net.change_access(|_| "[tls\n".to_owned());
+    net.kennel.replace_server().await;
+    let mut own = net.kennel.client().await;
+    must("get", own.get(&run).await);
+    net.change_access(|_| good.clone());
+    let port = net.port;
+    eventually("the port is served", PATIENCE, || {
+        TcpStream::connect(("127.0.0.1", port)).ok()
+    })
+    .await;
+    let reached = async {
+        loop {
+            let address = Address::Tcp {
+                host: "127.0.0.1".to_owned(),
+                port,
+            };
+            if let Ok(alice) = connect_with(&address, &net.certificate("alice")).await
+                && alice.processes().get_run(get()).await.is_ok()
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, reached)
+        .await
+        .expect("the mended file is read");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn user_of_the_access_file_may_use_a_shared_socket() {
+    const FOREIGN_UID: u32 = 65534;
+    let net = Net::start().await;
+    let open = |path: &std::path::Path| {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("own directory");
+    };
+    open(net.dir.path());
+    let program = net.file("kennel");
+    kennel_tests::kennel::install(&programs::kennel(), &program, "0755");
+    let list = || {
+        let mut command = bare_command(&program);
+        command
+            .arg("--server")
+            .arg(format!("unix:{}", net.file("k.sock").display()));
+        command
+            .args(["ps", "--all", "-q"])
+            .uid(FOREIGN_UID)
+            .gid(FOREIGN_UID);
+        run_to_end(command, PATIENCE)
+    };
+    let refused = list().await;
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && why.contains("access file"),
+        "{why}"
+    );
+    net.change_access(|text| {
+        format!("{text}\n[[principal]]\nname = \"uid:65534\"\nrole = \"viewer\"\n")
+    });
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !list().await.status.success() {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "the access file is read again"
+        );
+    }
+}
