@@ -53,10 +53,25 @@ pub struct EntryPlace {
     pub seq: u64,
     /// When it happened.
     pub at: Timestamp,
-    /// In which attempt.
+    /// In which attempt. The column leaves out the first.
+    #[serde(default = "first_attempt", skip_serializing_if = "is_first_attempt")]
     pub attempt: u32,
-    /// Length of standard output and of standard error before it.
+    /// Length of standard output and of standard error before it. The column leaves out that nothing is.
+    #[serde(default, skip_serializing_if = "is_nothing")]
     pub lens: [u64; 2],
+}
+
+fn first_attempt() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
+fn is_first_attempt(attempt: &u32) -> bool {
+    *attempt == 1
+}
+
+fn is_nothing(lens: &[u64; 2]) -> bool {
+    *lens == [0; 2]
 }
 
 /// Entries between the first and the newest that are not listed. Output may lie between them.
@@ -122,15 +137,11 @@ impl From<EntriesText> for String {
 impl EntryList {
     /// Adds an entry, which is given as its JSON: its writer has that already.
     pub fn push(&mut self, place: EntryPlace, entry: &str) {
-        let EntryPlace {
-            seq,
-            at: Timestamp(at),
-            attempt,
-            lens: [stdout, stderr],
-        } = place;
-        let json = format!(
-            "{{\"seq\":{seq},\"at\":{at},\"attempt\":{attempt},\"lens\":[{stdout},{stderr}],\"entry\":{entry}}}"
-        );
+        let seq = place.seq;
+        // An object whose last brace is still to come.
+        let mut json = crate::json::write(&place);
+        json.pop();
+        let _ = write!(json, ",\"entry\":{entry}}}");
         let is_first = self.newest.is_empty() && self.omitted.is_none();
         if is_first && self.first.len() + json.len() < FIRST_BYTES_MAX {
             push_item(&mut self.first, &json);
@@ -221,19 +232,19 @@ mod tests {
         };
         let empty = r#"{"entries":[],"counted":true}"#;
         assert_eq!(list.text(None, true).as_str(), empty);
-        for seq in [1, 3] {
+        for (seq, attempt, lens) in [(1, 1, [0, 0]), (3, 2, [1, 2])] {
             let place = EntryPlace {
                 seq,
                 at: Timestamp(-5),
-                attempt: 2,
-                lens: [1, 2],
+                attempt,
+                lens,
             };
             list.push(place, "\"started\"");
         }
         let text = list.text(Some(end), false);
         assert_eq!(
             text.as_str(),
-            r#"{"entries":[{"seq":1,"at":-5,"attempt":2,"lens":[1,2],"entry":"started"},{"seq":3,"at":-5,"attempt":2,"lens":[1,2],"entry":"started"}],"end":{"seq":4,"lens":[6,7]},"counted":false}"#
+            r#"{"entries":[{"seq":1,"at":-5,"entry":"started"},{"seq":3,"at":-5,"attempt":2,"lens":[1,2],"entry":"started"}],"end":{"seq":4,"lens":[6,7]},"counted":false}"#
         );
         let read = text.read().unwrap();
         assert_eq!(read.entries[1].entry, Entry::Started);

@@ -4,10 +4,10 @@ use super::{
     row::{Files, Scene},
     table::{Act, Victim},
 };
-use kennel_proto::pb::{self, AbortWait, RunState};
+use kennel_proto::pb::{self, AbortWait, RunState, event::Payload};
 use kennel_tests::{
     Client, Footprint, Heard, PATIENCE, RunExt, SHUTDOWN_LIMIT, complaint, eventually,
-    kennel::reap_orphans, must, node_log, within,
+    eventually_async, kennel::reap_orphans, must, node_log, within,
 };
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -156,6 +156,13 @@ async fn verify(scene: &mut Scene, told: &Told, client: &mut Client, survives: b
         assert_eq!(scene.row.act, Act::Spawn, "a row is gone");
     }
     verify_readers(scene, client).await;
+    let has_started = |run: &&pb::Run| {
+        let attempt = run.current_attempt.as_ref();
+        attempt.is_some_and(|attempt| attempt.start_time.is_some())
+    };
+    for run in rows.iter().filter(has_started) {
+        verify_record(scene, client, &run.run_id).await;
+    }
     verify_that_nothing_is_left(scene, &rows).await;
 }
 
@@ -255,6 +262,37 @@ async fn verify_readers(scene: &mut Scene, client: &mut Client) {
         assert_eq!(resumed.stations(), fresh.stations());
         assert_eq!(resumed.last_seq(), fresh.last_seq());
     }
+}
+
+/// Without its journal a run is told by its record: all that happened, under the same seqs, and how much output is missing.
+async fn verify_record(scene: &Scene, client: &mut Client, run_id: &str) {
+    let whole = must("stream", client.hear_all(run_id, 0).await);
+    let dir = scene.kennel.run_dir(run_id);
+    let aside = scene.kennel.data_dir().join("aside");
+    // The last that is done to it.
+    eventually("it is tidied up", PATIENCE, || {
+        (!dir.join("tmp").exists()).then_some(())
+    })
+    .await;
+    fs::rename(&dir, &aside).expect("the server has it open at most");
+    let by_record = eventually_async("its record is read", PATIENCE, async || {
+        let heard = scene.kennel.client().await.hear_all(run_id, 0).await.ok()?;
+        heard.stdout.is_empty().then_some(heard)
+    })
+    .await;
+    fs::rename(&aside, &dir).expect("it is put back");
+    assert_eq!(entries(&by_record), entries(&whole), "{run_id}");
+    let missing = by_record.events.iter().map(|(_, payload)| match payload {
+        Payload::Gap(gap) => gap.missing[0].bytes.expect("counted"),
+        _ => 0,
+    });
+    assert_eq!(missing.sum::<u64>(), whole.stdout.len() as u64, "{run_id}");
+}
+
+fn entries(heard: &Heard) -> Vec<&(u64, Payload)> {
+    let is_output = |payload: &Payload| matches!(payload, Payload::Output(_) | Payload::Gap(_));
+    let entries = heard.events.iter().filter(|(_, p)| !is_output(p));
+    entries.collect()
 }
 
 async fn verify_that_nothing_is_left(scene: &mut Scene, rows: &[pb::Run]) {

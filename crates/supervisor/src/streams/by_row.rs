@@ -32,6 +32,8 @@ pub(crate) struct ByRow {
     /// Why output is missing.
     reason: GapReason,
     end: Point,
+    /// Whether the end is where the row says, so that lengths up to it tell how many bytes came.
+    counted: bool,
     at: Reached,
 }
 
@@ -185,6 +187,7 @@ impl ByRow {
             Position::After(at) => at,
         };
         Ok(Some(Self {
+            counted: events.counted,
             events: Arc::new(events),
             reason,
             end,
@@ -195,15 +198,16 @@ impl ByRow {
     /// What a journal that has lost its end does not tell; it ends here, and no seq has passed the bound.
     pub(crate) fn behind(events: Arc<RowEvents>, head: Point, seq_bound: u64) -> Self {
         let beyond = |at: &Point| at.seq > head.seq;
-        // Above all that was told, so that no seq names two events.
-        let end = events.at.filter(beyond).unwrap_or(Point {
-            seq: seq_bound + 1,
-            lens: head.lens,
-        });
+        let end = events.at.filter(beyond);
         Self {
+            counted: events.counted && end.is_some(),
             events,
             reason: GapReason::Damaged,
-            end,
+            // Above all that was given, so that no seq names two events.
+            end: end.unwrap_or(Point {
+                seq: seq_bound + 1,
+                lens: head.lens,
+            }),
             at: reached(head),
         }
     }
@@ -240,7 +244,7 @@ impl ByRow {
         };
         let mut events = Vec::new();
         if self.at.seq + 1 < seq {
-            let known = self.at.lens.filter(|_| self.events.counted);
+            let known = self.at.lens.filter(|_| self.counted);
             let missing = |stream: usize| Some(lens[stream].saturating_sub(known?[stream]));
             events = self.events.fill(Gap {
                 first_seq: self.at.seq + 1,
@@ -260,4 +264,148 @@ impl ByRow {
 
 fn reached(at: Point) -> Reached {
     kennel_journal::Position::from(at).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entries at these seqs, each behind so many bytes of stdout.
+    fn row(listed: &[(u64, u64)], end: Option<(u64, u64)>, counted: bool) -> RowEvents {
+        let event = |seq| Event {
+            seq,
+            attempt: 1,
+            at: Timestamp(1),
+            payload: Payload::Lifecycle(Entry::Started),
+        };
+        let listed = listed.iter().map(|(seq, len)| (event(*seq), [*len, 0]));
+        RowEvents {
+            run: RunId::from_u128(1),
+            listed: listed.collect(),
+            end: event(end.map_or(0, |(seq, _)| seq)),
+            at: end.map(|(seq, len)| Point {
+                seq,
+                lens: [len, 0],
+            }),
+            counted,
+        }
+    }
+
+    fn gap(first_seq: u64, last_seq: u64, bytes: Option<u64>, end: u64) -> Gap {
+        Gap {
+            first_seq,
+            last_seq,
+            bytes: [bytes, bytes.map(|_| 0)],
+            ends: [end, 0],
+            reason: GapReason::Damaged,
+            at: Timestamp(2),
+            attempt: 1,
+        }
+    }
+
+    /// What is given: a seq, or first and last of a gap with its bytes and where stdout goes on.
+    fn shown(events: &[Event]) -> Vec<String> {
+        let show = |event: &Event| match &event.payload {
+            Payload::Gap(gap) => {
+                assert_eq!(event.seq, gap.last_seq);
+                let bytes = gap.bytes[0].map_or("?".into(), |bytes| bytes.to_string());
+                let (first, last, end) = (gap.first_seq, gap.last_seq, gap.ends[0]);
+                format!("{first}-{last}: {bytes} to {end}")
+            }
+            _ => event.seq.to_string(),
+        };
+        events.iter().map(show).collect()
+    }
+
+    #[test]
+    fn gap_is_cut_at_the_entries_that_lie_in_it() {
+        let row = row(&[(1, 0), (2, 0), (5, 30), (8, 100), (12, 100)], None, true);
+        let all = row.fill(gap(3, 11, Some(100), 100));
+        assert_eq!(
+            shown(&all),
+            [
+                "3-4: 30 to 30",
+                "5",
+                "6-7: 70 to 100",
+                "8",
+                "9-11: 0 to 100"
+            ]
+        );
+        let none = row.fill(gap(3, 4, Some(30), 30));
+        assert_eq!(shown(&none), ["3-4: 30 to 30"]);
+        let only = row.fill(gap(5, 5, Some(0), 30));
+        assert_eq!(shown(&only), ["5"]);
+    }
+
+    #[test]
+    fn bytes_before_an_entry_are_unknown_where_the_reader_is() {
+        let counted = row(&[(5, 30), (8, 100)], None, true);
+        let all = counted.fill(gap(3, 9, None, 120));
+        assert_eq!(
+            shown(&all),
+            ["3-4: ? to 30", "5", "6-7: 70 to 100", "8", "9-9: 20 to 120"]
+        );
+        let uncounted = row(&[(5, 30), (8, 100)], None, false);
+        let all = uncounted.fill(gap(3, 9, None, 120));
+        assert_eq!(
+            shown(&all),
+            ["3-4: ? to 30", "5", "6-7: ? to 100", "8", "9-9: ? to 120"]
+        );
+    }
+
+    #[test]
+    fn run_without_journal_is_given_from_any_position() {
+        let from = |position| {
+            let row = row(&[(1, 0), (4, 9)], Some((6, 11)), true);
+            let given = ByRow::from(row, GapReason::Retention, position).unwrap();
+            let mut given = given.expect("its end is known");
+            let events = given.next();
+            assert!(given.next().is_none() && given.at().seq == 6);
+            shown(&events.unwrap_or_default())
+        };
+        let after = |seq, lens: Option<u64>| {
+            Position::After(Reached {
+                seq,
+                lens: lens.map(|len| [len, 0]),
+                ..Reached::default()
+            })
+        };
+        let all = ["1", "2-3: 9 to 9", "4", "5-5: 2 to 11", "6"];
+        assert_eq!(from(Position::Beginning), all);
+        assert_eq!(from(after(0, None)), all);
+        assert_eq!(
+            from(after(2, Some(5))),
+            ["3-3: 4 to 9", "4", "5-5: 2 to 11", "6"]
+        );
+        assert_eq!(
+            from(after(2, None)),
+            ["3-3: ? to 9", "4", "5-5: 2 to 11", "6"]
+        );
+        assert_eq!(from(after(5, None)), ["6"]);
+        assert!(from(after(6, None)).is_empty() && from(Position::LiveOnly).is_empty());
+        let row = row(&[(1, 0)], None, true);
+        let unknown = ByRow::from(row, GapReason::Damaged, Position::Beginning);
+        assert!(
+            unknown.unwrap().is_none(),
+            "the row does not say where its end is"
+        );
+    }
+
+    #[test]
+    fn end_that_a_journal_has_lost_keeps_its_seq() {
+        let head = |seq| Point { seq, lens: [5, 0] };
+        let lost = |end, head| {
+            let row = Arc::new(row(&[(1, 0), (4, 9)], end, true));
+            let mut given = ByRow::behind(row, head, 65_536).after(reached(head));
+            shown(&given.next().unwrap())
+        };
+        assert_eq!(
+            lost(Some((6, 11)), head(2)),
+            ["3-3: 4 to 9", "4", "5-5: 2 to 11", "6"]
+        );
+        // The journal has more than the row says: no seq is given twice.
+        let above = lost(Some((6, 11)), head(7));
+        assert_eq!(above, ["8-65536: ? to 5", "65537"]);
+        assert_eq!(lost(None, head(2)).last().unwrap(), "65537");
+    }
 }

@@ -152,6 +152,49 @@ fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
     });
 }
 
+/// The row has a bound: what it leaves out stands in a gap like output, and no seq is passed over.
+#[test]
+fn entries_beyond_the_bound_of_the_row_are_in_a_gap() {
+    const PAUSES: usize = 600;
+    let lives = lives(KEEP_NONE);
+    lives.live_long(async |stage| {
+        let run = spawned(stage, run_id(), "uid:0").await;
+        for _ in 0..PAUSES {
+            stage.supervisor.pause(run).await.unwrap();
+            stage.supervisor.resume(run).await.unwrap();
+        }
+        stage.exits(run, 0);
+        stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+        let before = read(stage, run, Position::Beginning).await;
+        let is_pause = |event: &&Event| matches!(event.payload, Payload::Lifecycle(Entry::Paused));
+        assert_eq!(before.iter().filter(is_pause).count(), PAUSES);
+        tokio::time::sleep(LOOK).await;
+        removal(stage, run).await;
+        let after = read(stage, run, Position::Beginning).await;
+        let listed = after.iter().filter(is_pause).count();
+        assert!((PAUSES / 2..PAUSES).contains(&listed), "{listed}");
+        let mut next = 1;
+        let mut missing = 0;
+        for event in &after {
+            let first = match &event.payload {
+                Payload::Gap(gap) => {
+                    missing += gap.bytes[0].unwrap();
+                    gap.first_seq
+                }
+                _ => event.seq,
+            };
+            assert_eq!(first, next);
+            next = event.seq + 1;
+        }
+        assert_eq!((next, missing), (before.last().unwrap().seq + 1, 6));
+        let longest = after.iter().filter_map(|event| match &event.payload {
+            Payload::Gap(gap) => Some(gap.last_seq - gap.first_seq + 1),
+            _ => None,
+        });
+        assert!(longest.max().unwrap() > 50, "the middle is left out");
+    });
+}
+
 #[test]
 fn a_reader_in_the_middle_is_given_a_gap_for_the_rest() {
     for view in [false, true] {
