@@ -3,7 +3,7 @@
 use crate::{
     accept::Connection,
     access::{self, Access},
-    auth::{self, Peer, Standing},
+    auth::{self, Origin, Peer, Standing},
     json,
     observe::OTHER,
     status::{self, code_name},
@@ -74,8 +74,9 @@ impl Gate {
             calls: 1,
             ..RequestTold::default()
         };
-        let denied = match peer.standing {
-            Standing::OfARun => denied.with("peer", "a process of a run"),
+        let denied = match (peer.standing, &peer.origin) {
+            (Standing::OfARun, _) => denied.with("peer", "a process of a run"),
+            (_, Origin::Network { address, .. }) => denied.with("address", address.to_string()),
             _ => denied,
         };
         trail.audit_denied(TrailRecord::now(None, TrailEntry::Request(denied)));

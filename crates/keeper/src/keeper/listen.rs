@@ -6,7 +6,9 @@ use kennel_linux::{peer, procfs};
 use nix::{
     errno::Errno,
     sys::{
-        socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
+        socket::{
+            AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
+        },
         stat::{Mode, umask},
     },
 };
@@ -33,6 +35,11 @@ const QUEUE_LOOK: Duration = Duration::from_millis(10);
 
 /// How long a port may be held by the server of a keeper that has died.
 const PORT_WAIT: Duration = Duration::from_secs(2);
+
+/// After how many seconds of silence a client's host is asked, how often, and after how many questions without answer it is gone.
+const KEEP_ALIVE_IDLE_S: u32 = 60;
+const KEEP_ALIVE_EVERY_S: u32 = 15;
+const KEEP_ALIVE_COUNT: u32 = 4;
 
 /// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,9 +161,22 @@ fn open_tcp(address: SocketAddr) -> io::Result<TcpListener> {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < give_up => {
                 std::thread::sleep(QUEUE_LOOK);
             }
-            bound => return bound,
+            bound => {
+                let listener = bound?;
+                keep_alive(&listener)?;
+                return Ok(listener);
+            }
         }
     }
+}
+
+/// Connections whose host has gone are noticed. An accepted socket has these options of its listener.
+fn keep_alive(listener: &TcpListener) -> io::Result<()> {
+    setsockopt(listener, sockopt::KeepAlive, &true)?;
+    setsockopt(listener, sockopt::TcpKeepIdle, &KEEP_ALIVE_IDLE_S)?;
+    setsockopt(listener, sockopt::TcpKeepInterval, &KEEP_ALIVE_EVERY_S)?;
+    setsockopt(listener, sockopt::TcpKeepCount, &KEEP_ALIVE_COUNT)?;
+    Ok(())
 }
 
 fn open_unix(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(OwnedFd, (u64, u64))> {
@@ -235,7 +255,7 @@ fn is_of_the_dead(stream: &OwnedFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::socket::{Backlog, bind, listen};
+    use nix::sys::socket::{Backlog, bind, getsockopt, listen};
     use std::{
         net::TcpStream,
         os::unix::{net::UnixStream, process::CommandExt},
@@ -269,6 +289,11 @@ mod tests {
             panic!("it is a port");
         };
         TcpStream::connect(address).expect("it takes connections");
+        let (accepted, _) = TcpListener::from(first.socket.try_clone().expect("a descriptor"))
+            .accept()
+            .expect("a connection");
+        assert_eq!(getsockopt(&accepted, sockopt::KeepAlive), Ok(true));
+        assert_eq!(getsockopt(&accepted, sockopt::TcpKeepIdle), Ok(60));
         let refused = Listening::new(first.address()).err();
         assert!(matches!(
             refused,
