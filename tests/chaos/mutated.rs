@@ -5,8 +5,7 @@ mod requests;
 mod wire;
 
 use kennel_proto::{pb, reason::Reason};
-use kennel_tests::{Client, Kennel, SpecExt, argv, must};
-use prost::bytes::{Buf, BufMut};
+use kennel_tests::{Client, Kennel, SpecExt, argv, must, raw::Raw};
 use prost_reflect::{DescriptorPool, MethodDescriptor, ServiceDescriptor};
 use requests::{Chance, Pool};
 use std::{
@@ -20,7 +19,6 @@ use std::{
 use tonic::{
     Code, Request, Status,
     client::Grpc,
-    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     transport::{Channel, Endpoint},
 };
 use tonic_types::StatusExt;
@@ -221,45 +219,5 @@ async fn first(mut stream: tonic::Streaming<Vec<u8>>) -> Result<&'static str, St
     match tokio::time::timeout(WAIT, stream.message()).await {
         Ok(message) => message.map(|_| "OK"),
         Err(_) => Ok("silent"),
-    }
-}
-
-/// Messages as they are.
-#[derive(Clone, Copy, Default)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, item: Vec<u8>, buf: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buf.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn decode(&mut self, buf: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        let mut bytes = vec![0; buf.remaining()];
-        buf.copy_to_slice(&mut bytes);
-        Ok(Some(bytes))
     }
 }

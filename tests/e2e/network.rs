@@ -6,19 +6,15 @@ use kennel_proto::pb::{
 };
 use kennel_tests::{
     Kennel, Options, PATIENCE, eventually, kennel::bare_command, must, new_run_id, programs,
-    shell::run_to_end,
+    raw::Raw, shell::run_to_end,
 };
-use prost::{Message, bytes::Buf};
+use prost::Message;
 use std::{
     fmt::Write as _, fs, io::Write as _, net::TcpStream, os::unix::process::CommandExt,
     path::PathBuf, time::Duration,
 };
 use tempfile::TempDir;
-use tonic::{
-    Code, Request, Status,
-    client::Grpc,
-    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
-};
+use tonic::{Code, Request, Status, client::Grpc};
 use tonic_types::StatusExt;
 
 const ROLES: [&str; 4] = ["viewer", "spawner", "operator", "admin"];
@@ -153,45 +149,6 @@ fn with_expiry(entry: &str, expires: &str) -> String {
         writeln!(out, "{line}").expect("a string");
     }
     out
-}
-
-/// Bytes as they are.
-#[derive(Clone, Copy, Default)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = ();
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, item: Vec<u8>, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        prost::bytes::BufMut::put_slice(into, &item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = ();
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<()>, Status> {
-        from.advance(from.remaining());
-        Ok(Some(()))
-    }
 }
 
 /// What a call is answered: code and reason; OK where the first message has come, or none within a moment.

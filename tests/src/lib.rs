@@ -14,6 +14,7 @@ pub mod postgres;
 pub mod procfs;
 pub mod programs;
 pub mod project;
+pub mod raw;
 pub mod shell;
 pub mod sqlite;
 pub mod strace;
