@@ -58,7 +58,8 @@ impl Contexts {
         };
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            // HOME may be another user's, as after setpriv: what is there is not this user's.
+            Err(error) if is_absent(&error) => return Ok(Self::default()),
             Err(error) => {
                 return Err(Failure::new(format!(
                     "cannot read {}: {error}",
@@ -99,6 +100,14 @@ impl Contexts {
                 .hint("kennel context ls lists them")
         })
     }
+}
+
+/// Whether a file in a default place is not there for this user.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+    )
 }
 
 /// Whether a context can have this name.
