@@ -4,11 +4,12 @@ use kennel_proto::pb::{
     self, GapReason, OutputStream, event::Payload, lifecycle::Station, output_part::Part,
     read_output_request::Range,
 };
-use kennel_tests::{Client, Kennel, PATIENCE, complaint, must, sh, shell::run_to_end};
+use kennel_tests::{Client, Kennel, PATIENCE, complaint, eventually, must, sh, shell::run_to_end};
 use std::{
     fs,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 use tonic::Code;
 
@@ -21,6 +22,12 @@ async fn ended(kennel: &Kennel, client: &mut Client) -> (String, PathBuf) {
     let run = must("spawn", client.spawn(sh(&script)).await);
     must("wait", client.ended(&run.run_id).await);
     let dir = kennel.run_dir(&run.run_id);
+    // Until the server has tidied up behind the run, its journal is not taken for closed.
+    eventually("the run is tidied up", PATIENCE, || {
+        (!dir.join("child").exists()).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
     (run.run_id, dir)
 }
 

@@ -468,7 +468,7 @@ async fn without_privilege_a_private_pid_namespace_is_refused() {
     let output = run_to_end(command, PATIENCE).await;
     assert_eq!(output.status.code(), Some(125));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("spec.pid_namespace"), "{said}");
+    assert!(said.contains("--pid-namespace"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
