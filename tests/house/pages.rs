@@ -26,7 +26,10 @@ const QUESTIONS: [&str; 2] = ["docs/guide", "docs/errors/README.md"];
 const ERRORS: &str = "docs/errors/README.md";
 const ERRORS_TABLE: &str = "| reason | code | meaning |\n|---|---|---|\n";
 
-/// Words and phrases of no page, each with words to use instead.
+/// The files of the contract, whose comments are the reference of the API.
+const CONTRACT: &str = "proto/kennel/v1";
+
+/// Words and phrases of no page and of no comment of the contract, each with words to use instead.
 const WORDS: [(&str, &str); 41] = [
     ("tell", "report, notify, record, log"),
     ("tells", "reports, notifies, records, logs"),
@@ -70,6 +73,31 @@ const WORDS: [(&str, &str); 41] = [
     ("for want of", "for lack of"),
     ("store is away", "database is unavailable"),
 ];
+
+/// The files of the contract as pages of their comments, with lines of code left empty.
+fn contract() -> Vec<Page> {
+    let folder = programs::repository().join(CONTRACT);
+    let files = fs::read_dir(folder).expect("the contract is there");
+    let page = |file: PathBuf| {
+        let text = fs::read_to_string(&file).expect("a file of the contract can be read");
+        let path = Path::new(CONTRACT).join(file.file_name().expect("it has a name"));
+        let text = comments(&text);
+        Page { path, text }
+    };
+    let files = files.map(|file| file.expect("it can be listed").path());
+    let mut pages: Vec<Page> = files.map(page).collect();
+    pages.sort_by(|a, b| a.path.cmp(&b.path));
+    pages
+}
+
+/// What comments say, at the lines where they stand.
+fn comments(code: &str) -> String {
+    let comment = |line: &str| {
+        line.split_once("//")
+            .map_or(String::new(), |(_, text)| text.to_owned())
+    };
+    code.lines().map(comment).collect::<Vec<_>>().join("\n")
+}
 
 fn name(page: &Page) -> String {
     page.path.display().to_string()
@@ -273,7 +301,9 @@ fn index_of_errors_is_made_of_their_pages() {
 }
 
 #[test]
-fn pages_have_no_vague_words() {
+fn pages_and_contract_have_no_vague_words() {
+    let contract = contract();
+    assert!(contract.len() > 8, "only {} files", contract.len());
     let instead: BTreeMap<&str, &str> = WORDS.into_iter().collect();
     let of_page = |page: &Page| {
         let words = vague_words(&page.text).into_iter();
@@ -281,7 +311,8 @@ fn pages_have_no_vague_words() {
             words.map(|(at, word)| format!("{}:{at}: {word} (say: {})", name(page), instead[word]));
         said.collect::<Vec<_>>()
     };
-    let wrong: Vec<String> = pages::all().iter().flat_map(of_page).collect();
+    let all = pages::all().into_iter().chain(contract);
+    let wrong: Vec<String> = all.flat_map(|page| of_page(&page)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -325,6 +356,8 @@ fn planted_faults_of_pages_are_seen() {
             "docs/guide/a.md is more than two clicks away"
         ]
     );
+    let code = "// It goes\n// on.\nstring door = 1; // A door.\n";
+    assert_eq!(vague_words(&comments(code)), [(2, "goes on"), (3, "door")]);
     let text = "Nobody is told.\n`told` untold\n```\nwhom\n```\nit goes\non, and goes on\n";
     let found: Vec<_> = vague_words(text);
     assert_eq!(
