@@ -43,7 +43,9 @@ async fn a_run_that_takes_too_long_is_ended_to_the_last(options: Options) {
     assert_eq!(run.deadline_time, None);
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
     let [leader_exited, ..] = run.three_ends();
-    assert!(leader_exited >= due.expect("a limit"), "{run:?}");
+    // The limit is counted by another clock than the one that times are read from, which may be slewed meanwhile.
+    let slew = max / 100;
+    assert!(leader_exited + slew >= due.expect("a limit"), "{run:?}");
     print.assert_nothing_left();
 }
 
