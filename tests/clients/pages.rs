@@ -11,8 +11,11 @@ use std::{
     fs,
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
 
+/// Libraries are fetched and compiled where this host has not had them before.
+const BUILD_PATIENCE: Duration = Duration::from_mins(4);
 /// Where the pages say that the socket is.
 const SOCKET: &str = "/run/kennel/kennel.sock";
 /// The server is killed when a client has printed this.
@@ -54,7 +57,7 @@ async fn run_page(language: &str) {
     };
     let proto = format!("cp -r '{}/proto' proto", repository().display());
     let build = shell(&project, &format!("{proto}\n{build}"));
-    let done = run_to_end(build, CLIENT_PATIENCE).await;
+    let done = run_to_end(build, BUILD_PATIENCE).await;
     let errors = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{}\n{errors}", text(&done));
     for client in run.lines() {
