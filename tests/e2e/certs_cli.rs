@@ -1,6 +1,9 @@
 //! `kennel certs` and `kennel context` with the real binary: what they write, and what openssl says of it.
 
-use kennel_tests::{PATIENCE, kennel::bare_command, programs, shell::run_to_end};
+use kennel_tests::{
+    PATIENCE,
+    shell::{kennel_in, run_to_end},
+};
 use std::{
     fs,
     os::unix::fs::PermissionsExt,
@@ -9,15 +12,6 @@ use std::{
 };
 use tempfile::TempDir;
 
-async fn kennel(dir: &Path, words: &[&str]) -> Output {
-    let mut command = bare_command(&programs::kennel());
-    command.current_dir(dir).args(words);
-    command
-        .env("XDG_CONFIG_HOME", dir.join("config"))
-        .env_remove("KENNEL_SERVER");
-    run_to_end(command, PATIENCE).await
-}
-
 /// All of standard output.
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -25,14 +19,14 @@ fn text(output: &Output) -> String {
 
 /// What was printed; the command must succeed.
 async fn answer(dir: &Path, words: &[&str]) -> String {
-    let output = kennel(dir, words).await;
+    let output = kennel_in(dir, words).await;
     assert!(output.status.success(), "{words:?}: {output:?}");
     text(&output)
 }
 
 /// What was refused, and with which code.
 async fn refusal(dir: &Path, words: &[&str]) -> (Option<i32>, String) {
-    let output = kennel(dir, words).await;
+    let output = kennel_in(dir, words).await;
     (
         output.status.code(),
         String::from_utf8_lossy(&output.stderr).into_owned(),

@@ -5,8 +5,11 @@ use kennel_proto::pb::{
     self, process_service_client::ProcessServiceClient, stream_events_request::Position,
 };
 use kennel_tests::{
-    Kennel, Options, PATIENCE, eventually, kennel::bare_command, must, new_run_id, programs,
-    raw::Raw, shell::run_to_end,
+    Kennel, Options, PATIENCE, eventually,
+    kennel::bare_command,
+    must, new_run_id, programs,
+    raw::Raw,
+    shell::{kennel_in, run_to_end},
 };
 use prost::Message;
 use std::{
@@ -30,10 +33,9 @@ impl Net {
     async fn start() -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-net-").tempdir();
         let dir = dir.expect("a directory");
-        let certs = |words: &[&str]| {
-            let mut command = bare_command(&programs::kennel());
-            command.arg("certs").args(words).current_dir(dir.path());
-            run_to_end(command, PATIENCE)
+        let certs = async |words: &[&str]| {
+            let words: Vec<&str> = ["certs"].iter().chain(words).copied().collect();
+            kennel_in(dir.path(), &words).await
         };
         must_succeed(&certs(&["init", "ca"]).await);
         let mut access = must_succeed(&certs(&["server", "ca", "127.0.0.1"]).await);
@@ -68,15 +70,7 @@ impl Net {
             ..Options::default()
         };
         let kennel = Kennel::start(options).await;
-        let port = eventually("it says its port", PATIENCE, || {
-            let log = kennel.log();
-            let (_, rest) = log.split_once("tcp:127.0.0.1:")?;
-            rest.split(|c: char| !c.is_ascii_digit())
-                .next()?
-                .parse()
-                .ok()
-        });
-        let port = port.await;
+        let port = kennel.tcp_port().await;
         Self { kennel, dir, port }
     }
 
@@ -425,11 +419,8 @@ async fn open_streams_end_when_their_credentials_do() {
     assert!(!of_bob.is_finished() && !of_token.is_finished());
 
     // Bob's certificate is revoked, the token is taken away.
-    let mut revoke = bare_command(&programs::kennel());
-    revoke
-        .args(["certs", "revoke", "ca", "bob"])
-        .current_dir(net.dir.path());
-    must_succeed(&run_to_end(revoke, PATIENCE).await);
+    let revoked = kennel_in(net.dir.path(), &["certs", "revoke", "ca", "bob"]).await;
+    must_succeed(&revoked);
     net.change_access(|text| {
         text.replace("token:operator", "token:other")
             .replace("id = \"operator\"", "id = \"other\"")

@@ -1,7 +1,8 @@
 //! The command line over the network: three commands, a context, a token, and their ends, with the real server.
 
 use kennel_tests::{
-    Kennel, Options, PATIENCE, eventually, kennel::bare_command, programs, shell::run_to_end,
+    Kennel, Options, PATIENCE, programs,
+    shell::{kennel_in, run_to_end},
 };
 use std::{
     fs,
@@ -48,7 +49,7 @@ impl Host {
             .tempdir()
             .expect("a directory");
         let made = async |words: &[&str]| {
-            let output = cli(dir.path(), words).await;
+            let output = kennel_in(dir.path(), words).await;
             assert!(output.status.success(), "{words:?}: {output:?}");
             text(&output)
         };
@@ -68,7 +69,7 @@ impl Host {
             ..Options::default()
         };
         let kennel = Kennel::start(options).await;
-        let port = eventually("it says its port", PATIENCE, || port(&kennel.log())).await;
+        let port = kennel.tcp_port().await;
         Self {
             kennel,
             dir,
@@ -88,7 +89,7 @@ impl Host {
     async fn use_context(&self, words: &[&str]) {
         let server = ["context", "set", "far", "--use", "--server", &self.address];
         let ca = ["--tls-ca", "certs/ca.pem"];
-        let output = cli(self.path(), &[&server[..], &ca, words].concat()).await;
+        let output = kennel_in(self.path(), &[&server[..], &ca, words].concat()).await;
         assert!(output.status.success(), "{output:?}");
     }
 
@@ -103,7 +104,7 @@ impl Host {
     }
 
     async fn cli(&self, words: &[&str]) -> Output {
-        cli(self.path(), words).await
+        kennel_in(self.path(), words).await
     }
 
     /// Makes a token, and waits until the server has read of it.
@@ -141,15 +142,6 @@ impl Host {
     }
 }
 
-async fn cli(dir: &Path, words: &[&str]) -> Output {
-    let mut command = bare_command(&programs::kennel());
-    command.current_dir(dir).args(words);
-    command
-        .env("XDG_CONFIG_HOME", dir.join("config"))
-        .env_remove("KENNEL_SERVER");
-    run_to_end(command, PATIENCE).await
-}
-
 /// All of standard output.
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -157,13 +149,6 @@ fn text(output: &Output) -> String {
 
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// The port in the line that says where the server listens.
-fn port(log: &str) -> Option<u16> {
-    let (_, rest) = log.split_once("tcp:127.0.0.1:")?;
-    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().ok().filter(|port| *port != 0)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -210,6 +210,20 @@ impl Kennel {
         answer.into_inner().status() == ServingStatus::Serving
     }
 
+    /// The TCP port that it listens on.
+    ///
+    /// # Panics
+    /// If it does not say one.
+    pub async fn tcp_port(&self) -> u16 {
+        eventually("it says its port", PATIENCE, || {
+            let log = self.log();
+            let (_, rest) = log.split_once("tcp:127.0.0.1:")?;
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            digits.parse().ok().filter(|port| *port != 0)
+        })
+        .await
+    }
+
     /// The socket it listens on.
     #[must_use]
     pub fn socket(&self) -> PathBuf {

@@ -1,8 +1,9 @@
 //! Programs that a test runs to their end, with a deadline.
 
-use crate::wait::eventually;
+use crate::{PATIENCE, kennel::bare_command, programs, wait::eventually};
 use std::{
     io::Read,
+    path::Path,
     process::{Child, Command, Output, Stdio},
     thread,
     time::Duration,
@@ -21,6 +22,19 @@ pub async fn run_to_end(mut command: Command, limit: Duration) -> Output {
         .spawn()
         .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
     finish(child, &format!("{command:?}"), limit).await
+}
+
+/// Runs the command line in a directory, which has its configuration too, to its end.
+///
+/// # Panics
+/// As [`run_to_end`].
+pub async fn kennel_in(dir: &Path, words: &[&str]) -> Output {
+    let mut command = bare_command(&programs::kennel());
+    command.current_dir(dir).args(words);
+    command
+        .env("XDG_CONFIG_HOME", dir.join("config"))
+        .env_remove("KENNEL_SERVER");
+    run_to_end(command, PATIENCE).await
 }
 
 /// Waits for the end of a program whose outputs are pipes.

@@ -39,7 +39,7 @@ fn tcp(place: &str) -> Option<Address> {
     let bare = host
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));
-    // Colons of an IPv6 address need brackets: the port could not be told from its last group.
+    // An IPv6 address needs brackets: its last group would look like a port.
     let host = match bare {
         Some(bare) => bare.parse::<std::net::Ipv6Addr>().ok()?.to_string(),
         None if host.is_empty() || host.contains([':', '/', '@']) => return None,

@@ -198,17 +198,14 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 /// Whether a caller may call the RPC at this path.
 pub(crate) fn authorize(caller: &Caller, path: &str) -> Result<(), Status> {
-    let least = match access::role(path) {
-        Some(least) => least,
-        None if path.starts_with(STANDARD_SERVICES) => Role::Viewer,
-        None => Role::Unspecified,
-    };
-    match least {
+    let standard = || path.starts_with(STANDARD_SERVICES).then_some(Role::Viewer);
+    match access::role(path).or_else(standard) {
+        Some(least) if caller.role < least => Err(status::role_missing(caller.role, least)),
+        None if kennel_proto::json::method(path).is_some() => {
+            Err(status::permission_denied("no role may make this call"))
+        }
         // What is not there is answered by the services.
-        Role::Unspecified if kennel_proto::json::method(path).is_none() => Ok(()),
-        Role::Unspecified => Err(status::permission_denied("no role may make this call")),
-        least if caller.role >= least => Ok(()),
-        least => Err(status::role_missing(caller.role, least)),
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -231,23 +228,36 @@ pub(crate) fn scope<T>(request: &Request<T>) -> Result<Option<String>, Status> {
     Ok(caller(request)?.scope().map(str::to_owned))
 }
 
-/// That this run is of the owner whose runs alone the caller may see.
+/// Whether a run is of another owner than the one whose runs alone the caller may see.
+pub(crate) async fn is_foreign(
+    supervisor: &Supervisor,
+    scope: Option<String>,
+    run: RunId,
+) -> Result<bool, CallError> {
+    let Some(owner) = scope else { return Ok(false) };
+    let view = supervisor.get(run).await?;
+    if view.owner == owner {
+        return Ok(false);
+    }
+    if !view.state.is_terminal() {
+        // A live run is found in memory, an absent one in no database: the time must not distinguish them.
+        let absent = RunId::from_u128(run.as_u128() ^ 1 << 79);
+        let _ = supervisor.get(absent).await;
+    }
+    Ok(true)
+}
+
+/// That the caller may see this run: one of another owner is answered like an absent one.
 pub(crate) async fn in_scope(
     supervisor: &Supervisor,
     scope: Option<String>,
     run: RunId,
-) -> Result<(), CallError> {
-    let Some(owner) = scope else { return Ok(()) };
-    let view = supervisor.get(run).await?;
-    if view.owner == owner {
-        return Ok(());
+) -> Result<(), Status> {
+    match is_foreign(supervisor, scope, run).await {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(status::of(&CallError::RunNotFound(run))),
+        Err(error) => Err(status::of(&error)),
     }
-    if !view.state.is_terminal() {
-        // A live run is found in memory, an absent one is asked of the database: the time is not to tell them apart.
-        let absent = RunId::from_u128(run.as_u128() ^ 1 << 79);
-        let _ = supervisor.get(absent).await;
-    }
-    Err(CallError::RunNotFound(run))
 }
 
 /// The owner of what the caller of a request spawns.

@@ -9,7 +9,7 @@ use crate::{
 use clap_complete::{CompleteEnv, engine::CompletionCandidate, env::Shells};
 use std::{collections::BTreeSet, ffi::OsStr, path::PathBuf, time::Duration};
 
-/// Set by the shell's script when it asks; a name of our own, so that no variable of somebody else's is taken for it.
+/// The shell's script sets this variable when it asks; its name is Kennel's own, so that no other program's variable counts.
 const VARIABLE: &str = "KENNEL_COMPLETE";
 /// Longest time that a person waits for a key.
 const ANSWER_MAX: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use kennel_keeper::keeper::ListenAddress;
 use kennel_store::StoreUrl;
 use std::{
     collections::BTreeMap,
-    fmt,
+    fmt, fs, io,
     path::{Path, PathBuf},
 };
 
@@ -74,9 +74,14 @@ impl Surroundings {
         if self.root {
             return Some(PathBuf::from("/etc/kennel/kennel.toml"));
         }
+        Some(self.config_dir()?.join("kennel.toml"))
+    }
+
+    /// Where this user has files about Kennel; absent: the environment names no place.
+    pub(crate) fn config_dir(&self) -> Option<PathBuf> {
         let config = self.dir("XDG_CONFIG_HOME").map(Path::to_owned);
         let config = config.or_else(|| Some(self.dir("HOME")?.join(".config")));
-        Some(config?.join("kennel/kennel.toml"))
+        Some(config?.join("kennel"))
     }
 
     /// A directory from the environment. XDG says: a path that is not absolute is to be ignored.
@@ -259,6 +264,15 @@ fn store_in_file(file: &Path) -> Result<StoreUrl, Failure> {
         "" => Err(Failure::new(format!("{} is empty", file.display()))
             .hint("write the store's URL into it: sqlite:PATH or postgres://...")),
         url => parse_store(url),
+    }
+}
+
+/// A file in a default place; absent: it is not there, as far as this user may see. HOME may be another user's.
+pub(crate) fn read_default(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(_) if path.symlink_metadata().is_err() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

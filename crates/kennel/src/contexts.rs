@@ -1,6 +1,9 @@
 //! The context file: servers by name, with what is shown to each. Tokens and keys stay in files of their own, which it names.
 
-use crate::{config::Surroundings, failure::Failure};
+use crate::{
+    config::{Surroundings, read_default},
+    failure::Failure,
+};
 use kennel_linux::own_file;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -13,7 +16,7 @@ use std::{
 
 /// Name of the context without an entry: the socket of this host.
 pub(crate) const DEFAULT: &str = "default";
-const FILE: &str = "kennel/contexts.toml";
+const FILE: &str = "contexts.toml";
 /// Longest name of a context.
 const NAME_CHARS_MAX: usize = 64;
 
@@ -41,13 +44,7 @@ pub(crate) struct Context {
 
 /// Where the file is; `None`: this user has no directory for it.
 pub(crate) fn path(here: &Surroundings) -> Option<PathBuf> {
-    let absolute = |name: &str| {
-        here.var(name)
-            .map(PathBuf::from)
-            .filter(|dir| dir.is_absolute())
-    };
-    let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
-    config.map(|config| config.join(FILE))
+    Some(here.config_dir()?.join(FILE))
 }
 
 impl Contexts {
@@ -56,16 +53,10 @@ impl Contexts {
         let Some(path) = path(here) else {
             return Ok(Self::default());
         };
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            // HOME may be another user's, as after setpriv: what is there is not this user's.
-            Err(error) if is_absent(&error) => return Ok(Self::default()),
-            Err(error) => {
-                return Err(Failure::new(format!(
-                    "cannot read {}: {error}",
-                    path.display()
-                )));
-            }
+        let text = read_default(&path)
+            .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))?;
+        let Some(text) = text else {
+            return Ok(Self::default());
         };
         toml::from_str(&text).map_err(|error| {
             Failure::new(format!(
@@ -100,14 +91,6 @@ impl Contexts {
                 .hint("kennel context ls lists them")
         })
     }
-}
-
-/// Whether a file in a default place is not there for this user.
-pub(crate) fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
-    )
 }
 
 /// Whether a context can have this name.
@@ -177,7 +160,7 @@ mod tests {
         };
         contexts.write(&here).expect("written");
         assert_eq!(Contexts::read(&here).expect("it is there"), contexts);
-        let file = dir.path().join(FILE);
+        let file = path(&here).expect("a place");
         let mode = |path: &Path| {
             fs::metadata(path)
                 .expect("it is there")

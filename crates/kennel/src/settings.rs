@@ -1,7 +1,11 @@
 //! Settings of `kennel serve` by layers: a flag wins over its variable, that over the configuration file, that over the
 //! default. Each flag has a variable and a key in the file, whose names follow from its own.
 
-use crate::{args::Cli, config::Surroundings, failure::Failure};
+use crate::{
+    args::Cli,
+    config::{Surroundings, read_default},
+    failure::Failure,
+};
 use clap::{Arg, ArgMatches, CommandFactory as _, parser::ValueSource};
 use std::{
     collections::BTreeMap,
@@ -192,9 +196,14 @@ impl File {
                 None => return Ok(Self::default()),
             },
         };
-        match std::fs::read_to_string(&path) {
-            Ok(text) => Self::parse(&path, &text),
-            Err(_) if !is_named && !is_there(&path) => Ok(Self::default()),
+        let text = if is_named {
+            std::fs::read_to_string(&path).map(Some)
+        } else {
+            read_default(&path)
+        };
+        match text {
+            Ok(Some(text)) => Self::parse(&path, &text),
+            Ok(None) => Ok(Self::default()),
             Err(cause) => {
                 let path = path.display();
                 Err(Failure::new(format!(
@@ -256,11 +265,6 @@ impl File {
             },
         )
     }
-}
-
-/// Whether there is something at this path, as far as that may be seen.
-fn is_there(path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
 }
 
 fn line_of(text: &str, span: Option<std::ops::Range<usize>>) -> usize {

@@ -30,9 +30,36 @@ pub fn role(path: &str) -> Option<Role> {
     ROLES.get(path).copied()
 }
 
+/// What begins the names of roles in the contract.
+const PREFIX: &str = "ROLE_";
+
+/// A role as files and messages name it, such as `viewer`.
+#[must_use]
+pub fn name(role: Role) -> String {
+    let name = role.as_str_name();
+    name.strip_prefix(PREFIX).unwrap_or(name).to_lowercase()
+}
+
+/// The role of a name; absent: there is none.
+#[must_use]
+pub fn named(text: &str) -> Option<Role> {
+    let role = Role::from_str_name(&format!("{PREFIX}{}", text.to_uppercase()))?;
+    (role != Role::Unspecified && name(role) == text).then_some(role)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn roles_are_found_by_their_names_alone() {
+        for role in [Role::Viewer, Role::Spawner, Role::Operator, Role::Admin] {
+            assert_eq!(named(&name(role)), Some(role));
+        }
+        for text in ["", "unspecified", "Viewer", "boss"] {
+            assert_eq!(named(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn each_rpc_has_a_role() {

@@ -5,7 +5,8 @@ use super::{
     tls::{self, Tls, TlsError},
 };
 use crate::pb::Role;
-use serde::Deserialize;
+use kennel_proto::access;
+use serde::{Deserialize, Deserializer, de::Error as _};
 use sha2::{Digest, Sha256};
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -49,7 +50,7 @@ pub enum AccessError {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    tls: Option<TlsFiles>,
+    tls: Option<tls::Files>,
     #[serde(default, rename = "principal")]
     principals: Vec<Principal>,
     #[serde(default, rename = "token")]
@@ -58,28 +59,11 @@ struct File {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TlsFiles {
-    certificate: PathBuf,
-    key: PathBuf,
-    client_ca: Option<PathBuf>,
-    crl: Option<PathBuf>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Principal {
     name: String,
-    role: RoleName,
+    #[serde(deserialize_with = "role")]
+    role: Role,
     owner: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum RoleName {
-    Viewer,
-    Spawner,
-    Operator,
-    Admin,
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,28 +74,44 @@ struct TokenEntry {
     expires: Option<String>,
 }
 
-impl From<RoleName> for Role {
-    fn from(name: RoleName) -> Self {
-        match name {
-            RoleName::Viewer => Self::Viewer,
-            RoleName::Spawner => Self::Spawner,
-            RoleName::Operator => Self::Operator,
-            RoleName::Admin => Self::Admin,
-        }
-    }
+fn role<'de, D: Deserializer<'de>>(from: D) -> Result<Role, D::Error> {
+    let text = String::deserialize(from)?;
+    access::named(&text).ok_or_else(|| {
+        D::Error::custom(format!(
+            "unknown role {text:?}, expected viewer, spawner, operator or admin"
+        ))
+    })
 }
 
-impl TlsFiles {
-    /// All of them, where they lie.
-    fn below(&self, dir: &Path) -> [Option<PathBuf>; 4] {
-        let below = |path: &Path| dir.join(path);
-        [
-            Some(below(&self.certificate)),
-            Some(below(&self.key)),
-            self.client_ca.as_deref().map(below),
-            self.crl.as_deref().map(below),
-        ]
+/// The access file as it was read, and a hash of it and of all files that it names.
+pub(super) struct Read {
+    path: PathBuf,
+    file: File,
+    pub(super) content: TokenHash,
+}
+
+/// Reads the files. Blocks.
+pub(super) fn read(path: &Path) -> Result<Read, AccessError> {
+    let bytes = read_file(path)?;
+    let mut file: File = toml::from_slice(&bytes).map_err(|source| AccessError::Form {
+        path: path.to_owned(),
+        source: Box::new(source),
+    })?;
+    let mut hash = Sha256::new();
+    hash.update(&bytes);
+    if let Some(files) = &mut file.tls {
+        files.lie_in(path.parent().unwrap_or(Path::new("")));
+        for path in files.paths() {
+            let bytes = read_file(path)?;
+            hash.update(bytes.len().to_le_bytes());
+            hash.update(&bytes);
+        }
     }
+    Ok(Read {
+        path: path.to_owned(),
+        file,
+        content: hash.finalize().into(),
+    })
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, AccessError> {
@@ -121,59 +121,24 @@ fn read_file(path: &Path) -> Result<Vec<u8>, AccessError> {
     })
 }
 
-fn parse(path: &Path) -> Result<(File, Vec<u8>), AccessError> {
-    let bytes = read_file(path)?;
-    let file = toml::from_slice(&bytes).map_err(|source| AccessError::Form {
-        path: path.to_owned(),
-        source: Box::new(source),
-    })?;
-    Ok((file, bytes))
-}
-
-fn dir(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new(""))
-}
-
-/// Hash of the file and of all files that it names.
-pub(super) fn content(path: &Path) -> Result<TokenHash, AccessError> {
-    let (file, bytes) = parse(path)?;
-    let mut hash = Sha256::new();
-    hash.update(&bytes);
-    let named = file.tls.iter().flat_map(|tls| tls.below(dir(path)));
-    for path in named.flatten() {
-        let bytes = read_file(&path)?;
-        hash.update(bytes.len().to_le_bytes());
-        hash.update(&bytes);
-    }
-    Ok(hash.finalize().into())
-}
-
-/// Reads all of it. Blocks.
-pub(super) fn read(path: &Path, own_uid: u32) -> Result<Rules, AccessError> {
-    let content = content(path)?;
-    let (file, _) = parse(path)?;
-    let wrong = |what: String| AccessError::Value {
-        path: path.to_owned(),
-        what,
-    };
-    let grants = grants(&file.principals).map_err(wrong)?;
-    let tokens = tokens(&file.tokens, &grants).map_err(wrong)?;
-    let tls = file.tls.as_ref().map(|files| {
-        let [certificate, key, client_ca, crl] = files.below(dir(path));
-        Tls::read(&tls::Files {
-            certificate: &certificate.unwrap_or_default(),
-            key: &key.unwrap_or_default(),
-            client_ca: client_ca.as_deref(),
-            crl: crl.as_deref(),
+impl Read {
+    /// The rules that it says. Blocks.
+    pub(super) fn rules(&self, own_uid: u32) -> Result<Rules, AccessError> {
+        let wrong = |what: String| AccessError::Value {
+            path: self.path.clone(),
+            what,
+        };
+        let grants = grants(&self.file.principals).map_err(wrong)?;
+        let tokens = tokens(&self.file.tokens, &grants).map_err(wrong)?;
+        let tls = self.file.tls.as_ref().map(Tls::read).transpose()?;
+        Ok(Rules {
+            grants,
+            tokens,
+            tls,
+            content: self.content,
+            ..Rules::own(own_uid)
         })
-    });
-    Ok(Rules {
-        grants,
-        tokens,
-        tls: tls.transpose()?,
-        content,
-        ..Rules::own(own_uid)
-    })
+    }
 }
 
 fn grants(principals: &[Principal]) -> Result<HashMap<String, Grant>, String> {
@@ -183,7 +148,7 @@ fn grants(principals: &[Principal]) -> Result<HashMap<String, Grant>, String> {
             return Err(format!("a principal or its owner is empty: {name:?}"));
         }
         let grant = Grant {
-            role: (*role).into(),
+            role: *role,
             owner: owner.as_ref().unwrap_or(name).clone(),
         };
         match grants.entry(name.clone()) {
@@ -242,7 +207,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("access.toml");
         fs::write(&path, text).expect("it is written");
-        read(&path, 1000)
+        read(&path)?.rules(1000)
     }
 
     #[test]
@@ -264,7 +229,8 @@ mod tests {
     #[test]
     fn two_tokens_of_one_id_hold_until_they_expire() {
         let entry = |token: &str, expires: &str| {
-            let sha256 = rules::hex(&rules::hash(token));
+            let digits = rules::hash(token).map(|byte| format!("{byte:02x}"));
+            let sha256 = digits.concat();
             format!("[[token]]\nid = 'ci'\nsha256 = '{sha256}'\nexpires = '{expires}'\n")
         };
         let text = format!(

@@ -72,10 +72,11 @@ impl Access {
             return Ok(false);
         };
         let rules = self.rules();
-        if file::content(file)? == rules.content {
+        let read = file::read(file)?;
+        if read.content == rules.content {
             return Ok(false);
         }
-        let fresh = Arc::new(file::read(file, self.own_uid)?);
+        let fresh = Arc::new(read.rules(self.own_uid)?);
         let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
         *rules = fresh;
         Ok(true)

@@ -3,7 +3,7 @@
 use super::tls::Tls;
 use crate::pb::Role;
 use sha2::{Digest, Sha256};
-use std::{collections::HashMap, fmt::Write as _, time::SystemTime};
+use std::{collections::HashMap, time::SystemTime};
 
 /// A token as it is kept: its SHA-256.
 pub(crate) type TokenHash = [u8; 32];
@@ -108,14 +108,6 @@ impl Rules {
 /// The time by which credentials expire.
 pub(crate) fn now() -> SystemTime {
     SystemTime::now()
-}
-
-/// Bytes in hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes all");
-        text
-    })
 }
 
 /// How a token is kept.

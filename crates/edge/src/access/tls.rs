@@ -1,6 +1,5 @@
 //! TLS of the network doors: version 1.3, HTTP/2, certificates of clients where a CA for them is named.
 
-use super::rules;
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::{CryptoProvider, ring},
@@ -10,7 +9,11 @@ use rustls::{
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
     version::TLS13,
 };
-use std::{path::Path, sync::Arc};
+use serde::Deserialize;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 use webpki::EndEntityCert;
 
 /// Why TLS cannot be served.
@@ -35,11 +38,32 @@ pub enum TlsError {
 }
 
 /// The files that TLS needs.
-pub(super) struct Files<'a> {
-    pub(super) certificate: &'a Path,
-    pub(super) key: &'a Path,
-    pub(super) client_ca: Option<&'a Path>,
-    pub(super) crl: Option<&'a Path>,
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    client_ca: Option<PathBuf>,
+    crl: Option<PathBuf>,
+}
+
+impl Files {
+    /// Relative ones lie in this directory.
+    pub(super) fn lie_in(&mut self, dir: &Path) {
+        let others = self.client_ca.iter_mut().chain(&mut self.crl);
+        for path in [&mut self.certificate, &mut self.key]
+            .into_iter()
+            .chain(others)
+        {
+            *path = dir.join(&path);
+        }
+    }
+
+    /// All of them.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &PathBuf> {
+        let others = self.client_ca.iter().chain(&self.crl);
+        [&self.certificate, &self.key].into_iter().chain(others)
+    }
 }
 
 /// How handshakes are made, and how certificates of clients are verified.
@@ -56,8 +80,6 @@ pub(crate) struct ClientCertificate {
     chain: Vec<CertificateDer<'static>>,
     /// The first URI that it names.
     pub(crate) uri: String,
-    /// Its serial number, in hexadecimal.
-    pub(crate) serial: String,
 }
 
 impl ClientCertificate {
@@ -66,17 +88,17 @@ impl ClientCertificate {
         let chain: Vec<_> = chain.iter().map(|one| one.clone().into_owned()).collect();
         let first = EndEntityCert::try_from(chain.first()?).ok()?;
         let uri = first.valid_uri_names().next()?.to_owned();
-        let serial = rules::hex(first.serial());
-        Some(Self { chain, uri, serial })
+        Some(Self { chain, uri })
     }
 }
 
 impl Tls {
-    pub(super) fn read(files: &Files<'_>) -> Result<Self, TlsError> {
+    pub(super) fn read(files: &Files) -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
-        let clients = files
-            .client_ca
-            .map(|ca| clients(ca, files.crl, &provider))
+        let crl = files.crl.as_deref();
+        let clients = files.client_ca.as_deref();
+        let clients = clients
+            .map(|ca| clients_of(ca, crl, &provider))
             .transpose()?;
         let builder = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])
@@ -85,9 +107,9 @@ impl Tls {
             Some(clients) => builder.with_client_cert_verifier(Arc::clone(clients)),
             None => builder.with_no_client_auth(),
         };
-        let chain = certificates(files.certificate)?;
-        let key = PrivateKeyDer::from_pem_file(files.key)
-            .map_err(|e| pem("a private key", files.key, e))?;
+        let chain = certificates(&files.certificate)?;
+        let key = PrivateKeyDer::from_pem_file(&files.key)
+            .map_err(|e| pem("a private key", &files.key, e))?;
         let mut server = builder
             .with_single_cert(chain, key)
             .map_err(TlsError::Key)?;
@@ -118,7 +140,7 @@ impl Tls {
     }
 }
 
-fn clients(
+fn clients_of(
     ca: &Path,
     crl: Option<&Path>,
     provider: &Arc<CryptoProvider>,

@@ -88,8 +88,7 @@ impl Attachment {
         } = door;
         let first = requests.message().await?;
         let open = request::attach(first.and_then(|first| first.request))?;
-        let scoped = auth::in_scope(&supervisor, scope, open.run).await;
-        scoped.map_err(|error| status::of(&error))?;
+        auth::in_scope(&supervisor, scope, open.run).await?;
         let reported = RequestTold {
             rpc: "Attach".to_owned(),
             by: principal.clone(),

@@ -9,8 +9,7 @@ use tonic::Status;
 impl Processes {
     /// That a caller may see this run: one of another owner is answered as one that is not there.
     pub(super) async fn in_scope(&self, scope: Option<String>, run: RunId) -> Result<(), Status> {
-        let scoped = auth::in_scope(&self.supervisor, scope, run).await;
-        scoped.map_err(|e| status::of(&e))
+        auth::in_scope(&self.supervisor, scope, run).await
     }
 
     /// The same of a call that may name a run before it is there.
@@ -19,11 +18,9 @@ impl Processes {
         scope: Option<String>,
         run: RunId,
     ) -> Result<(), Status> {
-        let Some(owner) = scope else { return Ok(()) };
-        match self.supervisor.get(run).await {
-            Err(CallError::RunNotFound(_)) => Ok(()),
-            Ok(view) if view.owner == owner => Ok(()),
-            Ok(_) => Err(status::of(&CallError::RunNotFound(run))),
+        match auth::is_foreign(&self.supervisor, scope, run).await {
+            Ok(false) | Err(CallError::RunNotFound(_)) => Ok(()),
+            Ok(true) => Err(status::of(&CallError::RunNotFound(run))),
             Err(error) => Err(status::of(&error)),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{Facts, Fault};
 use crate::{pb::Role, reason::Reason};
+use kennel_proto::access;
 use tonic::{Code, Status};
 
 /// The request is not a message of the contract.
@@ -71,11 +72,7 @@ pub(crate) fn unauthenticated(message: &str) -> Status {
 
 /// The caller's role may not make this call.
 pub(crate) fn role_missing(has: Role, needs: Role) -> Status {
-    let name = |role: Role| {
-        role.as_str_name()
-            .trim_start_matches("ROLE_")
-            .to_lowercase()
-    };
+    let name = access::name;
     Fault::new(
         Code::PermissionDenied,
         Reason::PermissionDenied,

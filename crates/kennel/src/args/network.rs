@@ -195,15 +195,3 @@ pub(crate) enum RoleArg {
     /// Drain, upgrade and reap too
     Admin,
 }
-
-impl RoleArg {
-    /// As the access file has it.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Viewer => "viewer",
-            Self::Spawner => "spawner",
-            Self::Operator => "operator",
-            Self::Admin => "admin",
-        }
-    }
-}

@@ -232,7 +232,7 @@ impl ByRow {
         self.end.lens
     }
 
-    /// All that is left to tell; `None`: all is told.
+    /// All remaining events; `None`: all were given.
     pub(crate) fn next(&mut self) -> Option<Vec<Event>> {
         let Point { seq, lens } = self.end;
         if self.at.seq >= seq {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn gap_is_cut_at_the_entries_that_lie_in_it() {
+    fn gap_is_cut_at_entries_within_it() {
         let row = row(&[(1, 0), (2, 0), (5, 30), (8, 100), (12, 100)], None, true);
         let all = row.fill(gap(3, 11, Some(100), 100));
         assert_eq!(
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_before_an_entry_are_unknown_where_the_reader_is() {
+    fn bytes_before_an_entry_may_be_unknown() {
         let counted = row(&[(5, 30), (8, 100)], None, true);
         let all = counted.fill(gap(3, 9, None, 120));
         assert_eq!(

@@ -36,7 +36,7 @@ pub struct Events {
     has_ended: bool,
     /// What the row says of the ended run, for what its journal does not tell.
     row: Option<Arc<RowEvents>>,
-    /// What a damaged journal has lost of the end, as long as it is not told.
+    /// The end that a damaged journal has lost, until it is given.
     lost_end: Option<ByRow>,
     is_end_lost: bool,
     /// The position, once that was told.

@@ -53,7 +53,7 @@ fn cannot(what: impl fmt::Display) -> impl Fn(rcgen::Error) -> Failure {
 /// Makes an authority with an empty list.
 pub(super) fn init(dir: &Directory, until: OffsetDateTime, force: bool) -> Result<Made, Failure> {
     dir.check([CA, CA_KEY, CRL], force)?;
-    // Two authorities of one name cannot be told apart by what they have signed.
+    // Certificates of two authorities with one name would look alike.
     let name = format!("Kennel CA {}", super::hex(&files::random::<4>()?));
     let mut params = params(&name);
     params.serial_number = Some(serial()?);

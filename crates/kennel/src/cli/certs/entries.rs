@@ -2,6 +2,7 @@
 
 use super::files::{Directory, Made};
 use crate::args::RoleArgs;
+use clap::ValueEnum as _;
 use std::path::Path;
 use toml::Value;
 
@@ -22,10 +23,11 @@ pub(super) fn principal(name: &str, args: &RoleArgs) -> String {
         .owner
         .as_deref()
         .map(|owner| format!("owner = {}\n", quoted(owner)));
+    let role = args.role.to_possible_value();
     format!(
         "[[principal]]\nname = {}\nrole = \"{}\"\n{}\n",
         quoted(name),
-        args.role.word(),
+        role.as_ref().map_or("", |role| role.get_name()),
         owner.unwrap_or_default()
     )
 }
