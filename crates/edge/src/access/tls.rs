@@ -78,7 +78,7 @@ pub(crate) struct Tls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientCertificate {
     chain: Vec<CertificateDer<'static>>,
-    /// The first URI that it names.
+    /// The principal: the first URI with an authority, such as `spiffe://kennel/alice`, that it names.
     pub(crate) uri: String,
 }
 
@@ -87,7 +87,7 @@ impl ClientCertificate {
     pub(crate) fn read(chain: &[CertificateDer<'_>]) -> Option<Self> {
         let chain: Vec<_> = chain.iter().map(|one| one.clone().into_owned()).collect();
         let first = EndEntityCert::try_from(chain.first()?).ok()?;
-        let uri = first.valid_uri_names().next()?.to_owned();
+        let uri = principal(first.valid_uri_names())?.to_owned();
         Some(Self { chain, uri })
     }
 }
@@ -166,6 +166,11 @@ fn clients_of(
         .map_err(|e| TlsError::ClientCa(e.to_string()))
 }
 
+/// The principal of a certificate. `uid:7` and `token:ci` are URIs too, and name principals of other kinds.
+fn principal<'a>(mut uris: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    uris.find(|uri| uri.contains("://"))
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let certificates = read.map_err(|e| pem("a certificate", path, e))?;
@@ -184,5 +189,18 @@ fn pem(what: &'static str, path: &Path, source: rustls::pki_types::pem::Error) -
         what,
         path: path.display().to_string(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_is_no_user_and_no_token() {
+        let of = |uris: &[&'static str]| principal(uris.iter().copied());
+        assert_eq!(of(&["spiffe://a/b", "spiffe://c"]), Some("spiffe://a/b"));
+        assert_eq!(of(&["uid:0", "spiffe://a/b"]), Some("spiffe://a/b"));
+        assert_eq!(of(&["uid:0", "token:ci"]), None);
     }
 }
