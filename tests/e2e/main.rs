@@ -23,6 +23,7 @@ mod doors;
 mod drain;
 mod durable;
 mod ends;
+mod forward;
 mod full_disk;
 mod hands;
 mod host;

@@ -25,7 +25,13 @@ async fn output(client: &mut Client, run_id: &str) -> Result<(), Status> {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
     let postgres = Postgres::start().await;
-    let one = Kennel::start(Options::on(&postgres.url())).await;
+    // No access file has credentials for it.
+    let advertised = "tcp://node.invalid:7443";
+    let one = Kennel::start(Options {
+        words: vec!["--advertise", advertised],
+        ..Options::on(&postgres.url())
+    })
+    .await;
     let two = Kennel::start(Options::on(&postgres.url())).await;
     let (mut here, mut there) = (one.client().await, two.client().await);
     let run_id = must("spawn", here.spawn(argv(&["sleep", "600"])).await).run_id;
@@ -49,7 +55,7 @@ async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
     ];
     for (what, result) in refused {
         let status = result.expect_err(what);
-        let expected = ("RUN_ON_OTHER_NODE".to_owned(), one.address());
+        let expected = ("RUN_ON_OTHER_NODE".to_owned(), advertised.to_owned());
         assert_eq!(told(&status), expected, "{what}");
     }
     let run = must("get", here.get(id).await);
@@ -62,7 +68,7 @@ async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
     // What stands in the record is told, and where the run is.
     let seen = must("get", there.get(id).await);
     let other = seen.other_node.expect("it is another node's");
-    assert_eq!(other.address, one.address());
+    assert_eq!(other.address, advertised);
     assert_eq!(other.reachability(), NodeReachability::Reachable);
     assert!(other.last_heard_time.is_some());
     must("abort", here.abort(id).await);
@@ -75,13 +81,17 @@ async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn story_of_ended_run_is_read_at_any_node() {
     let postgres = Postgres::start().await;
-    let one = Kennel::start(Options::on(&postgres.url())).await;
+    let mut one = Kennel::start(Options::on(&postgres.url())).await;
     let two = Kennel::start(Options::on(&postgres.url())).await;
     let (mut here, mut there) = (one.client().await, two.client().await);
     let spec = sh("printf said; printf more >&2; exit 3");
     let id = must("spawn", here.spawn(spec).await).run_id;
     must("wait", here.ended(&id).await);
     let own = must("events", here.hear_all(&id, 0).await);
+    // From its own node while that answers, else from its row.
+    let whole = must("events", there.hear_all(&id, 0).await);
+    assert_eq!((&whole.events, whole.text()), (&own.events, own.text()));
+    one.terminate(PATIENCE).await;
     let other = must("events", there.hear_all(&id, 0).await);
     let entries = |heard: &Heard| {
         let is_entry = |payload: &Payload| matches!(payload, Payload::Lifecycle(_));
@@ -150,7 +160,7 @@ async fn run_of_silent_node_is_unreachable_and_not_ended() {
     );
     postgres.psql(&silent).await;
     let run = must("get", there.get(&run_id).await);
-    let reachability = run.other_node.as_ref().map(pb::OtherNode::reachability);
+    let reachability = run.other_node.as_ref().map(pb::Node::reachability);
     assert_eq!(reachability, Some(NodeReachability::Unreachable));
     assert_eq!((run.state(), run.end_reason), (RunState::Running, None));
     for (words, said) in [

@@ -29,7 +29,12 @@ const MAY_USE: [(&str, &[&str]); 12] = [
     ("kennel-client", &["kennel-proto", "kennel-lifecycle"]),
     (
         "kennel-edge",
-        &["kennel-supervisor", "kennel-proto", "kennel-lifecycle"],
+        &[
+            "kennel-supervisor",
+            "kennel-client",
+            "kennel-proto",
+            "kennel-lifecycle",
+        ],
     ),
     // The escape suite: beside the house, not in it. No room but the binary, which ships it, knows it.
     ("kennel-naughty", &["kennel-linux"]),

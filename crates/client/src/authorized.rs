@@ -1,7 +1,7 @@
 //! Calls with the client's token.
 
 use crate::credentials::TokenReader;
-use http::{Request, Response, header::AUTHORIZATION};
+use http::{HeaderName, HeaderValue, Request, Response, header::AUTHORIZATION};
 use std::{
     error::Error,
     fmt::Write as _,
@@ -14,16 +14,28 @@ use tower::Service;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A channel whose calls carry the client's token, where it has one.
+/// The node that a call is for.
+const NODE: HeaderName = HeaderName::from_static("kennel-node");
+
+/// A channel whose calls carry the client's token and the node that they are for, where there is one.
 #[derive(Clone, Debug)]
 pub struct Authorized {
     channel: Channel,
     token: Option<Arc<TokenReader>>,
+    node: Option<HeaderValue>,
 }
 
 impl Authorized {
-    pub(crate) fn new(channel: Channel, token: Option<Arc<TokenReader>>) -> Self {
-        Self { channel, token }
+    pub(crate) fn new(
+        channel: Channel,
+        token: Option<Arc<TokenReader>>,
+        node: Option<HeaderValue>,
+    ) -> Self {
+        Self {
+            channel,
+            token,
+            node,
+        }
     }
 }
 
@@ -45,13 +57,17 @@ impl Service<Request<Body>> for Authorized {
                 return Box::pin(std::future::ready(Err(status.into())));
             }
         }
+        if let Some(node) = &self.node {
+            request.headers_mut().insert(NODE, node.clone());
+        }
         let answer = self.channel.call(request);
         Box::pin(async move { answer.await.map_err(Into::into) })
     }
 }
 
-/// An error with its causes.
-pub(crate) fn shown(error: &dyn Error) -> String {
+/// An error with its causes, for people.
+#[must_use]
+pub fn shown(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -273,6 +273,7 @@ where
                     channel,
                     address: address.clone(),
                     token: None,
+                    node: None,
                 });
             }
             Err(source) => source,

@@ -14,7 +14,7 @@ mod tls;
 
 pub use address::{Address, InvalidAddress};
 pub use attach::{Attachment, WRITES_MAX};
-pub use authorized::Authorized;
+pub use authorized::{Authorized, shown};
 pub use connect::{ConnectError, connect, connect_with};
 pub use credentials::{Credentials, CredentialsError, Tls, Token};
 pub use events::{EventReader, Start, time_of};
@@ -32,10 +32,16 @@ pub use tonic::IntoRequest;
 pub use tonic_health::pb::health_client::HealthClient;
 
 use credentials::TokenReader;
+use http::HeaderValue;
 use kennel_proto::limits;
 use std::{io, sync::Arc, time::Duration};
 use tokio::net::{TcpStream, UnixStream};
 use tonic::transport::Channel;
+
+/// The text has control characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a node's name or id has no control characters")]
+pub struct InvalidNode;
 
 /// A connection to a server. Cheap to clone; connects again by itself when the server was started anew.
 #[derive(Clone, Debug)]
@@ -43,6 +49,8 @@ pub struct Connection {
     channel: Channel,
     address: Address,
     token: Option<Arc<TokenReader>>,
+    /// The node that calls are for; absent: the one that answers.
+    node: Option<HeaderValue>,
 }
 
 /// Between two looks whether anything listens.
@@ -62,7 +70,16 @@ impl Connection {
     /// For stubs of other services at the same server.
     #[must_use]
     pub fn channel(&self) -> Authorized {
-        Authorized::new(self.channel.clone(), self.token.clone())
+        Authorized::new(self.channel.clone(), self.token.clone(), self.node.clone())
+    }
+
+    /// The same connection, for calls that its server forwards to the node of this name or id.
+    pub fn to_node(self, node: &str) -> Result<Self, InvalidNode> {
+        let node = HeaderValue::from_bytes(node.as_bytes()).map_err(|_| InvalidNode)?;
+        Ok(Self {
+            node: Some(node),
+            ..self
+        })
     }
 
     /// The service that a client needs.

@@ -316,6 +316,7 @@ mod tests {
             pid: None,
             role,
             owner: "a".to_owned(),
+            via: None,
         };
         let may = |role, rpc: &str| authorize(&caller(role), &format!("/kennel.v1.{rpc}")).is_ok();
         assert!(may(Role::Viewer, "ProcessService/GetRun"));

@@ -4,13 +4,14 @@ use crate::{
     accept::Connection,
     access::{self, Access},
     auth::{self, Origin, Peer, Standing},
+    forward::on_behalf,
     json,
     observe::OTHER,
     status::{self, code_name},
 };
 use futures_util::future::Either;
 use http::{Request, Response};
-use kennel_supervisor::{RequestTold, Supervisor, TrailEntry, TrailRecord};
+use kennel_supervisor::{LoggedRequest, Supervisor, TrailEntry, TrailRecord};
 use std::{
     future::{Ready, ready},
     sync::Arc,
@@ -39,16 +40,21 @@ impl Gate {
             return Err(status::internal("a request without a connection"));
         };
         let peer = &connection.peer;
-        let path = request.uri().path();
+        let uri = request.uri().clone();
+        let path = uri.path();
         let standing = peer.standing.refusal().map_or(Ok(()), Err);
         let called = standing.and_then(|()| {
             let rules = self.access.rules();
             peer.caller(request.headers(), &rules, access::now())
         });
         let called = called.map_err(|status| (peer.name(), status));
-        let admitted = called.and_then(|(caller, token)| match auth::authorize(&caller, path) {
-            Ok(()) => Ok((caller, token)),
-            Err(status) => Err((caller.principal, status)),
+        let admitted = called.and_then(|(peer, token)| {
+            let own = peer.principal.clone();
+            let named = on_behalf(peer, request.headers_mut()).map_err(|e| (own, e))?;
+            match auth::authorize(&named, path) {
+                Ok(()) => Ok((named, token)),
+                Err(status) => Err((named.principal, status)),
+            }
         });
         let (admitted, token) = admitted.map_err(|(principal, status)| {
             self.record(path, peer, principal, &status);
@@ -65,14 +71,14 @@ impl Gate {
         let Some(trail) = &self.trail else { return };
         let method = json::method(path).unwrap_or(OTHER);
         let info = status.get_details_error_info();
-        let denied = RequestTold {
+        let denied = LoggedRequest {
             rpc: method.rsplit('/').next().unwrap_or(method).to_owned(),
             by: principal,
             pid: peer.pid(),
             code: code_name(status.code()).to_owned(),
             reason: info.map(|info| info.reason).unwrap_or_default(),
             calls: 1,
-            ..RequestTold::default()
+            ..LoggedRequest::default()
         };
         let denied = match (peer.standing, &peer.origin) {
             (Standing::OfARun, _) => denied.with("peer", "a process of a run"),

@@ -13,6 +13,7 @@ mod convert;
 mod deadline;
 pub mod digest;
 mod enums;
+mod forward;
 mod gate;
 mod health;
 pub mod limits;

@@ -6,6 +6,7 @@ use crate::{
     answers::Answers,
     auth::Peer,
     digest::DigestKey,
+    forward::{Forward, Links},
     gate::Gate,
     health, limits,
     observe::Observing,
@@ -31,6 +32,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 use tower::{
     Layer, Service,
     layer::util::{Identity, Stack},
+    util::{Either, option_layer},
 };
 
 /// What the edge must be told.
@@ -76,6 +78,8 @@ pub async fn serve(
     let routes = routes(&supervisor, &config, &tasks, &reporter)?;
 
     let (judging, access) = (supervisor.clone(), Arc::clone(&config.access));
+    let links = Links::new(Arc::clone(&config.access));
+    let forward = Forward::new(supervisor.clone(), links);
     let judge = move |socket: &UnixStream| {
         let seen = judging.peer(socket)?;
         let pid = (seen.pid > 0).then_some(seen.pid);
@@ -92,7 +96,7 @@ pub async fn serve(
     run(
         routes,
         &supervisor.telemetry(),
-        Some(supervisor.clone()),
+        (Some(supervisor.clone()), Some(forward)),
         Doors {
             listeners,
             access: config.access,
@@ -123,7 +127,7 @@ struct Doors<J> {
 async fn run<J>(
     routes: Routes,
     telemetry: &Telemetry,
-    trail: Option<Supervisor>,
+    (trail, forward): (Option<Supervisor>, Option<Forward>),
     doors: Doors<J>,
     ending: &Ending,
     drained: impl Future<Output = ()>,
@@ -140,7 +144,7 @@ where
     let credentials = Credentials::new(access);
     let places = Places::default();
     let refusals = Refusals::new(telemetry, &places);
-    let serving = server(&ending.calls, telemetry, gate)
+    let serving = server(&ending.calls, telemetry, gate, forward)
         .add_routes(routes)
         .serve_with_incoming_shutdown(
             accept::incoming(listeners, ending, &places, &refusals, &credentials, judge),
@@ -213,15 +217,22 @@ fn listen(socket: OwnedFd) -> io::Result<Listener> {
     Ok(Listener::Tcp(TcpListener::from_std(listener)?))
 }
 
-type Layers = Stack<Counting, Stack<Gate, Stack<Answers, Stack<Observing, Identity>>>>;
+type Inner = Stack<Counting, Stack<Either<Forward, Identity>, Stack<Gate, Outer>>>;
+type Outer = Stack<Answers, Stack<Observing, Identity>>;
 
-fn server(calls: &TaskTracker, telemetry: &Telemetry, gate: Gate) -> Server<Layers> {
+fn server(
+    calls: &TaskTracker,
+    telemetry: &Telemetry,
+    gate: Gate,
+    forward: Option<Forward>,
+) -> Server<Inner> {
     Server::builder()
         .max_concurrent_streams(limits::CALLS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(limits::METADATA_BYTES_MAX)
         .layer(Observing::new(telemetry.clone()))
         .layer(Answers::new(telemetry))
         .layer(gate)
+        .layer(option_layer(forward))
         .layer(Counting(calls.clone()))
 }
 

@@ -19,6 +19,7 @@ use crate::{
     },
     deadline,
     digest::DigestKey,
+    forward::AskItsNode,
     limits,
     observe::Begun,
     pb::{self, Role, process_service_server::ProcessService},
@@ -398,6 +399,7 @@ impl ProcessService for Processes {
         request: Request<pb::StreamEventsRequest>,
     ) -> Result<Response<Self::StreamEventsStream>, Status> {
         let caller = auth::caller(&request)?.clone();
+        let asks_node = request.extensions().get::<AskItsNode>().is_some();
         let request = request.into_inner();
         // A consumer holds output back.
         if !request.consumer.is_empty() && caller.role < Role::Spawner {
@@ -405,7 +407,7 @@ impl ProcessService for Processes {
         }
         match request.filter {
             Some(_) => self.stream_many(&request, &caller).await,
-            None => self.stream_one(&request, &caller).await,
+            None => self.stream_one(&request, &caller, asks_node).await,
         }
     }
 

@@ -10,6 +10,7 @@ mod upgrade;
 
 pub(crate) use code::code_name;
 pub(crate) use consumer::other_filter;
+pub(crate) use node::{node_not_found, node_unreachable};
 pub(crate) use transport::{
     caller_unverified, malformed, panicked, role_missing, too_large, unauthenticated, unimplemented,
 };

@@ -84,6 +84,7 @@ fn typed_client(words: &[String]) -> ClientArgs {
     let file = |flag: &str| value(flag).map(PathBuf::from);
     ClientArgs {
         server: value("--server"),
+        node: value("--node"),
         remote: RemoteArgs {
             context: value("--context"),
             tls_ca: file("--tls-ca"),

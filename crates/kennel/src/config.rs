@@ -179,6 +179,8 @@ pub(crate) fn server_address(flag: Option<&str>, here: &Surroundings) -> Result<
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServeFlags {
     pub(crate) listen: Vec<String>,
+    pub(crate) advertise: Option<String>,
+    pub(crate) node_name: Option<String>,
     pub(crate) access: Option<PathBuf>,
     pub(crate) store: Option<String>,
     pub(crate) store_file: Option<PathBuf>,
@@ -190,6 +192,10 @@ pub(crate) struct ServeFlags {
 pub(crate) struct ServeConfig {
     /// At least one.
     pub(crate) listen: Vec<ListenAddress>,
+    /// Where other nodes reach it.
+    pub(crate) advertise: String,
+    /// Absent: the host's name.
+    pub(crate) node_name: Option<String>,
     /// The access file.
     pub(crate) access: Option<PathBuf>,
     pub(crate) store: StoreUrl,
@@ -204,6 +210,10 @@ impl ServeConfig {
             (None, None) => here.default_data_dir()?,
         };
         let listen = listen::addresses(&flags.listen, here)?;
+        let advertise = flags.advertise.as_deref().or(here.var("KENNEL_ADVERTISE"));
+        let advertise = listen::advertised(advertise, &listen)?;
+        let node_name = flags.node_name.as_deref().or(here.var("KENNEL_NODE_NAME"));
+        let node_name = node_name.map(listen::node_name).transpose()?;
         let access = match (&flags.access, here.var("KENNEL_ACCESS")) {
             (Some(file), _) => Some(absolute(file)?),
             (None, Some(file)) => Some(absolute(file)?),
@@ -219,6 +229,8 @@ impl ServeConfig {
         let store = store(flags, here, &data_dir)?;
         Ok(Self {
             listen,
+            advertise,
+            node_name,
             access,
             store,
             data_dir,
@@ -395,13 +407,13 @@ mod tests {
 
         let flags = ServeFlags {
             listen: vec!["unix:/f/sock".to_owned()],
-            access: None,
             store: Some("sqlite:/f/db".to_owned()),
-            store_file: None,
             data_dir: Some(PathBuf::from("/f/data")),
+            ..ServeFlags::default()
         };
         let config = resolved(&flags, &here);
         assert_eq!(config.listen[0].to_string(), "unix:/f/sock");
+        assert_eq!(config.advertise, "unix:/f/sock");
         assert_eq!(config.data_dir, Path::new("/f/data"));
         assert_eq!(config.store.to_string(), "sqlite:/f/db");
 

@@ -7,6 +7,9 @@ use crate::{
 use kennel_keeper::keeper::ListenAddress;
 use std::net::SocketAddr;
 
+/// Longest name of a node.
+const NODE_NAME_BYTES_MAX: usize = 128;
+
 /// The addresses of `--listen`, else of `KENNEL_LISTEN`, with commas between them, else the default socket.
 pub(crate) fn addresses(
     flags: &[String],
@@ -52,6 +55,32 @@ fn parse(text: &str) -> Result<ListenAddress, Failure> {
         }
     }
     Ok(ListenAddress::Unix { path, mode, gid })
+}
+
+/// Where other nodes reach a server that listens at `listen`.
+pub(crate) fn advertised(text: Option<&str>, listen: &[ListenAddress]) -> Result<String, Failure> {
+    if let Some(text) = text {
+        let address: kennel_client::Address = text.parse().map_err(|_| {
+            Failure::new(format!("{text:?} is not an address for other nodes"))
+                .hint("for example --advertise tcp://node7.example:7443")
+        })?;
+        return Ok(address.to_string());
+    }
+    let is_reachable = |address: &&ListenAddress| matches!(address, ListenAddress::Tcp(at) if !at.ip().is_unspecified());
+    let first = listen.iter().find(is_reachable).or(listen.first());
+    Ok(first.map(ToString::to_string).unwrap_or_default())
+}
+
+/// A name that can stand in metadata and in a table.
+pub(crate) fn node_name(text: &str) -> Result<String, Failure> {
+    let is_named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > NODE_NAME_BYTES_MAX || !text.chars().all(is_named) {
+        return Err(
+            Failure::new(format!("{text:?} cannot be the name of a node"))
+                .hint("up to 128 of letters, digits, '-', '_' and '.'"),
+        );
+    }
+    Ok(text.to_owned())
 }
 
 fn file_mode(text: &str) -> Result<u32, Failure> {

@@ -17,6 +17,8 @@ use std::path::PathBuf;
 pub(crate) struct Target {
     pub(crate) address: Address,
     pub(crate) credentials: Credentials,
+    /// The node that calls are for; absent: the server's own.
+    pub(crate) node: Option<String>,
 }
 
 /// The server that flags, variables or the current context name; `None`: none of them does.
@@ -32,7 +34,15 @@ pub(crate) fn named(client: &ClientArgs, here: &Surroundings) -> Result<Option<T
                 .hint("name a server on the network with --server tcp://HOST:PORT"),
         );
     }
-    Ok(Some(target))
+    Ok(Some(at_node(target, client, here)))
+}
+
+fn at_node(target: Target, client: &ClientArgs, here: &Surroundings) -> Target {
+    let node = client.node.as_deref().or(here.var("KENNEL_NODE"));
+    Target {
+        node: node.map(str::to_owned),
+        ..target
+    }
 }
 
 /// The server, be it the default one.
@@ -43,7 +53,7 @@ pub(crate) fn server(client: &ClientArgs, here: &Surroundings) -> Result<Target,
             "certificates and tokens are for a server on the network, and none is named",
         )
         .hint("name it with --server tcp://HOST:PORT, KENNEL_SERVER or --context")),
-        None => target_of_socket(None, here),
+        None => Ok(at_node(target_of_socket(None, here)?, client, here)),
     }
 }
 
@@ -139,6 +149,7 @@ pub(crate) fn target(context: &Context, here: &Surroundings) -> Result<Target, F
     }
     Ok(Target {
         address,
+        node: None,
         credentials: Credentials {
             tls: Tls {
                 ca: context.ca.clone(),
@@ -155,6 +166,7 @@ fn target_of_socket(text: Option<&str>, here: &Surroundings) -> Result<Target, F
     let address = config::server_address(text, here)?;
     Ok(Target {
         address: Address::Unix(address.socket),
+        node: None,
         credentials: Credentials::default(),
     })
 }

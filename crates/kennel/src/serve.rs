@@ -119,6 +119,8 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
 pub(crate) fn resolve(flags: &ServeArgs, here: &Surroundings) -> Result<ServeConfig, Failure> {
     let flags = ServeFlags {
         listen: flags.listen.clone(),
+        advertise: flags.advertise.clone(),
+        node_name: flags.node_name.clone(),
         access: flags.access.clone(),
         store: flags.store.clone(),
         store_file: flags.store_file.clone(),

@@ -245,8 +245,8 @@ fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
         .map_err(|cause| failed("cannot read this process's limits", &cause))?;
     Ok(SupervisorConfig {
         node: wired.node,
-        node_name: host_name(),
-        address: wired.config.listen[0].to_string(),
+        node_name: wired.config.node_name.clone().unwrap_or_else(host_name),
+        address: wired.config.advertise.clone(),
         data_dir: wired.config.data_dir.clone(),
         server_env: wired.here.env.clone().into_iter().collect(),
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),

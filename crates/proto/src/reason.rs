@@ -45,6 +45,10 @@ reasons! {
     RunNotFound = "RUN_NOT_FOUND",
     /// The run is another node's.
     RunOnOtherNode = "RUN_ON_OTHER_NODE",
+    /// The call is for a node that does not answer.
+    NodeUnreachable = "NODE_UNREACHABLE",
+    /// The call is for a node that is not there.
+    NodeNotFound = "NODE_NOT_FOUND",
     /// The run is over.
     RunEnded = "RUN_ENDED",
     /// Not in this state.

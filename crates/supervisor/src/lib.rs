@@ -15,8 +15,8 @@ mod streams;
 pub mod telemetry;
 
 pub use audit_log::{
-    NodeTold, ProcessTold, RequestTold, SignalTold, TrailAsk, TrailEntry, TrailKind, TrailReader,
-    TrailRecord,
+    LoggedProcess, LoggedRequest, LoggedSignal, NodeTold, TrailAsk, TrailEntry, TrailKind,
+    TrailReader, TrailRecord,
 };
 pub use base::calls::*;
 pub use base::drain::{Drain, DrainAction, DrainCall, DrainStatus};

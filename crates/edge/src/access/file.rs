@@ -51,6 +51,7 @@ pub enum AccessError {
 #[serde(deny_unknown_fields)]
 struct File {
     tls: Option<tls::Files>,
+    forward: Option<tls::NodeFiles>,
     #[serde(default, rename = "principal")]
     principals: Vec<Principal>,
     #[serde(default, rename = "token")]
@@ -99,13 +100,14 @@ pub(super) fn read(path: &Path) -> Result<Read, AccessError> {
     })?;
     let mut hash = Sha256::new();
     hash.update(&bytes);
-    if let Some(files) = &mut file.tls {
-        files.lie_in(path.parent().unwrap_or(Path::new("")));
-        for path in files.paths() {
-            let bytes = read_file(path)?;
-            hash.update(bytes.len().to_le_bytes());
-            hash.update(&bytes);
-        }
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let served = file.tls.iter_mut().flat_map(tls::Files::paths);
+    let shown = file.forward.iter_mut().flat_map(tls::NodeFiles::paths);
+    for path in served.chain(shown) {
+        *path = dir.join(&path);
+        let bytes = read_file(path)?;
+        hash.update(bytes.len().to_le_bytes());
+        hash.update(&bytes);
     }
     Ok(Read {
         path: path.to_owned(),
@@ -131,10 +133,13 @@ impl Read {
         let grants = grants(&self.file.principals).map_err(wrong)?;
         let tokens = tokens(&self.file.tokens, &grants).map_err(wrong)?;
         let tls = self.file.tls.as_ref().map(Tls::read).transpose()?;
+        let forward = self.file.forward.as_ref();
+        let forward = forward.map(tls::NodeFiles::read).transpose()?;
         Ok(Rules {
             grants,
             tokens,
             tls,
+            forward,
             content: self.content,
             ..Rules::own(own_uid)
         })

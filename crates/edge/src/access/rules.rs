@@ -30,6 +30,8 @@ pub(crate) struct Rules {
     pub(super) grants: HashMap<String, Grant>,
     pub(super) tokens: HashMap<TokenHash, Token>,
     pub(super) tls: Option<Tls>,
+    /// What this server shows to other nodes, and by what it knows them; absent: nothing is forwarded over a network.
+    pub(crate) forward: Option<kennel_client::Tls>,
     /// Hash of all files that they were read from.
     pub(super) content: TokenHash,
 }
@@ -43,6 +45,8 @@ pub(crate) struct Caller {
     pub(crate) role: Role,
     /// Owner of what it spawns.
     pub(crate) owner: String,
+    /// The admin that calls on its behalf; absent: it calls itself.
+    pub(crate) via: Option<String>,
 }
 
 impl Caller {
@@ -60,6 +64,7 @@ impl Rules {
             grants: HashMap::new(),
             tokens: HashMap::new(),
             tls: None,
+            forward: None,
             content: TokenHash::default(),
         }
     }
@@ -73,6 +78,7 @@ impl Rules {
                 principal,
                 pid,
                 role: Role::Admin,
+                via: None,
             });
         }
         let caller = self.of_principal(&principal)?;
@@ -87,6 +93,7 @@ impl Rules {
             pid: None,
             role: grant.role,
             owner: grant.owner.clone(),
+            via: None,
         })
     }
 

@@ -48,21 +48,41 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Relative ones lie in this directory.
-    pub(super) fn lie_in(&mut self, dir: &Path) {
+    /// All of them.
+    pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let others = self.client_ca.iter_mut().chain(&mut self.crl);
-        for path in [&mut self.certificate, &mut self.key]
+        [&mut self.certificate, &mut self.key]
             .into_iter()
             .chain(others)
-        {
-            *path = dir.join(&path);
-        }
+    }
+}
+
+/// The files with which this server calls other nodes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NodeFiles {
+    certificate: PathBuf,
+    key: PathBuf,
+    ca: PathBuf,
+}
+
+impl NodeFiles {
+    /// All of them.
+    pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        [&mut self.certificate, &mut self.key, &mut self.ca].into_iter()
     }
 
-    /// All of them.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &PathBuf> {
-        let others = self.client_ca.iter().chain(&self.crl);
-        [&self.certificate, &self.key].into_iter().chain(others)
+    /// For the connections to other nodes, which read them again.
+    pub(super) fn read(&self) -> Result<kennel_client::Tls, TlsError> {
+        certificates(&self.ca)?;
+        certificates(&self.certificate)?;
+        private_key(&self.key)?;
+        Ok(kennel_client::Tls {
+            ca: Some(self.ca.clone()),
+            certificate: Some(self.certificate.clone()),
+            key: Some(self.key.clone()),
+            server_name: None,
+        })
     }
 }
 
@@ -108,8 +128,7 @@ impl Tls {
             None => builder.with_no_client_auth(),
         };
         let chain = certificates(&files.certificate)?;
-        let key = PrivateKeyDer::from_pem_file(&files.key)
-            .map_err(|e| pem("a private key", &files.key, e))?;
+        let key = private_key(&files.key)?;
         let mut server = builder
             .with_single_cert(chain, key)
             .map_err(TlsError::Key)?;
@@ -182,6 +201,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         ));
     }
     Ok(certificates)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|e| pem("a private key", path, e))
 }
 
 fn pem(what: &'static str, path: &Path, source: rustls::pki_types::pem::Error) -> TlsError {

@@ -18,8 +18,8 @@ use crate::{
 use futures_util::stream::{self, Stream};
 use kennel_lifecycle::{RunId, TerminalSize};
 use kennel_supervisor::{
-    CallError, Event, Events, InputWritten, Position, RequestTold, ScreenView, Serving, Supervisor,
-    TrailEntry, TrailRecord,
+    CallError, Event, Events, InputWritten, LoggedRequest, Position, ScreenView, Serving,
+    Supervisor, TrailEntry, TrailRecord,
 };
 use seats::{Seat, Writes};
 use std::{pin::Pin, sync::Arc};
@@ -32,7 +32,7 @@ pub(crate) struct Attachment {
     supervisor: Supervisor,
     run: RunId,
     /// Whose it is, as the audit trail has it.
-    reported: RequestTold,
+    reported: LoggedRequest,
     requests: Streaming<pb::AttachRequest>,
     /// The client has ended its side.
     leaves: bool,
@@ -89,13 +89,13 @@ impl Attachment {
         let first = requests.message().await?;
         let open = request::attach(first.and_then(|first| first.request))?;
         auth::in_scope(&supervisor, scope, open.run).await?;
-        let reported = RequestTold {
+        let reported = LoggedRequest {
             rpc: "Attach".to_owned(),
             by: principal.clone(),
             pid,
             code: "OK".to_owned(),
             calls: 1,
-            ..RequestTold::default()
+            ..LoggedRequest::default()
         };
         let seat = seats.join(open.run, principal, open.read_only);
         if let (Some(size), true) = (open.size, seat.now().you) {
@@ -232,7 +232,7 @@ impl Attachment {
 
     /// So many bytes, for the audit trail.
     fn typed(&self, bytes: usize) -> TrailRecord {
-        let reported = RequestTold {
+        let reported = LoggedRequest {
             rpc: "Attach.input".to_owned(),
             bytes: u64::try_from(bytes).unwrap_or(u64::MAX),
             ..self.reported.clone()

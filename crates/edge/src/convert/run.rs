@@ -52,17 +52,19 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         output_removed: view.output_removed.map(retention::removal),
         terminal_size: view.terminal.map(terminal::size),
         run_trace_parent: String::new(),
-        other_node: view.elsewhere.map(other_node),
+        other_node: view.elsewhere.map(node),
     }
 }
 
-fn other_node(elsewhere: Elsewhere) -> pb::OtherNode {
+/// A node of the database.
+pub(crate) fn node(elsewhere: Elsewhere) -> pb::Node {
     let reachability = if elsewhere.is_reachable {
         pb::NodeReachability::Reachable
     } else {
         pb::NodeReachability::Unreachable
     };
-    pb::OtherNode {
+    pb::Node {
+        node_id: elsewhere.node.to_string(),
         node_name: elsewhere.name,
         address: elsewhere.address,
         reachability: reachability.into(),

@@ -3,7 +3,7 @@
 use super::{request, spec::unknown_number, time};
 use crate::pb::{self, audit_record::Record};
 use kennel_lifecycle::{RunId, Timestamp, Violation};
-use kennel_supervisor::{ProcessTold, TrailAsk, TrailEntry, TrailKind, TrailRecord};
+use kennel_supervisor::{LoggedProcess, TrailAsk, TrailEntry, TrailKind, TrailRecord};
 use tonic::Status;
 
 pub(crate) fn ask(request: &pb::StreamAuditRequest) -> Result<TrailAsk, Status> {
@@ -83,7 +83,7 @@ pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {
     }
 }
 
-fn process(reported: ProcessTold) -> pb::AuditProcess {
+fn process(reported: LoggedProcess) -> pb::AuditProcess {
     pb::AuditProcess {
         pid: reported.pid,
         start_ticks: reported.start_ticks,

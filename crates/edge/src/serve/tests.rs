@@ -157,7 +157,7 @@ impl House {
             run(
                 routes.routes(),
                 &Telemetry::default(),
-                None,
+                (None, None),
                 Doors {
                     listeners: vec![listener],
                     access,

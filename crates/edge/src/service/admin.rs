@@ -3,7 +3,7 @@
 use super::{keeper::with_keeper, to_its_end, unless_leaving};
 use crate::{
     auth,
-    convert::{audit, drain, info, request, trail},
+    convert::{audit, drain, info, request, run, trail},
     limits,
     pb::{self, admin_service_server::AdminService},
     status,
@@ -43,6 +43,18 @@ impl AdminService for Admin {
         let info = self.supervisor.info().await;
         Ok(Response::new(pb::GetServerInfoResponse {
             server: Some(info::server(info)),
+        }))
+    }
+
+    async fn list_nodes(
+        &self,
+        _request: Request<pb::ListNodesRequest>,
+    ) -> Result<Response<pb::ListNodesResponse>, Status> {
+        let nodes = self.supervisor.nodes().await;
+        let nodes = nodes.map_err(|e| status::of(&e))?;
+        Ok(Response::new(pb::ListNodesResponse {
+            nodes: nodes.into_iter().map(run::node).collect(),
+            own_node_id: self.supervisor.node().to_string(),
         }))
     }
 

@@ -3,17 +3,19 @@
 //! Around the services, so that none of them has to think of it; a new rpc does not compile before somebody has said here
 //! whether it is a change.
 
-use super::{Admin, Processes};
+mod admin;
+
+use super::Processes;
 use crate::{
     access::Caller,
     convert::{command, time},
-    pb::{self, admin_service_server::AdminService, process_service_server::ProcessService},
+    pb::{self, process_service_server::ProcessService},
     reason::Reason,
     status::code_name,
 };
 use kennel_lifecycle::limits::REQUEST_ID_BYTES_MAX;
 use kennel_supervisor::{
-    ProcessTold, RequestTold, SignalTold, Supervisor, TrailEntry, TrailRecord,
+    LoggedProcess, LoggedRequest, LoggedSignal, Supervisor, TrailEntry, TrailRecord,
 };
 use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream};
 use tonic_types::StatusExt;
@@ -34,15 +36,19 @@ impl<S> Audited<S> {
 
     fn asked<T>(&self, rpc: &str, request: &Request<T>, run: &str) -> Asked {
         let caller = request.extensions().get::<Caller>();
-        let reported = RequestTold {
+        let reported = LoggedRequest {
             rpc: rpc.to_owned(),
             by: caller.map_or_else(String::new, |caller| caller.principal.clone()),
             pid: caller.and_then(|caller| caller.pid),
             code: code_name(Code::Cancelled).to_owned(),
             calls: 1,
-            ..RequestTold::default()
+            ..LoggedRequest::default()
         };
-        let now = TrailRecord::now(None, TrailEntry::Request(RequestTold::default()));
+        let reported = match caller.and_then(|caller| caller.via.clone()) {
+            Some(via) => reported.with("via", via),
+            None => reported,
+        };
+        let now = TrailRecord::now(None, TrailEntry::Request(LoggedRequest::default()));
         Asked {
             supervisor: self.supervisor.clone(),
             at_us: now.at_us,
@@ -59,7 +65,7 @@ struct Asked {
     /// When it came.
     at_us: i64,
     run: Option<String>,
-    reported: Option<RequestTold>,
+    reported: Option<LoggedRequest>,
 }
 
 impl Asked {
@@ -99,7 +105,7 @@ impl Asked {
         Some(self.record(reported))
     }
 
-    fn record(&mut self, reported: RequestTold) -> TrailRecord {
+    fn record(&mut self, reported: LoggedRequest) -> TrailRecord {
         TrailRecord {
             at_us: self.at_us,
             ..TrailRecord::now(self.run.take(), TrailEntry::Request(reported))
@@ -401,110 +407,14 @@ impl ProcessService for Audited<Processes> {
     }
 }
 
-#[tonic::async_trait]
-impl AdminService for Audited<Admin> {
-    async fn get_server_info(
-        &self,
-        request: Request<pb::GetServerInfoRequest>,
-    ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
-        self.inner.get_server_info(request).await
-    }
-
-    async fn drain(
-        &self,
-        request: Request<pb::DrainRequest>,
-    ) -> Result<Response<pb::DrainResponse>, Status> {
-        let wish = request.get_ref();
-        let mut asked = self.asked("Drain", &request, "").id(&wish.request_id);
-        asked = asked.with("action", word(wish.action().as_str_name(), "DRAIN_ACTION_"));
-        if let Some(deadline) = &wish.deadline {
-            asked = asked.with("deadline", time::text(deadline));
-        }
-        let answer = self.inner.drain(request).await;
-        asked.tell(&answer).await;
-        answer
-    }
-
-    async fn undrain(
-        &self,
-        request: Request<pb::UndrainRequest>,
-    ) -> Result<Response<pb::UndrainResponse>, Status> {
-        let asked = self.asked("Undrain", &request, "");
-        let answer = self.inner.undrain(request).await;
-        asked.tell(&answer).await;
-        answer
-    }
-
-    async fn upgrade(
-        &self,
-        request: Request<pb::UpgradeRequest>,
-    ) -> Result<Response<pb::UpgradeResponse>, Status> {
-        let asked = self.asked("Upgrade", &request, "");
-        let mut asked = asked.id(&request.get_ref().request_id);
-        let answer = self.inner.upgrade(request).await;
-        let upgrade = answer
-            .as_ref()
-            .ok()
-            .and_then(|a| a.get_ref().upgrade.as_ref());
-        if let Some(upgrade) = upgrade {
-            asked = asked.with("to_version", &upgrade.to_version);
-        }
-        asked.tell(&answer).await;
-        answer
-    }
-
-    async fn audit_leaks(
-        &self,
-        request: Request<pb::AuditLeaksRequest>,
-    ) -> Result<Response<pb::AuditLeaksResponse>, Status> {
-        self.inner.audit_leaks(request).await
-    }
-
-    /// A dry run changes nothing.
-    async fn reap_leaks(
-        &self,
-        request: Request<pb::ReapLeaksRequest>,
-    ) -> Result<Response<pb::ReapLeaksResponse>, Status> {
-        if request.get_ref().mode() != pb::ReapMode::Execute {
-            return self.inner.reap_leaks(request).await;
-        }
-        let mut asked = self.asked("ReapLeaks", &request, "");
-        let by = asked
-            .reported
-            .as_ref()
-            .map_or_else(String::new, |t| t.by.clone());
-        let answer = self.inner.reap_leaks(request).await;
-        if let Ok(done) = &answer {
-            let reported = done
-                .get_ref()
-                .processes
-                .iter()
-                .filter_map(|p| reaped(p, &by));
-            let reported: Vec<_> = reported.collect();
-            asked = asked.with("signalled", reported.len().to_string());
-            for (run, reported) in reported {
-                let record = TrailRecord::now(run, TrailEntry::Signal(reported));
-                self.supervisor.audit_noted(record);
-            }
-        }
-        asked.tell(&answer).await;
-        answer
-    }
-
-    type StreamAuditStream = BoxStream<pb::StreamAuditResponse>;
-
-    async fn stream_audit(
-        &self,
-        request: Request<pb::StreamAuditRequest>,
-    ) -> Result<Response<Self::StreamAuditStream>, Status> {
-        self.inner.stream_audit(request).await
-    }
-}
-
 /// Whom a client's signal was for.
-fn signalled(done: &pb::SignalResponse, signal: String, by: &str) -> (Option<String>, SignalTold) {
+fn signalled(
+    done: &pb::SignalResponse,
+    signal: String,
+    by: &str,
+) -> (Option<String>, LoggedSignal) {
     let run = done.run.as_ref();
-    let mut reported = SignalTold {
+    let mut reported = LoggedSignal {
         attempt: run
             .and_then(|r| r.current_attempt.as_ref())
             .map_or(0, |a| a.number),
@@ -514,7 +424,7 @@ fn signalled(done: &pb::SignalResponse, signal: String, by: &str) -> (Option<Str
         why: format!("{by} asked for it"),
         unlisted: done.unlisted_targets,
         boot_id: boot_of(run),
-        ..SignalTold::default()
+        ..LoggedSignal::default()
     };
     for target in &done.targets {
         let result = match target.outcome() {
@@ -533,7 +443,7 @@ fn signalled(done: &pb::SignalResponse, signal: String, by: &str) -> (Option<Str
             }
         };
         if reported.processes.len() < PROCESSES_LOGGED_MAX {
-            reported.processes.push(ProcessTold {
+            reported.processes.push(LoggedProcess {
                 pid: target.pid,
                 start_ticks: target.start_ticks,
                 evidence: vec!["member".into()],
@@ -550,41 +460,6 @@ fn boot_of(run: Option<&pb::Run>) -> String {
     let attempt = run.and_then(|run| run.current_attempt.as_ref());
     let identity = attempt.and_then(|attempt| attempt.identity.as_ref());
     identity.map_or_else(String::new, |identity| identity.boot_id.clone())
-}
-
-/// One that was left behind and was signalled. `None`: nobody was.
-fn reaped(process: &pb::ReapedProcess, by: &str) -> Option<(Option<String>, SignalTold)> {
-    let (delivered, gone, refused) = match process.outcome() {
-        pb::ReapOutcome::Ended | pb::ReapOutcome::Survived => (1, 0, 0),
-        pb::ReapOutcome::Gone => (0, 1, 0),
-        pb::ReapOutcome::Failed => (0, 0, 1),
-        _ => return None,
-    };
-    let found = process.found.as_ref();
-    let named = process.process.as_ref();
-    let evidence = found.map(|found| word(found.evidence().as_str_name(), "LEAK_EVIDENCE_"));
-    let reported = SignalTold {
-        signal: match process.outcome() {
-            pb::ReapOutcome::Survived => "SIGKILL".into(),
-            _ => process.signal.clone(),
-        },
-        scope: "reap".into(),
-        sender: "keeper".into(),
-        why: format!("{by} asked that what was left behind be ended"),
-        delivered,
-        gone,
-        refused,
-        errno: process.error_number,
-        processes: vec![ProcessTold {
-            pid: named.map_or(0, |process| process.pid),
-            start_ticks: named.map_or(0, |process| process.start_ticks),
-            evidence: evidence.into_iter().collect(),
-            result: word(process.outcome().as_str_name(), "REAP_OUTCOME_"),
-        }],
-        ..SignalTold::default()
-    };
-    let run = found.map(|found| found.run_id.clone());
-    Some((run.filter(|run| !run.is_empty()), reported))
 }
 
 fn word(name: &str, prefix: &str) -> String {

@@ -21,15 +21,20 @@ use tonic::{Response, Status, codegen::BoxStream};
 type Opened = Result<Response<BoxStream<pb::StreamEventsResponse>>, Status>;
 
 impl Processes {
-    /// The events of one run.
+    /// The events of one run. `asks_node`: those of a run of another node are that node's to tell.
     pub(super) async fn stream_one(
         &self,
         request: &pb::StreamEventsRequest,
         caller: &Caller,
+        asks_node: bool,
     ) -> Opened {
         let call = request::events(request)?;
         let scope = caller.scope().map(str::to_owned);
         self.in_scope(scope, call.run).await?;
+        if asks_node {
+            let own = self.supervisor.refuse_of_other_node(call.run).await;
+            own.map_err(|error| status::of(&error))?;
+        }
         let owner = caller.owner.clone();
         let place = self.place()?;
         let room = self.room_for_lines(call.form)?;

@@ -1,6 +1,6 @@
-//! A run of another node.
+//! Other nodes.
 
-use super::{Facts, Fault};
+use super::{Facts, Fault, RETRY_NEXT_SERVER};
 use crate::reason::Reason;
 use kennel_lifecycle::RunId;
 use kennel_supervisor::Elsewhere;
@@ -8,11 +8,7 @@ use tonic::{Code, Status};
 
 /// The caller is to go to the run's own node.
 pub(super) fn elsewhere(run: RunId, elsewhere: &Elsewhere, text: String) -> Status {
-    let facts = Facts::run(run)
-        .with("node_id", elsewhere.node.to_string())
-        .with("node_name", elsewhere.name.as_str())
-        .with("address", elsewhere.address.as_str())
-        .with("reachable", elsewhere.is_reachable.to_string());
+    let facts = facts(Facts::run(run), elsewhere);
     let subject = elsewhere.address.as_str();
     Fault::new(
         Code::FailedPrecondition,
@@ -22,4 +18,32 @@ pub(super) fn elsewhere(run: RunId, elsewhere: &Elsewhere, text: String) -> Stat
     )
     .precondition("NODE", subject)
     .status()
+}
+
+/// The call is for a node that cannot be asked.
+pub(crate) fn node_unreachable(node: &Elsewhere, why: &str) -> Status {
+    let Elsewhere { name, address, .. } = node;
+    let text = format!(
+        "node {name} ({}) at {address} cannot be reached: {why}",
+        node.node
+    );
+    let facts = facts(Facts::default(), node);
+    Fault::new(Code::Unavailable, Reason::NodeUnreachable, text, facts)
+        .retry(RETRY_NEXT_SERVER)
+        .status()
+}
+
+/// The call is for a node that is not there.
+pub(crate) fn node_not_found(name: &str, why: &str) -> Status {
+    let facts = Facts::default().with("node", name);
+    let text = format!("there is no node {name:?}: {why}");
+    Fault::new(Code::NotFound, Reason::NodeNotFound, text, facts).status()
+}
+
+fn facts(facts: Facts, node: &Elsewhere) -> Facts {
+    facts
+        .with("node_id", node.node.to_string())
+        .with("node_name", node.name.as_str())
+        .with("address", node.address.as_str())
+        .with("reachable", node.is_reachable.to_string())
 }

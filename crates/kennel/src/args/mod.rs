@@ -24,7 +24,7 @@ pub(crate) use elsewhere::explain;
 pub(crate) use form::Format;
 pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, EvidenceArg, ReapArgs, StatusArgs};
 pub(crate) use network::{
-    CertsCommand, ContextCommand, MakeArgs, NewContext, RemoteArgs, RoleArgs,
+    CertsCommand, ContextCommand, MakeArgs, NewContext, RemoteArgs, RoleArg, RoleArgs,
 };
 pub(crate) use read::{
     AsConsumer, AuditArgs, ConsumerRef, ConsumersCommand, EventsArgs, LogsArgs, PsArgs, SortArg,
@@ -61,6 +61,10 @@ pub(crate) struct ClientArgs {
     /// Server to use [env: KENNEL_SERVER] [default: the socket of `kennel serve`]
     #[arg(long, global = true, value_name = "unix:PATH|tcp://HOST:PORT")]
     pub(crate) server: Option<String>,
+    /// Node of the server's database that the call is for, by name or id; the server forwards it [env: KENNEL_NODE] [default: the
+    /// server's own]
+    #[arg(long, global = true, value_name = "NODE")]
+    pub(crate) node: Option<String>,
     #[command(flatten)]
     pub(crate) remote: RemoteArgs,
     /// Output format: text, wide, name, json, yaml, jsonpath='{.state}', or a template such as '{{.state}}'
@@ -163,6 +167,8 @@ pub(crate) enum Command {
     /// Search for processes that runs left behind, and list what could not be checked
     #[command(after_help = DOCTOR_CODES)]
     Doctor(DoctorArgs),
+    /// List the nodes of the database
+    Nodes,
     /// Drain the node: refuse new runs and let the present ones finish, or end them
     #[command(after_help = DRAIN_CODES)]
     Drain(DrainArgs),

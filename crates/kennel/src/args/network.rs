@@ -133,6 +133,15 @@ pub(crate) enum CertsCommand {
         #[command(flatten)]
         role: RoleArgs,
     },
+    /// Make the certificate with which nodes call each other, and print its principal and the [forward] section for their access
+    /// files
+    Node {
+        #[command(flatten)]
+        make: MakeArgs,
+        /// Name of the certificate: nodes is the principal spiffe://kennel/nodes, with the role admin
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
     /// Make a token, and print it, hashed, and its principal for the access file
     Token {
         #[command(flatten)]

@@ -21,6 +21,13 @@ pub(crate) struct ServeArgs {
     /// /run/kennel/kennel.sock for root, else $XDG_RUNTIME_DIR/kennel/kennel.sock]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) listen: Vec<String>,
+    /// Address at which other nodes of the database reach this server, such as tcp://node7.example:7443 [default: the first
+    /// TCP address that is not 0.0.0.0 or [::], else the first address]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) advertise: Option<String>,
+    /// Display name of this node [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_name: Option<String>,
     /// File of principals, tokens and certificates; read again when it changes
     #[arg(long, value_name = "FILE")]
     pub(crate) access: Option<PathBuf>,
@@ -79,6 +86,8 @@ pub(crate) struct OfClients {
     server: Option<String>,
     #[arg(short, long, hide = true)]
     pub(crate) output: Option<Format>,
+    #[arg(long, hide = true)]
+    node: Option<String>,
     #[command(flatten)]
     remote: RemoteOfServe,
 }
@@ -113,7 +122,7 @@ impl ServeArgs {
 impl OfClients {
     /// Whether one of them was given.
     pub(crate) fn any(&self) -> bool {
-        self.server.is_some() || self.output.is_some() || self.remote.any()
+        self.server.is_some() || self.node.is_some() || self.output.is_some() || self.remote.any()
     }
 }
 

@@ -34,7 +34,8 @@ impl Link {
         here: &Surroundings,
     ) -> Result<Self, Failure> {
         let target = remote::server(client, here).map_err(|f| f.or_code(crate::USAGE))?;
-        Self::dial(&target, format).await.map_err(not_connected)
+        let link = Self::dial(&target, format).await.map_err(not_connected)?;
+        link.at_node(target.node.as_deref())
     }
 
     /// The same; `None` where no server is named, and none listens at the default.
@@ -52,7 +53,7 @@ impl Link {
             return Ok(None);
         };
         match Self::dial(&target, format).await {
-            Ok(link) => Ok(Some(link)),
+            Ok(link) => link.at_node(target.node.as_deref()).map(Some),
             Err(ConnectError::NoServer { source, .. }) if has_no_listener(&source) => Ok(None),
             Err(error) => Err(not_connected(error)),
         }
@@ -66,6 +67,14 @@ impl Link {
             format,
             own: false,
         })
+    }
+
+    /// For calls to this node of its database.
+    fn at_node(self, node: Option<&str>) -> Result<Self, Failure> {
+        let Some(node) = node else { return Ok(self) };
+        let connection = self.connection.to_node(node);
+        let connection = connection.map_err(|e| Failure::new(e.to_string()).code(crate::USAGE))?;
+        Ok(Self { connection, ..self })
     }
 
     /// To a server that this process has started.

@@ -17,6 +17,7 @@ mod link;
 mod list;
 mod logs;
 mod members;
+mod nodes;
 mod progress;
 mod refusal;
 mod render;
@@ -134,6 +135,7 @@ async fn perform(
         Command::Status(args) => calls::status(&open().await?, args).await,
         Command::Version => calls::version(open().await, &format).await.map(done),
         Command::Upgrade => upgrade::upgrade(&open().await?).await.map(done),
+        Command::Nodes => nodes::nodes(&open().await?).await.map(done),
         Command::Drain(args) => drain::drain(&open().await?, args).await.map(done),
         Command::Context(command) => context::context(client, command, here).map(done),
         Command::Certs(command) => certs::certs(command).map(done),

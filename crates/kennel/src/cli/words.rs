@@ -15,6 +15,11 @@ pub(crate) fn consumer_state(state: pb::ConsumerState) -> String {
     bare(state.as_str_name(), "CONSUMER_STATE_")
 }
 
+/// Whether a node has reported lately.
+pub(crate) fn reachability(reachability: pb::NodeReachability) -> String {
+    bare(reachability.as_str_name(), "NODE_REACHABILITY_")
+}
+
 /// How large a terminal is, as `resize` takes it.
 pub(crate) fn terminal_size(size: pb::TerminalSize) -> String {
     format!("{}x{}", size.rows, size.cols)

@@ -57,16 +57,16 @@ pub struct TrailRecord {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum TrailEntry {
     /// Somebody has asked for a change.
-    Request(RequestTold),
+    Request(LoggedRequest),
     /// A signal was sent.
-    Signal(SignalTold),
+    Signal(LoggedSignal),
     /// Something happened to the service.
     Node(NodeTold),
 }
 
 /// A change that somebody has asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RequestTold {
+pub struct LoggedRequest {
     /// Name of the rpc.
     pub rpc: String,
     /// Who, as a principal.
@@ -95,7 +95,7 @@ pub struct RequestTold {
 
 /// A signal that was sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SignalTold {
+pub struct LoggedSignal {
     /// Of which attempt; 0: of none that is known.
     pub attempt: u32,
     /// Name.
@@ -117,7 +117,7 @@ pub struct SignalTold {
     pub errno: Option<i32>,
     /// Whom, as far as that is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub processes: Vec<ProcessTold>,
+    pub processes: Vec<LoggedProcess>,
     /// How many more.
     #[serde(default, skip_serializing_if = "is_zero_u32")]
     pub unlisted: u32,
@@ -128,7 +128,7 @@ pub struct SignalTold {
 
 /// A process that was to get a signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessTold {
+pub struct LoggedProcess {
     /// Process id in the keeper's pid namespace.
     pub pid: i32,
     /// Start time in clock ticks since boot; 0: not known.
@@ -198,7 +198,7 @@ impl TrailRecord {
     }
 }
 
-impl RequestTold {
+impl LoggedRequest {
     /// With something that was asked for; a long text is cut.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {

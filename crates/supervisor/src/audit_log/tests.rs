@@ -2,12 +2,12 @@ use super::*;
 use std::fs;
 
 fn asked(rpc: &str, run: u8) -> TrailRecord {
-    let request = RequestTold {
+    let request = LoggedRequest {
         rpc: rpc.into(),
         by: "uid:7".into(),
         code: "OK".into(),
         calls: 1,
-        ..RequestTold::default()
+        ..LoggedRequest::default()
     };
     TrailRecord::now(Some(format!("run{run}")), TrailEntry::Request(request))
 }
@@ -116,13 +116,13 @@ async fn calls_in_great_numbers_are_two_lines_with_all_of_them() {
 async fn a_signal_that_a_keeper_tells_again_is_given_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path());
-    let signal = TrailEntry::Signal(SignalTold {
+    let signal = TrailEntry::Signal(LoggedSignal {
         attempt: 1,
         signal: "SIGTERM".into(),
         scope: "tree".into(),
         sender: "keeper".into(),
         delivered: 2,
-        ..SignalTold::default()
+        ..LoggedSignal::default()
     });
     for at in [5, 5, 6] {
         let run = Some("run1".to_owned());
@@ -180,14 +180,14 @@ async fn refused_callers_are_summed() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path());
     let denied = |by: usize, rpc: usize| {
-        let request = RequestTold {
+        let request = LoggedRequest {
             rpc: format!("Rpc{rpc}"),
             by: format!("uid:{by}"),
             pid: Some(i32::try_from(rpc).expect("small")),
             code: "PERMISSION_DENIED".into(),
             reason: "PERMISSION_DENIED".into(),
             calls: 1,
-            ..RequestTold::default()
+            ..LoggedRequest::default()
         };
         TrailRecord::now(None, TrailEntry::Request(request))
     };

@@ -1,6 +1,6 @@
 //! The thread that writes the trail.
 
-use super::{Job, NodeTold, RequestTold, TrailEntry, TrailRecord, files};
+use super::{Job, LoggedRequest, NodeTold, TrailEntry, TrailRecord, files};
 use crate::base::clock;
 use kennel_linux::own_file;
 use std::{
@@ -139,7 +139,7 @@ impl Writer {
 
     /// The first of a kind is written at once, those after it together.
     fn count(&mut self, record: TrailRecord) {
-        let is_like = |one: &RequestTold, other: &RequestTold| one.is_like(other);
+        let is_like = |one: &LoggedRequest, other: &LoggedRequest| one.is_like(other);
         if add_to(&mut self.counted, &record, is_like) {
             return;
         }
@@ -151,7 +151,7 @@ impl Writer {
 
     /// The same of refused callers, of whom there may be any number.
     fn deny(&mut self, record: TrailRecord) {
-        let is_like = |one: &RequestTold, other: &RequestTold| {
+        let is_like = |one: &LoggedRequest, other: &LoggedRequest| {
             (&one.by, &one.reason) == (&other.by, &other.reason)
         };
         if add_to(&mut self.denied, &record, is_like) {
@@ -345,7 +345,7 @@ impl Open {
 fn add_to(
     sums: &mut [(Instant, TrailRecord)],
     record: &TrailRecord,
-    is_like: impl Fn(&RequestTold, &RequestTold) -> bool,
+    is_like: impl Fn(&LoggedRequest, &LoggedRequest) -> bool,
 ) -> bool {
     let TrailEntry::Request(request) = &record.entry else {
         return false;

@@ -11,6 +11,7 @@ use crate::{
     },
     registry::{Shared, Supervisor},
 };
+use kennel_lifecycle::{NodeId, RunId};
 use std::{sync::Arc, time::Duration};
 
 /// How often a node writes down that it is there.
@@ -34,6 +35,32 @@ impl Supervisor {
             view.elsewhere = Some(Elsewhere::of(view.node, &nodes));
         }
         Ok(())
+    }
+
+    /// All nodes of the database, this one too, by their names.
+    pub async fn nodes(&self) -> Result<Vec<Elsewhere>, CallError> {
+        let nodes = self.shared.store.nodes().await;
+        let rows = nodes.map_err(|e| store_fault(&e))?;
+        let mut nodes: Vec<_> = rows
+            .iter()
+            .map(|row| Elsewhere::of(row.node, &rows))
+            .collect();
+        nodes.sort_by(|a, b| (&a.name, a.node.as_u128()).cmp(&(&b.name, b.node.as_u128())));
+        Ok(nodes)
+    }
+
+    /// The id of this node.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.shared.config.node
+    }
+
+    /// Refuses a run of another node, also one that has ended.
+    pub async fn refuse_of_other_node(&self, run: RunId) -> Result<(), CallError> {
+        if self.shared.find(run).is_some() {
+            return Ok(());
+        }
+        self.refuse_elsewhere(&self.get(run).await?).await
     }
 
     /// The same of one run.

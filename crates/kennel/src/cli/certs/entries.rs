@@ -8,13 +8,24 @@ use toml::Value;
 
 /// The section of a server's certificate.
 pub(super) fn tls(made: &Made, dir: &Directory) -> String {
-    let [certificate, key] = [made.files.first(), made.files.get(1)]
-        .map(|file| quoted_path(file.map_or(Path::new(""), |f| f)));
     format!(
-        "[tls]\ncertificate = {certificate}\nkey = {key}\nclient_ca = {}\ncrl = {}\n\n",
+        "[tls]\n{}client_ca = {}\ncrl = {}\n\n",
+        pair(made),
         quoted_path(&dir.path(super::files::CA)),
         quoted_path(&dir.path(super::files::CRL)),
     )
+}
+
+/// The section with which a server calls other nodes.
+pub(super) fn forward(made: &Made, dir: &Directory) -> String {
+    let ca = quoted_path(&dir.path(super::files::CA));
+    format!("[forward]\n{}ca = {ca}\n\n", pair(made))
+}
+
+fn pair(made: &Made) -> String {
+    let [certificate, key] = [made.files.first(), made.files.get(1)]
+        .map(|file| quoted_path(file.map_or(Path::new(""), |f| f)));
+    format!("certificate = {certificate}\nkey = {key}\n")
 }
 
 /// What a principal may do.

@@ -9,7 +9,7 @@ mod files;
 
 use super::{print, print_exact};
 use crate::{
-    args::{CertsCommand, MakeArgs, RoleArgs},
+    args::{CertsCommand, MakeArgs, RoleArg, RoleArgs},
     failure::{Failure, note},
 };
 use authority::{Authority, Kind};
@@ -32,7 +32,11 @@ pub(crate) fn certs(command: CertsCommand) -> Result<(), Failure> {
     match command {
         CertsCommand::Init(make) => init(&make),
         CertsCommand::Server { make, names } => server(&make, &names),
-        CertsCommand::Client { make, name, role } => client(&make, &name, &role),
+        CertsCommand::Client { make, name, role } => {
+            let (written, principal, _) = client(&make, &name)?;
+            print_new(&written, || entries::principal(&principal, &role))
+        }
+        CertsCommand::Node { make, name } => node(&make, &name),
         CertsCommand::Token { make, id, role } => token(&make, &id, &role),
         CertsCommand::Revoke { dir, name } => {
             let count = Authority::open(Directory::open(&dir)?)?.revoke(&name)?;
@@ -66,22 +70,30 @@ fn server(make: &MakeArgs, names: &[String]) -> Result<(), Failure> {
     print_new(&written, || entries::tls(&written, &authority.dir))
 }
 
-fn client(make: &MakeArgs, name: &str, role: &RoleArgs) -> Result<(), Failure> {
+/// Makes the certificate of a client, whose principal is given.
+fn client(make: &MakeArgs, name: &str) -> Result<(Made, String, Authority), Failure> {
     let principal = principal(name)?;
     let uri = Ia5String::try_from(principal.as_str()).map_err(|cause| {
         Failure::new(format!("{principal:?} cannot be in a certificate: {cause}"))
     })?;
     let authority = Authority::open(Directory::open(&make.dir)?)?;
     let until = after(make.days.unwrap_or(DAYS));
-    let written = authority.issue(
-        Kind::Client,
-        name,
-        vec![SanType::URI(uri)],
-        until,
-        make.force,
-    )?;
+    let sans = vec![SanType::URI(uri)];
+    let written = authority.issue(Kind::Client, name, sans, until, make.force)?;
     say_made(&written, until);
-    print_new(&written, || entries::principal(&principal, role))
+    Ok((written, principal, authority))
+}
+
+/// What a node forwards it forwards for others, with their rights: that needs the role of an admin.
+fn node(make: &MakeArgs, name: &str) -> Result<(), Failure> {
+    let (written, principal, authority) = client(make, name)?;
+    let role = RoleArgs {
+        role: RoleArg::Admin,
+        owner: None,
+    };
+    print_new(&written, || {
+        entries::principal(&principal, &role) + &entries::forward(&written, &authority.dir)
+    })
 }
 
 /// A token needs no authority, but it lies with the others.

@@ -1,7 +1,7 @@
 //! The signals of a run, as the audit trail has them.
 
 use super::RunTask;
-use crate::audit_log::{ProcessTold, SignalTold, TrailEntry, TrailRecord};
+use crate::audit_log::{LoggedProcess, LoggedSignal, TrailEntry, TrailRecord};
 use kennel_keeper::client::{Aim, ShotResult, Tie};
 use kennel_lifecycle::{Deadline, Entry, Limit, Phase, RunId, Signal, StopReason, StopStep};
 
@@ -55,7 +55,7 @@ pub(crate) fn round(
     };
     let listed = aims.iter().filter(|aim| aim.tie != Tie::Unrelated).count();
     let listed = u32::try_from(listed).unwrap_or(u32::MAX);
-    let told = SignalTold {
+    let told = LoggedSignal {
         attempt,
         signal: step.signal.to_string(),
         scope: step.scope.name().to_owned(),
@@ -72,7 +72,7 @@ pub(crate) fn round(
     TrailRecord::at(step.at, Some(run.to_string()), TrailEntry::Signal(told))
 }
 
-fn process(aim: &Aim) -> ProcessTold {
+fn process(aim: &Aim) -> LoggedProcess {
     let evidence = match aim.tie {
         Tie::Group => vec!["group"],
         Tie::Cgroup => vec!["cgroup"],
@@ -93,7 +93,7 @@ fn process(aim: &Aim) -> ProcessTold {
         (_, ShotResult::Gone) => "gone",
         (_, ShotResult::Failed(_)) => "refused",
     };
-    ProcessTold {
+    LoggedProcess {
         pid: aim.pid,
         start_ticks: aim.start_ticks,
         evidence: evidence.into_iter().map(str::to_owned).collect(),

@@ -1,0 +1,131 @@
+//! On whose behalf a call is made: metadata that an admin may send, as each node does with what it forwards.
+
+use crate::{access::Caller, pb::Role, status};
+use http::{HeaderMap, HeaderName, HeaderValue, header::InvalidHeaderValue};
+use kennel_proto::access;
+use kennel_supervisor::Elsewhere;
+use tonic::Status;
+
+/// The node that a call is for: its name or id.
+pub(super) const NODE: HeaderName = HeaderName::from_static("kennel-node");
+const PRINCIPAL: HeaderName = HeaderName::from_static("kennel-principal");
+const ROLE: HeaderName = HeaderName::from_static("kennel-role");
+const OWNER: HeaderName = HeaderName::from_static("kennel-owner");
+
+/// Whose rights a call has: those of its caller, or of the principal that an admin names. Takes the metadata away.
+pub(crate) fn on_behalf(caller: Caller, headers: &mut HeaderMap) -> Result<Caller, Status> {
+    let named = [PRINCIPAL, ROLE, OWNER].map(|name| headers.remove(name));
+    if named.iter().all(Option::is_none) {
+        return Ok(caller);
+    }
+    if caller.role < Role::Admin {
+        return Err(status::permission_denied(
+            "only an admin may call on behalf of another principal",
+        ));
+    }
+    let texts = named.map(|value| value.as_ref().and_then(text));
+    let [Some(principal), Some(role), Some(owner)] = texts else {
+        return Err(status::permission_denied(
+            "kennel-principal, kennel-role and kennel-owner belong together",
+        ));
+    };
+    let role = access::named(&role)
+        .ok_or_else(|| status::permission_denied("kennel-role names no role"))?;
+    Ok(Caller {
+        principal,
+        pid: None,
+        role,
+        owner,
+        via: Some(caller.principal),
+    })
+}
+
+fn text(value: &HeaderValue) -> Option<String> {
+    let text = String::from_utf8(value.as_bytes().to_vec()).ok()?;
+    (!text.is_empty()).then_some(text)
+}
+
+/// Says for whom a call is made at another node.
+pub(super) fn name(
+    headers: &mut HeaderMap,
+    caller: &Caller,
+    node: &Elsewhere,
+) -> Result<(), InvalidHeaderValue> {
+    let value = |text: &str| HeaderValue::from_bytes(text.as_bytes());
+    headers.insert(NODE, value(&node.node.to_string())?);
+    headers.insert(PRINCIPAL, value(&caller.principal)?);
+    headers.insert(ROLE, value(&access::name(caller.role))?);
+    headers.insert(OWNER, value(&caller.owner)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::NodeId;
+    use tonic::Code;
+
+    fn caller(role: Role) -> Caller {
+        Caller {
+            principal: "spiffe://a/node".to_owned(),
+            pid: Some(7),
+            role,
+            owner: "spiffe://a/node".to_owned(),
+            via: None,
+        }
+    }
+
+    fn alice() -> Caller {
+        Caller {
+            principal: "spiffe://a/alice".to_owned(),
+            pid: None,
+            role: Role::Spawner,
+            owner: "équipe".to_owned(),
+            via: Some("spiffe://a/node".to_owned()),
+        }
+    }
+
+    fn headers() -> HeaderMap {
+        let node = Elsewhere {
+            node: NodeId::from_u128(9),
+            name: "n".to_owned(),
+            address: String::new(),
+            last_heard: None,
+            is_reachable: true,
+        };
+        let mut headers = HeaderMap::new();
+        name(&mut headers, &alice(), &node).expect("no control characters");
+        headers
+    }
+
+    #[test]
+    fn admin_calls_with_rights_of_the_named() {
+        let mut headers = headers();
+        let called = on_behalf(caller(Role::Admin), &mut headers).expect("allowed");
+        assert_eq!(called, alice());
+        assert_eq!(headers.len(), 1, "the node is left");
+    }
+
+    #[test]
+    fn others_may_not_name_a_principal() {
+        for role in [Role::Viewer, Role::Spawner, Role::Operator] {
+            let refused = on_behalf(caller(role), &mut headers()).expect_err("refused");
+            assert_eq!(refused.code(), Code::PermissionDenied);
+        }
+        let plain = on_behalf(caller(Role::Viewer), &mut HeaderMap::new());
+        assert_eq!(plain.expect("itself"), caller(Role::Viewer));
+    }
+
+    #[test]
+    fn half_a_principal_is_refused() {
+        for missing in [PRINCIPAL, ROLE, OWNER] {
+            let mut headers = headers();
+            headers.remove(missing);
+            let refused = on_behalf(caller(Role::Admin), &mut headers).expect_err("refused");
+            assert_eq!(refused.code(), Code::PermissionDenied);
+        }
+        let mut headers = headers();
+        headers.insert(ROLE, HeaderValue::from_static("boss"));
+        on_behalf(caller(Role::Admin), &mut headers).expect_err("no such role");
+    }
+}

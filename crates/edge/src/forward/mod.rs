@@ -1,0 +1,263 @@
+//! Sends calls to the node that they are for.
+//!
+//! A handler that answers `RUN_ON_OTHER_NODE` has done nothing: the request goes on, as it came, to the run's node, whose answer
+//! is the caller's. A request that names a node goes there at once. What arrives here from another node stays here, so no request
+//! goes round in circles.
+
+mod behalf;
+mod nodes;
+mod passed;
+mod replay;
+
+pub(crate) use behalf::on_behalf;
+pub(crate) use nodes::Links;
+
+use crate::{access::Caller, reason::Reason, status};
+use behalf::NODE;
+use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use kennel_supervisor::{Elsewhere, Supervisor};
+use passed::Passed;
+use replay::Replay;
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+use tonic::{Status, body::Body};
+use tonic_types::StatusExt;
+use tower::{Layer, Service};
+
+/// Marks a request whose run's node can be asked: a handler that could tell a part of the answer refuses, so that the node tells
+/// all of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AskItsNode;
+
+/// Forwards calls.
+#[derive(Clone)]
+pub(crate) struct Forward {
+    supervisor: Supervisor,
+    links: Arc<Links>,
+}
+
+impl Forward {
+    pub(crate) fn new(supervisor: Supervisor, links: Links) -> Self {
+        Self {
+            supervisor,
+            links: Arc::new(links),
+        }
+    }
+}
+
+impl<S> Layer<S> for Forward {
+    type Service = Forwarding<S>;
+
+    fn layer(&self, inner: S) -> Forwarding<S> {
+        Forwarding {
+            inner,
+            forward: self.clone(),
+        }
+    }
+}
+
+/// A service whose calls for other nodes are forwarded.
+#[derive(Clone)]
+pub(crate) struct Forwarding<S> {
+    inner: S,
+    forward: Forward,
+}
+
+type Answer<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
+
+impl<S> Service<Request<Body>> for Forwarding<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Answer<S::Error>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let again = self.inner.clone();
+        // The one that is ready is called.
+        let ready = std::mem::replace(&mut self.inner, again);
+        let forward = self.forward.clone();
+        Box::pin(async move { forward.answer(ready, request).await })
+    }
+}
+
+/// What is needed to make a call again at another node.
+struct Call {
+    uri: Uri,
+    headers: HeaderMap,
+    caller: Caller,
+}
+
+impl Forward {
+    async fn answer<S>(
+        &self,
+        mut inner: S,
+        request: Request<Body>,
+    ) -> Result<Response<Body>, S::Error>
+    where
+        S: Service<Request<Body>, Response = Response<Body>> + Clone + Send,
+        S::Future: Send,
+    {
+        let Some(caller) = request.extensions().get::<Caller>().cloned() else {
+            return inner.call(request).await;
+        };
+        let (mut head, body) = request.into_parts();
+        let named = head.headers.remove(NODE);
+        let call = Call {
+            uri: head.uri.clone(),
+            headers: head.headers.clone(),
+            caller,
+        };
+        let named = match named {
+            Some(named) => self.named(&named, call.caller.via.is_some()).await,
+            None => Ok(None),
+        };
+        match named {
+            Ok(Some(node)) => {
+                let sent = self.send(&node, call, body).await;
+                return Ok(sent.unwrap_or_else(Unsent::into_http));
+            }
+            Err(status) => return Ok(status.into_http()),
+            Ok(None) if call.caller.via.is_some() => {
+                return inner.call(Request::from_parts(head, body)).await;
+            }
+            Ok(None) => {}
+        }
+        let replay = Replay::of(body);
+        let again = inner.clone();
+        let first = Request::from_parts(head.clone(), Body::new(replay.rewound()));
+        let answer = inner.call(asking_its_node(first)).await?;
+        let Some(node) = refused_for(&answer) else {
+            replay.forget();
+            return Ok(answer);
+        };
+        if !replay.is_whole() || !self.links.may_reach(&node) {
+            return Ok(answer);
+        }
+        match self.send(&node, call, Body::new(replay.rewound())).await {
+            Ok(answer) => Ok(answer),
+            Err(Unsent(status)) => {
+                // What this node knows by itself is better than nothing.
+                let request = Request::from_parts(head, Body::new(replay.rewound()));
+                let (mut inner, own) = (again, status.into_http());
+                std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
+                let answer = inner.call(request).await?;
+                Ok(if refused_for(&answer).is_some() {
+                    own
+                } else {
+                    answer
+                })
+            }
+        }
+    }
+
+    /// The other node that a request names; `None`: it names this one. `is_forwarded`: it comes from a node.
+    async fn named(
+        &self,
+        named: &HeaderValue,
+        is_forwarded: bool,
+    ) -> Result<Option<Elsewhere>, Status> {
+        let name = String::from_utf8_lossy(named.as_bytes());
+        let own = self.supervisor.node();
+        if *name == own.to_string() {
+            return Ok(None);
+        }
+        if is_forwarded {
+            return Err(status::node_not_found(
+                &name,
+                "another node listens here by now",
+            ));
+        }
+        let nodes = self.supervisor.nodes().await;
+        let nodes = nodes.map_err(|error| status::of(&error))?;
+        let is_meant = |node: &Elsewhere| node.name == *name || node.node.to_string() == *name;
+        let mut found = nodes.into_iter().filter(is_meant);
+        let why = match (found.next(), found.next()) {
+            (Some(node), None) if node.node == own => return Ok(None),
+            (Some(node), None) if self.links.may_reach(&node) => return Ok(Some(node)),
+            (Some(node), None) => {
+                let why = "the access file of this server has no section [forward] for it";
+                return Err(status::node_unreachable(&node, why));
+            }
+            (None, _) => "no node of this database has this name or id",
+            (Some(_), Some(_)) => "several nodes have this name: use the id",
+        };
+        Err(status::node_not_found(&name, why))
+    }
+
+    /// Makes a call at another node, for its caller.
+    async fn send(
+        &self,
+        node: &Elsewhere,
+        call: Call,
+        body: Body,
+    ) -> Result<Response<Body>, Unsent> {
+        let unreachable = |why: String| Unsent(status::node_unreachable(node, &why));
+        let mut channel = self.links.to(node).await.map_err(unreachable)?;
+        let mut request = Request::new(body);
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = call.uri.path().parse().unwrap_or_default();
+        *request.version_mut() = http::Version::HTTP_2;
+        *request.headers_mut() = call.headers;
+        behalf::name(request.headers_mut(), &call.caller, node)
+            .map_err(|error| unreachable(error.to_string()))?;
+        let sent = async {
+            std::future::poll_fn(|cx| channel.poll_ready(cx)).await?;
+            channel.call(request).await
+        };
+        let answer = sent.await.map_err(|error| {
+            self.links.forget(node);
+            unreachable(kennel_client::shown(&*error))
+        })?;
+        let serving = self.supervisor.serving();
+        let mut answer = answer.map(|body| Body::new(Passed::new(body, serving)));
+        if let Ok(name) = HeaderValue::from_str(&node.name) {
+            answer.headers_mut().insert(NODE, name);
+        }
+        Ok(answer)
+    }
+}
+
+/// A call that could not be made, and its answer.
+struct Unsent(Status);
+
+impl Unsent {
+    fn into_http(self) -> Response<Body> {
+        self.0.into_http()
+    }
+}
+
+fn asking_its_node(mut request: Request<Body>) -> Request<Body> {
+    request.extensions_mut().insert(AskItsNode);
+    request
+}
+
+/// The node of the run for which a call was refused.
+fn refused_for(answer: &Response<Body>) -> Option<Elsewhere> {
+    // An answer that has begun has no status among its headers.
+    answer.headers().get(Status::GRPC_STATUS)?;
+    let status = Status::from_header_map(answer.headers())?;
+    let info = status.get_details_error_info()?;
+    if info.reason != Reason::RunOnOtherNode.as_str() {
+        return None;
+    }
+    let fact = |name: &str| info.metadata.get(name).cloned().unwrap_or_default();
+    Some(Elsewhere {
+        node: fact("node_id").parse().ok()?,
+        name: fact("node_name"),
+        address: fact("address"),
+        last_heard: None,
+        is_reachable: fact("reachable") == "true",
+    })
+}

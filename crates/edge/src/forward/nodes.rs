@@ -1,0 +1,70 @@
+//! Connections to other nodes.
+
+use crate::access::Access;
+use kennel_client::{Address, Authorized, Connection, Credentials, connect_with, shown};
+use kennel_lifecycle::NodeId;
+use kennel_supervisor::Elsewhere;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// For a connection with its handshake.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// Connections to other nodes: one for each, made when it is needed, with the credentials of the access file.
+pub(crate) struct Links {
+    access: Arc<Access>,
+    open: Mutex<HashMap<NodeId, (String, Connection)>>,
+}
+
+impl Links {
+    pub(crate) fn new(access: Arc<Access>) -> Self {
+        Self {
+            access,
+            open: Mutex::default(),
+        }
+    }
+
+    /// Whether a call to this node can be tried: its address is known, and what to show there.
+    pub(super) fn may_reach(&self, node: &Elsewhere) -> bool {
+        match node.address.parse() {
+            Ok(Address::Unix(_)) => true,
+            Ok(Address::Tcp { .. }) => self.access.rules().forward.is_some(),
+            Err(_) => false,
+        }
+    }
+
+    /// A channel to this node; or why there is none.
+    pub(super) async fn to(&self, node: &Elsewhere) -> Result<Authorized, String> {
+        let open = self.lock().get(&node.node).cloned();
+        if let Some((address, connection)) = open
+            && address == node.address
+        {
+            return Ok(connection.channel());
+        }
+        let address: Address = node.address.parse().map_err(|error| shown(&error))?;
+        let tls = self.access.rules().forward.clone().unwrap_or_default();
+        let credentials = Credentials { tls, token: None };
+        let connecting = connect_with(&address, &credentials);
+        let connected = tokio::time::timeout(CONNECT_MAX, connecting).await;
+        let connection = connected
+            .map_err(|_| format!("no connection within {} s", CONNECT_MAX.as_secs()))?
+            .map_err(|error| shown(&error))?;
+        let channel = connection.channel();
+        self.lock()
+            .insert(node.node, (node.address.clone(), connection));
+        Ok(channel)
+    }
+
+    /// The connection to this node has failed: the next call makes another one, with the credentials of that time.
+    pub(super) fn forget(&self, node: &Elsewhere) {
+        self.lock().remove(&node.node);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, (String, Connection)>> {
+        // A panic elsewhere leaves it whole: each operation on it is one call.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,60 @@
+//! `nodes`: the nodes of the database.
+
+use super::{
+    link::{Link, print_exact, refused, soon},
+    table::{self, Cell},
+    words,
+};
+use crate::{args::Format, failure::Failure};
+use kennel_client::outlast;
+use kennel_proto::{json, pb};
+
+pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
+    let asked = outlast(|| {
+        let mut admin = link.connection.admin();
+        async move { admin.list_nodes(soon(pb::ListNodesRequest {})).await }
+    });
+    let found = asked.await.map_err(refused)?;
+    if link.format.is_text() {
+        return print_exact(&table(&found));
+    }
+    if matches!(link.format, Format::Name) {
+        let names = found
+            .nodes
+            .iter()
+            .map(|node| format!("{}\n", node.node_name));
+        return print_exact(&names.collect::<String>());
+    }
+    let documents = found
+        .nodes
+        .iter()
+        .map(|node| link.format.document(&json::to_string(node)));
+    print_exact(&documents.collect::<String>())
+}
+
+fn table(found: &pb::ListNodesResponse) -> String {
+    let row = |node: &pb::Node| {
+        let own = if node.node_id == found.own_node_id {
+            "*"
+        } else {
+            ""
+        };
+        vec![
+            Cell::from(own),
+            Cell::from(&node.node_name),
+            Cell::from(words::reachability(node.reachability())),
+            Cell::from(
+                node.last_heard_time
+                    .map_or("-".to_owned(), |time| time.to_string()),
+            ),
+            Cell::from(&node.address),
+            Cell::from(&node.node_id),
+        ]
+    };
+    let rows = found.nodes.iter().map(row).collect();
+    table::table(
+        &["", "NAME", "STATE", "LAST SEEN", "ADDRESS", "ID"],
+        rows,
+        false,
+    )
+}

@@ -1,0 +1,274 @@
+//! Several nodes on one database: any of them answers for the runs of all.
+
+use kennel_client::{
+    Address, Connection, Credentials, EventReader, Start, Tls, Token, connect, connect_with,
+};
+use kennel_proto::pb::{self, AbortWait, RunState, event::Payload};
+use kennel_tests::{
+    Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, fact, must, sh,
+    shell::{kennel_in, run_to_end},
+};
+use std::{fs, net::TcpListener, path::Path};
+use tempfile::TempDir;
+use tonic::{Code, Request, metadata::MetadataValue};
+
+/// Two nodes of one database, named `one` and `two`.
+async fn two_nodes(postgres: &Postgres) -> (Kennel, Kennel) {
+    let options = |name| Options {
+        words: vec!["--node-name", name],
+        ..Options::on(&postgres.url())
+    };
+    (
+        Kennel::start(options("one")).await,
+        Kennel::start(options("two")).await,
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_reach_runs_of_other_nodes() {
+    let postgres = Postgres::start().await;
+    let (one, two) = two_nodes(&postgres).await;
+    let (mut here, mut there) = (one.client().await, two.client().await);
+    let run = here.spawn(argv(&["cat"]).open_input()).await;
+    let id = &must("spawn", run).run_id;
+
+    must("write", there.write(id, "a", Some(0), b"typed\n").await);
+    there.hear_text(id, "typed\n").await;
+    let paused = must("pause", there.pause(id).await);
+    assert_eq!(paused.state(), RunState::Paused);
+    assert_eq!(must("get", here.get(id).await).state(), RunState::Paused);
+    must("resume", there.resume(id).await);
+    let tree = must("tree", there.tree(id).await);
+    assert_eq!(tree.processes.len(), 1);
+    must("close", there.close_input(id, Some(6)).await);
+    let ended = must("wait", there.ended(id).await);
+    assert_eq!(ended.state(), RunState::Succeeded);
+    let heard = must("events", there.hear_all(id, 0).await);
+    assert_eq!(heard.text(), "typed\n");
+    assert!(heard.has_ended());
+
+    let stopped = must("spawn", here.spawn(argv(&["sleep", "600"])).await).run_id;
+    let ended = there.abort_with(&stopped, None, AbortWait::TreeEmpty).await;
+    assert_eq!(must("abort", ended).state(), RunState::Cancelled);
+    let trail = must("trail", here.trail(&stopped).await);
+    let asked = trail.iter().find_map(|record| match &record.record {
+        Some(pb::audit_record::Record::Request(asked)) if asked.rpc == "Abort" => Some(asked),
+        _ => None,
+    });
+    let asked = asked.expect("the node of the run writes it down");
+    assert!(asked.by.starts_with("uid:"), "{asked:?}");
+    assert!(asked.asked["via"].starts_with("uid:"), "{asked:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_over_other_node_survives_both_servers() {
+    let postgres = Postgres::start().await;
+    let (one, two) = two_nodes(&postgres).await;
+    let script = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); [ $((i % 100)) = 0 ] && sleep 0.2; done";
+    let id = must("spawn", one.client().await.spawn(sh(script)).await).run_id;
+    let address: Address = two.address().parse().expect("an address");
+    let connection = must("connect", connect(&address).await);
+    let mut reader = EventReader::new(&connection, &id, Start::Beginning);
+    let (mut text, mut kills) = (Vec::new(), 0);
+    while let Some(message) = must("stream", reader.next().await) {
+        for run in message.run_events {
+            for event in run.events {
+                if let Some(Payload::Output(output)) = event.payload {
+                    text.extend_from_slice(&output.data);
+                }
+            }
+        }
+        // Now the one, then the other.
+        if text.len() > 3000 * (kills + 1) && kills < 6 {
+            let node = if kills % 2 == 0 { &one } else { &two };
+            if node.server().is_some() {
+                node.kill_server();
+                kills += 1;
+            }
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
+    assert_eq!(text.lines().count(), 3000);
+    for (at, line) in text.lines().enumerate() {
+        assert_eq!(line, format!("line {at}"));
+    }
+    assert_eq!(kills, 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_that_does_not_answer_is_named() {
+    let postgres = Postgres::start().await;
+    let (mut one, two) = two_nodes(&postgres).await;
+    let mut there = two.client().await;
+    let id = must(
+        "spawn",
+        one.client().await.spawn(sh("echo up; sleep 600")).await,
+    )
+    .run_id;
+    there.hear_up(&id).await;
+    one.kill_service_after(|| {});
+    let refused = there.pause(&id).await.expect_err("nobody is there");
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
+    assert_eq!(fact(&refused, "node_name"), "one");
+    assert_eq!(fact(&refused, "address"), one.address());
+    one.launch_again().await;
+    must("abort", there.abort(&id).await);
+    let ended = must("wait", there.ended(&id).await);
+    assert!(ended.end_reason.is_some(), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_go_to_the_node_that_is_named() {
+    let postgres = Postgres::start().await;
+    let (one, two) = two_nodes(&postgres).await;
+    let output = run_to_end(one.cli(&["nodes"]), PATIENCE).await;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for (name, address) in [("one", one.address()), ("two", two.address())] {
+        let line = text.lines().find(|line| line.contains(&address));
+        let line = line.unwrap_or_else(|| panic!("{text}"));
+        assert!(line.contains(name) && line.contains("reachable"), "{text}");
+        assert_eq!(line.starts_with('*'), name == "one", "{text}");
+    }
+    must_run(&two, &["--node", "one", "drain"]).await;
+    let refused = one.client().await.spawn(sh("true")).await;
+    let refused = refused.expect_err("it is drained");
+    assert_eq!(complaint(&refused).reason, "NODE_DRAINING");
+    let run = must_run(&one, &["--node", "two", "run", "--", "echo", "said"]).await;
+    assert_eq!(run, "said\n");
+    must_run(&two, &["--node", "one", "drain", "--undo"]).await;
+    must_run(&one, &["run", "--", "true"]).await;
+
+    let absent = run_to_end(one.cli(&["--node", "three", "ps"]), PATIENCE).await;
+    let said = String::from_utf8_lossy(&absent.stderr).into_owned();
+    assert!(!absent.status.success() && said.contains("three"), "{said}");
+}
+
+async fn must_run(kennel: &Kennel, words: &[&str]) -> String {
+    let output = run_to_end(kennel.cli(words), PATIENCE).await;
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Two nodes that reach each other over TLS, and clients with tokens.
+struct Fleet {
+    one: Kennel,
+    two: Kennel,
+    dir: TempDir,
+    ports: [u16; 2],
+}
+
+impl Fleet {
+    async fn start(postgres: &Postgres) -> Self {
+        let dir = tempfile::Builder::new().prefix("kennel-fleet-").tempdir();
+        let dir = dir.expect("a directory");
+        let certs = async |words: &[&str]| {
+            let words: Vec<&str> = ["certs"].iter().chain(words).copied().collect();
+            let made = kennel_in(dir.path(), &words).await;
+            assert!(made.status.success(), "{made:?}");
+            String::from_utf8_lossy(&made.stdout).into_owned()
+        };
+        certs(&["init", "ca"]).await;
+        let mut access = certs(&["server", "ca", "127.0.0.1"]).await;
+        for token in ["alice", "bob"] {
+            access += &certs(&["token", "ca", token]).await;
+        }
+        access += &certs(&["node", "ca", "nodes"]).await;
+        fs::write(dir.path().join("access.toml"), access).expect("own directory");
+        let held: Vec<_> = (0..2)
+            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+            .collect();
+        let port = |at: usize| held[at].local_addr().expect("bound").port();
+        let ports = [port(0), port(1)];
+        drop(held);
+        let one = Self::node(postgres, dir.path(), ports[0]).await;
+        let two = Self::node(postgres, dir.path(), ports[1]).await;
+        Self {
+            one,
+            two,
+            dir,
+            ports,
+        }
+    }
+
+    async fn node(postgres: &Postgres, dir: &Path, port: u16) -> Kennel {
+        let listen = format!("unix:{0}/{port}.sock,tcp:127.0.0.1:{port}", dir.display());
+        let access = dir.join("access.toml").display().to_string();
+        let words = ["--listen", listen.leak(), "--access", access.leak()];
+        Kennel::start(Options {
+            words: words.to_vec(),
+            ..Options::on(&postgres.url())
+        })
+        .await
+    }
+
+    async fn client(&self, at: usize, token: &str) -> Connection {
+        let credentials = Credentials {
+            tls: Tls {
+                ca: Some(self.dir.path().join("ca/ca.pem")),
+                ..Tls::default()
+            },
+            token: Some(Token::File(
+                self.dir.path().join(format!("ca/{token}.token")),
+            )),
+        };
+        let address = Address::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: self.ports[at],
+        };
+        must("connect", connect_with(&address, &credentials).await)
+    }
+}
+
+fn sleeper() -> pb::SpawnRequest {
+    pb::SpawnRequest {
+        run_id: kennel_tests::new_run_id(),
+        spec: Some(argv(&["sleep", "600"])),
+        ..pb::SpawnRequest::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn owners_stay_apart_across_nodes() {
+    let postgres = Postgres::start().await;
+    let fleet = Fleet::start(&postgres).await;
+    let alice = fleet.client(0, "alice").await;
+    let spawned = must("spawn", alice.processes().spawn(sleeper()).await).into_inner();
+    let id = spawned.run.expect("a run").run_id;
+    let pause = || pb::PauseRequest { run_id: id.clone() };
+
+    let (alice, bob) = (fleet.client(1, "alice").await, fleet.client(1, "bob").await);
+    let refused = bob.processes().pause(pause()).await.expect_err("alice's");
+    assert_eq!(complaint(&refused).reason, "RUN_NOT_FOUND");
+    must("pause", alice.processes().pause(pause()).await);
+    // The other node forgets nobody's name.
+    let trail = must("trail", fleet.one.client().await.trail(&id).await);
+    let by = trail.iter().find_map(|record| match &record.record {
+        Some(pb::audit_record::Record::Request(asked)) if asked.rpc == "Pause" => Some(asked),
+        _ => None,
+    });
+    let by = by.expect("it is written down");
+    assert_eq!(by.by, "token:alice");
+    assert_eq!(by.asked["via"], "spiffe://kennel/nodes");
+
+    // No name gives a spawner the rights of another.
+    let mut request = Request::new(pause());
+    for (key, value) in [
+        ("principal", "token:bob"),
+        ("role", "admin"),
+        ("owner", "token:bob"),
+    ] {
+        let key = format!("kennel-{key}").parse::<tonic::metadata::AsciiMetadataKey>();
+        let value = MetadataValue::try_from(value).expect("ASCII");
+        request.metadata_mut().insert(key.expect("ASCII"), value);
+    }
+    let refused = bob.processes().pause(request).await.expect_err("no admin");
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    let abort = pb::AbortRequest {
+        run_id: id.clone(),
+        ..pb::AbortRequest::default()
+    };
+    must("abort", alice.processes().abort(abort).await);
+    let mut owner = fleet.two.client().await;
+    must("wait", owner.ended(&id).await);
+}
