@@ -10,7 +10,7 @@ export KENNEL_TOOLS := $(CARGO_TARGET_DIR)/tools
 BUF := $(KENNEL_TOOLS)/buf/node_modules/.bin/buf
 CARGO := cargo --locked
 
-.PHONY: help build serve test quick check lint fmt proto proto-image bench soak vm site tools
+.PHONY: help build serve test quick check lint fmt proto proto-image bench profile soak vm site tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,11 @@ bench: ## measure beside the floors, and say which targets are not reached
 	.ci/tools bench
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) run --release -p kennel-tests --bin bench
+
+profile: ## one run, hop by hop: times, system calls, page faults, switches; printed, and left in target/profile.txt
+	.ci/tools profile
+	$(CARGO) build --release --workspace --bins
+	"$(CARGO_TARGET_DIR)/release/bench" profile
 
 soak: ## what takes too long for every change: 100,000 runs under faults, as many where process ids come round, 10,000 simulated lives, an empty database after 10,000 runs, twenty upgrades, a long input, thirty million lines under a hundred and fifty deaths, a store that is stopped for a minute
 	$(CARGO) build --release --workspace --bins

@@ -261,7 +261,7 @@ async fn at_once(socket: &Path, clients: usize, runs: usize, waits: bool) {
     tasks.join_all().await;
 }
 
-async fn one_after_another(client: &mut Client, count: usize) {
+pub(crate) async fn one_after_another(client: &mut Client, count: usize) {
     for _ in 0..count {
         let run = must("spawn", client.spawn(argv(&["/bin/true"])).await);
         must("wait", client.ended(&run.run_id).await);

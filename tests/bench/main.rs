@@ -2,7 +2,7 @@
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
 //! printed like the rest. `bench spawn`, `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
-//! `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees.
+//! `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees. `bench profile` is `make profile`.
 //!
 //! All of it runs in a pid namespace, so that nothing is left even when it is killed.
 
@@ -13,6 +13,7 @@ mod idle;
 mod inside;
 mod output;
 mod peers;
+mod profile;
 mod restart;
 mod spawn;
 mod table;
@@ -42,6 +43,9 @@ async fn measure(words: &[String]) {
         && word == floor::WORD
     {
         return floor::serve(Path::new(socket)).await;
+    }
+    if words == ["profile"] {
+        return profile::measure().await;
     }
     let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
     let mut table = Table::default();
