@@ -50,10 +50,23 @@ pub(crate) async fn end(mut health: HealthReporter) {
     }
 }
 
-/// Whether new runs are taken.
-async fn is_ready(supervisor: &Supervisor) -> bool {
+/// Why new runs are not accepted; `None`: they are.
+pub async fn unready(supervisor: &Supervisor) -> Option<&'static str> {
+    if supervisor.serving().is_refusing() {
+        return Some("the server is shutting down");
+    }
     let info = supervisor.info().await;
-    info.store_reachable && info.keeper_unresponsive.is_none() && info.drain.drain.is_none()
+    if !info.store_reachable {
+        return Some("the database does not answer");
+    }
+    if info.keeper_unresponsive.is_some() {
+        return Some("the keeper does not answer");
+    }
+    info.drain.drain.map(|_| "the node is being drained")
+}
+
+async fn is_ready(supervisor: &Supervisor) -> bool {
+    unready(supervisor).await.is_none()
 }
 
 async fn tell_readiness(health: &HealthReporter, ready: bool) {

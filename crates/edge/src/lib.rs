@@ -25,5 +25,6 @@ mod stream;
 mod trace_context;
 
 pub use access::{Access, AccessError};
+pub use health::unready;
 use kennel_proto::{json, pb, reason};
 pub use serve::{EdgeConfig, ServeError, serve};

@@ -3,7 +3,7 @@
 //! The environment comes in as a value, so that every rule here is testable. A variable that is set to the empty
 //! text counts as not set.
 
-use crate::{failure::Failure, listen};
+use crate::{failure::Failure, http::HttpAddress, listen};
 use kennel_keeper::keeper::ListenAddress;
 use kennel_store::StoreUrl;
 use std::{
@@ -181,6 +181,7 @@ pub(crate) struct ServeFlags {
     pub(crate) listen: Vec<String>,
     pub(crate) advertise: Option<String>,
     pub(crate) node_name: Option<String>,
+    pub(crate) health_listen: Option<String>,
     pub(crate) access: Option<PathBuf>,
     pub(crate) store: Option<String>,
     pub(crate) store_file: Option<PathBuf>,
@@ -196,6 +197,8 @@ pub(crate) struct ServeConfig {
     pub(crate) advertise: String,
     /// Absent: the host's name.
     pub(crate) node_name: Option<String>,
+    /// Where health is served over HTTP.
+    pub(crate) health: Option<HttpAddress>,
     /// The access file.
     pub(crate) access: Option<PathBuf>,
     pub(crate) store: StoreUrl,
@@ -214,6 +217,9 @@ impl ServeConfig {
         let advertise = listen::advertised(advertise, &listen)?;
         let node_name = flags.node_name.as_deref().or(here.var("KENNEL_NODE_NAME"));
         let node_name = node_name.map(listen::node_name).transpose()?;
+        let health = flags.health_listen.as_deref();
+        let health = health.or(here.var("KENNEL_HEALTH_LISTEN"));
+        let health = health.map(HttpAddress::parse).transpose()?;
         let access = match (&flags.access, here.var("KENNEL_ACCESS")) {
             (Some(file), _) => Some(absolute(file)?),
             (None, Some(file)) => Some(absolute(file)?),
@@ -231,6 +237,7 @@ impl ServeConfig {
             listen,
             advertise,
             node_name,
+            health,
             access,
             store,
             data_dir,

@@ -10,7 +10,10 @@ mod config;
 mod contexts;
 mod detach_keys;
 mod failure;
+mod health;
 mod help_pages;
+mod http;
+mod init;
 mod listen;
 mod own_service;
 mod prove;
@@ -63,6 +66,9 @@ fn main() -> ExitCode {
     }
     let here = Surroundings::here();
     match cli.command {
+        Command::Serve(flags) if !flags.command.is_empty() => {
+            init::main(&cli.client, &flags, typed, (&here, &words))
+        }
         Command::Serve(flags) => serve::keeper(&cli.client, &flags, typed, (&here, &words)),
         Command::Config(command) => reported(cli::config(command, typed, &here)),
         Command::Server(flags) => server::main(&flags, &here),
@@ -140,7 +146,7 @@ fn command_of(words: &[OsString]) -> Option<&str> {
     let mut words = words.iter().skip(1);
     while let Some(word) = words.next() {
         match word.to_str()? {
-            "--server" | "-o" | "--output" | "--format" | "--context" | "--tls-ca"
+            "--server" | "--node" | "-o" | "--output" | "--format" | "--context" | "--tls-ca"
             | "--tls-cert" | "--tls-key" | "--tls-server-name" | "--token-file" => {
                 words.next();
             }

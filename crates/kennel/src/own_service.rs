@@ -48,7 +48,7 @@ impl Service {
             })?;
         let guard = Unfinished(&directory);
         let mut keeper = launch(&directory)?;
-        let connection = match answer(&directory, &mut keeper).await {
+        let connection = match connect(&directory, &mut keeper).await {
             Ok(connection) => connection,
             Err(failure) => {
                 let _ = keeper.kill();
@@ -107,7 +107,7 @@ impl Service {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        self.connection = answer(&self.directory, &mut self.keeper).await?;
+        self.connection = connect(&self.directory, &mut self.keeper).await?;
         self.look().await
     }
 
@@ -132,20 +132,13 @@ impl Service {
             tokio::time::sleep(LOOK_EVERY).await;
         }
         self.keeper = launch(&self.directory)?;
-        self.connection = answer(&self.directory, &mut self.keeper).await?;
+        self.connection = connect(&self.directory, &mut self.keeper).await?;
         self.look().await
     }
 
     /// Ends it in order; what then is left is ended when it is dropped.
     pub(crate) async fn end(mut self) {
-        if let Some(keeper) = Process::now(self.keeper.id().cast_signed()) {
-            keeper.signal(Signal::TERM);
-        }
-        let until = Instant::now() + PATIENCE;
-        while self.keeper.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < until
-        {
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
+        end(&mut self.keeper).await;
     }
 }
 
@@ -239,28 +232,55 @@ fn launch(directory: &Path) -> Result<Child, Failure> {
     command.spawn().map_err(cannot)
 }
 
-async fn answer(directory: &Path, keeper: &mut Child) -> Result<Connection, Failure> {
-    let address = Address::Unix(socket(directory));
+/// A connection to the service of this keeper, as soon as it answers; `None`: it has ended.
+pub(crate) async fn answer(
+    address: &Address,
+    keeper: &mut Child,
+) -> Result<Option<Connection>, Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
         let ended = keeper.try_wait().is_ok_and(|status| status.is_some());
-        let why = match client::connect(&address).await {
+        let why = match client::connect(address).await {
             Ok(connection) => {
                 let request = pb::GetServerInfoRequest {};
                 match connection.admin().get_server_info(request).await {
-                    Ok(_) => return Ok(connection),
+                    Ok(_) => return Ok(Some(connection)),
                     Err(status) => status.message().to_owned(),
                 }
             }
             Err(error) => chain(&error),
         };
-        if ended || Instant::now() > until {
-            let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
-            let last = log.lines().last().unwrap_or(&why).to_owned();
-            return Err(Failure::new(format!(
-                "no service can be started here: {last}"
-            )));
+        if ended {
+            return Ok(None);
         }
+        if Instant::now() > until {
+            return Err(Failure::new(format!("the service does not answer: {why}")));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn connect(directory: &Path, keeper: &mut Child) -> Result<Connection, Failure> {
+    let answered = answer(&Address::Unix(socket(directory)), keeper).await;
+    let why = match answered {
+        Ok(Some(connection)) => return Ok(connection),
+        Ok(None) => "it has ended".to_owned(),
+        Err(failure) => failure.message().to_owned(),
+    };
+    let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
+    let last = log.lines().last().unwrap_or(&why);
+    Err(Failure::new(format!(
+        "no service can be started here: {last}"
+    )))
+}
+
+/// Ends a service in order, and waits for it.
+pub(crate) async fn end(keeper: &mut Child) {
+    if let Some(process) = Process::now(keeper.id().cast_signed()) {
+        process.signal(Signal::TERM);
+    }
+    let until = Instant::now() + PATIENCE;
+    while keeper.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < until {
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

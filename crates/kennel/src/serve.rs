@@ -9,7 +9,7 @@ use crate::{
     telemetry,
 };
 use clap::ArgMatches;
-use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError};
+use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError, ServiceManager};
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 /// Exit code after the loss of a part.
@@ -41,15 +41,7 @@ fn keep(
     typed: &ArgMatches,
     (here, words): (&Surroundings, &[OsString]),
 ) -> Result<i32, Failure> {
-    if client.server.is_some() || client.output.is_some() || flags.of_clients.any() {
-        return Err(
-            Failure::new("--server and --output are for commands that ask a server")
-                .code(UNUSABLE)
-                .hint("where to listen is said by --listen unix:PATH"),
-        );
-    }
-    let (settings, usable) =
-        usable(flags, typed, here).map_err(|failure| failure.or_code(UNUSABLE))?;
+    let (settings, usable) = usable_by(client, flags, typed, here)?;
     let Usable {
         config,
         cgroup,
@@ -69,6 +61,7 @@ fn keep(
             .filter_map(|name| Some(((*name).to_owned(), here.env.get(*name)?.clone())))
             .collect(),
         orphan_ttl,
+        service_manager: service_manager(here),
     })
     .map_err(|error| not_kept(&error))?;
     if code == i32::from(LOST) {
@@ -86,6 +79,23 @@ pub(crate) struct Usable {
     pub(crate) config: ServeConfig,
     pub(crate) cgroup: CgroupUse,
     pub(crate) orphan_ttl: Duration,
+}
+
+/// The same of a command line, which must have no flags of clients.
+pub(crate) fn usable_by(
+    client: &ClientArgs,
+    flags: &ServeArgs,
+    typed: &ArgMatches,
+    here: &Surroundings,
+) -> Result<(Settings, Usable), Failure> {
+    if client.server.is_some() || client.output.is_some() || flags.of_clients.any() {
+        return Err(
+            Failure::new("--server and --output are for commands that ask a server")
+                .code(UNUSABLE)
+                .hint("where to listen is said by --listen unix:PATH"),
+        );
+    }
+    usable(flags, typed, here).map_err(|failure| failure.or_code(UNUSABLE))
 }
 
 /// Reads all settings, also those that only the server needs: what it cannot use is the caller's to correct, before anything is
@@ -121,12 +131,26 @@ pub(crate) fn resolve(flags: &ServeArgs, here: &Surroundings) -> Result<ServeCon
         listen: flags.listen.clone(),
         advertise: flags.advertise.clone(),
         node_name: flags.node_name.clone(),
+        health_listen: flags.health_listen.clone(),
         access: flags.access.clone(),
         store: flags.store.clone(),
         store_file: flags.store_file.clone(),
         data_dir: flags.data_dir.clone(),
     };
     ServeConfig::resolve(&flags, here)
+}
+
+/// The service manager, as `sd_notify(3)` and `sd_watchdog_enabled(3)` find it. A watchdog of another process is not ours.
+fn service_manager(here: &Surroundings) -> ServiceManager {
+    let of_this = |pid: &str| pid.parse() == Ok(std::process::id());
+    let is_ours = here.var("WATCHDOG_PID").is_none_or(of_this);
+    let usec = here.var("WATCHDOG_USEC").filter(|_| is_ours);
+    ServiceManager {
+        socket: here.var("NOTIFY_SOCKET").map(str::to_owned),
+        watchdog: usec
+            .and_then(|usec| usec.parse().ok())
+            .map(Duration::from_micros),
+    }
 }
 
 /// The words after the program's name, with `server` for `serve`, and what the configuration file says.

@@ -6,7 +6,7 @@ use crate::{
     args::ServeArgs,
     config::{ServeConfig, Surroundings},
     failure::{Failure, chain},
-    secret,
+    health, http, secret,
     serve::{self, LOST},
     telemetry::{self, Exports, LogFormat},
 };
@@ -136,12 +136,23 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
         booted.map_err(|cause| failed("cannot take this node over", &cause))?;
     let listeners = keeper.take_listeners();
     let addresses = addresses(config, &listeners);
+    if let Some(address) = config.health.clone() {
+        let routes = health::routes(supervisor.clone());
+        tokio::spawn(http::serve(address, "health", routes));
+    }
     let edge = tokio::spawn(kennel_edge::serve(supervisor.clone(), listeners, edge));
     crash_point!("boot.serving");
     keeper.ready();
     crash_point!("boot.ready");
     say_ready(config, &addresses, &containment, log);
     let code = to_the_end(&supervisor, ended, edge).await;
+    if let Some(address) = config
+        .health
+        .as_ref()
+        .filter(|_| !matches!(code, Ok(EXIT_LEFT)))
+    {
+        address.clear();
+    }
     // What is queued is carried out, and the database is closed in good order.
     let finish = async {
         supervisor.end().await;

@@ -25,6 +25,7 @@ use super::{
     reaping::Reaping,
     run::{Run, Told},
     server::Server,
+    service_manager::Notifier,
     stray::Stray,
 };
 use crate::{
@@ -91,6 +92,7 @@ pub(super) struct Parts {
     pub(super) protection: Protection,
     pub(super) doors: Doors,
     pub(super) exits: ExitSlots,
+    pub(super) notifier: Notifier,
 }
 
 /// The keeper.
@@ -137,6 +139,7 @@ pub(super) struct Keeper {
     /// Whether the loop waits for the server to read.
     server_is_behind: bool,
     ending: Ending,
+    notifier: Notifier,
 }
 
 impl Keeper {
@@ -198,6 +201,7 @@ impl Keeper {
             stray: Stray::default(),
             server_is_behind: false,
             ending: Ending::default(),
+            notifier: parts.notifier,
         })
     }
 
@@ -289,7 +293,8 @@ impl Keeper {
         let host = self.server.waits_for_host().then_some(now + TRY_AGAIN_MS);
         let server = self.server_wakes_at();
         let check = self.upgrades.wakes_at();
-        let wake = [runs, orphans, reapings, retry, host, server, check]
+        let manager = self.notifier.wakes_at();
+        let wake = [runs, orphans, reapings, retry, host, server, check, manager]
             .into_iter()
             .flatten()
             .chain(ends)
@@ -321,6 +326,7 @@ impl Keeper {
         self.leftovers.step(now);
         self.look_after_upgrade(now);
         self.look_after_server(now);
+        self.notifier.step(now);
     }
 
     // ---- runs ------------------------------------------------------------------------------------------------------

@@ -22,10 +22,12 @@ mod probe;
 mod reaping;
 mod run;
 mod server;
+mod service_manager;
 mod serving;
 mod stray;
 
 pub use data_dir::node_id;
+pub use service_manager::ServiceManager;
 
 use crate::{exit_slots::ExitSlots, wire::WireHello};
 use doors::Doors;
@@ -33,7 +35,7 @@ use groups::Groups;
 use kennel_linux::{
     attributes::{self, Inherited, Protection},
     capability::{Capability, CapabilityName},
-    crash_point, identity, limits,
+    clock, crash_point, identity, limits,
     signal_set::SignalSet,
 };
 pub use listen::ListenAddress;
@@ -46,6 +48,7 @@ use nix::sys::{
     stat::{Mode, umask},
 };
 use server::Server;
+use service_manager::Notifier;
 use serving::Serving;
 use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 
@@ -68,6 +71,8 @@ pub struct KeeperConfig {
     pub preflight_env: Vec<(String, String)>,
     /// How long runs go on while the server is lost and none takes its place; then each is ended by its own plan.
     pub orphan_ttl: Duration,
+    /// Who is told that the service is ready, is ending, or lives.
+    pub service_manager: ServiceManager,
 }
 
 /// Whether runs get control groups.
@@ -220,6 +225,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         inherited,
         protection,
         doors,
+        notifier: Notifier::new(&config.service_manager, clock::boot_ms()),
         exits: ExitSlots::open(&config.data_dir, epoch.to_string()),
     })?;
     keeper.settle_exits();

@@ -6,7 +6,7 @@ use kennel_keeper::{
         ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
         KeeperHello, Outputs, Prepared,
     },
-    keeper::{self, CgroupChoice, KeeperConfig, ListenAddress},
+    keeper::{self, CgroupChoice, KeeperConfig, ListenAddress, ServiceManager},
     rundir, server_socket,
 };
 use kennel_lifecycle::{CommandSpec, PidNamespace, Policy, RunId, Signal, StopPolicy};
@@ -87,6 +87,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
         cgroup,
         preflight_env: Vec::new(),
         orphan_ttl: handover::orphan_ttl(&args[2]),
+        service_manager: ServiceManager::default(),
     };
     match keeper::run(&config) {
         Ok(code) => ExitCode::from(u8::try_from(code).expect("a small code")),

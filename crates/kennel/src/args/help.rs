@@ -89,6 +89,7 @@ Exit codes:
   1     a process was still alive 10 seconds after the stop, or the start failed
   2     the data directory is in use by another server, or the command line was not understood
   70    a part of the service was lost
+With -- COMMAND: the exit code of the command, as `kennel run` gives it.
 
 SIGTERM or SIGINT stops all runs and then the server; a second one skips the grace periods. SIGHUP does what
 `kennel upgrade` does, and logs the result.

@@ -28,6 +28,9 @@ pub(crate) struct ServeArgs {
     /// Display name of this node [default: the host's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) node_name: Option<String>,
+    /// Serve /livez, /readyz and /startupz over HTTP at ADDRESS:PORT or unix:PATH, without authentication
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) health_listen: Option<String>,
     /// File of principals, tokens and certificates; read again when it changes
     #[arg(long, value_name = "FILE")]
     pub(crate) access: Option<PathBuf>,
@@ -59,6 +62,9 @@ pub(crate) struct ServeArgs {
     pub(crate) log_format: Option<LogFormat>,
     #[command(flatten)]
     pub(crate) of_clients: OfClients,
+    /// Command to run as the first run: when it ends, all runs and the service end, with its exit code
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Subcommand)]

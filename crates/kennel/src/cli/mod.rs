@@ -38,11 +38,12 @@ pub(crate) mod words;
 mod write;
 
 use crate::{
-    args::{ClientArgs, Command},
+    args::{ClientArgs, Command, Format, SpecArgs},
     complete,
     config::Surroundings,
     failure::Failure,
 };
+use kennel_client::Connection;
 use std::process::ExitCode;
 
 pub(crate) use link::{Link, print, print_exact, refused, run_of};
@@ -79,6 +80,17 @@ pub(crate) fn carry_out(is_run: bool, work: impl Future<Output = Result<u8, Fail
         Err(failure) if is_run => failure.or_code(OWN_FAILURE).report(),
         Err(failure) => failure.report(),
     }
+}
+
+/// Runs a command at a server that ends with this process.
+pub(crate) async fn run_through(
+    connection: Connection,
+    spec: SpecArgs,
+    here: &Surroundings,
+) -> Result<u8, Failure> {
+    let request = spec::of_run(spec, here)?;
+    let link = Link::own(connection, Format::default());
+    run::run(&link, request).await
 }
 
 async fn perform(

@@ -1,15 +1,9 @@
 //! Where telemetry goes: the variables that OpenTelemetry has for it, and flags for what is ours.
 
-use crate::{config::Surroundings, failure::Failure};
+use crate::{config::Surroundings, failure::Failure, http::HttpAddress};
 use clap::Args;
 use kennel_supervisor::telemetry::Sampling;
-use std::{
-    collections::BTreeSet,
-    fmt,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 /// Spans that may wait to be sent, where `OTEL_BSP_MAX_QUEUE_SIZE` does not say.
 const SPANS_WAITING_MAX: usize = 2048;
@@ -34,58 +28,15 @@ pub(crate) struct TelemetryArgs {
     trace_baggage: Option<String>,
 }
 
-/// Where metrics are served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ScrapeAddress {
-    Tcp(SocketAddr),
-    Unix(PathBuf),
-}
-
-impl fmt::Display for ScrapeAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
+/// Refuses what is open to other hosts unless that is asked for.
+fn check(address: HttpAddress, public: bool) -> Result<HttpAddress, Failure> {
+    if address.is_public() && !public {
+        let message = format!("metrics at {address} can be read by whoever reaches that address");
+        return Err(Failure::new(message).hint(
+            "use 127.0.0.1 or unix:PATH, or add --metrics-public where a firewall or network policy guards it",
+        ));
     }
-}
-
-impl ScrapeAddress {
-    /// Whether other hosts may reach it.
-    pub(crate) fn is_public(&self) -> bool {
-        match self {
-            Self::Tcp(address) => !address.ip().to_canonical().is_loopback(),
-            Self::Unix(_) => false,
-        }
-    }
-
-    /// Refuses what is open to other hosts unless that is asked for.
-    fn check(self, public: bool) -> Result<Self, Failure> {
-        if self.is_public() && !public {
-            let message = format!("metrics at {self} can be read by whoever reaches that address");
-            return Err(Failure::new(message).hint(
-                "use 127.0.0.1 or unix:PATH, or add --metrics-public where a firewall or network policy guards it",
-            ));
-        }
-        Ok(self)
-    }
-
-    fn parse(text: &str) -> Result<Self, Failure> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            let path = Path::new(path.strip_prefix("//").unwrap_or(path));
-            return if path.is_absolute() {
-                Ok(Self::Unix(path.to_owned()))
-            } else {
-                Err(Failure::new(format!(
-                    "the path of the socket for metrics is not absolute: {text}"
-                )))
-            };
-        }
-        text.parse().map(Self::Tcp).map_err(|_| {
-            Failure::new(format!("{text:?} is not an address to serve metrics at"))
-                .hint("write 127.0.0.1:9464 or unix:/run/kennel/metrics.sock")
-        })
-    }
+    Ok(address)
 }
 
 /// What is told, and where.
@@ -98,7 +49,7 @@ pub(crate) struct TelemetryConfig {
     /// The log and what happens to runs do.
     pub(crate) logs: bool,
     /// Metrics are served.
-    pub(crate) scraped_at: Option<ScrapeAddress>,
+    pub(crate) scraped_at: Option<HttpAddress>,
     pub(crate) sampling: Sampling,
     pub(crate) baggage: BTreeSet<String>,
     pub(crate) spans_waiting_max: usize,
@@ -157,8 +108,8 @@ impl TelemetryArgs {
         let listen = own(&self.metrics_listen, "KENNEL_METRICS_LISTEN");
         let public = here.setting(self.metrics_public, "KENNEL_METRICS_PUBLIC", truth)?;
         let public = public.unwrap_or_default();
-        let scraped_at = listen.as_deref().map(ScrapeAddress::parse).transpose()?;
-        let scraped_at = scraped_at.map(|at| at.check(public)).transpose()?;
+        let scraped_at = listen.as_deref().map(HttpAddress::parse).transpose()?;
+        let scraped_at = scraped_at.map(|at| check(at, public)).transpose()?;
         Ok(TelemetryConfig {
             traces: sends("TRACES")?,
             pushes_metrics: sends("METRICS")?,

@@ -15,8 +15,8 @@ pub(crate) use log::{Collected, LogFormat, filter, start_log};
 use crate::{
     config::Surroundings,
     failure::{Failure, chain},
+    http::{self, HttpAddress},
 };
-use config::ScrapeAddress;
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::telemetry::{Telemetry, Tracing, names};
 use losses::Losses;
@@ -31,7 +31,6 @@ use records::Records;
 use spans::Pipeline;
 use std::{
     error::Error,
-    fs,
     pin::Pin,
     sync::{Arc, mpsc},
     task::{Context, Poll},
@@ -54,7 +53,7 @@ pub(crate) struct Exports {
     meters: Option<SdkMeterProvider>,
     registry: Option<Registry>,
     runtime: Option<Runtime>,
-    scraped_at: Option<ScrapeAddress>,
+    scraped_at: Option<HttpAddress>,
 }
 
 impl Exports {
@@ -158,7 +157,11 @@ impl Exports {
         if let (Some(runtime), Some(registry), Some(address)) =
             (&self.runtime, &self.registry, &self.scraped_at)
         {
-            runtime.spawn(scrape::serve(address.clone(), registry.clone()));
+            if address.is_public() {
+                tracing::warn!(%address, "metrics are served to whoever reaches this address, without authentication");
+            }
+            let routes = scrape::routes(registry.clone());
+            runtime.spawn(http::serve(address.clone(), "metrics", routes));
         }
     }
 
@@ -196,8 +199,8 @@ impl Exports {
         let _ = over.recv_timeout(most);
         runtime.shutdown_background();
         // The next server of this keeper takes its place; after the last nobody does.
-        if let Some(ScrapeAddress::Unix(path)) = scraped_at.filter(|_| !leaving) {
-            let _ = fs::remove_file(path);
+        if let Some(address) = scraped_at.filter(|_| !leaving) {
+            address.clear();
         }
     }
 }

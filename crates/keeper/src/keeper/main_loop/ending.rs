@@ -41,6 +41,7 @@ impl Keeper {
     pub(super) fn shut_down(&mut self) {
         let now = clock::boot_ms();
         let again = std::mem::replace(&mut self.ending.asked, true);
+        self.notifier.stopping();
         self.ending.again |= again;
         self.cancel_check();
         if self.server.socket.is_none() && self.upgrades.is_between_servers() {
@@ -77,6 +78,7 @@ impl Keeper {
         let now = clock::boot_ms();
         self.server.is_ready(now);
         self.restarts.served();
+        self.notifier.ready();
         if self.upgrades.has_come_to_serve() {
             crash_point!("keeper.upgraded");
             self.server.kill_at = None;
@@ -109,6 +111,11 @@ impl Keeper {
         self.cancel_check();
         self.server.kill_at.get_or_insert(now + SERVER_EXIT_MS);
         if self.will_restart() {
+            if self.upgrades.is_leaving() {
+                self.notifier.reloading();
+            } else {
+                self.notifier.server_lost();
+            }
             self.lose_server(now);
         } else {
             self.end_all(now);

@@ -1,0 +1,143 @@
+//! What a service manager, such as systemd, is told of the service: `sd_notify(3)`, one datagram a message.
+
+use std::{
+    io,
+    os::{linux::net::SocketAddrExt as _, unix::net::SocketAddr, unix::net::UnixDatagram},
+    time::Duration,
+};
+
+/// The service manager that has started the keeper.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceManager {
+    /// `NOTIFY_SOCKET`: a path, or a name of the abstract namespace behind `@`. Absent: there is none.
+    pub socket: Option<String>,
+    /// `WATCHDOG_USEC`: within this time it wants to hear that the keeper is alive, else it ends the service.
+    pub watchdog: Option<Duration>,
+}
+
+/// Messages to the service manager. One that it does not take is lost: no run waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Notifier {
+    socket: Option<UnixDatagram>,
+    watchdog: Option<u64>,
+    due: u64,
+}
+
+impl Notifier {
+    pub(super) fn new(manager: &ServiceManager, now: u64) -> Self {
+        let connected = manager.socket.as_deref().map(connect);
+        let socket = connected.and_then(|socket| match socket {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                eprintln!("kennel: cannot reach the service manager at NOTIFY_SOCKET: {error}");
+                None
+            }
+        });
+        // Twice as often as wanted, as `sd_watchdog_enabled(3)` recommends.
+        let half = |time: Duration| {
+            u64::try_from(time.as_millis() / 2)
+                .unwrap_or(u64::MAX)
+                .max(1)
+        };
+        let watchdog = manager.watchdog.filter(|_| socket.is_some()).map(half);
+        Self {
+            socket,
+            watchdog,
+            due: now,
+        }
+    }
+
+    /// The server serves.
+    pub(super) fn ready(&self) {
+        self.send("READY=1\nSTATUS=serving\n");
+    }
+
+    /// Another server takes the place of this one, because of an upgrade.
+    pub(super) fn reloading(&self) {
+        self.send("RELOADING=1\nSTATUS=replacing the server\n");
+    }
+
+    /// The server has died, and another one is started.
+    pub(super) fn server_lost(&self) {
+        self.send("STATUS=the server has died, starting another one; runs continue\n");
+    }
+
+    /// The service has been asked to end.
+    pub(super) fn stopping(&self) {
+        self.send("STOPPING=1\nSTATUS=ending all runs\n");
+    }
+
+    /// When [`Notifier::step`] has something to do.
+    pub(super) fn wakes_at(&self) -> Option<u64> {
+        self.watchdog.map(|_| self.due)
+    }
+
+    /// Says that the keeper's loop turns.
+    pub(super) fn step(&mut self, now: u64) {
+        if let Some(every) = self.watchdog.filter(|_| self.due <= now) {
+            self.due = now.saturating_add(every);
+            self.send("WATCHDOG=1\n");
+        }
+    }
+
+    fn send(&self, message: &str) {
+        if let Some(socket) = &self.socket {
+            let _ = socket.send(message.as_bytes());
+        }
+    }
+}
+
+fn connect(name: &str) -> io::Result<UnixDatagram> {
+    let address = match name.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    socket.connect_addr(&address)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watchdog_hears_twice_in_its_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("notify");
+        let manager = UnixDatagram::bind(&path).expect("bound");
+        manager.set_nonblocking(true).expect("set");
+        let mut notifier = Notifier::new(
+            &ServiceManager {
+                socket: path.to_str().map(str::to_owned),
+                watchdog: Some(Duration::from_secs(10)),
+            },
+            1_000,
+        );
+        let mut heard = 0;
+        for now in (1_000..21_000).step_by(100) {
+            notifier.step(now);
+            let mut bytes = [0; 64];
+            while let Ok(size) = manager.recv(&mut bytes) {
+                assert_eq!(&bytes[..size], b"WATCHDOG=1\n");
+                heard += 1;
+            }
+        }
+        assert_eq!(heard, 4);
+        assert_eq!(notifier.wakes_at(), Some(21_000));
+    }
+
+    #[test]
+    fn without_a_manager_nothing_wakes() {
+        let mut notifier = Notifier::new(&ServiceManager::default(), 0);
+        notifier.ready();
+        notifier.step(1);
+        assert_eq!(notifier.wakes_at(), None);
+        let gone = ServiceManager {
+            socket: Some("/nonexistent/notify".to_owned()),
+            watchdog: Some(Duration::from_secs(1)),
+        };
+        assert_eq!(Notifier::new(&gone, 0).wakes_at(), None);
+    }
+}

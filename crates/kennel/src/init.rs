@@ -1,0 +1,96 @@
+//! `kennel serve -- COMMAND`: a service for one command and all that is started beside it, such as in a container.
+//!
+//! The service is a child of this process. When the command has ended, so does the service, and the exit code is the command's.
+
+use crate::{
+    args::{Cli, ClientArgs, Command, ServeArgs},
+    cli,
+    config::Surroundings,
+    failure::Failure,
+    own_service,
+    serve::{self, LOST},
+};
+use clap::{ArgMatches, Parser as _};
+use kennel_client::Address;
+use kennel_keeper::keeper::ListenAddress;
+use kennel_linux::census;
+use std::{
+    ffi::OsString,
+    os::unix::process::CommandExt as _,
+    process::{Child, ExitCode, Stdio},
+};
+
+/// Starts the service, runs the command through it, ends it. `words` is the command line.
+pub(crate) fn main(
+    client: &ClientArgs,
+    flags: &ServeArgs,
+    typed: &ArgMatches,
+    (here, words): (&Surroundings, &[OsString]),
+) -> ExitCode {
+    let started = serve::usable_by(client, flags, typed, here)
+        .and_then(|(_, usable)| socket(&usable.config.listen))
+        .and_then(|address| Ok((start(words)?, address)));
+    let (mut keeper, address) = match started {
+        Ok(started) => started,
+        Err(failure) => return failure.report(),
+    };
+    let work = work(&mut keeper, &address, flags, here);
+    cli::carry_out(true, Box::pin(work))
+}
+
+async fn work(
+    keeper: &mut Child,
+    address: &Address,
+    flags: &ServeArgs,
+    here: &Surroundings,
+) -> Result<u8, Failure> {
+    let Some(connection) = own_service::answer(address, keeper).await? else {
+        // It has said why on the standard error that it shares with this process.
+        let status = keeper.wait().ok().and_then(|status| status.code());
+        return Ok(status
+            .and_then(|code| u8::try_from(code).ok())
+            .unwrap_or(LOST));
+    };
+    let done = cli::run_through(connection, spec(flags)?, here).await;
+    own_service::end(keeper).await;
+    done
+}
+
+/// The command as `kennel run` takes it.
+fn spec(flags: &ServeArgs) -> Result<crate::args::SpecArgs, Failure> {
+    let words = ["kennel", "run", "--"].map(OsString::from);
+    let typed = Cli::try_parse_from(words.into_iter().chain(flags.command.iter().cloned()));
+    match typed.map(|typed| typed.command) {
+        Ok(Command::Run(args)) => Ok(args.spec),
+        Ok(_) | Err(_) => Err(Failure::new("the command cannot be used").code(crate::USAGE)),
+    }
+}
+
+/// The unix socket at which the service is asked.
+fn socket(listen: &[ListenAddress]) -> Result<Address, Failure> {
+    let path = listen.iter().find_map(|address| match address {
+        ListenAddress::Unix { path, .. } => Some(Address::Unix(path.clone())),
+        ListenAddress::Tcp(_) => None,
+    });
+    path.ok_or_else(|| {
+        Failure::new("a service with a command needs a unix socket")
+            .code(crate::USAGE)
+            .hint("add --listen unix:PATH")
+    })
+}
+
+fn start(words: &[OsString]) -> Result<Child, Failure> {
+    let own = words.iter().take_while(|word| *word != "--").skip(1);
+    let program = std::env::current_exe();
+    let program = program
+        .map_err(|cause| Failure::new(format!("cannot find the own executable: {cause}")))?;
+    let mut command = std::process::Command::new(program);
+    command
+        .args(own)
+        .stdin(Stdio::null())
+        // Ctrl-C is for the command; the service ends behind it.
+        .process_group(0);
+    census::end_with_this_thread(&mut command);
+    let started = command.spawn();
+    started.map_err(|cause| Failure::new(format!("cannot start the service: {cause}")))
+}
