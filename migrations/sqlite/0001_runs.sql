@@ -102,6 +102,8 @@ CREATE TABLE runs (
     -- When it was decided that the output goes, before it went, and what it was. NULL: it is there.
     output_removed_us     INTEGER,
     output_removed_detail TEXT,
+    -- What clients and output say of the run beside its state, as JSON: annotations and their version.
+    facets                TEXT NOT NULL CONSTRAINT runs_facets CHECK (json_type(facets) = 'object'),
     -- What happened to the run, written with its end as a JSON object: its entries with their seqs, without output. The last
     -- column, which lists do not read. NULL: it has not ended, or it has no journal.
     entries               TEXT,

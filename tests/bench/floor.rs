@@ -313,6 +313,20 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    async fn wait_for_output(
+        &self,
+        _: Request<pb::WaitForOutputRequest>,
+    ) -> Result<Response<pb::WaitForOutputResponse>, Status> {
+        absent()
+    }
+
+    async fn annotate_run(
+        &self,
+        _: Request<pb::AnnotateRunRequest>,
+    ) -> Result<Response<pb::AnnotateRunResponse>, Status> {
+        absent()
+    }
+
     async fn wait_run(
         &self,
         _: Request<pb::WaitRunRequest>,

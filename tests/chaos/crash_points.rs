@@ -85,6 +85,11 @@ async fn whoever_dies_while_a_server_takes_over_the_next_one_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn accepted_annotation_survives_each_death() {
+    play(&[Act::Annotate]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn whoever_dies_in_an_upgrade_it_costs_what_a_death_costs() {
     play(&[Act::Upgrade]).await;
 }

@@ -206,7 +206,14 @@ impl Sender {
         }
         let mut request = Request::new(message);
         // What may wait for long says itself that the time is over; the others answer at once.
-        let waits = ["Abort", "Restart", "WaitRun", "WriteInput", "CloseInput"];
+        let waits = [
+            "Abort",
+            "Restart",
+            "WaitRun",
+            "WaitForOutput",
+            "WriteInput",
+            "CloseInput",
+        ];
         if waits.contains(&method.name()) {
             request.set_timeout(WAIT);
         }

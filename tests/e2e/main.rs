@@ -4,6 +4,7 @@ mod adopt;
 mod adopt_thief;
 mod again;
 mod alone;
+mod annotate;
 mod attach;
 mod attach_cli;
 mod attempts;
@@ -92,6 +93,7 @@ mod tutorials;
 mod unrelated;
 mod upgrade;
 mod views;
+mod wait_output;
 mod why;
 
 /// Runs one test twice: with the control groups that the host allows, and without any.

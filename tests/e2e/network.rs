@@ -213,7 +213,7 @@ async fn each_role_may_call_what_the_contract_says() {
     let (expired, unknown) = (callers.pop().expect("one"), callers.pop().expect("one"));
     tokio::time::sleep(Duration::from_secs(3)).await;
     let methods = methods();
-    assert_eq!(methods.len(), 31);
+    assert_eq!(methods.len(), 33);
     for (path, least) in &methods {
         let denied = (Code::Unauthenticated, "UNAUTHENTICATED".to_owned());
         assert_eq!(call(&unknown, path, Vec::new()).await, denied, "{path}");
@@ -272,6 +272,11 @@ fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
         };
     }
     let consumer = || "c".to_owned();
+    let pattern = || {
+        Some(pb::LinePattern {
+            pattern: Some(pb::line_pattern::Pattern::Literal("x".to_owned())),
+        })
+    };
     vec![
         ("Interrupt", request!(InterruptRequest {})),
         (
@@ -297,6 +302,16 @@ fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
         ("GetInputStatus", request!(GetInputStatusRequest {})),
         ("GetRun", request!(GetRunRequest {})),
         ("WaitRun", request!(WaitRunRequest {})),
+        (
+            "WaitForOutput",
+            request!(WaitForOutputRequest { pattern: pattern() }),
+        ),
+        (
+            "AnnotateRun",
+            request!(AnnotateRunRequest {
+                remove: vec!["a".to_owned()]
+            }),
+        ),
         ("StreamEvents", request!(StreamEventsRequest {})),
         (
             "StreamEvents",

@@ -31,12 +31,12 @@ async fn an_idle_server_ends_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_says_int_then_term_then_kills() {
-    shutdown(Options::default()).await;
+    Box::pin(shutdown(Options::default())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_without_control_groups_does_the_same() {
-    shutdown(Options::default().without_cgroup()).await;
+    Box::pin(shutdown(Options::default().without_cgroup())).await;
 }
 
 async fn shutdown(options: Options) {

@@ -327,6 +327,43 @@ impl Client {
         Ok((answer.run.expect("a run is given"), answer.reached))
     }
 
+    /// Waits for a line of output.
+    pub async fn wait_output(
+        &mut self,
+        run_id: &str,
+        pattern: pb::line_pattern::Pattern,
+        after_seq: u64,
+    ) -> Result<pb::WaitForOutputResponse, Status> {
+        let request = pb::WaitForOutputRequest {
+            run_id: run_id.to_owned(),
+            pattern: Some(pb::LinePattern {
+                pattern: Some(pattern),
+            }),
+            after_seq,
+            ..pb::WaitForOutputRequest::default()
+        };
+        Ok(self.process.wait_for_output(request).await?.into_inner())
+    }
+
+    /// Sets and removes annotations.
+    pub async fn annotate(
+        &mut self,
+        run_id: &str,
+        set: &[(&str, &str)],
+        remove: &[&str],
+        expected_version: Option<u64>,
+    ) -> Result<pb::Run, Status> {
+        let set = set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let request = pb::AnnotateRunRequest {
+            run_id: run_id.to_owned(),
+            set: set.collect(),
+            remove: remove.iter().map(|key| (*key).to_owned()).collect(),
+            expected_version,
+        };
+        let answer = self.process.annotate_run(request).await?.into_inner();
+        Ok(answer.run.expect("a run is given"))
+    }
+
     /// Waits for the end.
     pub async fn ended(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let (run, reached) = self.wait(run_id, pb::WaitCondition::Ended).await?;
@@ -516,6 +553,7 @@ fn station_name(station: &pb::lifecycle::Station) -> &'static str {
         Station::AttemptEnded(_) => "attempt_ended",
         Station::Ended(_) => "ended",
         Station::TerminalResized(_) => "terminal_resized",
+        Station::Annotated(_) => "annotated",
     }
 }
 

@@ -349,6 +349,20 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    async fn wait_for_output(
+        &self,
+        _: Request<pb::WaitForOutputRequest>,
+    ) -> Result<Response<pb::WaitForOutputResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn annotate_run(
+        &self,
+        _: Request<pb::AnnotateRunRequest>,
+    ) -> Result<Response<pb::AnnotateRunResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn wait_run(
         &self,
         _: Request<pb::WaitRunRequest>,

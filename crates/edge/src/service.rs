@@ -2,6 +2,7 @@
 
 mod admin;
 mod audit_log;
+mod facets;
 mod keeper;
 mod restart;
 mod scope;
@@ -127,14 +128,6 @@ impl Processes {
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, Status> {
         with_keeper(&self.supervisor, self.unless_draining(answer)).await
-    }
-
-    /// Waits for an answer that may come in days: not when another server takes the place of this one.
-    async fn unless_going<T>(
-        &self,
-        answer: impl Future<Output = Result<T, Status>>,
-    ) -> Result<T, Status> {
-        unless_leaving(&self.going, self.unless_draining(answer)).await
     }
 }
 
@@ -390,6 +383,20 @@ impl ProcessService for Processes {
             run: Some(run::run(waited.run)),
             reached: waited.reached,
         }))
+    }
+
+    async fn wait_for_output(
+        &self,
+        request: Request<pb::WaitForOutputRequest>,
+    ) -> Result<Response<pb::WaitForOutputResponse>, Status> {
+        self.wait_for_line(request).await
+    }
+
+    async fn annotate_run(
+        &self,
+        request: Request<pb::AnnotateRunRequest>,
+    ) -> Result<Response<pb::AnnotateRunResponse>, Status> {
+        self.annotate(request).await
     }
 
     type StreamEventsStream = BoxStream<pb::StreamEventsResponse>;

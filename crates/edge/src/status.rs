@@ -2,6 +2,7 @@
 
 mod code;
 mod consumer;
+mod facets;
 mod input;
 mod node;
 mod terminal;
@@ -247,6 +248,7 @@ pub(crate) fn of(error: &CallError) -> Status {
             refusal,
             state,
         } => refused(*run, *refusal, *state, text),
+        CallError::AnnotationsChanged { .. } => facets::changed(error, text),
         CallError::CapabilityMissing(missing) => capability_missing(missing),
         CallError::CommandNotFound { command, looked_in } => not_found(command, looked_in),
         CallError::SpawnFailed { run, failure } => spawn_failed(*run, failure),
@@ -276,14 +278,7 @@ pub(crate) fn of(error: &CallError) -> Status {
         )
         .retry(RETRY_SOON)
         .status(),
-        CallError::NodeDrained => Fault::new(
-            Code::Unavailable,
-            Reason::NodeDraining,
-            text,
-            Facts::default(),
-        )
-        .retry(RETRY_NEXT_SERVER)
-        .status(),
+        CallError::NodeDrained => drained(text),
         CallError::Draining => draining(),
         CallError::NotUpgraded(refusal) => upgrade::refused(refusal, text),
         CallError::NoPty(none) => terminal::no_pty(none, text),
@@ -317,6 +312,14 @@ pub(crate) fn of(error: &CallError) -> Status {
         CallError::JournalUnreadable { run, why } => unreadable(*run, why, text),
         CallError::Internal(what) => internal(what),
     }
+}
+
+/// An operator drains this node.
+fn drained(text: String) -> Status {
+    let (code, reason) = (Code::Unavailable, Reason::NodeDraining);
+    Fault::new(code, reason, text, Facts::default())
+        .retry(RETRY_NEXT_SERVER)
+        .status()
 }
 
 /// A position at which there is nothing to read.

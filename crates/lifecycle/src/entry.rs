@@ -6,6 +6,7 @@ use crate::{
     StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp, TreeVerdict,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One thing that happened to a run. Its JSON form is on disk: `tests/entries.lock` goes red when that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +64,17 @@ pub enum Entry {
         pid: i32,
         /// Its start, in clock ticks after boot.
         start_ticks: u64,
+    },
+    /// The annotations were changed.
+    Annotated {
+        /// Version of the annotations from here on.
+        version: u64,
+        /// Pairs that were set.
+        set: BTreeMap<String, String>,
+        /// Keys that were removed.
+        removed: BTreeSet<String>,
+        /// Principal that asked for it; empty: an output rule of the run.
+        by: String,
     },
     /// Something that a person may want to know.
     Warning {

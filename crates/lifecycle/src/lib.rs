@@ -10,6 +10,7 @@ mod containment;
 mod countdown;
 mod effect;
 mod entry;
+mod facets;
 mod id;
 mod identity;
 mod input;
@@ -24,6 +25,7 @@ mod names;
 pub mod os_text;
 mod outcome;
 mod output_bound;
+mod pattern;
 mod phase;
 mod policy;
 mod record;
@@ -44,6 +46,7 @@ pub use containment::{Containment, Gap, Held, HostFacts};
 pub use countdown::Countdown;
 pub use effect::{Desired, Effect, ResumeReason, RowState};
 pub use entry::Entry;
+pub use facets::{AnnotationChange, AnnotationRefusal, Annotations, Facets};
 pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
@@ -59,6 +62,7 @@ pub use outcome::{
     StopReason, StreamsEnd, TreeVerdict,
 };
 pub use output_bound::{OnDiskFull, OnOutputFull, OutputBound};
+pub use pattern::{JsonPattern, LinePattern};
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use policy::{
     LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, RunKind, StopPolicy,

@@ -20,6 +20,22 @@ pub const INPUT_WRITE_BYTES_MAX: usize = 1024 * 1024;
 pub const WRITE_ID_BYTES_MAX: usize = 128;
 /// Labels on one run.
 pub const LABELS_MAX: usize = 64;
+/// Annotations on one run.
+pub const ANNOTATIONS_MAX: usize = 64;
+/// Longest value of an annotation.
+pub const ANNOTATION_VALUE_BYTES_MAX: usize = 4096;
+/// Keys and values of all annotations of one run together.
+pub const ANNOTATIONS_BYTES_MAX: usize = 16 * 1024;
+/// Longest text of a pattern of output lines.
+pub const PATTERN_BYTES_MAX: usize = 1024;
+/// Memory that a regular expression may take once compiled.
+pub const REGEX_BYTES_MAX: usize = 1 << 20;
+/// Longest text of a match that is reported, and of each of its groups; more is cut.
+pub const MATCH_TEXT_BYTES_MAX: usize = 4096;
+/// Captured values of one pattern of JSON.
+pub const CAPTURES_MAX: usize = 16;
+/// Longest line of output that is matched as a whole; a longer one is matched in pieces.
+pub const MATCH_LINE_BYTES_MAX: u32 = 16 << 20;
 /// Longest grace period.
 pub const GRACE_MAX: Duration = Duration::from_hours(24);
 /// Grace period of a run that names none.

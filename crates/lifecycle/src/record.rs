@@ -157,7 +157,8 @@ impl AttemptRecord {
             Entry::ProcessSpared { pid, start_ticks } => {
                 self.spared.insert((*pid, *start_ticks));
             }
-            Entry::Warning { .. } => {}
+            // Of the run: see Facets.
+            Entry::Annotated { .. } | Entry::Warning { .. } => {}
             Entry::AttemptEnded { .. } => self.attempt_ended = true,
             Entry::Ended(_) => self.ended = true,
         }

@@ -101,6 +101,8 @@ reasons! {
     InputOffsetUnknown = "INPUT_OFFSET_UNKNOWN",
     /// Another attempt than was meant.
     AttemptMismatch = "ATTEMPT_MISMATCH",
+    /// The annotations have another version.
+    AnnotationsChanged = "ANNOTATIONS_CHANGED",
     /// The position is beyond the head.
     CursorAhead = "CURSOR_AHEAD",
     /// Events at the position can no longer be read.

@@ -5,7 +5,7 @@
 use crate::{
     Closure, Desired, Inserted, NewRun, Rest, RunRow, Store, StoreError, StoredState, Times, json,
 };
-use kennel_lifecycle::{OutputRemoval, RowState, RunId, StopOrder, StopReason, Timestamp};
+use kennel_lifecycle::{Facets, OutputRemoval, RowState, RunId, StopOrder, StopReason, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// The form of the changes: another one for each change of `change.lock`.
@@ -37,6 +37,8 @@ pub enum Change {
         /// When it began, where that is known.
         started: Option<Timestamp>,
     },
+    /// As [`Store::record_facets`].
+    Facets(Box<Facets>),
     /// As [`Store::close`].
     Closed(Box<NewRun>, Box<Closure>),
     /// As [`Store::fence`].
@@ -73,9 +75,11 @@ impl Change {
                     closed(row, new, closure)
                 })
             }
-            Self::Begun(..) | Self::Rested(..) | Self::Stop { .. } | Self::State { .. } => {
-                row.map(|row| self.upon_open(row))
-            }
+            Self::Begun(..)
+            | Self::Rested(..)
+            | Self::Stop { .. }
+            | Self::State { .. }
+            | Self::Facets(_) => row.map(|row| self.upon_open(row)),
         }
     }
 
@@ -96,6 +100,10 @@ impl Change {
             // A late report of the attempt that has ended.
             Self::State { .. } if row.state == StoredState::Backoff => row,
             Self::State { state, started } => in_state(row, *state, *started),
+            Self::Facets(facets) => RunRow {
+                facets: (**facets).clone(),
+                ..row
+            },
             _ => row,
         }
     }
@@ -119,6 +127,7 @@ impl Change {
             Self::State { state, started } => {
                 store.record_state(run, generation, *state, *started).await
             }
+            Self::Facets(facets) => store.record_facets(run, generation, facets).await,
             Self::Fenced(new, closure) => {
                 let stamped = stamped(new, generation);
                 match store.fence(&stamped, closure).await? {
@@ -155,6 +164,7 @@ impl Change {
             Self::Rested(..) => "rested",
             Self::Stop { .. } => "stop",
             Self::State { .. } => "state",
+            Self::Facets(_) => "facets",
             Self::Closed(..) => "closed",
             Self::Fenced(..) => "fenced",
             Self::Withdrawn => "withdrawn",

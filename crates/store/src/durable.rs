@@ -11,7 +11,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+    Facets, HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
 use std::{fmt, time::Duration};
 use tokio::time::timeout;
@@ -295,6 +295,20 @@ impl<R: Reader> Store for Durable<R> {
             generation,
             state,
             started,
+        };
+        self.update(run, write).await
+    }
+
+    async fn record_facets(
+        &self,
+        run: RunId,
+        generation: i64,
+        facets: &Facets,
+    ) -> Result<(), StoreError> {
+        let write = Write::Facets {
+            run,
+            generation,
+            text: json::write(facets),
         };
         self.update(run, write).await
     }

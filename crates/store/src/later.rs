@@ -7,7 +7,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+    Facets, HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
 use std::{error::Error, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinSet};
@@ -146,6 +146,16 @@ impl Store for Later {
     ) -> Result<(), StoreError> {
         let inner = self.inner().await?;
         inner.record_state(run, generation, state, started).await
+    }
+
+    async fn record_facets(
+        &self,
+        run: RunId,
+        generation: i64,
+        facets: &Facets,
+    ) -> Result<(), StoreError> {
+        let inner = self.inner().await?;
+        inner.record_facets(run, generation, facets).await
     }
 
     async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError> {

@@ -35,7 +35,7 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Held, HostIdentity, KeeperEpoch, NextAttempt, NodeId, Outcome, OutputRemoval, Policy,
+    Facets, Held, HostIdentity, KeeperEpoch, NextAttempt, NodeId, Outcome, OutputRemoval, Policy,
     ProcessIdentity, RecordedSpec, RowState, RunId, RunIdPart, RunIdentity, RunKind, RunState,
     StopOrder, Timestamp, UnknownName, labels::Selector,
 };
@@ -244,6 +244,8 @@ pub struct RunRow {
     pub next_restart: Option<Timestamp>,
     /// That the output was removed; absent: it was not.
     pub output_removed: Option<OutputRemoval>,
+    /// What clients and output say of it beside its state.
+    pub facets: Facets,
     /// What happened to the run, written with its end. Absent where it has no journal, and in all but [`Store::get`], which
     /// alone reads that column.
     pub entries: Option<EntriesText>,
@@ -274,6 +276,7 @@ impl RunRow {
             restarts: 0,
             next_restart: None,
             output_removed: None,
+            facets: Facets::default(),
             entries: None,
         }
     }
@@ -456,6 +459,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         generation: i64,
         state: RowState,
         started: Option<Timestamp>,
+    ) -> Result<(), StoreError>;
+
+    /// The facets of an open row. Fenced where no open row of this generation is.
+    async fn record_facets(
+        &self,
+        run: RunId,
+        generation: i64,
+        facets: &Facets,
     ) -> Result<(), StoreError>;
 
     /// The end of an attempt and the time of the next, as one: the run waits for it from here on, and is wanted to run.

@@ -117,6 +117,9 @@ const STATE: &str = "UPDATE runs SET state = w.state, started_us = COALESCE(w.st
     WHERE runs.run_id = w.run_id AND runs.generation = w.generation AND runs.end_reason IS NULL \
     AND runs.state <> 'backoff' RETURNING runs.run_id";
 
+const FACETS: &str = "UPDATE runs SET facets = $3 \
+    WHERE run_id = $1 AND generation = $2 AND end_reason IS NULL RETURNING run_id";
+
 // FOR SHARE, as an INSERT: a new generation waits for it, or it for the new generation.
 const REMOVAL: &str = "WITH present AS (SELECT n.node FROM unnest($2::text[], $3::bigint[]) AS g (node, generation) \
     JOIN nodes n ON n.node = g.node AND n.generation = g.generation FOR SHARE OF n) \
@@ -188,6 +191,7 @@ struct Sorted<'a> {
     withdrawals: Vec<(RunId, i64)>,
     stops: Stops,
     states: States,
+    facets: Vec<(RunId, i64, &'a str)>,
     removals: Removals,
     consumers: Vec<(&'a ConsumerWrite, i64)>,
     beats: Vec<(NodeId, i64)>,
@@ -253,6 +257,11 @@ impl<'a> Sorted<'a> {
                     sorted.states.words.push(state.name());
                     sorted.states.started.push(started.map(|t| t.0));
                 }
+                Write::Facets {
+                    run,
+                    generation,
+                    text,
+                } => sorted.facets.push((*run, *generation, text)),
                 Write::Removal {
                     run,
                     node,
@@ -286,6 +295,7 @@ impl<'a> Sorted<'a> {
             + self.withdrawals.len()
             + usize::from(!self.stops.runs.is_empty())
             + usize::from(!self.states.runs.is_empty())
+            + self.facets.len()
             + usize::from(!self.removals.runs.is_empty())
             + self.consumers.len()
             + self.beats.len()
@@ -346,6 +356,10 @@ impl<'a> Sorted<'a> {
                     .bind(words)
                     .bind(started),
             );
+        }
+        for (run, generation, text) in self.facets {
+            let facets = sqlx::query(FACETS).bind(run.to_string());
+            queries.push(facets.bind(generation).bind(text));
         }
         if !self.removals.runs.is_empty() {
             let Removals {

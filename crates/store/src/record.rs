@@ -4,8 +4,8 @@ use crate::{
     Closure, Desired, EntriesText, NewRun, PastAttempt, Rest, RunRow, StoredState, Times, json,
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, HostIdentity, Outcome, ProcessIdentity, RunIdentity, Signal, Timestamp,
-    UnknownName,
+    CgroupIdentity, Exit, Facets, HostIdentity, Outcome, ProcessIdentity, RunIdentity, Signal,
+    Timestamp, UnknownName,
 };
 use sqlx::{ColumnIndex, Database, Decode, Row, Type};
 use std::{str::FromStr, sync::Arc, time::Duration};
@@ -112,6 +112,7 @@ record! {
     attempts_detail: String,
     output_removed_us: Option<i64>,
     output_removed_detail: Option<String>,
+    facets: String,
     entries: Option<String>,
 }
 
@@ -266,6 +267,7 @@ impl Record {
         record.attempts_detail = json::write(&json::newest(&row.past));
         record.output_removed_us = row.output_removed.map(|removal| removal.at.0);
         record.output_removed_detail = row.output_removed.as_ref().map(json::write);
+        record.facets = json::write(&row.facets);
         record
     }
 
@@ -324,6 +326,7 @@ impl Record {
             attempts_detail: json::write::<[PastAttempt]>(&[]),
             output_removed_us: None,
             output_removed_detail: None,
+            facets: json::write(&Facets::default()),
             entries: None,
         }
     }
@@ -428,6 +431,7 @@ impl Record {
             restarts: narrow("restarts", restarts)?,
             next_restart: next_restart.map(Timestamp),
             output_removed,
+            facets: json::read("facets", &self.facets)?,
             entries: self.entries.map(EntriesText::from),
         })
     }

@@ -300,6 +300,17 @@ async fn execute(
         .bind(generation)
         .bind(state.name())
         .bind(started.map(|t| t.0)),
+        Write::Facets {
+            run,
+            generation,
+            text,
+        } => sqlx::query(
+            "UPDATE runs SET facets = ?3 \
+             WHERE run_id = ?1 AND generation = ?2 AND end_reason IS NULL",
+        )
+        .bind(run.to_string())
+        .bind(generation)
+        .bind(text),
         Write::Removal {
             run,
             node,

@@ -61,6 +61,12 @@ pub(crate) enum Write {
         state: RowState,
         started: Option<Timestamp>,
     },
+    /// The facets of an open row.
+    Facets {
+        run: RunId,
+        generation: i64,
+        text: String,
+    },
     /// That the output of an ended run of this node goes.
     Removal {
         run: RunId,
@@ -174,6 +180,7 @@ impl Writer {
             | Write::Mend(_)
             | Write::Withdraw { .. }
             | Write::State { .. }
+            | Write::Facets { .. }
             | Write::Removal { .. }
             | Write::Beat { .. }
             | Write::Consumer { .. } => &self.later,
@@ -276,6 +283,7 @@ impl Write {
             Self::Withdraw { run, .. }
             | Self::Stop { run, .. }
             | Self::State { run, .. }
+            | Self::Facets { run, .. }
             | Self::Removal { run, .. } => Some(run.to_string()),
             Self::Consumer { write, .. } => Some(write.key()),
             Self::Beat { node, .. } => Some(beat_key(*node)),
@@ -292,6 +300,7 @@ impl Write {
             | Self::Begin(record)
             | Self::Mend(record) => record.spec.len() + record.labels.len(),
             Self::Consumer { write, .. } => write.size(),
+            Self::Facets { text, .. } => text.len(),
             Self::Withdraw { .. }
             | Self::Stop { .. }
             | Self::State { .. }
@@ -432,6 +441,7 @@ mod tests {
             | Write::Begin(_)
             | Write::Mend(_)
             | Write::Withdraw { .. }
+            | Write::Facets { .. }
             | Write::Removal { .. }
             | Write::Beat { .. }
             | Write::Consumer { .. }

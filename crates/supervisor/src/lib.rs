@@ -21,6 +21,7 @@ pub use audit_log::{
 pub use base::calls::*;
 pub use base::drain::{Drain, DrainAction, DrainCall, DrainStatus};
 pub use base::faults::BootError;
+pub use base::matcher::{LineMatch, LineMatcher, MatchGroup};
 pub use base::other_node::Elsewhere;
 pub use base::ports::{Kernel, KernelEvents};
 pub use node::boot::{EXIT_CLEAN, EXIT_FAULT, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};
@@ -40,6 +41,7 @@ pub use streams::output_read::{
     Missing as MissingBytes, OutputCall, OutputPart, OutputRange, OutputRead,
 };
 pub use streams::screen::ScreenView;
+pub use streams::wait_output::{OutputMatch, OutputWait, OutputWaited};
 
 pub use kennel_journal::{
     Amount, Color, Form, Gap, GapReason, LINE_BYTES_MAX, Picture, PictureLine, SCREEN_CELLS_MAX,

@@ -83,6 +83,7 @@ async fn look_at_spawn(scene: &Scene, told: &Told, client: &mut Client, survives
 
 /// The keeper has lived on, so nothing has happened to runs.
 async fn look_at_the_living(scene: &Scene, told: &Told, client: &mut Client) {
+    let was_ok = |act| told.is(&[act]);
     let run = must("get", client.get(&scene.bystander).await);
     assert_eq!(run.state(), RunState::Running, "{run:?}");
     let before = scene.lines_read();
@@ -94,11 +95,11 @@ async fn look_at_the_living(scene: &Scene, told: &Told, client: &mut Client) {
         let run = must("get", client.get(&scene.subject).await);
         let state = run.state();
         assert!(
-            !told.is(&[Act::Pause]) || state == RunState::Paused,
+            !was_ok(Act::Pause) || state == RunState::Paused,
             "an OK Pause is not in force: {run:?}"
         );
         assert!(
-            !told.is(&[Act::Resume]) || state == RunState::Running,
+            !was_ok(Act::Resume) || state == RunState::Running,
             "an OK Resume is not in force: {run:?}"
         );
         must("resume", client.resume(&scene.subject).await);
@@ -108,6 +109,14 @@ async fn look_at_the_living(scene: &Scene, told: &Told, client: &mut Client) {
             (beat() != stood).then_some(())
         })
         .await;
+    }
+    if scene.row.act == Act::Annotate {
+        let run = must("get", client.get(&scene.subject).await);
+        let is_there = run.annotations.get("a").is_some_and(|value| value == "1");
+        assert!(is_there || !was_ok(Act::Annotate), "{run:?}");
+        // A repeat is the same change, whether the first one came to be or not.
+        let again = client.annotate(&scene.subject, &[("a", "1")], &[], Some(0));
+        assert_eq!(must("repeat", again.await).annotations_version, 1);
     }
     if scene.row.act == Act::Upgrade {
         let server = client.server_info().await.expect("it answers");

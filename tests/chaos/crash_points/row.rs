@@ -281,6 +281,9 @@ impl Scene {
             Act::Write | Act::Input | Act::Terminal | Act::Again | Act::ComeBack | Act::Retain => {
                 None
             }
+            Act::Annotate => Some(tokio::spawn(async move {
+                client.annotate(&id, &[("a", "1")], &[], Some(0)).await
+            })),
             Act::Drain => Some(tokio::spawn(async move {
                 let drained = client.admin.drain(pb::DrainRequest::default()).await;
                 drained.map(|_| pb::Run::default())

@@ -29,6 +29,8 @@ pub(crate) enum Act {
     Input,
     /// A command writes to its terminal, of which the size is changed.
     Terminal,
+    /// A client annotates it.
+    Annotate,
     /// The node is taken out of service.
     Drain,
     /// It exits by itself while nobody can write to the store, which is let go of when its end is kept.
@@ -140,6 +142,8 @@ pub(crate) const POINTS: &[Point] = &[
     of("keeper.input_written", Act::Input, ALL),
     of("keeper.input_noted", Act::Input, ALL),
     of("keeper.input_close", Act::Input, ALL),
+    of("facets.record", Act::Annotate, ALL),
+    of("facets.recorded", Act::Annotate, ALL),
     of("drain.kept", Act::Drain, ALL),
     of("keeper.server_lost", Act::Restart, &[Keeper]),
     of("keeper.server_reaped", Act::Restart, &[Keeper]),

@@ -133,7 +133,7 @@ fn gap(gap: &Gap) -> pb::Gap {
     }
 }
 
-fn output_stream(number: u8) -> pb::OutputStream {
+pub(crate) fn output_stream(number: u8) -> pb::OutputStream {
     match number {
         1 => pb::OutputStream::Stdout,
         2 => pb::OutputStream::Stderr,
@@ -202,6 +202,17 @@ fn lifecycle(entry: Entry) -> event::Payload {
         Entry::Ended(outcome) => Station::Ended(lifecycle::Ended {
             state: run::state(outcome.state()).into(),
             reason: outcome.reason.name().to_owned(),
+        }),
+        Entry::Annotated {
+            version,
+            set,
+            removed,
+            by,
+        } => Station::Annotated(lifecycle::Annotated {
+            version,
+            set,
+            removed: removed.into_iter().collect(),
+            by,
         }),
         Entry::Warning { .. } | Entry::MemoryKills(_) | Entry::ProcessSpared { .. } => {
             let message = entry.warning().unwrap_or_default();

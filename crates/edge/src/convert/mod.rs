@@ -15,6 +15,7 @@ mod labels;
 pub(crate) mod limits;
 mod line;
 pub(crate) mod many_cursor;
+pub(crate) mod pattern;
 pub(crate) mod request;
 mod restart;
 mod retention;

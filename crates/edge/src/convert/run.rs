@@ -53,6 +53,8 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         terminal_size: view.terminal.map(terminal::size),
         run_trace_parent: String::new(),
         other_node: view.elsewhere.map(node),
+        annotations: view.facets.annotations.pairs,
+        annotations_version: view.facets.annotations.version,
     }
 }
 

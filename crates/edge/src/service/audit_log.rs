@@ -335,6 +335,28 @@ impl ProcessService for Audited<Processes> {
         self.inner.wait_run(request).await
     }
 
+    async fn wait_for_output(
+        &self,
+        request: Request<pb::WaitForOutputRequest>,
+    ) -> Result<Response<pb::WaitForOutputResponse>, Status> {
+        self.inner.wait_for_output(request).await
+    }
+
+    /// Keys alone: values may be what only the run's clients are to see.
+    async fn annotate_run(
+        &self,
+        request: Request<pb::AnnotateRunRequest>,
+    ) -> Result<Response<pb::AnnotateRunResponse>, Status> {
+        let wish = request.get_ref();
+        let asked = self.asked("AnnotateRun", &request, &wish.run_id);
+        let set: Vec<&str> = wish.set.keys().map(String::as_str).collect();
+        let asked = asked.with("set", set.join(","));
+        let asked = asked.with("remove", wish.remove.join(","));
+        let answer = self.inner.annotate_run(request).await;
+        asked.tell(&answer).await;
+        answer
+    }
+
     type StreamEventsStream = BoxStream<pb::StreamEventsResponse>;
 
     async fn stream_events(

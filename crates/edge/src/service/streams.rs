@@ -1,6 +1,6 @@
 //! How a stream of events is opened, in a consumer's name or in nobody's.
 
-use super::Processes;
+use super::{Processes, unless_leaving};
 use crate::{
     access::Caller,
     convert::{
@@ -13,8 +13,9 @@ use crate::{
 };
 use kennel_supervisor::{
     CallError, ConsumerBegin, ConsumerKey, ConsumerPlace, ConsumerSeat, Events, Form,
-    LINE_BYTES_MAX, Position, RunView, Supervisor,
+    LINE_BYTES_MAX, OutputWait, Position, RunView, Supervisor,
 };
+use std::future::Future;
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Response, Status, codegen::BoxStream};
 
@@ -75,6 +76,14 @@ impl Processes {
         Ok(Response::new(Box::pin(reader.into_stream())))
     }
 
+    /// Waits for an answer that may come in days: not when another server takes the place of this one.
+    pub(super) async fn unless_going<T>(
+        &self,
+        answer: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        unless_leaving(&self.going, self.unless_draining(answer)).await
+    }
+
     fn place(&self) -> Result<OwnedSemaphorePermit, Status> {
         let place = self.places.clone().try_acquire_owned();
         place.map_err(|_| status::too_many("open event streams", limits::STREAMS_MAX))
@@ -91,6 +100,18 @@ impl Processes {
         let all = limits::LONG_LINES_KIB_MAX as usize;
         let refused = |_| status::too_many("KiB for long lines of all readers", all);
         room.map(Some).map_err(refused)
+    }
+
+    /// The places that a wait for output takes: one among the streams, and memory for long lines.
+    pub(super) fn places_of_wait(
+        &self,
+        wait: &OutputWait,
+    ) -> Result<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>), Status> {
+        let form = Form {
+            line_bytes_max: wait.line_bytes_max,
+            ..Form::default()
+        };
+        Ok((self.place()?, self.room_for_lines(Some(form))?))
     }
 
     /// Takes the seat of a consumer of many runs, and sets the call to where it goes on.

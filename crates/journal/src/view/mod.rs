@@ -114,6 +114,12 @@ impl View {
         pieces
     }
 
+    /// The line that has not ended: where it begins, and what there is of it.
+    #[must_use]
+    pub fn unfinished(&self) -> (u64, &[u8]) {
+        (self.line.begin, &self.line.data)
+    }
+
     /// From where a new view must be fed, what it gives being left out, to be as this one.
     #[must_use]
     pub fn resumes_at(&self) -> u64 {

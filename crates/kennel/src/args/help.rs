@@ -121,3 +121,11 @@ Exit codes:
 
 Without --yes no signal is sent: processes that would be ended or skipped are listed with the reason.
 Only processes proven to belong to an ended run are ended; each is verified again before its signal.";
+
+pub(super) const WAIT_OUTPUT_CODES: &str = "\
+Exit codes:
+  0        a line matched
+  1        the server refused, could not do it, or is not there
+  2        the command line was not understood
+  3        the run has ended, and no line matched
+  124      --timeout is over";

@@ -11,6 +11,7 @@ mod form;
 mod help;
 mod host;
 mod network;
+mod output;
 mod read;
 mod run;
 mod serve;
@@ -26,6 +27,7 @@ pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, EvidenceArg, ReapA
 pub(crate) use network::{
     CertsCommand, ContextCommand, MakeArgs, NewContext, RemoteArgs, RoleArg, RoleArgs,
 };
+pub(crate) use output::{AnnotateArgs, OutputStreamArg, WaitOutputArgs};
 pub(crate) use read::{
     AsConsumer, AuditArgs, ConsumerRef, ConsumersCommand, EventsArgs, LogsArgs, PsArgs, SortArg,
     StateArg, StreamArg, TopArgs, WhichRuns, WhyArgs,
@@ -42,7 +44,7 @@ use crate::settings;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use help::{
     ATTACH_HELP, COMPLETIONS_HELP, DOCTOR_CODES, DRAIN_CODES, EXIT_CODES, REAP_CODES, RUN_CODES,
-    SERVE_CODES, UPGRADE_CODES, WAIT_CODES, WRITE_HELP,
+    SERVE_CODES, UPGRADE_CODES, WAIT_CODES, WAIT_OUTPUT_CODES, WRITE_HELP,
 };
 
 /// Owns processes and never loses one.
@@ -138,6 +140,11 @@ pub(crate) enum Command {
     /// Wait for runs to end, or for another condition
     #[command(after_help = WAIT_CODES)]
     Wait(WaitArgs),
+    /// Wait until a run writes a line that matches, and print it
+    #[command(after_help = WAIT_OUTPUT_CODES)]
+    WaitOutput(WaitOutputArgs),
+    /// Set or remove annotations of a run and print all of them
+    Annotate(AnnotateArgs),
     /// Print the output of runs
     #[command(visible_alias = "tail", alias = "log")]
     Logs(LogsArgs),

@@ -84,8 +84,26 @@ fn station(station: &Station) -> String {
                 a.reason
             )
         }
+        Station::Annotated(changed) => annotated(changed),
         Station::Ended(e) => format!("ended: {}, {}", words::state(e.state()), e.reason),
     }
+}
+
+/// Values are text of clients, and may have any character in them.
+fn annotated(changed: &pb::lifecycle::Annotated) -> String {
+    let set = changed.set.iter();
+    let set = set.map(|(key, value)| format!("{key}={:?}", excerpt_of(value)));
+    let removed = changed.removed.iter().map(|key| format!("{key}-"));
+    let pairs: Vec<String> = set.chain(removed).collect();
+    format!(
+        "annotated, version {}: {}",
+        changed.version,
+        pairs.join(" ")
+    )
+}
+
+fn excerpt_of(text: &str) -> &str {
+    &text[..text.floor_char_boundary(EXCERPT_BYTES_MAX)]
 }
 
 fn signal(sent: &pb::SignalSent) -> String {

@@ -1,5 +1,6 @@
 //! The commands that ask a server. They use the Rust client alone, print, and never touch store or processes.
 
+mod annotate;
 mod attach;
 mod audit;
 mod calls;
@@ -33,6 +34,7 @@ mod table;
 mod top;
 mod upgrade;
 mod wait;
+mod wait_output;
 mod why;
 pub(crate) mod words;
 mod write;
@@ -138,6 +140,8 @@ async fn perform(
         Command::Restart(args) => calls::restart(&open().await?, args, here).await.map(done),
         Command::Write(args) => write::write(&open().await?, args).await.map(done),
         Command::Wait(args) => wait::wait(open, args).await,
+        Command::WaitOutput(args) => wait_output::wait_output(&open().await?, args).await,
+        Command::Annotate(args) => annotate::annotate(&open().await?, args).await.map(done),
         Command::Logs(args) => logs::logs(&open().await?, args).await.map(done),
         Command::Events(args) => follow::events(&open().await?, args).await.map(done),
         Command::Consumers(command) => {

@@ -145,6 +145,9 @@ pub(crate) fn run(run: &pb::Run) -> String {
     for (key, value) in labels {
         view.line("label", format!("{key}={value}"));
     }
+    for (key, value) in &run.annotations {
+        view.line("annotation", format!("{key}={value}"));
+    }
     process(&mut view, run, &attempt);
     if let Some(certificate) = &attempt.certificate {
         certified(&mut view, certificate);

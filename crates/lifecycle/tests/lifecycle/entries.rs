@@ -2,7 +2,7 @@
 
 use crate::samples::{GRACE, MEMORY_KILLS, abort, assert_golden, left, recorded, step, stuck};
 use kennel_lifecycle::{
-    AttemptRecord, EndReason, Entry, Exit, LastPause, Outcome, Proof, ResumeReason, Signal,
+    AttemptRecord, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof, ResumeReason, Signal,
     StopCertificate, StreamsEnd, TerminalSize, Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
@@ -51,6 +51,12 @@ fn one_of_each() -> Vec<Entry> {
             pid: 9,
             start_ticks: 10,
         },
+        Entry::Annotated {
+            version: 3,
+            set: [("session".into(), "s-1".into())].into(),
+            removed: ["url".into()].into(),
+            by: "uid:0".into(),
+        },
         Entry::Warning {
             message: "output blocked".into(),
         },
@@ -77,6 +83,7 @@ fn one_of_each() -> Vec<Entry> {
             | Entry::TreeEnded(_)
             | Entry::MemoryKills(_)
             | Entry::ProcessSpared { .. }
+            | Entry::Annotated { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => {}
@@ -104,10 +111,14 @@ fn entry_of_another_version_is_an_error() {
 }
 
 #[test]
-fn every_entry_changes_the_record() {
+fn every_entry_changes_the_record_or_facets() {
     for entry in one_of_each() {
         let mut record = AttemptRecord::default();
         record.fold(Timestamp(1), &entry);
+        if Facets::default().fold(Timestamp(1), 1, &entry) {
+            assert_eq!(record, AttemptRecord::default(), "one home: {entry:?}");
+            continue;
+        }
         let says_nothing = matches!(entry, Entry::Warning { .. });
         let same = record == AttemptRecord::default();
         assert_eq!(same, says_nothing, "{entry:?}");

@@ -7,6 +7,7 @@ mod audit;
 mod certificate;
 mod countdown;
 mod entries;
+mod facets;
 mod holes;
 mod id;
 mod input_book;

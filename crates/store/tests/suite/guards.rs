@@ -5,7 +5,7 @@ use super::{
     rows::{EPOCH, NODE, closure, host, new_run, opening, order, process},
     store,
 };
-use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, Timestamp};
+use kennel_lifecycle::{Facets, KeeperEpoch, NodeId, RowState, Timestamp};
 use kennel_store::{EpochRow, OpenError, StoreError, StoreUrl, open};
 
 pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
@@ -22,6 +22,7 @@ pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
         old.fence(&new_run(3), &closure()).await.map(|_| ()),
         old.record_stop(run, 1, &order(), Timestamp(5)).await,
         old.record_state(run, 1, RowState::Running, None).await,
+        old.record_facets(run, 1, &Facets::default()).await,
         old.close(&new_run(1), &closure()).await,
         old.close(&new_run(4), &closure()).await,
     ];

@@ -2,7 +2,7 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, closure, logged, new_run, opening, order, process},
+    rows::{EPOCH, NODE, closure, facets, logged, new_run, opening, order, process},
 };
 use kennel_lifecycle::{Outcome, StopCertificate, Timestamp};
 use kennel_store::{
@@ -21,6 +21,7 @@ fn rows() -> Vec<RunRow> {
         desired: Desired::Stop,
         stop: Some(order()),
         stop_deadline: Some(Timestamp(99)),
+        facets: facets(),
         ..RunRow::open(new_run(1))
     };
     let Closure {

@@ -45,6 +45,7 @@ const CASES: &[Case] = cases![
     writes::a_stop_only_brings_the_deadline_forward,
     writes::requester_of_a_stop_is_not_forgotten,
     writes::a_state_is_written_on_an_open_row_only,
+    writes::facets_are_written_on_an_open_row_only,
     writes::one_bad_row_among_a_thousand_spoils_no_other,
     writes::a_write_outlives_its_caller,
     writes::many_changes_of_one_run_keep_their_order,

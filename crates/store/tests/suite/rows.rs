@@ -1,10 +1,10 @@
 //! Rows, openings and closings for the cases to write.
 
 use kennel_lifecycle::{
-    CgroupIdentity, Containment, EndReason, Exit, Gap, Held, HostIdentity, KeeperEpoch, Leftover,
-    Leftovers, NodeId, Outcome, ProcessIdentity, Proof, RecordedSpec, RunId, RunIdentity, RunKind,
-    RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopOrder, StopReason, StopStep,
-    StreamsEnd, Timestamp, TreeVerdict,
+    CgroupIdentity, Containment, EndReason, Entry, Exit, Facets, Gap, Held, HostIdentity,
+    KeeperEpoch, Leftover, Leftovers, NodeId, Outcome, ProcessIdentity, Proof, RecordedSpec, RunId,
+    RunIdentity, RunKind, RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopOrder,
+    StopReason, StopStep, StreamsEnd, Timestamp, TreeVerdict,
 };
 use kennel_store::{
     Change, Closure, EntriesEnd, EntriesText, EntryList, EntryPlace, NewRun, Opening, RunRow, Times,
@@ -211,4 +211,16 @@ pub(crate) fn logged(row: &RunRow) -> Result<RunRow, String> {
         Change::Snapshot(row) => Ok(*row),
         other => Err(format!("{other:?}")),
     }
+}
+
+/// Facets with every part present.
+pub(crate) fn facets() -> Facets {
+    let set = [("session".to_owned(), "s \"1\"\n".to_owned())].into();
+    let entry = Entry::Annotated {
+        version: 3,
+        set,
+        removed: ["url".to_owned()].into(),
+        by: "uid:0".into(),
+    };
+    Facets::of([(Timestamp(5), 1, &entry)])
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Bed, Raw,
-    rows::{EPOCH, NODE, closure, logged, new_run, opening, order, respec},
+    rows::{EPOCH, NODE, closure, facets, logged, new_run, opening, order, respec},
 };
 use kennel_lifecycle::{
     Containment, Gap, Held, NodeId, OutputRemoval, RemovalReason, RestartMode, RestartPolicy,
@@ -224,6 +224,7 @@ fn changes() -> Vec<Change> {
             order: order(),
             deadline: Timestamp(i64::MAX),
         },
+        Change::Facets(Box::new(facets())),
         Change::Closed(new.clone(), closure.clone()),
         Change::Fenced(new.clone(), closure),
         Change::Withdrawn,

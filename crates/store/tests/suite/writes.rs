@@ -2,7 +2,7 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, closure, logged, new_run, opening, order, respec},
+    rows::{EPOCH, NODE, closure, facets, logged, new_run, opening, order, respec},
 };
 use kennel_lifecycle::{
     Deadline, EndReason, Limit, NodeId, Outcome, RowState, RunState, StopCertificate, StopOrder,
@@ -263,6 +263,29 @@ pub(super) async fn a_state_is_written_on_an_open_row_only(bed: Bed) {
             .store
             .record_state(absent, 1, RowState::Paused, None)
             .await;
+        assert!(
+            matches!(refused, Err(StoreError::Fenced(r)) if r == absent),
+            "{refused:?}"
+        );
+    }
+}
+
+pub(super) async fn facets_are_written_on_an_open_row_only(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    bed.store.insert(&new_run(1)).await.unwrap();
+    let run = new_run(1).run;
+    bed.store.record_facets(run, 1, &facets()).await.unwrap();
+    let row = bed.store.get(run).await.unwrap().unwrap();
+    assert_eq!(row.facets, facets());
+    assert_eq!(logged(&row).unwrap(), row);
+    let listed = bed.store.open_runs(new_run(1).node).await.unwrap();
+    assert_eq!(listed[0].facets, facets());
+
+    bed.store.close(&new_run(1), &closure()).await.unwrap();
+    let row = bed.store.get(run).await.unwrap().unwrap();
+    assert_eq!(row.facets, facets(), "an end keeps them");
+    for (absent, generation) in [(run, 1), (new_run(2).run, 1)] {
+        let refused = bed.store.record_facets(absent, generation, &facets()).await;
         assert!(
             matches!(refused, Err(StoreError::Fenced(r)) if r == absent),
             "{refused:?}"

@@ -4,8 +4,8 @@ use crate::{
     base::{
         OPEN_ROW_POLL,
         calls::{
-            AbortCall, AbortWait, CallError, IfUnknown, ResizeCall, RestartCall, RunView,
-            SignalCall, Signalled,
+            AbortCall, AbortWait, AnnotateCall, CallError, IfUnknown, ResizeCall, RestartCall,
+            RunView, SignalCall, Signalled,
         },
         faults::{keeper_fault, store_fault},
     },
@@ -131,6 +131,15 @@ impl Supervisor {
             Ok(live) if live.view.state.is_terminal() || !live.over => Ok(live.view),
             Ok(_) | Err(_) => self.get(run).await,
         }
+    }
+
+    /// Changes annotations; answers when the change is durable.
+    pub async fn annotate(&self, call: AnnotateCall) -> Result<RunView, CallError> {
+        let call = Box::new(call);
+        let (view, ()) = self
+            .ask(call.run, |reply| Order::Annotate(call, reply))
+            .await?;
+        Ok(view)
     }
 
     /// One signal, once per request id; the memory of ids is that of [`Self::interrupt`], and the keeper's.

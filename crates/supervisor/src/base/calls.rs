@@ -7,8 +7,8 @@ use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_keeper::client::{Shots, SignalTarget};
 use kennel_lifecycle::{
-    Entry, Exit, Held, InputClosed, NodeId, Outcome, OutputRemoval, Policy, RecordedSpec, RunId,
-    RunSpec, RunState, Signal, Stuck, TerminalSize, Timestamp,
+    AnnotationChange, Entry, Exit, Facets, Held, InputClosed, NodeId, Outcome, OutputRemoval,
+    Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck, TerminalSize, Timestamp,
 };
 use kennel_store::{Desired, PastAttempt};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -101,6 +101,8 @@ pub struct RunView {
     pub next_restart: Option<Timestamp>,
     /// That its output was removed after its end; absent: it was not.
     pub output_removed: Option<OutputRemoval>,
+    /// What clients and output say of it beside its state.
+    pub facets: Facets,
     /// Where it is, if another node has it.
     pub elsewhere: Option<Elsewhere>,
 }
@@ -175,6 +177,17 @@ pub struct RestartCall {
     pub by: String,
     /// The request's own id.
     pub request_id: Option<String>,
+}
+
+/// A wish for other annotations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnnotateCall {
+    /// Which run.
+    pub run: RunId,
+    /// What is to be set and removed.
+    pub change: AnnotationChange,
+    /// Who asks.
+    pub by: String,
 }
 
 /// A wish for one signal.

@@ -2,7 +2,7 @@
 
 use crate::base::calls::{CallError, Event, Payload};
 use kennel_journal::{Fact, Item, Kind};
-use kennel_lifecycle::{AttemptRecord, Entry, RunId};
+use kennel_lifecycle::{AttemptRecord, Entry, Facets, RunId};
 use kennel_store::{EntryList, EntryPlace};
 
 /// The journal's form of an entry.
@@ -18,6 +18,14 @@ pub(crate) fn record(facts: &[Fact], attempt: u32) -> AttemptRecord {
         .collect();
     let entries = entries.iter().map(|(at, of, entry)| (*at, *of, entry));
     AttemptRecord::of(entries, attempt)
+}
+
+/// What the journal says of the run's facets.
+pub(crate) fn facets(facts: &[Fact]) -> Facets {
+    let entries: Vec<_> = readable(facts)
+        .map(|(fact, read)| (fact.entry.at, fact.entry.attempt, read))
+        .collect();
+    Facets::of(entries.iter().map(|(at, of, entry)| (*at, *of, entry)))
 }
 
 /// What the row of the run is to have of these, once the run has ended.

@@ -90,6 +90,7 @@ impl From<RunRow> for RunView {
             restarts: row.restarts,
             next_restart: row.next_restart,
             output_removed: row.output_removed,
+            facets: row.facets,
             terminal: None,
             elsewhere: None,
         }

@@ -20,7 +20,7 @@ use crate::{
 };
 use kennel_journal::{Fact, Writer};
 use kennel_keeper::{client::HeldRun, rundir};
-use kennel_lifecycle::{AttemptRecord, NodeId, Policy, RestartPolicy, RunId, RunSpec};
+use kennel_lifecycle::{AttemptRecord, Facets, NodeId, Policy, RestartPolicy, RunId, RunSpec};
 use kennel_linux::crash_point;
 use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState};
 use std::{
@@ -194,7 +194,7 @@ impl Found {
         let row = RunRow::open(self.described(shared));
         shared.record.assume(&row);
         let row = shared.record.with_pending(row);
-        let (output, record) = opened(shared, &row.new, self.journal);
+        let (output, record, facets) = opened(shared, &row.new, self.journal);
         let meet = Some(Box::new(row.new.clone()));
         let standing = Standing {
             row,
@@ -202,6 +202,7 @@ impl Found {
             held: self.held,
             output,
             record,
+            facets,
         };
         enter(shared, standing, meet);
     }
@@ -296,13 +297,14 @@ impl Found {
         let recorded = row.is_some();
         let unrecorded = || RunRow::open(intended.unwrap_or_else(|| placeholder(shared, &held)));
         let row = row.unwrap_or_else(unrecorded);
-        let (output, record) = opened(shared, &row.new, journal);
+        let (output, record, facets) = opened(shared, &row.new, journal);
         let standing = Standing {
             held,
             row,
             recorded,
             output,
             record,
+            facets,
         };
         Ok(Some(standing))
     }
@@ -313,7 +315,7 @@ fn opened(
     shared: &Shared,
     new: &NewRun,
     journal: io::Result<Reopened>,
-) -> (Option<Output>, AttemptRecord) {
+) -> (Option<Output>, AttemptRecord, Facets) {
     let run = new.run;
     match journal {
         Ok((reopened, facts)) => {
@@ -321,12 +323,13 @@ fn opened(
             let entries = event::entry_list(&facts);
             let output = Output::over(run, reopened, entries, open);
             let output = output.behind(&shared.consumers.floors);
-            (Some(output), event::record(&facts, new.attempt))
+            let record = event::record(&facts, new.attempt);
+            (Some(output), record, event::facets(&facts))
         }
         Err(error) => {
             let error = Chain(&error);
             tracing::error!(run_id = %run, %error, "the journal cannot be opened: the run goes on, a command that writes will wait, and the next server of this node tries again");
-            (None, AttemptRecord::default())
+            (None, AttemptRecord::default(), Facets::default())
         }
     }
 }

@@ -147,6 +147,7 @@ impl Book {
             | Change::Rested(..)
             | Change::Stop { .. }
             | Change::State { .. }
+            | Change::Facets(_)
             | Change::Withdrawn => self.runs.get(&run).is_some_and(|e| e.open_row().is_some()),
             Change::OutputRemoved(_) => self.runs.get(&run).is_some_and(Entry::is_closed),
             Change::Forgotten => self.runs.get(&run).is_some_and(|e| e.intended.is_some()),

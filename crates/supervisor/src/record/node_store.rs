@@ -7,7 +7,7 @@ use crate::{
     telemetry::{Telemetry, tell_fence},
 };
 use kennel_lifecycle::{
-    HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+    Facets, HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
 use kennel_store::{
     Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Inserted, ListFilter,
@@ -220,6 +220,19 @@ impl NodeStore {
         let work = async |generation| store.record_state(run, generation, state, started).await;
         self.write("record_state", run, work).await?;
         self.record.took(run, Change::State { state, started });
+        Ok(())
+    }
+
+    pub(crate) async fn record_facets(
+        &self,
+        run: RunId,
+        facets: &Facets,
+    ) -> Result<(), StoreError> {
+        let store = &self.store;
+        let work = async |generation| store.record_facets(run, generation, facets).await;
+        self.write("record_facets", run, work).await?;
+        self.record
+            .took(run, Change::Facets(Box::new(facets.clone())));
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use self::{background::Background, screens::Screens, serving::Serving};
 use crate::{
     audit_log::Trail,
     base::{
-        calls::{CallError, ResizeCall, RestartCall, RunView, SignalCall},
+        calls::{AnnotateCall, CallError, ResizeCall, RestartCall, RunView, SignalCall},
         drain::Drain,
         ports::Kernel,
         view::{Live, StartAnswer},
@@ -82,6 +82,8 @@ pub(crate) enum Order {
     Restart(RestartCall, oneshot::Sender<Result<u32, OrderError>>),
     /// Not an order: input was accepted, which counts as activity.
     InputAccepted,
+    /// Answered when the change is durable.
+    Annotate(Box<AnnotateCall>, oneshot::Sender<Result<(), OrderError>>),
     Pause(oneshot::Sender<Result<SignalResult, OrderError>>),
     Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
 }

@@ -6,7 +6,7 @@ use crate::{
     registry::Shared,
     run::task::Done,
 };
-use kennel_lifecycle::{Report, RowState, RunId, StopOrder, Timestamp};
+use kennel_lifecycle::{Facets, Report, RowState, RunId, StopOrder, Timestamp};
 use kennel_linux::crash_point;
 use kennel_store::{Change, Closure, Inserted, NewRun, Rest, RunRow, StoreError};
 use std::{io, sync::Arc, time::Duration};
@@ -31,6 +31,8 @@ pub(crate) enum Write {
     Stop(StopOrder, Timestamp),
     /// A state. Tried once.
     State(RowState, Option<Timestamp>),
+    /// The facets. Tried until they are there.
+    Facets(Box<Facets>),
     /// That there is no row. Tried until there is none.
     Withdraw,
     /// The outcome. Tried until it is there.
@@ -78,6 +80,14 @@ pub(crate) async fn perform(
                 Report::StateNotRecorded(state)
             };
             tell(Done::Report(report)).await;
+        }
+        Write::Facets(facets) => {
+            crash_point!("facets.record");
+            let change = Change::Facets(facets.clone());
+            let write = || store.record_facets(run, &facets);
+            let written = keep(&shared, run, "the facets", change, write).await;
+            crash_point!("facets.recorded");
+            tell(Done::Facets(written.then_some(facets.revision))).await;
         }
         Write::Withdraw => {
             tell(Done::Report(if withdraw(&shared, run).await {

@@ -197,6 +197,11 @@ impl Events {
         }
     }
 
+    /// The line of a stream that has not ended, in a view by lines: where it begins, and what there is of it.
+    pub(crate) fn unfinished(&self, stream: u8) -> Option<(u64, &[u8])> {
+        self.shape.as_ref()?.unfinished(stream)
+    }
+
     /// Whether the run's last event was read, wanted or not.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended

@@ -7,3 +7,4 @@ pub(crate) mod multi_run;
 pub(crate) mod output_read;
 pub(crate) mod screen;
 pub(crate) mod shape;
+pub(crate) mod wait_output;

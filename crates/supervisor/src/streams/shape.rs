@@ -71,6 +71,12 @@ impl Shape {
         Some([stdout.as_ref()?.resumes_at(), stderr.as_ref()?.resumes_at()])
     }
 
+    /// The line of a stream that has not ended: where it begins, and what there is of it.
+    pub(crate) fn unfinished(&self, stream: u8) -> Option<(u64, &[u8])> {
+        let view = self.views.get(usize::from(stream) - 1)?;
+        Some(view.as_ref()?.unfinished())
+    }
+
     /// What becomes of an event: several of the same seq, or nothing yet.
     pub(crate) fn shape(&mut self, event: Event, into: &mut Vec<Event>) {
         match &event.payload {

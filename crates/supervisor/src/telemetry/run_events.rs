@@ -77,6 +77,7 @@ impl RunEvents<'_> {
             | Entry::SignalSent { .. }
             | Entry::StopStep(_)
             | Entry::ProcessSpared { .. }
+            | Entry::Annotated { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => return,

@@ -184,6 +184,7 @@ impl RunSpans {
             | Entry::SignalSent { .. }
             | Entry::StopStep(_)
             | Entry::ProcessSpared { .. }
+            | Entry::Annotated { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => {}

@@ -20,10 +20,10 @@ use kennel_keeper::{
     },
 };
 use kennel_lifecycle::{
-    CgroupIdentity, EndReason, Exit, HeldPause, HostIdentity, InputWrite, LeaderExit, NodeId,
-    Outcome, OutputRemoval, ProcessIdentity, RestartMode, RestartPolicy, RowState, RunId, RunKind,
-    Signal, SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopStep, TerminalSize,
-    Timestamp,
+    CgroupIdentity, EndReason, Exit, Facets, HeldPause, HostIdentity, InputWrite, LeaderExit,
+    NodeId, Outcome, OutputRemoval, ProcessIdentity, RestartMode, RestartPolicy, RowState, RunId,
+    RunKind, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopStep,
+    TerminalSize, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -694,6 +694,20 @@ impl Store for Shaky {
         let what = format!("{run} of {generation} is {state:?}");
         let work = |store: Arc<MemoryStore>| async move {
             store.record_state(run, generation, state, started).await
+        };
+        self.write(what, work).await
+    }
+
+    async fn record_facets(
+        &self,
+        run: RunId,
+        generation: i64,
+        facets: &Facets,
+    ) -> Result<(), StoreError> {
+        let facets = facets.clone();
+        let what = format!("facets of {run} of {generation}");
+        let work = |store: Arc<MemoryStore>| async move {
+            store.record_facets(run, generation, &facets).await
         };
         self.write(what, work).await
     }

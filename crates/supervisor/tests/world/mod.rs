@@ -25,7 +25,7 @@ use kennel_keeper::{
     },
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Exit, Held, HeldPause, HostFacts, HostIdentity, InputWrite,
+    CgroupIdentity, Deadline, Exit, Facets, Held, HeldPause, HostFacts, HostIdentity, InputWrite,
     KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome,
     OutputRemoval, Policy, ProcessIdentity, Proof, Resource, RetentionLimits, RowState, RunId,
     RunIdentity, RunSpec, Signal, StartFailure, StartStage, StopOrder, StopPolicy, Stuck,
@@ -1248,6 +1248,20 @@ impl Store for MemoryStore {
             RowState::Paused => StoredState::Paused,
         };
         row.times.started = started.or(row.times.started);
+        Ok(())
+    }
+
+    async fn record_facets(
+        &self,
+        run: RunId,
+        generation: i64,
+        facets: &Facets,
+    ) -> Result<(), StoreError> {
+        self.check_write()?;
+        self.present(run, generation)?;
+        let mut rows = self.rows.lock().unwrap();
+        let row = rows.get_mut(&run).filter(|row| row.outcome.is_none());
+        row.ok_or(StoreError::Fenced(run))?.facets = facets.clone();
         Ok(())
     }
 

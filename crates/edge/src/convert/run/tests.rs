@@ -266,6 +266,7 @@ fn live() -> RunView {
         restarts: 0,
         next_restart: None,
         output_removed: None,
+        facets: kennel_lifecycle::Facets::default(),
         elsewhere: None,
         terminal: None,
     }

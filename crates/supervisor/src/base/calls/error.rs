@@ -138,6 +138,16 @@ pub enum CallError {
         /// errno(3).
         errno: i32,
     },
+    /// The annotations of a run have changed since the caller has read them.
+    #[error("run {run}: the annotations have version {present}, not {expected}")]
+    AnnotationsChanged {
+        /// Which run.
+        run: RunId,
+        /// Version that the caller expects.
+        expected: u64,
+        /// Present version.
+        present: u64,
+    },
     /// Nothing more is accepted on standard input.
     #[error("the input of run {run} is closed: {}; {accepted} bytes were accepted", why_closed(*.end))]
     InputClosed {

@@ -8,7 +8,8 @@ use crate::{
 };
 use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{
-    AttemptRecord, Command, Input, Machine, Report, RowSays, RowState, StreamsEnd, Timestamp,
+    AttemptRecord, Command, Facets, Input, Machine, Report, RowSays, RowState, StreamsEnd,
+    Timestamp,
 };
 use kennel_store::{Desired, NewRun, RunRow, StoredState};
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) struct Standing {
     pub(crate) output: Option<Output>,
     /// What the entries of the attempt say.
     pub(crate) record: AttemptRecord,
+    /// What the entries of the run say of its facets.
+    pub(crate) facets: Facets,
 }
 
 /// A run that waits for its next attempt.
@@ -55,6 +58,7 @@ impl RunTask {
             recorded,
             output,
             record,
+            facets,
         } = standing;
         let now = clock::now();
         let machine = machine(now, &held, &row, recorded, record.clone());
@@ -62,6 +66,7 @@ impl RunTask {
         task.at = now;
         task.spans.resume_pauses(record.paused_since, record.pauses);
         task.attempts = Attempts::of(&row);
+        task.resume_facets(&row, facets);
         task.machine.know_times(row.times);
         task.desired = row.desired;
         task.stop_deadline = row.stop_deadline;
@@ -114,6 +119,7 @@ impl RunTask {
     /// The row of a run that was gone on with without it: what it says that nobody else has told.
     pub(super) fn met(&mut self, row: RunRow) {
         let undecided = self.attempts.meet(Attempts::of(&row));
+        self.resume_facets(&row, Facets::default());
         self.take_over(row);
         if let Some(outcome) = undecided {
             self.record_outcome(outcome);
@@ -156,6 +162,7 @@ impl RunTask {
         let machine = Machine::ended(now, last.outcome.clone(), record, row.next_attempt());
         let mut task = Self::with(shared, row.new.clone(), machine, seat);
         task.attempts = Attempts::of(&row);
+        task.resume_facets(&row, Facets::default());
         task.desired = row.desired;
         task.stop_deadline = row.stop_deadline;
         task.output = output;

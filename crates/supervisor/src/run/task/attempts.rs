@@ -350,6 +350,7 @@ impl RunTask {
                 drop(reply.send(Err(none())));
             }
             Order::InputAccepted => {}
+            Order::Annotate(call, reply) => self.annotate(*call, reply),
             Order::Signal(_, reply) => drop(reply.send(Err(none()))),
         }
     }

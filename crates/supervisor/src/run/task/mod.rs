@@ -6,6 +6,7 @@
 mod adopted;
 mod attempts;
 mod audit_log;
+mod facets;
 mod orders;
 mod perform;
 mod publish;
@@ -26,6 +27,7 @@ use crate::{
 };
 use adopted::Legacy;
 use attempts::Attempts;
+use facets::FacetsBook;
 use kennel_keeper::client::{
     Aim, CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, SignalResult,
 };
@@ -112,6 +114,8 @@ pub(crate) struct RunTask {
     terminal: Option<TerminalSize>,
     /// The keeper tells again of an attempt that has ended: up to its last word nothing is of the present one.
     hears_again: bool,
+    /// What clients and output say of it.
+    facets: FacetsBook,
     /// What is told of it outside.
     spans: RunSpans,
 }
@@ -139,6 +143,8 @@ pub(crate) enum Done {
     StopDurable(Timestamp),
     /// The row is another server's: the stop is not on it, and nobody is told that it is.
     StopRefused,
+    /// Facets up to this revision are durable; absent: they are not this server's to write.
+    Facets(Option<u64>),
     Froze(SignalResult),
     Resized(Box<ResizeDone>),
     /// What was made for a run that left no trace is removed.
@@ -217,6 +223,7 @@ impl RunTask {
             aimed: Vec::new(),
             terminal: None,
             hears_again: false,
+            facets: FacetsBook::default(),
             spans,
         }
     }
@@ -452,6 +459,7 @@ impl RunTask {
     }
 
     fn write_entry(&mut self, entry: &Entry) {
+        self.fold_facets(entry);
         if let Some(output) = &mut self.output {
             output.line(entry, self.at);
         }

@@ -29,6 +29,7 @@ impl RunTask {
             Order::Signal(call, reply) => self.signal(Signalling::Named(call, reply)),
             Order::Resize(call, reply) => self.resize(call, reply),
             Order::InputAccepted => self.silence.break_off(),
+            Order::Annotate(call, reply) => self.annotate(*call, reply),
             Order::Pause(reply) => match self.machine.phase() {
                 // Where somebody still waits for the row, so does this one.
                 Phase::Paused { .. } if self.pausing.is_empty() => {

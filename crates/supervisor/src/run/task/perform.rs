@@ -305,6 +305,7 @@ fn appended(entry: &Entry) {
         | Entry::Stuck(_)
         | Entry::MemoryKills(_)
         | Entry::ProcessSpared { .. }
+        | Entry::Annotated { .. }
         | Entry::Warning { .. } => {}
     }
 }

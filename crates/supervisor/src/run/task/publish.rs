@@ -95,6 +95,7 @@ impl RunTask {
             restarts: self.attempts.restarts,
             next_restart: self.attempts.next().filter(|_| waits),
             output_removed: None,
+            facets: self.facets.shown().clone(),
             elsewhere: None,
         }
     }

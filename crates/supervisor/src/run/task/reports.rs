@@ -127,6 +127,7 @@ impl RunTask {
                 self.stop_due = None;
                 self.report(Report::StopRecorded);
             }
+            Done::Facets(revision) => self.facets_recorded(revision),
             Done::Froze(result) => {
                 let frozen = result == SignalResult::Done;
                 self.pause_result = Some(result);

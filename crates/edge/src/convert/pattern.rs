@@ -1,0 +1,95 @@
+//! Patterns of output lines, and what matched.
+
+use super::{event, line, spec::unknown_number};
+use crate::pb::{self, line_pattern::Pattern, wait_for_output_response};
+use kennel_lifecycle::{JsonPattern, LinePattern, Violation};
+use kennel_supervisor::{LineMatcher, MatchGroup, OutputMatch, OutputWaited};
+
+/// Longest line that an answer has.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+
+/// The pattern in this field.
+pub(crate) fn pattern(
+    field: &str,
+    pattern: Option<pb::LinePattern>,
+    found: &mut Vec<Violation>,
+) -> Option<(LinePattern, LineMatcher)> {
+    let Some(pattern) = pattern.and_then(|pattern| pattern.pattern) else {
+        let why = "must have `literal`, `regex` or `json`";
+        found.push(Violation::new(field, why));
+        return None;
+    };
+    let pattern = match pattern {
+        Pattern::Literal(text) => LinePattern::Literal(text),
+        Pattern::Regex(text) => LinePattern::Regex(text),
+        Pattern::Json(json) => LinePattern::Json(JsonPattern {
+            pointer: json.pointer,
+            equals: (!json.equals.is_empty()).then_some(json.equals),
+            captures: json.captures,
+        }),
+    };
+    let before = found.len();
+    pattern.check(field, found);
+    if found.len() > before {
+        return None;
+    }
+    match LineMatcher::new(&pattern) {
+        Ok(matcher) => Some((pattern, matcher)),
+        Err(why) => {
+            let field = format!("{field}.{}", pattern.name());
+            found.push(Violation::new(field, why));
+            None
+        }
+    }
+}
+
+/// Which of standard output and standard error are named; none: both.
+pub(crate) fn streams(field: &str, streams: &[i32], found: &mut Vec<Violation>) -> [bool; 2] {
+    let mut named = [streams.is_empty(); 2];
+    for stream in streams {
+        match pb::OutputStream::try_from(*stream) {
+            Ok(pb::OutputStream::Stdout) => named[0] = true,
+            Ok(pb::OutputStream::Stderr) => named[1] = true,
+            Ok(pb::OutputStream::Unspecified) => {
+                found.push(Violation::new(field, "must name a stream"));
+            }
+            Err(_) => found.push(unknown_number(field, *stream, "OutputStream")),
+        }
+    }
+    named
+}
+
+/// The answer to a wait for output.
+pub(crate) fn waited(waited: OutputWaited) -> pb::WaitForOutputResponse {
+    use wait_for_output_response::{Ended, Result};
+    let result = match waited.found {
+        Some(found) => Result::Match(matched(found)),
+        None => Result::Ended(Ended {}),
+    };
+    pb::WaitForOutputResponse {
+        result: Some(result),
+        run: Some(super::run::run(waited.run)),
+        incomplete: waited.is_incomplete,
+    }
+}
+
+fn matched(found: OutputMatch) -> pb::OutputMatch {
+    let mut text = found.line;
+    let is_long = text.len() > LINE_BYTES_MAX;
+    text.truncate(LINE_BYTES_MAX);
+    pb::OutputMatch {
+        seq: found.seq,
+        attempt: found.attempt,
+        stream: event::output_stream(found.stream).into(),
+        offset: found.offset,
+        line: line::text(text),
+        truncated: found.is_cut || is_long,
+        text: found.found.text,
+        groups: found.found.groups.into_iter().map(group).collect(),
+    }
+}
+
+fn group(group: MatchGroup) -> pb::MatchGroup {
+    let MatchGroup { name, text } = group;
+    pb::MatchGroup { name, text }
+}

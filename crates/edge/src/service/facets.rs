@@ -1,0 +1,51 @@
+//! The rpcs about what a run says beside its state: lines of output that clients wait for, and annotations.
+
+use super::{Processes, to_its_end};
+use crate::{
+    auth,
+    convert::{pattern, request, run},
+    deadline,
+    forward::AskItsNode,
+    pb, status,
+};
+use tonic::{Request, Response, Status};
+
+impl Processes {
+    pub(super) async fn wait_for_line(
+        &self,
+        request: Request<pb::WaitForOutputRequest>,
+    ) -> Result<Response<pb::WaitForOutputResponse>, Status> {
+        let budget = deadline::of(request.metadata());
+        let scope = auth::scope(&request)?;
+        let asks_node = request.extensions().get::<AskItsNode>().is_some();
+        let wait = request::wait_output(request.into_inner())?;
+        self.in_scope(scope, wait.run).await?;
+        if asks_node {
+            let own = self.supervisor.refuse_of_other_node(wait.run).await;
+            own.map_err(|error| status::of(&error))?;
+        }
+        let _place = self.places_of_wait(&wait)?;
+        let waiting = async {
+            let waited = self.supervisor.wait_output(wait).await;
+            waited.map_err(|e| status::of(&e))
+        };
+        let waited = Box::pin(deadline::within(budget, self.unless_going(waiting))).await?;
+        Ok(Response::new(pattern::waited(waited)))
+    }
+
+    pub(super) async fn annotate(
+        &self,
+        request: Request<pb::AnnotateRunRequest>,
+    ) -> Result<Response<pb::AnnotateRunResponse>, Status> {
+        let by = auth::principal(&request)?;
+        let scope = auth::scope(&request)?;
+        let call = request::annotate(request.into_inner(), by)?;
+        self.in_scope(scope, call.run).await?;
+        let supervisor = self.supervisor.clone();
+        let done = to_its_end(&self.tasks, async move { supervisor.annotate(call).await });
+        let view = Box::pin(self.unless_draining(done)).await?;
+        Ok(Response::new(pb::AnnotateRunResponse {
+            run: Some(run::run(view)),
+        }))
+    }
+}

@@ -1,0 +1,75 @@
+//! `kennel wait-output`: for a line of output that matches, over restarts of the server.
+
+use super::link::{Link, print_exact, refused};
+use crate::{
+    args::{OutputStreamArg, WaitOutputArgs},
+    failure::Failure,
+};
+use kennel_client as client;
+use kennel_proto::{
+    json,
+    pb::{self, line_pattern::Pattern, wait_for_output_response::Result as Found},
+};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// What timeout(1) says.
+const TIMED_OUT: u8 = 124;
+/// Exit code of a run that has ended without a match.
+const NOT_FOUND: u8 = 3;
+
+pub(crate) async fn wait_output(link: &Link, args: WaitOutputArgs) -> Result<u8, Failure> {
+    let run_id = link.run_id(&args.run.run).await?;
+    let patience = args.timeout.unwrap_or(Duration::MAX);
+    let request = request(run_id.clone(), args);
+    let processes = link.connection.processes();
+    let answered = client::outlast(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.wait_for_output(request).await }
+    });
+    let Ok(answered) = timeout(patience, answered).await else {
+        let message = format!("run {run_id}: {patience:?} have passed, and no line matches");
+        return Err(Failure::new(message).code(TIMED_OUT));
+    };
+    let response = answered.map_err(refused)?;
+    if response.incomplete {
+        eprintln!("warning: output of run {run_id} is no longer kept, a match may be missing");
+    }
+    match &response.result {
+        Some(Found::Match(found)) => {
+            let text = || format!("{}\n", found.line);
+            print_exact(&link.shown(|| json::to_string(found), text))?;
+            Ok(0)
+        }
+        Some(Found::Ended(_)) | None => {
+            let message = format!("run {run_id} has ended, and no line matched");
+            Err(Failure::new(message).code(NOT_FOUND))
+        }
+    }
+}
+
+fn request(run_id: String, args: WaitOutputArgs) -> pb::WaitForOutputRequest {
+    let text = args.pattern.unwrap_or_default();
+    let pattern = match args.json {
+        Some(pointer) => Pattern::Json(pb::JsonPattern {
+            pointer,
+            equals: text,
+            ..pb::JsonPattern::default()
+        }),
+        None if args.fixed => Pattern::Literal(text),
+        None => Pattern::Regex(text),
+    };
+    let stream = args.stream.map(|stream| match stream {
+        OutputStreamArg::Stdout => pb::OutputStream::Stdout.into(),
+        OutputStreamArg::Stderr => pb::OutputStream::Stderr.into(),
+    });
+    pb::WaitForOutputRequest {
+        run_id,
+        pattern: Some(pb::LinePattern {
+            pattern: Some(pattern),
+        }),
+        streams: stream.into_iter().collect(),
+        after_seq: args.after,
+        line_bytes_max: args.line_bytes,
+    }
+}

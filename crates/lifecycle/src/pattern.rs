@@ -1,0 +1,67 @@
+//! Patterns of output lines, as a caller gives them. What tests lines by them is in the supervisor.
+
+use crate::{Violation, limits};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a line must be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinePattern {
+    /// The line has this text in it.
+    Literal(String),
+    /// A part of the line matches.
+    Regex(String),
+    /// The line is JSON, and has a value.
+    Json(JsonPattern),
+}
+
+/// A value in a line of JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JsonPattern {
+    /// Place of the value, as RFC 6901 has it; empty: the whole line.
+    pub pointer: String,
+    /// JSON text of the value that must be there; absent: any.
+    pub equals: Option<String>,
+    /// Values that a match gives as its groups: their places, by name.
+    pub captures: BTreeMap<String, String>,
+}
+
+impl LinePattern {
+    /// Name of the kind of pattern, as the contract's field has it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Literal(_) => "literal",
+            Self::Regex(_) => "regex",
+            Self::Json(_) => "json",
+        }
+    }
+
+    /// Adds what is wrong with the size of the pattern, which stands in this field.
+    pub fn check(&self, field: &str, found: &mut Vec<Violation>) {
+        let most = limits::PATTERN_BYTES_MAX;
+        let mut wrong = |why: String| {
+            found.push(Violation::new(format!("{field}.{}", self.name()), why));
+        };
+        match self {
+            Self::Literal(text) | Self::Regex(text) => {
+                if text.is_empty() || text.len() > most {
+                    wrong(format!("must be 1 to {most} bytes"));
+                }
+            }
+            Self::Json(pattern) => {
+                let texts = pattern.captures.iter();
+                let texts = texts.flat_map(|(name, pointer)| [name, pointer]);
+                let mut texts = texts.chain(&pattern.equals).chain([&pattern.pointer]);
+                if texts.any(|text| text.len() > most) {
+                    wrong(format!("each text must be at most {most} bytes"));
+                }
+                if pattern.captures.len() > limits::CAPTURES_MAX {
+                    wrong(format!("has more than {} captures", limits::CAPTURES_MAX));
+                }
+            }
+        }
+    }
+}

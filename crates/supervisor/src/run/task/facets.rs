@@ -1,0 +1,126 @@
+//! The facets of a run in its task: what clients change of them, and when a change is durable.
+
+use super::{RunTask, attempts::Stage};
+use crate::{
+    base::calls::{AnnotateCall, CallError},
+    registry::OrderError,
+    run::writes::Write,
+};
+use kennel_lifecycle::{AnnotationRefusal, Entry, Facets, Phase, Refusal, limits};
+use kennel_store::RunRow;
+use tokio::sync::oneshot;
+
+type Reply = oneshot::Sender<Result<(), OrderError>>;
+
+/// Facets, and the callers that wait until they are durable.
+#[derive(Debug, Default)]
+pub(super) struct FacetsBook {
+    facets: Facets,
+    /// Revision that is durable.
+    recorded: u64,
+    /// Revision that each caller waits for, in order.
+    waiting: Vec<(u64, Reply)>,
+}
+
+impl FacetsBook {
+    /// The facets by all entries so far.
+    pub(super) fn shown(&self) -> &Facets {
+        &self.facets
+    }
+}
+
+impl RunTask {
+    /// Applies an entry that is about to be written.
+    pub(super) fn fold_facets(&mut self, entry: &Entry) {
+        let attempt = self.new.attempt;
+        self.facets.facets.fold(self.at, attempt, entry);
+    }
+
+    /// Continues with the facets of an earlier server: those of the row, or of the journal where its server died before
+    /// it had written them to the row.
+    pub(super) fn resume_facets(&mut self, row: &RunRow, by_entries: Facets) {
+        self.facets.recorded = row.facets.revision;
+        let known = std::mem::take(&mut self.facets.facets);
+        self.facets.facets = known.newest(row.facets.clone()).newest(by_entries);
+        if self.facets.facets.revision > row.facets.revision && row.outcome.is_none() {
+            self.write_facets();
+        }
+    }
+
+    /// Queues the facets as they are now; they take the place of older ones that are queued.
+    pub(super) fn write_facets(&mut self) {
+        let facets = Box::new(self.facets.facets.clone());
+        if let Some(Write::Facets(queued)) = self.writes.back_mut() {
+            *queued = facets;
+            return;
+        }
+        self.write(Write::Facets(facets));
+    }
+
+    /// Facets up to this revision are durable; absent: the row is another server's.
+    pub(super) fn facets_recorded(&mut self, revision: Option<u64>) {
+        self.facets.recorded = revision.unwrap_or(self.facets.recorded);
+        let reached = |wanted: &u64| revision.is_none_or(|revision| *wanted <= revision);
+        for (_, reply) in self
+            .facets
+            .waiting
+            .extract_if(.., |(wanted, _)| reached(wanted))
+        {
+            // A caller that has gone needs no answer.
+            let _ = reply.send(match revision {
+                Some(_) => Ok(()),
+                None => Err(OrderError::Refused(Refusal::Ended)),
+            });
+        }
+    }
+
+    /// Changes annotations and answers when that is durable.
+    pub(super) fn annotate(&mut self, call: AnnotateCall, reply: Reply) {
+        let AnnotateCall { run, change, by } = call;
+        if let Some(refusal) = self.refuses_facets() {
+            return drop(reply.send(Err(OrderError::Refused(refusal))));
+        }
+        match self.facets.facets.annotations.change(change, &by) {
+            Ok(Some(entry)) => {
+                self.note(&entry);
+                self.write_facets();
+                self.publish();
+            }
+            // The change is made, and may still be on its way to the store.
+            Ok(None) => {}
+            Err(refusal) => {
+                let error = match refusal {
+                    AnnotationRefusal::Version { expected, present } => {
+                        CallError::AnnotationsChanged {
+                            run,
+                            expected,
+                            present,
+                        }
+                    }
+                    AnnotationRefusal::TooLarge => CallError::QuotaExceeded {
+                        what: refusal.to_string(),
+                        limit: limits::ANNOTATIONS_MAX as u64,
+                    },
+                };
+                return drop(reply.send(Err(OrderError::Call(error))));
+            }
+        }
+        let revision = self.facets.facets.revision;
+        if revision > self.facets.recorded {
+            self.facets.waiting.push((revision, reply));
+        } else {
+            let _ = reply.send(Ok(()));
+        }
+    }
+
+    /// Facets have a place from the record of the first attempt to the end of the run.
+    fn refuses_facets(&self) -> Option<Refusal> {
+        let is_over = matches!(self.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_))
+            && !self.attempts.goes_on();
+        if is_over || self.attempts.stage == Stage::Ending || self.disowned {
+            return Some(Refusal::Ended);
+        }
+        let has_row = self.new.attempt > 1 || self.machine.record().recorded;
+        (!has_row).then_some(Refusal::NotRunningYet)
+    }
+}

@@ -1,0 +1,203 @@
+//! Annotations: what clients keep with a run outlives every server, and of several clients one wins.
+
+use kennel_proto::pb::{self, event::Payload, lifecycle::Station};
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, Postgres, client::complaint, eventually, eventually_async,
+    must, sh, within,
+};
+use std::time::Duration;
+use tonic::Code;
+
+async fn sleeper(client: &mut Client) -> String {
+    let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
+    client.hear_up(&run.run_id).await;
+    run.run_id
+}
+
+fn pairs(run: &pb::Run) -> Vec<(&str, &str)> {
+    let pairs = run.annotations.iter();
+    pairs.map(|(k, v)| (k.as_str(), v.as_str())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn annotations_are_set_removed_listed_and_reported() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = sleeper(&mut client).await;
+    let set = [
+        ("session", "s-1"),
+        ("example.com/url", "http://x/?a=b \u{e4}"),
+    ];
+    must("annotate", client.annotate(&run, &set, &[], Some(0)).await);
+    let changed = client.annotate(&run, &[("session", "s-2")], &["none"], None);
+    let changed = must("annotate", changed.await);
+    assert_eq!(changed.annotations_version, 2);
+    let removed = client.annotate(&run, &[], &["example.com/url"], Some(2));
+    let removed = must("annotate", removed.await);
+    assert_eq!(pairs(&removed), [("session", "s-2")]);
+    let listed = must("list", client.list_all(pb::RunFilter::default(), 10).await);
+    assert_eq!(pairs(&listed[0]), [("session", "s-2")]);
+
+    must("abort", client.abort(&run).await);
+    let ended = must("get", client.get(&run).await);
+    assert_eq!(pairs(&ended), [("session", "s-2")], "an end keeps them");
+    assert_eq!(ended.annotations_version, 3);
+    let late = client.annotate(&run, &[("a", "b")], &[], None).await;
+    let late = complaint(&late.expect_err("it has ended"));
+    assert_eq!(late.reason, "RUN_ENDED");
+    let heard = must("hear", client.hear_all(&run, 0).await);
+    let versions: Vec<u64> = heard
+        .events
+        .iter()
+        .filter_map(|(_, payload)| match payload {
+            Payload::Lifecycle(pb::Lifecycle {
+                station: Some(Station::Annotated(changed)),
+            }) => Some(changed.version),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(versions, [1, 2, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_changes_of_one_version_one_is_made() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = sleeper(&mut client).await;
+    let mut rival = kennel.client().await;
+    let own = [("owner", "a")];
+    must("annotate", client.annotate(&run, &own, &[], Some(0)).await);
+    let refused = rival.annotate(&run, &[("owner", "b")], &[], Some(0)).await;
+    let refused = refused.expect_err("the version is another one");
+    assert_eq!(refused.code(), Code::Aborted);
+    assert_eq!(complaint(&refused).reason, "ANNOTATIONS_CHANGED");
+    assert_eq!(kennel_tests::client::fact(&refused, "present_version"), "1");
+    // A repeat whose answer was lost is the same change.
+    let again = must("repeat", client.annotate(&run, &own, &[], Some(0)).await);
+    assert_eq!(again.annotations_version, 1);
+    must("abort", client.abort(&run).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn annotations_have_bounds() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = sleeper(&mut client).await;
+    let long = "x".repeat(4097);
+    let wrong = [("a b", "1"), ("long", long.as_str())];
+    let status = client.annotate(&run, &wrong, &["long"], None).await;
+    let complaint = complaint(&status.expect_err("three faults"));
+    assert_eq!(
+        complaint.fields,
+        ["set[\"a b\"]", "remove[\"long\"]", "set[\"long\"]"]
+    );
+    let page = "x".repeat(4000);
+    for key in ["a", "b", "c", "d"] {
+        must(
+            "fill",
+            client.annotate(&run, &[(key, &page)], &[], None).await,
+        );
+    }
+    let full = client.annotate(&run, &[("e", &page)], &[], None).await;
+    assert_eq!(
+        full.expect_err("20,000 bytes").code(),
+        Code::ResourceExhausted
+    );
+    let run_seen = must("get", client.get(&run).await);
+    assert_eq!(run_seen.annotations_version, 4);
+    must("abort", client.abort(&run).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn annotations_survive_server_deaths() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = sleeper(&mut client).await;
+    for round in 0_u64..5 {
+        let value = round.to_string();
+        let set = [("round", value.as_str())];
+        must(
+            "annotate",
+            client.annotate(&run, &set, &[], Some(round)).await,
+        );
+        eventually("a server", PATIENCE, || kennel.server()).await;
+        kennel.kill_server();
+        client = kennel.client().await;
+        let seen = must("get", client.get(&run).await);
+        assert_eq!(pairs(&seen), [("round", value.as_str())]);
+        assert_eq!(seen.annotations_version, round + 1);
+    }
+    must("abort", client.abort(&run).await);
+    let heard = must("hear", client.hear_all(&run, 0).await);
+    let reported = heard.stations();
+    let changes = reported.iter().filter(|name| **name == "annotated");
+    assert_eq!(changes.count(), 5, "{reported:?}");
+}
+
+/// The copy lacks the whole row of the one, and the annotations of the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn annotations_survive_a_database_without_them() {
+    let mut postgres = Postgres::start().await;
+    let kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = kennel.client().await;
+    let old = sleeper(&mut client).await;
+    postgres.copy().await;
+    let new = sleeper(&mut client).await;
+    for run in [&old, &new] {
+        must(
+            "annotate",
+            client.annotate(run, &[("a", "1")], &[], None).await,
+        );
+    }
+    postgres.crash().await;
+    // The store is away: the change is kept here.
+    let change = client.annotate(&new, &[("b", "2")], &[], None);
+    must(
+        "annotate",
+        within("a change", Duration::from_mins(1), change).await,
+    );
+    postgres.fail_over().await;
+    eventually_async(
+        "rows are written again",
+        Duration::from_mins(1),
+        async || {
+            let sql =
+                "SELECT count(*) FROM runs WHERE facets::jsonb #>> '{annotations,pairs,a}' = '1'";
+            (postgres.psql(sql).await.trim() == "2").then_some(())
+        },
+    )
+    .await;
+    eventually_async(
+        "the late change is written",
+        Duration::from_mins(1),
+        async || {
+            let sql =
+                "SELECT count(*) FROM runs WHERE facets::jsonb #>> '{annotations,pairs,b}' = '2'";
+            (postgres.psql(sql).await.trim() == "1").then_some(())
+        },
+    )
+    .await;
+    for run in [old, new] {
+        must("abort", client.abort(&run).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_line_sets_and_removes_annotations() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let run = sleeper(&mut client).await;
+    let annotate = async |words: &[&str]| {
+        let words = [&["annotate", &run], words].concat();
+        let command = kennel.cli(&words);
+        let output = kennel_tests::shell::run_to_end(command, PATIENCE).await;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text)
+    };
+    let set = annotate(&["session=s=1", "url=x", "--if-version", "0"]).await;
+    assert_eq!(set, (Some(0), "session=s=1\nurl=x\n".to_owned()));
+    assert_eq!(annotate(&["url-"]).await.1, "session=s=1\n");
+    let (code, _) = annotate(&["a=b", "--if-version", "1"]).await;
+    assert_eq!(code, Some(1));
+    must("abort", client.abort(&run).await);
+}
