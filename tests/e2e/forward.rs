@@ -211,6 +211,7 @@ impl Fleet {
             token: Some(Token::File(
                 self.dir.path().join(format!("ca/{token}.token")),
             )),
+            ..Credentials::default()
         };
         let address = Address::Tcp {
             host: "127.0.0.1".to_owned(),

@@ -17,6 +17,7 @@ mod certs_cli;
 mod cli;
 mod consumers;
 mod contain;
+mod container;
 mod damage;
 mod data_directory;
 mod doctor;

@@ -96,7 +96,7 @@ impl Net {
                 ca: Some(self.file("ca/ca.pem")),
                 ..Tls::default()
             },
-            token: None,
+            ..Credentials::default()
         }
     }
 

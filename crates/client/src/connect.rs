@@ -154,7 +154,8 @@ pub async fn connect(address: &Address) -> Result<Connection, ConnectError> {
     connect_with(address, &Credentials::default()).await
 }
 
-/// As [`connect`], with these credentials. Over a unix socket they are not used: its server asks the kernel who calls.
+/// As [`connect`], with these credentials. Certificates and tokens are not used over a unix socket: its server asks the kernel who
+/// calls.
 pub async fn connect_with(
     address: &Address,
     credentials: &Credentials,
@@ -166,10 +167,10 @@ pub async fn connect_with(
         address: address.clone(),
         source,
     })?;
-    let dialled = address.clone();
+    let (dialled, other) = (address.clone(), credentials.server_user);
     let dial = move || {
         let address = dialled.clone();
-        async move { dial_unix(&address, own_uid).await }
+        async move { dial_unix(&address, own_uid, other).await }
     };
     // Over a unix socket there is no host name; without one some servers refuse the request.
     connect_by(address, Endpoint::from_static("http://localhost"), dial).await
@@ -305,7 +306,11 @@ impl ConnectError {
     }
 }
 
-pub(crate) async fn dial_unix(address: &Address, own_uid: u32) -> Result<UnixStream, ConnectError> {
+pub(crate) async fn dial_unix(
+    address: &Address,
+    own_uid: u32,
+    other: Option<u32>,
+) -> Result<UnixStream, ConnectError> {
     let no_server = |source| ConnectError::NoServer {
         address: address.clone(),
         source,
@@ -315,7 +320,7 @@ pub(crate) async fn dial_unix(address: &Address, own_uid: u32) -> Result<UnixStr
     };
     let stream = UnixStream::connect(path).await.map_err(no_server)?;
     let uid = stream.peer_cred().map_err(no_server)?.uid();
-    if uid != own_uid && uid != 0 {
+    if uid != own_uid && uid != 0 && Some(uid) != other {
         return Err(ConnectError::ForeignServer {
             address: address.clone(),
             uid,
@@ -413,9 +418,11 @@ mod tests {
 
         let _listener = UnixListener::bind(&path).expect("bound");
         let own = own_uid().expect("a user");
-        dial_unix(&address, own).await.expect("this user's server");
+        dial_unix(&address, own, None)
+            .await
+            .expect("this user's server");
         if own != 0 {
-            let error = dial_unix(&address, own + 1)
+            let error = dial_unix(&address, own + 1, None)
                 .await
                 .expect_err("another user's");
             assert!(

@@ -32,6 +32,8 @@ pub struct Credentials {
     pub tls: Tls,
     /// A token, sent with each call.
     pub token: Option<Token>,
+    /// User that a unix socket's server may run as, beside this process's own and root.
+    pub server_user: Option<u32>,
 }
 
 /// Files with certificates in PEM.

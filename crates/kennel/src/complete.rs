@@ -85,6 +85,7 @@ fn typed_client(words: &[String]) -> ClientArgs {
     ClientArgs {
         server: value("--server"),
         node: value("--node"),
+        server_user: value("--server-user").and_then(|uid| uid.parse().ok()),
         remote: RemoteArgs {
             context: value("--context"),
             tls_ca: file("--tls-ca"),

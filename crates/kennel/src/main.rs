@@ -146,8 +146,9 @@ fn command_of(words: &[OsString]) -> Option<&str> {
     let mut words = words.iter().skip(1);
     while let Some(word) = words.next() {
         match word.to_str()? {
-            "--server" | "--node" | "-o" | "--output" | "--format" | "--context" | "--tls-ca"
-            | "--tls-cert" | "--tls-key" | "--tls-server-name" | "--token-file" => {
+            "--server" | "--server-user" | "--node" | "-o" | "--output" | "--format"
+            | "--context" | "--tls-ca" | "--tls-cert" | "--tls-key" | "--tls-server-name"
+            | "--token-file" => {
                 words.next();
             }
             flag if flag.starts_with('-') => {}

@@ -34,15 +34,23 @@ pub(crate) fn named(client: &ClientArgs, here: &Surroundings) -> Result<Option<T
                 .hint("name a server on the network with --server tcp://HOST:PORT"),
         );
     }
-    Ok(Some(at_node(target, client, here)))
+    with_both(target, client, here).map(Some)
 }
 
-fn at_node(target: Target, client: &ClientArgs, here: &Surroundings) -> Target {
+/// With the node that calls are for, and the user that the server may run as.
+fn with_both(
+    mut target: Target,
+    client: &ClientArgs,
+    here: &Surroundings,
+) -> Result<Target, Failure> {
     let node = client.node.as_deref().or(here.var("KENNEL_NODE"));
-    Target {
-        node: node.map(str::to_owned),
-        ..target
-    }
+    target.node = node.map(str::to_owned);
+    let uid = |text: &str| {
+        let uid = text.parse::<u32>();
+        uid.map_err(|_| format!("{text:?} is not the number of a user"))
+    };
+    target.credentials.server_user = here.setting(client.server_user, "KENNEL_SERVER_USER", uid)?;
+    Ok(target)
 }
 
 /// The server, be it the default one.
@@ -53,7 +61,7 @@ pub(crate) fn server(client: &ClientArgs, here: &Surroundings) -> Result<Target,
             "certificates and tokens are for a server on the network, and none is named",
         )
         .hint("name it with --server tcp://HOST:PORT, KENNEL_SERVER or --context")),
-        None => Ok(at_node(target_of_socket(None, here)?, client, here)),
+        None => with_both(target_of_socket(None, here)?, client, here),
     }
 }
 
@@ -158,6 +166,7 @@ pub(crate) fn target(context: &Context, here: &Surroundings) -> Result<Target, F
                 server_name: context.server_name.clone(),
             },
             token: context.token_file.clone().map(Token::File),
+            server_user: None,
         },
     })
 }
@@ -222,7 +231,7 @@ mod tests {
                 .map(|p| p.display().to_string())
                 .unwrap_or_default()
         };
-        let Credentials { tls, token } = &target.credentials;
+        let Credentials { tls, token, .. } = &target.credentials;
         let token = match token {
             Some(Token::File(file)) => file.display().to_string(),
             _ => String::new(),

@@ -141,7 +141,7 @@ impl Authority {
                 ca: Some(self.ca_file()),
                 ..Tls::default()
             },
-            token: None,
+            ..Credentials::default()
         }
     }
 

@@ -46,7 +46,10 @@ impl Links {
         }
         let address: Address = node.address.parse().map_err(|error| shown(&error))?;
         let tls = self.access.rules().forward.clone().unwrap_or_default();
-        let credentials = Credentials { tls, token: None };
+        let credentials = Credentials {
+            tls,
+            ..Credentials::default()
+        };
         let connecting = connect_with(&address, &credentials);
         let connected = tokio::time::timeout(CONNECT_MAX, connecting).await;
         let connection = connected

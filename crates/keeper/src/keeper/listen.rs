@@ -183,10 +183,11 @@ fn open_unix(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(OwnedFd, (
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         let is_private = mode == mode & 0o700;
         let dir_mode = if is_private { 0o700 } else { 0o711 };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(dir_mode)
-            .create(dir)?;
+        // Whatever this process's own files get, others must reach the socket.
+        let before = umask(Mode::empty());
+        let created = DirBuilder::new().recursive(true).mode(dir_mode).create(dir);
+        umask(before);
+        created?;
     }
     remove_stale(path)?;
     // The file must never be open to others, not even between bind and chmod. This process has one thread.
@@ -268,7 +269,9 @@ mod tests {
     #[test]
     fn socket_gets_mode_that_was_asked_for() {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("made/kennel.sock");
+        let path = dir.path().join("made/too/kennel.sock");
+        // As the keeper has it.
+        umask(Mode::from_bits_truncate(0o077));
         let own = nix::unistd::getegid().as_raw();
         let address = ListenAddress::Unix {
             path: path.clone(),
@@ -278,7 +281,9 @@ mod tests {
         let _listening = Listening::new(&address).expect("it listens");
         let mode = |path: &Path| fs::metadata(path).expect("metadata").mode() & 0o777;
         assert_eq!(mode(&path), 0o660);
-        assert_eq!(mode(path.parent().expect("a directory")), 0o711);
+        for made in [dir.path().join("made"), dir.path().join("made/too")] {
+            assert_eq!(mode(&made), 0o711);
+        }
     }
 
     #[test]

@@ -63,6 +63,9 @@ pub(crate) struct ClientArgs {
     /// Server to use [env: KENNEL_SERVER] [default: the socket of `kennel serve`]
     #[arg(long, global = true, value_name = "unix:PATH|tcp://HOST:PORT")]
     pub(crate) server: Option<String>,
+    /// Number of the user that a unix socket's server may run as, beside this user and root [env: KENNEL_SERVER_USER]
+    #[arg(long, global = true, value_name = "UID")]
+    pub(crate) server_user: Option<u32>,
     /// Node of the server's database that the call is for, by name or id; the server forwards it [env: KENNEL_NODE] [default: the
     /// server's own]
     #[arg(long, global = true, value_name = "NODE")]

@@ -94,6 +94,8 @@ pub(crate) struct OfClients {
     pub(crate) output: Option<Format>,
     #[arg(long, hide = true)]
     node: Option<String>,
+    #[arg(long, hide = true)]
+    server_user: Option<u32>,
     #[command(flatten)]
     remote: RemoteOfServe,
 }
@@ -128,7 +130,11 @@ impl ServeArgs {
 impl OfClients {
     /// Whether one of them was given.
     pub(crate) fn any(&self) -> bool {
-        self.server.is_some() || self.node.is_some() || self.output.is_some() || self.remote.any()
+        self.server.is_some()
+            || self.server_user.is_some()
+            || self.node.is_some()
+            || self.output.is_some()
+            || self.remote.any()
     }
 }
 

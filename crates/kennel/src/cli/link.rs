@@ -141,7 +141,10 @@ fn not_connected(error: ConnectError) -> Failure {
             "the socket belongs to another user; name yours with --server unix:PATH"
         }
         ConnectError::NoServer { .. } => "start one with: kennel serve",
-        ConnectError::ForeignServer { .. } | ConnectError::Transport { .. } => {
+        ConnectError::ForeignServer { uid, .. } => {
+            return failure.hint(format!("if it is to be trusted: --server-user {uid}"));
+        }
+        ConnectError::Transport { .. } => {
             "name another server with --server unix:PATH or KENNEL_SERVER"
         }
         ConnectError::UntrustedServer { .. } => "name the file with its authority: --tls-ca FILE",

@@ -1,0 +1,277 @@
+//! In containers as Kubernetes makes them: runc, the usual seccomp profile, another user, no capabilities, no new privileges, a
+//! read-only root, read-only control groups.
+
+use kennel_tests::{PATIENCE, eventually, kennel::reap_orphans, must, programs, shell::run_to_end};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+};
+use tempfile::TempDir;
+
+const RUNC: &str = "/usr/sbin/runc";
+const SECCOMP: &str = "/usr/share/containers/seccomp.json";
+
+/// A directory that containers share as `/run/kennel`.
+struct Pod {
+    dir: TempDir,
+}
+
+/// A container; gone with all in it when this is dropped.
+struct Container {
+    name: String,
+    state: PathBuf,
+    runc: Option<Child>,
+}
+
+impl Pod {
+    fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("kennel-pod-").tempdir();
+        let dir = must("a directory", dir);
+        let shared = dir.path().join("shared");
+        must("mkdir", fs::create_dir(&shared));
+        // As the kubelet makes an emptyDir: open to all, and the group is handed on.
+        let open = fs::Permissions::from_mode(0o2777);
+        must("chmod", fs::set_permissions(&shared, open));
+        must(
+            "chmod",
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)),
+        );
+        Self { dir }
+    }
+
+    fn shared(&self) -> PathBuf {
+        self.dir.path().join("shared")
+    }
+
+    /// Starts this command as this user in a container of its own.
+    fn start(&self, name: &str, uid: u32, words: &[&str]) -> Container {
+        let bundle = self.dir.path().join(name);
+        let state = self.dir.path().join("state");
+        must("mkdir", fs::create_dir(&bundle));
+        let config = config(uid, words, &bundle.join("root"), &self.shared());
+        let text = config.to_string();
+        must("write", fs::write(bundle.join("config.json"), text));
+        let unique = self.dir.path().file_name().expect("it has one");
+        let name = format!("{name}-{}", unique.to_string_lossy());
+        let mut runc = Command::new(RUNC);
+        runc.arg("--root").arg(&state).args(["run", "--bundle"]);
+        runc.arg(&bundle).arg(&name);
+        runc.stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let runc = Some(must("runc", runc.spawn()));
+        Container { name, state, runc }
+    }
+}
+
+impl Container {
+    fn runc(&self, words: &[&str]) -> Output {
+        let mut runc = Command::new(RUNC);
+        runc.arg("--root")
+            .arg(&self.state)
+            .args(words)
+            .arg(&self.name);
+        must("runc", runc.output())
+    }
+
+    /// SIGTERM to its first process, as the kubelet sends it.
+    fn stop(&self) {
+        let mut runc = Command::new(RUNC);
+        runc.arg("--root").arg(&self.state);
+        let stopped = must("runc", runc.args(["kill", &self.name, "TERM"]).output());
+        assert!(stopped.status.success(), "{stopped:?}");
+    }
+
+    fn end(mut self) -> Output {
+        let runc = self.runc.take().expect("it runs");
+        must("wait", runc.wait_with_output())
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        self.runc(&["delete", "--force"]);
+        if let Some(mut runc) = self.runc.take() {
+            let _ = runc.wait();
+        }
+        reap_orphans();
+    }
+}
+
+fn bound(from: &Path, to: &str, options: &[&str]) -> Value {
+    json!({"destination": to, "type": "bind", "source": from, "options": options})
+}
+
+/// As a container runtime writes it for a restricted pod.
+fn config(uid: u32, words: &[&str], root: &Path, shared: &Path) -> Value {
+    for dir in [
+        "usr",
+        "lib",
+        "lib64",
+        "bin",
+        "kennel",
+        "proc",
+        "dev",
+        "sys",
+        "tmp",
+        "data",
+        "run/kennel",
+    ] {
+        must("mkdir", fs::create_dir_all(root.join(dir)));
+    }
+    let binaries = programs::kennel();
+    let binaries = binaries.parent().expect("a directory");
+    let read = ["rbind", "ro"];
+    let own = format!("uid={uid}");
+    let mut mounts = vec![
+        json!({"destination": "/proc", "type": "proc", "source": "proc"}),
+        json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
+        json!({"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+            "options": ["newinstance", "ptmxmode=0666", "mode=0620"]}),
+        json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
+        json!({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup", "options": ["nosuid", "noexec", "nodev", "ro"]}),
+        json!({"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]}),
+        json!({"destination": "/data", "type": "tmpfs", "source": "tmpfs", "options": ["mode=0700", own]}),
+        bound(shared, "/run/kennel", &["rbind", "rw"]),
+        bound(binaries, "/kennel", &read),
+    ];
+    for dir in ["/usr", "/lib", "/lib64", "/bin"] {
+        mounts.push(bound(Path::new(dir), dir, &read));
+    }
+    let namespaces = ["pid", "ipc", "uts", "mount", "network"];
+    json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "user": {"uid": uid, "gid": uid, "additionalGids": [10_000]},
+            "args": words,
+            "env": ["PATH=/usr/bin:/bin:/kennel", "KENNEL_SERVER=unix:/run/kennel/s/kennel.sock", "KENNEL_SERVER_USER=10001"],
+            "cwd": "/",
+            "noNewPrivileges": true,
+            "capabilities": {},
+        },
+        "root": {"path": root, "readonly": true},
+        "mounts": mounts,
+        "linux": {
+            "namespaces": namespaces.map(|kind| json!({"type": kind})),
+            "seccomp": seccomp(),
+        }
+    })
+}
+
+/// The profile as a runtime applies it to a container without capabilities.
+fn seccomp() -> Value {
+    let text = must("the profile", fs::read_to_string(SECCOMP));
+    let profile: Value = must("JSON", serde_json::from_str(&text));
+    let holds = |rule: &&Value| {
+        let arches = rule["includes"]["arches"].as_array();
+        let capabilities = rule["includes"]["caps"].as_array();
+        arches.is_none_or(|arches| arches.iter().any(|arch| arch == "amd64"))
+            && capabilities.is_none_or(Vec::is_empty)
+    };
+    let rules = profile["syscalls"].as_array().expect("rules");
+    let rules: Vec<Value> = rules.iter().filter(holds).map(rule).collect();
+    json!({
+        "defaultAction": profile["defaultAction"],
+        "architectures": ["SCMP_ARCH_X86_64"],
+        "syscalls": rules,
+    })
+}
+
+fn rule(rule: &Value) -> Value {
+    let mut own = json!({"names": rule["names"], "action": rule["action"]});
+    if rule["args"].as_array().is_some_and(|args| !args.is_empty()) {
+        own["args"] = rule["args"].clone();
+    }
+    own
+}
+
+fn said(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_is_first_process_of_restricted_container() {
+    let pod = Pod::new();
+    let script =
+        "id -u; grep Seccomp: /proc/self/status; touch /x 2>&1; (setsid sleep 600 &); exit 7";
+    let words = [
+        "kennel",
+        "serve",
+        "--config=",
+        "--data-dir",
+        "/data/d",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    let words = [
+        &words[..5],
+        &["--listen", "unix:/run/kennel/s/kennel.sock"],
+        &words[5..],
+    ]
+    .concat();
+    let output = pod.start("init", 10_001, &words).end();
+    let (stdout, stderr) = said(&output);
+    assert_eq!(output.status.code(), Some(7), "{stdout} {stderr}");
+    assert!(stdout.starts_with("10001\nSeccomp:\t2\n"), "{stdout}");
+    assert!(stdout.contains("Read-only file system"), "{stdout}");
+    // What is not there is said.
+    assert!(stderr.contains("containment subreaper"), "{stderr}");
+    assert!(stderr.contains("tree=\"empty\""), "{stderr}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neighbour_of_another_user_uses_the_sidecar() {
+    let pod = Pod::new();
+    let access = "[[principal]]\nname = \"uid:10002\"\nrole = \"spawner\"\nowner = \"agent\"\n";
+    must("write", fs::write(pod.shared().join("access.toml"), access));
+    let serve = [
+        "kennel",
+        "serve",
+        "--config=",
+        "--data-dir",
+        "/data/d",
+        "--listen",
+        "unix:/run/kennel/s/kennel.sock?mode=0660&group=10000",
+        "--access",
+        "/run/kennel/access.toml",
+        "--health-listen",
+        "127.0.0.1:8080",
+    ];
+    let sidecar = pod.start("sidecar", 10_001, &serve);
+    let socket = pod.shared().join("s/kennel.sock");
+    eventually("it listens", PATIENCE, || socket.exists().then_some(())).await;
+    let script = "kennel run -- id -u && kennel run -- sh -c 'exit 3'; echo $?; kennel status; kennel drain; echo $?";
+    let agent = pod.start("agent", 10_002, &["sh", "-c", script]).end();
+    let (stdout, stderr) = said(&agent);
+    assert!(stdout.starts_with("10001\n3\n"), "{stdout} {stderr}");
+    assert!(
+        stdout.contains("cgroup"),
+        "it says what is missing: {stdout}"
+    );
+    assert!(stderr.contains("needs the role admin"), "{stderr}");
+    // A neighbour that the access file does not name.
+    let stranger = pod.start("stranger", 10_003, &["kennel", "ps"]).end();
+    let (stdout, stderr) = said(&stranger);
+    assert!(!stranger.status.success(), "{stdout} {stderr}");
+    let asked = run_to_end(
+        {
+            let mut runc = Command::new(RUNC);
+            runc.arg("--root").arg(&sidecar.state);
+            let script = "exec 3<>/dev/tcp/127.0.0.1/8080; printf 'GET /readyz HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3";
+            runc.args(["exec", &sidecar.name, "bash", "-c", script]);
+            runc
+        },
+        PATIENCE,
+    )
+    .await;
+    assert!(said(&asked).0.starts_with("HTTP/1.0 200"), "{asked:?}");
+    sidecar.stop();
+    let output = sidecar.end();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
