@@ -22,7 +22,7 @@ const SOCKET: &str = "/run/kennel/kennel.sock";
 const MIDDLE: &str = "line 20\n";
 
 /// A shell in the project. What it installs stays in the project; what it fetches is kept for the next run.
-fn shell(project: &Path, script: &str) -> Command {
+pub(crate) fn shell(project: &Path, script: &str) -> Command {
     let cache = |name: &str| tools().join("cache").join(name);
     let own = project.join("bin");
     let buf = tools().join("buf/node_modules/.bin");

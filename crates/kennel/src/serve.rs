@@ -3,7 +3,7 @@
 use crate::{
     args::{CgroupUse, ClientArgs, ServeArgs},
     config::{ServeConfig, ServeFlags, Surroundings},
-    failure::{Failure, chain},
+    failure::{Failure, chain, note},
     server,
     settings::Settings,
     telemetry,
@@ -145,12 +145,17 @@ fn service_manager(here: &Surroundings) -> ServiceManager {
     let of_this = |pid: &str| pid.parse() == Ok(std::process::id());
     let is_ours = here.var("WATCHDOG_PID").is_none_or(of_this);
     let usec = here.var("WATCHDOG_USEC").filter(|_| is_ours);
-    ServiceManager {
-        socket: here.var("NOTIFY_SOCKET").map(str::to_owned),
-        watchdog: usec
-            .and_then(|usec| usec.parse().ok())
-            .map(Duration::from_micros),
-    }
+    let watchdog = usec.and_then(|usec| usec.parse().ok());
+    let Some(name) = here.var("NOTIFY_SOCKET") else {
+        return ServiceManager::default();
+    };
+    let connected = ServiceManager::connect(name, watchdog.map(Duration::from_micros));
+    connected.unwrap_or_else(|error| {
+        note(&format_args!(
+            "cannot reach the service manager at NOTIFY_SOCKET: {error}"
+        ));
+        ServiceManager::default()
+    })
 }
 
 /// The words after the program's name, with `server` for `serve`, and what the configuration file says.

@@ -3,45 +3,54 @@
 use std::{
     io,
     os::{linux::net::SocketAddrExt as _, unix::net::SocketAddr, unix::net::UnixDatagram},
+    sync::Arc,
     time::Duration,
 };
 
-/// The service manager that has started the keeper.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The service manager that has started the keeper; the default: there is none.
+#[derive(Clone, Debug, Default)]
 pub struct ServiceManager {
-    /// `NOTIFY_SOCKET`: a path, or a name of the abstract namespace behind `@`. Absent: there is none.
-    pub socket: Option<String>,
-    /// `WATCHDOG_USEC`: within this time it wants to hear that the keeper is alive, else it ends the service.
-    pub watchdog: Option<Duration>,
+    socket: Option<Arc<UnixDatagram>>,
+    watchdog: Option<Duration>,
+}
+
+impl ServiceManager {
+    /// The one at `NOTIFY_SOCKET`: a path, or a name of the abstract namespace behind `@`. Within the time of `WATCHDOG_USEC` it
+    /// wants to hear that the keeper is alive, else it ends the service.
+    pub fn connect(name: &str, watchdog: Option<Duration>) -> io::Result<Self> {
+        let address = match name.strip_prefix('@') {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(name)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address)?;
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            socket: Some(Arc::new(socket)),
+            watchdog,
+        })
+    }
 }
 
 /// Messages to the service manager. One that it does not take is lost: no run waits for it.
 #[derive(Debug, Default)]
 pub(super) struct Notifier {
-    socket: Option<UnixDatagram>,
+    manager: ServiceManager,
     watchdog: Option<u64>,
     due: u64,
 }
 
 impl Notifier {
     pub(super) fn new(manager: &ServiceManager, now: u64) -> Self {
-        let connected = manager.socket.as_deref().map(connect);
-        let socket = connected.and_then(|socket| match socket {
-            Ok(socket) => Some(socket),
-            Err(error) => {
-                eprintln!("kennel: cannot reach the service manager at NOTIFY_SOCKET: {error}");
-                None
-            }
-        });
         // Twice as often as wanted, as `sd_watchdog_enabled(3)` recommends.
         let half = |time: Duration| {
             u64::try_from(time.as_millis() / 2)
                 .unwrap_or(u64::MAX)
                 .max(1)
         };
-        let watchdog = manager.watchdog.filter(|_| socket.is_some()).map(half);
+        let watchdog = manager.watchdog.map(half);
         Self {
-            socket,
+            manager: manager.clone(),
             watchdog,
             due: now,
         }
@@ -81,21 +90,10 @@ impl Notifier {
     }
 
     fn send(&self, message: &str) {
-        if let Some(socket) = &self.socket {
+        if let Some(socket) = &self.manager.socket {
             let _ = socket.send(message.as_bytes());
         }
     }
-}
-
-fn connect(name: &str) -> io::Result<UnixDatagram> {
-    let address = match name.strip_prefix('@') {
-        Some(name) => SocketAddr::from_abstract_name(name)?,
-        None => SocketAddr::from_pathname(name)?,
-    };
-    let socket = UnixDatagram::unbound()?;
-    socket.connect_addr(&address)?;
-    socket.set_nonblocking(true)?;
-    Ok(socket)
 }
 
 #[cfg(test)]
@@ -108,13 +106,9 @@ mod tests {
         let path = dir.path().join("notify");
         let manager = UnixDatagram::bind(&path).expect("bound");
         manager.set_nonblocking(true).expect("set");
-        let mut notifier = Notifier::new(
-            &ServiceManager {
-                socket: path.to_str().map(str::to_owned),
-                watchdog: Some(Duration::from_secs(10)),
-            },
-            1_000,
-        );
+        let name = path.to_str().expect("UTF-8");
+        let heard_by = ServiceManager::connect(name, Some(Duration::from_secs(10)));
+        let mut notifier = Notifier::new(&heard_by.expect("it listens"), 1_000);
         let mut heard = 0;
         for now in (1_000..21_000).step_by(100) {
             notifier.step(now);
@@ -134,10 +128,6 @@ mod tests {
         notifier.ready();
         notifier.step(1);
         assert_eq!(notifier.wakes_at(), None);
-        let gone = ServiceManager {
-            socket: Some("/nonexistent/notify".to_owned()),
-            watchdog: Some(Duration::from_secs(1)),
-        };
-        assert_eq!(Notifier::new(&gone, 0).wakes_at(), None);
+        ServiceManager::connect("/nonexistent/notify", None).expect_err("it is not there");
     }
 }
