@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Rare and large: without this every event would take as much room.
         .boxed(".kennel.v1.Event.payload.snapshot")
         .boxed(".kennel.v1.AttachResponse.response.opened")
+        .boxed(".kennel.v1.RunSpec.readiness")
         .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
 }

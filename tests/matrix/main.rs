@@ -37,7 +37,7 @@ async fn every_program_is_ended_or_told_to_be_there_in_every_way() {
 async fn columns(privilege: Privilege) -> Matrix {
     let mut matrix = Matrix::new();
     for how in How::ALL {
-        let cells = column::fill(how, privilege).await;
+        let cells = Box::pin(column::fill(how, privilege)).await;
         for (program, cell) in cells.into_iter().enumerate() {
             matrix.insert((program, privilege, how), cell);
         }

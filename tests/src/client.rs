@@ -554,6 +554,9 @@ fn station_name(station: &pb::lifecycle::Station) -> &'static str {
         Station::Ended(_) => "ended",
         Station::TerminalResized(_) => "terminal_resized",
         Station::Annotated(_) => "annotated",
+        Station::Ready(_) => "ready",
+        Station::ActivityChanged(_) => "activity_changed",
+        Station::OutputMatched(_) => "output_matched",
     }
 }
 
@@ -582,6 +585,8 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         restart: None,
         output: None,
         stdio: None,
+        readiness: None,
+        output_rules: Vec::new(),
     }
 }
 
@@ -778,6 +783,8 @@ impl RunExt for pb::Run {
             Reason::DeadlineExceeded(_) => "deadline_exceeded",
             Reason::OomKilled(_) => "oom_killed",
             Reason::LimitExceeded(_) => "limit_exceeded",
+            Reason::NotReady(_) => "not_ready",
+            Reason::Result(_) => "result",
             Reason::RestartsExhausted(_) => "restarts_exhausted",
             Reason::Restarted(_) => "restarted",
             Reason::ShimLost(_) => "shim_lost",

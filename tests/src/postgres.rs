@@ -302,7 +302,9 @@ impl Postgres {
         Proc::read(i32::try_from(server.id()).expect("pids are small"))
     }
 
-    fn data(&self) -> PathBuf {
+    /// Where the cluster is.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
         self.dir.path().join("data")
     }
 
@@ -335,6 +337,18 @@ impl Drop for Postgres {
         }
         crate::kennel::reap_orphans();
     }
+}
+
+/// These words, to be executed as the user that a Postgres runs as.
+#[must_use]
+pub fn as_its_user(words: &[&str]) -> Vec<String> {
+    let mut all = Vec::new();
+    if let Some((uid, gid)) = unprivileged_user() {
+        let (uid, gid) = (format!("--reuid={uid}"), format!("--regid={gid}"));
+        all.extend(["/usr/bin/setpriv".into(), uid, gid, "--clear-groups".into()]);
+    }
+    all.extend(words.iter().map(|word| (*word).to_owned()));
+    all
 }
 
 /// Postgres refuses to be root; Debian's package brings a user for it. `None`: the test is not root.

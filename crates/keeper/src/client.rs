@@ -226,7 +226,7 @@ impl KeeperClient {
             seq,
             run: run.as_u128(),
             run_dir,
-            policy: spec.policy.clone(),
+            policy: Box::new(spec.policy.clone()),
             input: spec.command.has_open_input().then_some(spec.attempt),
             terminal,
         };

@@ -2,8 +2,8 @@
 //! state of them, live and in every recovery.
 
 use crate::{
-    Exit, MemoryKills, NextAttempt, Outcome, ResumeReason, RunIdentity, Signal, StopOrder,
-    StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp, TreeVerdict,
+    Activity, Exit, MemoryKills, NextAttempt, Outcome, ResumeReason, RuleAction, RunIdentity,
+    Signal, StopOrder, StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp, TreeVerdict,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +76,36 @@ pub enum Entry {
         /// Principal that asked for it; empty: an output rule of the run.
         by: String,
     },
+    /// The attempt is ready.
+    Ready {
+        /// Which attempt: a line may be read when the next one runs already.
+        attempt: u32,
+        /// What showed it: the name of an output rule, or of the kind of probe.
+        by: String,
+    },
+    /// What the attempt does from here on.
+    ActivityChanged {
+        /// Which attempt.
+        attempt: u32,
+        /// What.
+        activity: Activity,
+        /// Name of the output rule that showed it.
+        by: String,
+    },
+    /// A line of output has matched rules, and what follows from it was done. Written after that: a line without this
+    /// entry is tested again by the next server, and what was done is not done twice.
+    OutputMatched {
+        /// Which attempt wrote it.
+        attempt: u32,
+        /// Seq of the event in which it ended.
+        seq: u64,
+        /// 1: standard output, 2: standard error.
+        stream: u8,
+        /// Offset of its first byte in the whole of the stream.
+        offset: u64,
+        /// The rules that matched, in order.
+        rules: Vec<RuleMatch>,
+    },
     /// Something that a person may want to know.
     Warning {
         /// One plain sentence.
@@ -92,6 +122,17 @@ pub enum Entry {
     },
     /// All is known and written of the run. Nothing follows.
     Ended(Box<Outcome>),
+}
+
+/// A rule that a line has matched.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleMatch {
+    /// Its name.
+    pub rule: String,
+    /// Named groups of the match.
+    pub groups: BTreeMap<String, String>,
+    /// What follows from it.
+    pub action: RuleAction,
 }
 
 impl Entry {

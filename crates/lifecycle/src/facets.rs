@@ -5,8 +5,9 @@ mod annotations;
 
 pub use annotations::{AnnotationChange, AnnotationRefusal, Annotations};
 
-use crate::{Entry, Timestamp};
+use crate::{Activity, Entry, RuleAction, RuleMatch, Timestamp};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// What is known of a run beside its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,20 +17,75 @@ pub struct Facets {
     pub revision: u64,
     /// Key and value pairs that clients and rules have set.
     pub annotations: Annotations,
+    /// The newest attempt that was ready.
+    pub ready: Option<Ready>,
+    /// What the newest attempt that a rule saw doing something does.
+    pub doing: Option<Doing>,
+    /// The newest attempt whose result was there.
+    pub result: Option<ResultDue>,
+    /// Up to where lines of output have matched rules.
+    pub matched: RuleMark,
+}
+
+/// An attempt that was ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    /// Which attempt.
+    pub attempt: u32,
+    /// Since when.
+    pub at: Timestamp,
+    /// What showed it.
+    pub by: String,
+}
+
+/// What an attempt does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Doing {
+    /// Which attempt.
+    pub attempt: u32,
+    /// Since when.
+    pub at: Timestamp,
+    /// What.
+    pub activity: Activity,
+}
+
+/// An attempt whose result was there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResultDue {
+    /// Which attempt.
+    pub attempt: u32,
+    /// Name of the rule that has seen the result.
+    pub rule: String,
+    /// When the attempt is stopped.
+    pub due: Timestamp,
+    /// With how much grace.
+    pub grace: Duration,
+}
+
+/// Up to where lines of output have matched rules: lines before it are not tested again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RuleMark {
+    /// Seq of the event in which the last matched line ended; 0: none has matched.
+    pub seq: u64,
+    /// Of each stream, offset of the last matched line; absent: none has matched.
+    pub offsets: [Option<u64>; 2],
+    /// Number of events that rules have emitted.
+    pub events: u32,
 }
 
 impl Facets {
     /// The facets after these entries of a whole run: (time, attempt, entry), in order.
     pub fn of<'a>(entries: impl IntoIterator<Item = (Timestamp, u32, &'a Entry)>) -> Self {
         let mut facets = Self::default();
-        for (at, attempt, entry) in entries {
-            facets.fold(at, attempt, entry);
+        for (at, _, entry) in entries {
+            facets.fold(at, entry);
         }
         facets
     }
 
     /// Applies one entry. Returns whether it has changed a facet.
-    pub fn fold(&mut self, _at: Timestamp, _attempt: u32, entry: &Entry) -> bool {
+    pub fn fold(&mut self, at: Timestamp, entry: &Entry) -> bool {
         let changed = match entry {
             Entry::Annotated {
                 version,
@@ -37,10 +93,67 @@ impl Facets {
                 removed,
                 ..
             } => self.annotations.apply(*version, set, removed),
+            Entry::Ready { attempt, by } => {
+                let is_news = !self.is_ready(*attempt);
+                if is_news {
+                    let (attempt, by) = (*attempt, by.clone());
+                    self.ready = Some(Ready { attempt, at, by });
+                }
+                is_news
+            }
+            Entry::ActivityChanged {
+                attempt, activity, ..
+            } => {
+                let is_news = self.doing(*attempt) != Some(*activity);
+                if is_news {
+                    self.doing = Some(Doing {
+                        attempt: *attempt,
+                        at,
+                        activity: *activity,
+                    });
+                }
+                is_news
+            }
+            Entry::OutputMatched {
+                attempt,
+                seq,
+                stream,
+                offset,
+                rules,
+            } => self.match_line(at, *attempt, (*seq, *stream, *offset), rules),
             _ => false,
         };
         self.revision += u64::from(changed);
         changed
+    }
+
+    /// Whether this attempt is ready, or a later one.
+    #[must_use]
+    pub fn is_ready(&self, attempt: u32) -> bool {
+        self.ready
+            .as_ref()
+            .is_some_and(|ready| ready.attempt >= attempt)
+    }
+
+    /// What this attempt does, so far as a rule has seen it.
+    #[must_use]
+    pub fn doing(&self, attempt: u32) -> Option<Activity> {
+        let doing = self.doing.filter(|doing| doing.attempt == attempt);
+        doing.map(|doing| doing.activity)
+    }
+
+    /// When this attempt is stopped because its result is there.
+    #[must_use]
+    pub fn result_of(&self, attempt: u32) -> Option<&ResultDue> {
+        self.result.as_ref().filter(|due| due.attempt == attempt)
+    }
+
+    /// Whether this line was tested before, with what followed from it.
+    #[must_use]
+    pub fn has_matched(&self, stream: u8, offset: u64) -> bool {
+        let at = usize::from(stream).saturating_sub(1);
+        let last = self.matched.offsets.get(at).copied().flatten();
+        last.is_some_and(|last| offset <= last)
     }
 
     /// The newer of two copies.
@@ -51,5 +164,43 @@ impl Facets {
         } else {
             self
         }
+    }
+
+    fn match_line(
+        &mut self,
+        at: Timestamp,
+        attempt: u32,
+        (seq, stream, offset): (u64, u8, u64),
+        rules: &[RuleMatch],
+    ) -> bool {
+        if self.has_matched(stream, offset) {
+            return false;
+        }
+        self.matched.seq = self.matched.seq.max(seq);
+        if let Some(last) = self
+            .matched
+            .offsets
+            .get_mut(usize::from(stream).saturating_sub(1))
+        {
+            *last = Some(offset);
+        }
+        for RuleMatch { rule, action, .. } in rules {
+            match action {
+                RuleAction::Event => self.matched.events = self.matched.events.saturating_add(1),
+                RuleAction::Result { after, grace } if self.result_of(attempt).is_none() => {
+                    self.result = Some(ResultDue {
+                        attempt,
+                        rule: rule.clone(),
+                        due: at.plus(*after),
+                        grace: *grace,
+                    });
+                }
+                RuleAction::Result { .. }
+                | RuleAction::Ready
+                | RuleAction::Activity(_)
+                | RuleAction::Annotate => {}
+            }
+        }
+        true
     }
 }

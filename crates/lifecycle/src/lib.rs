@@ -33,6 +33,7 @@ pub mod recovery;
 mod refusal;
 pub mod restart;
 pub mod retention;
+mod rules;
 mod run_limits;
 mod signal;
 mod spec;
@@ -45,8 +46,10 @@ pub use certificate::{SignalScope, SignalSender, StopCertificate, StopStep};
 pub use containment::{Containment, Gap, Held, HostFacts};
 pub use countdown::Countdown;
 pub use effect::{Desired, Effect, ResumeReason, RowState};
-pub use entry::Entry;
-pub use facets::{AnnotationChange, AnnotationRefusal, Annotations, Facets};
+pub use entry::{Entry, RuleMatch};
+pub use facets::{
+    AnnotationChange, AnnotationRefusal, Annotations, Doing, Facets, Ready, ResultDue, RuleMark,
+};
 pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
@@ -72,6 +75,7 @@ pub use record::{AttemptRecord, LastPause, NextAttempt, SignalRecord, Times};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};
 pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};
+pub use rules::{Activity, OutputRule, READY_RULE, Readiness, ReadyProbe, RuleAction};
 pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };

@@ -36,6 +36,22 @@ pub const MATCH_TEXT_BYTES_MAX: usize = 4096;
 pub const CAPTURES_MAX: usize = 16;
 /// Longest line of output that is matched as a whole; a longer one is matched in pieces.
 pub const MATCH_LINE_BYTES_MAX: u32 = 16 << 20;
+/// Output rules of one run.
+pub const OUTPUT_RULES_MAX: usize = 32;
+/// Events that the output rules of one run emit; more are counted in one warning.
+pub const RULE_EVENTS_MAX: u32 = 1000;
+/// Shortest time between two probes.
+pub const PROBE_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// Longest time between two probes.
+pub const PROBE_INTERVAL_MAX: Duration = Duration::from_hours(1);
+/// The same of a readiness that names none.
+pub const PROBE_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+/// Longest time of one probe.
+pub const PROBE_TIMEOUT_MAX: Duration = Duration::from_mins(1);
+/// The same of a readiness that names none.
+pub const PROBE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
+/// Time in which a run whose result is there may end by itself, where its rule names none.
+pub const RESULT_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 /// Longest grace period.
 pub const GRACE_MAX: Duration = Duration::from_hours(24);
 /// Grace period of a run that names none.

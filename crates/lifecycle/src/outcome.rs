@@ -74,6 +74,13 @@ pub enum StopReason {
     ShimLost,
     /// It has reached a limit at which its spec wants it stopped.
     LimitExceeded(Limit),
+    /// It was not ready within its start timeout.
+    NotReady,
+    /// Its result was there, and it did not end by itself in the time that its rule gives.
+    Result {
+        /// Name of the output rule that has seen the result.
+        rule: String,
+    },
 }
 
 named! {
@@ -216,6 +223,13 @@ pub enum EndReason {
     },
     /// It has reached a limit at which its spec wants it stopped.
     LimitExceeded(Limit),
+    /// It was not ready within its start timeout.
+    NotReady,
+    /// Its result was there, and it was stopped because it did not end by itself.
+    Result {
+        /// Name of the output rule that has seen the result.
+        rule: String,
+    },
     /// It was started again as often in a row as its policy allows, and the last attempt has failed too.
     RestartsExhausted {
         /// How often.
@@ -292,6 +306,8 @@ impl From<StopReason> for EndReason {
             StopReason::Orphaned => Self::OrphanTerminated,
             StopReason::ShimLost => Self::ShimLost,
             StopReason::LimitExceeded(limit) => Self::LimitExceeded(limit),
+            StopReason::NotReady => Self::NotReady,
+            StopReason::Result { rule } => Self::Result { rule },
         }
     }
 }
@@ -305,6 +321,8 @@ impl StopReason {
             Self::ServerShutdown
             | Self::DeadlineExceeded(_)
             | Self::LimitExceeded(_)
+            | Self::NotReady
+            | Self::Result { .. }
             | Self::Orphaned
             | Self::ShimLost => None,
         }
@@ -319,6 +337,8 @@ impl StopReason {
             Self::ServerShutdown => "server_shutdown",
             Self::DeadlineExceeded(which) => which.name(),
             Self::LimitExceeded(limit) => limit.name(),
+            Self::NotReady => "not_ready",
+            Self::Result { .. } => "result",
             Self::Orphaned => "orphaned",
             Self::ShimLost => "shim_lost",
         }
@@ -341,6 +361,8 @@ impl EndReason {
             Self::ShimLost => "shim_lost",
             Self::DeadlineExceeded(_) => "deadline_exceeded",
             Self::LimitExceeded(_) => "limit_exceeded",
+            Self::NotReady => "not_ready",
+            Self::Result { .. } => "result",
             Self::OomKilled(_) => "oom_killed",
             Self::Restarted { .. } => "restarted",
             Self::RestartsExhausted { .. } => "restarts_exhausted",

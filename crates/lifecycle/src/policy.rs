@@ -2,7 +2,8 @@
 
 use crate::names::named;
 use crate::{
-    Containment, OutputBound, RestartPolicy, RunLimits, Signal, Violation, ladder::StopPlan, limits,
+    Containment, OutputBound, OutputRule, Readiness, RestartPolicy, RuleAction, RunLimits, Signal,
+    Violation, ladder::StopPlan, limits, rules,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -34,6 +35,10 @@ pub struct Policy {
     pub restart: RestartPolicy,
     /// How much of its output is kept.
     pub output: OutputBound,
+    /// When it counts as ready; absent: once its command runs.
+    pub readiness: Option<Box<Readiness>>,
+    /// What follows from lines of its output.
+    pub output_rules: Vec<OutputRule>,
 }
 
 impl Policy {
@@ -65,6 +70,19 @@ impl Policy {
         self.adapt(StopPlan::abort(grace))
     }
 
+    /// Whether something shows when the run is ready, beside that its command runs.
+    #[must_use]
+    pub fn says_ready(&self) -> bool {
+        let is_ready = |rule: &OutputRule| rule.action == RuleAction::Ready;
+        self.readiness.is_some() || self.output_rules.iter().any(is_ready)
+    }
+
+    /// Every rule on lines of output: that of the readiness first.
+    #[must_use]
+    pub fn line_rules(&self) -> Vec<OutputRule> {
+        rules::all(self.readiness.as_deref(), &self.output_rules)
+    }
+
     /// This plan as it is for a run of this policy.
     #[must_use]
     pub fn adapt(&self, plan: StopPlan) -> StopPlan {
@@ -89,6 +107,10 @@ impl Policy {
         check_timeout("spec.pause.max_pause", self.pause.max_pause, found);
         self.restart.check(found);
         self.output.check(found);
+        if let Some(readiness) = &self.readiness {
+            readiness.check(&self.output_rules, found);
+        }
+        rules::check(&self.output_rules, found);
         self.check_leader_exit(found);
     }
 

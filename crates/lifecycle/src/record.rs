@@ -158,7 +158,11 @@ impl AttemptRecord {
                 self.spared.insert((*pid, *start_ticks));
             }
             // Of the run: see Facets.
-            Entry::Annotated { .. } | Entry::Warning { .. } => {}
+            Entry::Annotated { .. }
+            | Entry::Ready { .. }
+            | Entry::ActivityChanged { .. }
+            | Entry::OutputMatched { .. }
+            | Entry::Warning { .. } => {}
             Entry::AttemptEnded { .. } => self.attempt_ended = true,
             Entry::Ended(_) => self.ended = true,
         }

@@ -301,9 +301,11 @@ fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
             ..
         }) => Class::Unrecorded,
         // A service that has lost our part of it is started again as after a failure of its own.
-        EndReason::StartFailed(_) | EndReason::OomKilled(_) | EndReason::ShimLost => {
-            Class::Own { failed: true }
-        }
+        EndReason::StartFailed(_)
+        | EndReason::OomKilled(_)
+        | EndReason::ShimLost
+        | EndReason::NotReady => Class::Own { failed: true },
+        EndReason::Result { .. } => Class::Own { failed: false },
         EndReason::ServerShutdown
         | EndReason::ServiceLost
         | EndReason::Rebooted

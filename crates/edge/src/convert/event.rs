@@ -1,11 +1,11 @@
 //! Events of a run, batched, as the contract shows them.
 
-use super::{certificate, line, retention, run, terminal, time};
+use super::{certificate, line, retention, rules, run, terminal, time};
 use crate::pb::{
     self, event,
     lifecycle::{self, Station},
 };
-use kennel_lifecycle::{Entry, RunId, Timestamp};
+use kennel_lifecycle::{Entry, RuleMatch, RunId, StopOrder, Timestamp};
 use kennel_supervisor::{Event, Gap, GapReason, MissingBytes, OutputPart, OutputRead, Payload};
 
 /// Events that follow each other in one run's order, one batch for each attempt that they are of.
@@ -141,6 +141,19 @@ pub(crate) fn output_stream(number: u8) -> pb::OutputStream {
     }
 }
 
+fn stopping(order: &StopOrder, deadline: Timestamp) -> Station {
+    Station::Stopping(lifecycle::Stopping {
+        reason: order.reason.name().to_owned(),
+        by: order.reason.by().unwrap_or_default().to_owned(),
+        deadline_time: Some(time::timestamp(deadline)),
+    })
+}
+
+fn rule_match(matched: RuleMatch) -> lifecycle::RuleMatch {
+    let RuleMatch { rule, groups, .. } = matched;
+    lifecycle::RuleMatch { rule, groups }
+}
+
 fn lifecycle(entry: Entry) -> event::Payload {
     let station = match entry {
         Entry::Recorded {
@@ -158,11 +171,7 @@ fn lifecycle(entry: Entry) -> event::Payload {
         Entry::Resumed { reason } => Station::Resumed(lifecycle::Resumed {
             reason: reason.name().to_owned(),
         }),
-        Entry::Stopping { order, deadline } => Station::Stopping(lifecycle::Stopping {
-            reason: order.reason.name().to_owned(),
-            by: order.reason.by().unwrap_or_default().to_owned(),
-            deadline_time: Some(time::timestamp(deadline)),
-        }),
+        Entry::Stopping { order, deadline } => stopping(&order, deadline),
         Entry::SignalSent {
             signal,
             targets,
@@ -213,6 +222,29 @@ fn lifecycle(entry: Entry) -> event::Payload {
             set,
             removed: removed.into_iter().collect(),
             by,
+        }),
+        Entry::Ready { attempt, by } => Station::Ready(lifecycle::Ready { attempt, by }),
+        Entry::ActivityChanged {
+            attempt,
+            activity,
+            by,
+        } => Station::ActivityChanged(lifecycle::ActivityChanged {
+            attempt,
+            activity: rules::activity(activity).into(),
+            by,
+        }),
+        Entry::OutputMatched {
+            attempt,
+            seq,
+            stream,
+            offset,
+            rules,
+        } => Station::OutputMatched(lifecycle::OutputMatched {
+            attempt,
+            seq,
+            stream: output_stream(stream).into(),
+            offset,
+            rules: rules.into_iter().map(rule_match).collect(),
         }),
         Entry::Warning { .. } | Entry::MemoryKills(_) | Entry::ProcessSpared { .. } => {
             let message = entry.warning().unwrap_or_default();

@@ -19,6 +19,7 @@ pub(crate) mod pattern;
 pub(crate) mod request;
 mod restart;
 mod retention;
+mod rules;
 pub(crate) mod run;
 pub(crate) mod screen;
 pub(crate) mod spec;

@@ -324,6 +324,7 @@ pub(crate) fn wait(request: &pb::WaitRunRequest) -> Result<(RunId, Condition), S
         Ok(pb::WaitCondition::LeaderExited) => Condition::LeaderExited,
         Ok(pb::WaitCondition::StreamsClosed) => Condition::StreamsClosed,
         Ok(pb::WaitCondition::TreeEmpty) => Condition::TreeEmpty,
+        Ok(pb::WaitCondition::Ready) => Condition::Ready,
         Ok(pb::WaitCondition::Unspecified | pb::WaitCondition::Ended) => Condition::Ended,
         Err(_) => {
             found.push(unknown_number(

@@ -1,6 +1,6 @@
 //! Runs and their ends, as the contract shows them.
 
-use super::{certificate, containment, retention, spec, terminal, time};
+use super::{certificate, containment, retention, rules, spec, terminal, time};
 use crate::{
     enums,
     pb::{self, end_reason, exit, tree_verdict},
@@ -18,6 +18,9 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     let previous = view.past[..before].iter().map(past_attempt).collect();
     let tree_verdict = verdict(&view);
     let held_by = held_by(&view);
+    let ready = view.facets.ready.clone();
+    let ready = ready.as_ref().filter(|ready| ready.attempt == view.attempt);
+    let doing = view.facets.doing(view.attempt);
     pb::Run {
         run_id: view.run.to_string(),
         owner: view.owner,
@@ -53,6 +56,11 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         terminal_size: view.terminal.map(terminal::size),
         run_trace_parent: String::new(),
         other_node: view.elsewhere.map(node),
+        ready_time: ready.map(|ready| time::timestamp(ready.at)),
+        ready_by: ready.map_or_else(String::new, |ready| ready.by.clone()),
+        activity: doing
+            .map_or(pb::Activity::Unspecified, rules::activity)
+            .into(),
         annotations: view.facets.annotations.pairs,
         annotations_version: view.facets.annotations.version,
     }
@@ -253,6 +261,8 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
         EndReason::LimitExceeded(which) => Reason::LimitExceeded(end_reason::LimitExceeded {
             limit: limit(*which).into(),
         }),
+        EndReason::NotReady => Reason::NotReady(end_reason::NotReady {}),
+        EndReason::Result { rule } => Reason::Result(end_reason::Result { rule: rule.clone() }),
         EndReason::OomKilled(killed) => Reason::OomKilled(end_reason::OomKilled {
             kills: killed.kills,
             memory_max_bytes: killed.memory_max,

@@ -1,6 +1,6 @@
 //! What a client wants to run: parsed on the way in, given back without its secrets. Both ways of a field are in this file.
 
-use super::{command, containment, limits, restart, run, terminal, time};
+use super::{command, containment, limits, restart, rules, run, terminal, time};
 use crate::{
     enums,
     pb::{
@@ -65,6 +65,8 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
             recovery: recovery(spec.recovery, found),
             restart: restart::parse(spec.restart.as_ref(), found),
             output: output(spec.output, found),
+            readiness: rules::readiness(spec.readiness, found),
+            output_rules: rules::rules(spec.output_rules, found),
         },
         labels: spec.labels,
     };
@@ -109,6 +111,8 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         recovery: shown_recovery(policy.recovery).into(),
         restart: restart::shown(&policy.restart),
         output: shown_output(policy.output),
+        readiness: rules::shown_readiness(policy.readiness.as_deref()),
+        output_rules: rules::shown_rules(&policy.output_rules),
         stdio: shown_stdio(command),
     }
 }

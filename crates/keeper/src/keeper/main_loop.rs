@@ -449,7 +449,7 @@ impl Keeper {
                     seq,
                     run: RunId::from_u128(run),
                     run_dir,
-                    policy,
+                    policy: *policy,
                     input,
                     terminal,
                 };

@@ -54,7 +54,7 @@ fn plan() -> StopPlan {
 }
 
 /// The bytes of [`policy`]. A change of them wants another [`super::VERSION`].
-const POLICY: &str = "0101050000010080c6868f010000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a000000808080200000";
+const POLICY: &str = "0101050000010080c6868f010000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a0000008080802000000000";
 
 fn policy() -> Policy {
     let mut policy = Policy {
@@ -107,7 +107,7 @@ fn requests_have_these_bytes() {
         seq: 1,
         run: 0x0123_4567,
         run_dir: "/r".into(),
-        policy: policy(),
+        policy: Box::new(policy()),
         input: Some(3),
         terminal: Some(TerminalSize {
             rows: 40,

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 
 /// First byte of every message.
-pub(crate) const VERSION: u8 = 6;
+pub(crate) const VERSION: u8 = 7;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes whose signal or whose place in a tree is told; the rest is counted.
@@ -49,7 +49,7 @@ pub(crate) enum ToKeeper {
         seq: u64,
         run: u128,
         run_dir: String,
-        policy: Policy,
+        policy: Box<Policy>,
         /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
         input: Option<u32>,
         /// How large the terminal is, where the streams are on one.

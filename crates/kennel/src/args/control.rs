@@ -194,4 +194,6 @@ pub(crate) enum ConditionArg {
     /// The run is over and recorded
     #[default]
     Ended,
+    /// The run is ready
+    Ready,
 }

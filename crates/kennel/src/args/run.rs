@@ -105,6 +105,33 @@ pub(crate) struct RunArgs {
     pub(crate) spec: SpecArgs,
 }
 
+/// When the run is ready, and when its result is there.
+#[derive(Debug, Args)]
+pub(crate) struct ReadyArgs {
+    /// The run is ready when a line of its output matches this regular expression
+    #[arg(long, value_name = "REGEX", group = "ready_probe")]
+    pub(crate) ready_line: Option<String>,
+    /// The run is ready when this port of 127.0.0.1 or ::1 accepts connections
+    #[arg(long, value_name = "PORT", group = "ready_probe", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) ready_tcp: Option<u16>,
+    /// The run is ready when GET of this URL on localhost, such as http://localhost:8080/health, answers 2xx
+    #[arg(long, value_name = "URL", group = "ready_probe", value_parser = values::local_url)]
+    pub(crate) ready_http: Option<values::LocalUrl>,
+    /// Time between two probes by --ready-tcp or --ready-http [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "ready_probe")]
+    pub(crate) ready_interval: Option<Duration>,
+    /// Stop the run if it is not ready after this time; it ends FAILED with `not_ready`, which a restart policy restarts
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "ready_probe")]
+    pub(crate) start_timeout: Option<Duration>,
+    /// The result of the run is a line that matches this regular expression: the run has --result-after to end by
+    /// itself, then it is stopped and ends SUCCEEDED
+    #[arg(long, value_name = "REGEX")]
+    pub(crate) result_line: Option<String>,
+    /// Time to end by itself after --result-line [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "result_line")]
+    pub(crate) result_after: Option<Duration>,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct SpecArgs {
     /// Grace period between SIGTERM and SIGKILL, such as 500ms or 5s
@@ -119,6 +146,8 @@ pub(crate) struct SpecArgs {
     /// Stop the run after this time without output and input, pauses not counted; `run` exits with 124
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) inactivity: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) ready: ReadyArgs,
     /// Longest pause; --on-max-pause says what follows
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) max_pause: Option<Duration>,

@@ -85,6 +85,15 @@ fn station(station: &Station) -> String {
             )
         }
         Station::Annotated(changed) => annotated(changed),
+        Station::Ready(ready) => format!("ready: attempt {}, by {}", ready.attempt, ready.by),
+        Station::ActivityChanged(doing) => {
+            format!(
+                "activity: {}, by {}",
+                words::activity(doing.activity()),
+                doing.by
+            )
+        }
+        Station::OutputMatched(matched) => output_matched(matched),
         Station::Ended(e) => format!("ended: {}, {}", words::state(e.state()), e.reason),
     }
 }
@@ -100,6 +109,18 @@ fn annotated(changed: &pb::lifecycle::Annotated) -> String {
         changed.version,
         pairs.join(" ")
     )
+}
+
+fn output_matched(matched: &pb::lifecycle::OutputMatched) -> String {
+    let rules = matched.rules.iter().map(|of| {
+        let groups = of.groups.iter();
+        let groups = groups.map(|(key, value)| format!(" {key}={:?}", excerpt_of(value)));
+        format!("{}{}", of.rule, groups.collect::<String>())
+    });
+    let rules: Vec<String> = rules.collect();
+    let stream = words::stream(matched.stream());
+    let place = format!("{stream} at {}", matched.offset);
+    format!("line of {place} matched: {}", rules.join(", "))
 }
 
 fn excerpt_of(text: &str) -> &str {

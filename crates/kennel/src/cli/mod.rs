@@ -20,6 +20,7 @@ mod logs;
 mod members;
 mod nodes;
 mod progress;
+mod ready;
 mod refusal;
 mod render;
 mod run;

@@ -19,7 +19,7 @@ const COMMAND_COLUMN_WIDTH_MAX: usize = 60;
 pub(crate) fn table(runs: &[pb::Run], now: SystemTime, wide: bool, in_colour: bool) -> String {
     let mut heading = vec!["RUN", "STATE", "KIND", "AGE", "PID"];
     if wide {
-        heading.extend(["ATTEMPT", "EXIT", "OWNER", "LABELS"]);
+        heading.extend(["READY", "ACTIVITY", "ATTEMPT", "EXIT", "OWNER", "LABELS"]);
     }
     heading.push("COMMAND");
     let rows = runs.iter().map(|run| row(run, now, wide)).collect();
@@ -43,6 +43,8 @@ fn row(run: &pb::Run, now: SystemTime, wide: bool) -> Vec<Cell> {
         let mut labels: Vec<_> = run.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
         labels.sort();
         row.extend([
+            or_dash(ready(run).map(str::to_owned)),
+            Cell::from(words::activity(run.activity())),
             or_dash(attempt.map(|a| a.number.to_string())),
             or_dash(attempt.and_then(|a| a.exit.as_ref()).map(words::exit)),
             Cell::from(&run.owner),
@@ -56,6 +58,21 @@ fn row(run: &pb::Run, now: SystemTime, wide: bool) -> Vec<Cell> {
         )));
     }
     row
+}
+
+/// Whether a live run is ready, where that is more than that its command runs.
+pub(crate) fn ready(run: &pb::Run) -> Option<&'static str> {
+    let says_ready = run.spec.as_ref().is_some_and(|spec| {
+        let is_ready =
+            |rule: &pb::OutputRule| matches!(rule.action, Some(pb::output_rule::Action::Ready(_)));
+        spec.readiness.is_some() || spec.output_rules.iter().any(is_ready)
+    });
+    let word = if run.ready_time.is_some() {
+        "yes"
+    } else {
+        "no"
+    };
+    (says_ready && run.end_time.is_none()).then_some(word)
 }
 
 /// The state of a run, in its colour.
@@ -144,6 +161,14 @@ pub(crate) fn run(run: &pb::Run) -> String {
     labels.sort();
     for (key, value) in labels {
         view.line("label", format!("{key}={value}"));
+    }
+    view.some("ready", ready(run));
+    view.some("ready since", run.ready_time);
+    if !run.ready_by.is_empty() {
+        view.line("ready by", &run.ready_by);
+    }
+    if run.activity() != pb::Activity::Unspecified {
+        view.line("activity", words::activity(run.activity()));
     }
     for (key, value) in &run.annotations {
         view.line("annotation", format!("{key}={value}"));

@@ -216,6 +216,8 @@ pub(crate) fn exit_of(run: &pb::Run) -> Result<u8, Failure> {
         Some(pb::end_reason::Reason::OomKilled(_)) => "oom_killed",
         Some(pb::end_reason::Reason::ShimLost(_)) => "shim_lost",
         Some(pb::end_reason::Reason::LimitExceeded(_)) => "limit_exceeded",
+        Some(pb::end_reason::Reason::NotReady(_)) => "not_ready",
+        Some(pb::end_reason::Reason::Result(_)) => "result",
         _ => "",
     };
     let run_id = &run.run_id;

@@ -1,6 +1,6 @@
 //! What was typed for `run` and `spawn`, as the contract says it.
 
-use super::{command, run_env, run_input};
+use super::{command, ready, run_env, run_input};
 use crate::{
     args::{
         ContainmentArg, DiskFullArg, EnvModeArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg,
@@ -106,12 +106,17 @@ fn request(
             recovery: recovery(args.recovery).into(),
             restart: restart(&args.restart)?,
             output: kept_output(args.output_max, args.output_full, args.disk_full),
+            readiness: ready::readiness(&args.ready)?,
+            output_rules: ready::rules(&args.ready)?,
             stdio: stdio(args.stdin, args.terminal),
         }),
     })
 }
 
-fn span<T: TryFrom<Duration>>(time: Option<Duration>, name: &str) -> Result<Option<T>, Failure> {
+pub(super) fn span<T: TryFrom<Duration>>(
+    time: Option<Duration>,
+    name: &str,
+) -> Result<Option<T>, Failure> {
     let too_long = |_| Failure::new(format!("the {name} is too long"));
     time.map(|time| time.try_into().map_err(too_long))
         .transpose()

@@ -66,6 +66,7 @@ async fn reach(link: &Link, run_id: &str, condition: ConditionArg) -> Result<pb:
         ConditionArg::StreamsClosed => pb::WaitCondition::StreamsClosed,
         ConditionArg::TreeEmpty => pb::WaitCondition::TreeEmpty,
         ConditionArg::Ended => pb::WaitCondition::Ended,
+        ConditionArg::Ready => pb::WaitCondition::Ready,
     };
     let request = pb::WaitRunRequest {
         run_id: run_id.to_owned(),

@@ -252,6 +252,13 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
             }
             pb::Deadline::Unspecified => "it took longer than it may".to_owned(),
         },
+        Some(Reason::NotReady(_)) => "it was not ready in time (not_ready)".to_owned(),
+        Some(Reason::Result(r)) => {
+            format!(
+                "its result was there, and it was stopped (result, rule {})",
+                r.rule
+            )
+        }
         Some(Reason::LimitExceeded(l)) => match l.limit() {
             pb::Limit::OutputBytes => "it wrote more than is kept of it".to_owned(),
             pb::Limit::Disk => "there was no room for its output on the server's disk".to_owned(),
@@ -378,4 +385,11 @@ pub(crate) fn input(status: &pb::InputStatus) -> String {
         pb::InputEnd::Spec => "closed, the run was started without --stdin",
     };
     format!("{accepted} {end}\n")
+}
+/// What a run does; a dash where that is not known.
+pub(crate) fn activity(activity: pb::Activity) -> String {
+    match activity {
+        pb::Activity::Unspecified => "-".to_owned(),
+        known => known.as_str_name().replace("ACTIVITY_", ""),
+    }
 }

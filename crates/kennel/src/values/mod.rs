@@ -34,6 +34,32 @@ pub(crate) fn signal(text: &str) -> Result<Signal, String> {
     format!("SIG{name}").parse().map_err(|()| HINT.to_owned())
 }
 
+/// A place on a server of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LocalUrl {
+    pub(crate) port: u16,
+    pub(crate) path: String,
+}
+
+/// Reads `http://localhost:PORT/PATH`: only this host is probed.
+pub(crate) fn local_url(text: &str) -> Result<LocalUrl, String> {
+    const HINT: &str = "write http://localhost:PORT/PATH: only servers of this host are probed";
+    let rest = text.strip_prefix("http://").ok_or(HINT)?;
+    let (authority, path) = match rest.find('/') {
+        Some(at) => rest.split_at(at),
+        None => (rest, "/"),
+    };
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) => (host, port.parse().map_err(|_| HINT)?),
+        None => (authority, 80),
+    };
+    if !["localhost", "127.0.0.1", "[::1]"].contains(&host) || port == 0 {
+        return Err(HINT.to_owned());
+    }
+    let path = path.to_owned();
+    Ok(LocalUrl { port, path })
+}
+
 /// One condition of docker's `--filter`.
 #[derive(Clone, Debug)]
 pub(crate) enum Filter {

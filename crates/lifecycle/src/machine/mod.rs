@@ -533,6 +533,8 @@ fn plan(order: &StopOrder) -> StopPlan {
         | StopReason::Restart { .. }
         | StopReason::DeadlineExceeded(_)
         | StopReason::LimitExceeded(_)
+        | StopReason::NotReady
+        | StopReason::Result { .. }
         | StopReason::Orphaned
         | StopReason::ShimLost => StopPlan::abort(order.grace),
         StopReason::ServerShutdown => StopPlan::shutdown(order.grace),

@@ -2,8 +2,9 @@
 
 use crate::samples::{GRACE, MEMORY_KILLS, abort, assert_golden, left, recorded, step, stuck};
 use kennel_lifecycle::{
-    AttemptRecord, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof, ResumeReason, Signal,
-    StopCertificate, StreamsEnd, TerminalSize, Timestamp, TreeVerdict,
+    Activity, AttemptRecord, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof,
+    ResumeReason, RuleAction, RuleMatch, Signal, StopCertificate, StreamsEnd, TerminalSize,
+    Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
 
@@ -57,6 +58,29 @@ fn one_of_each() -> Vec<Entry> {
             removed: ["url".into()].into(),
             by: "uid:0".into(),
         },
+        Entry::Ready {
+            attempt: 2,
+            by: "tcp".into(),
+        },
+        Entry::ActivityChanged {
+            attempt: 2,
+            activity: Activity::AwaitingInput,
+            by: "prompt".into(),
+        },
+        Entry::OutputMatched {
+            attempt: 2,
+            seq: 7,
+            stream: 1,
+            offset: 100,
+            rules: vec![RuleMatch {
+                rule: "done".into(),
+                groups: [("id".into(), "s-1".into())].into(),
+                action: RuleAction::Result {
+                    after: Duration::from_secs(30),
+                    grace: GRACE,
+                },
+            }],
+        },
         Entry::Warning {
             message: "output blocked".into(),
         },
@@ -84,6 +108,9 @@ fn one_of_each() -> Vec<Entry> {
             | Entry::MemoryKills(_)
             | Entry::ProcessSpared { .. }
             | Entry::Annotated { .. }
+            | Entry::Ready { .. }
+            | Entry::ActivityChanged { .. }
+            | Entry::OutputMatched { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => {}
@@ -115,7 +142,7 @@ fn every_entry_changes_the_record_or_facets() {
     for entry in one_of_each() {
         let mut record = AttemptRecord::default();
         record.fold(Timestamp(1), &entry);
-        if Facets::default().fold(Timestamp(1), 1, &entry) {
+        if Facets::default().fold(Timestamp(1), &entry) {
             assert_eq!(record, AttemptRecord::default(), "one home: {entry:?}");
             continue;
         }

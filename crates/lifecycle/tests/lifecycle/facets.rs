@@ -1,8 +1,10 @@
 //! Facets by the entries of a run.
 
 use kennel_lifecycle::{
-    AnnotationChange, AnnotationRefusal, Annotations, Entry, Facets, Timestamp,
+    Activity, AnnotationChange, AnnotationRefusal, Annotations, Entry, Facets, RuleAction,
+    RuleMatch, Timestamp,
 };
+use std::{collections::BTreeMap, time::Duration};
 
 fn set(key: &str, value: &str, expected_version: Option<u64>) -> AnnotationChange {
     AnnotationChange {
@@ -23,9 +25,9 @@ fn facets_are_the_fold_of_their_entries() {
     let mut entries = Vec::new();
     for (key, value) in [("a", "1"), ("b", "2"), ("a", "3")] {
         let entry = entry(&facets.annotations, set(key, value, None));
-        assert!(facets.fold(Timestamp(1), 1, &entry));
+        assert!(facets.fold(Timestamp(1), &entry));
         // The keeper and the journal may report it twice.
-        assert!(!facets.fold(Timestamp(1), 1, &entry));
+        assert!(!facets.fold(Timestamp(1), &entry));
         entries.push(entry);
     }
     let again = Facets::of(entries.iter().map(|entry| (Timestamp(1), 1, entry)));
@@ -41,15 +43,80 @@ fn repeat_of_a_change_is_made_once() {
     let mut facets = Facets::default();
     let change = set("a", "1", Some(0));
     let first = entry(&facets.annotations, change.clone());
-    facets.fold(Timestamp(1), 1, &first);
+    facets.fold(Timestamp(1), &first);
     assert_eq!(facets.annotations.change(change.clone(), "uid:0"), Ok(None));
     // Another change came between: it is no repeat any more.
     let second = entry(&facets.annotations, set("b", "2", Some(1)));
-    facets.fold(Timestamp(2), 1, &second);
+    facets.fold(Timestamp(2), &second);
     let refused = facets.annotations.change(change, "uid:0");
     let version = AnnotationRefusal::Version {
         expected: 0,
         present: 2,
     };
     assert_eq!(refused, Err(version));
+}
+
+fn matched(seq: u64, stream: u8, offset: u64, action: RuleAction) -> Entry {
+    Entry::OutputMatched {
+        attempt: 2,
+        seq,
+        stream,
+        offset,
+        rules: vec![RuleMatch {
+            rule: "r".into(),
+            groups: BTreeMap::default(),
+            action,
+        }],
+    }
+}
+
+#[test]
+fn line_matches_once_by_its_place() {
+    let mut facets = Facets::default();
+    assert!(facets.fold(Timestamp(1), &matched(7, 1, 100, RuleAction::Event)));
+    assert!(!facets.fold(Timestamp(2), &matched(7, 1, 100, RuleAction::Event)));
+    assert!(!facets.fold(Timestamp(2), &matched(6, 1, 50, RuleAction::Event)));
+    // The other stream has places of its own.
+    assert!(facets.fold(Timestamp(3), &matched(8, 2, 5, RuleAction::Event)));
+    let mark = facets.matched;
+    assert_eq!(
+        (mark.seq, mark.offsets, mark.events),
+        (8, [Some(100), Some(5)], 2)
+    );
+    assert!(facets.has_matched(2, 5) && !facets.has_matched(2, 6));
+}
+
+#[test]
+fn first_result_of_an_attempt_counts() {
+    let result = |seconds| RuleAction::Result {
+        after: Duration::from_secs(seconds),
+        grace: Duration::ZERO,
+    };
+    let mut facets = Facets::default();
+    facets.fold(Timestamp(5), &matched(1, 1, 0, result(30)));
+    facets.fold(Timestamp(6), &matched(2, 1, 9, result(1)));
+    let due = facets.result_of(2).map(|due| due.due);
+    assert_eq!(due, Some(Timestamp(5).plus(Duration::from_secs(30))));
+    assert_eq!(facets.result_of(3), None);
+}
+
+#[test]
+fn readiness_and_activity_are_those_of_their_attempt() {
+    let by = || "r".to_owned();
+    let mut facets = Facets::default();
+    let ready = |attempt| Entry::Ready { attempt, by: by() };
+    assert!(facets.fold(Timestamp(1), &ready(2)));
+    assert!(!facets.fold(Timestamp(2), &ready(2)), "once ready");
+    assert!(facets.is_ready(2) && !facets.is_ready(3));
+    let doing = |attempt, activity| Entry::ActivityChanged {
+        attempt,
+        activity,
+        by: by(),
+    };
+    assert!(facets.fold(Timestamp(3), &doing(2, Activity::Idle)));
+    assert!(!facets.fold(Timestamp(4), &doing(2, Activity::Idle)));
+    assert_eq!(
+        (facets.doing(2), facets.doing(3)),
+        (Some(Activity::Idle), None)
+    );
 }

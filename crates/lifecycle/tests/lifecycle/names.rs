@@ -2,8 +2,8 @@
 
 use crate::samples::assert_golden;
 use kennel_lifecycle::{
-    Containment, Deadline, Desired, EndReason, EnvMode, InputClosed, InputMode, Knob, Limit,
-    MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull, PidNamespace, Proof, Recovery,
+    Activity, Containment, Deadline, Desired, EndReason, EnvMode, InputClosed, InputMode, Knob,
+    Limit, MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull, PidNamespace, Proof, Recovery,
     RemovalReason, Resource, RestartMode, ResumeReason, RowState, RunKind, RunState, SignalScope,
     SignalSender, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, Host, Seen},
@@ -72,6 +72,7 @@ fn names_are_those_of_the_lock() {
         lock,
         CgroupSeen,
         Containment,
+        Activity,
         Deadline,
         Desired,
         EnvMode,
@@ -119,6 +120,8 @@ fn names_are_those_of_the_lock() {
         EndReason::ShimLost,
         EndReason::DeadlineExceeded(Deadline::MaxPause),
         EndReason::LimitExceeded(Limit::Disk),
+        EndReason::NotReady,
+        EndReason::Result { rule: by.clone() },
         EndReason::OomKilled(MemoryKills {
             kills: 1,
             memory_max: None,
@@ -139,6 +142,10 @@ fn names_are_those_of_the_lock() {
         StopReason::ServerShutdown,
         StopReason::DeadlineExceeded(Deadline::MaxRuntime),
         StopReason::LimitExceeded(Limit::OutputBytes),
+        StopReason::NotReady,
+        StopReason::Result {
+            rule: "result".into(),
+        },
         StopReason::Orphaned,
         StopReason::ShimLost,
     ];

@@ -100,6 +100,10 @@ fn reasons() -> Vec<EndReason> {
             .map(|d| EndReason::DeadlineExceeded(*d)),
     );
     reasons.extend(Limit::ALL.iter().map(|l| EndReason::LimitExceeded(*l)));
+    reasons.push(EndReason::NotReady);
+    reasons.push(EndReason::Result {
+        rule: "result".into(),
+    });
     reasons.extend(StartStage::ALL.iter().map(|stage| {
         EndReason::StartFailed(StartFailure {
             stage: *stage,

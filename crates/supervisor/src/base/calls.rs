@@ -229,6 +229,8 @@ pub enum Condition {
     TreeEmpty,
     /// All is known and written.
     Ended,
+    /// The present attempt is ready.
+    Ready,
 }
 
 /// The answer to a wait.

@@ -98,6 +98,16 @@ impl From<RunRow> for RunView {
 }
 
 impl RunView {
+    /// Whether the present attempt is ready: one that nothing is said of, once its command runs.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        if self.policy().says_ready() {
+            self.facets.is_ready(self.attempt)
+        } else {
+            self.times.started.is_some()
+        }
+    }
+
     /// Whether the condition holds (`Some(true)`), can no longer occur (`Some(false)`), or may yet.
     pub(crate) fn meets(&self, condition: Condition) -> Option<bool> {
         let ended = self.state.is_terminal();
@@ -108,6 +118,7 @@ impl RunView {
             Condition::StreamsClosed => self.times.streams_closed.is_some(),
             Condition::TreeEmpty => self.times.tree_empty.is_some(),
             Condition::Ended => ended,
+            Condition::Ready => self.is_ready(),
         };
         let possible = match condition {
             Condition::Paused => !ended && self.state != RunState::Stopping,

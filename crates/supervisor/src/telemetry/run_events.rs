@@ -78,6 +78,9 @@ impl RunEvents<'_> {
             | Entry::StopStep(_)
             | Entry::ProcessSpared { .. }
             | Entry::Annotated { .. }
+            | Entry::Ready { .. }
+            | Entry::ActivityChanged { .. }
+            | Entry::OutputMatched { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => return,

@@ -185,6 +185,9 @@ impl RunSpans {
             | Entry::StopStep(_)
             | Entry::ProcessSpared { .. }
             | Entry::Annotated { .. }
+            | Entry::Ready { .. }
+            | Entry::ActivityChanged { .. }
+            | Entry::OutputMatched { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => {}
@@ -442,11 +445,13 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
         EndReason::Aborted { .. }
         | EndReason::Fenced { .. }
         | EndReason::ServerShutdown
-        | EndReason::Restarted { .. } => None,
+        | EndReason::Restarted { .. }
+        | EndReason::Result { .. } => None,
         EndReason::StartFailed(_) => Some("spawn_failed"),
         EndReason::ServiceLost | EndReason::Rebooted | EndReason::OrphanTerminated => Some("lost"),
         EndReason::DeadlineExceeded(_) => Some("timeout"),
         EndReason::LimitExceeded(_) => Some("limit"),
+        EndReason::NotReady => Some("not_ready"),
         EndReason::OomKilled(_) => Some("oom"),
         EndReason::ShimLost => Some("shim_lost"),
         EndReason::RestartsExhausted { .. } => Some("restarts_exhausted"),

@@ -345,6 +345,8 @@ fn full() -> pb::RunSpec {
             on_full: pb::OutputOverflow::HeadTail.into(),
             on_disk_full: pb::DiskFullAction::Drop.into(),
         }),
+        readiness: None,
+        output_rules: Vec::new(),
         stdio: Some(Stdio::Pipes(pb::Pipes {
             input: pb::InputMode::Initial.into(),
         })),
@@ -369,4 +371,72 @@ fn stop_signal_goes_there_and_back() {
     for refused in ["SIGKILL", "SIGSTOP", "SIGFUN"] {
         assert_eq!(of(refused).1, ["spec.stop.signal"]);
     }
+}
+
+fn readiness() -> pb::Readiness {
+    let span = |seconds| Some(prost_types::Duration { seconds, nanos: 1 });
+    pb::Readiness {
+        probe: Some(pb::readiness::Probe::Http(pb::HttpProbe {
+            port: 8080,
+            path: "/health?a=b".into(),
+        })),
+        interval: span(2),
+        timeout: span(3),
+        start_timeout: span(30),
+    }
+}
+
+/// One rule of each action.
+fn output_rules() -> Vec<pb::OutputRule> {
+    use pb::{
+        line_pattern::Pattern,
+        output_rule::{Action, Annotate, Emit, Ready, Result},
+    };
+    let literal = || Pattern::Literal("a".into());
+    let json = pb::JsonPattern {
+        pointer: "/type".into(),
+        equals: "\"result\"".into(),
+        captures: [("id".into(), "/id".into())].into(),
+    };
+    let result = Result {
+        after: Some(prost_types::Duration::default()),
+        grace: Some(prost_types::Duration::default()),
+    };
+    let rules = [
+        (literal(), Action::Ready(Ready {})),
+        (
+            Pattern::Regex("^a$".into()),
+            Action::Activity(pb::Activity::AwaitingInput.into()),
+        ),
+        (Pattern::Json(json), Action::Annotate(Annotate {})),
+        (literal(), Action::Event(Emit {})),
+        (literal(), Action::Result(result)),
+    ];
+    let rule = |(at, (pattern, action)): (usize, (Pattern, Action))| pb::OutputRule {
+        name: format!("rule-{at}"),
+        pattern: Some(pb::LinePattern {
+            pattern: Some(pattern),
+        }),
+        streams: (at == 1)
+            .then(|| pb::OutputStream::Stderr.into())
+            .into_iter()
+            .collect(),
+        action: Some(action),
+    };
+    rules.into_iter().enumerate().map(rule).collect()
+}
+
+#[test]
+fn readiness_and_rules_go_there_and_back() {
+    let mut found = Vec::new();
+    let spec = pb::RunSpec {
+        readiness: Some(Box::new(readiness())),
+        output_rules: output_rules(),
+        ..full()
+    };
+    let parsed = parse(spec, &mut found);
+    assert_eq!(found, []);
+    let back = message(&parsed);
+    assert_eq!(back.readiness.as_deref(), Some(&readiness()));
+    assert_eq!(back.output_rules, output_rules());
 }

@@ -1,7 +1,10 @@
 //! The first line: one plain sentence that answers the question. Pure.
 
 use super::Known;
-use crate::{cli::words, terminal_text, values};
+use crate::{
+    cli::{render, words},
+    terminal_text, values,
+};
 use kennel_client as client;
 use kennel_proto::pb::{self, audit_record::Record, end_reason::Reason};
 use std::time::Duration;
@@ -48,7 +51,17 @@ fn stands(run: &pb::Run) -> String {
     match run.state() {
         pb::RunState::Starting => "Not ended: it is being started.".into(),
         pb::RunState::Running => {
-            format!("Not ended: it runs since {}.", when(attempt.start_time))
+            let ready = match (run.ready_time, render::ready(run)) {
+                (Some(since), _) => format!(", ready since {}", at(since)),
+                (None, Some(_)) => ", and is not ready yet".into(),
+                (None, None) => String::new(),
+            };
+            let doing = match run.activity() {
+                pb::Activity::Unspecified => String::new(),
+                known => format!("; activity: {}", words::activity(known)),
+            };
+            let since = when(attempt.start_time);
+            format!("Not ended: it runs since {since}{ready}{doing}.")
         }
         pb::RunState::Paused => match run.pause_expires_at {
             Some(over) => format!("Not ended: it is paused, until {} at most.", at(over)),
@@ -164,6 +177,19 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
                 ),
             }
         }
+        Some(Reason::NotReady(_)) => {
+            let readiness = run.spec.as_ref().and_then(|spec| spec.readiness.as_ref());
+            let limit = readiness.and_then(|readiness| readiness.start_timeout);
+            let limit = limit.and_then(|limit| Duration::try_from(limit).ok());
+            let limit = limit.map_or_else(String::new, |limit| format!(" ({limit:?})"));
+            let took = took(&attempt);
+            format!("Ended because it was not ready within its start timeout{limit}; {took}.")
+        }
+        Some(Reason::Result(result)) => format!(
+            "Ended after its result: the output rule {} had seen it, and the run did not end by itself; {}.",
+            result.rule,
+            took(&attempt)
+        ),
         Some(Reason::RestartsExhausted(exhausted)) => format!(
             "Ended because it had been started again as often as it may: after {} the last attempt {}, at {end}.",
             values::counted(exhausted.restarts, "restart in a row", "restarts in a row"),

@@ -100,6 +100,7 @@ impl RunTask {
             unrecorded: !recorded,
         };
         if !ended {
+            task.resume_rules();
             let since = task.shared.started;
             task.spans.recovered(&task.new, since, now);
         }

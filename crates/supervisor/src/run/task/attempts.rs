@@ -129,7 +129,8 @@ pub(crate) fn next(
     let attempted = Attempted {
         outcome,
         number: new.attempt,
-        uptime: uptime(times),
+        // Where something shows that the attempt is ready, that alone begins a new row.
+        uptime: uptime(times).filter(|_| !new.policy().says_ready()),
         restarts,
         boot_over: new
             .identity
@@ -400,7 +401,9 @@ impl RunTask {
         match order.reason {
             StopReason::ServerShutdown | StopReason::Orphaned => outlives_service(&self.new),
             StopReason::Restart { .. } => true,
-            StopReason::ShimLost => self.new.policy().restart.restarts(),
+            StopReason::ShimLost | StopReason::NotReady | StopReason::Result { .. } => {
+                self.new.policy().restart.restarts()
+            }
             StopReason::Abort { .. }
             | StopReason::DeadlineExceeded(_)
             | StopReason::LimitExceeded(_) => false,
@@ -428,6 +431,7 @@ impl RunTask {
         self.legacy = super::Legacy::default();
         self.warning = None;
         self.pause_result = None;
+        self.end_probe();
         self.machine = Machine::following(self.new.policy().on_leader_exit);
         if let Some(output) = &mut self.output {
             output.begin_attempt(self.new.attempt);

@@ -129,5 +129,9 @@ fn because(reason: &StopReason) -> String {
             "it had written more than is kept of it".into()
         }
         StopReason::LimitExceeded(Limit::Disk) => "there was no room for its output".into(),
+        StopReason::NotReady => "it was not ready within its start timeout".into(),
+        StopReason::Result { rule } => {
+            format!("its result was there (rule {rule}), and it did not end by itself")
+        }
     }
 }

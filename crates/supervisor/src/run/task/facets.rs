@@ -32,8 +32,7 @@ impl FacetsBook {
 impl RunTask {
     /// Applies an entry that is about to be written.
     pub(super) fn fold_facets(&mut self, entry: &Entry) {
-        let attempt = self.new.attempt;
-        self.facets.facets.fold(self.at, attempt, entry);
+        self.facets.facets.fold(self.at, entry);
     }
 
     /// Continues with the facets of an earlier server: those of the row, or of the journal where its server died before

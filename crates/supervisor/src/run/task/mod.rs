@@ -11,6 +11,7 @@ mod orders;
 mod perform;
 mod publish;
 mod reports;
+mod rules;
 mod signalling;
 mod silence;
 mod terminal;
@@ -21,6 +22,7 @@ use crate::{
     run::{
         cleanup::Cleanup,
         output::{Output, Ready},
+        rules::engine::RuleStep,
         writes::Write,
     },
     telemetry::RunSpans,
@@ -36,6 +38,7 @@ use kennel_lifecycle::{
     TerminalSize, Timestamp,
 };
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
+use rules::RuleBook;
 use signalling::Signalling;
 use silence::Silence;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -116,6 +119,7 @@ pub(crate) struct RunTask {
     hears_again: bool,
     /// What clients and output say of it.
     facets: FacetsBook,
+    rules: RuleBook,
     /// What is told of it outside.
     spans: RunSpans,
 }
@@ -145,6 +149,13 @@ pub(crate) enum Done {
     StopRefused,
     /// Facets up to this revision are durable; absent: they are not this server's to write.
     Facets(Option<u64>),
+    /// The rules of the run have tested lines of its output.
+    Rule(RuleStep),
+    /// A probe of this attempt's readiness has succeeded.
+    Probed {
+        attempt: u32,
+        by: &'static str,
+    },
     Froze(SignalResult),
     Resized(Box<ResizeDone>),
     /// What was made for a run that left no trace is removed.
@@ -224,6 +235,7 @@ impl RunTask {
             terminal: None,
             hears_again: false,
             facets: FacetsBook::default(),
+            rules: RuleBook::default(),
             spans,
         }
     }
@@ -298,7 +310,8 @@ impl RunTask {
         let has_ended = waits_for_store || self.waits_for_disk();
         let finishing = self.output.as_ref().is_some_and(Output::is_finishing);
         let holds = self.output.as_ref().is_some_and(Output::holds);
-        let inactive_at = self.inactive_at();
+        let limits = self.inactive_at().into_iter().chain(self.rules_due());
+        let limit_at = limits.min();
         tokio::select! { biased;
             Some(report) = self.reports.recv(), if !self.preparing => Wake::Kernel(report),
             Some(done) = self.done.recv() => Wake::Done(done),
@@ -309,7 +322,7 @@ impl RunTask {
             () = self.shared.serving.until_keeper_lost(), if !flows || holds || self.is_left() => Wake::KeeperLost,
             () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
-            () = due(inactive_at) => Wake::SilenceDue,
+            () = due(limit_at) => Wake::SilenceDue,
             () = self.shared.record.delivered(self.run), if waits_for_store => Wake::Told,
             () = self.shared.serving.until_refusing(), if has_ended => Wake::Told,
         }
@@ -408,7 +421,7 @@ impl RunTask {
         }
         self.spans.read(before, output.lens());
         if let Some(end) = end {
-            self.report(Report::StreamsClosed(end));
+            self.close_streams(end);
         }
     }
 

@@ -71,10 +71,12 @@ impl RunTask {
         };
         self.at = clock::now();
         tracing::warn!(run_id = %self.run, limit = reason.name(), "the run is stopped, as its spec says");
-        let order = StopOrder {
-            reason,
-            grace: self.new.policy().grace(),
+        let result = self.facets.shown().result_of(self.new.attempt);
+        let grace = match (&reason, result) {
+            (StopReason::Result { .. }, Some(result)) => result.grace,
+            _ => self.new.policy().grace(),
         };
+        let order = StopOrder { reason, grace };
         if self.attempts.due().is_some() {
             return self.end_waiting(&order);
         }
@@ -85,7 +87,9 @@ impl RunTask {
     pub(super) fn limit_reached(&mut self) -> Option<StopReason> {
         let limit = self.output.as_mut().and_then(Output::limit_reached);
         let limit = limit.map(StopReason::LimitExceeded);
-        limit.or_else(|| self.keep_silence())
+        limit
+            .or_else(|| self.keep_silence())
+            .or_else(|| self.keep_rules())
     }
 
     pub(super) fn answer_waiters(&mut self) {

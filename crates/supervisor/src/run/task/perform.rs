@@ -96,7 +96,7 @@ impl RunTask {
                     None => Some(StreamsEnd::Lost),
                 };
                 if let Some(end) = end {
-                    self.report(Report::StreamsClosed(end));
+                    self.close_streams(end);
                 }
             }
             Effect::RecordOutcome(outcome) => self.record_outcome(outcome),
@@ -218,6 +218,9 @@ impl RunTask {
         crash_point!("exit.end", matches!(entry, Entry::Ended(_)));
         self.write_entry(&entry);
         appended(&entry);
+        if let Entry::Started = entry {
+            self.begin_rules();
+        }
         if let Entry::Recorded { .. } = entry {
             self.tell_terminal();
             if let Some(message) = self.warning.take() {
@@ -306,6 +309,9 @@ fn appended(entry: &Entry) {
         | Entry::MemoryKills(_)
         | Entry::ProcessSpared { .. }
         | Entry::Annotated { .. }
+        | Entry::Ready { .. }
+        | Entry::ActivityChanged { .. }
+        | Entry::OutputMatched { .. }
         | Entry::Warning { .. } => {}
     }
 }

@@ -128,6 +128,8 @@ impl RunTask {
                 self.report(Report::StopRecorded);
             }
             Done::Facets(revision) => self.facets_recorded(revision),
+            Done::Rule(step) => self.rule_step(step),
+            Done::Probed { attempt, by } => self.probed(attempt, by),
             Done::Froze(result) => {
                 let frozen = result == SignalResult::Done;
                 self.pause_result = Some(result);

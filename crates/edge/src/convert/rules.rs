@@ -1,0 +1,169 @@
+//! Readiness and output rules of a spec: both ways of a field are in this file.
+
+use super::{pattern, time};
+use crate::pb::{self, line_pattern::Pattern, output_rule::Action, readiness::Probe};
+use kennel_lifecycle::{
+    Activity, LinePattern, OutputRule, Readiness, ReadyProbe, RuleAction, Violation, limits,
+};
+
+const READINESS: &str = "spec.readiness";
+
+pub(crate) fn readiness(
+    readiness: Option<Box<pb::Readiness>>,
+    found: &mut Vec<Violation>,
+) -> Option<Box<Readiness>> {
+    let readiness = *readiness?;
+    let probe = match readiness.probe {
+        None => ReadyProbe::Rule,
+        Some(Probe::Line(line)) => {
+            let (line, _) = pattern::pattern("spec.readiness.line", Some(line), found)?;
+            ReadyProbe::Line(line)
+        }
+        Some(Probe::Tcp(tcp)) => ReadyProbe::Tcp(port("tcp", tcp.port, found)),
+        Some(Probe::Http(http)) => ReadyProbe::Http {
+            port: port("http", http.port, found),
+            path: if http.path.is_empty() {
+                "/".to_owned()
+            } else {
+                http.path
+            },
+        },
+    };
+    let mut span = |name: &str, given: Option<&prost_types::Duration>| {
+        time::parse_duration(&format!("{READINESS}.{name}"), given, found)
+    };
+    let interval = span("interval", readiness.interval.as_ref());
+    let timeout = span("timeout", readiness.timeout.as_ref());
+    let start_timeout = span("start_timeout", readiness.start_timeout.as_ref());
+    Some(Box::new(Readiness {
+        probe,
+        interval: interval.unwrap_or(limits::PROBE_INTERVAL_DEFAULT),
+        timeout: timeout.unwrap_or(limits::PROBE_TIMEOUT_DEFAULT),
+        start_timeout,
+    }))
+}
+
+/// 0 is refused with the other bounds.
+fn port(probe: &str, port: u32, found: &mut Vec<Violation>) -> u16 {
+    u16::try_from(port).unwrap_or_else(|_| {
+        let field = format!("{READINESS}.{probe}.port");
+        found.push(Violation::new(field, "must be 1 to 65535"));
+        1
+    })
+}
+
+pub(crate) fn shown_readiness(readiness: Option<&Readiness>) -> Option<Box<pb::Readiness>> {
+    let readiness = readiness?;
+    Some(Box::new(pb::Readiness {
+        probe: match &readiness.probe {
+            ReadyProbe::Rule => None,
+            ReadyProbe::Line(line) => Some(Probe::Line(shown_pattern(line))),
+            ReadyProbe::Tcp(port) => Some(Probe::Tcp(pb::TcpProbe {
+                port: u32::from(*port),
+            })),
+            ReadyProbe::Http { port, path } => Some(Probe::Http(pb::HttpProbe {
+                port: u32::from(*port),
+                path: path.clone(),
+            })),
+        },
+        interval: Some(time::duration(readiness.interval)),
+        timeout: Some(time::duration(readiness.timeout)),
+        start_timeout: readiness.start_timeout.map(time::duration),
+    }))
+}
+
+pub(crate) fn rules(rules: Vec<pb::OutputRule>, found: &mut Vec<Violation>) -> Vec<OutputRule> {
+    let rules = rules.into_iter().take(limits::OUTPUT_RULES_MAX + 1);
+    let parsed = rules.enumerate().map(|(at, rule)| {
+        let field = format!("spec.output_rules[{at}]");
+        let of_rule = pattern::pattern(&format!("{field}.pattern"), rule.pattern, found);
+        OutputRule {
+            // One that is refused keeps the place of its rule.
+            pattern: of_rule.map_or(LinePattern::Literal("-".into()), |(pattern, _)| pattern),
+            streams: pattern::streams(&format!("{field}.streams"), &rule.streams, found),
+            action: action(&field, rule.action, found),
+            name: rule.name,
+        }
+    });
+    parsed.collect()
+}
+
+fn action(field: &str, action: Option<Action>, found: &mut Vec<Violation>) -> RuleAction {
+    match action {
+        Some(Action::Ready(_)) => RuleAction::Ready,
+        Some(Action::Annotate(_)) => RuleAction::Annotate,
+        Some(Action::Event(_)) => RuleAction::Event,
+        Some(Action::Activity(number)) => match pb::Activity::try_from(number) {
+            Ok(pb::Activity::Working) => RuleAction::Activity(Activity::Working),
+            Ok(pb::Activity::AwaitingInput) => RuleAction::Activity(Activity::AwaitingInput),
+            Ok(pb::Activity::Idle) => RuleAction::Activity(Activity::Idle),
+            Ok(pb::Activity::Unspecified) | Err(_) => {
+                let why = "must be an Activity that this server knows";
+                found.push(Violation::new(format!("{field}.activity"), why));
+                RuleAction::Event
+            }
+        },
+        Some(Action::Result(result)) => {
+            let after = format!("{field}.result.after");
+            let after = time::parse_duration(&after, result.after.as_ref(), found);
+            let grace = format!("{field}.result.grace");
+            let grace = time::parse_duration(&grace, result.grace.as_ref(), found);
+            RuleAction::Result {
+                after: after.unwrap_or(limits::RESULT_AFTER_DEFAULT),
+                grace: grace.unwrap_or(limits::GRACE_DEFAULT),
+            }
+        }
+        None => {
+            let why = "must have one of `ready`, `activity`, `annotate`, `event`, `result`";
+            found.push(Violation::new(field, why));
+            RuleAction::Event
+        }
+    }
+}
+
+pub(crate) fn shown_rules(rules: &[OutputRule]) -> Vec<pb::OutputRule> {
+    use pb::output_rule::{Annotate, Emit, Ready, Result};
+    let shown = |rule: &OutputRule| pb::OutputRule {
+        name: rule.name.clone(),
+        pattern: Some(shown_pattern(&rule.pattern)),
+        streams: match rule.streams {
+            [true, false] => vec![pb::OutputStream::Stdout.into()],
+            [false, true] => vec![pb::OutputStream::Stderr.into()],
+            [true, true] | [false, false] => Vec::new(),
+        },
+        action: Some(match &rule.action {
+            RuleAction::Ready => Action::Ready(Ready {}),
+            RuleAction::Activity(doing) => Action::Activity(activity(*doing).into()),
+            RuleAction::Annotate => Action::Annotate(Annotate {}),
+            RuleAction::Event => Action::Event(Emit {}),
+            RuleAction::Result { after, grace } => Action::Result(Result {
+                after: Some(time::duration(*after)),
+                grace: Some(time::duration(*grace)),
+            }),
+        }),
+    };
+    rules.iter().map(shown).collect()
+}
+
+pub(crate) fn activity(activity: Activity) -> pb::Activity {
+    match activity {
+        Activity::Working => pb::Activity::Working,
+        Activity::AwaitingInput => pb::Activity::AwaitingInput,
+        Activity::Idle => pb::Activity::Idle,
+    }
+}
+
+fn shown_pattern(pattern: &LinePattern) -> pb::LinePattern {
+    let pattern = match pattern {
+        LinePattern::Literal(text) => Pattern::Literal(text.clone()),
+        LinePattern::Regex(text) => Pattern::Regex(text.clone()),
+        LinePattern::Json(json) => Pattern::Json(pb::JsonPattern {
+            pointer: json.pointer.clone(),
+            equals: json.equals.clone().unwrap_or_default(),
+            captures: json.captures.clone(),
+        }),
+    };
+    pb::LinePattern {
+        pattern: Some(pattern),
+    }
+}

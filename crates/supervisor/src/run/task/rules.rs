@@ -1,0 +1,290 @@
+//! What follows from rules and probes, in the run's task: the one place that decides whether a run is ready, what it does,
+//! and when a limit of its start or its result has come.
+
+use super::RunTask;
+use crate::{
+    base::{clock, matcher::MatchGroup},
+    run::rules::{
+        engine::{self, Flush, MatchedLine, RuleStep},
+        probe,
+    },
+};
+use kennel_lifecycle::{
+    AnnotationChange, Entry, OutputRule, Phase, ReadyProbe, Report, RuleAction, RuleMatch,
+    StopReason, StreamsEnd, Timestamp, labels, limits,
+};
+use std::{collections::BTreeMap, time::Duration};
+use tokio::{sync::watch, task::AbortHandle, time::Instant};
+
+/// Least time that a server which adopts a run takes to read what waits in its pipes before the run counts as not ready.
+const ADOPTED_LEAST: Duration = Duration::from_secs(1);
+
+/// The engine and the probe of a run.
+#[derive(Debug, Default)]
+pub(super) struct RuleBook {
+    /// The rules in the order in which the engine has them.
+    rules: Vec<OutputRule>,
+    /// To the engine; absent: it was not begun.
+    flush: Option<watch::Sender<Flush>>,
+    /// The end of the output, which is reported once every line before it was tested.
+    closing: Option<StreamsEnd>,
+    probe: Option<AbortHandle>,
+    /// Before this the run does not count as not ready.
+    not_before: Option<Instant>,
+}
+
+impl RunTask {
+    /// Begins the engine, once there is a journal to read, and the probe of an attempt that runs.
+    pub(super) fn begin_rules(&mut self) {
+        if self.output.is_none() {
+            return;
+        }
+        let rules = self.new.policy().line_rules();
+        if self.rules.flush.is_none() && !rules.is_empty() {
+            let (flush, flushes) = watch::channel(Flush::default());
+            self.rules.rules.clone_from(&rules);
+            self.rules.flush = Some(flush);
+            let mark = self.facets.shown().matched;
+            self.op(move |shared, run, done| engine::run(shared, run, rules, mark, flushes, done));
+        }
+        self.begin_probe();
+    }
+
+    fn begin_probe(&mut self) {
+        let attempt = self.new.attempt;
+        let runs = self.times().started.is_some() && self.machine.record().leader.is_none();
+        let Some(readiness) = &self.new.policy().readiness else {
+            return;
+        };
+        let probes = matches!(
+            readiness.probe,
+            ReadyProbe::Tcp(_) | ReadyProbe::Http { .. }
+        );
+        if !runs || !probes || self.rules.probe.is_some() || self.facets.shown().is_ready(attempt) {
+            return;
+        }
+        let (readiness, done) = (readiness.clone(), self.done_sender.clone());
+        let probing = self.ops.spawn(probe::run(*readiness, attempt, done));
+        self.rules.probe = Some(probing);
+    }
+
+    pub(super) fn end_probe(&mut self) {
+        if let Some(probe) = self.rules.probe.take() {
+            probe.abort();
+        }
+    }
+
+    /// The same for a run of an earlier server.
+    pub(super) fn resume_rules(&mut self) {
+        self.rules.not_before = clock::instant().checked_add(ADOPTED_LEAST);
+        if self.facets.shown().is_ready(self.new.attempt) {
+            self.attempts.restarts = 0;
+        }
+        self.begin_rules();
+    }
+
+    /// The output of the attempt has ended: that is reported once all its lines were tested.
+    pub(super) fn close_streams(&mut self, end: StreamsEnd) {
+        let head = self.output.as_ref().map(|output| output.hub().head().seq);
+        let (Some(flush), Some(seq)) = (&self.rules.flush, head) else {
+            return self.report(Report::StreamsClosed(end));
+        };
+        self.rules.closing = Some(end);
+        let attempt = self.new.attempt;
+        flush.send_replace(Flush { attempt, seq });
+    }
+
+    pub(super) fn rule_step(&mut self, step: RuleStep) {
+        match step {
+            RuleStep::Matched(line) => self.line_matched(&line),
+            RuleStep::Tested(attempt) if attempt == self.new.attempt => {
+                if let Some(end) = self.rules.closing.take() {
+                    self.report(Report::StreamsClosed(end));
+                }
+            }
+            RuleStep::Tested(_) => {}
+        }
+    }
+
+    /// A probe of this attempt has succeeded.
+    pub(super) fn probed(&mut self, attempt: u32, by: &str) {
+        if attempt == self.new.attempt && matches!(self.machine.phase(), Phase::Running { .. }) {
+            self.become_ready(attempt, by);
+            self.facets_changed();
+        }
+    }
+
+    /// What follows from a line that matched. The entry of the line comes last: a server that dies before it leaves the line
+    /// to the next one, and what was done then is done already.
+    fn line_matched(&mut self, line: &MatchedLine) {
+        let MatchedLine {
+            attempt,
+            seq,
+            stream,
+            offset,
+            ..
+        } = *line;
+        if self.facets.shown().has_matched(stream, offset) {
+            return;
+        }
+        let mut rules = Vec::new();
+        for (at, found) in &line.rules {
+            let Some(rule) = self.rules.rules.get(*at).cloned() else {
+                continue;
+            };
+            let groups = named(&found.groups);
+            if self.act(&rule, attempt, &groups) {
+                rules.push(RuleMatch {
+                    rule: rule.name,
+                    groups,
+                    action: rule.action,
+                });
+            }
+        }
+        if rules.is_empty() {
+            return;
+        }
+        self.note(&Entry::OutputMatched {
+            attempt,
+            seq,
+            stream,
+            offset,
+            rules,
+        });
+        self.facets_changed();
+    }
+
+    /// Does what follows from a rule. Returns whether it is news.
+    fn act(&mut self, rule: &OutputRule, attempt: u32, groups: &BTreeMap<String, String>) -> bool {
+        // Of an attempt that has exited meanwhile, what it wrote counts; a result stops nothing any more.
+        let is_present = attempt == self.new.attempt;
+        let runs = is_present && self.machine.record().leader.is_none();
+        match &rule.action {
+            RuleAction::Ready => is_present && self.become_ready(attempt, &rule.name),
+            RuleAction::Activity(activity) => {
+                let (activity, by) = (*activity, rule.name.clone());
+                let is_news = is_present && self.facets.shown().doing(attempt) != Some(activity);
+                if is_news {
+                    self.note(&Entry::ActivityChanged {
+                        attempt,
+                        activity,
+                        by,
+                    });
+                }
+                is_news
+            }
+            RuleAction::Annotate => self.annotate_by_rule(rule, groups),
+            RuleAction::Event => {
+                let events = self.facets.shown().matched.events;
+                if events == limits::RULE_EVENTS_MAX - 1 {
+                    self.warn(format!(
+                        "output rules of this run have emitted {} events: no more are emitted",
+                        limits::RULE_EVENTS_MAX
+                    ));
+                }
+                events < limits::RULE_EVENTS_MAX
+            }
+            RuleAction::Result { .. } => runs && self.facets.shown().result_of(attempt).is_none(),
+        }
+    }
+
+    fn become_ready(&mut self, attempt: u32, by: &str) -> bool {
+        if self.facets.shown().is_ready(attempt) {
+            return false;
+        }
+        let by = by.to_owned();
+        self.note(&Entry::Ready { attempt, by });
+        self.attempts.restarts = 0;
+        self.end_probe();
+        let waited = self.times().started.map(|started| self.at.since(started));
+        tracing::info!(run_id = %self.run, attempt, seconds = waited.map(|time| time.as_secs_f64()), "run is ready");
+        true
+    }
+
+    fn annotate_by_rule(&mut self, rule: &OutputRule, groups: &BTreeMap<String, String>) -> bool {
+        if groups.is_empty() {
+            return false;
+        }
+        let change = AnnotationChange {
+            set: groups.clone(),
+            ..AnnotationChange::default()
+        };
+        match self.facets.shown().annotations.change(change, "") {
+            Ok(Some(entry)) => {
+                self.note(&entry);
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                self.warn(format!("rule {} annotates nothing: {error}", rule.name));
+                false
+            }
+        }
+    }
+
+    fn warn(&mut self, message: String) {
+        self.note(&Entry::Warning { message });
+    }
+
+    fn facets_changed(&mut self) {
+        self.write_facets();
+        self.publish();
+    }
+
+    /// When the next limit of start or result is reached, while one counts.
+    pub(super) fn rules_due(&self) -> Option<Instant> {
+        let (start, result) = (self.start_over_at(), self.result_over_at());
+        let from_now = |at: Timestamp| clock::instant().checked_add(at.since(clock::now()));
+        let start = start.and_then(from_now);
+        let start = start.map(|at| self.rules.not_before.map_or(at, |least| at.max(least)));
+        let result = result.and_then(from_now);
+        start.into_iter().chain(result).min()
+    }
+
+    /// The reason to stop the run, once such a limit is reached.
+    pub(super) fn keep_rules(&mut self) -> Option<StopReason> {
+        if self.machine.record().leader.is_some() {
+            self.end_probe();
+        }
+        let due = self.rules_due()?;
+        if due > clock::instant() {
+            return None;
+        }
+        if self.result_over_at().is_some_and(|at| at <= clock::now()) {
+            let due = self.facets.shown().result_of(self.new.attempt);
+            let rule = due.map(|due| due.rule.clone()).unwrap_or_default();
+            return Some(StopReason::Result { rule });
+        }
+        Some(StopReason::NotReady)
+    }
+
+    fn start_over_at(&self) -> Option<Timestamp> {
+        let start_timeout = self.new.policy().readiness.as_ref()?.start_timeout?;
+        let counts = matches!(self.machine.phase(), Phase::Running { .. })
+            && !self.facets.shown().is_ready(self.new.attempt);
+        counts.then(|| self.machine.record().over_at(Some(start_timeout)))?
+    }
+
+    fn result_over_at(&self) -> Option<Timestamp> {
+        let counts = matches!(
+            self.machine.phase(),
+            Phase::Running { .. } | Phase::Paused { .. }
+        );
+        let due = self.facets.shown().result_of(self.new.attempt)?;
+        counts.then_some(due.due)
+    }
+}
+
+/// The groups that may be annotations: with a name, and of a bounded length.
+fn named(groups: &[MatchGroup]) -> BTreeMap<String, String> {
+    let named = groups
+        .iter()
+        .filter(|group| labels::check_key(&group.name).is_ok());
+    let pairs = named.map(|group| {
+        let end = group
+            .text
+            .floor_char_boundary(limits::ANNOTATION_VALUE_BYTES_MAX);
+        (group.name.clone(), group.text[..end].to_owned())
+    });
+    pairs.collect()
+}
