@@ -7,10 +7,15 @@ use kennel_proto::pb::{
 };
 use kennel_tests::{Client, PATIENCE, eventually_async};
 use std::{
+    collections::HashMap,
     path::{Path, PathBuf},
     pin::Pin,
     process::{Child, Command, Stdio},
-    sync::mpsc,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
     thread,
     time::Instant,
 };
@@ -18,6 +23,7 @@ use tempfile::TempDir;
 use tokio::{
     io::AsyncReadExt as _,
     net::{UnixListener, unix::pipe::Receiver},
+    sync::oneshot,
 };
 use tokio_stream::{
     Stream,
@@ -94,22 +100,45 @@ impl Drop for Bare {
 
 /// Serves until it is killed.
 pub(crate) async fn serve(socket: &Path) {
-    let (reaper, children) = mpsc::channel::<Child>();
+    let (reaper, children) = mpsc::channel::<Born>();
     thread::spawn(move || {
-        for mut child in children {
+        for Born { mut child, ended } in children {
             let _ = child.wait();
+            let _ = ended.send(());
         }
     });
     let listener = UnixListener::bind(socket).expect("the socket is free");
     Server::builder()
-        .add_service(ProcessServiceServer::new(Spawner { reaper }))
+        .add_service(ProcessServiceServer::new(Spawner {
+            reaper,
+            ends: Mutex::default(),
+            spawned: AtomicU64::new(0),
+        }))
         .serve_with_incoming(UnixListenerStream::new(listener))
         .await
         .expect("it serves");
 }
 
 struct Spawner {
-    reaper: mpsc::Sender<Child>,
+    reaper: mpsc::Sender<Born>,
+    /// Ends of children, by the name that the answer gave them, until one waits for them.
+    ends: Mutex<HashMap<String, oneshot::Receiver<()>>>,
+    spawned: AtomicU64,
+}
+
+/// A child, and what its end is told by.
+struct Born {
+    child: Child,
+    ended: oneshot::Sender<()>,
+}
+
+impl Spawner {
+    fn reap(&self, child: Child) -> oneshot::Receiver<()> {
+        let (ended, end) = oneshot::channel();
+        // The reaper lives as long as the server.
+        let _ = self.reaper.send(Born { child, ended });
+        end
+    }
 }
 
 /// Most bytes of one message.
@@ -155,13 +184,16 @@ impl ProcessService for Spawner {
             .spawn()
             .map_err(|error| Status::internal(error.to_string()))?;
         let pid = i32::try_from(child.id()).unwrap_or_default();
-        // The reaper lives as long as the server.
-        let _ = self.reaper.send(child);
+        let end = self.reap(child);
+        let run_id = self.spawned.fetch_add(1, Ordering::Relaxed).to_string();
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.insert(run_id.clone(), end);
         let attempt = pb::Attempt {
             pid,
             ..pb::Attempt::default()
         };
         let run = pb::Run {
+            run_id,
             current_attempt: Some(attempt),
             ..pb::Run::default()
         };
@@ -329,9 +361,23 @@ impl ProcessService for Spawner {
 
     async fn wait_run(
         &self,
-        _: Request<pb::WaitRunRequest>,
+        request: Request<pb::WaitRunRequest>,
     ) -> Result<Response<pb::WaitRunResponse>, Status> {
-        absent()
+        let run_id = request.into_inner().run_id;
+        let end = {
+            let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+            ends.remove(&run_id)
+        };
+        let Some(end) = end else { return absent() };
+        let _ = end.await;
+        let run = pb::Run {
+            run_id,
+            ..pb::Run::default()
+        };
+        Ok(Response::new(pb::WaitRunResponse {
+            run: Some(run),
+            reached: true,
+        }))
     }
 
     /// What a command writes, each read a message. The words are in the place of the run's id, with NUL between.
@@ -353,8 +399,7 @@ impl ProcessService for Spawner {
             .take()
             .ok_or_else(|| Status::internal("no pipe"))?;
         let mut stdout = Receiver::from_owned_fd(stdout.into()).map_err(fault)?;
-        // The reaper lives as long as the server.
-        let _ = self.reaper.send(child);
+        drop(self.reap(child));
         let (sender, messages) = tokio::sync::mpsc::channel(4);
         tokio::spawn(async move {
             loop {

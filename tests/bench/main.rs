@@ -1,7 +1,7 @@
 //! `make bench`: Kennel beside its floors, in one run on one machine, with the targets of PERFORMANCE.md.
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
-//! printed like the rest. `bench spawn`, `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
+//! printed like the rest, and left in `target/bench.json`. `bench spawn`, `bench overload`, `bench start`, `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
 //! `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees. `bench profile` is `make profile`.
 //!
 //! All of it runs in a pid namespace, so that nothing is left even when it is killed.
@@ -12,20 +12,29 @@ mod floor;
 mod idle;
 mod inside;
 mod output;
+mod overload;
 mod peers;
 mod profile;
 mod restart;
 mod spawn;
+mod start;
 mod table;
 mod telemetry;
 mod tree;
 
 use kennel_tests::{Kennel, Options, Postgres};
-use std::path::Path;
+use spawn::{FLOWS, Flow};
+use std::path::{Path, PathBuf};
 use table::{Goal, Table};
 
 /// Trees that are aborted at once where no number is named.
 const FLEET: usize = 1000;
+
+/// Where results are left.
+fn target() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    target.map_or_else(|| "target".into(), PathBuf::from)
+}
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -50,8 +59,13 @@ async fn measure(words: &[String]) {
     let wanted = |part: &str| words.is_empty() || words.iter().any(|word| word == part);
     let mut table = Table::default();
     if wanted("spawn") {
-        let bare = floors(&mut table).await;
-        spawns(&mut table, &bare).await;
+        spawns(&mut table).await;
+    }
+    if wanted("overload") {
+        overload::measure(&mut table).await;
+    }
+    if wanted("start") {
+        start::measure(&mut table).await;
     }
     if wanted("counts") {
         counts::measure(&mut table).await;
@@ -78,78 +92,103 @@ async fn measure(words: &[String]) {
     table.print();
 }
 
-/// What the same machine gives without gate, store, tree and journal.
-async fn floors(table: &mut Table) -> spawn::Rates {
+/// Kennel on each store, and what the same machine gives without gate, store, tree and journal.
+async fn spawns(table: &mut Table) {
     let raw = floor::posix_spawn();
     table.fact(
         "raw posix_spawn, p50 / p99",
         &format!("{} / {}", raw.p50(), raw.p99()),
     );
     let bare = floor::Bare::start().await;
-    let rates = spawn::measure(bare.socket()).await;
-    table.fact("bare tonic spawner, 1 client, p50 / p99", &rates.latency());
-    table.fact(
-        "bare tonic spawner, runs/s at 1 client",
-        &format!("{:.0}", rates.one),
-    );
-    table.fact(
-        "bare tonic spawner, runs/s at 16 clients",
-        &format!("{:.0}", rates.sixteen),
-    );
-    rates
-}
-
-async fn spawns(table: &mut Table, bare: &spawn::Rates) {
-    let kennel = Kennel::on_sqlite().await;
-    report(
-        table,
-        "SQLite",
-        &spawn::measure(&kennel.socket()).await,
-        bare,
-    );
-    drop(kennel);
+    let sqlite = Kennel::on_sqlite().await;
     let postgres = Postgres::start().await;
-    let kennel = Kennel::start(Options::on(&postgres.url())).await;
-    report(
-        table,
-        "Postgres",
-        &spawn::measure(&kennel.socket()).await,
-        bare,
-    );
-    drop((kennel, postgres));
-    match Postgres::start_with_slow_flush().await {
+    let on_postgres = Kennel::start(Options::on(&postgres.url())).await;
+    let mut servers = vec![
+        bare.socket().to_owned(),
+        sqlite.socket(),
+        on_postgres.socket(),
+    ];
+    let slow = match Postgres::start_with_slow_flush().await {
         Ok(postgres) => {
             let kennel = Kennel::start(Options::on(&postgres.url())).await;
-            let rates = spawn::measure(&kennel.socket()).await;
-            report(table, "Postgres, +1 ms a flush", &rates, bare);
+            servers.push(kennel.socket());
+            Some((kennel, postgres))
         }
-        Err(why) => table.not_measured("Postgres, +1 ms a flush", &why),
+        Err(why) => {
+            table.not_measured("Postgres, +1 ms a flush", &why);
+            None
+        }
+    };
+    for (flow, name) in FLOWS {
+        let rates = spawn::in_turn(&servers, flow).await;
+        let [bare, of_kennel @ ..] = &rates[..] else {
+            return;
+        };
+        table.fact(
+            &format!("{name}: bare tonic spawner, p50 / p99"),
+            &bare.latency(),
+        );
+        table.fact(
+            &format!("{name}: bare tonic spawner, runs/s at 1 / 16 clients"),
+            &format!("{:.0} / {:.0}", bare.one(), bare.sixteen()),
+        );
+        for (rates, (store, limit)) in of_kennel.iter().zip([("SQLite", 3.0), ("Postgres", 3.5)]) {
+            report(table, (flow, name, store), rates, bare, limit);
+        }
+        if let [_, prompt, slow] = of_kennel {
+            let kept = slow.sixteen_to(prompt);
+            table.goal(
+                &format!("{name}: Postgres, +1 ms a flush, runs/s at 16 clients"),
+                &format!("{:.0}", slow.sixteen()),
+                &format!("{kept:.2} x without"),
+                Goal::at_least("0.8 x without", 0.8).met_by(kept),
+            );
+        }
     }
+    drop(slow);
     table.not_measured(
         "SQLite, +1 ms a flush",
         "nothing delays the flushes of a process that forbids to be traced",
     );
 }
 
-fn report(table: &mut Table, store: &str, rates: &spawn::Rates, bare: &spawn::Rates) {
-    let ratio = rates.p50_us() / bare.p50_us();
-    table.goal(
-        &format!("{store}: spawn, 1 client, p50 / p99"),
-        &rates.latency(),
-        &format!("{ratio:.1} x bare"),
-        Goal::at_most("5 x bare", 5.0).met_by(ratio),
+/// The targets are of the flow of a caller that waits; the other one flatters, since its floor is slowed by children that end
+/// meanwhile.
+fn report(
+    table: &mut Table,
+    (flow, name, store): (Flow, &str, &str),
+    rates: &spawn::Rates,
+    bare: &spawn::Rates,
+    limit: f64,
+) {
+    let ratio = rates.p50_to(bare);
+    let what = format!("{name}: {store}, Spawn by 1 client, p50 / p99");
+    let ratios = format!("{ratio:.1} x bare");
+    if flow == Flow::Wait {
+        let goal = Goal::at_most(&format!("{limit} x bare"), limit).met_by(ratio);
+        table.goal(&what, &rates.latency(), &ratios, goal);
+        let tail = rates.tail();
+        table.goal(
+            &format!("{name}: {store}, p99 / p50"),
+            &format!("{tail:.1}"),
+            &format!("bare {:.1}", bare.tail()),
+            Goal::at_most("4", 4.0).met_by(tail),
+        );
+    } else {
+        table.compared(&what, &rates.latency(), &ratios);
+    }
+    let ratio = rates.sixteen_to(bare);
+    let what = format!("{name}: {store}, runs/s at 1 / 16 clients");
+    let (value, ratios) = (
+        format!("{:.0} / {:.0}", rates.one(), rates.sixteen()),
+        format!("{ratio:.2} x bare at 16"),
     );
-    table.fact(
-        &format!("{store}: runs/s at 1 client"),
-        &format!("{:.0}", rates.one),
-    );
-    let ratio = rates.sixteen / bare.sixteen;
-    table.goal(
-        &format!("{store}: runs/s at 16 clients"),
-        &format!("{:.0}", rates.sixteen),
-        &format!("{ratio:.2} x bare"),
-        Goal::at_least("0.4 x bare", 0.4).met_by(ratio),
-    );
+    if flow == Flow::Wait {
+        let goal = Goal::at_least("0.5 x bare", 0.5).met_by(ratio);
+        table.goal(&what, &value, &ratios, goal);
+    } else {
+        table.compared(&what, &value, &ratios);
+    }
 }
 
 async fn trees(table: &mut Table) {

@@ -13,7 +13,7 @@ use kennel_tests::{
     Kennel,
     strace::{Call, Role, Strace},
 };
-use std::{collections::BTreeMap, fmt::Write as _, path::PathBuf};
+use std::{collections::BTreeMap, fmt::Write as _};
 
 /// Runs before anything is counted.
 const WARM_UP: usize = 50;
@@ -28,13 +28,6 @@ const ROLES: [(Role, &str); 4] = [
     (Role::Shim, "shim"),
     (Role::Command, "command"),
 ];
-
-/// Where the profile is left for later.
-fn file() -> PathBuf {
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    target.join("profile.txt")
-}
 
 pub(crate) async fn measure() {
     let parts = [
@@ -52,7 +45,7 @@ pub(crate) async fn measure() {
         let _ = write!(text, "\n## {head}\n\n{body}");
     }
     print!("{text}");
-    let file = file();
+    let file = crate::target().join("profile.txt");
     match std::fs::write(&file, &text) {
         Ok(()) => println!("\nThis text is in {}.", file.display()),
         Err(error) => println!("\n{} could not be written: {error}", file.display()),

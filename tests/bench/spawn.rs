@@ -1,27 +1,49 @@
-//! Spawn latency and rate, the same for Kennel and for its floor.
+//! Spawn latency and rate, the same for Kennel and for its floor, in the two ways in which callers spawn.
+//!
+//! All that are compared are measured in turn, round by round, so that a machine that becomes slower meanwhile does so for all
+//! alike; a ratio is the median of those of the rounds.
 
-use crate::table::Times;
+use crate::table::{Times, median};
 use kennel_tests::{Client, argv, must};
-use std::{path::Path, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 use tokio::task::JoinSet;
 
 /// Spawns before anything is counted: connections, pools, pages.
 const WARM_UP: usize = 50;
-/// Spawns by one client, one after another.
-const BY_ONE: usize = 1000;
-/// Clients at once, and spawns by each.
-const CLIENTS: usize = 16;
-const BY_EACH: usize = 150;
-/// Rounds; the median counts.
+/// Spawns by one client in a round, one after another.
+const BY_ONE: usize = 300;
+/// Clients at once, and spawns by each in a round.
+pub(crate) const CLIENTS: usize = 16;
+const BY_EACH: usize = 60;
+/// Rounds.
 const ROUNDS: usize = 3;
 
-/// What a spawner reaches.
+/// How a caller spawns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// The next spawn follows the answer to this one; children of earlier spawns end meanwhile.
+    Forget,
+    /// The next spawn follows the end of this one's run.
+    Wait,
+}
+
+/// Both, and what they are called.
+pub(crate) const FLOWS: [(Flow, &str); 2] =
+    [(Flow::Wait, "spawn, wait"), (Flow::Forget, "spawn, forget")];
+
+/// What a spawner reaches, by round.
+#[derive(Default)]
 pub(crate) struct Rates {
+    /// How long each call of Spawn took one client, in all rounds.
     times: Times,
+    p50_us: Vec<f64>,
     /// Runs per second of one client.
-    pub(crate) one: f64,
+    one: Vec<f64>,
     /// Runs per second of sixteen.
-    pub(crate) sixteen: f64,
+    sixteen: Vec<f64>,
 }
 
 impl Rates {
@@ -32,37 +54,76 @@ impl Rates {
     pub(crate) fn latency(&self) -> String {
         format!("{} / {}", self.times.p50(), self.times.p99())
     }
-}
 
-pub(crate) async fn measure(socket: &Path) -> Rates {
-    let mut client = must("connect", Client::connect(socket).await);
-    one_after_another(&mut client, WARM_UP).await;
-    let mut times = Times::default();
-    let (mut one, mut sixteen) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    /// How far the slowest hundredth is behind.
+    pub(crate) fn tail(&self) -> f64 {
+        self.times.p99_us() / self.times.p50_us()
+    }
+
+    pub(crate) fn one(&self) -> f64 {
+        median(self.one.clone())
+    }
+
+    pub(crate) fn sixteen(&self) -> f64 {
+        median(self.sixteen.clone())
+    }
+
+    /// Latency as a multiple of another's.
+    pub(crate) fn p50_to(&self, other: &Self) -> f64 {
+        ratio(&self.p50_us, &other.p50_us)
+    }
+
+    /// Rate of sixteen clients as a part of another's.
+    pub(crate) fn sixteen_to(&self, other: &Self) -> f64 {
+        ratio(&self.sixteen, &other.sixteen)
+    }
+
+    async fn add_round(&mut self, socket: &Path, flow: Flow) {
+        let mut client = must("connect", Client::connect(socket).await);
         let began = Instant::now();
-        times.extend(one_after_another(&mut client, BY_ONE / ROUNDS).await);
-        one.push(rate(BY_ONE / ROUNDS, began));
-        sixteen.push(at_once(socket).await);
-    }
-    Rates {
-        times,
-        one: median(one),
-        sixteen: median(sixteen),
+        let times = one_after_another(&mut client, BY_ONE, flow).await;
+        self.one.push(rate(BY_ONE, began));
+        self.p50_us.push(times.p50_us());
+        self.times.extend(times);
+        self.sixteen.push(at_once(socket, flow).await);
     }
 }
 
-async fn one_after_another(client: &mut Client, count: usize) -> Times {
+/// Of each server in turn, in this flow.
+pub(crate) async fn in_turn(sockets: &[PathBuf], flow: Flow) -> Vec<Rates> {
+    let mut all: Vec<Rates> = sockets.iter().map(|_| Rates::default()).collect();
+    for socket in sockets {
+        let mut client = must("connect", Client::connect(socket).await);
+        one_after_another(&mut client, WARM_UP, flow).await;
+    }
+    for _ in 0..ROUNDS {
+        for (socket, rates) in sockets.iter().zip(&mut all) {
+            rates.add_round(socket, flow).await;
+        }
+    }
+    all
+}
+
+/// Of one server alone, whose runs nobody waits for.
+pub(crate) async fn measure(socket: &Path) -> Rates {
+    let mut rates = in_turn(&[socket.to_owned()], Flow::Forget).await;
+    rates.pop().unwrap_or_default()
+}
+
+async fn one_after_another(client: &mut Client, count: usize, flow: Flow) -> Times {
     let mut times = Times::default();
     for _ in 0..count {
         let began = Instant::now();
-        must("spawn", client.spawn(argv(&["/bin/true"])).await);
+        let run = must("spawn", client.spawn(argv(&["/bin/true"])).await);
         times.push(began.elapsed());
+        if flow == Flow::Wait {
+            must("wait", client.ended(&run.run_id).await);
+        }
     }
     times
 }
 
-async fn at_once(socket: &Path) -> f64 {
+async fn at_once(socket: &Path, flow: Flow) -> f64 {
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(must("connect", Client::connect(socket).await));
@@ -70,7 +131,7 @@ async fn at_once(socket: &Path) -> f64 {
     let began = Instant::now();
     let mut tasks = JoinSet::new();
     for mut client in clients {
-        tasks.spawn(async move { one_after_another(&mut client, BY_EACH).await });
+        tasks.spawn(async move { one_after_another(&mut client, BY_EACH, flow).await });
     }
     tasks.join_all().await;
     rate(CLIENTS * BY_EACH, began)
@@ -81,7 +142,19 @@ fn rate(count: usize, began: Instant) -> f64 {
     count as f64 / began.elapsed().as_secs_f64()
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// The median of the rounds' own.
+fn ratio(of: &[f64], to: &[f64]) -> f64 {
+    median(of.iter().zip(to).map(|(of, to)| of / to).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratio_is_of_rounds_and_not_of_medians() {
+        // The machine was twice as slow in the second round, for both.
+        assert!((ratio(&[3.0, 6.0, 3.0], &[1.0, 2.0, 1.0]) - 3.0).abs() < f64::EPSILON);
+        assert!((ratio(&[3.0, 6.0, 2.0], &[1.0, 1.0, 1.0]) - 3.0).abs() < f64::EPSILON);
+    }
 }

@@ -1,6 +1,7 @@
 //! The table that is printed at the end, and times as people read them.
 
-use std::time::Duration;
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Rows: what, value, ratio, goal, reached.
 #[derive(Default)]
@@ -102,7 +103,74 @@ impl Table {
             .filter(|row| row[4] == "NOT REACHED")
             .count();
         println!("\n{missed} of the targets are not reached on this machine in this run.");
+        let file = crate::target().join("bench.json");
+        match std::fs::write(&file, self.json(&Host::look()).to_string()) {
+            Ok(()) => println!("These figures are in {}.", file.display()),
+            Err(error) => println!("{} could not be written: {error}", file.display()),
+        }
     }
+
+    /// Each row with its words, and with the first number of those, for whoever compares two runs.
+    fn json(&self, host: &Host) -> Value {
+        let rows = self
+            .rows
+            .iter()
+            .map(|[what, value, ratio, target, verdict]| {
+                let reached = (!verdict.is_empty()).then_some(verdict == "reached");
+                json!({
+                    "what": what,
+                    "value": value,
+                    "value_number": number(value),
+                    "ratio": ratio,
+                    "ratio_number": number(ratio),
+                    "target": target,
+                    "target_number": number(target),
+                    "reached": reached,
+                })
+            });
+        json!({
+            "measured_unix_s": host.now_s,
+            "kernel": host.kernel,
+            "cores": host.cores,
+            "load_average_1m": host.load,
+            "rows": rows.collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// Where this was measured.
+struct Host {
+    now_s: u64,
+    kernel: String,
+    cores: usize,
+    /// What else the machine has had to do. Above the number of cores figures say little.
+    load: Option<f64>,
+}
+
+impl Host {
+    fn look() -> Self {
+        let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self {
+            now_s: now.map_or(0, |now| now.as_secs()),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            load: number(&read("/proc/loadavg")),
+        }
+    }
+}
+
+/// The first number in a text.
+fn number(text: &str) -> Option<f64> {
+    let is_part = |c: char| c.is_ascii_digit() || c == '.';
+    let mut parts = text.split(|c| !is_part(c));
+    parts.find_map(|part| part.parse().ok())
+}
+
+/// The middle one.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Times of many repetitions.
@@ -129,6 +197,10 @@ impl Times {
         self.at(50).as_secs_f64() * 1e6
     }
 
+    pub(crate) fn p99_us(&self) -> f64 {
+        self.at(99).as_secs_f64() * 1e6
+    }
+
     pub(crate) fn p50(&self) -> String {
         readable(self.at(50))
     }
@@ -144,5 +216,39 @@ fn readable(took: Duration) -> String {
         format!("{micros:.0} us")
     } else {
         format!("{:.2} ms", micros / 1000.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_numbers_and_verdicts_of_rows() {
+        let mut table = Table::default();
+        table.goal(
+            "runs",
+            "412 / 80",
+            "0.21 x bare",
+            Goal::at_least("0.5 x bare", 0.5).met_by(0.21),
+        );
+        table.fact("raw", "16 us");
+        table.not_measured("peer", "not installed");
+        let host = Host {
+            now_s: 1,
+            kernel: "6.18".into(),
+            cores: 2,
+            load: None,
+        };
+        let json = table.json(&host);
+        assert_eq!(json["cores"], 2);
+        let rows = &json["rows"];
+        assert_eq!(rows[0]["value_number"], 412.0);
+        assert_eq!(rows[0]["ratio_number"], 0.21);
+        assert_eq!(rows[0]["target_number"], 0.5);
+        assert_eq!(rows[0]["reached"], false);
+        assert_eq!(rows[1]["value_number"], 16.0);
+        assert!(rows[1]["reached"].is_null());
+        assert!(rows[2]["value_number"].is_null());
     }
 }

@@ -61,7 +61,7 @@ impl Cost {
         };
         Self {
             p50_us: mean(Rates::p50_us),
-            runs: mean(|rates| rates.sixteen),
+            runs: mean(Rates::sixteen),
             seen: of_setup().map(|(_, rates)| rates.latency()).collect(),
         }
     }

@@ -11,6 +11,7 @@ mod many;
 mod massacre;
 mod mutated;
 mod outage;
+mod overload;
 mod recycle;
 mod soak;
 mod terminal;

@@ -8,6 +8,7 @@ pub mod collector;
 pub mod kennel;
 pub mod load;
 pub mod node_log;
+pub mod overload;
 pub mod pages;
 pub mod pgbouncer;
 pub mod postgres;
@@ -24,6 +25,7 @@ pub mod wait;
 pub use census::{Census, Footprint};
 pub use client::{Client, Heard, RunExt, SpecExt, argv, complaint, fact, naughty, sh};
 pub use kennel::{Cgroup, Kennel, Options, User};
+pub use overload::Overload;
 pub use postgres::Postgres;
 pub use wait::{eventually, eventually_async, must, within};
 

@@ -18,6 +18,7 @@ pub mod rundir;
 pub mod saved_output;
 mod server_socket;
 mod shim;
+pub mod spare_dirs;
 mod values;
 mod wire;
 

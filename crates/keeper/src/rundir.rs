@@ -22,7 +22,7 @@ use std::{
 const DEPTH_MAX: usize = 256;
 
 /// The one part of a run's directory that its command is told of.
-const TMP: &CStr = c"tmp";
+pub(crate) const TMP: &CStr = c"tmp";
 
 /// Where the directory of `run` is.
 #[must_use]
@@ -41,12 +41,25 @@ pub fn all(data_dir: &Path) -> Vec<RunId> {
 /// Makes `runs/<id>` and `runs/<id>/tmp`, both 0700, and gives the path of the first. A directory that is there
 /// already stays as it is.
 pub fn create(data_dir: &Path, run: RunId) -> io::Result<PathBuf> {
+    create_with(data_dir, run, |_, _| false)
+}
+
+/// The same; `give` may put a directory there under the name of the second, and says whether it has.
+pub(crate) fn create_with(
+    data_dir: &Path,
+    run: RunId,
+    give: impl FnOnce(&OwnedFd, &CStr) -> bool,
+) -> io::Result<PathBuf> {
     let dir = path(data_dir, run);
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(&dir)?;
-    match mkdirat(open_dir_at(&dir)?, TMP, Mode::S_IRWXU) {
+    let opened = open_dir_at(&dir)?;
+    if give(&opened, TMP) {
+        return Ok(dir);
+    }
+    match mkdirat(&opened, TMP, Mode::S_IRWXU) {
         Ok(()) | Err(Errno::EEXIST) => Ok(dir),
         Err(errno) => Err(errno.into()),
     }
@@ -77,6 +90,11 @@ pub fn remove(data_dir: &Path, run: RunId) -> io::Result<()> {
     };
     let name = CString::new(run.to_string()).expect("a run id has no NUL");
     remove_entry(&runs, &name, &fstat(&runs)?, 0)
+}
+
+/// Removes what `dir` has under this name, in the same way.
+pub(crate) fn remove_below(dir: &OwnedFd, name: &CStr) -> io::Result<()> {
+    remove_entry(dir, name, &fstat(dir)?, 0)
 }
 
 /// Where directories of runs wait for their removal, beside the others.

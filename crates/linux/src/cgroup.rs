@@ -20,6 +20,8 @@ use std::{
 
 /// Longest extended attribute that is read.
 const ATTRIBUTE_BYTES_MAX: usize = 64;
+/// Room for the first read of a control file: enough for all but `cgroup.procs` of many.
+const CONTROL_FILE_BYTES: usize = 1024;
 
 /// Where cgroup v2 is mounted, and which group the mount shows as its root.
 struct Mount {
@@ -115,6 +117,24 @@ pub fn create(path: &Path) -> io::Result<CgroupIdentity> {
     })
 }
 
+/// The same, opened: what is made is named by what was opened.
+pub fn create_open(path: &Path) -> io::Result<(CgroupIdentity, OwnedFd)> {
+    let made = || -> io::Result<_> {
+        let name = path.to_str().ok_or(io::ErrorKind::InvalidFilename)?;
+        let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
+        let dir = nix::fcntl::open(path, flags, Mode::empty())?;
+        let identity = CgroupIdentity {
+            path: name.to_owned(),
+            inode: fstat(&dir)?.st_ino,
+        };
+        Ok((identity, dir))
+    };
+    fs::create_dir(path)?;
+    made().inspect_err(|_| {
+        let _ = fs::remove_dir(path);
+    })
+}
+
 /// Opens the very directory: `Ok(None)` when it has been removed, whatever stands at its path since.
 pub fn open(group: &CgroupIdentity) -> io::Result<Option<OwnedFd>> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
@@ -130,7 +150,6 @@ pub fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
     let Some(dir) = open(group)? else {
         return Ok(None);
     };
-    let mut text = String::new();
     let opened = openat(
         &dir,
         file,
@@ -139,13 +158,32 @@ pub fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
     );
     let read = opened
         .map_err(io::Error::from)
-        .and_then(|fd| File::from(fd).read_to_string(&mut text));
+        .and_then(|fd| read_all(&mut File::from(fd)));
     match read {
-        Ok(_) => Ok(Some(text)),
+        Ok(text) => Ok(Some(text)),
         // The directory was removed between the two steps (ENODEV on read).
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENOENT)) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// A control file does not say how long it is: the standard library would ask for that and for the position first.
+fn read_all(file: &mut File) -> io::Result<String> {
+    let mut bytes = vec![0; CONTROL_FILE_BYTES];
+    let mut len = 0;
+    loop {
+        match file.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if len == bytes.len() {
+            bytes.resize(2 * len, 0);
+        }
+    }
+    bytes.truncate(len);
+    String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
 fn write(group: &CgroupIdentity, file: &str, value: &str) -> io::Result<()> {

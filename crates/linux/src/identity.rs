@@ -7,10 +7,17 @@ use std::{fs, io, os::unix::fs::MetadataExt};
 
 /// The identity of a process that cannot be reaped meanwhile: `fd` names it, and the caller or its child is its parent.
 pub fn of(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
-    let stat = procfs::stat(pid)?;
+    let identity = of_held(pid, fd)?;
     if !fd.is_unreaped() {
         return Err(Errno::ESRCH.into());
     }
+    Ok(identity)
+}
+
+/// The identity of this process, or of a child of it that it has not reaped: no number of these can become another's while
+/// it is looked at.
+pub fn of_held(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
+    let stat = procfs::stat(pid)?;
     Ok(ProcessIdentity {
         pid,
         pgid: stat.pgid,
@@ -23,7 +30,7 @@ pub fn of(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
 /// This process.
 pub fn own() -> io::Result<ProcessIdentity> {
     let pid = std::process::id().cast_signed();
-    of(pid, &PidFd::open(pid)?)
+    of_held(pid, &PidFd::open(pid)?)
 }
 
 /// Boot and pid namespace of this process.

@@ -25,6 +25,7 @@ pub mod own_signals;
 pub mod own_terminal;
 pub mod peer;
 pub mod pidfd;
+pub mod plain_dir;
 pub mod private_socket;
 pub mod procfs;
 pub mod reap;

@@ -9,12 +9,23 @@ use nix::{
 };
 use std::{
     fs::File,
-    io::{self, Read, Write},
-    os::fd::{AsRawFd, OwnedFd},
+    io::{self, Write},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::FileExt,
+    },
 };
 
 /// A file with these bytes that nobody can change, opened for reading only and at its start.
 pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let file = sealed_for_us(name, bytes)?;
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
+    Ok(nix::fcntl::open(link.as_str(), flags, Mode::empty())?)
+}
+
+/// The same for [`read`], which asks for no position and no mode.
+pub fn sealed_for_us(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let mut file = File::from(memfd_create(name, flags)?);
     file.write_all(bytes)?;
@@ -23,20 +34,18 @@ pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
         | SealFlag::F_SEAL_SHRINK
         | SealFlag::F_SEAL_SEAL;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC;
-    Ok(nix::fcntl::open(link.as_str(), flags, Mode::empty())?)
+    Ok(file.into())
 }
 
 /// All bytes of a sealed file, at most `max`.
 pub fn read(file: OwnedFd, max: u64) -> io::Result<Vec<u8>> {
-    let mut file = File::from(file);
+    let file = File::from(file);
     let len = file.metadata()?.len();
     if len > max {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     // Its length is sealed, so one read gives all of it.
     let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
-    file.read_exact(&mut bytes)?;
+    file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)
 }

@@ -11,6 +11,7 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
     ptr,
+    sync::OnceLock,
 };
 
 /// `PID_FS_MAGIC`: on kernels before 6.9 all pidfds share one anonymous inode, which names nothing.
@@ -132,7 +133,7 @@ impl PidFd {
 
     /// The pidfs inode: unique per boot. Absent before Linux 6.9.
     pub fn handle(&self) -> Option<u64> {
-        if fstatfs(&self.0).ok()?.filesystem_type().0 != PIDFS_MAGIC {
+        if !self.is_of_pidfs()? {
             return None;
         }
         let mut handle = Handle {
@@ -156,6 +157,16 @@ impl PidFd {
         };
         Errno::result(named).ok()?;
         (handle.bytes == 8).then(|| u64::from_ne_bytes(handle.inode))
+    }
+
+    /// Whether this kernel has pidfs: all pidfds are of it, or none is. Asked once; a fork knows the answer.
+    fn is_of_pidfs(&self) -> Option<bool> {
+        static OF_PIDFS: OnceLock<bool> = OnceLock::new();
+        if let Some(known) = OF_PIDFS.get() {
+            return Some(*known);
+        }
+        let found = fstatfs(&self.0).ok()?.filesystem_type().0 == PIDFS_MAGIC;
+        Some(*OF_PIDFS.get_or_init(|| found))
     }
 
     /// The process with this handle: `Ok(None)` when it is gone; an error when that cannot be told.

@@ -56,7 +56,7 @@ impl Stat {
 
 /// Reads /proc/pid/stat; the error is `ENOENT` or `ESRCH` where there is no such process.
 pub fn stat(pid: i32) -> io::Result<Stat> {
-    let text = read(&format!("/proc/{pid}/stat"))?;
+    let text = read_record(&format!("/proc/{pid}/stat"))?;
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
@@ -69,7 +69,7 @@ pub fn namespace_depth(pid: i32) -> usize {
 
 /// The same of one of its tasks.
 pub fn stat_of_task(pid: i32, tid: i32) -> io::Result<Stat> {
-    let text = read(&format!("/proc/{pid}/task/{tid}/stat"))?;
+    let text = read_record(&format!("/proc/{pid}/task/{tid}/stat"))?;
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
@@ -98,13 +98,27 @@ pub fn rss_bytes(pid: i32) -> u64 {
 /// Reads a file that says nothing of its size. The standard library would ask for it, and begin with 32 bytes; where all
 /// of a tree is read before it is killed, that is most of the time.
 fn read(path: &str) -> io::Result<Vec<u8>> {
+    read_until(path, |read| read == 0)
+}
+
+/// The same of a file that is one record, as that of a process is: the kernel gives all of it at once, so what leaves room
+/// is the end (`single_open` in `fs/seq_file.c`).
+fn read_record(path: &str) -> io::Result<Vec<u8>> {
+    read_until(path, |_| true)
+}
+
+fn read_until(path: &str, ends: impl Fn(usize) -> bool) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = vec![0; FIRST_READ_BYTES];
     let mut len = 0;
     loop {
         match file.read(&mut bytes[len..]) {
-            Ok(0) => break,
-            Ok(read) => len += read,
+            Ok(read) => {
+                len += read;
+                if read == 0 || (len < bytes.len() && ends(read)) {
+                    break;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }

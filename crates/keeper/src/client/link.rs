@@ -22,7 +22,10 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{Interest, unix::AsyncFd},
+    io::{
+        Interest,
+        unix::{AsyncFd, AsyncFdReadyGuard},
+    },
     sync::{Notify, mpsc, oneshot, watch},
 };
 
@@ -44,6 +47,7 @@ type Opened = (Arc<Link>, KeeperEvents, KeeperHello, Vec<HeldRun>);
 /// One end of the socket, shared by all clones of the client and by the task that reads.
 #[derive(Debug)]
 pub(super) struct Link {
+    /// Watched for messages alone: each message that the keeper takes makes room, and would wake this process.
     socket: AsyncFd<OwnedFd>,
     state: Mutex<State>,
     /// Something waits to be sent.
@@ -69,9 +73,7 @@ impl Link {
         fdpass::set_nonblocking(&socket).map_err(|_| ClientError::KeeperGone)?;
         // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, `socket` owns it, and it is
         // dropped only together with the registration.
-        let socket = unsafe {
-            AsyncFd::register_with_interest(socket, Interest::READABLE | Interest::WRITABLE)
-        };
+        let socket = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE) };
         let socket = socket.map_err(|_| ClientError::KeeperGone)?;
         let link = Arc::new(Self {
             socket,
@@ -208,8 +210,10 @@ impl Link {
     async fn write(&self) {
         loop {
             self.behind.notified().await;
+            // Without a descriptor to spare, from time to time.
+            let room = self.watch_for_room().ok();
             loop {
-                let ready = tokio::time::timeout(SEND_AGAIN, self.socket.writable()).await;
+                let ready = tokio::time::timeout(SEND_AGAIN, wait_for_room(room.as_ref())).await;
                 if self.flush(&mut self.state()) {
                     break;
                 }
@@ -220,6 +224,14 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// The same socket, watched for room.
+    fn watch_for_room(&self) -> io::Result<AsyncFd<OwnedFd>> {
+        let copy = self.socket.get_ref().try_clone()?;
+        // SAFETY: as in `open`; the copy is owned by what is returned.
+        let room = unsafe { AsyncFd::register_with_interest(copy, Interest::WRITABLE) };
+        Ok(room?)
     }
 
     async fn read(self: Arc<Self>, events: mpsc::Sender<KeeperEvent>) {
@@ -302,6 +314,16 @@ impl Link {
     }
 }
 
+/// Returns when there is room; without anything to watch, never.
+async fn wait_for_room(
+    room: Option<&AsyncFd<OwnedFd>>,
+) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
+    match room {
+        Some(room) => room.writable().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl TryFrom<WireHello> for KeeperHello {
     type Error = ClientError;
 
@@ -331,7 +353,7 @@ pub(super) fn spec_files(spec: &ChildSpec) -> Result<Vec<OwnedFd>, ClientError> 
         if bytes.len() as u64 > wire::CHILD_BYTES_MAX {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
         }
-        let child = memfd::sealed("kennel-child", &bytes)?;
+        let child = memfd::sealed_for_us("kennel-child", &bytes)?;
         let mut files = vec![child];
         match &spec.command.initial_input {
             // The keeper makes the pipe.

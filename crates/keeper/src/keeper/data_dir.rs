@@ -20,7 +20,7 @@ const DEAD_HOLDER_LOOK: Duration = Duration::from_millis(5);
 /// Mode of the directory.
 const MODE: u32 = 0o700;
 /// What this service makes in it, where no setting names another place.
-const ENTRIES: [&str; 15] = [
+const ENTRIES: [&str; 16] = [
     "lock",
     "node",
     "server.lock",
@@ -36,6 +36,7 @@ const ENTRIES: [&str; 15] = [
     "adoptable",
     "audit",
     "exits",
+    "spare",
 ];
 /// What earlier builds have made in it, which were never released. There may be ends in it that no database has.
 const ENTRIES_OF_EARLIER_BUILDS: [&str; 3] = ["facts", "ledger", "unfinished"];

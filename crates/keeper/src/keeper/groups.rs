@@ -1,6 +1,6 @@
 //! The keeper's own control group directory, and a fresh one in it for each run.
 
-use super::{CgroupChoice, delegation::Delegation, group_record::GroupRecord};
+use super::{CgroupChoice, delegation::Delegation, group_record::GroupRecord, run::MemoryCount};
 use crate::wire::Placement;
 use kennel_lifecycle::{CgroupIdentity, Exit, KeeperEpoch, Knob, NodeId, RunId};
 use kennel_linux::{
@@ -150,6 +150,15 @@ impl Groups {
         !self.lacks(CapabilityName::CgroupKill)
     }
 
+    /// Whether the kernel counts in them whom it kills for want of memory.
+    pub(super) fn memory_count(&self) -> MemoryCount {
+        if self.lacks(CapabilityName::CgroupMemory) {
+            MemoryCount::No
+        } else {
+            MemoryCount::Perhaps
+        }
+    }
+
     fn lacks(&self, name: CapabilityName) -> bool {
         let found = self.capabilities.iter().find(|c| c.name == name);
         found.is_none_or(|c| c.missing.is_some())
@@ -162,13 +171,7 @@ impl Groups {
         self.made += 1;
         let path = base.join(format!("run-{run}-{}", self.made));
         let refused = |error: io::Error| format!("cannot make {}: {error}", path.display());
-        let identity = cgroup::create(&path).map_err(refused)?;
-        let opened = cgroup::open(&identity)
-            .and_then(|dir| dir.ok_or_else(|| io::ErrorKind::NotFound.into()));
-        let dir = opened.map_err(|error| {
-            cgroup::remove(&identity);
-            refused(error)
-        })?;
+        let (identity, dir) = cgroup::create_open(&path).map_err(refused)?;
         Ok(Group { identity, dir })
     }
 

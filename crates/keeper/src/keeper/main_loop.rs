@@ -54,7 +54,7 @@ use nix::{
 };
 use prepare::Wish;
 pub(super) use restart::Restarts;
-use shims::Shim;
+use shims::{Shim, Until};
 use std::{
     collections::{BTreeSet, HashMap},
     io,
@@ -71,8 +71,6 @@ const SHIMS_FROM: u64 = 16;
 
 /// Most events taken at once.
 const EVENTS_MAX: usize = 64;
-/// Most messages read from the server before others get their turn.
-const SERVER_MESSAGES_MAX: usize = 64;
 /// Between two tries at something that could not be done.
 const TRY_AGAIN_MS: u64 = 20;
 
@@ -240,7 +238,8 @@ impl Keeper {
                 match token {
                     SERVER => {
                         self.server.flush();
-                        self.hear_server();
+                        // One at a time: the next is ready as well, and looking for one that is not there costs as much.
+                        self.hear_server(1);
                     }
                     SIGNALS => self.hear_signals()?,
                     TIMER => {
@@ -249,7 +248,7 @@ impl Keeper {
                     }
                     door if self.late.contains_key(&door) => self.hear_late(door),
                     input if self.inputs.is_watched(input) => self.room_in_input(input),
-                    shim => self.hear_shim(shim),
+                    shim => self.hear_shim(shim, Until::Answered),
                 }
             }
             self.on_time(clock::boot_ms());
@@ -409,8 +408,9 @@ impl Keeper {
 
     // ---- the server ------------------------------------------------------------------------------------------------
 
-    fn hear_server(&mut self) {
-        for _ in 0..SERVER_MESSAGES_MAX {
+    /// Reads so many messages, if there are.
+    fn hear_server(&mut self, messages: usize) {
+        for _ in 0..messages {
             let Some(socket) = &self.server.socket else {
                 return;
             };

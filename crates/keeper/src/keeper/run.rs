@@ -85,6 +85,8 @@ pub(super) struct Run {
     /// Its private directory, where the shim leaves its last will.
     private_dir: PathBuf,
     cgroup: Option<CgroupIdentity>,
+    /// Whether that may say how many it has killed for want of memory.
+    memory: MemoryCount,
     held: Held,
     /// Of a child that was announced.
     identity: Option<RunIdentity>,
@@ -132,6 +134,16 @@ pub(super) struct Parts {
     pub(super) held: Held,
     pub(super) outputs: Outputs,
     pub(super) input: Option<RunInput>,
+    pub(super) memory: MemoryCount,
+}
+
+/// Whether the kernel counts in a control group whom it kills for want of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MemoryCount {
+    /// There is no controller that does.
+    No,
+    /// It does, or that is not known.
+    Perhaps,
 }
 
 impl Run {
@@ -152,6 +164,7 @@ impl Run {
             policy: parts.policy,
             private_dir: parts.run_dir,
             cgroup: parts.cgroup,
+            memory: parts.memory,
             held: parts.held,
             identity: None,
             gate: None,

@@ -69,6 +69,10 @@ pub(super) fn keep_only(
     exits: Option<&File>,
 ) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     let stage = |fd: RawFd| -> io::Result<RawFd> {
+        // It is not where another one belongs.
+        if fd > EXITS_FD {
+            return Ok(fd);
+        }
         // SAFETY: fcntl takes integers; the copy is closed with the rest below.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, EXITS_FD + 1) };
         Ok(nix::errno::Errno::result(copy)?)

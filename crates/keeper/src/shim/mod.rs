@@ -65,15 +65,19 @@ impl Shim {
                 let _ = self.base.take().map(std::fs::remove_dir);
                 return Ok(());
             }
-            let [keeper_ready, status_ready, door_ready] = self.wait()?;
-            while let Ok(Some(_)) = self.signals.read_signal() {}
-            if status_ready && let Some(work) = &mut self.work {
-                work.read_status();
+            let (ready, ends) = self.wait()?;
+            if let Some(work) = &mut self.work {
+                if ends {
+                    work.look_for_ends();
+                }
+                if ready.status {
+                    work.read_status();
+                }
             }
-            if keeper_ready {
+            if ready.keeper {
                 self.hear_keeper();
             }
-            if door_ready {
+            if ready.door {
                 self.answer_door();
             }
             if self.go_on() {
@@ -118,8 +122,9 @@ impl Shim {
         self.tell_work(|work| work.witness(at_work));
     }
 
-    /// Whether keeper and status pipe have something to say, and whether somebody is at the door.
-    fn wait(&self) -> io::Result<[bool; 3]> {
+    /// Waits for anything to do. Also says whether it may be time to collect ends: each time, but when the child alone tells
+    /// of its start. A child that ends sends a signal.
+    fn wait(&self) -> io::Result<(Ready, bool)> {
         let now = clock::boot_ms();
         let wake = self.work.as_ref().and_then(Work::wake_at);
         let timeout = wake.map_or(PollTimeout::NONE, |at| {
@@ -128,13 +133,17 @@ impl Shim {
                 .unwrap_or(PollTimeout::ZERO)
         });
         let status = self.work.as_ref().and_then(Work::status);
+        let status_events = self
+            .work
+            .as_ref()
+            .map_or(PollFlags::POLLIN, Work::status_events);
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         fds.extend(
             self.keeper
                 .as_ref()
                 .map(|k| PollFd::new(k.as_fd(), PollFlags::POLLIN)),
         );
-        fds.extend(status.map(|s| PollFd::new(s, PollFlags::POLLIN)));
+        fds.extend(status.map(|s| PollFd::new(s, status_events)));
         let door = self.work.as_ref().and_then(Work::door);
         fds.extend(door.map(|d| PollFd::new(d, PollFlags::POLLIN)));
         let unread = self.work.iter().flat_map(|work| work.unread(now));
@@ -151,11 +160,18 @@ impl Shim {
         };
         let after_keeper = 1 + usize::from(self.keeper.is_some());
         let after_status = after_keeper + usize::from(status.is_some());
-        Ok([
-            self.keeper.is_some() && ready(1),
-            status.is_some() && ready(after_keeper),
-            door.is_some() && ready(after_status),
-        ])
+        if ready(0) {
+            // All of them say the same, and one that comes now is ready the next time.
+            let _ = self.signals.read_signal();
+        }
+        let status_alone =
+            status.is_some() && (0..fds.len()).all(|i| ready(i) == (i == after_keeper));
+        let ready = Ready {
+            keeper: self.keeper.is_some() && ready(1),
+            status: status.is_some() && ready(after_keeper),
+            door: door.is_some() && ready(after_status),
+        };
+        Ok((ready, !status_alone))
     }
 
     fn hear_keeper(&mut self) {
@@ -241,6 +257,14 @@ impl Shim {
         }
         self.keeper = None;
     }
+}
+
+/// What has something to say.
+struct Ready {
+    keeper: bool,
+    /// The child on its way to the command.
+    status: bool,
+    door: bool,
 }
 
 /// Whether there is a message, or the end.

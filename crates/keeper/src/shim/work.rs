@@ -31,7 +31,7 @@ use kennel_linux::{
     spawn::{self, Ends, failure},
     tree::{Root, Session, Tree, Volley},
 };
-use nix::errno::Errno;
+use nix::{errno::Errno, poll::PollFlags};
 use std::{
     fs::File,
     io,
@@ -77,6 +77,13 @@ pub(super) enum Stage {
     NeverRan,
 }
 
+/// Whether something may have ended that is not collected yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Collecting {
+    Due,
+    Done,
+}
+
 /// One run.
 pub(super) struct Work {
     pub(super) run_dir: PathBuf,
@@ -108,6 +115,8 @@ pub(super) struct Work {
     /// How often SIGKILL went to the children.
     kill_rounds: u64,
     look_at: Option<u64>,
+    /// Whether the next step collects what has ended.
+    ends: Collecting,
     words: Vec<Word>,
 }
 
@@ -215,12 +224,29 @@ impl Work {
             discard: Discard::new(unread),
             waiting,
             look_at: None,
+            // One that has ended meanwhile sends a signal, which is taken next.
+            ends: Collecting::Done,
             words: Vec::new(),
         })
     }
 
     pub(super) fn status(&self) -> Option<BorrowedFd<'_>> {
         self.status.as_ref().map(AsFd::as_fd)
+    }
+
+    /// A child that has passed its gate says so just before it executes. The pipe's end comes right after that, and then both
+    /// are read.
+    pub(super) fn status_events(&self) -> PollFlags {
+        if self.stage == Stage::AtGate {
+            PollFlags::empty()
+        } else {
+            PollFlags::POLLIN
+        }
+    }
+
+    /// Something may have ended.
+    pub(super) fn look_for_ends(&mut self) {
+        self.ends = Collecting::Due;
     }
 
     /// What to wait for of the first process of its pid namespace.
@@ -299,6 +325,8 @@ impl Work {
         }
         let ends_alone = !keeper_lives && !self.waits(now) && !self.keeps_alone(now);
         if ends_alone {
+            // It may have passed its gate, and not executed yet.
+            self.read_status();
             self.climb(now);
         }
         self.discard.read_away(now);
@@ -313,6 +341,7 @@ impl Work {
             self.look_at = Some(now + wait.clamp(KILL_AGAIN_MS, KILL_AGAIN_MS_MAX));
         }
         if more {
+            self.ends = Collecting::Due;
             self.look_at = Some(now);
         }
         false
@@ -322,6 +351,9 @@ impl Work {
     /// whether there may be more to collect.
     /// INV-6, INV-7: the exit is that of wait(2), and on disk before the leader is reaped.
     fn collect(&mut self) -> (Option<Exit>, bool) {
+        if std::mem::replace(&mut self.ends, Collecting::Done) == Collecting::Done {
+            return (None, false);
+        }
         let mut leader = None;
         for _ in 0..REAPED_AT_ONCE_MAX {
             match reap::peek_any() {
@@ -353,7 +385,9 @@ impl Work {
 
     /// The leader has ended, and it is not known what its keeper did.
     pub(super) fn wants_witness(&self) -> bool {
-        self.witnessed.is_none() && reap::has_ended(self.tree.leader_pid)
+        self.ends == Collecting::Due
+            && self.witnessed.is_none()
+            && reap::has_ended(self.tree.leader_pid)
     }
 
     /// Whether the keeper was at work when the leader ended. What it had said before is heard.

@@ -34,7 +34,9 @@ pub const STEP_RLIMITS: u8 = 32;
 
 /// Where gate and status pipe are in the child.
 const GATE_FD: c_int = 3;
-const STATUS_FD: c_int = 4;
+pub(super) const STATUS_FD: c_int = 4;
+/// Most descriptors that are closed one by one.
+const DESCRIPTORS_MAX: libc::rlim_t = 1 << 20;
 /// Exit codes that nobody sees: the shim judges by the status pipe.
 const EXIT_NOT_RELEASED: c_int = 125;
 const EXIT_NOT_EXECUTED: c_int = 127;
@@ -53,8 +55,6 @@ pub(super) struct Plan<'a> {
     /// Path of the file, and what goes into it; empty: it stays as it is.
     pub(super) oom_score_file: *const c_char,
     pub(super) oom_score_adj: &'a [u8],
-    /// One more than the highest descriptor that may be open, where `close_range(2)` is missing.
-    pub(super) fds_end: c_int,
     /// Whether it was born into a pid namespace of its own, and so needs the /proc of that.
     pub(super) own_proc: bool,
     /// What this process ignores, and the command is not to inherit.
@@ -138,11 +138,23 @@ fn place_descriptors(plan: &Plan) {
     // SAFETY: close_range takes integers; nothing in this process uses a descriptor above `STATUS_FD` any more.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, first, c_int::MAX, 0) };
     if closed != 0 {
-        for fd in first..plan.fds_end {
+        for fd in first..descriptors_end() {
             // SAFETY: as above.
             unsafe { libc::close(fd) };
         }
     }
+}
+
+/// One more than the highest descriptor that may be open.
+fn descriptors_end() -> c_int {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: DESCRIPTORS_MAX,
+    };
+    // SAFETY: `limit` is a local of the right type; getrlimit is a system call and no more. Where it fails, the most are
+    // closed.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    c_int::try_from(limit.rlim_max.min(DESCRIPTORS_MAX)).unwrap_or(c_int::MAX)
 }
 
 /// Mounts of its own, with the /proc of this process's pid namespace. What the host mounts and unmounts from here on is

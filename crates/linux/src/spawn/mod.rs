@@ -4,7 +4,6 @@ pub mod child;
 
 use crate::{
     attributes::{self, Attributes},
-    limits,
     pidfd::PidFd,
     signal_set::SignalSet,
 };
@@ -24,7 +23,7 @@ use std::{
 };
 
 /// First number for descriptors on their way into the child: above the numbers that they get there.
-const STAGING_FD: RawFd = 10;
+const STAGING_FD: RawFd = child::STATUS_FD + 1;
 /// Size of gate and status pipes: one page, since they carry a few bytes and count against the user's pipe budget.
 const SMALL_PIPE_BYTES: i32 = 4096;
 
@@ -69,7 +68,11 @@ pub struct Gated {
 
 /// A pipe for a few bytes, close-on-exec.
 pub fn small_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
+    pipe_of(OFlag::empty())
+}
+
+fn pipe_of(flags: OFlag) -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = pipe2(OFlag::O_CLOEXEC | flags)?;
     // Beyond the user's budget the kernel says EPERM; then the pipe stays as it is.
     let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(SMALL_PIPE_BYTES));
     Ok((read, write))
@@ -92,28 +95,30 @@ pub fn fork_gated(
         .iter()
         .map(|(name, value)| format!("{name}={value}"));
     let env = c_strings(env).map_err(|e| prepare(&e))?;
-    let (status_read, status_write) = small_pipe().map_err(|e| prepare(&e))?;
-    crate::fdpass::set_nonblocking(&status_read).map_err(|e| prepare(&e))?;
-    let staged = [
-        stage(&ends.stdin),
-        stage(&ends.stdout),
-        stage(&ends.stderr),
-        stage(&ends.gate),
-        stage(&status_write),
+    // The child writes a few bytes, for which there is always room: its end need not wait either.
+    let (status_read, status_write) = pipe_of(OFlag::O_NONBLOCK).map_err(|e| prepare(&e))?;
+    let sources = [
+        &ends.stdin,
+        &ends.stdout,
+        &ends.stderr,
+        &ends.gate,
+        &status_write,
     ];
     let mut fds = [0; 5];
-    let mut kept = Vec::with_capacity(staged.len());
-    for (slot, fd) in fds.iter_mut().zip(staged) {
-        let fd = fd.map_err(|e| prepare(&e))?;
-        *slot = fd.as_raw_fd();
-        kept.push(fd);
+    let mut copies = Vec::new();
+    for (slot, source) in fds.iter_mut().zip(sources) {
+        *slot = source.as_raw_fd();
+        if *slot < STAGING_FD {
+            let copy = stage(source).map_err(|e| prepare(&e))?;
+            *slot = copy.as_raw_fd();
+            copies.push(copy);
+        }
     }
     let (argv, env) = (pointers(&argv), pointers(&env));
     let rlimits: Vec<[u64; 3]> = attributes.rlimits.iter().map(numbers).collect();
     let oom_score_file = c_string(attributes::OOM_SCORE_ADJ).map_err(|e| prepare(&e))?;
     let oom_score_adj = attributes.oom_score_adj.map(|adj| adj.to_string());
     let oom_score_adj = oom_score_adj.unwrap_or_default();
-    let open_max = limits::open_files().map_err(|e| prepare(&e))?.hard;
     let plan = Plan {
         executable: executable.as_ptr(),
         argv: argv.as_ptr(),
@@ -124,7 +129,6 @@ pub fn fork_gated(
         nice: attributes.nice,
         oom_score_file: oom_score_file.as_ptr(),
         oom_score_adj: oom_score_adj.as_bytes(),
-        fds_end: i32::try_from(open_max.min(1 << 20)).unwrap_or(1 << 20),
         own_proc: pid_namespace == PidNamespace::Private,
         ignored: SignalSet::ignored(),
         terminal: ends.terminal,

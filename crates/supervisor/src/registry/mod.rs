@@ -23,7 +23,10 @@ use crate::{
     telemetry::Telemetry,
 };
 use kennel_journal::Boot;
-use kennel_keeper::client::{Interrupted, KeeperHello, KeeperReport, Sent, SignalResult};
+use kennel_keeper::{
+    client::{Interrupted, KeeperHello, KeeperReport, Sent, SignalResult},
+    spare_dirs::SpareDirs,
+};
 use kennel_lifecycle::{NodeId, Refusal, RetentionLimits, RunId, StopOrder};
 use kennel_store::{NewRun, Store};
 use std::{
@@ -214,6 +217,8 @@ pub(crate) struct Shared {
     pub(crate) journals_bytes: Mutex<Option<u64>>,
     /// Readers with a name.
     pub(crate) consumers: Arc<Consumers>,
+    /// For temporary files of runs to come.
+    pub(crate) spare_dirs: SpareDirs,
     runs: Mutex<BTreeMap<RunId, Handle>>,
 }
 
@@ -235,6 +240,7 @@ impl Shared {
         let serving = Serving::default();
         Self {
             trail: Trail::open(&config.data_dir),
+            spare_dirs: SpareDirs::new(&config.data_dir),
             store: NodeStore::new(
                 store,
                 config.node,

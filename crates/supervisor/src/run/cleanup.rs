@@ -12,6 +12,8 @@ pub(crate) enum Cleanup {
     Needless,
     /// The same, and nothing is left to do.
     Ended,
+    /// The same, and nothing of it lives, by proof.
+    Empty,
     /// All of a run that leaves no trace.
     All,
 }
@@ -23,11 +25,29 @@ impl Cleanup {
         match self {
             Self::Needless => return remove_needless(data_dir, run),
             Self::Ended => remove_needless(data_dir, run)?,
+            Self::Empty => {
+                persisted_spec::remove(&rundir::path(data_dir, run))?;
+                if !shared.spare_dirs.take_back(run) {
+                    rundir::remove_tmp(data_dir, run)?;
+                }
+            }
             Self::All => rundir::remove(data_dir, run)?,
         }
         shared.record.forget(run);
         Ok(())
     }
+}
+
+/// The same of [`Cleanup::Empty`], where it takes but a few steps: the run has left nothing in its directory for temporary
+/// files. `false`: it takes more, which may block.
+pub(crate) fn carry_out_at_once(shared: &Shared, run: RunId) -> bool {
+    if !shared.spare_dirs.take_back(run)
+        || persisted_spec::remove(&rundir::path(&shared.config.data_dir, run)).is_err()
+    {
+        return false;
+    }
+    shared.record.forget(run);
+    true
 }
 
 /// The environment of the command's attempts, and its temporary files.

@@ -31,6 +31,7 @@ impl Keeper {
             socket,
             run: id,
             foreign: Some(foreign),
+            at_end: false,
         };
         self.shims.insert(token, shim);
         self.runs.insert(id, Run::adopted(found, token));

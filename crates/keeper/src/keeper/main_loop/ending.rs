@@ -16,8 +16,8 @@ const SERVER_EXIT_MS: u64 = 5_000;
 const LAST_COMMITS_MS: u64 = 5_000;
 /// How long a server that is not ready yet may take to become so after SIGTERM or SIGINT; it does not listen before.
 const START_UP_MS: u64 = 2_000;
-/// Most batches of messages that a dead server can have left in the socket.
-const LAST_WORDS_MAX: usize = 1024;
+/// Most messages that a dead server can have left in the socket.
+const LAST_WORDS_MAX: usize = 65_536;
 /// How long a directory of a run that is over may stay in use when all else is done, and how often it is tried.
 const LEFTOVERS_MAX: u64 = 1_000;
 const LEFTOVERS_POLL: Duration = Duration::from_millis(2);
@@ -166,12 +166,7 @@ impl Keeper {
         #[cfg(debug_assertions)]
         kennel_linux::crash_point::server_is(None);
         // It is dead, so what it has sent is all there: read it to its end.
-        for _ in 0..LAST_WORDS_MAX {
-            if self.server.socket.is_none() {
-                break;
-            }
-            self.hear_server();
-        }
+        self.hear_server(LAST_WORDS_MAX);
         // Somebody else holds its end; nobody but the server is obeyed.
         if self.server.socket.is_some() {
             self.server_gone();

@@ -169,6 +169,7 @@ impl Keeper {
                 socket: warm.socket,
                 run: wish.run,
                 foreign: None,
+                at_end: false,
             },
         );
         let parts = Parts {
@@ -180,6 +181,7 @@ impl Keeper {
             held,
             outputs: streams.outputs,
             input: streams.input,
+            memory: self.groups.memory_count(),
         };
         let run = Run::wanted(parts, wish.seq, gate.1);
         self.runs.insert(wish.run, run);

@@ -28,6 +28,25 @@ pub(super) struct Shim {
     pub(super) run: RunId,
     /// Of one that an earlier keeper has made, and that is no child of this process.
     pub(super) foreign: Option<PidFd>,
+    /// All that it has said is heard: it has closed its socket, which is not watched any more.
+    pub(super) at_end: bool,
+}
+
+/// How far the words of a shim are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    /// To the first that no other follows at once: if one does, its socket is ready again.
+    Answered,
+    /// To the last that is there.
+    Silence,
+}
+
+/// Whether a shim has more to say in the same moment.
+fn goes_on(word: &FromShim) -> bool {
+    matches!(
+        word,
+        FromShim::Exited { .. } | FromShim::Killed(_) | FromShim::Adoptable(_)
+    )
 }
 
 /// Whether this is a run's shim. That of an attempt which is forgotten may end while the next attempt of the same run has one
@@ -37,7 +56,7 @@ fn has(shim: u64) -> impl Fn(&&mut Run) -> bool {
 }
 
 impl Keeper {
-    pub(super) fn hear_shim(&mut self, token: u64) {
+    pub(super) fn hear_shim(&mut self, token: u64, until: Until) {
         let now = clock::boot_ms();
         let Some(shim) = self.shims.get(&token) else {
             return;
@@ -46,22 +65,30 @@ impl Keeper {
         // Before the last look at its socket: whatever it has said is there.
         let ended = shim.foreign.as_ref().is_some_and(PidFd::has_ended);
         let gone = loop {
-            let Some(shim) = self.shims.get(&token) else {
+            let Some(shim) = self.shims.get_mut(&token) else {
                 return;
             };
+            if shim.at_end {
+                break ended;
+            }
             match fdpass::receive(&shim.socket) {
                 Ok(Received::Message(bytes, fds)) => {
                     let Ok(word) = wire::decode::<FromShim>(&bytes) else {
                         break true;
                     };
+                    let is_all = until == Until::Answered && !goes_on(&word);
                     if let Some(run) = self.runs.get_mut(&id).filter(has(token)) {
                         run.hear_shim(word, fds, &self.host, pid, now);
+                    }
+                    if is_all && !ended {
+                        break false;
                     }
                 }
                 Ok(Received::WouldBlock) => break ended,
                 // Its children become others' after its socket is closed: the run hears of the loss when it has ended.
                 Ok(Received::Eof) => {
                     let _ = self.epoll.delete(&shim.socket);
+                    shim.at_end = true;
                     break ended;
                 }
                 Err(_) => break true,
@@ -87,7 +114,9 @@ impl Keeper {
     /// Nothing of it is heard any more. Gives whose it was.
     pub(super) fn forget_shim(&mut self, token: u64) -> Option<RunId> {
         let shim = self.shims.remove(&token)?;
-        let _ = self.epoll.delete(&shim.socket);
+        if !shim.at_end {
+            let _ = self.epoll.delete(&shim.socket);
+        }
         if let Some(process) = &shim.foreign {
             let _ = self.epoll.delete(process.as_fd());
         }
@@ -95,7 +124,8 @@ impl Keeper {
     }
 
     pub(super) fn hear_signals(&mut self) -> io::Result<()> {
-        while let Some(info) = self.signals.read_signal()? {
+        // One at a time: what else there is makes the descriptor ready again.
+        if let Some(info) = self.signals.read_signal()? {
             match Caught::try_from(info.ssi_signo.cast_signed()) {
                 Ok(Caught::SIGCHLD) => {
                     self.reap();
@@ -172,7 +202,7 @@ impl Keeper {
         let Some(run) = self.shims.get(&token).map(|shim| shim.run) else {
             return;
         };
-        self.hear_shim(token);
+        self.hear_shim(token, Until::Silence);
         let now = clock::boot_ms();
         self.lose_shim(token, now);
         self.touch(run, now);
@@ -185,7 +215,7 @@ impl Keeper {
         let found = self.runs.values().find(of).map(|run| (run.id, run.shim));
         let Some((id, shim)) = found else { return };
         if let Some(token) = shim {
-            self.hear_shim(token);
+            self.hear_shim(token, Until::Silence);
         }
         let now = clock::boot_ms();
         if let Some(run) = self.runs.get_mut(&id)

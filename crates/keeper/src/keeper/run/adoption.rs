@@ -1,6 +1,6 @@
 //! A run that goes on without its keeper: what its shim has to know for that, and how the next keeper goes on with it.
 
-use super::{Outputs, Parts, Run, RunInput, Stage};
+use super::{MemoryCount, Outputs, Parts, Run, RunInput, Stage};
 use crate::{
     keeper::{adoption::Adoptable, pause::Pause},
     wire::{ToShim, adoption::WireMemory},
@@ -38,6 +38,7 @@ impl Run {
             held: found.held,
             outputs: Outputs::pipes(found.outputs.0, found.outputs.1),
             input,
+            memory: MemoryCount::Perhaps,
         });
         let counted = memory
             .max_runtime

@@ -1,6 +1,6 @@
 //! The end of one run: the stop ladder, the looks at what is left, and the verdict.
 
-use super::{Run, Stage};
+use super::{MemoryCount, Run, Stage};
 use crate::{
     values::{Fact, SignalResult},
     wire::ToShim,
@@ -156,7 +156,9 @@ impl Run {
     /// The end of the run. Its control group is removed only after this, and counts until then.
     pub(super) fn last_word(&mut self, verdict: TreeVerdict) {
         crash_point!("keeper.tree_ended");
-        if let Some(kills) = self.cgroup.as_ref().and_then(memory_events::kills) {
+        let counts = self.memory == MemoryCount::Perhaps;
+        let group = self.cgroup.as_ref().filter(|_| counts);
+        if let Some(kills) = group.and_then(memory_events::kills) {
             self.tell(Fact::MemoryKills(kills));
         }
         self.tell(Fact::TreeEnded(verdict));

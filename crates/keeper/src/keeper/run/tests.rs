@@ -415,6 +415,7 @@ fn new(run_dir: &std::path::Path) -> Run {
         },
         input: None,
         outputs: Outputs::pipes(pipe().0, pipe().0),
+        memory: MemoryCount::Perhaps,
     };
     let gate = std::fs::File::create("/dev/null").expect("a file");
     Run::wanted(parts, 1, gate.into())

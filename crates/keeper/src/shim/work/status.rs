@@ -28,6 +28,11 @@ impl Work {
         let ended = loop {
             match nix::unistd::read(status, &mut buffer) {
                 Ok(0) => break true,
+                // What a child says before its gate is all there is until that is opened.
+                Ok(read) if self.stage == Stage::SettingUp && buffer[..read] == [READY] => {
+                    self.heard.push(READY);
+                    break false;
+                }
                 Ok(read) => self.heard.extend_from_slice(&buffer[..read]),
                 Err(nix::errno::Errno::EINTR) => {}
                 Err(_) => break false,
@@ -66,7 +71,7 @@ impl Work {
     /// The child waits: say who it is.
     pub(super) fn announce(&mut self) {
         let announced = self.place().and_then(|()| {
-            let command = identity::of(self.tree.leader_pid, &self.tree.leader)?;
+            let command = identity::of_held(self.tree.leader_pid, &self.tree.leader)?;
             let mut fds = vec![self.tree.leader.as_fd().try_clone_to_owned()?];
             if let Some(init) = &self.tree.init {
                 fds.push(init.fd.as_fd().try_clone_to_owned()?);

@@ -14,7 +14,7 @@ use crate::{
 use kennel_keeper::{client::ClientError, rundir};
 use kennel_lifecycle::{
     Command, EndReason, Entry, Input, Machine, NextAttempt, Outcome, Phase, Refusal, Report,
-    RunKind, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
+    RunKind, StartFailure, StartStage, StopOrder, StopReason, Timestamp, TreeVerdict,
     restart::{self, Attempted, Next, Wish},
 };
 use kennel_linux::crash_point;
@@ -256,10 +256,11 @@ impl RunTask {
     pub(super) fn attempt_over(&mut self) {
         let Stage::Resting(next) = self.attempts.stage else {
             let told = self.output.as_mut().is_some_and(Output::has_told_all);
-            return self.remove(if told {
-                Cleanup::Ended
-            } else {
-                Cleanup::Needless
+            let is_empty = matches!(self.machine.ends().tree, Some(TreeVerdict::Empty(_)));
+            return self.remove(match told {
+                true if is_empty => Cleanup::Empty,
+                true => Cleanup::Ended,
+                false => Cleanup::Needless,
             });
         };
         crash_point!("attempt.over");

@@ -9,7 +9,7 @@ use crate::{
     record::persisted_spec,
     registry::Shared,
     run::{
-        cleanup::Cleanup,
+        cleanup::{Cleanup, carry_out_at_once},
         output::Output,
         writes::{self, Write},
     },
@@ -159,7 +159,7 @@ impl RunTask {
         let data_dir = &self.shared.config.data_dir;
         let made = self.shared.record.intend(&self.new).and_then(|()| {
             crash_point!("log.intended");
-            let dir = rundir::create(data_dir, self.run)?;
+            let dir = self.shared.spare_dirs.create_run_dir(self.run)?;
             let open = Arc::clone(&self.shared.pipes_open);
             let boot = self.shared.boot();
             let output = Output::create(self.run, &dir, self.new.policy().output, boot, open)?;
@@ -270,6 +270,10 @@ impl RunTask {
 
     pub(super) fn remove(&mut self, cleanup: Cleanup) {
         self.op(move |shared, run, done| async move {
+            if cleanup == Cleanup::Empty && carry_out_at_once(&shared, run) {
+                let _ = done.send(Done::Removed).await;
+                return;
+            }
             let removed = blocking(move || cleanup.carry_out(&shared, run)).await;
             if let Err(error) = removed.flatten() {
                 tracing::warn!(run_id = %run, %error, "the run's directory is not wholly removed");

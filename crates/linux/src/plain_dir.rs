@@ -1,0 +1,181 @@
+//! Whether a directory is as mkdir(2) makes it: nobody could tell it from a fresh one.
+
+use nix::{dir::Dir, sys::stat::fstat};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    ptr,
+};
+
+/// `struct fsxattr` of `FS_IOC_FSGETXATTR`: flags, extent size, extents, project, and room for later.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Extended {
+    flags: u32,
+    extent_bytes: u32,
+    extents: u32,
+    project: u32,
+    rest: [u32; 3],
+}
+
+/// `FS_IOC_FSGETXATTR`: `_IOR('X', 31, struct fsxattr)`.
+const GET_EXTENDED: libc::Ioctl =
+    nix::request_code_read!(b'X', 31, size_of::<Extended>()) as libc::Ioctl;
+/// `FS_IOC_GETFLAGS`: `_IOR('f', 1, long)`, which writes an int.
+const GET_FLAGS: libc::Ioctl =
+    nix::request_code_read!(b'f', 1, size_of::<libc::c_long>()) as libc::Ioctl;
+
+/// What a directory shows of itself beside its entries.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Look {
+    ids: (libc::dev_t, libc::uid_t, libc::gid_t),
+    mode: libc::mode_t,
+    links: libc::nlink_t,
+    bytes: libc::off_t,
+    flags: Result<libc::c_int, i32>,
+    extended: Result<Extended, i32>,
+}
+
+impl Look {
+    /// Looks at one.
+    pub fn at(dir: &impl AsFd) -> io::Result<Self> {
+        let stat = fstat(dir)?;
+        let dir = dir.as_fd();
+        Ok(Self {
+            ids: (stat.st_dev, stat.st_uid, stat.st_gid),
+            mode: stat.st_mode,
+            links: stat.st_nlink,
+            bytes: stat.st_size,
+            flags: flags(dir),
+            extended: extended(dir),
+        })
+    }
+}
+
+/// Whether `dir` is empty, has no extended attribute, and looks as an empty directory that this process has just made:
+/// device, owner, type and mode, links, size, flags, project.
+pub fn is_as_made(dir: &mut Dir, fresh: &Look) -> io::Result<bool> {
+    let looks_so = Look::at(&*dir)? == *fresh && has_no_attributes((*dir).as_fd());
+    Ok(looks_so && is_empty(dir)?)
+}
+
+fn is_empty(dir: &mut Dir) -> io::Result<bool> {
+    for entry in dir.iter() {
+        let name = entry?.file_name().to_bytes().to_vec();
+        if name != b"." && name != b".." {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Access lists are attributes too.
+fn has_no_attributes(dir: BorrowedFd<'_>) -> bool {
+    let fd = dir.as_raw_fd();
+    // SAFETY: `fd` is open for the call; with a size of zero nothing is written.
+    let len = unsafe { libc::flistxattr(fd, ptr::null_mut(), 0) };
+    // A file system without attributes has none.
+    len == 0 || (len < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSUP))
+}
+
+/// Flags as of chattr(1); the error's number where the file system has none.
+fn flags(dir: BorrowedFd<'_>) -> Result<libc::c_int, i32> {
+    let mut flags: libc::c_long = 0;
+    // SAFETY: `dir` is open for the call, which writes an int or a long into a long.
+    let asked = unsafe { libc::ioctl(dir.as_raw_fd(), GET_FLAGS, &raw mut flags) };
+    let found = nix::errno::Errno::result(asked);
+    #[expect(clippy::cast_possible_truncation, reason = "the kernel writes an int")]
+    found
+        .map(|_| flags as libc::c_int)
+        .map_err(|errno| errno as i32)
+}
+
+/// The same of what file systems have beyond them.
+fn extended(dir: BorrowedFd<'_>) -> Result<Extended, i32> {
+    let mut found = Extended::default();
+    // SAFETY: `dir` is open for the call, which writes a structure of the size that the request's number says.
+    let asked = unsafe { libc::ioctl(dir.as_raw_fd(), GET_EXTENDED, &raw mut found) };
+    nix::errno::Errno::result(asked)
+        .map(|_| found)
+        .map_err(|errno| errno as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::{fcntl::OFlag, sys::stat::Mode};
+    use std::{
+        fs,
+        os::unix::fs::{DirBuilderExt, PermissionsExt},
+        path::Path,
+    };
+
+    fn made(path: &Path) -> Dir {
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(path)
+            .expect("it is made");
+        opened(path)
+    }
+
+    fn opened(path: &Path) -> Dir {
+        Dir::open(path, OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).expect("it is there")
+    }
+
+    #[test]
+    fn only_an_untouched_directory_is_as_made() {
+        let root = tempfile::tempdir().expect("a directory");
+        let path = root.path().join("dir");
+        let fresh = Look::at(&made(&root.path().join("fresh"))).expect("it is there");
+        let is_plain = || is_as_made(&mut opened(&path), &fresh).expect("it is looked at");
+        made(&path);
+        assert!(is_plain());
+        fs::write(path.join("file"), b"x").expect("a file");
+        assert!(!is_plain(), "something is in it");
+        fs::remove_file(path.join("file")).expect("it goes");
+        assert!(is_plain());
+        fs::create_dir(path.join("below")).expect("a directory");
+        assert!(!is_plain(), "a directory is in it");
+        fs::remove_dir(path.join("below")).expect("it goes");
+        let mode =
+            |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("own");
+        mode(0o750);
+        assert!(!is_plain(), "others may enter");
+        mode(0o1700);
+        assert!(!is_plain(), "it is sticky");
+        mode(0o700);
+        assert!(is_plain());
+    }
+
+    #[test]
+    fn an_attribute_or_a_list_of_names_is_seen() {
+        let root = tempfile::tempdir().expect("a directory");
+        let path = root.path().join("dir");
+        let fresh = Look::at(&made(&root.path().join("fresh"))).expect("it is there");
+        let dir = made(&path);
+        let name = c"user.kennel-test";
+        let (fd, value) = (dir.as_fd().as_raw_fd(), b"x");
+        // SAFETY: name and value outlive the call, with the length that is said.
+        let set = unsafe { libc::fsetxattr(fd, name.as_ptr(), value.as_ptr().cast(), 1, 0) };
+        if set == 0 {
+            assert!(!is_as_made(&mut opened(&path), &fresh).expect("it is looked at"));
+        }
+        // Many names leave their room behind when they go.
+        let large = root.path().join("large");
+        made(&large);
+        let files: Vec<_> = (0..500).map(|n| large.join(format!("{n:0>100}"))).collect();
+        for file in &files {
+            fs::write(file, b"").expect("a file");
+        }
+        let grown =
+            fs::metadata(&large).expect("own").len() > fs::metadata(&path).expect("own").len();
+        for file in &files {
+            fs::remove_file(file).expect("it goes");
+        }
+        if grown
+            && fs::metadata(&large).expect("own").len() > fs::metadata(&path).expect("own").len()
+        {
+            assert!(!is_as_made(&mut opened(&large), &fresh).expect("it is looked at"));
+        }
+    }
+}
