@@ -38,12 +38,13 @@ pub use by_offset::{LineBegins, Stretch};
 pub use format::Dropped;
 pub use gap::{Gap, GapReason, Item};
 pub use hub::Hub;
+pub use log::is_made;
 pub use reader::{Position, Reader};
 pub use screen::{Color, Picture, PictureLine, SCREEN_CELLS_MAX, Screen, Span, Style, is_drawn};
 pub use tail::{Amount, Tail, TailBegin};
 pub use view::{Form, LINE_BYTES_MAX, Piece, View};
 pub use whole::{Whole, size_bytes, whole};
-pub use writer::{Place, Writer};
+pub use writer::{Late, LateFact, Place, Writer};
 
 /// What an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,6 +73,11 @@ pub struct Boot(pub u128);
 impl Boot {
     /// Nobody has said.
     pub const UNKNOWN: Self = Self(0);
+
+    /// Any other boot.
+    pub(crate) fn other(self) -> Self {
+        Self(!self.0)
+    }
 
     /// Whether the host has died between the two, as far as is known.
     pub(crate) fn differs(self, other: Self) -> bool {

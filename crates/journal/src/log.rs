@@ -142,6 +142,22 @@ fn scan_as(
     Ok(Scanned { spans, last, stray })
 }
 
+/// Whether there is a journal in `dir`, whatever is left of it.
+#[must_use]
+pub fn is_made(dir: &Path) -> bool {
+    segments(dir).is_ok_and(|(indexes, raw)| !indexes.is_empty() || !raw.is_empty())
+}
+
+/// Whether there is an index with a whole header.
+pub(crate) fn has_index(dir: &Path) -> io::Result<bool> {
+    for number in segments(dir)?.0 {
+        if Segment::open(dir, number, false)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Numbers of the indexes that are there, in their order, and of raw files that have none.
 fn segments(dir: &Path) -> io::Result<(Vec<u32>, Vec<u32>)> {
     let (mut indexes, mut raw) = (Vec::new(), Vec::new());
@@ -165,6 +181,14 @@ impl Log {
     /// For a writer.
     pub(crate) fn to_write(dir: &Path) -> Self {
         Self::new(dir, &writing())
+    }
+
+    /// For the writer of a journal whose files are made later.
+    pub(crate) fn late(dir: &Path, first: &Segment) -> Self {
+        Self {
+            facts: Payloads::late(dir, &writing(), Arc::clone(&first.index)),
+            ..Self::to_write(dir)
+        }
     }
 
     /// For readers of a journal that nobody writes. Gives also its end.

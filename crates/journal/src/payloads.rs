@@ -6,16 +6,15 @@
 use crate::{
     errors::failed,
     format::{HEAD_AT, HEAD_LEN},
-    raw::Raw,
+    raw::{Raw, length},
 };
 use bytes::{Bytes, BytesMut};
 use std::{
-    fs::{File, OpenOptions},
+    fs::OpenOptions,
     io,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -25,18 +24,13 @@ pub(crate) fn is_lost(line: &[u8]) -> bool {
     !line.is_empty() && line.iter().all(|byte| *byte == 0)
 }
 
-/// Lines, and what lies in an index, are short.
-fn length(begin: u64, end: u64) -> usize {
-    usize::try_from(end - begin).unwrap_or(usize::MAX)
-}
-
 /// Where they are, in one journal.
 #[derive(Debug)]
 pub(crate) struct Payloads {
     index: PathBuf,
     how: OpenOptions,
     /// The index of the first segment; absent: it was removed before.
-    head: OnceLock<Option<File>>,
+    head: OnceLock<Option<Arc<Raw>>>,
     /// It was removed since.
     has_left_index: AtomicBool,
     rest: Raw,
@@ -56,24 +50,38 @@ impl Payloads {
         }
     }
 
+    /// Those of a journal whose files are made later; the first ones lie in this index.
+    pub(crate) fn late(dir: &Path, how: &OpenOptions, index: Arc<Raw>) -> Self {
+        Self {
+            head: Some(index).into(),
+            rest: Raw::late(dir.join("lifecycle"), how, Vec::new()),
+            ..Self::new(dir, how)
+        }
+    }
+
+    /// Makes the file, where there is something for it; the index is made behind it.
+    pub(crate) fn make(&self) -> io::Result<()> {
+        self.rest.make()
+    }
+
     /// The index of the first segment, where it has the first bytes.
-    fn head(&self) -> io::Result<Option<&File>> {
+    fn head(&self) -> io::Result<Option<&Raw>> {
         if self.has_left_index.load(Ordering::Acquire) {
             return Ok(None);
         }
         if let Some(head) = self.head.get() {
-            return Ok(head.as_ref());
+            return Ok(head.as_deref());
         }
         let head = match self.how.open(&self.index) {
-            Ok(file) => Some(file),
+            Ok(file) => Some(Arc::new(Raw::opened(self.index.clone(), &self.how, file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed("open", &self.index, error)),
         };
-        Ok(self.head.get_or_init(|| head).as_ref())
+        Ok(self.head.get_or_init(|| head).as_deref())
     }
 
     /// The index, where the first part of a range lies in it, and where that part ends.
-    fn split(&self, begin: u64, end: u64) -> io::Result<(Option<&File>, u64)> {
+    fn split(&self, begin: u64, end: u64) -> io::Result<(Option<&Raw>, u64)> {
         let head = self.head()?.filter(|_| begin < HEAD_LEN);
         let middle = head.map_or(begin, |_| end.min(HEAD_LEN));
         Ok((head, middle))
@@ -91,12 +99,12 @@ impl Payloads {
         let Some(head) = head else {
             return self.rest.read(begin, end);
         };
-        let mut bytes = BytesMut::zeroed(length(begin, middle));
-        head.read_exact_at(&mut bytes, HEAD_AT + begin)
-            .map_err(|e| failed("read", &self.index, e))?;
-        if middle < end {
-            bytes.extend_from_slice(&self.rest.read(middle, end)?);
+        let first = head.read(HEAD_AT + begin, HEAD_AT + middle)?;
+        if middle == end {
+            return Ok(first);
         }
+        let mut bytes = BytesMut::from(first);
+        bytes.extend_from_slice(&self.rest.read(middle, end)?);
         Ok(bytes.freeze())
     }
 
@@ -104,8 +112,7 @@ impl Payloads {
         let (head, middle) = self.split(offset, offset + bytes.len() as u64)?;
         let (first, rest) = bytes.split_at(length(offset, middle));
         if let Some(head) = head {
-            head.write_all_at(first, HEAD_AT + offset)
-                .map_err(|e| failed("write", &self.index, e))?;
+            head.write(first, HEAD_AT + offset)?;
         }
         if rest.is_empty() {
             return Ok(());
@@ -120,8 +127,7 @@ impl Payloads {
         {
             // In the index it cannot be cut: what comes behind is there already.
             let zeros = vec![0; length(offset, HEAD_LEN)];
-            head.write_all_at(&zeros, HEAD_AT + offset)
-                .map_err(|e| failed("write", &self.index, e))?;
+            head.write(&zeros, HEAD_AT + offset)?;
         }
         self.rest.cut(offset)
     }
@@ -129,8 +135,7 @@ impl Payloads {
     /// Makes what was written survive a power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         if let Some(head) = self.head()? {
-            head.sync_data()
-                .map_err(|e| failed("sync", &self.index, e))?;
+            head.sync()?;
         }
         self.rest.sync()
     }

@@ -1,13 +1,13 @@
-//! A raw file: the bytes of one stream, in one segment or in all.
+//! A raw file: the bytes of one stream, in one segment or in all; or an index.
 
 use crate::errors::failed;
 use bytes::Bytes;
 use std::{
     fs::{File, OpenOptions},
-    io,
+    io::{self, ErrorKind},
     os::unix::fs::FileExt,
     path::PathBuf,
-    sync::OnceLock,
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 /// A raw file. It is made with its first byte: many commands never write to one of their streams, and a file costs an inode
@@ -19,6 +19,8 @@ pub(crate) struct Raw {
     /// Offset in the stream of the file's first byte.
     base: u64,
     file: OnceLock<File>,
+    /// The bytes of one that is made later ([`Raw::make`]); absent: it is not.
+    memory: Mutex<Option<Vec<u8>>>,
 }
 
 impl Raw {
@@ -28,7 +30,59 @@ impl Raw {
             how: how.clone(),
             base,
             file: OnceLock::new(),
+            memory: Mutex::default(),
         }
+    }
+
+    /// One that is open already, from its stream's beginning.
+    pub(crate) fn opened(path: PathBuf, how: &OpenOptions, file: File) -> Self {
+        Self {
+            file: file.into(),
+            ..Self::new(path, how, 0)
+        }
+    }
+
+    /// One whose first bytes stay in memory until [`Self::make`].
+    pub(crate) fn late(path: PathBuf, how: &OpenOptions, bytes: Vec<u8>) -> Self {
+        Self {
+            memory: Mutex::new(Some(bytes)),
+            ..Self::new(path, how, 0)
+        }
+    }
+
+    /// The bytes in memory, where it is not made.
+    fn memory(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        // Nothing that panics is done while it is held.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether its bytes are in memory.
+    pub(crate) fn is_late(&self) -> bool {
+        self.file.get().is_none() && self.memory().is_some()
+    }
+
+    /// Makes the file, and writes with one write what is in memory. One without a byte is made with its first.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was made, and the call may be repeated.
+    pub(crate) fn make(&self) -> io::Result<()> {
+        let mut memory = self.memory();
+        let Some(bytes) = memory.as_ref() else {
+            return Ok(());
+        };
+        if !bytes.is_empty() {
+            let file = self.how.open(&self.path);
+            let file = file.map_err(|e| self.failed("open", e))?;
+            if let Err(error) = file.write_all_at(bytes, 0) {
+                crate::errors::remove(&self.path)?;
+                return Err(self.failed("write", error));
+            }
+            // No other file can be there: what asks for one while there is memory gets none.
+            let _ = self.file.set(file);
+        }
+        *memory = None;
+        Ok(())
     }
 
     /// The file; a writer makes it where it is missing.
@@ -44,7 +98,7 @@ impl Raw {
 
     /// The file, if it is there.
     pub(crate) fn made(&self) -> io::Result<Option<&File>> {
-        if self.file.get().is_none() && !self.path.exists() {
+        if self.file.get().is_none() && (self.memory().is_some() || !self.path.exists()) {
             return Ok(None);
         }
         self.file().map(Some)
@@ -62,6 +116,11 @@ impl Raw {
 
     /// Offset in the stream of the file's end.
     pub(crate) fn end(&self) -> io::Result<u64> {
+        if self.file.get().is_none()
+            && let Some(bytes) = self.memory().as_ref()
+        {
+            return Ok(bytes.len() as u64);
+        }
         let len = match self.made()? {
             Some(file) => file.metadata().map(|m| m.len()),
             None => Ok(0),
@@ -72,7 +131,16 @@ impl Raw {
 
     pub(crate) fn read(&self, begin: u64, end: u64) -> io::Result<Bytes> {
         // Bounded by what a reader asks for at once, which fits into 32 bits.
-        let mut bytes = vec![0; usize::try_from(end - begin).unwrap_or(usize::MAX)];
+        let mut bytes = vec![0; length(begin, end)];
+        if self.file.get().is_none()
+            && let Some(memory) = self.memory().as_ref()
+        {
+            let at = length(0, begin);
+            let found = memory.get(at..at + bytes.len());
+            let found =
+                found.ok_or_else(|| self.failed("read", ErrorKind::UnexpectedEof.into()))?;
+            return Ok(Bytes::copy_from_slice(found));
+        }
         self.file()?
             .read_exact_at(&mut bytes, self.place(begin))
             .map_err(|e| self.failed("read", e))?;
@@ -80,6 +148,14 @@ impl Raw {
     }
 
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if self.file.get().is_none()
+            && let Some(memory) = self.memory().as_mut()
+        {
+            let at = length(0, offset);
+            memory.resize(memory.len().max(at + bytes.len()), 0);
+            memory[at..at + bytes.len()].copy_from_slice(bytes);
+            return Ok(());
+        }
         self.file()?
             .write_all_at(bytes, self.place(offset))
             .map_err(|e| self.failed("write", e))
@@ -106,4 +182,9 @@ impl Raw {
     fn failed(&self, what: &'static str, source: io::Error) -> io::Error {
         failed(what, &self.path, source)
     }
+}
+
+/// Bytes between two offsets.
+pub(crate) fn length(begin: u64, end: u64) -> usize {
+    usize::try_from(end - begin).unwrap_or(usize::MAX)
 }

@@ -5,7 +5,7 @@ use crate::{
     errors::{damaged, failed, remove},
     format::{
         DROPPED_AT, DROPPED_LEN, Dropped, ENTRY_LEN, Found, HEADER_LEN, Header, IndexEntry,
-        entries_at,
+        entries_at, take,
     },
     payloads::{self, Payloads},
     raw::Raw,
@@ -13,10 +13,11 @@ use crate::{
 use bytes::Bytes;
 use kennel_lifecycle::Timestamp;
 use std::{
-    fs::{File, OpenOptions},
+    fs::OpenOptions,
     io,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 /// Index entries read with one pread.
@@ -31,7 +32,7 @@ pub(crate) const ENTRIES_PER_READ_MAX: u64 = 4096;
 pub(crate) struct Segment {
     pub(crate) header: Header,
     path: PathBuf,
-    index: File,
+    pub(crate) index: Arc<Raw>,
     pub(crate) raw: [Raw; 2],
 }
 
@@ -91,15 +92,18 @@ pub(crate) fn remove_files(dir: &Path, number: u32) -> io::Result<()> {
 impl Segment {
     /// Makes a segment whose index is not there. What is made of one that cannot be is removed.
     pub(crate) fn create(dir: &Path, header: Header) -> io::Result<Self> {
+        let segment = Self::late(dir, header);
+        segment.index.make()?;
+        Ok(segment)
+    }
+
+    /// One whose index is made later.
+    pub(crate) fn late(dir: &Path, header: Header) -> Self {
         let path = dir.join(name("index", header.number));
         let mut how = OpenOptions::new();
         how.read(true).write(true).create_new(true).mode(0o600);
-        let index = how.open(&path).map_err(|e| failed("open", &path, e))?;
-        if let Err(error) = index.write_all_at(&header.encode(), 0) {
-            remove(&path)?;
-            return Err(failed("write", &path, error));
-        }
-        Ok(Self::over(dir, header, index, path, &writing()))
+        let index = Raw::late(path.clone(), &how, header.encode().to_vec());
+        Self::over(dir, header, index, path, &writing())
     }
 
     /// Opens a segment; absent where its header is torn.
@@ -128,11 +132,12 @@ impl Segment {
                 return Err(failed("read", &path, unknown));
             }
         };
+        let index = Raw::opened(path.clone(), &how, index);
         let how = if write { writing() } else { how };
         Ok(Some(Self::over(dir, header, index, path, &how)))
     }
 
-    fn over(dir: &Path, header: Header, index: File, path: PathBuf, how: &OpenOptions) -> Self {
+    fn over(dir: &Path, header: Header, index: Raw, path: PathBuf, how: &OpenOptions) -> Self {
         let raw = |stream: usize, of| {
             let base = header.first.lens[stream];
             Raw::new(dir.join(name(of, header.number)), how, base)
@@ -141,7 +146,7 @@ impl Segment {
             raw: [raw(0, "stdout"), raw(1, "stderr")],
             header,
             path,
-            index,
+            index: Arc::new(index),
         }
     }
 
@@ -152,8 +157,7 @@ impl Segment {
 
     /// How many entries its index has room for by its length.
     pub(crate) fn entries(&self) -> io::Result<u64> {
-        let len = self.index.metadata().map(|m| m.len());
-        let len = len.map_err(|e| self.failed("find the length of", e))?;
+        let len = self.index.end()?;
         Ok(len.saturating_sub(entries_at(self.header.number)) / ENTRY_LEN as u64)
     }
 
@@ -210,10 +214,8 @@ impl Segment {
         count_max: usize,
     ) -> io::Result<Vec<Option<IndexEntry>>> {
         let count = usize::try_from(last - after).map_or(count_max, |n| n.min(count_max));
-        let mut bytes = vec![0; count * ENTRY_LEN];
-        self.index
-            .read_exact_at(&mut bytes, self.position(after + 1))
-            .map_err(|e| self.failed("read", e))?;
+        let begin = self.position(after + 1);
+        let bytes = self.index.read(begin, begin + (count * ENTRY_LEN) as u64)?;
         Ok((after + 1..)
             .zip(bytes.chunks_exact(ENTRY_LEN))
             .map(|(seq, bytes)| IndexEntry::decode(bytes).filter(|e| e.seq == seq))
@@ -310,47 +312,35 @@ impl Segment {
 
     /// Writes entries, of which the first has this seq.
     pub(crate) fn write_entries(&self, first: u64, batch: &[u8]) -> io::Result<()> {
-        self.index
-            .write_all_at(batch, self.position(first))
-            .map_err(|e| self.failed("write", e))
+        self.index.write(batch, self.position(first))
     }
 
     /// What its index says was dropped behind its last entry.
     pub(crate) fn dropped(&self) -> io::Result<Dropped> {
-        let mut bytes = [0; DROPPED_LEN];
-        self.index
-            .read_exact_at(&mut bytes, DROPPED_AT as u64)
-            .map_err(|e| self.failed("read", e))?;
-        Ok(Dropped::decode(&bytes))
+        let begin = DROPPED_AT as u64;
+        let bytes = self.index.read(begin, begin + DROPPED_LEN as u64)?;
+        Ok(Dropped::decode(&take(&bytes, 0)))
     }
 
     /// Writes that over, in a block that is there.
     pub(crate) fn write_dropped(&self, dropped: Dropped) -> io::Result<()> {
-        self.index
-            .write_all_at(&dropped.encode(), DROPPED_AT as u64)
-            .map_err(|e| self.failed("write", e))
+        self.index.write(&dropped.encode(), DROPPED_AT as u64)
     }
 
     /// Cuts the index after this seq.
     pub(crate) fn cut(&self, last: u64) -> io::Result<()> {
-        self.index
-            .set_len(self.position(last + 1))
-            .map_err(|e| self.failed("truncate", e))
+        self.index.cut(self.position(last + 1))
     }
 
     /// Makes index and streams survive a power loss; bytes before the entries that name them.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.raw.iter().try_for_each(Raw::sync)?;
-        self.index.sync_data().map_err(|e| self.failed("sync", e))
+        self.index.sync()
     }
 
     /// Where in the index the entry with this seq begins.
     fn position(&self, seq: u64) -> u64 {
         entries_at(self.header.number) + (seq - 1 - self.header.first.seq) * ENTRY_LEN as u64
-    }
-
-    fn failed(&self, what: &'static str, source: io::Error) -> io::Error {
-        failed(what, &self.path, source)
     }
 
     pub(crate) fn broken(&self, seq: u64) -> io::Error {

@@ -1,5 +1,6 @@
 //! The writer: appends entries, tells readers, keeps the bound, and mends what a dead writer left.
 
+mod late;
 mod segments;
 
 use crate::{
@@ -16,6 +17,8 @@ use kennel_lifecycle::{OnOutputFull, OutputBound, Timestamp};
 use segments::{PROBE, begin_anew, follow, header, piece, probe, whole};
 use std::{fs::File, io, path::Path, sync::Arc};
 use tokio::sync::watch;
+
+pub use late::{Late, LateFact};
 
 /// Entries of one index write; more output than that takes several.
 const ENTRIES_PER_WRITE_MAX: u64 = 256;
@@ -77,11 +80,16 @@ impl Writer {
     /// names. A crash within is mended by the next call.
     pub fn recover(dir: &Path, boot: Boot, now: Timestamp) -> io::Result<Self> {
         let (mut writer, unnamed) = Self::reopen(dir, boot, now)?;
-        for (kind, bytes) in OUTPUTS.into_iter().zip(unnamed) {
-            writer.output_written(kind, bytes, now)?;
-        }
-        writer.go_on_after_dropped(now)?;
+        writer.index_unnamed(unnamed, now)?;
         Ok(writer)
+    }
+
+    /// Indexes the output that no entry names, as [`Writer::reopen`] has found it.
+    pub fn index_unnamed(&mut self, unnamed: [u64; 2], now: Timestamp) -> io::Result<()> {
+        for (kind, bytes) in OUTPUTS.into_iter().zip(unnamed) {
+            self.output_written(kind, bytes, now)?;
+        }
+        self.go_on_after_dropped(now)
     }
 
     /// Opens the journal of a run whose writer died and cuts a torn tail, which needs no room on the disk. Gives also
@@ -90,6 +98,16 @@ impl Writer {
     ///
     /// Where the host has died as well, it goes on above the mark: entries that were told may be lost.
     pub fn reopen(dir: &Path, boot: Boot, now: Timestamp) -> io::Result<(Self, [u64; 2])> {
+        Self::reopen_as(dir, boot, now, false)
+    }
+
+    /// The same; where what is there is cut, as after the host has died.
+    fn reopen_as(
+        dir: &Path,
+        boot: Boot,
+        now: Timestamp,
+        is_cut: bool,
+    ) -> io::Result<(Self, [u64; 2])> {
         crate::errors::remove(&dir.join(PROBE))?;
         let log = Log::to_write(dir);
         let Scanned {
@@ -121,7 +139,7 @@ impl Writer {
             segment.raw[0].end()? - intact.end.lens[0],
             segment.raw[1].end()? - intact.end.lens[1],
         ];
-        let lost = boot.differs(segment.header.boot);
+        let lost = is_cut || boot.differs(segment.header.boot);
         let segment = if lost {
             let next = Header {
                 number: segment.header.number + 1,
@@ -222,6 +240,7 @@ impl Writer {
         let Some(stream) = slot(kind) else {
             return Err(whole());
         };
+        self.make()?;
         if self.segment.size(self.end) >= self.segment_max(self.segment.header.number) {
             self.roll(now)?;
         }
@@ -292,6 +311,7 @@ impl Writer {
         let Some(stream) = slot(kind) else {
             return Err(whole());
         };
+        self.make()?;
         self.segment.write_dropped(Dropped {
             uncounted: true,
             ..self.dropped
@@ -540,8 +560,11 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// From here on the directory says what is there.
+    /// From here on the directory says what is there; of what was never made, memory does.
     fn drop(&mut self) {
+        if self.is_late() {
+            return;
+        }
         let span = Span::closed(&self.segment, self.end, self.facts);
         let mut chain = self.log.chain();
         chain.spans.push(span);

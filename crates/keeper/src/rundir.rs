@@ -97,6 +97,17 @@ pub(crate) fn remove_below(dir: &OwnedFd, name: &CStr) -> io::Result<()> {
     remove_entry(dir, name, &fstat(dir)?, 0)
 }
 
+/// Removes `runs/<id>` where nothing is in it.
+pub fn remove_empty(data_dir: &Path, run: RunId) -> io::Result<()> {
+    match fs::remove_dir(path(data_dir, run)) {
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            _ => Err(error),
+        },
+        Ok(()) => Ok(()),
+    }
+}
+
 /// Where directories of runs wait for their removal, beside the others.
 const ASIDE: &str = "removed";
 
@@ -219,6 +230,14 @@ mod tests {
         assert!(!data.path().join("runs/removed").exists());
         assert!(outside.path().join("kept").exists());
         remove_set_aside(data.path()).expect("there is nothing");
+
+        let dir = create(data.path(), run).expect("it is made");
+        remove_empty(data.path(), run).expect("it stays");
+        assert!(dir.exists());
+        remove_tmp(data.path(), run).expect("tmp goes");
+        remove_empty(data.path(), run).expect("it goes");
+        assert!(!dir.exists());
+        remove_empty(data.path(), run).expect("it is gone");
 
         create(data.path(), run).expect("it is made");
         remove(data.path(), run).expect("all goes");

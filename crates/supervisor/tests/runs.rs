@@ -36,6 +36,8 @@ mod rest;
 mod restarts;
 #[path = "runs/retention.rs"]
 mod retention;
+#[path = "runs/silent.rs"]
+mod silent;
 #[path = "runs/simulation.rs"]
 mod simulation;
 #[path = "runs/story.rs"]

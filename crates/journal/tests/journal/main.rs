@@ -6,6 +6,7 @@ mod bound;
 mod by_offset;
 mod common;
 mod damage;
+mod late;
 mod live;
 mod recovery;
 mod speed;

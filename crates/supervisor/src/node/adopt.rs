@@ -4,10 +4,7 @@
 //! there, it is what the keeper knows.
 
 use crate::{
-    base::{
-        blocking::blocking, calls::RunView, cause::Chain, clock, event, faults::BootError,
-        log_words,
-    },
+    base::{blocking::blocking, calls::RunView, cause::Chain, event, faults::BootError, log_words},
     node::recover,
     registry::{Entered, Handle, Shared},
     run::{
@@ -166,7 +163,8 @@ impl Found {
     fn open(shared: &Shared, held: HeldRun, row: Option<RunRow>) -> Self {
         let dir = rundir::path(&shared.config.data_dir, held.run);
         let intended = shared.record.intended(held.run);
-        let journal = Writer::reopen(&dir, shared.boot(), clock::now()).and_then(|reopened| {
+        let reopened = shared.record.reopen_journal(held.run, &dir, shared.boot());
+        let journal = reopened.and_then(|reopened| {
             let facts = reopened.0.facts()?;
             Ok((reopened, facts))
         });

@@ -2,12 +2,12 @@
 //! meanwhile. The record of the node says for which runs something is left to do.
 
 use crate::{
-    base::{blocking::blocking, event, faults::BootError},
-    node::{adopt, recover::Journal},
+    base::{blocking::blocking, faults::BootError},
+    node::recover::Journal,
+    record,
     registry::Shared,
     run::cleanup::Cleanup,
 };
-use kennel_journal::Writer;
 use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
 use kennel_store::RunRow;
@@ -20,36 +20,41 @@ pub(crate) async fn finish_all(
 ) -> Result<(), BootError> {
     let mut left = shared.record.unfinished();
     left.retain(|run| !others.contains(run));
-    let mut rows = adopt::rows(shared, &left).await?;
-    let finishing = Arc::clone(shared);
-    blocking(move || {
-        for run in left {
-            if let Err(error) = finish(&finishing, run, rows.remove(&run)) {
-                tracing::warn!(run_id = %run, %error, "what a crash has left of this run stays as it is");
-            }
+    for run in left {
+        // Read one by one: only so it comes with its entries.
+        let row = shared.store.raw().get(run).await;
+        let row = row.map_err(BootError::Store)?;
+        let finishing = Arc::clone(shared);
+        let finished = blocking(move || finish(&finishing, run, row)).await;
+        if let Err(error) = finished.flatten() {
+            tracing::warn!(run_id = %run, %error, "what a crash has left of this run stays as it is");
         }
-    })
-    .await
-    .map_err(BootError::Adoption)
+    }
+    Ok(())
 }
 
 fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
     let dir = rundir::path(&shared.config.data_dir, run);
     // A row without an identity says that nothing ran: it is another run's, which stands under this key.
     match row.filter(|row| row.new.identity.is_some()) {
+        Some(row) if record::silent(&row).is_some() && !kennel_journal::is_made(&dir) => {
+            let ended = row.outcome.as_ref();
+            let ended = ended.map(|outcome| Cleanup::of_ended(outcome, true));
+            ended.map_or(Ok(()), |ended| ended.carry_out(shared, run))
+        }
         Some(RunRow {
             new,
             outcome: Some(outcome),
             ..
         }) => {
-            let mut journal = Journal::open(&dir, new.attempt, shared.boot())?;
+            let mut journal = Journal::open(shared, run, &dir, new.attempt)?;
             journal.end(&outcome, crate::base::clock::now())?;
             tracing::info!(run_id = %run, "its end is told in full");
             Cleanup::Ended.carry_out(shared, run)
         }
         // It is another node's to close.
         Some(_) => Ok(()),
-        None if was_recorded(&dir, shared)? => {
+        None if was_recorded(shared, run, &dir)? => {
             tracing::warn!(run_id = %run, "the store has lost the row of a run that nobody holds any more; its output stays");
             Ok(())
         }
@@ -58,12 +63,11 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
 }
 
 /// What was not recorded was never released.
-fn was_recorded(dir: &Path, shared: &Shared) -> io::Result<bool> {
-    let writer = match Writer::recover(dir, shared.boot(), crate::base::clock::now()) {
-        Ok(writer) => writer,
-        // The journal was not made any more.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    Ok(event::record(&writer.facts()?, 1).recorded)
+fn was_recorded(shared: &Shared, run: RunId, dir: &Path) -> io::Result<bool> {
+    match Journal::open(shared, run, dir, 1) {
+        Ok(journal) => Ok(journal.record.recorded),
+        // The directory was not made any more.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }

@@ -13,6 +13,7 @@ use crate::{
         faults::store_fault,
     },
     node::adopt,
+    record,
     registry::Shared,
     streams::consumers::CONSUMERS_PER_RUN_MAX,
 };
@@ -23,7 +24,7 @@ use kennel_lifecycle::{
     retention::due,
 };
 use kennel_linux::crash_point;
-use kennel_store::{ConsumerFilter, EndedStart, StoreError};
+use kennel_store::{ConsumerFilter, EndedStart, EntriesEnd, StoreError};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
@@ -271,7 +272,9 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
     let looked = blocking(move || kennel_journal::whole(&rundir::path(&data_dir, run)));
     let whole = match looked.await.flatten() {
         Ok(whole) => whole,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Went::Left,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return mark_silent(shared, run, reason).await;
+        }
         Err(error) => {
             let why = Chain(&error).to_string();
             tracing::warn!(run_id = %run, %why, "the journal of an ended run cannot be read, it stays");
@@ -286,13 +289,6 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         tracing::warn!(run_id = %run, "the journal of an ended run does not tell its end, it stays");
         return Went::Left;
     }
-    if reason == RemovalReason::OwnerRuns && whole.on_full == OnOutputFull::Block {
-        match is_owed(shared, run, whole.end.seq).await {
-            Ok(false) => {}
-            Ok(true) => return Went::NotYet,
-            Err(_) => return Went::Away,
-        }
-    }
     let removal = OutputRemoval {
         at: clock::now(),
         reason,
@@ -300,6 +296,42 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         lens: whole.end.lens,
         counted: whole.counted,
     };
+    write_mark(shared, run, whole.on_full, removal).await
+}
+
+/// The same for a run that has no journal: one that wrote nothing, whose row says where its end stands.
+async fn mark_silent(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
+    let row = match shared.store.get(run).await {
+        Ok(Some(row)) => row,
+        Ok(None) => return Went::Left,
+        Err(_) => return Went::Away,
+    };
+    let Some((_, EntriesEnd { seq, lens })) = record::silent(&row) else {
+        return Went::Left;
+    };
+    let removal = OutputRemoval {
+        at: clock::now(),
+        reason,
+        seq,
+        lens,
+        counted: true,
+    };
+    write_mark(shared, run, row.new.policy().output.on_full, removal).await
+}
+
+async fn write_mark(
+    shared: &Shared,
+    run: RunId,
+    on_full: OnOutputFull,
+    removal: OutputRemoval,
+) -> Went {
+    if removal.reason == RemovalReason::OwnerRuns && on_full == OnOutputFull::Block {
+        match is_owed(shared, run, removal.seq).await {
+            Ok(false) => {}
+            Ok(true) => return Went::NotYet,
+            Err(_) => return Went::Away,
+        }
+    }
     crash_point!("retention.mark");
     match shared.store.mark_output_removed(run, &removal).await {
         Ok(()) => Went::Marked,

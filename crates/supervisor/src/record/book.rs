@@ -1,5 +1,6 @@
 //! What is known of the node's runs, in memory: the rows that the store has taken, and what it is still to be given.
 
+use super::late::LateEntries;
 use kennel_lifecycle::RunId;
 use kennel_store::{Change, Life, NewRun, RunRow};
 use std::{
@@ -27,6 +28,8 @@ pub(super) struct Entry {
     pub(super) assumed: bool,
     /// The attempt that was intended last, until nothing is left to do for the run.
     pub(super) intended: Option<NewRun>,
+    /// What stands here of the run's journal, until that is made; absent: it is made, or that is not known.
+    pub(super) late: Option<LateEntries>,
     /// What the store is still to be given, in order.
     pub(super) pending: VecDeque<Pending>,
     /// What is written down and not synced yet.
@@ -79,6 +82,7 @@ impl Entry {
             row: None,
             assumed: false,
             intended: None,
+            late: None,
             pending: VecDeque::new(),
             in_flight: VecDeque::new(),
             is_listed: false,
@@ -158,8 +162,14 @@ impl Book {
     pub(super) fn fold(&mut self, run: RunId, change: &Change) {
         let entry = self.entry(run);
         match change {
-            Change::Intended(new) => entry.intended = Some((**new).clone()),
-            Change::Forgotten => entry.intended = None,
+            Change::Intended(new) => {
+                // A run begins anew where its first attempt does, and not under the key of one that has ended.
+                if new.attempt == 1 {
+                    entry.late = (!entry.is_closed()).then(LateEntries::default);
+                }
+                entry.intended = Some((**new).clone());
+            }
+            Change::Forgotten => (entry.intended, entry.late) = (None, None),
             // All that happens to a run that has ended is the removal of its output.
             Change::Snapshot(row)
                 if entry.is_closed() && row.outcome.is_some() && row.output_removed.is_none() => {}

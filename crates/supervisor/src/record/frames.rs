@@ -3,11 +3,14 @@
 //! Seqs of a run are contiguous within one incarnation, which a run gets when it comes into the book. Frames of no run
 //! have run 0.
 
-use super::book::{Book, Entry, Pending};
+use super::{
+    book::{Book, Entry, Pending},
+    late::LateEntries,
+};
 use crate::base::clock;
 use kennel_journal::node_log::{CRITICAL, ESSENTIAL, OwnedFrame, SNAPSHOT};
 use kennel_lifecycle::RunId;
-use kennel_store::{Change, NewRun, RunRow};
+use kennel_store::{Change, NewRun, RunEntry, RunRow};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 
@@ -23,6 +26,8 @@ const REFUSED: u16 = 4;
 const STATE: u16 = 5;
 /// What is known of the node.
 const NODE: u16 = 6;
+/// An entry of a run whose journal is not made yet.
+const ENTRY: u16 = 7;
 const FLAGS: u16 = CRITICAL | SNAPSHOT | ESSENTIAL;
 
 /// What a frame says.
@@ -34,6 +39,7 @@ pub(super) enum Line {
     Refused(u64),
     State(Box<EntryState>),
     Node(NodeState),
+    Entry(Box<RunEntry>),
     /// Of a later version, and nothing that changes what is known here.
     Other,
 }
@@ -48,6 +54,8 @@ pub(super) struct EntryState {
     /// Whether something is left to do for the run.
     pub(super) unfinished: bool,
     pub(super) pending: Vec<(u64, Change)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) late: Option<LateEntries>,
 }
 
 /// What is known of the node.
@@ -73,6 +81,7 @@ impl Line {
             REFUSED => Self::Refused(read::<Upto>(payload)?.upto),
             STATE => Self::State(read(payload)?),
             NODE => Self::Node(read(payload)?),
+            ENTRY => Self::Entry(read(payload)?),
             other if kind & CRITICAL != 0 => return Err(format!("{other} is no known kind")),
             _ => Self::Other,
         })
@@ -96,6 +105,7 @@ impl EntryState {
             intended: entry.intended.clone().filter(|new| !is_of_row(new)),
             unfinished: entry.intended.is_some(),
             assumed: entry.assumed,
+            late: entry.late.clone(),
             pending: (entry.pending.iter().chain(&entry.in_flight))
                 .map(|pending| (pending.seq, (*pending.change).clone()))
                 .collect(),
@@ -110,6 +120,7 @@ impl EntryState {
         entry.intended = self.intended.or(of_row);
         entry.row = self.row.filter(|_| is_believed);
         entry.assumed = self.assumed;
+        entry.late = self.late;
         let pending = self.pending.into_iter().map(|(seq, change)| Pending {
             seq,
             bytes: change.encode().len(),
@@ -156,6 +167,12 @@ impl Entry {
         let kind = if delivered { DELIVERED } else { REFUSED };
         let seq = self.next_seq();
         self.frame(run, kind | ESSENTIAL, seq, write(&Upto { upto }))
+    }
+
+    /// The next frame of the run: an entry of its journal.
+    pub(super) fn late_entry(&mut self, run: RunId, entry: &RunEntry) -> OwnedFrame {
+        let seq = self.next_seq();
+        self.frame(run, ENTRY | CRITICAL, seq, write(entry))
     }
 
     /// The next frame of the run, which stands for all before it.

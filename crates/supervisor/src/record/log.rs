@@ -21,7 +21,7 @@ const DIR: &str = "log";
 /// A file in it: what former servers have written of rows is behind, and no server believes it.
 const BEHIND: &str = "behind";
 /// Number of the format of the frames.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Most bytes of frames that are appended at once, about.
 pub(super) const AT_ONCE_BYTES: usize = 1024 * 1024;
 

@@ -10,6 +10,7 @@
 
 mod book;
 mod frames;
+mod late;
 mod log;
 pub(crate) mod node_store;
 mod outbox;
@@ -21,6 +22,7 @@ mod tests;
 use book::Book;
 use kennel_lifecycle::{OutputRemoval, RunId};
 use kennel_store::{Change, Life, NewRun, RunRow, Standing};
+pub(crate) use late::silent;
 use log::{Place, Record};
 use std::{
     collections::HashSet,

@@ -160,8 +160,10 @@ struct Replay {
     /// Frames whose turn has not come.
     early: BTreeMap<RunId, BTreeMap<u64, (Line, bool)>>,
     continuity: Continuity,
-    /// Runs with a frame that cannot be read, or whose rows are not believed though they are of this boot.
+    /// Runs whose rows are not believed though they are of this boot.
     tainted: Vec<RunId>,
+    /// Runs with a frame that cannot be read.
+    unread: Vec<RunId>,
 }
 
 impl Replay {
@@ -173,6 +175,7 @@ impl Replay {
             early: BTreeMap::new(),
             continuity: Continuity::default(),
             tainted: Vec::new(),
+            unread: Vec::new(),
         }
     }
 
@@ -181,7 +184,6 @@ impl Replay {
         let is_ours = found
             .origin
             .is_some_and(|origin| origin.boot == self.place_boot);
-        let is_believed = is_ours && !self.is_behind;
         let line = Line::decode(frame.kind, frame.payload);
         if frame.run == 0 {
             return self.node(line, is_ours);
@@ -193,7 +195,7 @@ impl Replay {
         }
         let line = line.unwrap_or_else(|why| {
             tracing::error!(run_id = %run, %why, position = %found.position, "a frame of the node log cannot be read");
-            self.tainted.push(run);
+            self.unread.push(run);
             Line::Other
         });
         if !self.is_of_newest(run, frame.incarnation) {
@@ -205,11 +207,11 @@ impl Replay {
         }
         let is_next = frame.seq == entry.seq + 1 || frame.has(SNAPSHOT);
         if is_next {
-            self.apply(run, frame.seq, line, is_believed);
+            self.apply(run, frame.seq, line, is_ours);
             self.apply_early(run);
         } else {
             let early = self.early.entry(run).or_default();
-            early.insert(frame.seq, (line, is_believed));
+            early.insert(frame.seq, (line, is_ours));
         }
     }
 
@@ -243,14 +245,15 @@ impl Replay {
                 return;
             };
             early.retain(|seq, _| *seq >= next);
-            let Some((line, is_believed)) = early.remove(&next) else {
+            let Some((line, is_ours)) = early.remove(&next) else {
                 return;
             };
-            self.apply(run, next, line, is_believed);
+            self.apply(run, next, line, is_ours);
         }
     }
 
-    fn apply(&mut self, run: RunId, seq: u64, line: Line, is_believed: bool) {
+    fn apply(&mut self, run: RunId, seq: u64, line: Line, is_ours: bool) {
+        let is_believed = is_ours && !self.is_behind;
         let entry = self.book.entry(run);
         entry.seq = seq;
         if !is_believed && entry.row.take().is_some() {
@@ -278,7 +281,12 @@ impl Replay {
             }
             Line::Refused(upto) => drop(self.book.take_pending(run, upto)),
             Line::State(state) => self.restore(run, *state, is_believed),
+            Line::Entry(late) => entry.put_late(*late),
             Line::Node(_) | Line::Other => {}
+        }
+        // What came after it may not have come to the disk.
+        if !is_ours {
+            self.book.entry(run).lose_late();
         }
     }
 
@@ -298,14 +306,20 @@ impl Replay {
         self.report_damage(place, replayed);
         if !replayed.damages.is_empty() {
             let tainted = self.continuity.tainted(&replayed.damages);
-            self.tainted
+            self.unread
                 .extend(tainted.iter().map(|t| RunId::from_u128(t.run)));
             for (run, early) in std::mem::take(&mut self.early) {
-                for (seq, (line, is_believed)) in early {
-                    self.apply(run, seq, line, is_believed);
+                for (seq, (line, is_ours)) in early {
+                    self.apply(run, seq, line, is_ours);
                 }
             }
         }
+        for run in &self.unread {
+            if let Some(entry) = self.book.runs.get_mut(run) {
+                entry.lose_late();
+            }
+        }
+        self.tainted.append(&mut self.unread);
         self.tainted.sort_unstable();
         self.tainted.dedup();
         let of_book = |run: &RunId| self.book.runs.contains_key(run);

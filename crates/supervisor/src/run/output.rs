@@ -12,7 +12,8 @@ mod pace;
 mod refusal;
 
 use crate::{
-    base::{KINDS, cause::Chain, clock, event},
+    base::{KINDS, cause::Chain, clock},
+    record::NodeRecord,
     registry::floors::Floor,
 };
 use held::Held;
@@ -68,6 +69,10 @@ pub(crate) struct Output {
     owed: VecDeque<Owed>,
     /// What is in the journal beside output.
     entries: EntryList,
+    /// Has the entries of a journal that is not made; absent: it is.
+    record: Option<Arc<NodeRecord>>,
+    /// Where the row says that the run's end stands.
+    row_end: Option<u64>,
     /// Lines that were given up.
     given_up: u64,
     /// Of which attempt what comes is.
@@ -96,7 +101,7 @@ pub(crate) struct Output {
 /// A line that the disk has not taken yet.
 #[derive(Debug)]
 struct Owed {
-    payload: String,
+    entry: Entry,
     at: Timestamp,
     attempt: u32,
 }
@@ -119,21 +124,23 @@ pub(crate) enum Ready {
 }
 
 impl Output {
-    /// A new journal in `dir`.
+    /// A new journal in `dir`, made when it has to be. Where output may be dropped for want of room, there must be a place to
+    /// count it: that journal is made at once.
     pub(crate) fn create(
         run: RunId,
         dir: &Path,
         bound: OutputBound,
         boot: Boot,
         open: Arc<AtomicUsize>,
+        record: Arc<NodeRecord>,
     ) -> io::Result<Self> {
-        let writer = Writer::create(dir, bound, boot, clock::now())?;
-        Ok(Self::over(
-            run,
-            (writer, [0, 0]),
-            EntryList::default(),
-            open,
-        ))
+        let writer = Writer::create_late(dir, bound, boot, clock::now());
+        let mut output = Self::over(run, (writer, [0, 0]), EntryList::default(), open);
+        output.record = Some(record);
+        if bound.on_disk_full != OnDiskFull::Block {
+            output.make_journal()?;
+        }
+        Ok(output)
     }
 
     /// On a journal that is there, with the bytes that its index does not name ([`Writer::reopen`]) and the entries that it
@@ -145,6 +152,7 @@ impl Output {
         open: Arc<AtomicUsize>,
     ) -> Self {
         let (writer, unindexed) = reopened;
+        let (is_silent, head) = (writer.is_late(), writer.hub().head().seq);
         let left = unindexed != [0, 0] || writer.dropped() != Dropped::default();
         Self {
             run,
@@ -156,6 +164,9 @@ impl Output {
             unindexed,
             owed: VecDeque::new(),
             entries,
+            record: None,
+            // One that is not made here is of a run whose row has its end, which is to follow.
+            row_end: is_silent.then_some(head + 1),
             given_up: 0,
             retry_at: left.then(clock::instant),
             refusal: None,
@@ -343,7 +354,7 @@ impl Output {
     /// Puts a line into the journal, or keeps it until the disk takes it.
     pub(crate) fn line(&mut self, line: &Entry, at: Timestamp) {
         self.owed.push_back(Owed {
-            payload: event::encode(line),
+            entry: line.clone(),
             at,
             attempt: self.attempt,
         });
@@ -415,6 +426,9 @@ impl Output {
 
     /// Moves at most `bytes_max` of one stream, until nothing is left for now or it ends.
     fn drain(&mut self, index: usize, bytes_max: usize, splice: Splice) -> io::Result<()> {
+        if self.pipes[index].is_some() {
+            self.make_journal()?;
+        }
         let kind = KINDS[index];
         let mut left = bytes_max;
         while let (Some(pipe), 1..) = (&self.pipes[index], left) {
@@ -463,7 +477,7 @@ impl Output {
         }
         let message = refusal.message(clock::now(), self.given_up);
         let line = Owed {
-            payload: event::encode(&Entry::Warning { message }),
+            entry: Entry::Warning { message },
             at: clock::now(),
             attempt: self.attempt,
         };

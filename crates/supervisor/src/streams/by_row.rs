@@ -2,13 +2,16 @@
 //! output, and its end.
 
 use crate::{
-    base::calls::{CallError, Event, Payload, Position, Reached, RunView},
+    base::{
+        calls::{CallError, Event, Payload, Position, Reached, RunView},
+        event,
+    },
     streams::events::ahead,
 };
-use kennel_journal::{Gap, GapReason, Point};
+use kennel_journal::{Gap, GapReason, LateFact, Point, Reader};
 use kennel_lifecycle::{Entry, RunId, Timestamp};
 use kennel_store::{EntriesText, RunEntries};
-use std::sync::Arc;
+use std::{io, path::Path, sync::Arc};
 
 /// What the row of an ended run says of its events.
 #[derive(Debug)]
@@ -74,6 +77,30 @@ impl RowEvents {
             at,
             counted,
         })
+    }
+
+    /// A reader of all events, where the row has them: the run wrote nothing.
+    pub(crate) fn of_silence(&self, dir: &Path) -> Option<io::Result<Reader>> {
+        let is_whole = self.at.is_some_and(|at| {
+            at.lens == [0; 2] && at.seq == self.listed.len() as u64 && at.seq > 0
+        });
+        let texts: Vec<String> = (self.listed.iter().filter(|_| is_whole))
+            .filter_map(|(event, _)| match &event.payload {
+                Payload::Lifecycle(entry) => Some(event::encode(entry)),
+                _ => None,
+            })
+            .collect();
+        let facts = self
+            .listed
+            .iter()
+            .zip(&texts)
+            .map(|((event, _), text)| LateFact {
+                at: event.at,
+                attempt: event.attempt,
+                payload: text.as_bytes(),
+            });
+        let facts: Vec<_> = facts.collect();
+        is_whole.then(|| Reader::of_facts(dir, &facts))
     }
 
     /// Whether this is the seq of the run's end.

@@ -3,24 +3,28 @@
 use super::Recovery;
 use crate::{
     base::{KINDS, blocking::blocking, clock, event},
+    registry::Shared,
     run::saved_output,
 };
-use kennel_journal::{Boot, Hub, Writer};
+use kennel_journal::{Hub, Writer};
 use kennel_keeper::rundir;
-use kennel_lifecycle::{AttemptRecord, Entry, Outcome, Timestamp};
+use kennel_lifecycle::{AttemptRecord, Entry, Outcome, RunId, Timestamp};
 use kennel_store::{EntriesEnd, EntriesText, EntryList, EntryPlace};
 use std::{io, path::Path, sync::Arc};
 
 /// The journal of a run whose server died, and what its entries say.
 pub(crate) struct Journal {
     pub(super) writer: Writer,
-    pub(super) record: AttemptRecord,
+    pub(crate) record: AttemptRecord,
     pub(super) entries: EntryList,
 }
 
 impl Journal {
-    pub(crate) fn open(dir: &Path, attempt: u32, boot: Boot) -> io::Result<Self> {
-        let mut writer = Writer::recover(dir, boot, clock::now())?;
+    /// Indexes the output that its server has left.
+    pub(crate) fn open(shared: &Shared, run: RunId, dir: &Path, attempt: u32) -> io::Result<Self> {
+        let reopened = shared.record.reopen_journal(run, dir, shared.boot());
+        let (mut writer, unnamed) = reopened?;
+        writer.index_unnamed(unnamed, clock::now())?;
         let facts = writer.facts()?;
         let record = event::record(&facts, attempt);
         let entries = event::entry_list(&facts);
@@ -114,12 +118,8 @@ impl Recovery {
         let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
         let attempt = self.row.new.attempt;
         let opened = blocking(move || {
-            let boot = shared.boot();
-            Journal::open(
-                &rundir::create(&shared.config.data_dir, run)?,
-                attempt,
-                boot,
-            )
+            let dir = rundir::create(&shared.config.data_dir, run)?;
+            Journal::open(&shared, run, &dir, attempt)
         });
         opened.await.flatten()
     }

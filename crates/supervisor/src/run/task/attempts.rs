@@ -14,7 +14,7 @@ use crate::{
 use kennel_keeper::{client::ClientError, rundir};
 use kennel_lifecycle::{
     Command, EndReason, Entry, Input, Machine, NextAttempt, Outcome, Phase, Refusal, Report,
-    RunKind, StartFailure, StartStage, StopOrder, StopReason, Timestamp, TreeVerdict,
+    RunKind, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
     restart::{self, Attempted, Next, Wish},
 };
 use kennel_linux::crash_point;
@@ -224,7 +224,7 @@ impl RunTask {
         let closure = Closure {
             outcome,
             times: self.times(),
-            entries: self.output.as_ref().map(Output::entries_at_end),
+            entries: self.output.as_mut().map(Output::entries_at_end),
         };
         self.write(Write::Close(Box::new(self.new.clone()), Box::new(closure)));
     }
@@ -255,12 +255,12 @@ impl RunTask {
     /// The attempt is over and told. Gives whether the run is.
     pub(super) fn attempt_over(&mut self) {
         let Stage::Resting(next) = self.attempts.stage else {
-            let told = self.output.as_mut().is_some_and(Output::has_told_all);
-            let is_empty = matches!(self.machine.ends().tree, Some(TreeVerdict::Empty(_)));
-            return self.remove(match told {
-                true if is_empty => Cleanup::Empty,
-                true => Cleanup::Ended,
-                false => Cleanup::Needless,
+            let is_whole = self.output.as_mut().is_some_and(Output::has_told_all);
+            let is_silent = self.output.as_ref().is_some_and(Output::has_no_file);
+            return self.remove(match self.machine.phase() {
+                Phase::Closed(outcome) if is_whole => Cleanup::of_ended(outcome, is_silent),
+                _ if is_whole => Cleanup::Ended,
+                _ => Cleanup::Needless,
             });
         };
         crash_point!("attempt.over");

@@ -162,7 +162,9 @@ impl RunTask {
             let dir = self.shared.spare_dirs.create_run_dir(self.run)?;
             let open = Arc::clone(&self.shared.pipes_open);
             let boot = self.shared.boot();
-            let output = Output::create(self.run, &dir, self.new.policy().output, boot, open)?;
+            let bound = self.new.policy().output;
+            let record = Arc::clone(&self.shared.record);
+            let output = Output::create(self.run, &dir, bound, boot, open, record)?;
             self.output = Some(output.behind(&self.shared.consumers.floors));
             Ok(())
         });
@@ -270,7 +272,9 @@ impl RunTask {
 
     pub(super) fn remove(&mut self, cleanup: Cleanup) {
         self.op(move |shared, run, done| async move {
-            if cleanup == Cleanup::Empty && carry_out_at_once(&shared, run) {
+            if let Cleanup::Empty { is_silent } = cleanup
+                && carry_out_at_once(&shared, run, is_silent)
+            {
                 let _ = done.send(Done::Removed).await;
                 return;
             }

@@ -105,19 +105,29 @@ impl Supervisor {
     ) -> Result<(RunView, Events), CallError> {
         let run = view.run;
         let dir = rundir::path(&self.shared.config.data_dir, run);
+        let row = RowEvents::of(&view, entries.as_ref());
         // The whole index is looked through, which may be long.
         // While something is left to be done of a run, its end may be still to be told.
         let is_closed = view.outcome.is_some() && !self.shared.record.is_unfinished(run);
+        let at = dir.clone();
         let opened = blocking(move || {
             let from = JournalPosition::default();
             if is_closed {
-                Reader::open_closed(&dir, from)
+                Reader::open_closed(&at, from)
             } else {
-                Reader::open_ended(&dir, from)
+                Reader::open_ended(&at, from)
             }
         })
         .await;
-        let reader = match opened.flatten() {
+        let is_gone = |opened: &io::Result<_>| matches!(opened, Err(e) if e.kind() == io::ErrorKind::NotFound);
+        let opened = opened.flatten();
+        // The journal of a run without output was never made: its row has all of it.
+        let silent = row.as_ref().filter(|_| is_gone(&opened));
+        if let Some(silent) = silent.and_then(|row| row.of_silence(&dir)) {
+            let reader = silent.map_err(|e| unreadable(run, &e))?;
+            return Ok((view, self.reading_from(run, reader, from).await?));
+        }
+        let reader = match opened {
             Ok(reader) => reader,
             Err(error) if error.kind() == io::ErrorKind::NotFound && view.identity.is_none() => {
                 after(run, from, Point::default())?;
@@ -128,7 +138,7 @@ impl Supervisor {
                 return Ok((view, Events::of(run, self, Source::Row(Box::new(row)))));
             }
         };
-        let row = RowEvents::of(&view, entries.as_ref()).filter(|_| is_closed);
+        let row = row.filter(|_| is_closed);
         let Some(row) = row.map(Arc::new) else {
             return Ok((view, self.reading_from(run, reader, from).await?));
         };

@@ -1,0 +1,169 @@
+//! Entries of runs whose journals are not made yet: they stand in the node log, and in memory.
+//!
+//! A journal is made with its first output, when its entries become long, or when the log cannot be written; after a crash
+//! before anything else is done with it. From then on it has all of them.
+
+use super::{NodeRecord, book::Entry, log::Record};
+use crate::base::{clock, event};
+use kennel_journal::{Boot, Late, LateFact, Writer};
+use kennel_lifecycle::{OutputBound, RunId};
+use kennel_store::{EntriesEnd, RunEntry, RunRow};
+use serde::{Deserialize, Serialize};
+use std::{io, path::Path};
+
+/// The entries of a run whose journal is not made, from the first one on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct LateEntries {
+    /// Readers may have been given more than these.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_cut: bool,
+    entries: Vec<RunEntry>,
+}
+
+impl LateEntries {
+    /// Nothing is known.
+    const CUT: Self = Self {
+        is_cut: true,
+        entries: Vec::new(),
+    };
+}
+
+/// All entries of a run that wrote nothing, where its row has them, and its end behind them. Such a run needs no journal.
+pub(crate) fn silent(row: &RunRow) -> Option<(Vec<RunEntry>, EntriesEnd)> {
+    let read = row.entries.as_ref()?.read().ok()?;
+    let end = read.end?;
+    let is_whole = end.lens == [0; 2] && end.seq == read.entries.len() as u64 + 1;
+    is_whole.then_some((read.entries, end))
+}
+
+impl Entry {
+    /// Adds an entry that was written down.
+    pub(super) fn put_late(&mut self, entry: RunEntry) {
+        let late = self.late.get_or_insert_default();
+        let follows = entry.place.seq == late.entries.len() as u64 + 1;
+        late.is_cut |= !follows;
+        if !late.is_cut {
+            late.entries.push(entry);
+        }
+    }
+
+    /// Entries may be missing behind those that are known.
+    pub(super) fn lose_late(&mut self) {
+        if let Some(late) = &mut self.late {
+            late.is_cut = true;
+        }
+    }
+}
+
+impl Record {
+    fn log_entry(&mut self, run: RunId, entry: RunEntry) -> io::Result<()> {
+        self.catch_up();
+        let known = self.book.runs.get_mut(&run);
+        let known = known.filter(|known| known.late.is_some());
+        let (Some(known), true) = (known, self.book.behind.is_empty()) else {
+            return Err(io::Error::other("the node log does not have this run"));
+        };
+        let frame = known.late_entry(run, &entry);
+        if let Err(error) = self.append(&[&frame]) {
+            self.take_back(run);
+            return Err(error);
+        }
+        self.book.entry(run).put_late(entry);
+        Ok(())
+    }
+}
+
+impl NodeRecord {
+    /// Writes down an entry of a run whose journal is not made: before any reader is given it.
+    ///
+    /// # Errors
+    ///
+    /// It is not written down: the journal is to be made.
+    pub(crate) fn log_entry(&self, run: RunId, entry: RunEntry) -> io::Result<()> {
+        self.lock().log_entry(run, entry)
+    }
+
+    /// The journal of the run is made, and has all its entries.
+    pub(crate) fn journal_made(&self, run: RunId) {
+        if let Some(entry) = self.lock().book.runs.get_mut(&run) {
+            entry.late = None;
+        }
+    }
+
+    /// Opens the journal of a run of an earlier server, as [`Writer::reopen`] does; one that was not made is made of what
+    /// stands here. Of a run that was silent to its end nothing is made: its row has all.
+    ///
+    /// Where nothing is known of it, or not all, it goes on above the mark: no seq is given twice.
+    pub(crate) fn reopen_journal(
+        &self,
+        run: RunId,
+        dir: &Path,
+        boot: Boot,
+    ) -> io::Result<(Writer, [u64; 2])> {
+        let Known {
+            silent,
+            late: LateEntries { is_cut, entries },
+            bound,
+        } = self.known(run);
+        if let Some(entries) = silent.filter(|_| !kennel_journal::is_made(dir)) {
+            let texts = texts(&entries);
+            let writer = Writer::of_facts(dir, &facts(&entries, &texts))?;
+            return Ok((writer, [0, 0]));
+        }
+        let texts = texts(&entries);
+        let late = Late {
+            bound,
+            is_cut,
+            facts: facts(&entries, &texts),
+        };
+        let reopened = Writer::reopen_late(dir, &late, boot, clock::now())?;
+        self.journal_made(run);
+        Ok(reopened)
+    }
+
+    fn known(&self, run: RunId) -> Known {
+        let record = self.lock();
+        let Some(entry) = record.book.runs.get(&run) else {
+            return Known::default();
+        };
+        let row = entry.row.as_ref();
+        let new = row.map(|row| &row.new).or(entry.intended.as_ref());
+        Known {
+            silent: row.and_then(silent).map(|(entries, _)| entries),
+            late: entry.late.clone().unwrap_or(LateEntries::CUT),
+            bound: new.map(|new| new.policy().output).unwrap_or_default(),
+        }
+    }
+}
+
+/// What is known here of a journal.
+struct Known {
+    /// All entries but the last of a run that was silent to its end.
+    silent: Option<Vec<RunEntry>>,
+    late: LateEntries,
+    bound: OutputBound,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self {
+            silent: None,
+            late: LateEntries::CUT,
+            bound: OutputBound::default(),
+        }
+    }
+}
+
+fn texts(entries: &[RunEntry]) -> Vec<String> {
+    let text = |entry: &RunEntry| event::encode(&entry.entry);
+    entries.iter().map(text).collect()
+}
+
+fn facts<'a>(entries: &[RunEntry], texts: &'a [String]) -> Vec<LateFact<'a>> {
+    let fact = |(entry, text): (&RunEntry, &'a String)| LateFact {
+        at: entry.place.at,
+        attempt: entry.place.attempt,
+        payload: text.as_bytes(),
+    };
+    entries.iter().zip(texts).map(fact).collect()
+}

@@ -1,0 +1,171 @@
+//! Runs that write nothing: their entries stand in the node log, and at their end in their row.
+
+use crate::{
+    name,
+    world::{Lives, Nature, Stage, call, run_id},
+};
+use kennel_journal::GapReason;
+use kennel_lifecycle::{Entry, Exit, RetentionLimits};
+use kennel_supervisor::{Condition, Event, Payload, Position};
+use std::{fs, path::PathBuf, time::Duration};
+
+/// Longer than the pause between two looks of retention.
+const LOOKED: Duration = Duration::from_secs(25);
+
+fn dir(lives: &Lives) -> PathBuf {
+    let runs = lives.data_dir.path().join("runs");
+    runs.join(run_id().to_string())
+}
+
+/// Whether the journal of the run has any file.
+fn is_made(lives: &Lives) -> bool {
+    kennel_journal::is_made(&dir(lives))
+}
+
+/// What there is by now.
+async fn events(stage: &Stage) -> Vec<Event> {
+    let supervisor = &stage.supervisor;
+    let (_, events) = supervisor
+        .events(run_id(), Position::Beginning)
+        .await
+        .unwrap();
+    let mut events = events.until_head();
+    let mut all = Vec::new();
+    while let Some(more) = events.next(1 << 20).await.unwrap() {
+        all.extend(more);
+    }
+    all
+}
+
+async fn ended(stage: &Stage) -> Vec<Event> {
+    stage.exits(run_id(), 3);
+    let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
+    assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
+    events(stage).await
+}
+
+/// All that events say.
+fn whole(events: &[Event]) -> Vec<String> {
+    events.iter().map(|event| format!("{event:?}")).collect()
+}
+
+fn names(events: &[Event]) -> Vec<String> {
+    let shown = |event: &Event| match &event.payload {
+        Payload::Lifecycle(entry) => name(entry),
+        other => format!("{other:?}"),
+    };
+    events.iter().map(shown).collect()
+}
+
+#[test]
+fn silent_run_makes_no_file_and_is_read_from_its_row() {
+    let lives = Lives::of(Nature::default());
+    let seen = lives.live(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        assert!(!is_made(&lives));
+        let seen = ended(stage).await;
+        while dir(&lives).exists() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(whole(&events(stage).await), whole(&seen));
+        seen
+    });
+    assert!(matches!(
+        seen.last().unwrap().payload,
+        Payload::Lifecycle(Entry::Ended(_))
+    ));
+    assert_eq!(seen.last().unwrap().seq, seen.len() as u64);
+    lives.live(async |stage| {
+        assert_eq!(whole(&events(stage).await), whole(&seen));
+        let (_, tail) = (stage.supervisor)
+            .events(run_id(), Position::LiveOnly)
+            .await
+            .unwrap();
+        assert_eq!(tail.head(), seen.last().unwrap().seq);
+    });
+}
+
+#[test]
+fn entries_in_the_node_log_outlive_their_server() {
+    let lives = Lives::of(Nature::default());
+    let seen = lives.live(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        events(stage).await
+    });
+    assert_eq!(names(&seen), ["recorded", "started"]);
+    assert!(!is_made(&lives));
+    for _ in 0..2 {
+        lives.live(async |stage| {
+            stage
+                .supervisor
+                .wait(run_id(), Condition::Started)
+                .await
+                .unwrap();
+            assert_eq!(whole(&events(stage).await), whole(&seen));
+        });
+        assert!(is_made(&lives));
+    }
+    let all = lives.live(async |stage| ended(stage).await);
+    assert_eq!(whole(&all[..2]), whole(&seen));
+    assert_eq!(all.last().unwrap().seq, all.len() as u64);
+}
+
+#[test]
+fn lost_node_log_gives_no_seq_twice() {
+    let lives = Lives::of(Nature::default());
+    lives.begin();
+    fs::remove_dir_all(lives.data_dir.path().join("log")).unwrap();
+    let all = lives.live(async |stage| {
+        stage
+            .supervisor
+            .wait(run_id(), Condition::Started)
+            .await
+            .unwrap();
+        ended(stage).await
+    });
+    let Payload::Gap(gap) = &all[0].payload else {
+        panic!("no gap: {all:?}");
+    };
+    assert_eq!((gap.reason, gap.first_seq), (GapReason::HostLost, 1));
+    assert!(gap.last_seq >= 65_536, "{gap:?}");
+    assert_eq!(names(&all[1..3]), ["recorded", "started"]);
+}
+
+#[test]
+fn many_entries_make_the_journal() {
+    let lives = Lives::of(Nature::default());
+    lives.live(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        let mut count = 0;
+        while !is_made(&lives) {
+            stage.supervisor.pause(run_id()).await.unwrap();
+            stage.supervisor.resume(run_id()).await.unwrap();
+            count += 1;
+            assert!(count < 1_000, "16 KiB are not so many");
+        }
+        assert!(count > 10);
+        let seen = ended(stage).await;
+        assert_eq!(seen.last().unwrap().seq, seen.len() as u64);
+        let pauses = names(&seen).iter().filter(|name| *name == "paused").count();
+        assert_eq!(pauses, count);
+    });
+}
+
+#[test]
+fn silent_run_is_marked_as_removed_by_its_row() {
+    let lives = Lives::of(Nature::default());
+    *lives.world.retention.lock().unwrap() = RetentionLimits {
+        runs_per_owner: Some(0),
+        at_least: Duration::ZERO,
+        ..RetentionLimits::NONE
+    };
+    lives.live_long(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        let seen = ended(stage).await;
+        tokio::time::sleep(LOOKED).await;
+        let view = stage.supervisor.get(run_id()).await.unwrap();
+        let removal = view.output_removed.expect("it is marked");
+        assert_eq!((removal.seq, removal.lens), (seen.len() as u64, [0, 0]));
+        assert_eq!(names(&events(stage).await), names(&seen));
+    });
+}
