@@ -93,7 +93,7 @@ pub(crate) const POINTS: &[Point] = &[
     of("spawn.executed", Act::Spawn, ALL),
     of("spawn.started_told", Act::Spawn, ALL),
     of("spawn.running_recorded", Act::Spawn, ALL),
-    of("output.journal_made", Act::Write, OF_SERVER),
+    of("output.journal_made", Act::Spawn, ALL),
     of("output.moved", Act::Write, ALL),
     of("output.indexed", Act::Write, ALL),
     of("output.relayed", Act::Terminal, OF_SERVER),

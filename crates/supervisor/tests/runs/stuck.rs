@@ -1,7 +1,7 @@
 //! What SIGKILL of a start does not end: watched, shown, and closed when it is gone, over any number of crashes.
 
 use crate::{
-    event_names,
+    event_names_behind_loss,
     simulation::Dice,
     world::{Nature, Stage, held, new_run, seen},
 };
@@ -38,7 +38,7 @@ async fn a_start_watches_whom_its_sigkill_does_not_end_and_closes_the_row_when_t
     assert_eq!(outcome.reason, EndReason::OrphanTerminated);
     assert_eq!(outcome.tree, TreeVerdict::Empty(Proof::Cgroup));
     assert_eq!(waited.run.stuck, None);
-    let names = event_names(&stage, run).await;
+    let names = event_names_behind_loss(&stage, run).await;
     let stuck = names.iter().filter(|name| *name == "stuck").count();
     assert_eq!((stuck, names.last().unwrap().as_str()), (1, "ended"));
 }
