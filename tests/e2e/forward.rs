@@ -5,7 +5,8 @@ use kennel_client::{
 };
 use kennel_proto::pb::{self, AbortWait, RunState, event::Payload};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, fact, must, sh,
+    Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async, fact, must,
+    sh,
     shell::{kennel_in, run_to_end},
 };
 use std::{fs, net::TcpListener, path::Path};
@@ -113,7 +114,12 @@ async fn node_that_does_not_answer_is_named() {
     assert_eq!(fact(&refused, "node_name"), "one");
     assert_eq!(fact(&refused, "address"), one.address());
     one.launch_again().await;
-    must("abort", there.abort(&id).await);
+    // As the error asks: the call is repeated.
+    eventually_async("it answers again", PATIENCE, async || {
+        let mut there = two.client().await;
+        there.abort(&id).await.ok()
+    })
+    .await;
     let ended = must("wait", there.ended(&id).await);
     assert!(ended.end_reason.is_some(), "{ended:?}");
 }

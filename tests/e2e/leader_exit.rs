@@ -185,8 +185,8 @@ impl Scene {
             .processes
             .iter()
             .map(|p| (p.pid, p.start_ticks, p.name.as_str()))
-            // The shell may have left a last sleep of its own.
-            .filter(|(_, _, name)| *name != "sleep")
+            // The shell may have left a last sleep of its own, which has no name if it ends while it is looked at.
+            .filter(|(_, _, name)| !["sleep", ""].contains(name))
             .collect();
         named.sort_unstable();
         let mut there: Vec<_> = self
