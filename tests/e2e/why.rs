@@ -3,6 +3,7 @@
 use kennel_proto::pb;
 use kennel_tests::{
     Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
+    client::duration,
     collector::{Collector, Manner, Told},
     eventually,
     kennel::{kill_exactly, reap_orphans},
@@ -186,6 +187,8 @@ async fn the_first_line_names_each_end_that_a_run_can_come_to() {
         Box::pin(paused_too_long()).await,
         Box::pin(wrote_too_much()).await,
         Box::pin(crashed_too_often()).await,
+        Box::pin(never_ready()).await,
+        Box::pin(hung_after_its_result()).await,
     ] {
         let Scene {
             stage: kennel,
@@ -433,6 +436,45 @@ async fn ran_too_long() -> Scene {
     let says = "Ended by its limit of time: it had run for longer than max_runtime allows (100ms); after SIGTERM";
     let marks = marks("failed", Some("timeout"), "empty").exit(SIGNAL, "SIGTERM");
     scene(kennel, run, "deadline_exceeded", says, marks)
+}
+
+fn line(text: &str) -> pb::LinePattern {
+    pb::LinePattern {
+        pattern: Some(pb::line_pattern::Pattern::Literal(text.to_owned())),
+    }
+}
+
+async fn never_ready() -> Scene {
+    let kennel = stage(&[]).await;
+    let mut spec = sh("exec sleep 1000");
+    spec.readiness = Some(Box::new(pb::Readiness {
+        probe: Some(pb::readiness::Probe::Line(line("ready"))),
+        start_timeout: Some(duration(Duration::from_millis(100))),
+        ..pb::Readiness::default()
+    }));
+    let run = end(&kennel, spec).await;
+    let says = "Ended because it was not ready within its start timeout (100ms); after SIGTERM";
+    let marks = marks("failed", Some("not_ready"), "empty").exit(SIGNAL, "SIGTERM");
+    scene(kennel, run, "not_ready", says, marks)
+}
+
+async fn hung_after_its_result() -> Scene {
+    let kennel = stage(&[]).await;
+    let mut spec = sh("echo result; exec sleep 1000");
+    let after = Some(duration(Duration::from_millis(100)));
+    spec.output_rules = vec![pb::OutputRule {
+        name: "done".to_owned(),
+        pattern: Some(line("result")),
+        action: Some(pb::output_rule::Action::Result(pb::output_rule::Result {
+            after,
+            ..pb::output_rule::Result::default()
+        })),
+        ..pb::OutputRule::default()
+    }];
+    let run = end(&kennel, spec).await;
+    let says = "Ended after its result: the output rule done had seen it, and the run did not end by itself; after SIGTERM";
+    let marks = marks("succeeded", None, "empty").exit(SIGNAL, "SIGTERM");
+    scene(kennel, run, "result", says, marks)
 }
 
 async fn paused_too_long() -> Scene {
