@@ -156,13 +156,13 @@ where
             TowerToHyperService::new(routes.clone()),
         );
     tokio::spawn(async move {
-        // A client that is gone, slow or wrong is told nothing.
+        // A client that is gone, slow or wrong gets no answer.
         let _ = tokio::time::timeout(CONNECTION_MAX, serving).await;
         drop(place);
     });
 }
 
-/// Whether it is a socket at which nobody listens: one that a server which was killed has left.
+/// Whether it is a socket at which no process listens: one that a killed server has left.
 async fn is_left(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     let refused = UnixStream::connect(path)

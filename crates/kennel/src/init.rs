@@ -66,7 +66,7 @@ fn spec(flags: &ServeArgs) -> Result<crate::args::SpecArgs, Failure> {
     }
 }
 
-/// The unix socket at which the service is asked.
+/// The unix socket of the service.
 fn socket(listen: &[ListenAddress]) -> Result<Address, Failure> {
     let path = listen.iter().find_map(|address| match address {
         ListenAddress::Unix { path, .. } => Some(Address::Unix(path.clone())),
@@ -81,10 +81,7 @@ fn socket(listen: &[ListenAddress]) -> Result<Address, Failure> {
 
 fn start(words: &[OsString]) -> Result<Child, Failure> {
     let own = words.iter().take_while(|word| *word != "--").skip(1);
-    let program = std::env::current_exe();
-    let program = program
-        .map_err(|cause| Failure::new(format!("cannot find the own executable: {cause}")))?;
-    let mut command = std::process::Command::new(program);
+    let mut command = own_service::own_program()?;
     command
         .args(own)
         .stdin(Stdio::null())

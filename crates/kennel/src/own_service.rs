@@ -193,10 +193,15 @@ fn is_server(pid: i32) -> bool {
         .is_ok_and(|words| words.split(|byte| *byte == 0).nth(1) == Some(b"server".as_slice()))
 }
 
-fn own_binary() -> Result<Command, Failure> {
+/// This binary again.
+pub(crate) fn own_program() -> Result<Command, Failure> {
     let own = env::current_exe()
         .map_err(|cause| Failure::new(format!("cannot find the own executable: {cause}")))?;
-    let mut command = Command::new(own);
+    Ok(Command::new(own))
+}
+
+fn own_binary() -> Result<Command, Failure> {
+    let mut command = own_program()?;
     for (name, _) in env::vars_os() {
         if name.to_string_lossy().starts_with("KENNEL_") {
             command.env_remove(name);

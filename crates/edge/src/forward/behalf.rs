@@ -45,7 +45,7 @@ fn text(value: &HeaderValue) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Says for whom a call is made at another node.
+/// Names the caller of a call that is made at another node.
 pub(super) fn name(
     headers: &mut HeaderMap,
     caller: &Caller,

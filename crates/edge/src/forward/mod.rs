@@ -14,7 +14,7 @@ pub(crate) use nodes::Links;
 
 use crate::{access::Caller, reason::Reason, status};
 use behalf::NODE;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri};
+use http::{HeaderValue, Request, Response, request::Parts};
 use kennel_supervisor::{Elsewhere, Supervisor};
 use passed::Passed;
 use replay::Replay;
@@ -28,7 +28,7 @@ use tonic::{Status, body::Body};
 use tonic_types::StatusExt;
 use tower::{Layer, Service};
 
-/// Marks a request whose run's node can be asked: a handler that could tell a part of the answer refuses, so that the node tells
+/// Marks a request that can be sent to its run's node: a handler that knows a part of the answer refuses, so that the node gives
 /// all of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskItsNode;
@@ -92,13 +92,6 @@ where
     }
 }
 
-/// What is needed to make a call again at another node.
-struct Call {
-    uri: Uri,
-    headers: HeaderMap,
-    caller: Caller,
-}
-
 impl Forward {
     async fn answer<S>(
         &self,
@@ -113,23 +106,18 @@ impl Forward {
             return inner.call(request).await;
         };
         let (mut head, body) = request.into_parts();
-        let named = head.headers.remove(NODE);
-        let call = Call {
-            uri: head.uri.clone(),
-            headers: head.headers.clone(),
-            caller,
-        };
-        let named = match named {
-            Some(named) => self.named(&named, call.caller.via.is_some()).await,
+        let is_forwarded = caller.via.is_some();
+        let named = match head.headers.remove(NODE) {
+            Some(named) => self.named(&named, is_forwarded).await,
             None => Ok(None),
         };
         match named {
             Ok(Some(node)) => {
-                let sent = self.send(&node, call, body).await;
+                let sent = self.send(&node, &head, &caller, body).await;
                 return Ok(sent.unwrap_or_else(Unsent::into_http));
             }
             Err(status) => return Ok(status.into_http()),
-            Ok(None) if call.caller.via.is_some() => {
+            Ok(None) if is_forwarded => {
                 return inner.call(Request::from_parts(head, body)).await;
             }
             Ok(None) => {}
@@ -145,7 +133,10 @@ impl Forward {
         if !replay.is_whole() || !self.links.may_reach(&node) {
             return Ok(answer);
         }
-        match self.send(&node, call, Body::new(replay.rewound())).await {
+        match self
+            .send(&node, &head, &caller, Body::new(replay.rewound()))
+            .await
+        {
             Ok(answer) => Ok(answer),
             Err(Unsent(status)) => {
                 // What this node knows by itself is better than nothing.
@@ -200,17 +191,18 @@ impl Forward {
     async fn send(
         &self,
         node: &Elsewhere,
-        call: Call,
+        head: &Parts,
+        caller: &Caller,
         body: Body,
     ) -> Result<Response<Body>, Unsent> {
         let unreachable = |why: String| Unsent(status::node_unreachable(node, &why));
         let mut channel = self.links.to(node).await.map_err(unreachable)?;
         let mut request = Request::new(body);
         *request.method_mut() = http::Method::POST;
-        *request.uri_mut() = call.uri.path().parse().unwrap_or_default();
+        *request.uri_mut() = head.uri.path().parse().unwrap_or_default();
         *request.version_mut() = http::Version::HTTP_2;
-        *request.headers_mut() = call.headers;
-        behalf::name(request.headers_mut(), &call.caller, node)
+        *request.headers_mut() = head.headers.clone();
+        behalf::name(request.headers_mut(), caller, node)
             .map_err(|error| unreachable(error.to_string()))?;
         let sent = async {
             std::future::poll_fn(|cx| channel.poll_ready(cx)).await?;

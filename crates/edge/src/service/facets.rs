@@ -20,10 +20,7 @@ impl Processes {
         let asks_node = request.extensions().get::<AskItsNode>().is_some();
         let wait = request::wait_output(request.into_inner())?;
         self.in_scope(scope, wait.run).await?;
-        if asks_node {
-            let own = self.supervisor.refuse_of_other_node(wait.run).await;
-            own.map_err(|error| status::of(&error))?;
-        }
+        self.at_its_node(asks_node, wait.run).await?;
         let _place = self.places_of_wait(&wait)?;
         let waiting = async {
             let waited = self.supervisor.wait_output(wait).await;

@@ -44,4 +44,13 @@ impl Processes {
             })),
         }
     }
+
+    /// Refuses a run of another node, where that one can be asked in place of this one.
+    pub(super) async fn at_its_node(&self, asks_node: bool, run: RunId) -> Result<(), Status> {
+        if !asks_node {
+            return Ok(());
+        }
+        let refused = self.supervisor.refuse_of_other_node(run).await;
+        refused.map_err(|error| status::of(&error))
+    }
 }

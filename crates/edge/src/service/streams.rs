@@ -32,10 +32,7 @@ impl Processes {
         let call = request::events(request)?;
         let scope = caller.scope().map(str::to_owned);
         self.in_scope(scope, call.run).await?;
-        if asks_node {
-            let own = self.supervisor.refuse_of_other_node(call.run).await;
-            own.map_err(|error| status::of(&error))?;
-        }
+        self.at_its_node(asks_node, call.run).await?;
         let owner = caller.owner.clone();
         let place = self.place()?;
         let room = self.room_for_lines(call.form)?;

@@ -71,7 +71,7 @@ pub struct KeeperConfig {
     pub preflight_env: Vec<(String, String)>,
     /// How long runs go on while the server is lost and none takes its place; then each is ended by its own plan.
     pub orphan_ttl: Duration,
-    /// Who is told that the service is ready, is ending, or lives.
+    /// Receives that the service is ready, is ending, or lives.
     pub service_manager: ServiceManager,
 }
 

@@ -1,4 +1,4 @@
-//! What a service manager, such as systemd, is told of the service: `sd_notify(3)`, one datagram a message.
+//! Messages about the service to a service manager, such as systemd: `sd_notify(3)`, one datagram a message.
 
 use std::{
     io,
