@@ -1,149 +1,19 @@
 //! The server on the network: who may do what, over real TLS and with real credentials.
 
-use kennel_client::{Address, Connection, Credentials, Tls, Token, connect_with};
-use kennel_proto::pb::{
-    self, process_service_client::ProcessServiceClient, stream_events_request::Position,
-};
+use crate::net::{Net, ROLES, follow, must_succeed, sleeper};
+use kennel_client::{Address, Connection, connect_with};
+use kennel_proto::pb::{self, stream_events_request::Position};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, eventually,
+    PATIENCE, eventually,
     kennel::bare_command,
     must, new_run_id, programs,
     raw::Raw,
     shell::{kennel_in, run_to_end},
 };
 use prost::Message;
-use std::{
-    fmt::Write as _, fs, io::Write as _, net::TcpStream, os::unix::process::CommandExt,
-    path::PathBuf, time::Duration,
-};
-use tempfile::TempDir;
-use tonic::{Code, Request, Status, client::Grpc};
+use std::{fs, io::Write as _, net::TcpStream, os::unix::process::CommandExt, time::Duration};
+use tonic::{Code, Request, client::Grpc};
 use tonic_types::StatusExt;
-
-const ROLES: [&str; 4] = ["viewer", "spawner", "operator", "admin"];
-
-/// A server with a port, an authority, and tokens of all roles.
-struct Net {
-    kennel: Kennel,
-    dir: TempDir,
-    port: u16,
-}
-
-impl Net {
-    async fn start() -> Self {
-        let dir = tempfile::Builder::new().prefix("kennel-net-").tempdir();
-        let dir = dir.expect("a directory");
-        let certs = async |words: &[&str]| {
-            let words: Vec<&str> = ["certs"].iter().chain(words).copied().collect();
-            kennel_in(dir.path(), &words).await
-        };
-        must_succeed(&certs(&["init", "ca"]).await);
-        let mut access = must_succeed(&certs(&["server", "ca", "127.0.0.1"]).await);
-        for name in ["alice", "bob"] {
-            access += &must_succeed(&certs(&["client", "ca", name]).await);
-        }
-        for role in ROLES.into_iter().chain(["expired"]) {
-            let entry = must_succeed(&certs(&["token", "ca", role]).await);
-            let entry = entry.replace(
-                "\"spawner\"",
-                &format!("\"{}\"", role.replace("expired", "admin")),
-            );
-            access += &match role {
-                "expired" => with_expiry(&entry, "2020-01-01T00:00:00Z"),
-                _ => entry,
-            };
-        }
-        let file = dir.path().join("access.toml");
-        fs::write(&file, access).expect("own directory");
-        let listen = format!(
-            "unix:{}/k.sock?mode=0666,tcp:127.0.0.1:0",
-            dir.path().display()
-        );
-        let words = [
-            "--listen".to_owned(),
-            listen,
-            "--access".to_owned(),
-            file.display().to_string(),
-        ];
-        let options = Options {
-            words: words.into_iter().map(|word| &*word.leak()).collect(),
-            ..Options::default()
-        };
-        let kennel = Kennel::start(options).await;
-        let port = kennel.tcp_port().await;
-        Self { kennel, dir, port }
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// By a certificate.
-    async fn by_certificate(&self, name: &str) -> Connection {
-        self.connect(&self.certificate(name)).await
-    }
-
-    fn certificate(&self, name: &str) -> Credentials {
-        let mut credentials = self.anonymous();
-        credentials.tls.certificate = Some(self.file(&format!("ca/{name}.pem")));
-        credentials.tls.key = Some(self.file(&format!("ca/{name}-key.pem")));
-        credentials
-    }
-
-    fn anonymous(&self) -> Credentials {
-        Credentials {
-            tls: Tls {
-                ca: Some(self.file("ca/ca.pem")),
-                ..Tls::default()
-            },
-            ..Credentials::default()
-        }
-    }
-
-    /// By a token.
-    async fn by_token(&self, id: &str) -> Connection {
-        let mut credentials = self.anonymous();
-        credentials.token = Some(Token::File(self.file(&format!("ca/{id}.token"))));
-        self.connect(&credentials).await
-    }
-
-    fn address(&self) -> Address {
-        Address::Tcp {
-            host: "127.0.0.1".to_owned(),
-            port: self.port,
-        }
-    }
-
-    async fn connect(&self, credentials: &Credentials) -> Connection {
-        must("connect", connect_with(&self.address(), credentials).await)
-    }
-
-    /// Rewrites the access file.
-    fn change_access(&self, change: impl Fn(String) -> String) {
-        let file = self.file("access.toml");
-        let text = fs::read_to_string(&file).expect("it is there");
-        fs::write(file, change(text)).expect("own directory");
-    }
-}
-
-fn must_succeed(output: &std::process::Output) -> String {
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn with_expiry(entry: &str, expires: &str) -> String {
-    let mut out = String::new();
-    for line in entry.lines() {
-        let is_expiry = line.starts_with("expires");
-        let line = if is_expiry {
-            format!("expires = \"{expires}\"")
-        } else {
-            line.to_owned()
-        };
-        writeln!(out, "{line}").expect("a string");
-    }
-    out
-}
 
 /// What a call is answered: code and reason; OK where the first message has come, or none within a moment.
 async fn call(connection: &Connection, path: &str, message: Vec<u8>) -> (Code, String) {
@@ -237,28 +107,6 @@ async fn each_role_may_call_what_the_contract_says() {
                 assert!(!is_denied, "{path} by {}: {reason}", ROLES[at]);
             }
         }
-    }
-}
-
-fn sleeper(run_id: &str, labels: &[(&str, &str)]) -> pb::SpawnRequest {
-    let args = ["/bin/sleep", "300"].map(str::to_owned).to_vec();
-    let labels = labels
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-    pb::SpawnRequest {
-        run_id: run_id.to_owned(),
-        spec: Some(pb::RunSpec {
-            command: Some(pb::run_spec::Command::Argv(pb::Argv {
-                args,
-                ..pb::Argv::default()
-            })),
-            stdio: Some(pb::run_spec::Stdio::Pipes(pb::Pipes {
-                input: pb::InputMode::Open.into(),
-            })),
-            labels: labels.collect(),
-            ..pb::RunSpec::default()
-        }),
-        ..pb::SpawnRequest::default()
     }
 }
 
@@ -394,25 +242,6 @@ async fn foreign_run_is_answered_like_an_absent_one() {
     let ended = must("get", ended).into_inner().run.expect("a run");
     assert_eq!(ended.state(), pb::RunState::Cancelled);
     assert!(format!("{:?}", ended.end_reason).contains("token:operator"));
-}
-
-/// Follows the events of a run; gives how the stream ends.
-async fn follow(
-    mut client: ProcessServiceClient<kennel_client::Authorized>,
-    run: String,
-) -> Status {
-    let request = pb::StreamEventsRequest {
-        run_id: run,
-        ..Default::default()
-    };
-    let mut events = must("stream", client.stream_events(request).await).into_inner();
-    loop {
-        match events.message().await {
-            Ok(Some(_)) => {}
-            Ok(None) => return Status::ok(""),
-            Err(status) => return status,
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,7 +67,7 @@ const MAY_USE: [(&str, &[&str]); 12] = [
 ];
 
 /// A foreign crate and the only workspace crates that may name it. The tests may name anything.
-const OWNED_BY: [(&str, &[&str]); 26] = [
+const OWNED_BY: [(&str, &[&str]); 28] = [
     ("sqlx", &["kennel-store"]),
     ("tonic", &["kennel-proto", "kennel-client", "kennel-edge"]),
     ("tonic-prost", &["kennel-proto"]),
@@ -87,6 +87,9 @@ const OWNED_BY: [(&str, &[&str]); 26] = [
     // What clients write as patterns is compiled in one place, with its bounds.
     ("regex", &["kennel-supervisor"]),
     ("rustix", &["kennel-linux"]),
+    // Who calls is found out in one place.
+    ("ring", &["kennel-edge"]),
+    ("jsonwebtoken", &["kennel-edge"]),
     ("clap", &["kennel"]),
     ("clap_mangen", &["kennel"]),
     ("ratatui", &["kennel"]),

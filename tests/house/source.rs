@@ -48,10 +48,11 @@ const RULES: [Rule; 8] = [
         ],
     },
     Rule {
-        says: "only the supervisor has timers, keeper and shim theirs, commands while they wait, and clients for the age of a token",
+        says: "only the supervisor has timers, keeper and shim theirs, commands while they wait, clients for the age of a token, and quotas",
         words: &["Instant::now()"],
         allowed: &[
             "crates/client/src/credentials",
+            "crates/edge/src/shares",
             "crates/supervisor/",
             "crates/keeper/",
             "crates/linux/",

@@ -12,7 +12,7 @@ pub(crate) use places::Places;
 pub(crate) use refusals::Refusals;
 
 use crate::{
-    access::{Rules, TokenHash},
+    access::{Bearer, Rules},
     auth::{Origin, Peer, Standing},
     limits::{self, TOKENS_PER_CONNECTION_MAX},
 };
@@ -66,7 +66,7 @@ pub(crate) struct Connection {
     /// Whether a call was accepted on it: from then on it may stay.
     has_called: AtomicBool,
     /// The tokens of its calls.
-    tokens: Mutex<HashSet<TokenHash>>,
+    tokens: Mutex<HashSet<Bearer>>,
     /// Fires when its credentials are not good any more.
     cut: CancellationToken,
 }
@@ -82,7 +82,7 @@ impl Connection {
     }
 
     /// A call is accepted, by this token where it needed one.
-    pub(crate) fn accept_call(&self, token: Option<TokenHash>) {
+    pub(crate) fn accept_call(&self, token: Option<Bearer>) {
         self.has_called.store(true, Ordering::Relaxed);
         if let Some(token) = token {
             let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
@@ -108,7 +108,7 @@ impl Connection {
                 let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
                 tokens
                     .iter()
-                    .all(|token| rules.of_token(token, now).is_some())
+                    .all(|token| rules.of_bearer(token, now).is_some())
             }
         }
     }

@@ -8,7 +8,7 @@
 
 use crate::{
     accept::places::Full,
-    access::{Caller, ClientCertificate, Rules, TokenHash, hash},
+    access::{Bearer, Caller, ClientCertificate, Rules},
     limits::{CONNECTIONS_MAX, CONNECTIONS_PER_PROCESS_MAX, CONNECTIONS_PER_USER_MAX},
     pb::Role,
     status,
@@ -158,7 +158,7 @@ impl Peer {
         headers: &HeaderMap,
         rules: &Rules,
         now: SystemTime,
-    ) -> Result<(Caller, Option<TokenHash>), Status> {
+    ) -> Result<(Caller, Option<Bearer>), Status> {
         match &self.origin {
             Origin::Process { uid, pid } => {
                 let caller = rules.of_uid(*uid, *pid).ok_or_else(unknown_user)?;
@@ -176,14 +176,21 @@ impl Peer {
                 Ok((caller, None))
             }
             Origin::Network { .. } => {
-                let token = hash(bearer(headers).ok_or_else(|| {
+                let token = bearer(headers).ok_or_else(|| {
                     status::unauthenticated("a client certificate or a token is needed")
-                })?);
-                let caller = rules.of_token(&token, now);
-                let caller = caller.ok_or_else(|| {
-                    status::unauthenticated("the token is not known or has expired")
                 })?;
-                Ok((caller, Some(token)))
+                let bearer = rules.bearer(token);
+                let bearer = bearer.map_err(|why| status::unauthenticated(&why))?;
+                let caller = rules.of_bearer(&bearer, now);
+                let caller = caller.ok_or_else(|| match bearer {
+                    Bearer::Token(_) => {
+                        status::unauthenticated("the token is not known or has expired")
+                    }
+                    Bearer::Signed(_) => status::permission_denied(
+                        "the access file does not name this token's principal",
+                    ),
+                })?;
+                Ok((caller, Some(bearer)))
             }
         }
     }
@@ -260,11 +267,6 @@ pub(crate) async fn in_scope(
     }
 }
 
-/// The owner of what the caller of a request spawns.
-pub(crate) fn owner<T>(request: &Request<T>) -> Result<String, Status> {
-    Ok(caller(request)?.owner.clone())
-}
-
 /// The principal of a request that was let through.
 pub(crate) fn principal<T>(request: &Request<T>) -> Result<String, Status> {
     Ok(caller(request)?.principal.clone())
@@ -273,6 +275,7 @@ pub(crate) fn principal<T>(request: &Request<T>) -> Result<String, Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Quota;
     use tonic::Code;
 
     #[test]
@@ -317,6 +320,7 @@ mod tests {
             role,
             owner: "a".to_owned(),
             via: None,
+            quota: Quota::default(),
         };
         let may = |role, rpc: &str| authorize(&caller(role), &format!("/kennel.v1.{rpc}")).is_ok();
         assert!(may(Role::Viewer, "ProcessService/GetRun"));

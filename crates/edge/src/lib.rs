@@ -20,6 +20,7 @@ pub mod limits;
 mod observe;
 mod serve;
 mod service;
+mod shares;
 mod status;
 mod stream;
 mod trace_context;

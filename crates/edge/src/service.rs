@@ -12,18 +12,18 @@ pub(crate) use admin::Admin;
 pub(crate) use audit_log::Audited;
 
 use crate::{
+    access::Caller,
     admission::{self, Admission},
     attach::{Attachment, Door, Seats},
     auth,
-    convert::{
-        again, consumer, event, input, request, run, screen, terminal, token::PageToken, tree,
-    },
+    convert::{consumer, event, input, request, run, screen, terminal, token::PageToken, tree},
     deadline,
     digest::DigestKey,
     forward::AskItsNode,
     limits,
     observe::Begun,
     pb::{self, Role, process_service_server::ProcessService},
+    shares::Shares,
     status,
     trace_context::TraceContext,
 };
@@ -32,8 +32,7 @@ use kennel_supervisor::{
     AbortWait, CallError, ListFilter, PageStart, RunView, Serving, SpawnCall, Spawned, Supervisor,
 };
 use prost::Message;
-use restart::{Restarted, another_attempt};
-use std::{future::Future, sync::Arc};
+use std::{future::Future, num::NonZeroU32, sync::Arc};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
@@ -47,6 +46,8 @@ pub(crate) struct Processes {
     tasks: TaskTracker,
     /// Places for streams of events.
     places: Arc<Semaphore>,
+    /// What owners use of their quotas.
+    shares: Shares,
     /// Memory for lines that are longer than usual, in KiB.
     long_lines: Arc<Semaphore>,
     /// Counts runs that are refused.
@@ -67,6 +68,7 @@ impl Processes {
             key,
             tasks,
             places,
+            shares: Shares::default(),
             long_lines: Arc::new(Semaphore::new(limits::LONG_LINES_KIB_MAX as usize)),
             admission: Admission::new(&telemetry),
             seats: Arc::default(),
@@ -83,17 +85,25 @@ impl Processes {
     }
 
     /// Spawns. A run that is refused is counted. A run of another owner under the same id is answered as one of another spec.
-    async fn admit(&self, call: SpawnCall, scope: Option<String>) -> Result<Spawned, Status> {
+    async fn admit(&self, call: SpawnCall, caller: &Caller) -> Result<Spawned, Status> {
         let validate_only = call.validate_only;
-        let supervisor = self.supervisor.clone();
-        let started = self.to_its_end(async move { supervisor.spawn(call).await });
-        let spawned = Box::pin(self.with_keeper(started)).await;
+        let call = SpawnCall {
+            owner_runs_max: caller.quota.live_runs.map(NonZeroU32::get),
+            ..call
+        };
+        let started = async {
+            self.shares.spawn(caller)?;
+            let supervisor = self.supervisor.clone();
+            let started = self.to_its_end(async move { supervisor.spawn(call).await });
+            Box::pin(self.with_keeper(started)).await
+        };
+        let spawned = Box::pin(started).await;
         let spawned = spawned.inspect_err(|status| {
             if !validate_only {
                 self.admission.refused(status);
             }
         })?;
-        match scope {
+        match caller.scope() {
             Some(owner) if spawned.existing && spawned.run.owner != owner => {
                 Err(status::of(&CallError::SpecMismatch(spawned.run.run)))
             }
@@ -137,11 +147,12 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::SpawnRequest>,
     ) -> Result<Response<pb::SpawnResponse>, Status> {
-        let (owner, scope) = (auth::owner(&request)?, auth::scope(&request)?);
+        let caller = auth::caller(&request)?.clone();
         let trace = TraceContext::of(&request);
+        let owner = caller.owner.clone();
         let call = request::spawn(request.into_inner(), owner, trace, &self.key)?;
         let validate_only = call.validate_only;
-        let spawned = Box::pin(self.admit(call, scope)).await?;
+        let spawned = Box::pin(self.admit(call, &caller)).await?;
         let is_there = spawned.existing || !validate_only;
         let begun = Begun(spawned.run.run);
         let mut response = Response::new(pb::SpawnResponse {
@@ -263,28 +274,7 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::RestartRequest>,
     ) -> Result<Response<pb::RestartResponse>, Status> {
-        let (by, owner) = (auth::principal(&request)?, auth::owner(&request)?);
-        let scope = auth::scope(&request)?;
-        let budget = deadline::of(request.metadata());
-        let trace = TraceContext::of(&request);
-        let request = request.into_inner();
-        let call = request::restart(&request, by)?;
-        self.in_scope(scope.clone(), call.run).await?;
-        let supervisor = self.supervisor.clone();
-        let ordered = self.to_its_end(async move { another_attempt(&supervisor, call).await });
-        let ordered = Box::pin(self.with_keeper(ordered));
-        let all = async {
-            let ended = match ordered.await? {
-                Restarted::InPlace(view) => return Ok(view),
-                Restarted::Over(view) => view,
-            };
-            let call = again::spawn(request, &ended, owner, trace, &self.key)?;
-            Ok(Box::pin(self.admit(call, scope)).await?.run)
-        };
-        let view = deadline::within(budget, all).await?;
-        Ok(Response::new(pb::RestartResponse {
-            run: Some(run::run(view)),
-        }))
+        Box::pin(self.run_again(request)).await
     }
 
     async fn write_input(
@@ -504,9 +494,7 @@ impl ProcessService for Processes {
     ) -> Result<Response<Self::AttachStream>, Status> {
         let (principal, pid) = (auth::principal(&request)?, auth::pid(&request));
         let scope = auth::scope(&request)?;
-        let place = self.places.clone().try_acquire_owned();
-        let place =
-            place.map_err(|_| status::too_many("open event streams", limits::STREAMS_MAX))?;
+        let place = self.place(auth::caller(&request)?)?;
         let door = Door {
             supervisor: self.supervisor.clone(),
             seats: Arc::clone(&self.seats),

@@ -455,22 +455,29 @@ fn start_code(failure: &StartFailure) -> Code {
 fn quota(what: &str, limit: u64) -> Status {
     let message = format!("no room: {what} (limit {limit})");
     let facts = Facts::default().with("limit", limit.to_string());
-    used_up(what, message, facts)
+    used_up(what, message, facts, RETRY_SOON)
+}
+
+/// So many of these the caller's owner may have; one is free after this time.
+pub(crate) fn too_many_of_owner(what: &str, limit: u32, retry: Duration) -> Status {
+    let message = format!("no room: {what} of this owner (limit {limit})");
+    let facts = Facts::default().with("limit", limit.to_string());
+    used_up(&format!("{what} of this owner"), message, facts, retry)
 }
 
 /// The limit is the host's, and not known here.
 fn host_full(message: String) -> Status {
-    used_up("room of the host", message, Facts::default())
+    used_up("room of the host", message, Facts::default(), RETRY_SOON)
 }
 
-fn used_up(what: &str, message: String, facts: Facts) -> Status {
+fn used_up(what: &str, message: String, facts: Facts, retry: Duration) -> Status {
     let mut fault = Fault::new(
         Code::ResourceExhausted,
         Reason::QuotaExceeded,
         message.as_str(),
         facts.with("quota", what),
     )
-    .retry(RETRY_SOON);
+    .retry(retry);
     fault
         .details
         .set_quota_failure(vec![QuotaViolation::new(what, message)]);

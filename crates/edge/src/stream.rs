@@ -8,6 +8,7 @@ use crate::{
     convert::{event as convert, request::EventsCall, run, token::Cursor},
     limits,
     pb::{self, event},
+    shares::StreamPlace,
     status,
 };
 use futures_util::stream::{self, Stream};
@@ -72,7 +73,7 @@ pub(crate) struct Reader<S> {
     stage: Stage,
     /// In whose name it is read.
     seat: Option<ConsumerSeat>,
-    _place: OwnedSemaphorePermit,
+    _place: StreamPlace,
     /// Memory for long lines; absent: they are not longer than usual.
     _room: Option<OwnedSemaphorePermit>,
 }
@@ -114,7 +115,7 @@ impl<S: Source> Reader<S> {
         events: S,
         call: &EventsCall,
         going: Serving,
-        place: OwnedSemaphorePermit,
+        place: StreamPlace,
     ) -> Self {
         let at = events.position();
         Self {

@@ -1,7 +1,8 @@
 //! The access file, in TOML.
 
 use super::{
-    rules::{Grant, Rules, Token, TokenHash},
+    issuer::{IssuerEntry, Issuers},
+    rules::{Grant, Quota, Rules, Token, TokenHash},
     tls::{self, Tls, TlsError},
 };
 use crate::pb::Role;
@@ -56,6 +57,11 @@ struct File {
     principals: Vec<Principal>,
     #[serde(default, rename = "token")]
     tokens: Vec<TokenEntry>,
+    /// By owner; `*` stands for each owner that is not named.
+    #[serde(default, rename = "quota")]
+    quotas: HashMap<String, Quota>,
+    #[serde(default, rename = "issuer")]
+    issuers: Vec<IssuerEntry>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -103,7 +109,8 @@ pub(super) fn read(path: &Path) -> Result<Read, AccessError> {
     let dir = path.parent().unwrap_or(Path::new(""));
     let served = file.tls.iter_mut().flat_map(tls::Files::paths);
     let shown = file.forward.iter_mut().flat_map(tls::NodeFiles::paths);
-    for path in served.chain(shown) {
+    let signed = file.issuers.iter_mut().map(|issuer| &mut issuer.keys);
+    for path in served.chain(shown).chain(signed) {
         *path = dir.join(&path);
         let bytes = read_file(path)?;
         hash.update(bytes.len().to_le_bytes());
@@ -132,12 +139,15 @@ impl Read {
         };
         let grants = grants(&self.file.principals).map_err(wrong)?;
         let tokens = tokens(&self.file.tokens, &grants).map_err(wrong)?;
+        let issuers = Issuers::read(&self.file.issuers).map_err(wrong)?;
         let tls = self.file.tls.as_ref().map(Tls::read).transpose()?;
         let forward = self.file.forward.as_ref();
         let forward = forward.map(tls::NodeFiles::read).transpose()?;
         Ok(Rules {
             grants,
             tokens,
+            quotas: self.file.quotas.clone(),
+            issuers,
             tls,
             forward,
             content: self.content,
@@ -245,7 +255,7 @@ mod tests {
         );
         let rules = written(&text).expect("it is good");
         let at = |rfc: &str| humantime::parse_rfc3339(rfc).expect("a time");
-        let of = |token: &str, now| rules.of_token(&rules::hash(token), now);
+        let of = |token: &str, now| rules.of_bearer(&rules.bearer(token).expect("a token"), now);
         let before = at("2025-12-31T23:59:59Z");
         assert!(of("old", before).is_some() && of("new", before).is_some());
         let after = before + Duration::from_secs(1);

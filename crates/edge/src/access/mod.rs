@@ -4,11 +4,12 @@
 //! whose certificate or token is not good any more is cut.
 
 mod file;
+mod issuer;
 mod rules;
 mod tls;
 
 pub use file::AccessError;
-pub(crate) use rules::{Caller, Rules, TokenHash, hash, now};
+pub(crate) use rules::{Bearer, Caller, Quota, Rules, now};
 pub(crate) use tls::ClientCertificate;
 
 use rustls::ServerConfig;

@@ -1,9 +1,13 @@
 //! What the access file says, ready to be asked.
 
-use super::tls::Tls;
+use super::{
+    issuer::{Issuers, Signed},
+    tls::Tls,
+};
 use crate::pb::Role;
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use std::{collections::HashMap, time::SystemTime};
+use std::{collections::HashMap, num::NonZeroU32, time::SystemTime};
 
 /// A token as it is kept: its SHA-256.
 pub(crate) type TokenHash = [u8; 32];
@@ -15,6 +19,18 @@ pub(crate) struct Grant {
     pub(crate) owner: String,
 }
 
+/// What the runs and streams of one owner may use together. Absent: as much as the node has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Quota {
+    /// Runs that have not ended.
+    pub(crate) live_runs: Option<NonZeroU32>,
+    /// Calls that start a run; as many may come at once.
+    pub(crate) spawns_per_second: Option<NonZeroU32>,
+    /// Streams of events, attached terminals, and waits for output.
+    pub(crate) streams: Option<NonZeroU32>,
+}
+
 /// A token that is accepted.
 #[derive(Clone, Debug)]
 pub(crate) struct Token {
@@ -23,12 +39,24 @@ pub(crate) struct Token {
     pub(crate) expires: Option<SystemTime>,
 }
 
+/// What the bearer of a call has shown, as it is looked at again while its connection is open.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Bearer {
+    /// A token of the access file.
+    Token(TokenHash),
+    /// A token that an issuer has signed.
+    Signed(Signed),
+}
+
 /// Rules in force.
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(super) own_uid: u32,
     pub(super) grants: HashMap<String, Grant>,
+    /// By owner; `*` stands for each owner that is not named.
+    pub(super) quotas: HashMap<String, Quota>,
     pub(super) tokens: HashMap<TokenHash, Token>,
+    pub(super) issuers: Issuers,
     pub(super) tls: Option<Tls>,
     /// What this server shows to other nodes, and by what it knows them; absent: nothing is forwarded over a network.
     pub(crate) forward: Option<kennel_client::Tls>,
@@ -37,7 +65,7 @@ pub(crate) struct Rules {
 }
 
 /// Who makes a call, and what it may.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) principal: String,
     /// Absent: it is no process of this pid namespace.
@@ -47,6 +75,8 @@ pub(crate) struct Caller {
     pub(crate) owner: String,
     /// The admin that calls on its behalf; absent: it calls itself.
     pub(crate) via: Option<String>,
+    /// What its owner may use.
+    pub(crate) quota: Quota,
 }
 
 impl Caller {
@@ -62,10 +92,25 @@ impl Rules {
         Self {
             own_uid,
             grants: HashMap::new(),
+            quotas: HashMap::new(),
             tokens: HashMap::new(),
+            issuers: Issuers::default(),
             tls: None,
             forward: None,
             content: TokenHash::default(),
+        }
+    }
+
+    /// The caller with the quota of its owner; an admin has none.
+    pub(crate) fn with_quota(&self, caller: Caller) -> Caller {
+        if caller.role >= Role::Admin {
+            return caller;
+        }
+        let quota = self.quotas.get(&caller.owner);
+        let quota = quota.or_else(|| self.quotas.get("*"));
+        Caller {
+            quota: quota.copied().unwrap_or_default(),
+            ..caller
         }
     }
 
@@ -79,6 +124,7 @@ impl Rules {
                 pid,
                 role: Role::Admin,
                 via: None,
+                quota: Quota::default(),
             });
         }
         let caller = self.of_principal(&principal)?;
@@ -94,16 +140,34 @@ impl Rules {
             role: grant.role,
             owner: grant.owner.clone(),
             via: None,
+            quota: Quota::default(),
         })
     }
 
-    /// What the bearer of a token may; absent: it is not known, or has expired.
-    pub(crate) fn of_token(&self, token: &TokenHash, now: SystemTime) -> Option<Caller> {
-        let token = self.tokens.get(token)?;
-        if token.expires.is_some_and(|expires| expires <= now) {
-            return None;
+    /// What a token is; the error says why it is none.
+    pub(crate) fn bearer(&self, token: &str) -> Result<Bearer, String> {
+        let hash = hash(token);
+        if self.tokens.contains_key(&hash) || self.issuers.is_empty() {
+            return Ok(Bearer::Token(hash));
         }
-        self.of_principal(&token.principal)
+        self.issuers.check(token).map(Bearer::Signed)
+    }
+
+    /// What the bearer of a token may; absent: it is not known, or has expired.
+    pub(crate) fn of_bearer(&self, bearer: &Bearer, now: SystemTime) -> Option<Caller> {
+        match bearer {
+            Bearer::Token(hash) => {
+                let token = self.tokens.get(hash)?;
+                if token.expires.is_some_and(|expires| expires <= now) {
+                    return None;
+                }
+                self.of_principal(&token.principal)
+            }
+            Bearer::Signed(signed) => {
+                let holds = self.issuers.holds(signed, now);
+                holds.then(|| self.of_principal(&signed.principal()))?
+            }
+        }
     }
 
     /// Whether a certificate is still trusted.

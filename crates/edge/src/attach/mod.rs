@@ -13,6 +13,7 @@ use crate::{
     limits,
     pb::{self, attach_request::Request as Asked, attach_response::Response as Reported},
     reason::Reason,
+    shares::StreamPlace,
     status,
 };
 use futures_util::stream::{self, Stream};
@@ -23,7 +24,6 @@ use kennel_supervisor::{
 };
 use seats::{Seat, Writes};
 use std::{pin::Pin, sync::Arc};
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt;
 
@@ -43,7 +43,7 @@ pub(crate) struct Attachment {
     going: Serving,
     opened: Option<Box<pb::AttachOpened>>,
     over: bool,
-    _place: OwnedSemaphorePermit,
+    _place: StreamPlace,
 }
 
 type Writing = Pin<Box<dyn Future<Output = (String, Result<InputWritten, CallError>)> + Send>>;
@@ -63,7 +63,7 @@ pub(crate) struct Door {
     pub(crate) supervisor: Supervisor,
     pub(crate) seats: Arc<Seats>,
     pub(crate) going: Serving,
-    pub(crate) place: OwnedSemaphorePermit,
+    pub(crate) place: StreamPlace,
     /// Who it is.
     pub(crate) principal: String,
     /// Which process, where it is seen from here.

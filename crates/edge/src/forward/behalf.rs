@@ -1,6 +1,10 @@
 //! On whose behalf a call is made: metadata that an admin may send, as each node does with what it forwards.
 
-use crate::{access::Caller, pb::Role, status};
+use crate::{
+    access::{Caller, Quota},
+    pb::Role,
+    status,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, header::InvalidHeaderValue};
 use kennel_proto::access;
 use kennel_supervisor::Elsewhere;
@@ -37,6 +41,7 @@ pub(crate) fn on_behalf(caller: Caller, headers: &mut HeaderMap) -> Result<Calle
         role,
         owner,
         via: Some(caller.principal),
+        quota: Quota::default(),
     })
 }
 
@@ -72,6 +77,7 @@ mod tests {
             role,
             owner: "spiffe://a/node".to_owned(),
             via: None,
+            quota: Quota::default(),
         }
     }
 
@@ -82,6 +88,7 @@ mod tests {
             role: Role::Spawner,
             owner: "équipe".to_owned(),
             via: Some("spiffe://a/node".to_owned()),
+            quota: Quota::default(),
         }
     }
 

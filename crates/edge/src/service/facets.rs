@@ -17,11 +17,12 @@ impl Processes {
     ) -> Result<Response<pb::WaitForOutputResponse>, Status> {
         let budget = deadline::of(request.metadata());
         let scope = auth::scope(&request)?;
+        let caller = auth::caller(&request)?.clone();
         let asks_node = request.extensions().get::<AskItsNode>().is_some();
         let wait = request::wait_output(request.into_inner())?;
         self.in_scope(scope, wait.run).await?;
         self.at_its_node(asks_node, wait.run).await?;
-        let _place = self.places_of_wait(&wait)?;
+        let _place = self.places_of_wait(&caller, &wait)?;
         let waiting = async {
             let waited = self.supervisor.wait_output(wait).await;
             waited.map_err(|e| status::of(&e))

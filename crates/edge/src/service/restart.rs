@@ -1,17 +1,25 @@
-//! An order for another attempt, of a run that lives or has ended.
+//! Another attempt of a run: in its place while it lives, as a new run when it has ended.
 
+use super::Processes;
+use crate::{
+    auth,
+    convert::{again, request, run},
+    deadline, pb,
+    trace_context::TraceContext,
+};
 use kennel_lifecycle::Refusal;
 use kennel_supervisor::{CallError, RestartCall, RunView, Supervisor};
+use tonic::{Request, Response, Status};
 
 /// What an order for another attempt came to.
-pub(super) enum Restarted {
+enum Restarted {
     /// The run as it is, with another attempt or without.
     InPlace(RunView),
     /// It has ended: only a new run can follow it.
     Over(RunView),
 }
 
-pub(super) async fn another_attempt(
+async fn another_attempt(
     supervisor: &Supervisor,
     call: RestartCall,
 ) -> Result<Restarted, CallError> {
@@ -36,4 +44,35 @@ pub(super) async fn another_attempt(
         return Ok(Restarted::InPlace(view));
     }
     Ok(Restarted::Over(view))
+}
+
+impl Processes {
+    pub(super) async fn run_again(
+        &self,
+        request: Request<pb::RestartRequest>,
+    ) -> Result<Response<pb::RestartResponse>, Status> {
+        let caller = auth::caller(&request)?.clone();
+        let budget = deadline::of(request.metadata());
+        let trace = TraceContext::of(&request);
+        let request = request.into_inner();
+        let call = request::restart(&request, caller.principal.clone())?;
+        let scope = caller.scope().map(str::to_owned);
+        self.in_scope(scope, call.run).await?;
+        let supervisor = self.supervisor.clone();
+        let ordered = self.to_its_end(async move { another_attempt(&supervisor, call).await });
+        let ordered = Box::pin(self.with_keeper(ordered));
+        let all = async {
+            let ended = match ordered.await? {
+                Restarted::InPlace(view) => return Ok(view),
+                Restarted::Over(view) => view,
+            };
+            let owner = caller.owner.clone();
+            let call = again::spawn(request, &ended, owner, trace, &self.key)?;
+            Ok(Box::pin(self.admit(call, &caller)).await?.run)
+        };
+        let view = deadline::within(budget, all).await?;
+        Ok(Response::new(pb::RestartResponse {
+            run: Some(run::run(view)),
+        }))
+    }
 }

@@ -8,7 +8,9 @@ use crate::{
         request::{self, EventsCall, ManyAsk},
         token::Cursor,
     },
-    limits, pb, status,
+    limits, pb,
+    shares::StreamPlace,
+    status,
     stream::{self, Named},
 };
 use kennel_supervisor::{
@@ -34,7 +36,7 @@ impl Processes {
         self.in_scope(scope, call.run).await?;
         self.at_its_node(asks_node, call.run).await?;
         let owner = caller.owner.clone();
-        let place = self.place()?;
+        let place = self.place(caller)?;
         let room = self.room_for_lines(call.form)?;
         let opening = async {
             let opened = open(&self.supervisor, &call, owner).await;
@@ -54,7 +56,7 @@ impl Processes {
     ) -> Opened {
         let scope = caller.scope().map(str::to_owned);
         let mut ask = request::events_of_many(request, scope, &self.key)?;
-        let place = self.place()?;
+        let place = self.place(caller)?;
         let named = match ask.consumer.take() {
             Some(consumer) => {
                 let key = ConsumerKey {
@@ -81,9 +83,12 @@ impl Processes {
         unless_leaving(&self.going, self.unless_draining(answer)).await
     }
 
-    fn place(&self) -> Result<OwnedSemaphorePermit, Status> {
+    /// A place among the streams of all, and of the caller's owner.
+    pub(super) fn place(&self, caller: &Caller) -> Result<StreamPlace, Status> {
         let place = self.places.clone().try_acquire_owned();
-        place.map_err(|_| status::too_many("open event streams", limits::STREAMS_MAX))
+        let place =
+            place.map_err(|_| status::too_many("open event streams", limits::STREAMS_MAX))?;
+        self.shares.stream(caller, place)
     }
 
     /// Memory for the lines of both streams, where they may be longer than usual.
@@ -102,13 +107,14 @@ impl Processes {
     /// The places that a wait for output takes: one among the streams, and memory for long lines.
     pub(super) fn places_of_wait(
         &self,
+        caller: &Caller,
         wait: &OutputWait,
-    ) -> Result<(OwnedSemaphorePermit, Option<OwnedSemaphorePermit>), Status> {
+    ) -> Result<(StreamPlace, Option<OwnedSemaphorePermit>), Status> {
         let form = Form {
             line_bytes_max: wait.line_bytes_max,
             ..Form::default()
         };
-        Ok((self.place()?, self.room_for_lines(Some(form))?))
+        Ok((self.place(caller)?, self.room_for_lines(Some(form))?))
     }
 
     /// Takes the seat of a consumer of many runs, and sets the call to where it goes on.

@@ -6,6 +6,7 @@ use crate::{
     digest::DigestKey,
     limits,
     pb::{self, event},
+    shares::StreamPlace,
     status,
 };
 use futures_util::{
@@ -15,7 +16,7 @@ use futures_util::{
 use kennel_supervisor::{CallError, ConsumerSeat, ManyEvents, Serving, Step};
 use prost::Message;
 use std::{pin::Pin, time::Duration};
-use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
+use tokio::time::Sleep;
 use tonic::Status;
 
 /// A cursor up to this size comes with every message.
@@ -35,7 +36,7 @@ pub(crate) struct ManyReader {
     uncovered_bytes: usize,
     /// In whose name it is read.
     named: Option<Named>,
-    _place: OwnedSemaphorePermit,
+    _place: StreamPlace,
 }
 
 /// A reader in a consumer's name.
@@ -89,7 +90,7 @@ impl ManyReader {
         events: ManyEvents,
         ask: ManyAsk,
         going: Serving,
-        place: OwnedSemaphorePermit,
+        place: StreamPlace,
     ) -> Self {
         Self {
             events,

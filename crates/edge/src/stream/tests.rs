@@ -1,5 +1,7 @@
 use super::*;
+use crate::access::Caller;
 use crate::convert::run::tests::of_size;
+use crate::shares::Shares;
 use event::Payload as Shown;
 use futures_util::{FutureExt, StreamExt};
 use kennel_lifecycle::Entry;
@@ -221,7 +223,9 @@ impl House {
         let (writer, given) = mpsc::channel(8);
         let going = Serving::default();
         let places = Arc::new(Semaphore::new(1));
-        let place = places.clone().try_acquire_owned().expect("a free place");
+        let permit = places.clone().try_acquire_owned().expect("a free place");
+        let place = Shares::default().stream(&Caller::default(), permit);
+        let place = place.expect("no quota");
         let call = EventsCall {
             run: RunId::from_u128(1),
             from,

@@ -30,6 +30,8 @@ pub struct SpawnCall {
     pub spec_digest_version: i32,
     /// Who asks, as a principal such as `uid:0`.
     pub owner: String,
+    /// Most live runs of this owner; absent: as many as the node may have.
+    pub owner_runs_max: Option<u32>,
     /// The W3C trace context to be under: that of the call's span, or the caller's where spans are not recorded.
     pub traceparent: Option<String>,
     /// The caller's W3C trace state.

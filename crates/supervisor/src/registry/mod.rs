@@ -275,12 +275,12 @@ impl Shared {
         self.lock().get(&run).cloned()
     }
 
-    /// Puts a run in, unless one of this id is live or the cap is reached. `runs_max` absent: what has to be recovered
+    /// Puts a run in, unless one of this id is live or a limit is reached. `limits` absent: what has to be recovered
     /// is there already and has to come in.
     pub(crate) fn enter(
         &self,
         run: RunId,
-        runs_max: Option<u32>,
+        limits: Option<RunsMax<'_>>,
         make: impl FnOnce() -> Handle,
     ) -> Result<Entered, CallError> {
         let mut runs = self.lock();
@@ -288,14 +288,11 @@ impl Shared {
             return Ok(Entered::Existing);
         }
         // Looked at while nobody else enters: whoever owes a fence to this key looks for a run of it afterwards.
-        if runs_max.is_some() && (self.store.generation().is_none() || self.record.has_pending()) {
+        if limits.is_some() && (self.store.generation().is_none() || self.record.has_pending()) {
             return Err(CallError::StoreUnavailable);
         }
-        if runs_max.is_some_and(|most| runs.len() >= most as usize) {
-            return Err(CallError::QuotaExceeded {
-                what: "live runs".into(),
-                limit: u64::from(self.config.runs_max),
-            });
+        if let Some(limits) = limits {
+            limits.hold(&runs)?;
         }
         let handle = make();
         runs.insert(run, handle.clone());
@@ -351,6 +348,38 @@ pub(crate) struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.shared.lock().remove(&self.run);
+    }
+}
+
+/// How many live runs there may be.
+pub(crate) struct RunsMax<'a> {
+    pub(crate) of_node: u32,
+    pub(crate) owner: &'a str,
+    /// Absent: as many as the node may have.
+    pub(crate) of_owner: Option<u32>,
+}
+
+impl RunsMax<'_> {
+    /// Whether one more may come.
+    fn hold(&self, runs: &BTreeMap<RunId, Handle>) -> Result<(), CallError> {
+        let (what, limit) = match self.of_owner {
+            _ if runs.len() >= self.of_node as usize => ("live runs", self.of_node),
+            Some(most) if self.of_its_owner(runs) >= most as usize => {
+                ("live runs of this owner", most)
+            }
+            _ => return Ok(()),
+        };
+        Err(CallError::QuotaExceeded {
+            what: what.into(),
+            limit: limit.into(),
+        })
+    }
+
+    /// Those of which only the store has to be told do not count.
+    fn of_its_owner(&self, runs: &BTreeMap<RunId, Handle>) -> usize {
+        let lives = |run: &&Handle| run.live.borrow().view.outcome.is_none();
+        let own = runs.values().filter(|run| *run.owner == *self.owner);
+        own.filter(lives).count()
     }
 }
 

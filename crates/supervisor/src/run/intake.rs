@@ -10,7 +10,7 @@ use crate::{
         faults::store_fault,
         view::{Live, StartAnswer},
     },
-    registry::{Entered, Handle, Order, Shared, Supervisor},
+    registry::{Entered, Handle, Order, RunsMax, Shared, Supervisor},
     run::task::RunTask,
     telemetry::{
         Telemetry,
@@ -79,8 +79,12 @@ impl Supervisor {
                     existing: false,
                 });
             }
-            let runs_max = Some(shared.config.runs_max);
-            match shared.enter(run, runs_max, || start(shared, new, child))? {
+            let most = RunsMax {
+                of_node: shared.config.runs_max,
+                owner: &call.owner,
+                of_owner: call.owner_runs_max,
+            };
+            match shared.enter(run, Some(most), || start(shared, new, child))? {
                 Entered::New(handle) => return self.begun(handle, call).await,
                 Entered::Existing => {}
             }

@@ -1,0 +1,429 @@
+//! Tokens that an issuer has signed: those of `OpenID` Connect, and the projected service account tokens of Kubernetes.
+
+use jsonwebtoken::{
+    Algorithm, DecodingKey, DecodingKeyKind, Validation,
+    crypto::{CryptoProvider, JwtVerifier, KeyUtils},
+    errors::{Error, ErrorKind},
+    jwk::{AlgorithmParameters, EllipticCurve, Jwk, JwkSet, PublicKeyUse},
+    signature::{self, Verifier},
+};
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, ED25519, RSA_PKCS1_2048_8192_SHA256,
+    RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,
+};
+use serde::Deserialize;
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+/// How far an issuer's clock may be from this host's.
+const SKEW: Duration = Duration::from_secs(10);
+
+/// An issuer, as the access file names it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct IssuerEntry {
+    /// The claim `iss` of its tokens.
+    pub(super) name: String,
+    /// What their claim `aud` must hold.
+    pub(super) audience: String,
+    /// The file of its public keys, a JSON Web Key Set.
+    pub(super) keys: PathBuf,
+}
+
+/// An issuer whose tokens are accepted.
+#[derive(Debug)]
+pub(super) struct Issuer {
+    audience: String,
+    keys: HashMap<String, (Algorithm, DecodingKey)>,
+}
+
+/// A token that an issuer has signed, as far as it is looked at again while its connection is open.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Signed {
+    issuer: String,
+    key: String,
+    subject: String,
+    expires: u64,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    iss: String,
+    sub: String,
+    exp: u64,
+}
+
+/// The issuers of the access file, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Issuers(HashMap<String, Issuer>);
+
+impl Issuers {
+    /// Reads their keys. Blocks.
+    pub(super) fn read(entries: &[IssuerEntry]) -> Result<Self, String> {
+        // A second one is this one.
+        let _ = PROVIDER.install_default();
+        let mut issuers = HashMap::new();
+        for entry in entries {
+            let IssuerEntry {
+                name,
+                audience,
+                keys,
+            } = entry;
+            if name.is_empty() || audience.is_empty() {
+                return Err(format!("an issuer or its audience is empty: {name:?}"));
+            }
+            let issuer = Issuer {
+                audience: audience.clone(),
+                keys: read_keys(keys)?,
+            };
+            if issuers.insert(name.clone(), issuer).is_some() {
+                return Err(format!("issuer {name:?} stands there twice"));
+            }
+        }
+        Ok(Self(issuers))
+    }
+
+    /// Checks a token: signature, issuer, audience, and the time in which it is valid. The error says what is wrong with it.
+    pub(super) fn check(&self, token: &str) -> Result<Signed, String> {
+        let text = |error: Error| what_is_wrong(error.kind());
+        let unproved: Claims =
+            jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(text)?;
+        let issuer = self.0.get(&unproved.iss);
+        let issuer = issuer.ok_or("the access file does not name the token's issuer")?;
+        let header = jsonwebtoken::decode_header(token).map_err(text)?;
+        let key = header.kid.ok_or("the token names no key")?;
+        let (algorithm, decoding) = issuer
+            .keys
+            .get(&key)
+            .ok_or("the token's key is not its issuer's")?;
+        let mut validation = Validation::new(*algorithm);
+        validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
+        validation.set_issuer(&[&unproved.iss]);
+        validation.set_audience(&[&issuer.audience]);
+        validation.validate_nbf = true;
+        validation.leeway = SKEW.as_secs();
+        let claims = jsonwebtoken::decode::<Claims>(token, decoding, &validation);
+        let claims = claims.map_err(text)?.claims;
+        Ok(Signed {
+            issuer: claims.iss,
+            key,
+            subject: claims.sub,
+            expires: claims.exp,
+        })
+    }
+
+    /// Whether a token that was checked is still good: its time is not over, and its key is still its issuer's.
+    pub(super) fn holds(&self, signed: &Signed, now: SystemTime) -> bool {
+        let end = Duration::from_secs(signed.expires).saturating_add(SKEW);
+        let now = now.duration_since(SystemTime::UNIX_EPOCH);
+        let issuer = self.0.get(&signed.issuer);
+        now.is_ok_and(|now| now <= end) && issuer.is_some_and(|i| i.keys.contains_key(&signed.key))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Signed {
+    /// The principal that the token stands for.
+    pub(super) fn principal(&self) -> String {
+        format!("oidc:{}#{}", self.issuer, self.subject)
+    }
+}
+
+fn what_is_wrong(kind: &ErrorKind) -> String {
+    match kind {
+        ErrorKind::ExpiredSignature => "the token has expired",
+        ErrorKind::ImmatureSignature => "the token is not valid yet",
+        ErrorKind::InvalidAudience => "the token is for another audience",
+        ErrorKind::InvalidSignature => "the token's signature is not its issuer's",
+        ErrorKind::InvalidAlgorithm => "the token's algorithm is not its key's",
+        ErrorKind::MissingRequiredClaim(claim) => return format!("the token has no claim {claim}"),
+        _ => "the token is not known, and not signed",
+    }
+    .to_owned()
+}
+
+/// The keys of a set that can be used: with an id, for signatures, and of an algorithm that is accepted.
+fn read_keys(path: &Path) -> Result<HashMap<String, (Algorithm, DecodingKey)>, String> {
+    let wrong = |what: String| format!("keys in {}: {what}", path.display());
+    let text = fs::read(path).map_err(|e| wrong(e.to_string()))?;
+    let set: JwkSet = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
+    let keys: HashMap<_, _> = set.keys.iter().filter_map(usable).collect();
+    if keys.is_empty() {
+        return Err(wrong(
+            "none has a `kid` and is an RSA, P-256, P-384 or Ed25519 key for signatures".to_owned(),
+        ));
+    }
+    Ok(keys)
+}
+
+fn usable(key: &Jwk) -> Option<(String, (Algorithm, DecodingKey))> {
+    let id = key.common.key_id.clone()?;
+    if !matches!(
+        key.common.public_key_use,
+        None | Some(PublicKeyUse::Signature)
+    ) {
+        return None;
+    }
+    let algorithm = match &key.algorithm {
+        AlgorithmParameters::RSA(_) => Algorithm::RS256,
+        AlgorithmParameters::EllipticCurve(on) => match on.curve {
+            EllipticCurve::P256 => Algorithm::ES256,
+            EllipticCurve::P384 => Algorithm::ES384,
+            _ => return None,
+        },
+        AlgorithmParameters::OctetKeyPair(on) if on.curve == EllipticCurve::Ed25519 => {
+            Algorithm::EdDSA
+        }
+        _ => return None,
+    };
+    let named = key.common.key_algorithm.map(|named| named.to_string());
+    if named.is_some_and(|named| named != format!("{algorithm:?}")) {
+        return None;
+    }
+    Some((id, (algorithm, DecodingKey::from_jwk(key).ok()?)))
+}
+
+/// Checks signatures by ring, and makes none.
+static PROVIDER: CryptoProvider = CryptoProvider {
+    signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),
+    verifier_factory: |algorithm, key| {
+        Ok(Box::new(Key {
+            algorithm: *algorithm,
+            kind: key.kind().clone(),
+        }))
+    },
+    key_utils: KeyUtils::new_unimplemented(),
+};
+
+struct Key {
+    algorithm: Algorithm,
+    kind: DecodingKeyKind,
+}
+
+impl JwtVerifier for Key {
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+}
+
+impl Verifier<Vec<u8>> for Key {
+    fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), signature::Error> {
+        let by = |algorithm: &'static dyn VerificationAlgorithm, key: &[u8]| {
+            UnparsedPublicKey::new(algorithm, key).verify(message, signature)
+        };
+        let verified = match (self.algorithm, &self.kind) {
+            (Algorithm::RS256, DecodingKeyKind::RsaModulusExponent { n, e }) => {
+                RsaPublicKeyComponents { n, e }.verify(
+                    &RSA_PKCS1_2048_8192_SHA256,
+                    message,
+                    signature,
+                )
+            }
+            (Algorithm::ES256, DecodingKeyKind::SecretOrDer(key)) => {
+                by(&ECDSA_P256_SHA256_FIXED, key)
+            }
+            (Algorithm::ES384, DecodingKeyKind::SecretOrDer(key)) => {
+                by(&ECDSA_P384_SHA384_FIXED, key)
+            }
+            (Algorithm::EdDSA, DecodingKeyKind::SecretOrDer(key)) => by(&ED25519, key),
+            _ => return Err(signature::Error::new()),
+        };
+        verified.map_err(|_| signature::Error::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
+    use ring::{
+        rand::SystemRandom,
+        signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair},
+    };
+    use serde_json::{Value, json};
+
+    const ISSUER: &str = "https://issuer.example";
+    const SUBJECT: &str = "system:serviceaccount:agents:planner";
+
+    /// An issuer with a key of each kind that ring can make.
+    struct Signer {
+        p256: EcdsaKeyPair,
+        ed25519: Ed25519KeyPair,
+        random: SystemRandom,
+    }
+
+    impl Signer {
+        fn new() -> Self {
+            let random = SystemRandom::new();
+            let alg = &ECDSA_P256_SHA256_FIXED_SIGNING;
+            let document = EcdsaKeyPair::generate_pkcs8(alg, &random).expect("a key");
+            let p256 =
+                EcdsaKeyPair::from_pkcs8(alg, document.as_ref(), &random).expect("key is not");
+            let document = Ed25519KeyPair::generate_pkcs8(&random).expect("a key");
+            let ed25519 = Ed25519KeyPair::from_pkcs8(document.as_ref()).expect("key is not");
+            Self {
+                p256,
+                ed25519,
+                random,
+            }
+        }
+
+        fn keys(&self) -> Value {
+            let point = self.p256.public_key().as_ref();
+            let (x, y) = (&point[1..33], &point[33..65]);
+            json!({ "keys": [
+                { "kty": "EC", "crv": "P-256", "kid": "p", "use": "sig", "alg": "ES256",
+                  "x": BASE64.encode(x), "y": BASE64.encode(y) },
+                { "kty": "OKP", "crv": "Ed25519", "kid": "e",
+                  "x": BASE64.encode(self.ed25519.public_key().as_ref()) },
+                { "kty": "oct", "kid": "o", "k": BASE64.encode("secret") },
+            ] })
+        }
+
+        fn token(&self, header: &Value, claims: &Value) -> String {
+            let part = |value: &Value| BASE64.encode(value.to_string());
+            let message = format!("{}.{}", part(header), part(claims));
+            let signature = match header["kid"].as_str() {
+                Some("e") => self.ed25519.sign(message.as_bytes()).as_ref().to_vec(),
+                _ => {
+                    let signed = self.p256.sign(&self.random, message.as_bytes());
+                    signed.expect("it signs").as_ref().to_vec()
+                }
+            };
+            format!("{message}.{}", BASE64.encode(signature))
+        }
+
+        fn issuers(&self) -> Issuers {
+            let dir = tempfile::tempdir().expect("a directory");
+            let keys = dir.path().join("keys.json");
+            fs::write(&keys, self.keys().to_string()).expect("own directory");
+            let entry = IssuerEntry {
+                name: ISSUER.to_owned(),
+                audience: "kennel".to_owned(),
+                keys,
+            };
+            Issuers::read(&[entry]).expect("it is good")
+        }
+    }
+
+    fn now() -> u64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.expect("after 1970").as_secs()
+    }
+
+    fn claims() -> Value {
+        json!({ "iss": ISSUER, "sub": SUBJECT, "aud": ["other", "kennel"],
+                "exp": now() + 600, "nbf": now() - 5, "iat": now() })
+    }
+
+    fn with(name: &str, value: Value) -> Value {
+        let mut claims = claims();
+        claims[name] = value;
+        claims
+    }
+
+    #[test]
+    fn tokens_of_a_named_issuer_are_principals() {
+        let signer = Signer::new();
+        let issuers = signer.issuers();
+        for header in [
+            json!({"alg": "ES256", "kid": "p"}),
+            json!({"alg": "EdDSA", "kid": "e"}),
+        ] {
+            let good = issuers.check(&signer.token(&header, &claims()));
+            let good = good.expect("it is good");
+            assert_eq!(good.principal(), format!("oidc:{ISSUER}#{SUBJECT}"));
+            let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(now() + seconds);
+            assert!(issuers.holds(&good, at(0)));
+            assert!(!issuers.holds(&good, at(620)), "it has expired");
+            assert!(
+                !Issuers::default().holds(&good, at(0)),
+                "its issuer is gone"
+            );
+        }
+    }
+
+    #[test]
+    fn tokens_that_are_wrong_in_one_thing_are_refused() {
+        let signer = Signer::new();
+        let issuers = signer.issuers();
+        let header = json!({"alg": "ES256", "kid": "p"});
+        let good = signer.token(&header, &claims());
+        let parts: Vec<&str> = good.split('.').collect();
+        let other = BASE64.encode(with("sub", json!("another")).to_string());
+        let cases = [
+            (
+                signer.token(&header, &with("aud", json!("other"))),
+                "another audience",
+            ),
+            (
+                signer.token(&header, &with("aud", Value::Null)),
+                "no claim aud",
+            ),
+            (
+                signer.token(&header, &with("exp", json!(now() - 60))),
+                "expired",
+            ),
+            (
+                signer.token(&header, &with("nbf", json!(now() + 60))),
+                "not valid yet",
+            ),
+            (
+                signer.token(&header, &with("iss", json!("https://evil"))),
+                "token's issuer",
+            ),
+            (
+                signer.token(&json!({"alg": "ES256", "kid": "x"}), &claims()),
+                "key is not",
+            ),
+            (signer.token(&json!({"alg": "ES256"}), &claims()), "no key"),
+            (
+                signer.token(&json!({"alg": "EdDSA", "kid": "p"}), &claims()),
+                "algorithm",
+            ),
+            (
+                signer.token(&json!({"alg": "HS256", "kid": "p"}), &claims()),
+                "algorithm",
+            ),
+            (
+                signer.token(&json!({"alg": "HS256", "kid": "o"}), &claims()),
+                "key is not",
+            ),
+            (
+                signer.token(&json!({"alg": "none", "kid": "p"}), &claims()),
+                "not signed",
+            ),
+            (format!("{}.{other}.{}", parts[0], parts[2]), "signature"),
+            (format!("{}.{}.", parts[0], parts[1]), "signature"),
+            (Signer::new().token(&header, &claims()), "signature"),
+            ("a.b.c".to_owned(), "not signed"),
+            (String::new(), "not signed"),
+        ];
+        for (token, why) in cases {
+            let refused = issuers.check(&token).expect_err("it is refused");
+            assert!(refused.contains(why), "{refused:?} lacks {why:?}: {token}");
+        }
+    }
+
+    #[test]
+    fn key_sets_without_a_usable_key_are_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let keys = dir.path().join("keys.json");
+        for text in [
+            "",
+            "{}",
+            r#"{"keys":[]}"#,
+            r#"{"keys":[{"kty":"oct","kid":"a","k":"YQ"}]}"#,
+        ] {
+            fs::write(&keys, text).expect("own directory");
+            assert!(read_keys(&keys).expect_err("no key").contains("keys.json"));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What owners have used of their quotas: spawns a second, and open streams. Live runs are counted where they are kept.
+
+use crate::{access::Caller, status};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::Status;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Owners that are kept; above it those that use nothing are forgotten.
+const OWNERS_KEPT: usize = 1024;
+
+/// What one owner uses.
+#[derive(Debug, Default)]
+struct Share {
+    /// When all its spawns have been paid for, each with its part of a second. Absent: they have.
+    paid_at: Option<Instant>,
+    streams: u32,
+}
+
+/// All owners that use something.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares(Arc<Mutex<HashMap<String, Share>>>);
+
+/// A place among the streams, left when it is dropped.
+#[derive(Debug)]
+pub(crate) struct StreamPlace {
+    _permit: OwnedSemaphorePermit,
+    _of_owner: OfOwner,
+}
+
+/// One stream of an owner.
+#[derive(Debug)]
+struct OfOwner {
+    shares: Shares,
+    owner: String,
+}
+
+impl Drop for OfOwner {
+    fn drop(&mut self) {
+        if let Some(share) = self.shares.lock().get_mut(&self.owner) {
+            share.streams = share.streams.saturating_sub(1);
+        }
+    }
+}
+
+impl Shares {
+    /// Takes a spawn out of the owner's quota: as many at once as it has for a second.
+    pub(crate) fn spawn(&self, caller: &Caller) -> Result<(), Status> {
+        self.spawn_at(caller, Instant::now())
+    }
+
+    fn spawn_at(&self, caller: &Caller, now: Instant) -> Result<(), Status> {
+        let Some(most) = caller.quota.spawns_per_second else {
+            return Ok(());
+        };
+        let each = SECOND / most.get();
+        let mut shares = self.of(&caller.owner);
+        let share = shares.entry(caller.owner.clone()).or_default();
+        let paid_at = share.paid_at.unwrap_or(now).max(now) + each;
+        let wait = paid_at.saturating_duration_since(now + SECOND);
+        if !wait.is_zero() {
+            return Err(status::too_many_of_owner(
+                "spawns a second",
+                most.get(),
+                wait,
+            ));
+        }
+        share.paid_at = Some(paid_at);
+        Ok(())
+    }
+
+    /// Takes a stream out of the owner's quota.
+    pub(crate) fn stream(
+        &self,
+        caller: &Caller,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<StreamPlace, Status> {
+        let mut shares = self.of(&caller.owner);
+        let share = shares.entry(caller.owner.clone()).or_default();
+        if let Some(most) = caller.quota.streams
+            && share.streams >= most.get()
+        {
+            return Err(status::too_many_of_owner(
+                "open streams",
+                most.get(),
+                SECOND,
+            ));
+        }
+        share.streams += 1;
+        Ok(StreamPlace {
+            _permit: permit,
+            _of_owner: OfOwner {
+                shares: self.clone(),
+                owner: caller.owner.clone(),
+            },
+        })
+    }
+
+    fn of(&self, owner: &str) -> MutexGuard<'_, HashMap<String, Share>> {
+        let mut shares = self.lock();
+        if shares.len() >= OWNERS_KEPT && !shares.contains_key(owner) {
+            let now = Instant::now();
+            shares.retain(|_, share| {
+                share.streams > 0 || share.paid_at.is_some_and(|paid_at| paid_at > now)
+            });
+        }
+        shares
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Share>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{access::Quota, pb::Role};
+    use std::num::NonZeroU32;
+    use tokio::sync::Semaphore;
+    use tonic_types::StatusExt;
+
+    fn caller(owner: &str, quota: Quota) -> Caller {
+        Caller {
+            principal: "p".to_owned(),
+            pid: None,
+            role: Role::Spawner,
+            owner: owner.to_owned(),
+            via: None,
+            quota,
+        }
+    }
+
+    #[test]
+    fn spawns_above_the_rate_say_when_to_retry() {
+        let quota = Quota {
+            spawns_per_second: NonZeroU32::new(4),
+            ..Quota::default()
+        };
+        let (shares, start) = (Shares::default(), Instant::now());
+        let team = caller("team", quota);
+        for _ in 0..4 {
+            shares.spawn_at(&team, start).expect("within its second");
+        }
+        let refused = shares.spawn_at(&team, start).expect_err("one too many");
+        let retry = refused.get_details_retry_info().expect("when to retry");
+        let retry = retry.retry_delay.expect("after so long");
+        assert_eq!(retry, Duration::from_millis(250));
+        shares
+            .spawn_at(&caller("other", quota), start)
+            .expect("another owner's");
+        shares
+            .spawn_at(&team, start + retry)
+            .expect("it has waited");
+        shares
+            .spawn_at(&team, start + retry)
+            .expect_err("and has no more");
+        let unbounded = caller("team", Quota::default());
+        shares.spawn_at(&unbounded, start).expect("without a quota");
+    }
+
+    #[test]
+    fn streams_count_until_they_are_dropped() {
+        let quota = Quota {
+            streams: NonZeroU32::new(1),
+            ..Quota::default()
+        };
+        let all = Arc::new(Semaphore::new(8));
+        let permit = || all.clone().try_acquire_owned().expect("room for all");
+        let (shares, team) = (Shares::default(), caller("team", quota));
+        let first = shares.stream(&team, permit()).expect("the first");
+        shares.stream(&team, permit()).expect_err("one too many");
+        shares
+            .stream(&caller("other", quota), permit())
+            .expect("another owner's");
+        drop(first);
+        shares.stream(&team, permit()).expect("the first has ended");
+    }
+
+    #[test]
+    fn owners_that_use_nothing_are_forgotten() {
+        let shares = Shares::default();
+        let all = Arc::new(Semaphore::new(1));
+        for n in 0..2 * OWNERS_KEPT {
+            let permit = all.clone().try_acquire_owned().expect("it was left");
+            let caller = caller(&n.to_string(), Quota::default());
+            drop(shares.stream(&caller, permit).expect("no quota"));
+        }
+        assert!(shares.lock().len() <= OWNERS_KEPT);
+    }
+}

@@ -1,0 +1,165 @@
+//! Tokens that an issuer has signed, as Kubernetes projects them into pods: made by openssl, used over real TLS.
+
+use crate::net::{Net, follow, sleeper};
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
+use kennel_client::{Connection, Credentials, Token, connect_with};
+use kennel_proto::pb;
+use kennel_tests::{PATIENCE, eventually, must, new_run_id};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+    time::{Duration, SystemTime},
+};
+use tonic::{Code, Status};
+
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+const PLANNER: &str = "system:serviceaccount:agents:planner";
+
+/// What openssl prints.
+fn openssl(dir: &Path, words: &[&str], input: &[u8]) -> Vec<u8> {
+    let mut child = Command::new("openssl")
+        .args(words)
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("openssl is installed");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    stdin.write_all(input).expect("it reads");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "openssl {words:?}");
+    output.stdout
+}
+
+/// A set of keys with the public half of `key.pem`.
+fn key_set(dir: &Path, kid: &str) -> String {
+    let modulus = openssl(dir, &["rsa", "-in", "key.pem", "-noout", "-modulus"], b"");
+    let modulus = String::from_utf8(modulus).expect("text");
+    let digits = modulus.trim().trim_start_matches("Modulus=");
+    let bytes = (0..digits.len() / 2).map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16));
+    let bytes: Result<Vec<u8>, _> = bytes.collect();
+    let n = BASE64.encode(bytes.expect("hexadecimal"));
+    let key =
+        json!({ "use": "sig", "kty": "RSA", "kid": kid, "alg": "RS256", "n": n, "e": "AQAB" });
+    json!({ "keys": [key] }).to_string()
+}
+
+/// A token of a service account, as the API server makes one.
+fn token(dir: &Path, kid: &str, audience: &str, subject: &str) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.expect("after 1970").as_secs();
+    let part = |value: Value| BASE64.encode(value.to_string());
+    let header = part(json!({ "alg": "RS256", "kid": kid }));
+    let claims = part(json!({
+        "aud": [audience], "exp": now + 600, "iat": now, "nbf": now, "iss": ISSUER, "sub": subject,
+        "kubernetes.io": { "namespace": "agents", "pod": { "name": "planner-0", "uid": "1" } },
+    }));
+    let message = format!("{header}.{claims}");
+    let sign = ["dgst", "-sha256", "-sign", "key.pem"];
+    let signature = openssl(dir, &sign, message.as_bytes());
+    format!("{message}.{}", BASE64.encode(signature))
+}
+
+fn bearing(net: &Net, token: String) -> Credentials {
+    Credentials {
+        token: Some(Token::Text(token)),
+        ..net.anonymous()
+    }
+}
+
+/// Why a token does not spawn.
+async fn refusal(net: &Net, token: String) -> String {
+    match connect_with(&net.address(), &bearing(net, token)).await {
+        Err(refused) => refused.to_string(),
+        Ok(connection) => {
+            let refused = spawn(&connection, &new_run_id()).await;
+            refused.expect_err("refused").message().to_owned()
+        }
+    }
+}
+
+async fn spawn(connection: &Connection, run: &str) -> Result<(), Status> {
+    let spawned = connection.processes().spawn(sleeper(run, &[])).await;
+    spawned.map(|_| ())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn service_account_tokens_of_a_named_issuer_call() {
+    let net = Net::start().await;
+    let dir = net.dir.path();
+    openssl(dir, &["genrsa", "-out", "key.pem", "2048"], b"");
+    fs::write(net.file("keys.json"), key_set(dir, "first")).expect("own directory");
+    net.change_access(|text| {
+        format!(
+            "{text}\n[[issuer]]\nname = '{ISSUER}'\naudience = 'kennel'\nkeys = 'keys.json'\n\
+             [[principal]]\nname = 'oidc:{ISSUER}#{PLANNER}'\nrole = 'spawner'\nowner = 'agents'\n"
+        )
+    });
+    eventually("the file is read", PATIENCE, || {
+        let log = net.kennel.log();
+        log.contains("access file read again").then_some(())
+    })
+    .await;
+    let planner = bearing(&net, token(dir, "first", "kennel", PLANNER));
+    let planner = net.connect(&planner).await;
+    let run = new_run_id();
+    must("spawn", spawn(&planner, &run).await);
+    let request = pb::GetRunRequest {
+        run_id: run.clone(),
+    };
+    let own = must("get", planner.processes().get_run(request).await);
+    let own = own.into_inner().run.expect("a run");
+    assert_eq!(own.owner, "agents");
+
+    let default = "system:serviceaccount:agents:default";
+    for (kid, audience, subject, why) in [
+        (
+            "first",
+            "vault",
+            PLANNER,
+            "the token is for another audience",
+        ),
+        (
+            "second",
+            "kennel",
+            PLANNER,
+            "the token's key is not its issuer's",
+        ),
+        (
+            "first",
+            "kennel",
+            default,
+            "does not name this token's principal",
+        ),
+    ] {
+        let refused = refusal(&net, token(dir, kid, audience, subject)).await;
+        assert!(refused.contains(why), "{refused:?} lacks {why:?}");
+    }
+    let good = token(dir, "first", "kennel", PLANNER);
+    let (message, signature) = good.rsplit_once('.').expect("three parts");
+    let other = token(dir, "first", "vault", PLANNER);
+    let (_, other) = other.rsplit_once('.').expect("three parts");
+    let refused = refusal(&net, format!("{message}.{other}")).await;
+    assert!(
+        refused.contains("signature is not its issuer's"),
+        "{refused:?}"
+    );
+    let log = net.kennel.log();
+    assert!(!log.contains(message) && !log.contains(signature), "{log}");
+
+    // The issuer has another key: what the first one has signed is not good any more.
+    let stream = tokio::spawn(follow(planner.processes(), run));
+    openssl(dir, &["genrsa", "-out", "key.pem", "2048"], b"");
+    fs::write(net.file("keys.json"), key_set(dir, "second")).expect("own directory");
+    let ended = tokio::time::timeout(Duration::from_secs(5), stream).await;
+    let status = ended.expect("the stream is cut").expect("no panic");
+    assert_ne!(status.code(), Code::Ok);
+    let renewed = bearing(&net, token(dir, "second", "kennel", PLANNER));
+    let renewed = net.connect(&renewed).await;
+    must("spawn", spawn(&renewed, &new_run_id()).await);
+}
