@@ -141,7 +141,7 @@ impl Assembled {
             events: 0,
             seq: 0,
         };
-        while let Some(message) = reader.next().await.expect("it goes on") {
+        while let Some(message) = reader.next().await.expect("it continues") {
             for batch in message.run_events {
                 for event in batch.events {
                     let seq = batch.base_seq + event.seq_delta;

@@ -312,7 +312,7 @@ impl There {
 
     async fn refused(&mut self) -> (String, String) {
         loop {
-            if let Told::Refused(refused) = self.next().await.expect("it goes on") {
+            if let Told::Refused(refused) = self.next().await.expect("it continues") {
                 return (refused.reason, refused.write_id);
             }
         }
@@ -320,7 +320,7 @@ impl There {
 
     async fn writer(&mut self) -> pb::WriterChanged {
         loop {
-            if let Told::Writer(writer) = self.next().await.expect("it goes on") {
+            if let Told::Writer(writer) = self.next().await.expect("it continues") {
                 return writer;
             }
         }

@@ -70,7 +70,7 @@ async fn says_that_it_waits(client: &mut Client, run_id: &str, words: &str) {
     let mut stream = must("stream", stream);
     let waits = async {
         loop {
-            let message = must("read", stream.message().await).expect("it goes on");
+            let message = must("read", stream.message().await).expect("it continues");
             for event in message.run_events.iter().flat_map(|run| &run.events) {
                 if let Some(Payload::Warning(warning)) = &event.payload
                     && warning.message.contains(words)
@@ -120,7 +120,7 @@ async fn every_byte_arrives(options: Options, bytes: usize) {
         let mut reader = reader.in_name_of("quick".to_owned());
         let mut heard = Heard::default();
         let mut begins = Some(begins);
-        while let Some(message) = reader.next().await.expect("it goes on") {
+        while let Some(message) = reader.next().await.expect("it continues") {
             heard.take(message);
             reader.ack().await.expect("it is acknowledged");
             if let Some(begins) = begins.take() {
@@ -135,7 +135,7 @@ async fn every_byte_arrives(options: Options, bytes: usize) {
     let mut most = 0;
     let mut deaths = vec![bytes * 3 / 4, bytes / 4];
     while !heard.has_ended() {
-        let message = within("it goes on", LONG, slow.message()).await;
+        let message = within("it continues", LONG, slow.message()).await;
         let Ok(Some(message)) = message else {
             // Its server is dead: what was acknowledged stands, and the next one goes on with waiting.
             client = kennel.client().await;
@@ -250,7 +250,7 @@ async fn read_to_the_end(kennel: &Kennel, id: &str, name: &str, heard: &mut Hear
     let mut client = kennel.client().await;
     let mut stream = open(&mut client, id, name).await;
     while !heard.has_ended() {
-        let Ok(Some(message)) = within("it goes on", LONG, stream.message()).await else {
+        let Ok(Some(message)) = within("it continues", LONG, stream.message()).await else {
             client = kennel.client().await;
             stream = open(&mut client, id, name).await;
             continue;
@@ -280,7 +280,7 @@ async fn without_its_store_a_command_waits_on_and_goes_on_with_it() {
     postgres.crash().await;
     while heard.stdout.is_empty() {
         let message = within("it is read", LONG, stream.message()).await;
-        heard.take(must("read", message).expect("it goes on"));
+        heard.take(must("read", message).expect("it continues"));
     }
     let position = Acked::Cursor(heard.cursor.clone().into());
     let refused = try_ack(&mut client, id, "reads", position).await;
@@ -385,8 +385,8 @@ async fn who_is_deleted_is_waited_for_no_more() {
     };
     must("delete", client.process.delete_consumer(request).await);
     while !heard.has_ended() {
-        let message = within("it goes on", LONG, reads.message()).await;
-        heard.take(must("read", message).expect("it goes on"));
+        let message = within("it continues", LONG, reads.message()).await;
+        heard.take(must("read", message).expect("it continues"));
         let position = Acked::Cursor(heard.cursor.clone().into());
         ack(&mut client, id, "reads", position).await;
     }

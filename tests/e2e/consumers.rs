@@ -84,7 +84,7 @@ async fn get(client: &mut Client, run_id: &str, name: &str) -> Result<pb::Consum
 /// Reads until so many bytes came, and gives the cursor behind them.
 async fn read(stream: &mut Stream, heard: &mut Heard, enough: usize) -> Acked {
     while heard.stdout.len() < enough {
-        heard.take(next(stream).await.expect("it goes on"));
+        heard.take(next(stream).await.expect("it continues"));
     }
     Acked::Cursor(heard.cursor.clone().into())
 }

@@ -68,7 +68,7 @@ impl Crowd {
     /// Until so many runs have ended.
     async fn until_ended(&mut self, stream: &mut Streaming<pb::StreamEventsResponse>, runs: usize) {
         while self.ended() < runs {
-            let message = within("it goes on", LONG, stream.message()).await;
+            let message = within("it continues", LONG, stream.message()).await;
             self.take(must("read", message).expect("it does not end by itself"));
         }
     }
@@ -198,7 +198,7 @@ async fn no_byte_of_many_runs_is_lost_or_repeated_when_the_server_dies() {
     for round in 0..4 {
         let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
         for _ in 0..6 {
-            let message = within("it goes on", PATIENCE, stream.message()).await;
+            let message = within("it continues", PATIENCE, stream.message()).await;
             crowd.take(must("read", message).expect("it does not end"));
         }
         if round == 1 {
@@ -296,7 +296,7 @@ async fn a_journal_that_cannot_be_read_ends_the_stream_once_and_is_passed() {
     while crowd.ended() < 2 {
         let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
         loop {
-            match within("it goes on", PATIENCE, stream.message()).await {
+            match within("it continues", PATIENCE, stream.message()).await {
                 Ok(message) => crowd.take(message.expect("it does not end in order")),
                 Err(status) => {
                     refusals.push(complaint(&status).reason);

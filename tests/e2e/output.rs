@@ -180,7 +180,7 @@ async fn a_position_beyond_the_head_is_refused_and_a_live_reader_hears_only_what
     std::fs::write(&go, "").expect("written");
     while let Some(message) = must(
         "stream",
-        within("it goes on", PATIENCE, stream.message()).await,
+        within("it continues", PATIENCE, stream.message()).await,
     ) {
         heard.take(message);
     }

@@ -137,7 +137,7 @@ async fn plain_text_has_no_rest_of_a_sequence_wherever_a_page_ends() {
             if page.next_offset == page.end_offset {
                 break;
             }
-            assert!(page.next_offset > offset, "it goes on");
+            assert!(page.next_offset > offset, "it continues");
             offset = page.next_offset;
         }
         let text = String::from_utf8(text).expect("UTF-8");

@@ -137,7 +137,7 @@ async fn a_process_that_the_kernel_does_not_let_us_kill_is_watched_over_a_crash(
     .await;
     // Nor are we let stop it.
     let refused = client.pause(&run.run_id).await;
-    let details = refused.expect_err("it goes on").get_error_details();
+    let details = refused.expect_err("it continues").get_error_details();
     let metadata = &details.error_info().expect("an ErrorInfo").metadata;
     assert_eq!(metadata["pids"], leader.pid.to_string());
     let why = format!("{}: SIGSTOP is refused", leader.pid);

@@ -71,7 +71,7 @@ async fn hash_of(address: String, run_id: String) -> (usize, u64) {
     let connection = client::connect(&address).await.expect("it serves");
     let mut reader = EventReader::new(&connection, &run_id, Start::Beginning);
     let (mut bytes, mut hash) = (0, DefaultHasher::new());
-    while let Some(message) = reader.next().await.expect("it goes on") {
+    while let Some(message) = reader.next().await.expect("it continues") {
         for event in message
             .run_events
             .into_iter()

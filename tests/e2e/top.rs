@@ -80,7 +80,7 @@ async fn it_shows_what_runs_use_and_ends_one_only_after_a_yes() {
     tmux.keys(&["Escape"]);
     tmux.shows("q quit").await;
     tmux.keys(&["?"]);
-    tmux.shows("leave; the runs go on").await;
+    tmux.shows("leave; the runs continue").await;
     tmux.keys(&["Escape"]);
 
     for size in [(10, 40), (3, 10), (50, 200), SIZE] {

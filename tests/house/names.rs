@@ -1,6 +1,9 @@
 //! Words that no new name has: what is left of them is listed, and the list only shrinks.
 
-use super::source::{Source, below};
+use super::{
+    lexer::{Token, tokens},
+    source::{Source, below},
+};
 use kennel_tests::programs;
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
@@ -9,59 +12,11 @@ const WORDS: [&str; 5] = ["told", "whom", "whoever", "somebody", "nobody"];
 /// The files that still have such names, and how many. `UPDATE=1` rewrites it where it does not grow.
 const LIST: &str = "tests/house/names_left.txt";
 
-/// Names in code: no comments, no strings, no characters.
-fn identifiers(text: &str) -> Vec<&str> {
-    let bytes = text.as_bytes();
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    let mut found = Vec::new();
-    let mut at = 0;
-    while at < bytes.len() {
-        let rest = &text.as_bytes()[at..];
-        at += match rest {
-            [b'/', b'/', ..] => line_length(rest),
-            [b'r', b'"' | b'#', ..] if raw_string_length(rest).is_some() => {
-                raw_string_length(rest).unwrap_or(1)
-            }
-            [b'"', ..] => quoted_length(rest, b'"'),
-            [b'\'', b'\\', ..] | [b'\'', _, b'\'', ..] => quoted_length(rest, b'\''),
-            [first, ..] if is_name(*first) => {
-                let length = rest.iter().take_while(|byte| is_name(**byte)).count();
-                found.push(&text[at..at + length]);
-                length
-            }
-            _ => 1,
-        };
-    }
-    found
-}
-
-fn line_length(rest: &[u8]) -> usize {
-    rest.iter().take_while(|byte| **byte != b'\n').count()
-}
-
-fn quoted_length(rest: &[u8], quote: u8) -> usize {
-    let mut at = 1;
-    while at < rest.len() && rest[at] != quote {
-        at += if rest[at] == b'\\' { 2 } else { 1 };
-    }
-    at + 1
-}
-
-/// `r"..."` and `r#"..."#`; `r#type` is a name.
-fn raw_string_length(rest: &[u8]) -> Option<usize> {
-    let hashes = rest[1..].iter().take_while(|byte| **byte == b'#').count();
-    let begin = 1 + hashes;
-    if rest.get(begin) != Some(&b'"') {
-        return None;
-    }
-    let end = [b"\"".to_vec(), vec![b'#'; hashes]].concat();
-    let inner = &rest[begin + 1..];
-    let length = inner.windows(end.len()).position(|part| part == end)?;
-    Some(begin + 1 + length + end.len())
-}
-
 /// Whether one of the words is a part of the name, between `_` or in its own capitals.
-fn offends(name: &str) -> bool {
+fn offends(token: &Token) -> bool {
+    let Token::Name(name) = token else {
+        return false;
+    };
     let mut parts = String::new();
     let mut was_small = false;
     for letter in name.chars() {
@@ -84,7 +39,7 @@ fn present() -> BTreeMap<String, usize> {
         sources.len()
     );
     let counted = sources.into_iter().map(|Source { path, text }| {
-        let count = identifiers(&text).into_iter().filter(|name| offends(name));
+        let count = tokens(&text).into_iter().filter(offends);
         (path, count.count())
     });
     counted.filter(|(_, count)| *count > 0).collect()
@@ -142,9 +97,8 @@ fn names_with_vague_words_only_become_fewer() {
 fn vague_words_are_found_in_names_alone() {
     let text = "fn is_told() { let x: RequestTold = \"told\"; } // nobody\nconst TOLD_MAX: char = '\"';\n\
         fn f<'a>(x: &'a str) { r#\"whom\"#; toldest(b\"\\\"nobody\"); whoever }\n";
-    let found: Vec<&str> = identifiers(text)
-        .into_iter()
-        .filter(|name| offends(name))
-        .collect();
-    assert_eq!(found, ["is_told", "RequestTold", "TOLD_MAX", "whoever"]);
+    let mut found = tokens(text);
+    found.retain(offends);
+    let names = ["is_told", "RequestTold", "TOLD_MAX", "whoever"];
+    assert_eq!(found, names.map(Token::Name));
 }

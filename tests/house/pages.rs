@@ -30,7 +30,7 @@ const ERRORS_TABLE: &str = "| reason | code | meaning |\n|---|---|---|\n";
 const CONTRACT: &str = "proto/kennel/v1";
 
 /// Words and phrases of no page and of no comment of the contract, each with words to use instead.
-const WORDS: [(&str, &str); 41] = [
+pub(super) const WORDS: [(&str, &str); 41] = [
     ("tell", "report, notify, record, log"),
     ("tells", "reports, notifies, records, logs"),
     ("told", "reported, notified, recorded, logged"),
@@ -209,7 +209,7 @@ fn vague_words(text: &str) -> Vec<(usize, &'static str)> {
     found
 }
 
-fn words_of(line: &str) -> String {
+pub(super) fn words_of(line: &str) -> String {
     let words =
         line.split(|letter: char| !letter.is_alphanumeric() && !matches!(letter, '\'' | '_'));
     words

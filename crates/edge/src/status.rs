@@ -158,7 +158,7 @@ pub(crate) fn deadline_exceeded() -> Status {
     Fault::new(
         Code::DeadlineExceeded,
         Reason::DeadlineExceeded,
-        "the caller's time ran out; what was begun goes on",
+        "the caller's time ran out; what was begun continues",
         Facts::default(),
     )
     .status()

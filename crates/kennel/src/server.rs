@@ -232,7 +232,10 @@ fn say_former(former: &FormerServer) {
     if former.cause == EndCause::Upgrade {
         tracing::info!(version, "the server before this one {former}");
     } else {
-        tracing::warn!(version, "the server before this one {former}, taking over");
+        tracing::warn!(
+            version,
+            "the server before this one {former}, this one continues"
+        );
     }
 }
 

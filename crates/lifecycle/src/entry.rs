@@ -164,7 +164,7 @@ impl Entry {
                     format!("; the run has a memory limit of {bytes} bytes")
                 });
                 Some(format!(
-                    "the kernel killed {victims} for want of memory{limit}"
+                    "the kernel killed {victims} for lack of memory{limit}"
                 ))
             }
             Self::ProcessSpared { pid, start_ticks } => Some(format!(

@@ -123,11 +123,11 @@ impl Policy {
         }
         let mut wrong = |why| found.push(Violation::new("spec.on_leader_exit.action", why));
         if self.pid_namespace == PidNamespace::Private {
-            wrong("nobody can be kept in a private pid namespace: it ends with the run");
+            wrong("no process can be kept in a private pid namespace: it ends with the run");
         }
         if self.restart.restarts() {
             wrong(
-                "whoever is kept would be there beside the next attempt: restart must be RESTART_MODE_NEVER",
+                "kept processes would be there beside the next attempt: restart must be RESTART_MODE_NEVER",
             );
         }
     }

@@ -87,7 +87,7 @@ impl RunSpec {
         if self.policy.on_leader_exit == LeaderExit::Keep {
             wrong(
                 "spec.on_leader_exit.action",
-                "nobody can be kept on a terminal: it ends with the run",
+                "no process can be kept on a terminal: it ends with the run",
             );
         }
     }

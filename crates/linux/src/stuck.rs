@@ -84,7 +84,7 @@ pub fn held_when_dead(pid: i32) -> Option<String> {
     let tracer = procfs::status(pid, "TracerPid:").filter(|tracer| tracer != "0");
     if let Some(tracer) = tracer {
         return Some(format!(
-            "it has ended, and process {tracer}, which traces it, has not let go of it"
+            "it has ended, and process {tracer}, which traces it, has not released it"
         ));
     }
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.count();

@@ -90,7 +90,7 @@ impl Later {
             Ok(State::Open(store)) => Ok(Arc::clone(store)),
             Ok(State::Away(why)) => Err(StoreError::Unavailable(why.clone())),
             Ok(State::Unasked) | Err(_) => {
-                Err(StoreError::Unavailable("nobody opens the store".into()))
+                Err(StoreError::Unavailable("no task opens the store".into()))
             }
         }
     }

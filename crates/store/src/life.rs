@@ -65,7 +65,7 @@ impl Lives {
         let seen = self.lock();
         match (&seen.taken, &seen.last) {
             (Some(taken), Some(last)) if taken != last => Err(sqlx::Error::Io(io::Error::other(
-                "it was started or restored, and the node is not taken over there yet",
+                "it was started or restored, and the node is not acquired there yet",
             ))),
             _ => Ok(()),
         }

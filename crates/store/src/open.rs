@@ -102,7 +102,7 @@ pub enum OpenError {
     Migration(#[source] MigrateError),
     /// A table that a migration would make is there, and no migration of ours has made it.
     #[error(
-        "cannot make the tables, somebody else's are in the way: give Kennel a database of its own"
+        "cannot make the tables, those of another program are in the way: give Kennel a database of its own"
     )]
     TableInTheWay(#[source] MigrateError),
     /// The schema was asked for and nobody answered, or another migration does not come to its end.

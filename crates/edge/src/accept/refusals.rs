@@ -85,7 +85,7 @@ impl Refusals {
             .u64_counter("kennel.connection.refused")
             .with_unit("{connection}")
             .with_description(
-                "Connections that were closed or refused for want of room or of a call",
+                "Connections that were closed or refused for lack of room or of a call",
             )
             .build();
         for refusal in Refusal::ALL {

@@ -59,5 +59,5 @@ async fn what_was_lost_on_the_way_is_asked_again_and_what_was_answered_is_not() 
     assert_eq!(calls(status::leaving).await, 2);
     assert_eq!(calls(|| status::of(&CallError::Draining)).await, 1);
     assert_eq!(calls(|| status::of(&CallError::StoreUnavailable)).await, 1);
-    assert_eq!(calls(|| Status::cancelled("by whoever answers")).await, 1);
+    assert_eq!(calls(|| Status::cancelled("by another server")).await, 1);
 }

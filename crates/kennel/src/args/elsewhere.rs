@@ -32,8 +32,7 @@ const COMMANDS: [(&[&str], &str); 20] = [
     ),
     (
         &["reload", "daemon-reload", "reread", "update", "reconfigure"],
-        "settings are those that kennel serve was started with: kennel config check, then start it again; a new binary is \
-         taken over by: kennel upgrade",
+        "settings are those that kennel serve was started with: kennel config check, then start it again; a new binary is put in place by: kennel upgrade",
     ),
     (
         &["enable", "disable", "mask", "unmask"],

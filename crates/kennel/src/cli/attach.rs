@@ -75,7 +75,7 @@ pub(crate) async fn stay(link: &Link, run_id: &str, manner: Manner) -> Result<Le
     let left = desk.work().await;
     desk.put_back(matches!(left, Ok(Left::Detached)));
     if let Ok(Left::Detached) = left {
-        eprintln!("kennel: left run {run_id}, which goes on; kennel attach {run_id} comes back");
+        eprintln!("kennel: left run {run_id}, which continues; kennel attach {run_id} comes back");
     }
     left
 }

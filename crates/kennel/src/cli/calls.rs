@@ -21,7 +21,7 @@ pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), 
     let shown = link.shown(|| json::to_string(&run), || format!("{}\n", run.run_id));
     let printed = print_exact(&shown);
     // The id is known nowhere else.
-    printed.map_err(|failure| failure.hint(format!("the run goes on: kennel get {}", run.run_id)))
+    printed.map_err(|failure| failure.hint(format!("the run continues: kennel get {}", run.run_id)))
 }
 
 /// Under its run's id it is one spawn, whichever server answers.

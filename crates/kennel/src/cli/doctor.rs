@@ -112,7 +112,7 @@ fn report(audit: &pb::LeakAudit) -> String {
     for run in &audit.unattended_run_ids {
         let _ = writeln!(
             text,
-            "OPEN     run {run} is recorded as open and nobody has it in hand"
+            "OPEN     run {run} is recorded as open and is not supervised"
         );
     }
     service(&mut text, &audit.service.clone().unwrap_or_default());
@@ -158,8 +158,8 @@ fn service(text: &mut String, service: &pb::ServiceCheck) {
     for socket in &service.sockets {
         let what = match socket.state() {
             pb::SocketState::InPlace => continue,
-            pb::SocketState::Missing => "is gone: nobody new can connect",
-            _ => "was replaced: nobody new can connect",
+            pb::SocketState::Missing => "is gone: no new client can connect",
+            _ => "was replaced: no new client can connect",
         };
         let _ = writeln!(text, "SOCKET   {} {what}", socket.path);
     }
@@ -348,7 +348,10 @@ fn reaped(answer: &pb::ReapLeaksResponse, executed: bool) -> String {
     } else {
         let how = if planned > 0 { "; --yes does it" } else { "" };
         let planned = processes(planned);
-        let _ = writeln!(text, "nobody was signalled; would be ended: {planned}{how}");
+        let _ = writeln!(
+            text,
+            "no process was signalled; would be ended: {planned}{how}"
+        );
     }
     text
 }
@@ -375,7 +378,7 @@ fn outcome(process: &pb::ReapedProcess) -> String {
 fn spared(why: pb::SpareReason) -> &'static str {
     match why {
         pb::SpareReason::RunIsLive => "its run is not over: kennel abort ends it",
-        pb::SpareReason::NotProven => "it may be a stranger",
+        pb::SpareReason::NotProven => "it may be an unrelated process",
         pb::SpareReason::MarkerNotNamed => {
             "a marker is no proof: look at it, then name --evidence marker"
         }
@@ -491,7 +494,7 @@ mod tests {
         assert!(text.starts_with("would end    7:8:9 sleep "), "{text}");
         assert!(text.contains("because a marker is no proof"), "{text}");
         assert!(
-            text.contains("nobody was signalled; would be ended: 1 process; --yes does it"),
+            text.contains("no process was signalled; would be ended: 1 process; --yes does it"),
             "{text}"
         );
     }

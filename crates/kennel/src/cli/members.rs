@@ -110,7 +110,7 @@ fn outcomes(response: &pb::SignalResponse) -> String {
         let _ = writeln!(text, "... and {} more", response.unlisted_targets);
     }
     if response.targets.is_empty() && !response.repeated_request {
-        text.push_str("nobody was there\n");
+        text.push_str("no process was there\n");
     }
     text
 }
@@ -300,6 +300,6 @@ mod tests {
             "{text}"
         );
         response.targets.clear();
-        assert_eq!(outcomes(&response), "nobody was there\n");
+        assert_eq!(outcomes(&response), "no process was there\n");
     }
 }

@@ -102,14 +102,14 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
             "leave --run-id out, or name a new one".to_owned()
         }
         "STORE_UNAVAILABLE" => {
-            "the server's database does not answer; what runs goes on: kennel status".to_owned()
+            "the server's database does not answer; runs continue: kennel status".to_owned()
         }
         "KEEPER_UNRESPONSIVE" => {
             "it is stopped, or the host does not let it run: kennel status names its pid; kill -CONT continues it"
                 .to_owned()
         }
         "NODE_DRAINING" => {
-            "it is shutting down, or somebody drains it: then kennel status tells who, and kennel drain --undo ends that"
+            "it is shutting down, or it is drained: then kennel status names the caller, and kennel drain --undo ends that"
                 .to_owned()
         }
         "UPGRADE_REFUSED" if fact("protocol").is_some() => {
@@ -137,9 +137,9 @@ fn start_hint(stage: &str, errno: i32) -> Option<&'static str> {
     const ENOSPC: i32 = 28;
     match (stage, errno) {
         ("WORK_DIR", _) => Some("name another directory with --cwd DIR"),
-        ("PREPARE", ENOSPC) => Some(
-            "the server's data directory is full; what runs waits, and goes on when there is room",
-        ),
+        ("PREPARE", ENOSPC) => {
+            Some("the server's data directory is full; runs wait, and continue when there is room")
+        }
         ("EXEC", ENOENT) => Some("does the interpreter exist that its first line names?"),
         ("EXEC", ENOEXEC) => Some("it has no #! line; name its interpreter: -- sh FILE"),
         ("EXEC", EACCES) => Some("it must be a file that the server's user may execute"),

@@ -273,7 +273,7 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
         if let Some(since) = unresponsive_since {
             view.line(
                 "keeper",
-                format!("does NOT answer since {since}: nothing is started, signalled or ended; those that run go on"),
+                format!("does NOT answer since {since}: nothing is started, signalled or ended; running runs continue"),
             );
         }
     }
@@ -289,7 +289,7 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
         let answers = if store.reachable {
             "answers"
         } else {
-            "does NOT answer: no new runs; those that run go on"
+            "does NOT answer: no new runs; running runs continue"
         };
         view.line("store", format!("{}, {answers}", store.kind));
     }

@@ -102,7 +102,7 @@ async fn cut_off(link: &Link, run_id: &str, failure: Failure) -> Result<u8, Fail
         failed if failed.is_of_output() => Err(failed.code(OWN_FAILURE)),
         lost => Err(lost
             .code(OWN_FAILURE)
-            .hint(format!("the run may go on: kennel get {run_id}"))),
+            .hint(format!("the run may continue: kennel get {run_id}"))),
     }
 }
 
@@ -193,7 +193,7 @@ fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
             OWN_FAILURE,
             "was ended by the server, which had lost the run's shim",
         )),
-        "oom_killed" => Some((KILLED, "was killed by the kernel for want of memory")),
+        "oom_killed" => Some((KILLED, "was killed by the kernel for lack of memory")),
         _ => None,
     }
 }

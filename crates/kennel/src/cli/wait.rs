@@ -38,7 +38,7 @@ pub(crate) async fn wait(
     let answered = each(&link, &args.runs, async |run_id| {
         let waited = timeout(patience, reach(&link, &run_id, args.condition)).await;
         let Ok(reached) = waited else {
-            let message = format!("run {run_id}: {patience:?} have passed, and it still goes on");
+            let message = format!("run {run_id}: {patience:?} have passed, and it has not ended");
             return Err(Failure::new(message).code(TIMED_OUT));
         };
         let run = reached.map_err(code)?;

@@ -44,7 +44,7 @@ pub(crate) fn kind(kind: pb::RunKind) -> String {
 pub(crate) fn streams_end(end: pb::StreamsEnd) -> &'static str {
     match end {
         pb::StreamsEnd::Eof => "complete",
-        pb::StreamsEnd::Cut => "cut: somebody outside the run, or kept by it, still held a stream",
+        pb::StreamsEnd::Cut => "cut: a process outside the run, or kept by it, still held a stream",
         pb::StreamsEnd::Lost => "lost: what is missing is not known",
         pb::StreamsEnd::Unspecified => "unknown",
     }
@@ -212,7 +212,7 @@ pub(crate) fn max_pause(policy: pb::PausePolicy) -> Option<String> {
     let max = Duration::try_from(policy.max_pause?).ok()?;
     let then = match policy.on_max_pause() {
         pb::OnMaxPause::Abort => "it is ended",
-        pb::OnMaxPause::Resume | pb::OnMaxPause::Unspecified => "it goes on",
+        pb::OnMaxPause::Resume | pb::OnMaxPause::Unspecified => "it continues",
     };
     Some(format!("{max:?}, then {then}"))
 }
@@ -241,7 +241,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
         Some(Reason::ServiceLost(_)) => "it ended while the service was down".to_owned(),
         Some(Reason::Rebooted(_)) => "the host started anew".to_owned(),
         Some(Reason::OrphanTerminated(_)) => {
-            "the service had died, and nobody was there to go on with the run".to_owned()
+            "the service had died, and the run could not be continued".to_owned()
         }
         Some(Reason::ShimLost(_)) => "Kennel lost the run's shim and ended the run".to_owned(),
         Some(Reason::DeadlineExceeded(d)) => match d.which() {
@@ -269,7 +269,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
     }
 }
 
-/// `the kernel killed it for want of memory (2 processes; limit 64 MiB)`.
+/// `the kernel killed it for lack of memory (2 processes; limit 64 MiB)`.
 pub(crate) fn oom_killed(killed: &pb::end_reason::OomKilled) -> String {
     let processes = match killed.kills {
         1 => "1 process".to_owned(),
@@ -278,7 +278,7 @@ pub(crate) fn oom_killed(killed: &pb::end_reason::OomKilled) -> String {
     let limit = killed.memory_max_bytes;
     let limit = limit.map(|bytes| format!("; memory limit {bytes} bytes"));
     format!(
-        "the kernel killed it for want of memory ({processes}{})",
+        "the kernel killed it for lack of memory ({processes}{})",
         limit.unwrap_or_default()
     )
 }
@@ -380,7 +380,7 @@ pub(crate) fn input(status: &pb::InputStatus) -> String {
     let end = match status.closed_by() {
         pb::InputEnd::Unspecified => "open",
         pb::InputEnd::Client => "closed",
-        pb::InputEnd::Command => "closed, nobody reads it any more",
+        pb::InputEnd::Command => "closed, no process reads it any more",
         pb::InputEnd::AttemptEnded => "closed, the attempt is over",
         pb::InputEnd::Spec => "closed, the run was started without --stdin",
     };

@@ -31,7 +31,8 @@ pub(crate) struct TelemetryArgs {
 /// Refuses what is open to other hosts unless that is asked for.
 fn check(address: HttpAddress, public: bool) -> Result<HttpAddress, Failure> {
     if address.is_public() && !public {
-        let message = format!("metrics at {address} can be read by whoever reaches that address");
+        let message =
+            format!("metrics at {address} can be read by any client that reaches that address");
         return Err(Failure::new(message).hint(
             "use 127.0.0.1 or unix:PATH, or add --metrics-public where a firewall or network policy guards it",
         ));

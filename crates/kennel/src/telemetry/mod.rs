@@ -158,7 +158,7 @@ impl Exports {
             (&self.runtime, &self.registry, &self.scraped_at)
         {
             if address.is_public() {
-                tracing::warn!(%address, "metrics are served to whoever reaches this address, without authentication");
+                tracing::warn!(%address, "metrics are served to any client that reaches this address, without authentication");
             }
             let routes = scrape::routes(registry.clone());
             runtime.spawn(http::serve(address.clone(), "metrics", routes));

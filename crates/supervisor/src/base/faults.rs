@@ -18,8 +18,8 @@ pub enum BootError {
     /// The record of the node cannot be opened.
     #[error("cannot open the record of the node")]
     Record(#[source] io::Error),
-    /// The runs of an earlier server cannot be taken in hand.
-    #[error("the runs of an earlier server cannot be taken in hand")]
+    /// The runs of an earlier server cannot be supervised.
+    #[error("the runs of an earlier server cannot be supervised")]
     Adoption(#[source] io::Error),
     /// Another keeper holds runs of this node.
     #[error("keeper {epoch} of this node is still alive as process {pid}")]
@@ -30,7 +30,7 @@ pub enum BootError {
         pid: i32,
     },
     /// Whether another keeper of this node lives cannot be told.
-    #[error("it cannot be told whether keeper {epoch} of this node (process {pid}) is still alive")]
+    #[error("it is unknown whether keeper {epoch} of this node (process {pid}) is still alive")]
     KeeperUnknown {
         /// Its name.
         epoch: KeeperEpoch,

@@ -326,7 +326,7 @@ fn opened(
         }
         Err(error) => {
             let error = Chain(&error);
-            tracing::error!(run_id = %run, %error, "the journal cannot be opened: the run goes on, a command that writes will wait, and the next server of this node tries again");
+            tracing::error!(run_id = %run, %error, "the journal cannot be opened: the run continues, a command that writes will wait, and the next server of this node tries again");
             (None, AttemptRecord::default(), Facets::default())
         }
     }
@@ -346,8 +346,9 @@ fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
     };
     match shared.enter(run, None, make) {
         Ok(Entered::New(_)) => {
-            marks
-                .in_scope(|| tracing::info!(run_id = %run, "held by the keeper, going on with it"));
+            marks.in_scope(
+                || tracing::info!(run_id = %run, "held by the keeper, continuing with it"),
+            );
         }
         // Nothing else has entered at a start, and nothing is refused.
         Ok(Entered::Existing) | Err(_) => {}

@@ -90,13 +90,13 @@ fn looked_up(meter: &Meter, shared: &Arc<Shared>) {
         (
             "kennel.orphan.count",
             "{process}",
-            "Of whom the last audit has found left behind, those who live",
+            "Processes that the last leak check found left behind and that live",
             |shared| shared.found.orphans(),
         ),
         (
             "kennel.zombie.count",
             "{process}",
-            "Of whom the last audit has found ended and not reaped, those who are there",
+            "Processes that the last leak check found ended and not reaped and that are there",
             |shared| shared.found.zombies(),
         ),
         (
@@ -125,7 +125,7 @@ fn looked_up(meter: &Meter, shared: &Arc<Shared>) {
         (
             "kennel.pty.limit",
             "{terminal}",
-            "Terminals that the host may have open, of whomever",
+            "Terminals that the host may have open, of all users",
             |_| kennel_linux::terminals_max(),
         ),
         (

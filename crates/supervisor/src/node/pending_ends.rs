@@ -49,13 +49,13 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
         }) => {
             let mut journal = Journal::open(shared, run, &dir, new.attempt)?;
             journal.end(&outcome, crate::base::clock::now())?;
-            tracing::info!(run_id = %run, "its end is told in full");
+            tracing::info!(run_id = %run, "its end is recorded in full");
             Cleanup::Ended.carry_out(shared, run)
         }
         // It is another node's to close.
         Some(_) => Ok(()),
         None if was_recorded(shared, run, &dir)? => {
-            tracing::warn!(run_id = %run, "the store has lost the row of a run that nobody holds any more; its output stays");
+            tracing::warn!(run_id = %run, "the store has lost the row of a run that no keeper holds any more; its output stays");
             Ok(())
         }
         None => Cleanup::All.carry_out(shared, run),

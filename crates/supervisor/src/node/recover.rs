@@ -161,7 +161,7 @@ impl Recovery {
     async fn await_door(&mut self, orders: &mut mpsc::Receiver<Order>) -> Option<HeldRun> {
         let run = self.row.new.run;
         let shim = self.row.new.identity.as_ref().map(|i| i.shim.pid);
-        tracing::warn!(run_id = %run, shim, "its shim is there and does not answer at its door: it is waited for, and the run is left as it is");
+        tracing::warn!(run_id = %run, shim, "its shim is there and does not answer at its socket: it is waited for, and the run is left as it is");
         loop {
             tokio::select! { biased;
                 door = self.shared.doors.answer(run) => {
@@ -407,7 +407,7 @@ impl Recovery {
             && !stuck.is_empty()
             && let Err(error) = journal.append(&Entry::Stuck(stuck.clone()), clock::now())
         {
-            tracing::error!(run_id = %run, %error, "whom SIGKILL does not end is not in the journal");
+            tracing::error!(run_id = %run, %error, "processes that SIGKILL does not end are not in the journal");
         }
         self.live.send_modify(|live| {
             live.view.stuck = Some(stuck.clone());
@@ -421,12 +421,12 @@ async fn go_on_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat,
     let run = held.run;
     match adopt::late(&shared, held, row).await {
         Ok(Some(standing)) => {
-            tracing::info!(run_id = %run, "its shim has answered, going on with it");
+            tracing::info!(run_id = %run, "its shim has answered, continuing with it");
             Box::pin(RunTask::adopt(shared, standing, seat).go_on_in(place)).await;
         }
         Ok(None) => drop(place),
         Err(error) => {
-            tracing::error!(run_id = %run, error = %Chain(&error), "it cannot be gone on with here, the next server tries again");
+            tracing::error!(run_id = %run, error = %Chain(&error), "it cannot be continued here, the next server tries again");
             // Nobody else here may take it for one that is to be ended.
             shared.serving.until_refusing().await;
             drop(place);

@@ -286,7 +286,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         .last
         .map(|entry| event::decode(run, Item::Entry(entry)));
     if !last.is_some_and(|last| last.is_ok_and(|event| is_end(event.payload))) {
-        tracing::warn!(run_id = %run, "the journal of an ended run does not tell its end, it stays");
+        tracing::warn!(run_id = %run, "the journal of an ended run does not hold its end, it stays");
         return Went::Left;
     }
     let removal = OutputRemoval {

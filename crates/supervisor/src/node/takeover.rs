@@ -49,7 +49,7 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
     shared
         .trail
         .tell(TrailRecord::node("store_away", [("why", why.clone())]));
-    tracing::error!(%why, "the node cannot be taken over from the store: what runs goes on, nothing new is started");
+    tracing::error!(%why, "the node cannot be acquired in the store: runs continue, nothing new is started");
     Ok(None)
 }
 
@@ -78,7 +78,7 @@ pub(crate) async fn with_rows(
     shared.store.open(generation);
     let adopted = Box::pin(adopt::all(shared, held, &mut rows)).await?;
     let (held, found) = (adopted.count, rows.len());
-    tracing::info!(generation, held, found, "node taken over");
+    tracing::info!(generation, held, found, "node acquired");
     Ok(Begun {
         left_alone: adopted.left_alone,
         others: rows,
@@ -91,7 +91,7 @@ pub(crate) async fn without_rows(
     held: Vec<HeldRun>,
 ) -> Result<Begun, BootError> {
     let held = Box::pin(adopt::without_store(shared, held)).await?;
-    tracing::warn!(held, "going on without the store");
+    tracing::warn!(held, "continuing without the store");
     let taking = Arc::clone(shared);
     let taking = async move { take_at_last(&taking, Again::No).await };
     shared.background.spawn(taking);
@@ -115,7 +115,7 @@ async fn take_at_last(shared: &Arc<Shared>, again: Again) {
             Err(error) => {
                 let why = cause(&error);
                 if why != said {
-                    tracing::error!(%why, "the node cannot be taken over yet, trying until it can");
+                    tracing::error!(%why, "the node cannot be acquired yet, trying until it can");
                     said = why;
                 }
             }
@@ -161,7 +161,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
         shared: Arc::clone(shared),
     };
     supervisor.abort_drained();
-    tracing::info!(generation, found, "node taken over");
+    tracing::info!(generation, found, "node acquired");
     Ok(())
 }
 

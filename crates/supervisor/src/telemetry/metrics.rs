@@ -142,7 +142,7 @@ impl Metrics {
             memory_kills: counter(
                 "kennel.oom.kills",
                 "{process}",
-                "Processes of runs that the kernel killed for want of memory",
+                "Processes of runs that the kernel killed for lack of memory",
             ),
             restarts: counter(
                 "kennel.run.restarts",
@@ -152,23 +152,23 @@ impl Metrics {
             recovered: counter(
                 "kennel.recovery.runs",
                 "{run}",
-                "Runs of an earlier server that were taken in hand",
+                "Runs of an earlier server that were recovered",
             ),
             recovery: seconds(
                 "kennel.recovery.duration",
                 &PATIENT,
-                "From the start of a server to having all runs in hand",
+                "From the start of a server to the recovery of all runs",
             ),
             output: [stream("stdout"), stream("stderr")],
             dropped: counter(
                 "kennel.output.dropped",
                 "By",
-                "Output that readers were told is missing, each of them",
+                "Output that was reported as missing, to each reader",
             ),
             gaps: counter(
                 "kennel.output.gaps",
                 "{gap}",
-                "Gaps that readers were told of",
+                "Gaps that were reported to readers",
             ),
             store: seconds(
                 "kennel.store.operation.duration",

@@ -1,4 +1,4 @@
-//! Runs of which the kernel killed somebody for want of memory.
+//! Runs of which the kernel killed somebody for lack of memory.
 
 use crate::world::{Nature, Stage, call};
 use kennel_keeper::client::{Fact, KeeperEvent, KeeperReport};
@@ -28,7 +28,7 @@ async fn kills_that_the_leader_outlived_are_a_warning() {
     let (run, told) = ended(Exit::Code(0), false).await;
     assert_eq!(run.outcome.unwrap().reason, EndReason::Exited);
     assert_eq!(run.state, RunState::Succeeded);
-    let warning = "the kernel killed 2 processes of this run for want of memory; the run has a memory limit of 4096 bytes";
+    let warning = "the kernel killed 2 processes of this run for lack of memory; the run has a memory limit of 4096 bytes";
     assert_eq!(told, [warning, "exited"]);
 }
 

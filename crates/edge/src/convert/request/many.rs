@@ -112,7 +112,7 @@ fn from(
     match &request.position {
         None | Some(Asked::Beginning(_) | Asked::AfterSeq(0)) => ManyFrom::Beginning,
         Some(Asked::AfterSeq(_)) => {
-            let why = "is of one run: a stream of many goes on after a cursor";
+            let why = "is of one run: a stream of many continues after a cursor";
             found.push(Violation::new("after_seq", why));
             ManyFrom::Beginning
         }

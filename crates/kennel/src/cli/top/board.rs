@@ -71,7 +71,7 @@ pub(super) enum Place {
 /// All of it.
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a switch of its own, that somebody turns"
+    reason = "each is a switch of its own, turned by hand"
 )]
 pub(super) struct Board {
     pub(super) address: String,
@@ -334,7 +334,7 @@ impl Board {
         let Some(run) = self.run() else { return };
         let id = run.run_id.clone();
         let (wish, ask) = match run.state() {
-            pb::RunState::Paused => (Wish::Resume(id), "let go on"),
+            pb::RunState::Paused => (Wish::Resume(id), "resume"),
             pb::RunState::Running => (Wish::Pause(id), "pause"),
             state => {
                 self.said = format!("it is {}", words::state(state));

@@ -9,10 +9,7 @@ pub(super) const HELP: [(&str, &str); 16] = [
     ("Enter t", "show the processes of the run"),
     ("l", "show the last lines of its output"),
     ("x", "end the run, after you have said yes"),
-    (
-        "p",
-        "pause the run, or let it go on, after you have said yes",
-    ),
+    ("p", "pause or resume the run, after you have said yes"),
     ("s S", "sort by the next, or by the former column"),
     ("r", "the other way round"),
     ("a", "show ended runs too, or live ones alone"),
@@ -23,5 +20,5 @@ pub(super) const HELP: [(&str, &str); 16] = [
     ("space", "look at once"),
     ("Esc", "back; leave the filter"),
     ("? h", "this page"),
-    ("q Ctrl-C", "leave; the runs go on"),
+    ("q Ctrl-C", "leave; the runs continue"),
 ];

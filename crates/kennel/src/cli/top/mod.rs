@@ -217,7 +217,7 @@ async fn carry_out(connection: &Connection, wish: Wish) -> Reported {
                 run_id: run.clone(),
             };
             let done = processes.resume(request).await;
-            done.map(|_| format!("{run} goes on"))
+            done.map(|_| format!("{run} continues"))
         }
     };
     Reported::Answer(done.unwrap_or_else(|status| {

@@ -210,7 +210,7 @@ pub(super) async fn tree(connection: &Connection, run: &str) -> Result<Vec<Strin
     let lines = members::render(&tree);
     let lines: Vec<String> = lines.lines().map(terminal_text::one_line).collect();
     if lines.is_empty() {
-        return Ok(vec!["nobody is there".to_owned()]);
+        return Ok(vec!["no process is there".to_owned()]);
     }
     Ok(lines)
 }

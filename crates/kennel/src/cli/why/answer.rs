@@ -65,7 +65,7 @@ fn stands(run: &pb::Run) -> String {
         }
         pb::RunState::Paused => match run.pause_expires_at {
             Some(over) => format!("Not ended: it is paused, until {} at most.", at(over)),
-            None => "Not ended: it is paused, until somebody resumes it.".into(),
+            None => "Not ended: it is paused, until it is resumed.".into(),
         },
         pb::RunState::Stopping => match (&run.tree_verdict, run.stop_deadline_time) {
             (Some(stuck), _) => format!(
@@ -134,7 +134,7 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
             "Ended with its host, which was started anew while it ran (or its pid namespace was made anew).".into()
         }
         Some(Reason::OrphanTerminated(_)) => format!(
-            "Ended by Kennel, which had nobody left to go on with it: its service had died, or no server came back in time; {}.",
+            "Ended by Kennel, which could not continue it: its service had died, or no server came back in time; {}.",
             took(&attempt)
         ),
         Some(Reason::ShimLost(_)) => format!(
@@ -153,7 +153,7 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
                 None => "it had no limit of memory of its own, or none that could be read".into(),
             };
             format!(
-                "Ended for want of memory: the kernel killed {processes} of its control group, its command among them, at {end}; {limit}."
+                "Ended for lack of memory: the kernel killed {processes} of its control group, its command among them, at {end}; {limit}."
             )
         }
         Some(Reason::LimitExceeded(exceeded)) => {
@@ -238,13 +238,15 @@ fn by_itself(known: &Known, attempt: &pb::Attempt, end: &str, unknown: &mut Vec<
     }
     match signal.name.as_str() {
         "SIGSEGV" | "SIGBUS" | "SIGILL" | "SIGFPE" | "SIGABRT" | "SIGSYS" | "SIGTRAP" => {
-            unknown.push(format!("whether the command failed by itself, as {name} says as a rule, or somebody sent that"));
+            unknown.push(format!(
+                "whether the command failed by itself, as {name} says as a rule, or that was sent"
+            ));
             format!(
                 "Ended by {name} at {end}: as a rule a failure of the command itself; Kennel did not send it."
             )
         }
         "SIGXCPU" | "SIGXFSZ" => {
-            unknown.push(format!("whether the kernel sent {name} for a limit of the command, as is the rule, or somebody else did"));
+            unknown.push(format!("whether the kernel sent {name} for a limit of the command, as is the rule, or another process did"));
             format!(
                 "Ended by {name} at {end}: as a rule a limit of the process (setrlimit); Kennel did not send it."
             )
@@ -304,7 +306,7 @@ fn lost(attempt: &pb::Attempt, unknown: &mut Vec<String>) -> String {
         (None, false) => "how is not known".into(),
     };
     if !signalled {
-        unknown.push("what ended it: nobody watched".into());
+        unknown.push("what ended it: no server watched".into());
     }
     format!("Ended while its service was dead: {how}.")
 }

@@ -237,7 +237,7 @@ pub enum CallError {
         name: String,
     },
     /// Somebody else reads in the consumer's name since.
-    #[error("another reader has taken over consumer {name:?}{}", of_run(*.run))]
+    #[error("another reader has acquired consumer {name:?}{}", of_run(*.run))]
     ConsumerTakenOver {
         /// Of which run; absent: of many.
         run: Option<RunId>,
@@ -295,7 +295,7 @@ fn no_pty(none: &NoPty) -> String {
 fn why_closed(end: InputEnd) -> &'static str {
     match end {
         InputEnd::Closed(InputClosed::Client) => "a client has closed it",
-        InputEnd::Closed(InputClosed::Command) => "nobody reads it any more",
+        InputEnd::Closed(InputClosed::Command) => "no process reads it any more",
         InputEnd::Closed(InputClosed::AttemptEnded) => "the attempt is over",
         InputEnd::Spec => "the run was spawned without one that stays open",
     }

@@ -175,7 +175,7 @@ impl Recovery {
             }
             None => false,
         };
-        crash_point!("recover.told");
+        crash_point!("recover.reported");
         let shared = Arc::clone(&self.shared);
         let cleanup = if told {
             Cleanup::Ended

@@ -456,7 +456,7 @@ impl RunTask {
     fn go_on_with_stop(&mut self) {
         self.stop_due = None;
         self.at = clock::now();
-        tracing::warn!(run_id = %self.run, "the stop is not recorded yet, going on with it");
+        tracing::warn!(run_id = %self.run, "the stop is not recorded yet, continuing with it");
         self.report(Report::StopRecorded);
     }
 

@@ -302,14 +302,14 @@ fn appended(entry: &Entry) {
     match entry {
         Entry::Recorded { .. } => crash_point!("spawn.recorded_told"),
         Entry::Started => crash_point!("spawn.started_told"),
-        Entry::Stopping { .. } => crash_point!("stop.told"),
+        Entry::Stopping { .. } => crash_point!("stop.answered"),
         Entry::LeaderExited(_) => crash_point!("exit.leader_told"),
         Entry::StreamsClosed(_) => crash_point!("exit.streams_told"),
         Entry::TreeEnded(_) => crash_point!("exit.tree_told"),
         Entry::AttemptEnded { .. } => crash_point!("attempt.end_told"),
         Entry::Ended(_) => crash_point!("exit.end_told"),
-        Entry::Paused => crash_point!("pause.told"),
-        Entry::Resumed { .. } => crash_point!("resume.told"),
+        Entry::Paused => crash_point!("pause.answered"),
+        Entry::Resumed { .. } => crash_point!("resume.answered"),
         Entry::TerminalResized(_)
         | Entry::SignalSent { .. }
         | Entry::StopStep(_)

@@ -202,7 +202,7 @@ impl RunTask {
         self.spans.prepared(&self.new, self.at, None);
         self.report(Report::Prepared(Box::new(prepared.identity)));
         if let Err(error) = attached {
-            tracing::error!(run_id = %self.run, %error, "the output cannot be read, the command is not let go");
+            tracing::error!(run_id = %self.run, %error, "the output cannot be read, the command is not released");
             self.start_error = Some(self.no_room("descriptors of the server".into()));
             // The gate is shut, and the row that is on its way is closed.
             self.report(Report::NotReleased);

@@ -88,7 +88,7 @@ impl Supervisor {
         let reason = if is_removed {
             GapReason::Retention
         } else {
-            tracing::warn!(run_id = %run, %error, "the journal of an ended run cannot be read, its row tells what it knows");
+            tracing::warn!(run_id = %run, %error, "the journal of an ended run cannot be read, its row says what is known");
             GapReason::Damaged
         };
         let row = row.map(|row| ByRow::from(row, reason, from)).transpose()?;

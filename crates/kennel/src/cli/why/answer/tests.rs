@@ -43,7 +43,7 @@ fn want_of_memory_is_reported_with_its_numbers_and_what_the_kernel_does_not_say(
         memory_max_bytes: Some(64 << 20),
     };
     let reported = answer(&known(Reason::OomKilled(killed), Some(signal("SIGKILL"))));
-    let begins = "Ended for want of memory: the kernel killed 2 processes";
+    let begins = "Ended for lack of memory: the kernel killed 2 processes";
     assert!(reported.line.starts_with(begins), "{}", reported.line);
     assert!(
         reported.line.contains("67108864 bytes"),
