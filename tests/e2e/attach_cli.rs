@@ -49,7 +49,7 @@ async fn an_editor_looks_as_without_us_also_after_leaving_and_coming_back() {
     }
     // Leave it, and look from somewhere else.
     ours.keys(&["C-p", "C-q"]);
-    ours.shows("which goes on").await;
+    ours.shows("which continues").await;
     let back = Tmux::start(kennel.scratch(), "back", SIZE, &attach);
     same(&direct, &back).await;
     let drawn = must("screen", client.screen(&run.run_id).await);
@@ -113,7 +113,7 @@ async fn a_monitor_looks_as_without_us_also_after_leaving_and_coming_back() {
     }
     same(&direct, &ours).await;
     ours.keys(&["C-p", "C-q"]);
-    ours.shows("which goes on").await;
+    ours.shows("which continues").await;
     let back = Tmux::start(kennel.scratch(), "back", (15, 60), &attach);
     same(&direct, &back).await;
     same_in_colour(&direct, &back).await;
@@ -156,7 +156,7 @@ async fn what_came_while_nobody_was_there_is_shown_as_if_somebody_had_been() {
     there.shows("ready").await;
     direct.shows("ready").await;
     there.keys(&["C-p", "C-q"]);
-    there.shows("which goes on").await;
+    there.shows("which continues").await;
     direct.keys(&["Enter"]);
     must("type", client.type_in(&run.run_id, "\n").await);
     direct.shows("done").await;

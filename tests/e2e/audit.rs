@@ -123,7 +123,7 @@ async fn assert_scope(kennel: &Kennel, run_id: &str, left: &mut Planted, named: 
     let (reap, text) = cli(kennel, &[&["reap", "--run", run_id], named].concat()).await;
     assert_eq!(reap.status.code(), Some(0), "{text}");
     assert!(
-        text.contains("would end") && text.contains("nobody was signalled"),
+        text.contains("would end") && text.contains("no process was signalled"),
         "{text}"
     );
     assert!(left.lives());

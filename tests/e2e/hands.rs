@@ -407,3 +407,63 @@ async fn version_names_commit_and_build() {
     }
     assert!(bench.answer(&["--version"]).await.contains("commit "));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn last_events_of_a_run_are_printed() {
+    let bench = Bench::start().await;
+    let run = bench.sleeper("n", "1").await;
+    bench.answer(&["stop", &run]).await;
+    let all = bench.answer(&["events", &run]).await;
+    let all: Vec<&str> = all.lines().collect();
+    let last = bench.answer(&["events", "-n", "2", &run]).await;
+    assert_eq!(last.lines().collect::<Vec<_>>(), all[all.len() - 2..]);
+    assert_eq!(
+        bench.answer(&["events", "-n", "all", &run]).await,
+        all.join("\n")
+    );
+    let followed = bench.answer(&["events", "-f", "-n", "1", &run]).await;
+    assert_eq!(followed.lines().collect::<Vec<_>>(), all[all.len() - 1..]);
+    assert_eq!(
+        bench.answer(&["events", "--since", "1h", &run]).await,
+        all.join("\n")
+    );
+    assert_eq!(
+        bench
+            .answer(&["events", "--since", "2100-01-01", &run])
+            .await,
+        ""
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn restarts_are_limited_as_in_docker() {
+    let bench = Bench::start().await;
+    let words = [
+        "run",
+        "--restart",
+        "on-failure:2",
+        "--restart-delay",
+        "10ms",
+        "--",
+        "false",
+    ];
+    let (code, _) = bench.refusal(&words).await;
+    assert_eq!(code, Some(1));
+    let run = bench.answer(&["ps", "-q", "-a", "-n", "1"]).await;
+    let events = bench.answer(&["events", &run]).await;
+    let starts = events.lines().filter(|line| line.ends_with(" started"));
+    assert_eq!(starts.count(), 3, "{events}");
+    for (when, said) in [
+        (
+            "sometimes",
+            "write never, on-failure, always, agent or keepalive",
+        ),
+        ("always:3", "--restart-max limits the others"),
+        ("on-failure:x", "write a number of restarts"),
+    ] {
+        let (_, refusal) = bench
+            .refusal(&["run", "--restart", when, "--", "true"])
+            .await;
+        assert!(refusal.contains(said), "{refusal}");
+    }
+}

@@ -111,7 +111,7 @@ async fn a_store_that_cannot_be_used_is_told_in_one_line_and_nothing_is_touched(
     closed_port.says(&["cannot connect", "check that Postgres runs there"]);
     let taken = refused(&at("kennel", "taken")).await;
     taken.says(&[
-        "somebody else's are in the way",
+        "those of another program are in the way",
         "relation \"runs\" already exists",
     ]);
     let tables = "SELECT string_agg(relname, ',') FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace";

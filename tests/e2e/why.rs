@@ -408,7 +408,7 @@ async fn no_server_came_back() -> Scene {
     .await;
     fs::remove_dir(&lock).expect("own directory");
     ended(&kennel, &run.run_id).await;
-    let says = "Ended by Kennel, which had nobody left to go on with it";
+    let says = "Ended by Kennel, which could not continue it";
     let marks = marks("lost", Some("lost"), "empty").exit(SIGNAL, "SIGTERM");
     scene(kennel, run.run_id, "orphan_terminated", says, marks)
 }

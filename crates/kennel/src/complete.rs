@@ -1,11 +1,12 @@
 //! Completion in the shell: the words of the command line, and the runs and labels that there are.
 
 use crate::{
-    args::{self, ClientArgs, RemoteArgs},
+    args::{self, ClientArgs, RemoteArgs, RestartArg},
     cli::{self, Link},
     config::Surroundings,
     terminal_text,
 };
+use clap::ValueEnum;
 use clap_complete::{CompleteEnv, engine::CompletionCandidate, env::Shells};
 use std::{collections::BTreeSet, ffi::OsStr, path::PathBuf, time::Duration};
 
@@ -49,6 +50,14 @@ pub(crate) fn runs(typed: &OsStr) -> Vec<CompletionCandidate> {
         candidate.help(Some(help.into()))
     };
     fits.enumerate().map(candidate).collect()
+}
+
+/// When a command may be restarted.
+pub(crate) fn restarts() -> Vec<CompletionCandidate> {
+    let all = RestartArg::value_variants().iter();
+    let all = all.filter_map(ValueEnum::to_possible_value);
+    all.map(|value| CompletionCandidate::new(value.get_name().to_owned()))
+        .collect()
 }
 
 /// Labels that runs have.

@@ -220,6 +220,12 @@ pub(crate) struct EventsArgs {
     /// Begin after this sequence number
     #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
     pub(crate) after_seq: u64,
+    /// Print only events since: how long ago, such as 5m, or a time, such as 2026-01-31T08:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = values::moment)]
+    pub(crate) since: Option<SystemTime>,
+    /// Print only the last events of each run, or all
+    #[arg(short = 'n', long, visible_alias = "lines", value_name = "EVENTS", value_parser = values::tail, conflicts_with_all = ["labels", "all", "consumer"])]
+    pub(crate) tail: Option<Tail>,
     #[command(flatten)]
     pub(crate) name: AsConsumer,
 }

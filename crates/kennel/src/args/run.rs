@@ -1,7 +1,8 @@
 //! Flags of `run` and `spawn`: the spec of a run.
 
-use crate::values;
+use crate::{complete, values};
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
 use kennel_lifecycle::Signal;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -246,8 +247,9 @@ pub(crate) struct TerminalArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RestartArgs {
     /// When to restart the command after it exits [default: never]
-    #[arg(long, value_enum, value_name = "WHEN")]
-    pub(crate) restart: Option<RestartArg>,
+    /// [possible values: never, on-failure, on-failure:NUMBER, always, agent, keepalive]
+    #[arg(long, value_name = "WHEN", value_parser = RestartWhen::read, add = ArgValueCandidates::new(complete::restarts))]
+    pub(crate) restart: Option<RestartWhen>,
     /// Most restarts in a row [default: no limit; agent 3]
     #[arg(long, value_name = "NUMBER", requires = "restart")]
     pub(crate) restart_max: Option<u32>,
@@ -293,6 +295,30 @@ pub(crate) struct LimitArgs {
     /// Share of a busy processor, 1 to 10000; needs the cpu controller [default: 100]
     #[arg(long, value_name = "NUMBER")]
     pub(crate) cpu_weight: Option<u32>,
+}
+
+/// A restart mode or preset, and with docker's `on-failure:3` the most restarts in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RestartWhen {
+    pub(crate) mode: RestartArg,
+    pub(crate) most: Option<u32>,
+}
+
+impl RestartWhen {
+    fn read(text: &str) -> Result<Self, String> {
+        let (name, most) = match text.split_once(':') {
+            Some((name, most)) => (name, Some(most)),
+            None => (text, None),
+        };
+        let mode = RestartArg::from_str(name, false);
+        let mode = mode.map_err(|_| "write never, on-failure, always, agent or keepalive")?;
+        let most = most.map(str::parse).transpose();
+        let most = most.map_err(|_| "write a number of restarts after the colon")?;
+        if most.is_some() && mode != RestartArg::OnFailure {
+            return Err("only on-failure takes a number: --restart-max limits the others".into());
+        }
+        Ok(Self { mode, most })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

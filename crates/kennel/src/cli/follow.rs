@@ -1,33 +1,95 @@
 //! A run's journal as the command line reads it, to its present head or on until the run has ended; and `events`.
 
 use super::{
-    event_line::event_line,
+    event_line::{event_line, event_words},
     link::{Link, refused},
 };
 use crate::{
     args::{AsConsumer, EventsArgs, WhichRuns},
     failure::{Failure, note},
     terminal_text,
+    values::Tail,
 };
 use futures_util::future;
 use kennel_client as client;
 use kennel_client::{EventReader, Start};
 use kennel_proto::{json, pb};
+use std::{collections::VecDeque, time::SystemTime};
 
 pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure> {
-    let from = start(args.after_seq);
     let sources = Source::all(link, &args.which).await?;
     let are_many = Source::are_many(&sources);
+    let print = |message: &pb::StreamEventsResponse| {
+        link.print(|| json::to_string(message), || lines(message, are_many))
+    };
     let read = sources.iter().map(async |source| {
+        let mut from = start(args.after_seq);
+        if let Some(Tail::Lines(most)) = args.tail {
+            let journal = Journal::open(link, source, from, false);
+            for events in newest(journal, most, args.since).await? {
+                let last = events.events.iter().map(|e| events.base_seq + e.seq_delta);
+                from = last.max().map_or(from, start);
+                print(&pb::StreamEventsResponse {
+                    run_events: vec![events],
+                    ..pb::StreamEventsResponse::default()
+                })?;
+            }
+            if !args.follow {
+                return Ok(());
+            }
+        }
         let journal = Journal::open(link, source, from, args.follow);
         let mut journal = journal.in_name_of(args.name.clone());
-        while let Some(message) = journal.next().await? {
-            link.print(|| json::to_string(&message), || lines(&message, are_many))?;
+        while let Some(mut message) = journal.next().await? {
+            keep_since(&mut message, args.since);
+            print(&message)?;
             journal.printed().await?;
         }
         Ok(())
     });
     future::try_join_all(read).await.map(drop)
+}
+
+/// Takes out what happened before.
+fn keep_since(message: &mut pb::StreamEventsResponse, since: Option<SystemTime>) {
+    let Some(since) = since else { return };
+    for events in &mut message.run_events {
+        let base_time = events.base_time;
+        events.events.retain(|event| {
+            let at = SystemTime::try_from(client::time_of(base_time, event));
+            at.is_ok_and(|at| at >= since)
+        });
+    }
+}
+
+/// The newest events up to the head, a message each.
+async fn newest(
+    mut journal: Journal,
+    most: u64,
+    since: Option<SystemTime>,
+) -> Result<VecDeque<pb::RunEvents>, Failure> {
+    let mut last = VecDeque::new();
+    while let Some(mut message) = journal.next().await? {
+        keep_since(&mut message, since);
+        for events in message.run_events {
+            for event in &events.events {
+                if event.payload.as_ref().and_then(event_words).is_none() {
+                    continue;
+                }
+                last.push_back(pb::RunEvents {
+                    run_id: events.run_id.clone(),
+                    attempt: events.attempt,
+                    base_seq: events.base_seq,
+                    base_time: events.base_time,
+                    events: vec![event.clone()],
+                });
+                if last.len() as u64 > most {
+                    last.pop_front();
+                }
+            }
+        }
+    }
+    Ok(last)
 }
 
 /// What is read in one stream.

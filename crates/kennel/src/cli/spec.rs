@@ -195,7 +195,7 @@ fn restart(args: &RestartArgs) -> Result<Option<pb::RestartPolicy>, Failure> {
     let Some(when) = args.restart else {
         return Ok(None);
     };
-    let (preset, mode) = match when {
+    let (preset, mode) = match when.mode {
         RestartArg::Never => (RestartPreset::Unspecified, RestartMode::Never),
         RestartArg::OnFailure => (RestartPreset::Unspecified, RestartMode::OnFailure),
         RestartArg::Always => (RestartPreset::Unspecified, RestartMode::Always),
@@ -207,7 +207,7 @@ fn restart(args: &RestartArgs) -> Result<Option<pb::RestartPolicy>, Failure> {
         mode: mode.into(),
         delay: span(args.restart_delay, "delay of a restart")?,
         max_delay: span(args.restart_max_delay, "longest delay of a restart")?,
-        max_restarts: args.restart_max,
+        max_restarts: args.restart_max.or(when.most),
         min_uptime: span(args.restart_min_uptime, "shortest time of success")?,
         ..pb::RestartPolicy::default()
     }))
