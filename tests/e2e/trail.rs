@@ -209,3 +209,40 @@ fn facts(records: &[pb::AuditRecord]) -> Vec<&str> {
     });
     facts.collect()
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verified_log_shows_what_was_changed() {
+    let mut kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    must("first", client.spawn(sh("true")).await);
+    kennel.kill_server();
+    must("second", client.spawn(sh("true")).await);
+    kennel.terminate(PATIENCE).await;
+    let dir = kennel.data_dir();
+    let verify = |more: &[&str]| {
+        let data_dir = dir.to_str().expect("UTF-8");
+        let words = [&["audit", "--verify", data_dir], more].concat();
+        kennel.cli(&words).output().expect("it runs")
+    };
+    let whole = verify(&[]);
+    assert!(whole.status.success(), "{whole:?}");
+    let head = String::from_utf8(whole.stdout).expect("text");
+    let head = head.trim();
+    assert!(verify(&["--head", head]).status.success());
+
+    let log = dir.join("audit/00000000000000000001.jsonl");
+    let text = fs::read_to_string(&log).expect("own directory");
+    // The newest line is gone: the chain alone does not show that.
+    let cut = text.trim_end().rsplit_once('\n').expect("lines").0;
+    fs::write(&log, format!("{cut}\n")).expect("own directory");
+    assert!(verify(&[]).status.success());
+    assert_eq!(verify(&["--head", head]).status.code(), Some(1));
+    fs::write(&log, text.replace("\"Spawn\"", "\"Abort\"")).expect("own directory");
+    let changed = verify(&[]);
+    assert_eq!(changed.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&changed.stderr).into_owned();
+    assert!(
+        said.contains("the audit log was changed") && said.contains("line "),
+        "{said}"
+    );
+}

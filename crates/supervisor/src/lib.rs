@@ -15,8 +15,8 @@ mod streams;
 pub mod telemetry;
 
 pub use audit_log::{
-    LoggedProcess, LoggedRequest, LoggedSignal, NodeTold, TrailAsk, TrailEntry, TrailKind,
-    TrailReader, TrailRecord,
+    ChainChecked, ChainError, ChainHead, LoggedProcess, LoggedRequest, LoggedSignal, NodeTold,
+    TrailAsk, TrailEntry, TrailKind, TrailReader, TrailRecord, check_audit_chain,
 };
 pub use base::calls::*;
 pub use base::drain::{Drain, DrainAction, DrainCall, DrainStatus};

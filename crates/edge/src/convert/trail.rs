@@ -41,6 +41,8 @@ pub(crate) fn ask(request: &pb::StreamAuditRequest) -> Result<TrailAsk, Status> 
 pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {
     let TrailRecord {
         seq,
+        // Of use only beside the line itself.
+        prev: _,
         at_us,
         run,
         entry,

@@ -7,7 +7,11 @@ use crate::{
 };
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
-use std::time::{Duration, SystemTime};
+use kennel_supervisor::ChainHead;
+use std::{
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
@@ -52,6 +56,12 @@ pub(crate) struct AuditArgs {
     /// Follow new records
     #[arg(short, long)]
     pub(crate) follow: bool,
+    /// Check the chain of the files in this data directory, without a server, and print the newest record's SEQ:HASH
+    #[arg(long, value_name = "DATA_DIR", conflicts_with_all = ["run", "since", "until", "follow"])]
+    pub(crate) verify: Option<PathBuf>,
+    /// With --verify: what it printed before must still be part of the chain
+    #[arg(long, value_name = "SEQ:HASH", requires = "verify", value_parser = values::chain_head)]
+    pub(crate) head: Option<ChainHead>,
 }
 
 #[derive(Debug, Args)]

@@ -1,13 +1,14 @@
 //! `kennel audit`: the audit trail, one line per record.
 
-use super::link::{Link, refused};
+use super::link::{Link, print_exact, refused};
 use crate::{args::AuditArgs, failure::Failure, terminal_text, values};
 use kennel_client as client;
 use kennel_proto::{
     json,
     pb::{self, audit_record::Record},
 };
-use std::{fmt::Write as _, time::Duration};
+use kennel_supervisor::{ChainHead, check_audit_chain};
+use std::{fmt::Write as _, path::Path, time::Duration};
 
 /// Pause before a server that was lost is asked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
@@ -35,6 +36,14 @@ pub(crate) async fn audit(link: &Link, args: AuditArgs) -> Result<(), Failure> {
         lost += 1;
         tokio::time::sleep(AGAIN_AFTER).await;
     }
+}
+
+/// Checks the files of a data directory.
+pub(crate) fn verify(data_dir: &Path, head: Option<&ChainHead>) -> Result<(), Failure> {
+    let checked = check_audit_chain(data_dir, head)
+        .map_err(|broken| Failure::new(format!("the audit log was changed: {broken}")))?;
+    let ChainHead { seq, hash } = checked.head;
+    print_exact(&format!("{seq}:{hash}\n"))
 }
 
 /// The end of a stream that was no end of the trail.

@@ -41,7 +41,7 @@ pub(crate) mod words;
 mod write;
 
 use crate::{
-    args::{ClientArgs, Command, Format, SpecArgs},
+    args::{AuditArgs, ClientArgs, Command, Format, SpecArgs},
     complete,
     config::Surroundings,
     failure::Failure,
@@ -161,6 +161,11 @@ async fn perform(
             Ok(link) => doctor::doctor(&link).await,
             Err(no_server) => Err(doctor::doctor_alone(no_server, &format)),
         },
+        Command::Audit(AuditArgs {
+            verify: Some(data_dir),
+            head,
+            ..
+        }) => audit::verify(&data_dir, head.as_ref()).map(done),
         Command::Audit(args) => audit::audit(&open().await?, args).await.map(done),
         Command::Reap(args) => doctor::reap(&open().await?, args).await,
         Command::Serve(_) | Command::Server(_) | Command::Config(_) => {

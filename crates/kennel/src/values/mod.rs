@@ -12,6 +12,7 @@ use kennel_lifecycle::{
     labels::{Selector, SelectorError},
 };
 use kennel_proto::pb::{self, ProcessRef};
+use kennel_supervisor::ChainHead;
 use std::{fmt::Write as _, time::Duration};
 
 /// Reads `key=value`; the value may be empty and may hold further `=`.
@@ -95,6 +96,18 @@ pub(crate) fn tail(text: &str) -> Result<Tail, String> {
     }
     let lines = text.parse().map(Tail::Lines);
     lines.map_err(|_| "write a number of lines, or all".to_owned())
+}
+
+/// Reads `SEQ:HASH`, as `kennel audit --verify` prints it.
+pub(crate) fn chain_head(text: &str) -> Result<ChainHead, String> {
+    let read = text.split_once(':').and_then(|(seq, hash)| {
+        let is_hash = hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit());
+        is_hash.then_some(ChainHead {
+            seq: seq.parse().ok()?,
+            hash: hash.to_ascii_lowercase(),
+        })
+    });
+    read.ok_or_else(|| "write it as SEQ:HASH, as kennel audit --verify prints it".to_owned())
 }
 
 /// Reads `40x120`: lines and characters of a line.

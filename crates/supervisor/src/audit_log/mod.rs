@@ -6,10 +6,12 @@
 //!
 //! INVARIANT: no line holds an argument of a command beyond its name, a value of a variable, or a byte of input.
 
+mod chain;
 mod files;
 mod reader;
 mod writer;
 
+pub use chain::{ChainChecked, ChainError, ChainHead, check as check_audit_chain};
 pub use reader::{TrailAsk, TrailKind, TrailReader};
 
 use crate::base::clock;
@@ -42,6 +44,9 @@ pub struct TrailRecord {
     /// Rises by one; 0 as long as it is not written.
     #[serde(default)]
     pub seq: u64,
+    /// SHA-256 of the line before it, in hexadecimal digits; empty: it is the first of all.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prev: String,
     /// When, in microseconds since 1970.
     pub at_us: i64,
     /// Which run, as its id was asked for. Absent: it is about the node.
@@ -180,6 +185,7 @@ impl TrailRecord {
         let run = run.map(|run| cut(&run));
         Self {
             seq: 0,
+            prev: String::new(),
             at_us: at.0,
             run,
             entry,

@@ -207,3 +207,119 @@ async fn refused_callers_are_summed() {
     assert!(all.len() < 40, "{} lines", all.len());
     assert!(all.len() > 16, "{} lines", all.len());
 }
+
+/// A trail of three servers, over a torn line; its file.
+async fn chained(dir: &Path) -> PathBuf {
+    let file = files::path(&dir.join(files::DIR), 1);
+    for run in 1..=3 {
+        let trail = Trail::open(dir);
+        trail.tell(asked("Spawn", run));
+        trail.tell(asked("Abort", run));
+        trail.flush().await;
+        if run == 2 {
+            let mut text = fs::read(&file).expect("a file");
+            text.extend(b"{\"seq\":5,\"at_us");
+            fs::write(&file, text).expect("own directory");
+        }
+    }
+    file
+}
+
+#[tokio::test]
+async fn chain_goes_through_all_files() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let audit = dir.path().join(files::DIR);
+    fs::create_dir(&audit).expect("own directory");
+    let mut full = vec![b' '; usize::try_from(files::FILE_BYTES_MAX).expect("fits") - 1];
+    full.push(b'\n');
+    fs::write(files::path(&audit, 1), full).expect("own directory");
+    for _ in 0..2 {
+        // The first file is full, the second is begun by one server and read by the next.
+        chained_once(dir.path()).await;
+    }
+    assert!(files::list(&audit).expect("readable").len() > 1);
+    let checked = check_audit_chain(dir.path(), None).expect("it holds");
+    assert_eq!((checked.first, checked.head.seq), (2, 5));
+}
+
+async fn chained_once(dir: &Path) {
+    let trail = Trail::open(dir);
+    trail.tell(asked("Spawn", 1));
+    trail.tell(asked("Abort", 1));
+    trail.flush().await;
+}
+
+#[tokio::test]
+async fn chain_holds_over_servers_and_fragments() {
+    let dir = tempfile::tempdir().expect("a directory");
+    chained(dir.path()).await;
+    let checked = check_audit_chain(dir.path(), None).expect("it holds");
+    assert_eq!(
+        (checked.first, checked.head.seq, checked.fragments),
+        (1, 6, 1)
+    );
+    let head = checked.head.clone();
+    let trail = Trail::open(dir.path());
+    trail.tell(asked("Abort", 3));
+    trail.flush().await;
+    let later = check_audit_chain(dir.path(), Some(&head)).expect("it holds");
+    assert_eq!(later.head.seq, 7);
+    let other = ChainHead {
+        hash: chain::hash(b""),
+        ..head
+    };
+    assert!(matches!(
+        check_audit_chain(dir.path(), Some(&other)),
+        Err(ChainError::OtherHead { seq: 6 })
+    ));
+    let cut = ChainHead { seq: 8, ..other };
+    assert!(check_audit_chain(dir.path(), Some(&cut)).is_err());
+}
+
+#[tokio::test]
+async fn changed_lost_and_added_lines_are_found() {
+    type Change = fn(Vec<String>) -> Vec<String>;
+    let changes: [(Change, u64); 4] = [
+        (
+            |lines| {
+                lines
+                    .into_iter()
+                    .map(|l| l.replace("run1", "run9"))
+                    .collect()
+            },
+            2,
+        ),
+        (
+            |mut lines| {
+                lines.remove(1);
+                lines
+            },
+            3,
+        ),
+        (
+            |mut lines| {
+                lines.swap(1, 2);
+                lines
+            },
+            3,
+        ),
+        (
+            |mut lines| {
+                lines.insert(1, lines[0].clone());
+                lines
+            },
+            1,
+        ),
+    ];
+    for (change, broken) in changes {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = chained(dir.path()).await;
+        let text = fs::read_to_string(&file).expect("a file");
+        let lines = text.split('\n').map(str::to_owned).collect();
+        fs::write(&file, change(lines).join("\n")).expect("own directory");
+        match check_audit_chain(dir.path(), None) {
+            Err(ChainError::Broken { seq, .. }) => assert_eq!(seq, broken),
+            other => panic!("{other:?}"),
+        }
+    }
+}

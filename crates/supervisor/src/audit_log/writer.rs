@@ -1,6 +1,10 @@
 //! The thread that writes the trail.
 
-use super::{Job, LoggedRequest, NodeTold, TrailEntry, TrailRecord, files};
+use super::{
+    Job, LoggedRequest, NodeTold, TrailEntry, TrailRecord,
+    chain::{self, ChainHead},
+    files,
+};
 use crate::base::clock;
 use kennel_linux::own_file;
 use std::{
@@ -8,7 +12,7 @@ use std::{
     fs::{self, DirBuilder, File},
     io::{self, Read, Seek, SeekFrom, Write},
     os::unix::fs::DirBuilderExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -61,6 +65,8 @@ struct Open {
     bytes: u64,
     /// Seq of the next line.
     next: u64,
+    /// Hash of the line before it.
+    hash: String,
 }
 
 impl Writer {
@@ -211,12 +217,16 @@ impl Writer {
             let lost = self.lost.load(Ordering::Relaxed);
             let note = (lost > 0).then(|| lost_note(lost));
             let (mut text, mut lines) = (Vec::new(), 0);
-            let next = self.opened()?.next;
+            let open = self.opened()?;
+            let (next, mut hash) = (open.next, open.hash.clone());
             let batch = self.pending.iter().take(BATCH_MAX);
             for record in note.iter().chain(batch) {
                 let mut record = record.clone();
                 record.seq = next + lines;
-                serde_json::to_writer(&mut text, &record)?;
+                record.prev = hash;
+                let line = serde_json::to_vec(&record)?;
+                hash = chain::hash(&line);
+                text.extend(line);
                 text.push(b'\n');
                 lines += 1;
             }
@@ -231,6 +241,7 @@ impl Writer {
             }
             open.bytes += text.len() as u64;
             open.next += lines;
+            open.hash = hash;
             let head = open.next - 1;
             self.dirty = true;
             self.lost.fetch_sub(lost, Ordering::Relaxed);
@@ -309,7 +320,7 @@ impl Writer {
 }
 
 impl Open {
-    fn new(dir: &std::path::Path, first: u64) -> io::Result<Self> {
+    fn new(dir: &Path, first: u64) -> io::Result<Self> {
         let path = files::path(dir, first);
         let mut file = own_file::options()
             .read(true)
@@ -317,28 +328,64 @@ impl Open {
             .create(true)
             .open(path)?;
         let bytes = file.metadata()?.len();
-        // Only the last lines say anything here.
-        file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES)))?;
-        let mut text = Vec::new();
-        file.read_to_end(&mut text)?;
+        let text = tail(&mut file, bytes)?;
         let mut bytes = bytes;
         if text.last().is_some_and(|last| *last != b'\n') {
             // A host that has died: what is not whole stays a line of its own, and is no record.
             file.write_all(b"\n")?;
             bytes += 1;
         }
-        let lines = text.split(|byte| *byte == b'\n').filter(|l| !l.is_empty());
-        let last = lines.rev().find_map(|line| {
-            let record: TrailRecord = serde_json::from_slice(line).ok()?;
-            Some(record.seq)
-        });
+        let last = last_line(&text);
+        // No file begins where another one does.
+        let next = first + u64::from(bytes > 0);
+        let next = last.as_ref().map_or(next, |last| last.seq + 1);
+        let last = match last {
+            None => last_before(dir, first)?,
+            last => last,
+        };
         Ok(Self {
             file,
             bytes,
-            // No file begins where another one does.
-            next: last.map_or(first + u64::from(bytes > 0), |last| last + 1),
+            next,
+            hash: last.map(|last| last.hash).unwrap_or_default(),
         })
     }
+}
+
+/// The end of a file, in which its last line is.
+fn tail(file: &mut File, bytes: u64) -> io::Result<Vec<u8>> {
+    file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES)))?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// The last record of a file.
+fn last_line(text: &[u8]) -> Option<ChainHead> {
+    let lines = text.split(|byte| *byte == b'\n').filter(|l| !l.is_empty());
+    lines.rev().find_map(|line| {
+        let record: TrailRecord = serde_json::from_slice(line).ok()?;
+        Some(ChainHead {
+            seq: record.seq,
+            hash: chain::hash(line),
+        })
+    })
+}
+
+/// The last record of the files before this one.
+fn last_before(dir: &Path, first: u64) -> io::Result<Option<ChainHead>> {
+    let before = files::list(dir)?
+        .into_iter()
+        .rev()
+        .filter(|one| *one < first);
+    for one in before {
+        let mut file = File::open(files::path(dir, one))?;
+        let bytes = file.metadata()?.len();
+        if let Some(last) = last_line(&tail(&mut file, bytes)?) {
+            return Ok(Some(last));
+        }
+    }
+    Ok(None)
 }
 
 /// Adds a call to the sum of those like it; whether there is one.
