@@ -14,8 +14,12 @@ CREATE TABLE nodes (
     opened_us             BIGINT NOT NULL,
     -- Where the node's server listens, such as unix:/run/kennel/kennel.sock; empty: not known.
     address               TEXT NOT NULL,
-    -- When the node was last heard of, by the clock of the database.
-    heard_us              BIGINT NOT NULL
+    -- When the node's keeper took or renewed its lease, by the clock of the database.
+    heard_us              BIGINT NOT NULL,
+    -- How long the lease lasts from then on; 0: it was given up.
+    lease_us              BIGINT NOT NULL CHECK (lease_us >= 0),
+    -- When an operator has forgotten it, with its open runs; NULL: it was not, or is back.
+    forgotten_us          BIGINT
 );
 
 CREATE TABLE keeper_epochs (
@@ -136,11 +140,11 @@ CREATE TABLE runs (
             'restarts_exhausted', 'shim_lost', 'not_ready') THEN state = 'failed'
         WHEN end_reason = 'result' THEN state = 'succeeded'
         WHEN end_reason IN ('aborted', 'fenced', 'server_shutdown') THEN state = 'cancelled'
-        WHEN end_reason IN ('service_lost', 'rebooted', 'orphan_terminated') THEN state = 'lost'
+        WHEN end_reason IN ('service_lost', 'rebooted', 'orphan_terminated', 'node_forgotten') THEN state = 'lost'
         ELSE FALSE END),
     CONSTRAINT runs_reason_has_detail CHECK (
         (COALESCE(end_reason, '') IN ('aborted', 'start_failed', 'fenced', 'deadline_exceeded', 'oom_killed',
-            'limit_exceeded', 'restarted', 'restarts_exhausted', 'result')) = (end_detail IS NOT NULL)),
+            'limit_exceeded', 'restarted', 'restarts_exhausted', 'result', 'node_forgotten')) = (end_detail IS NOT NULL)),
     CONSTRAINT runs_exit CHECK (CASE
         WHEN exit_kind IS NULL OR exit_kind = 'unknown' THEN exit_value IS NULL
         WHEN exit_kind = 'code' THEN COALESCE(exit_value, -1) BETWEEN 0 AND 255

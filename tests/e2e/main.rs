@@ -25,6 +25,7 @@ mod doors;
 mod drain;
 mod durable;
 mod ends;
+mod forgotten;
 mod forward;
 mod full_disk;
 mod hands;

@@ -2,9 +2,15 @@
 
 use kennel_proto::pb::{self, AbortWait, DesiredState, NodeReachability, RunState, event::Payload};
 use kennel_tests::{
-    Client, Heard, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async,
-    fact, must, new_run_id, sh, shell::run_to_end,
+    Client, Heard, Kennel, Options, PATIENCE, Postgres, SpecExt, argv,
+    client::micros,
+    complaint, eventually_async, fact,
+    kennel::{bare_command, kill_exactly, serve_words},
+    must, new_run_id, programs, sh,
+    shell::run_to_end,
 };
+use nix::sys::signal::Signal;
+use std::{fs, path::Path};
 use tonic::Status;
 
 /// The address of the node that a refusal names.
@@ -165,7 +171,12 @@ async fn run_of_silent_node_is_unreachable_and_not_ended() {
     assert_eq!((run.state(), run.end_reason), (RunState::Running, None));
     for (words, said) in [
         (vec!["ps"], "(node unreachable)"),
-        (vec!["get", run_id.as_str()], "node not heard of since"),
+        (vec!["get", run_id.as_str()], "node unreachable since"),
+        (
+            vec!["why", run_id.as_str()],
+            "RUNNING is its last known state",
+        ),
+        (vec!["nodes"], "unreachable"),
     ] {
         let shown = run_to_end(two.cli(&words), PATIENCE).await;
         let text = String::from_utf8_lossy(&shown.stdout).into_owned();
@@ -178,4 +189,164 @@ async fn run_of_silent_node_is_unreachable_and_not_ended() {
         (other.reachability() == NodeReachability::Reachable).then_some(())
     })
     .await;
+}
+
+/// Gives the lease of a node to a keeper that nobody knows, for so many microseconds.
+fn stolen(node: &str, lease_us: u64) -> String {
+    format!(
+        "UPDATE nodes SET generation = generation + 1, keeper_epoch = '01K0000000000000000000000A', \
+         heard_us = CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT), lease_us = {lease_us} \
+         WHERE node = '{node}'"
+    )
+}
+
+async fn fenced_by(client: &mut Client) -> String {
+    let info = client.server_info().await;
+    info.map_or_else(String::new, |info| info.fenced_by)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_without_its_lease_starts_nothing_and_keeps_runs() {
+    let postgres = Postgres::start().await;
+    let node = Kennel::start(Options::on(&postgres.url())).await;
+    let mut client = node.client().await;
+    let lives = must("spawn", client.spawn(sh("echo up; sleep 600")).await);
+    let exits = must(
+        "spawn",
+        client.spawn(sh("read line; exit 7").open_input()).await,
+    )
+    .run_id;
+    client.hear_up(&lives.run_id).await;
+    let leader = lives.current_attempt.and_then(|attempt| Some(attempt.pid));
+    let leader = leader.expect("it runs");
+    let own = must("info", client.server_info().await.ok_or("no answer"));
+
+    postgres.psql(&stolen(&own.node_id, 600_000_000)).await;
+    eventually_async("it notices", PATIENCE, async || {
+        (!fenced_by(&mut node.client().await).await.is_empty()).then_some(())
+    })
+    .await;
+    let refused = client.spawn(sh("true")).await.expect_err("fenced");
+    assert_eq!(complaint(&refused).reason, "NODE_FENCED");
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    eventually_async("it is not ready", PATIENCE, async || {
+        (!node.is_serving("readiness").await).then_some(())
+    })
+    .await;
+    assert!(node.is_serving("liveness").await);
+    let status = run_to_end(node.cli(&["status"]), PATIENCE).await;
+    let text = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(
+        text.contains("01K0000000000000000000000A has the lease"),
+        "{text}"
+    );
+    assert!(Path::new(&format!("/proc/{leader}")).exists());
+    // What happens meanwhile is not lost.
+    must("write", client.write(&exits, "a", Some(0), b"go\n").await);
+    let seen = must("get", client.get(&lives.run_id).await);
+    assert_eq!(seen.state(), RunState::Running);
+
+    // It ends, and nobody renews it.
+    postgres.psql(&stolen(&own.node_id, 0)).await;
+    eventually_async("it has its lease again", PATIENCE, async || {
+        fenced_by(&mut node.client().await)
+            .await
+            .is_empty()
+            .then_some(())
+    })
+    .await;
+    let ended = must("wait", client.ended(&exits).await);
+    let exit = ended.current_attempt.and_then(|attempt| attempt.exit);
+    assert_eq!(
+        exit.and_then(|exit| exit.result),
+        Some(pb::exit::Result::Code(7))
+    );
+    assert!(Path::new(&format!("/proc/{leader}")).exists());
+    eventually_async("it starts runs again", PATIENCE, async || {
+        node.client().await.spawn(sh("true")).await.ok()
+    })
+    .await;
+    must("abort", client.abort(&lives.run_id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn copy_of_living_node_does_not_start() {
+    let postgres = Postgres::start().await;
+    let url = postgres.url();
+    let node = Kennel::start(Options {
+        words: vec!["--node-lease", "3s"],
+        ..Options::on(&url)
+    })
+    .await;
+    let mut client = node.client().await;
+    let run_id = must("spawn", client.spawn(argv(&["sleep", "600"])).await).run_id;
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut copied = std::process::Command::new("cp");
+    copied
+        .arg("-a")
+        .arg(node.data_dir())
+        .arg(dir.path().join("data"));
+    assert!(copied.status().expect("cp").success());
+    // On this host its keeper is seen to live; seen from another host, its lease is renewed.
+    let boot_id = dir.path().join("boot_id");
+    fs::write(&boot_id, "00000000-0000-4000-8000-000000000001\n").expect("own directory");
+    let elsewhere = r#"mount --bind "$0" /proc/sys/kernel/random/boot_id; exec "$@""#;
+    for (here, said) in [(true, "is still alive"), (false, "has the lease")] {
+        let mut command = bare_command(Path::new("unshare"));
+        command.arg("--mount");
+        if !here {
+            command.args(["sh", "-ec", elsewhere]).arg(&boot_id);
+        }
+        command.arg(programs::kennel());
+        command.args(serve_words(dir.path(), Some(&url)));
+        let refused = run_to_end(command, PATIENCE).await;
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && text.contains(said), "{text}");
+    }
+    let run = must("get", client.get(&run_id).await);
+    assert_eq!((run.state(), run.end_reason), (RunState::Running, None));
+    must("spawn", client.spawn(sh("true")).await);
+    must("abort", client.abort(&run_id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn halted_node_is_unreachable_and_comes_back_whole() {
+    let postgres = Postgres::start().await;
+    let options = |words| Options {
+        words,
+        ..Options::on(&postgres.url())
+    };
+    let one = Kennel::start(options(vec!["--node-lease", "3s"])).await;
+    let two = Kennel::start(options(vec![])).await;
+    let run = one.client().await.spawn(argv(&["sleep", "600"])).await;
+    let run = must("spawn", run);
+    let server = one.server().expect("it serves");
+    // By its record.
+    eventually_async("it runs", PATIENCE, async || {
+        let run = must("get", two.client().await.get(&run.run_id).await);
+        (run.state() == RunState::Running).then_some(())
+    })
+    .await;
+    kill_exactly(&server, Signal::SIGSTOP);
+    let (seen, node) = eventually_async("its lease ends", PATIENCE, async || {
+        let run = must("get", two.client().await.get(&run.run_id).await);
+        let node = run.other_node.clone().expect("it is another node's");
+        (node.reachability() == NodeReachability::Unreachable).then_some((run, node))
+    })
+    .await;
+    assert_eq!((seen.state(), seen.end_reason), (RunState::Running, None));
+    let [heard, until] =
+        [node.last_heard_time, node.unreachable_since].map(|time| micros(&time.expect("known")));
+    assert_eq!(until - heard, 3_000_000);
+    kill_exactly(&server, Signal::SIGCONT);
+    eventually_async("it is reachable", PATIENCE, async || {
+        let run = must("get", two.client().await.get(&run.run_id).await);
+        let node = run.other_node.expect("it is another node's");
+        (node.reachability() == NodeReachability::Reachable).then_some(())
+    })
+    .await;
+    let now = must("get", one.client().await.get(&run.run_id).await);
+    assert_eq!(now.state(), RunState::Running);
+    assert_eq!(now.current_attempt, run.current_attempt);
+    must("abort", one.client().await.abort(&run.run_id).await);
 }

@@ -780,6 +780,7 @@ impl RunExt for pb::Run {
             Reason::ServiceLost(_) => "service_lost",
             Reason::Rebooted(_) => "rebooted",
             Reason::OrphanTerminated(_) => "orphan_terminated",
+            Reason::NodeForgotten(_) => "node_forgotten",
             Reason::DeadlineExceeded(_) => "deadline_exceeded",
             Reason::OomKilled(_) => "oom_killed",
             Reason::LimitExceeded(_) => "limit_exceeded",

@@ -56,6 +56,9 @@ pub async fn unready(supervisor: &Supervisor) -> Option<&'static str> {
         return Some("the server is shutting down");
     }
     let info = supervisor.info().await;
+    if info.fenced_by.is_some() {
+        return Some("another server has the lease of this node");
+    }
     if !info.store_reachable {
         return Some("the database does not answer");
     }

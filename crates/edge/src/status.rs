@@ -11,7 +11,8 @@ mod upgrade;
 
 pub(crate) use code::code_name;
 pub(crate) use consumer::other_filter;
-pub(crate) use node::{node_not_found, node_unreachable};
+use node::node_not_found;
+pub(crate) use node::node_unreachable;
 pub(crate) use transport::{
     caller_unverified, malformed, panicked, role_missing, too_large, unauthenticated, unimplemented,
 };
@@ -278,7 +279,8 @@ pub(crate) fn of(error: &CallError) -> Status {
         )
         .retry(RETRY_SOON)
         .status(),
-        CallError::NodeDrained => drained(text),
+        CallError::NodeDrained => drained(Reason::NodeDraining, text),
+        CallError::NodeFenced => drained(Reason::NodeFenced, text),
         CallError::Draining => draining(),
         CallError::NotUpgraded(refusal) => upgrade::refused(refusal, text),
         CallError::NoPty(none) => terminal::no_pty(none, text),
@@ -309,15 +311,16 @@ pub(crate) fn of(error: &CallError) -> Status {
         | CallError::OffsetAhead { .. }
         | CallError::CursorExpired { .. } => no_such_place(error, text),
         CallError::RunElsewhere { run, elsewhere } => node::elsewhere(*run, elsewhere, text),
+        CallError::NodeHasLease(node) => node::has_lease(node, text),
+        CallError::NodeNotFound { name, why } => node_not_found(name, why),
         CallError::JournalUnreadable { run, why } => unreadable(*run, why, text),
         CallError::Internal(what) => internal(what),
     }
 }
 
-/// An operator drains this node.
-fn drained(text: String) -> Status {
-    let (code, reason) = (Code::Unavailable, Reason::NodeDraining);
-    Fault::new(code, reason, text, Facts::default())
+/// This node takes no new runs, and others may.
+fn drained(reason: Reason, text: String) -> Status {
+    Fault::new(Code::Unavailable, reason, text, Facts::default())
         .retry(RETRY_NEXT_SERVER)
         .status()
 }

@@ -116,6 +116,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     flags.retention.resolve(here)?;
     flags.telemetry.resolve(here)?;
     flags.log_format(here)?;
+    flags.node_lease(here)?;
     telemetry::filter(flags.log(here))?;
     let config = resolve(flags, here)?;
     server::access(&config)?;

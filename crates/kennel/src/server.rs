@@ -66,6 +66,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let log_format = flags.log_format(here)?;
     let log = telemetry::start_log(log_format, flags.log(here))?;
     let telling = flags.telemetry.resolve(here)?;
+    let lease = flags.node_lease(here)?;
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
     let exports = Exports::start(&telling, node, &host_name(), here, &log)?;
@@ -77,6 +78,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let wired = Wired {
         config: &config,
         node,
+        lease,
         retention,
         telemetry: exports.telemetry(),
         here,
@@ -98,6 +100,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
 struct Wired<'a> {
     config: &'a ServeConfig,
     node: NodeId,
+    lease: Duration,
     retention: RetentionLimits,
     telemetry: Telemetry,
     here: &'a Surroundings,
@@ -261,6 +264,7 @@ fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
         node: wired.node,
         node_name: wired.config.node_name.clone().unwrap_or_else(host_name),
         address: wired.config.advertise.clone(),
+        lease: wired.lease,
         data_dir: wired.config.data_dir.clone(),
         server_env: wired.here.env.clone().into_iter().collect(),
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),

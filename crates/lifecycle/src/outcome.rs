@@ -210,6 +210,11 @@ pub enum EndReason {
     OrphanTerminated,
     /// The run's shim was lost before the leader had exited, and the keeper ended the run.
     ShimLost,
+    /// An operator has forgotten its node, which was not reachable: whether it ended, and how, is not known.
+    NodeForgotten {
+        /// Who.
+        by: String,
+    },
     /// It took longer than its spec allows.
     DeadlineExceeded(Deadline),
     /// The leader was killed while the kernel killed processes of the run for want of memory.
@@ -358,6 +363,7 @@ impl EndReason {
             Self::ServiceLost => "service_lost",
             Self::Rebooted => "rebooted",
             Self::OrphanTerminated => "orphan_terminated",
+            Self::NodeForgotten { .. } => "node_forgotten",
             Self::ShimLost => "shim_lost",
             Self::DeadlineExceeded(_) => "deadline_exceeded",
             Self::LimitExceeded(_) => "limit_exceeded",

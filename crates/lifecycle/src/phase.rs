@@ -243,9 +243,10 @@ impl Outcome {
             EndReason::Aborted { .. } | EndReason::Fenced { .. } | EndReason::ServerShutdown => {
                 RunState::Cancelled
             }
-            EndReason::ServiceLost | EndReason::Rebooted | EndReason::OrphanTerminated => {
-                RunState::Lost
-            }
+            EndReason::ServiceLost
+            | EndReason::Rebooted
+            | EndReason::OrphanTerminated
+            | EndReason::NodeForgotten { .. } => RunState::Lost,
         }
     }
 }

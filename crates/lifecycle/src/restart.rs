@@ -291,6 +291,7 @@ fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
     match &outcome.reason {
         EndReason::Aborted { .. }
         | EndReason::Fenced { .. }
+        | EndReason::NodeForgotten { .. }
         | EndReason::DeadlineExceeded(_)
         | EndReason::LimitExceeded(_)
         | EndReason::RestartsExhausted { .. } => Class::Final,

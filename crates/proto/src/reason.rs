@@ -49,6 +49,10 @@ reasons! {
     NodeUnreachable = "NODE_UNREACHABLE",
     /// The call is for a node that is not there.
     NodeNotFound = "NODE_NOT_FOUND",
+    /// Another server has the node's lease.
+    NodeFenced = "NODE_FENCED",
+    /// A node that has a lease is not forgotten.
+    NodeHasLease = "NODE_HAS_LEASE",
     /// The run is over.
     RunEnded = "RUN_ENDED",
     /// Not in this state.

@@ -84,6 +84,8 @@ fn opening() -> Opening {
         host: host(),
         held: Vec::new(),
         above: 0,
+        lease: Duration::ZERO,
+        gone: None,
         now: Timestamp(1),
     }
 }

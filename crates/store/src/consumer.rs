@@ -79,11 +79,11 @@ pub(crate) fn put_sqlite() -> String {
     )
 }
 
-// FOR SHARE, as an INSERT of a run: a new generation waits for it, or it for the new generation.
+// FOR KEY SHARE, as an INSERT of a run: a new generation waits for it, or it for the new generation.
 pub(crate) fn put_postgres() -> String {
     format!(
         "INSERT INTO consumers ({COLUMNS}) SELECT n.node, $2, $3, $4, $5, $6, $7, $8, $9 FROM nodes n \
-         WHERE n.node = $1 AND n.generation = $10 FOR SHARE OF n {PUT_OVER} RETURNING run_id || '/' || name"
+         WHERE n.node = $1 AND n.generation = $10 FOR KEY SHARE OF n {PUT_OVER} RETURNING run_id || '/' || name"
     )
 }
 
@@ -91,7 +91,7 @@ pub(crate) const DELETE_SQLITE: &str = "DELETE FROM consumers WHERE node = ?1 AN
     AND EXISTS (SELECT 1 FROM nodes WHERE node = ?1 AND generation = ?4)";
 
 pub(crate) const DELETE_POSTGRES: &str = "WITH present AS (SELECT node FROM nodes \
-    WHERE node = $1 AND generation = $4 FOR SHARE) \
+    WHERE node = $1 AND generation = $4 FOR KEY SHARE) \
     DELETE FROM consumers WHERE node IN (SELECT node FROM present) AND run_id = $2 AND name = $3 \
     RETURNING run_id || '/' || name";
 
@@ -100,7 +100,7 @@ pub(crate) const EXPIRE_SQLITE: &str = "DELETE FROM consumers WHERE node = ?1 \
     AND run_id IN (SELECT run_id FROM runs WHERE node = ?1 AND output_removed_us < ?2)";
 
 pub(crate) const EXPIRE_POSTGRES: &str = "WITH present AS (SELECT node FROM nodes \
-    WHERE node = $1 AND generation = $3 FOR SHARE) \
+    WHERE node = $1 AND generation = $3 FOR KEY SHARE) \
     DELETE FROM consumers WHERE node IN (SELECT node FROM present) \
     AND run_id IN (SELECT run_id FROM runs WHERE node = $1 AND output_removed_us < $2) \
     RETURNING run_id || '/' || name";

@@ -11,7 +11,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Facets, HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+    Facets, HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
 use std::{fmt, time::Duration};
 use tokio::time::timeout;
@@ -62,7 +62,7 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
 }
 
 /// Makes a type with `rows`, `rows_of_any_life` and `close_all` a reader of one of the two kinds of database: the same
-/// questions, with that module's own `failure`, `STANDING` and `PING`.
+/// questions, with that module's own `failure`, `LIFE`, `NOW` and `PING`.
 macro_rules! reader {
     ($name:ty, $database:ty) => {
         #[async_trait::async_trait]
@@ -107,7 +107,8 @@ macro_rules! reader {
                 &self,
                 node: kennel_lifecycle::NodeId,
             ) -> Result<$crate::Standing, $crate::StoreError> {
-                let query = sqlx::query(STANDING).bind(node.to_string());
+                let sql = $crate::open::ask_standing(LIFE, NOW);
+                let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(node.to_string());
                 let rows = $crate::durable::ask(failure, self.rows_of_any_life(query)).await?;
                 let standing = rows.iter().map($crate::open::standing).next();
                 standing.unwrap_or_else(|| {
@@ -183,6 +184,8 @@ pub(crate) async fn ask<T>(
 #[derive(Debug)]
 pub(crate) struct Durable<R> {
     pub(crate) writer: Writer,
+    /// Renews leases by a connection of its own, so that no other write delays it. Absent: as any other write.
+    pub(crate) leases: Option<Writer>,
     pub(crate) reader: R,
     pub(crate) description: String,
 }
@@ -216,6 +219,19 @@ impl<R: Reader> Durable<R> {
         Ok(self.writer.write(write).await?)
     }
 
+    async fn lease(&self, node: NodeId, generation: i64, given_up: bool) -> Result<(), StoreError> {
+        let write = Write::Lease {
+            node,
+            generation,
+            given_up,
+        };
+        let writer = self.leases.as_ref().unwrap_or(&self.writer);
+        match writer.write(write).await? {
+            Answer::NotWritten if !given_up => Err(StoreError::Held),
+            _ => Ok(()),
+        }
+    }
+
     async fn update(&self, run: RunId, write: Write) -> Result<(), StoreError> {
         match self.writer.write(write).await? {
             Answer::NotWritten => Err(StoreError::Fenced(run)),
@@ -237,16 +253,27 @@ impl<R: Reader> Store for Durable<R> {
             .await?
         {
             Answer::Generation(generation) => Ok(generation),
-            Answer::Written | Answer::NotWritten => Err(StoreError::Corrupt(
-                "opening a node gave no generation".into(),
-            )),
+            Answer::Written | Answer::NotWritten => Err(StoreError::Held),
         }
     }
 
-    async fn beat(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
-        match self.writer.write(Write::Beat { node, generation }).await? {
-            Answer::NotWritten => Err(StoreError::Fenced(RunId::from_u128(0))),
-            Answer::Written | Answer::Generation(_) => Ok(()),
+    async fn renew(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        self.lease(node, generation, false).await
+    }
+
+    async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        self.lease(node, generation, true).await
+    }
+
+    async fn forget_node(
+        &self,
+        node: NodeId,
+        keeper_epoch: KeeperEpoch,
+    ) -> Result<i64, StoreError> {
+        let write = Write::Forget { node, keeper_epoch };
+        match self.writer.write(write).await? {
+            Answer::Generation(generation) => Ok(generation),
+            Answer::Written | Answer::NotWritten => Err(StoreError::Held),
         }
     }
 
@@ -500,6 +527,9 @@ impl<R: Reader> Store for Durable<R> {
     }
 
     async fn finish(&self) {
+        if let Some(leases) = &self.leases {
+            leases.finish().await;
+        }
         self.writer.finish().await;
         self.reader.close().await;
     }

@@ -7,7 +7,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
-    Facets, HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+    Facets, HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
 use std::{error::Error, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinSet};
@@ -106,8 +106,20 @@ impl Store for Later {
         self.inner().await?.open_node(opening).await
     }
 
-    async fn beat(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
-        self.inner().await?.beat(node, generation).await
+    async fn renew(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        self.inner().await?.renew(node, generation).await
+    }
+
+    async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        self.inner().await?.give_up(node, generation).await
+    }
+
+    async fn forget_node(
+        &self,
+        node: NodeId,
+        keeper_epoch: KeeperEpoch,
+    ) -> Result<i64, StoreError> {
+        self.inner().await?.forget_node(node, keeper_epoch).await
     }
 
     async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {

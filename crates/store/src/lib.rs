@@ -10,6 +10,7 @@ mod entries;
 mod json;
 mod later;
 mod life;
+mod node;
 mod open;
 mod postgres;
 mod record;
@@ -30,6 +31,7 @@ pub use json::spec_text;
 pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
 pub use life::{Life, Standing};
+pub use node::{EpochRow, NodeRow, Opening};
 pub use open::{OpenError, open};
 pub use url::{InvalidStoreUrl, StoreUrl};
 
@@ -291,55 +293,6 @@ pub enum Inserted {
     Taken(Box<RunRow>),
 }
 
-/// What the server says of itself when it begins.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Opening {
-    /// This node.
-    pub node: NodeId,
-    /// Name for people, such as the host name.
-    pub node_name: String,
-    /// The keeper.
-    pub keeper_epoch: KeeperEpoch,
-    /// The keeper as a process.
-    pub keeper: ProcessIdentity,
-    /// Boot and pid namespace.
-    pub host: HostIdentity,
-    /// Where it listens, as clients name it; empty: nowhere.
-    pub address: String,
-    /// Runs of earlier keepers that this one holds.
-    pub held: Vec<RunId>,
-    /// The last generation of the node that is known: what a store says that has gone back may lie below it.
-    pub above: i64,
-    /// Now.
-    pub now: Timestamp,
-}
-
-/// A node of this database.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeRow {
-    /// Which.
-    pub node: NodeId,
-    /// Its name for people.
-    pub name: String,
-    /// Where its server listens; empty: not known.
-    pub address: String,
-    /// When it was last heard of.
-    pub heard: Timestamp,
-    /// The time now, by the same clock: the database's.
-    pub now: Timestamp,
-}
-
-/// A keeper that was recorded on this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EpochRow {
-    /// Its name.
-    pub keeper_epoch: KeeperEpoch,
-    /// It as a process.
-    pub keeper: ProcessIdentity,
-    /// Where.
-    pub host: HostIdentity,
-}
-
 /// Which runs to list. Empty sets mean: all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListFilter {
@@ -407,6 +360,9 @@ pub enum StoreError {
     /// Perhaps written: the connection was lost or the time ran out after the statement had gone out.
     #[error("the store did not say whether it has written: {0}")]
     Unknown(String),
+    /// Another keeper has the node's lease.
+    #[error("another keeper has the lease of this node")]
+    Held,
     /// The row is not what the caller believes: another generation, or closed already.
     #[error("the row of run {0} is held by another generation or is closed")]
     Fenced(RunId),
@@ -424,16 +380,27 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Writes node and keeper, raises the node's generation above what it is and what is known of it, and restamps the
     /// node's open rows with it, those of the runs that are held with the keeper too, in one transaction. Gives the new
-    /// generation. From here on the store does what it is asked in this life of the database alone.
+    /// generation. From here on the store does what it is asked in this life of the database alone. Held where another keeper
+    /// has a lease that has not ended, by the clock of the database; SQLite, whose file has one node, holds nothing.
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError>;
 
-    /// The node is heard of now. Fenced where the generation is not its present one.
-    async fn beat(&self, node: NodeId, generation: i64) -> Result<(), StoreError>;
+    /// Renews the node's lease. It is asked beside all other writes, and waits for none of them. Held where the generation is
+    /// not the node's present one.
+    async fn renew(&self, node: NodeId, generation: i64) -> Result<(), StoreError>;
+
+    /// Gives the lease up: another keeper may have the node at once. One that is another's stays as it is.
+    async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError>;
+
+    /// Gives a node whose lease has ended to nobody: to `keeper_epoch`, which no keeper has. Raises its generation and restamps
+    /// its open rows, as [`Store::open_node`]; whoever had the node is fenced. Gives the new generation. Held where the
+    /// lease has not ended, by the clock of the database.
+    async fn forget_node(&self, node: NodeId, keeper_epoch: KeeperEpoch)
+    -> Result<i64, StoreError>;
 
     /// All nodes.
     async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError>;
 
-    /// Keepers of the node that have open rows. Can be asked in every life.
+    /// Keepers of the node that have open rows, or its lease. Can be asked in every life.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
 
     /// The row before exec, state `starting`. Concurrent calls share a commit; a batch that fails on one row is

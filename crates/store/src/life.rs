@@ -3,9 +3,11 @@
 //! What is written and read goes to the life in which the node was taken over. In another one nothing is done until the
 //! node has been taken over there: only then it is known what is missing (INV-21).
 
+use kennel_lifecycle::KeeperEpoch;
 use std::{
     fmt, io,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 /// A life of the database: from its start, or from its restoring, to the next. Another one may know less.
@@ -33,6 +35,10 @@ pub struct Standing {
     pub life: Life,
     /// The node's generation; absent: the store does not know the node.
     pub generation: Option<i64>,
+    /// The keeper that has or had its lease.
+    pub keeper_epoch: Option<KeeperEpoch>,
+    /// What is left of that lease.
+    pub lease_left: Duration,
 }
 
 /// The lives that connections of one store have met.

@@ -204,25 +204,58 @@ fn is_there_already(error: &sqlx::Error) -> bool {
     }
 }
 
-/// `$1` node, `$2` name, `$3` keeper epoch, `$4` now, `$5` the last generation that is known; gives the new one.
-pub(crate) fn raise_generation(now: &str) -> String {
+/// `$1` node, `$2` name, `$3` keeper epoch, `$4` now, `$5` the last generation that is known, `$6` address, `$7` how long the
+/// lease lasts, `$8` a keeper that has certainly ended; gives the new generation, and nothing where another keeper has the
+/// lease.
+pub(crate) fn raise_generation(now: &str, may_be_held: bool) -> String {
+    let is_free = if may_be_held {
+        format!(
+            "nodes.keeper_epoch IN (excluded.keeper_epoch, CAST($8 AS TEXT)) OR nodes.heard_us + nodes.lease_us < {now}"
+        )
+    } else {
+        "$8 = $8 OR TRUE".to_owned()
+    };
     format!(
-        "INSERT INTO nodes (node, name, generation, keeper_epoch, opened_us, address, heard_us) \
-        VALUES ($1, $2, CAST($5 AS BIGINT) + 1, $3, $4, $6, {now}) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
+        "INSERT INTO nodes (node, name, generation, keeper_epoch, opened_us, address, heard_us, lease_us) \
+        VALUES ($1, $2, CAST($5 AS BIGINT) + 1, $3, $4, $6, {now}, $7) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
         generation = CASE WHEN nodes.generation < excluded.generation THEN excluded.generation \
             ELSE nodes.generation + 1 END, keeper_epoch = excluded.keeper_epoch, opened_us = excluded.opened_us, \
-        address = excluded.address, heard_us = excluded.heard_us RETURNING generation"
+        address = excluded.address, heard_us = excluded.heard_us, lease_us = excluded.lease_us, forgotten_us = NULL WHERE {is_free} \
+        RETURNING generation"
     )
 }
 
-/// That the node `$1` of generation `$2` is heard of.
-pub(crate) fn beat(now: &str) -> String {
-    format!("UPDATE nodes SET heard_us = {now} WHERE node = $1 AND generation = $2")
+/// The lease of node `$1` of generation `$2`.
+pub(crate) fn lease(now: &str, given_up: bool) -> String {
+    let change = if given_up {
+        "lease_us = 0".to_owned()
+    } else {
+        format!("heard_us = {now}")
+    };
+    format!("UPDATE nodes SET {change} WHERE node = $1 AND generation = $2")
+}
+
+/// Gives node `$1`, whose lease has ended, to the keeper `$2`; gives the new generation.
+pub(crate) fn forget(now: &str) -> String {
+    format!(
+        "UPDATE nodes SET generation = generation + 1, keeper_epoch = $2, lease_us = 0, forgotten_us = {now} \
+        WHERE node = $1 AND heard_us + lease_us < {now} RETURNING generation"
+    )
 }
 
 /// The nodes, and the present time of the database.
 pub(crate) fn nodes(now: &str) -> String {
-    format!("SELECT node, name, address, heard_us, {now} AS now_us FROM nodes ORDER BY node")
+    format!(
+        "SELECT node, name, address, heard_us, lease_us, forgotten_us, {now} AS now_us FROM nodes ORDER BY node"
+    )
+}
+
+/// The life of the database, as `life` says it, and how node `$1` stands there.
+pub(crate) fn ask_standing(life: &str, now: &str) -> String {
+    format!(
+        "SELECT {life} AS life, n.generation, n.keeper_epoch, n.heard_us + n.lease_us - {now} AS left_us \
+        FROM (SELECT 1 AS one) o LEFT JOIN nodes n ON n.node = $1"
+    )
 }
 
 /// The keeper as a process; a keeper that has been recorded before, under an earlier server, gets the new generation.
@@ -249,17 +282,27 @@ macro_rules! open_node {
         ) -> Result<$crate::writer::Answer, sqlx::Error> {
             let node = opening.node.to_string();
             let epoch = opening.keeper_epoch.to_string();
-            let raise = sqlx::AssertSqlSafe($crate::open::raise_generation(NOW));
-            let generation: i64 = sqlx::query_scalar(raise)
+            sqlx::query(LOCK_NODE)
+                .bind(&node)
+                .persistent(false)
+                .execute(&mut *conn)
+                .await?;
+            let raise = sqlx::AssertSqlSafe($crate::open::raise_generation(NOW, MAY_BE_HELD));
+            let generation: Option<i64> = sqlx::query_scalar(raise)
                 .bind(&node)
                 .bind(&opening.node_name)
                 .bind(&epoch)
                 .bind(opening.now.0)
                 .bind(opening.above)
                 .bind(&opening.address)
+                .bind($crate::open::micros(opening.lease))
+                .bind(opening.gone.map(|epoch| epoch.to_string()))
                 .persistent(false)
-                .fetch_one(&mut *conn)
+                .fetch_optional(&mut *conn)
                 .await?;
+            let Some(generation) = generation else {
+                return Ok($crate::writer::Answer::NotWritten);
+            };
             let keeper = opening.keeper;
             let recorded = sqlx::query($crate::open::RECORD_KEEPER)
                 .bind(&epoch)
@@ -298,6 +341,36 @@ macro_rules! open_node {
                     .execute(&mut *conn)
                     .await?;
             }
+            Ok($crate::writer::Answer::Generation(generation))
+        }
+
+        async fn forget_node(
+            conn: &mut $connection,
+            node: kennel_lifecycle::NodeId,
+            keeper_epoch: kennel_lifecycle::KeeperEpoch,
+        ) -> Result<$crate::writer::Answer, sqlx::Error> {
+            let node = node.to_string();
+            sqlx::query(LOCK_NODE)
+                .bind(&node)
+                .persistent(false)
+                .execute(&mut *conn)
+                .await?;
+            let forget = sqlx::AssertSqlSafe($crate::open::forget(NOW));
+            let generation: Option<i64> = sqlx::query_scalar(forget)
+                .bind(&node)
+                .bind(keeper_epoch.to_string())
+                .persistent(false)
+                .fetch_optional(&mut *conn)
+                .await?;
+            let Some(generation) = generation else {
+                return Ok($crate::writer::Answer::NotWritten);
+            };
+            sqlx::query($crate::open::RESTAMP)
+                .bind(&node)
+                .bind(generation)
+                .persistent(false)
+                .execute(&mut *conn)
+                .await?;
             Ok($crate::writer::Answer::Generation(generation))
         }
     };
@@ -348,12 +421,30 @@ where
     for<'a> &'a str: ColumnIndex<R>,
     for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> Option<String>: Decode<'r, R::Database> + Type<R::Database>,
 {
+    let keeper_epoch: Option<String> = row.try_get("keeper_epoch").map_err(corrupt)?;
+    let left: Option<i64> = row.try_get("left_us").map_err(corrupt)?;
     let life: String = row.try_get("life").map_err(corrupt)?;
     Ok(Standing {
         life: Life::named(life),
         generation: row.try_get("generation").map_err(corrupt)?,
+        keeper_epoch: keeper_epoch
+            .map(|epoch| record::read_id("keeper_epoch", &epoch))
+            .transpose()
+            .map_err(StoreError::Corrupt)?,
+        lease_left: duration(left.unwrap_or(0)),
     })
+}
+
+/// As it is written.
+pub(crate) fn micros(duration: Duration) -> i64 {
+    duration.as_micros().try_into().unwrap_or(i64::MAX)
+}
+
+/// As it is read; what lies in the past is none.
+fn duration(micros: i64) -> Duration {
+    Duration::from_micros(micros.try_into().unwrap_or(0))
 }
 
 /// A node out of either database.
@@ -363,13 +454,17 @@ where
     for<'a> &'a str: ColumnIndex<R>,
     for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> Option<i64>: Decode<'r, R::Database> + Type<R::Database>,
 {
     let node: String = row.try_get("node").map_err(corrupt)?;
+    let forgotten: Option<i64> = row.try_get("forgotten_us").map_err(corrupt)?;
     Ok(NodeRow {
         node: record::read_id("node", &node).map_err(StoreError::Corrupt)?,
         name: row.try_get("name").map_err(corrupt)?,
         address: row.try_get("address").map_err(corrupt)?,
         heard: Timestamp(row.try_get("heard_us").map_err(corrupt)?),
+        lease: duration(row.try_get("lease_us").map_err(corrupt)?),
+        forgotten: forgotten.map(Timestamp),
         now: Timestamp(row.try_get("now_us").map_err(corrupt)?),
     })
 }
@@ -400,6 +495,7 @@ where
     .ok_or_else(|| unreadable("its process".into()))?;
     let begun: Option<i64> = row.try_get("pidns_init_start_ticks").map_err(corrupt)?;
     Ok(EpochRow {
+        has_open: number("has_open")? > 0,
         keeper_epoch: record::read_id("keeper_epoch", &epoch).map_err(unreadable)?,
         keeper,
         host: HostIdentity {

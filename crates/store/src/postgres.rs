@@ -51,6 +51,12 @@ pub(crate) async fn open(url: &str, shown: &str) -> Result<Arc<dyn Store>, OpenE
     let committer = PostgresCommitter::new(Arc::clone(&link), (conn, session));
     Ok(Arc::new(Durable {
         writer: Writer::start(Box::new(committer)),
+        leases: Some(Writer::start(Box::new(PostgresCommitter {
+            link: Arc::clone(&link),
+            conn: None,
+            sql: Arc::new(Statements::new()),
+            in_doubt: false,
+        }))),
         reader: Readers::new(link),
         description: format!("postgres {version}{pooled}, schema {schema}"),
     }))
@@ -120,9 +126,9 @@ const STATE: &str = "UPDATE runs SET state = w.state, started_us = COALESCE(w.st
 const FACETS: &str = "UPDATE runs SET facets = $3 \
     WHERE run_id = $1 AND generation = $2 AND end_reason IS NULL RETURNING run_id";
 
-// FOR SHARE, as an INSERT: a new generation waits for it, or it for the new generation.
+// FOR KEY SHARE, as an INSERT: a new generation waits for it, or it for the new generation, and no lease does.
 const REMOVAL: &str = "WITH present AS (SELECT n.node FROM unnest($2::text[], $3::bigint[]) AS g (node, generation) \
-    JOIN nodes n ON n.node = g.node AND n.generation = g.generation FOR SHARE OF n) \
+    JOIN nodes n ON n.node = g.node AND n.generation = g.generation FOR KEY SHARE OF n) \
     UPDATE runs SET output_removed_us = w.at, output_removed_detail = w.detail \
     FROM unnest($1::text[], $2::text[], $4::bigint[], $5::text[]) AS w (run_id, node, at, detail) \
     WHERE runs.run_id = w.run_id AND runs.node = w.node AND runs.node IN (SELECT node FROM present) \
@@ -144,11 +150,11 @@ impl Statements {
             .map(|(i, c)| format!("${}::{}[]", i + 1, c.sql_type))
             .collect();
         // INV-9: a row is only ever written under its node's present generation, so no row can appear that the
-        // restamping of open_node has missed. FOR SHARE makes a new generation wait for this commit, and this
-        // statement for the commit of a new generation.
+        // restamping of open_node has missed. FOR KEY SHARE makes a new generation, which takes the node FOR UPDATE,
+        // wait for this commit, and this statement for the commit of a new generation. A lease is renewed meanwhile.
         let insert = format!(
             "INSERT INTO runs ({names}) SELECT {} FROM unnest({}) AS w ({names}) \
-             JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR SHARE OF n \
+             JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR KEY SHARE OF n \
              ON CONFLICT (run_id) DO ",
             values.join(", "),
             arrays.join(", "),
@@ -194,7 +200,7 @@ struct Sorted<'a> {
     facets: Vec<(RunId, i64, &'a str)>,
     removals: Removals,
     consumers: Vec<(&'a ConsumerWrite, i64)>,
-    beats: Vec<(NodeId, i64)>,
+    leases: Vec<(NodeId, i64, bool)>,
 }
 
 #[derive(Default)]
@@ -278,9 +284,13 @@ impl<'a> Sorted<'a> {
                 Write::Consumer { write, generation } => {
                     sorted.consumers.push((write, *generation));
                 }
-                Write::Beat { node, generation } => sorted.beats.push((*node, *generation)),
+                Write::Lease {
+                    node,
+                    generation,
+                    given_up,
+                } => sorted.leases.push((*node, *generation, *given_up)),
                 // Always alone in its batch, which does not come here.
-                Write::Open(_) => {}
+                Write::Open(_) | Write::Forget { .. } => {}
             }
         }
         sorted
@@ -298,7 +308,7 @@ impl<'a> Sorted<'a> {
             + self.facets.len()
             + usize::from(!self.removals.runs.is_empty())
             + self.consumers.len()
-            + self.beats.len()
+            + self.leases.len()
     }
 
     /// Runs the statements; gives the runs that were written.
@@ -389,11 +399,11 @@ impl<'a> Sorted<'a> {
             queries.insert(0, query);
         }
         // And these.
-        for (node, generation) in self.beats {
-            let beat = sqlx::query(AssertSqlSafe(
-                open::beat(NOW) + " RETURNING 'node ' || node",
+        for (node, generation, given_up) in self.leases {
+            let lease = sqlx::query(AssertSqlSafe(
+                open::lease(NOW, given_up) + " RETURNING 'node ' || node",
             ));
-            queries.insert(0, beat.bind(node.to_string()).bind(generation));
+            queries.insert(0, lease.bind(node.to_string()).bind(generation));
         }
         for query in queries {
             let query = query.persistent(session == Session::Own);
@@ -442,7 +452,17 @@ impl PostgresCommitter {
             let life = life::ask(&mut tx).await?;
             self.in_doubt = true;
             tx.commit().await?;
-            self.link.lives.take(life);
+            if answer != Answer::NotWritten {
+                self.link.lives.take(life);
+            }
+            return Ok(vec![answer]);
+        }
+        if let [Write::Forget { node, keeper_epoch }] = batch {
+            let mut tx = link::begin(conn, session).await?;
+            self.link.look_where(&mut tx, session).await?;
+            let answer = forget_node(&mut tx, *node, *keeper_epoch).await?;
+            self.in_doubt = true;
+            tx.commit().await?;
             return Ok(vec![answer]);
         }
         self.link.lives.check()?;
@@ -543,11 +563,13 @@ fn failure(error: &sqlx::Error) -> Failure {
     }
 }
 
-const STANDING: &str = concat!(
-    "SELECT ",
-    life::words!(),
-    " AS life, (SELECT generation FROM nodes WHERE node = $1) AS generation"
-);
+const LIFE: &str = life::words!();
+
+/// Whoever raises the generation waits for rows that are written under the present one.
+const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1 FOR UPDATE";
+
+/// Several servers may take a database for theirs.
+const MAY_BE_HELD: bool = true;
 
 /// Whether anything can be written, and that the tables are there. What a session that begins now would find: behind a
 /// pooler the question itself is asked in a transaction that only reads.

@@ -31,11 +31,11 @@ pub(crate) enum Select<'a> {
     },
 }
 
-/// Keepers of node `$1` that have open rows.
-pub(crate) const OPEN_EPOCHS: &str = "SELECT keeper_epoch, process_pid, process_group_id, session_id, start_ticks, \
-    pidfs_handle, boot_id, pidns_inode, pidns_init_start_ticks FROM keeper_epochs e WHERE node = $1 AND EXISTS (SELECT 1 FROM runs r \
-    WHERE r.node = e.node AND r.keeper_epoch = e.keeper_epoch AND r.end_reason IS NULL) \
-    ORDER BY opened_us, keeper_epoch";
+/// Keepers of node `$1` that have open rows, or its lease.
+pub(crate) const OPEN_EPOCHS: &str = "SELECT * FROM (SELECT e.*, CAST(CASE WHEN EXISTS (SELECT 1 FROM runs r \
+    WHERE r.node = e.node AND r.keeper_epoch = e.keeper_epoch AND r.end_reason IS NULL) THEN 1 ELSE 0 END AS BIGINT) AS has_open \
+    FROM keeper_epochs e WHERE e.node = $1) k WHERE has_open = 1 OR keeper_epoch = (SELECT keeper_epoch FROM nodes \
+    WHERE node = $1) ORDER BY opened_us, keeper_epoch";
 
 /// What the two databases say differently.
 pub(crate) trait Dialect: Database {

@@ -83,6 +83,7 @@ pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
         .connect_lazy_with(options.clone().read_only(true));
     Ok(Arc::new(Durable {
         writer: Writer::start(Box::new(SqliteCommitter::new(options, conn, file.clone()))),
+        leases: None,
         reader: SqliteReader {
             pool: readers,
             file,
@@ -207,7 +208,7 @@ impl SqliteCommitter {
     ) -> Result<Vec<Answer>, Failure> {
         // One statement is its own transaction: two round trips to the connection's thread are saved.
         if let [write] = batch
-            && !matches!(write, Write::Open(_))
+            && !matches!(write, Write::Open(_) | Write::Forget { .. })
         {
             let answer = execute(conn, write, &self.sql).await;
             return Ok(vec![answer.map_err(|e| failure(&e))?]);
@@ -335,10 +336,17 @@ async fn execute(
             };
             consumer::bind!(sqlx::query(text), &**write, *generation)
         }
-        Write::Beat { node, generation } => sqlx::query(AssertSqlSafe(open::beat(NOW)))
+        Write::Lease {
+            node,
+            generation,
+            given_up,
+        } => sqlx::query(AssertSqlSafe(open::lease(NOW, *given_up)))
             .bind(node.to_string())
             .bind(generation),
         Write::Open(opening) => return open_node(conn, opening).await,
+        Write::Forget { node, keeper_epoch } => {
+            return forget_node(conn, *node, *keeper_epoch).await;
+        }
     };
     Ok(match query.execute(conn).await?.rows_affected() {
         0 => Answer::NotWritten,
@@ -383,8 +391,13 @@ fn failure(error: &sqlx::Error) -> Failure {
 }
 
 /// The file stays what it is for as long as it is open; where another one takes its place, the store is away.
-const STANDING: &str =
-    "SELECT 'sqlite' AS life, (SELECT generation FROM nodes WHERE node = $1) AS generation";
+const LIFE: &str = "'sqlite'";
+
+/// Its transaction has the whole file.
+const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1";
+
+/// A file is of one data directory, whose lock says who has it.
+const MAY_BE_HELD: bool = false;
 
 /// That it can be read; whether it can be written to only a write tells.
 const PING: &str = "SELECT TRUE, (SELECT 1 FROM nodes LIMIT 1)";

@@ -5,7 +5,7 @@
 
 use crate::{Opening, StoreError, consumer::ConsumerWrite, record::Record};
 use async_trait::async_trait;
-use kennel_lifecycle::{NodeId, RowState, RunId, Timestamp};
+use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, RunId, Timestamp};
 use std::{
     collections::{HashSet, VecDeque},
     fmt,
@@ -80,10 +80,19 @@ pub(crate) enum Write {
         write: Box<ConsumerWrite>,
         generation: i64,
     },
-    /// That a node is heard of.
-    Beat { node: NodeId, generation: i64 },
+    /// The node's lease: renewed, or given up.
+    Lease {
+        node: NodeId,
+        generation: i64,
+        given_up: bool,
+    },
     /// Node and keeper; always alone in its transaction.
     Open(Box<Opening>),
+    /// A node goes to a keeper that nobody is; always alone in its transaction.
+    Forget {
+        node: NodeId,
+        keeper_epoch: KeeperEpoch,
+    },
 }
 
 /// What became of one write.
@@ -172,9 +181,11 @@ impl Writer {
     /// Queues one write and waits until it is durable.
     pub(crate) async fn write(&self, write: Write) -> Result<Answer, Failure> {
         let queue = match write {
-            Write::Insert(_) | Write::Begin(_) | Write::Stop { .. } | Write::Open(_) => {
-                &self.urgent
-            }
+            Write::Insert(_)
+            | Write::Begin(_)
+            | Write::Stop { .. }
+            | Write::Open(_)
+            | Write::Forget { .. } => &self.urgent,
             Write::Close(_)
             | Write::Rest(_)
             | Write::Mend(_)
@@ -182,7 +193,7 @@ impl Writer {
             | Write::State { .. }
             | Write::Facets { .. }
             | Write::Removal { .. }
-            | Write::Beat { .. }
+            | Write::Lease { .. }
             | Write::Consumer { .. } => &self.later,
         };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
@@ -267,7 +278,7 @@ impl Batch {
 }
 
 /// No run's key is like that.
-fn beat_key(node: NodeId) -> String {
+fn lease_key(node: NodeId) -> String {
     format!("node {node}")
 }
 
@@ -286,8 +297,8 @@ impl Write {
             | Self::Facets { run, .. }
             | Self::Removal { run, .. } => Some(run.to_string()),
             Self::Consumer { write, .. } => Some(write.key()),
-            Self::Beat { node, .. } => Some(beat_key(*node)),
-            Self::Open(_) => None,
+            Self::Lease { node, .. } => Some(lease_key(*node)),
+            Self::Open(_) | Self::Forget { .. } => None,
         }
     }
 
@@ -305,8 +316,9 @@ impl Write {
             | Self::Stop { .. }
             | Self::State { .. }
             | Self::Removal { .. }
-            | Self::Beat { .. }
-            | Self::Open(_) => 0,
+            | Self::Lease { .. }
+            | Self::Open(_)
+            | Self::Forget { .. } => 0,
         }
     }
 }
@@ -443,7 +455,8 @@ mod tests {
             | Write::Withdraw { .. }
             | Write::Facets { .. }
             | Write::Removal { .. }
-            | Write::Beat { .. }
+            | Write::Lease { .. }
+            | Write::Forget { .. }
             | Write::Consumer { .. }
             | Write::Open(_) => -1,
         }

@@ -4,12 +4,13 @@
 mod suite;
 
 use kennel_store::{
-    Inserted, NewRun, OpenError, StoreError, StoreUrl, open,
+    Inserted, NewRun, OpenError, Opening, StoreError, StoreUrl, open,
     testing::{PASSWORD, PostgresServer, ROLE},
 };
 use std::{fs, os::unix::fs::symlink, time::Duration};
 use suite::{
     Raw,
+    nodes::leased,
     rows::{EPOCH, NODE, new_run, opening},
     store,
 };
@@ -23,6 +24,80 @@ async fn postgres_does_what_every_store_has_to_do() {
     let server = PostgresServer::start().await.unwrap();
     suite::run(async || server.schema().await.unwrap()).await;
     server.drop_schemas().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lease_keeps_other_keepers_out() {
+    let server = PostgresServer::start().await.unwrap();
+    let store = store(&server.schema().await.unwrap()).await;
+    let (first, other) = (leased(EPOCH), leased(EPOCH + 1));
+    assert_eq!(store.open_node(&first).await.unwrap(), 1);
+    store.insert(&new_run(1)).await.unwrap();
+    let refused = store.open_node(&other).await;
+    assert!(matches!(refused, Err(StoreError::Held)), "{refused:?}");
+    // Nothing of it stays.
+    let standing = store.standing(first.node).await.unwrap();
+    assert_eq!(standing.generation, Some(1));
+    store.insert(&new_run(2)).await.unwrap();
+    // The same keeper's next server, and one that knows that keeper to have ended.
+    assert_eq!(store.open_node(&first).await.unwrap(), 2);
+    let knows = Opening {
+        gone: Some(first.keeper_epoch),
+        ..other.clone()
+    };
+    assert_eq!(store.open_node(&knows).await.unwrap(), 3);
+    let renewed = store.renew(first.node, 2).await;
+    assert!(matches!(renewed, Err(StoreError::Held)), "{renewed:?}");
+    let fenced = store.insert(&new_run(3)).await;
+    assert!(matches!(fenced, Err(StoreError::Fenced(_))), "{fenced:?}");
+    // One that was given up is free.
+    store.give_up(first.node, 3).await.unwrap();
+    assert_eq!(store.open_node(&first).await.unwrap(), 4);
+    store.finish().await;
+    server.drop_schemas().await.unwrap();
+}
+
+/// A lock on the row of a run stops the writes of that run, and no lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn lease_is_renewed_while_a_write_hangs() {
+    let server = PostgresServer::start_own().await.unwrap();
+    let url = server.schema().await.unwrap();
+    let store = store(&url).await;
+    let opening = leased(EPOCH);
+    store.open_node(&opening).await.unwrap();
+    store.insert(&new_run(1)).await.unwrap();
+    let mut raw = Raw::to(&url).await;
+    raw.execute("BEGIN").await.unwrap();
+    raw.execute("SELECT 1 FROM runs FOR UPDATE").await.unwrap();
+    let hanging = {
+        let store = store.clone();
+        let closure = suite::rows::closure();
+        tokio::spawn(async move { store.close(&new_run(1), &closure).await })
+    };
+    let insert = {
+        let store = store.clone();
+        tokio::spawn(async move { store.insert(&new_run(2)).await })
+    };
+    let begun = Instant::now();
+    let mut renewals = 0;
+    while !hanging.is_finished() {
+        store.renew(opening.node, 1).await.unwrap();
+        renewals += 1;
+        sleep(Duration::from_millis(50)).await;
+        assert!(begun.elapsed() < SOON);
+    }
+    assert!(renewals > 10, "{renewals}");
+    let hung = hanging.await.unwrap();
+    assert!(
+        matches!(
+            hung,
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_))
+        ),
+        "{hung:?}"
+    );
+    raw.execute("ROLLBACK").await.unwrap();
+    let _ = insert.await.unwrap();
+    store.finish().await;
 }
 
 /// Each transaction gets another session, and each session belongs to many stores in turn.

@@ -57,6 +57,10 @@ pub(crate) fn server(info: ServerInfo) -> pb::ServerInfo {
         last_upgrade: hello.upgrade.map(upgrade),
         retention: Some(retention::limits(&info.retention)),
         audit_records_lost: info.audit_lost,
+        lease_duration: Some(time::duration(info.lease)),
+        fenced_by: info
+            .fenced_by
+            .map_or_else(String::new, |epoch| epoch.to_string()),
     }
 }
 

@@ -68,13 +68,14 @@ pub(crate) fn run(view: RunView) -> pb::Run {
 
 /// A node of the database.
 pub(crate) fn node(elsewhere: Elsewhere) -> pb::Node {
-    let reachability = if elsewhere.is_reachable {
-        pb::NodeReachability::Reachable
-    } else {
-        pb::NodeReachability::Unreachable
+    let reachability = match elsewhere.forgotten {
+        _ if elsewhere.is_reachable => pb::NodeReachability::Reachable,
+        Some(_) => pb::NodeReachability::Forgotten,
+        None => pb::NodeReachability::Unreachable,
     };
     pb::Node {
         node_id: elsewhere.node.to_string(),
+        unreachable_since: elsewhere.unreachable_since.map(time::timestamp),
         node_name: elsewhere.name,
         address: elsewhere.address,
         reachability: reachability.into(),
@@ -243,6 +244,9 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
         EndReason::ServiceLost => Reason::ServiceLost(end_reason::ServiceLost {}),
         EndReason::Rebooted => Reason::Rebooted(end_reason::Rebooted {}),
         EndReason::OrphanTerminated => Reason::OrphanTerminated(end_reason::OrphanTerminated {}),
+        EndReason::NodeForgotten { by } => {
+            Reason::NodeForgotten(end_reason::NodeForgotten { by: by.clone() })
+        }
         EndReason::ShimLost => Reason::ShimLost(end_reason::ShimLost {}),
         EndReason::DeadlineExceeded(which) => {
             Reason::DeadlineExceeded(end_reason::DeadlineExceeded {

@@ -98,6 +98,8 @@ mod tests {
             name: "n".to_owned(),
             address: String::new(),
             last_heard: None,
+            unreachable_since: None,
+            forgotten: None,
             is_reachable: true,
         };
         let mut headers = HeaderMap::new();

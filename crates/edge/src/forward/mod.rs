@@ -15,7 +15,7 @@ pub(crate) use nodes::Links;
 use crate::{access::Caller, reason::Reason, status};
 use behalf::NODE;
 use http::{HeaderValue, Request, Response, request::Parts};
-use kennel_supervisor::{Elsewhere, Supervisor};
+use kennel_supervisor::{CallError, Elsewhere, Supervisor};
 use passed::Passed;
 use replay::Replay;
 use std::{
@@ -165,26 +165,21 @@ impl Forward {
             return Ok(None);
         }
         if is_forwarded {
-            return Err(status::node_not_found(
-                &name,
-                "another node listens here by now",
-            ));
+            return Err(status::of(&CallError::NodeNotFound {
+                name: name.into_owned(),
+                why: "another node listens here by now",
+            }));
         }
-        let nodes = self.supervisor.nodes().await;
-        let nodes = nodes.map_err(|error| status::of(&error))?;
-        let is_meant = |node: &Elsewhere| node.name == *name || node.node.to_string() == *name;
-        let mut found = nodes.into_iter().filter(is_meant);
-        let why = match (found.next(), found.next()) {
-            (Some(node), None) if node.node == own => return Ok(None),
-            (Some(node), None) if self.links.may_reach(&node) => return Ok(Some(node)),
-            (Some(node), None) => {
-                let why = "the access file of this server has no section [forward] for it";
-                return Err(status::node_unreachable(&node, why));
-            }
-            (None, _) => "no node of this database has this name or id",
-            (Some(_), Some(_)) => "several nodes have this name: use the id",
-        };
-        Err(status::node_not_found(&name, why))
+        let node = self.supervisor.node_named(&name).await;
+        let node = node.map_err(|error| status::of(&error))?;
+        if node.node == own {
+            return Ok(None);
+        }
+        if self.links.may_reach(&node) {
+            return Ok(Some(node));
+        }
+        let why = "the access file of this server has no section [forward] for it";
+        Err(status::node_unreachable(&node, why))
     }
 
     /// Makes a call at another node, for its caller.
@@ -250,6 +245,8 @@ fn refused_for(answer: &Response<Body>) -> Option<Elsewhere> {
         name: fact("node_name"),
         address: fact("address"),
         last_heard: None,
+        unreachable_since: None,
+        forgotten: None,
         is_reachable: fact("reachable") == "true",
     })
 }

@@ -58,6 +58,22 @@ impl AdminService for Admin {
         }))
     }
 
+    async fn forget_node(
+        &self,
+        request: Request<pb::ForgetNodeRequest>,
+    ) -> Result<Response<pb::ForgetNodeResponse>, Status> {
+        let by = auth::principal(&request)?;
+        let name = request.into_inner().node;
+        let supervisor = self.supervisor.clone();
+        // What is begun is finished, whether the caller waits for it or not.
+        let forgetting = async move { supervisor.forget_node(&name, &by).await };
+        let (node, ended_runs) = to_its_end(&self.tasks, forgetting).await?;
+        Ok(Response::new(pb::ForgetNodeResponse {
+            node: Some(run::node(node)),
+            ended_runs,
+        }))
+    }
+
     async fn drain(
         &self,
         request: Request<pb::DrainRequest>,

@@ -40,6 +40,14 @@ pub(crate) fn node_not_found(name: &str, why: &str) -> Status {
     Fault::new(Code::NotFound, Reason::NodeNotFound, text, facts).status()
 }
 
+/// A node that has a lease is not forgotten.
+pub(super) fn has_lease(node: &Elsewhere, text: String) -> Status {
+    let facts = facts(Facts::default(), node);
+    Fault::new(Code::FailedPrecondition, Reason::NodeHasLease, text, facts)
+        .precondition("NODE_LEASE", node.node.to_string())
+        .status()
+}
+
 fn facts(facts: Facts, node: &Elsewhere) -> Facts {
     facts
         .with("node_id", node.node.to_string())

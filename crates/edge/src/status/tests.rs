@@ -26,6 +26,8 @@ fn of_one_run() -> Vec<Row> {
         name: "other".to_owned(),
         address: "unix:/run/other.sock".to_owned(),
         last_heard: None,
+        unreachable_since: None,
+        forgotten: None,
         is_reachable: false,
     };
     vec![

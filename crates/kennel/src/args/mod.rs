@@ -179,6 +179,9 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// List the nodes of the database
     Nodes,
+    /// Decide about a node that does not come back
+    #[command(subcommand)]
+    Node(NodeCommand),
     /// Drain the node: refuse new runs and let the present ones finish, or end them
     #[command(after_help = DRAIN_CODES)]
     Drain(DrainArgs),
@@ -187,6 +190,19 @@ pub(crate) enum Command {
     /// End processes that runs left behind; without --yes, list them only
     #[command(after_help = REAP_CODES)]
     Reap(ReapArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NodeCommand {
+    /// Close the open runs of a node as lost; refused while the node has a lease
+    Forget(ForgetArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForgetArgs {
+    /// Name or id of the node
+    #[arg(value_name = "NODE")]
+    pub(crate) name: String,
 }
 
 /// The whole command line, with the variable of each setting in the help of `serve`.

@@ -28,6 +28,9 @@ pub(crate) struct ServeArgs {
     /// Display name of this node [default: the host's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) node_name: Option<String>,
+    /// Time after which a node that does not report is shown as unreachable, and may be forgotten; 3s to 10m [default: 45s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) node_lease: Option<Duration>,
     /// Serve /livez, /readyz and /startupz over HTTP at ADDRESS:PORT or unix:PATH, without authentication
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) health_listen: Option<String>,
@@ -100,6 +103,10 @@ pub(crate) struct OfClients {
     remote: RemoteOfServe,
 }
 
+/// How long a node's lease lasts, where no setting says, and at least and at most.
+const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(45);
+const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
+const NODE_LEASE_MAX: Duration = Duration::from_mins(10);
 /// How long runs go on without a server, where no setting says.
 const ORPHAN_TTL_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -113,6 +120,18 @@ impl ServeArgs {
     pub(crate) fn orphan_ttl(&self, here: &Surroundings) -> Result<Duration, Failure> {
         let given = here.setting(self.orphan_ttl, "KENNEL_ORPHAN_TTL", values::duration)?;
         Ok(given.unwrap_or(ORPHAN_TTL_DEFAULT))
+    }
+
+    pub(crate) fn node_lease(&self, here: &Surroundings) -> Result<Duration, Failure> {
+        let given = here.setting(self.node_lease, "KENNEL_NODE_LEASE", values::duration)?;
+        let lease = given.unwrap_or(NODE_LEASE_DEFAULT);
+        if lease < NODE_LEASE_MIN || lease > NODE_LEASE_MAX {
+            return Err(
+                Failure::new("KENNEL_NODE_LEASE: a node's lease is 3s to 10m")
+                    .hint("set it with --node-lease, KENNEL_NODE_LEASE or node_lease"),
+            );
+        }
+        Ok(lease)
     }
 
     pub(crate) fn log_format(&self, here: &Surroundings) -> Result<LogFormat, Failure> {

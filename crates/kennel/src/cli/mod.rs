@@ -41,7 +41,7 @@ pub(crate) mod words;
 mod write;
 
 use crate::{
-    args::{AuditArgs, ClientArgs, Command, Format, SpecArgs},
+    args::{AuditArgs, ClientArgs, Command, Format, NodeCommand, SpecArgs},
     complete,
     config::Surroundings,
     failure::Failure,
@@ -153,6 +153,9 @@ async fn perform(
         Command::Version => calls::version(open().await, &format).await.map(done),
         Command::Upgrade => upgrade::upgrade(&open().await?).await.map(done),
         Command::Nodes => nodes::nodes(&open().await?).await.map(done),
+        Command::Node(NodeCommand::Forget(args)) => {
+            nodes::forget(&open().await?, &args).await.map(done)
+        }
         Command::Drain(args) => drain::drain(&open().await?, args).await.map(done),
         Command::Context(command) => context::context(client, command, here).map(done),
         Command::Certs(command) => certs::certs(command).map(done),

@@ -1,11 +1,14 @@
-//! `nodes`: the nodes of the database.
+//! `nodes` and `node forget`: the nodes of the database.
 
 use super::{
     link::{Link, print_exact, refused, soon},
     table::{self, Cell},
     words,
 };
-use crate::{args::Format, failure::Failure};
+use crate::{
+    args::{ForgetArgs, Format},
+    failure::Failure,
+};
 use kennel_client::outlast;
 use kennel_proto::{json, pb};
 
@@ -30,6 +33,24 @@ pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
         .iter()
         .map(|node| link.format.document(&json::to_string(node)));
     print_exact(&documents.collect::<String>())
+}
+
+/// Closes the open runs of a node that does not come back.
+pub(crate) async fn forget(link: &Link, args: &ForgetArgs) -> Result<(), Failure> {
+    let asked = outlast(|| {
+        let mut admin = link.connection.admin();
+        let node = args.name.clone();
+        async move {
+            let request = pb::ForgetNodeRequest { node };
+            admin.forget_node(soon(request)).await
+        }
+    });
+    let forgotten = asked.await.map_err(refused)?;
+    if link.format.is_text() {
+        let ended = forgotten.ended_runs;
+        return print_exact(&format!("forgotten; runs closed as lost: {ended}\n"));
+    }
+    print_exact(&link.format.document(&json::to_string(&forgotten)))
 }
 
 fn table(found: &pb::ListNodesResponse) -> String {

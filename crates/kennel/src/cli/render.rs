@@ -134,7 +134,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
             format!("{} at {}", node.node_name, node.address),
         );
         if node.reachability() == pb::NodeReachability::Unreachable {
-            view.some("node not heard of since", node.last_heard_time);
+            view.some("node unreachable since", node.unreachable_since);
         }
     }
     if attempt.number > 1 || run.consecutive_restarts > 0 {
@@ -259,6 +259,13 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
     view.some("since", info.start_time);
     view.line("node", format!("{} ({})", info.node_name, info.node_id));
     view.line("generation", info.generation);
+    if !info.fenced_by.is_empty() {
+        let by = &info.fenced_by;
+        view.line(
+            "fenced",
+            format!("keeper {by} has the lease of this node: no new runs; those that run continue"),
+        );
+    }
     if let Some(keeper) = &info.keeper {
         let pb::Keeper {
             epoch,

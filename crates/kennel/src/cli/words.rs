@@ -243,6 +243,9 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
         Some(Reason::OrphanTerminated(_)) => {
             "the service had died, and the run could not be continued".to_owned()
         }
+        Some(Reason::NodeForgotten(f)) => {
+            format!("{} has forgotten its node, which was unreachable", f.by)
+        }
         Some(Reason::ShimLost(_)) => "Kennel lost the run's shim and ended the run".to_owned(),
         Some(Reason::DeadlineExceeded(d)) => match d.which() {
             pb::Deadline::MaxRuntime => "it ran longer than it may (max_runtime)".to_owned(),

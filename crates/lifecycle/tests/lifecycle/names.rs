@@ -117,6 +117,7 @@ fn names_are_those_of_the_lock() {
         EndReason::ServiceLost,
         EndReason::Rebooted,
         EndReason::OrphanTerminated,
+        EndReason::NodeForgotten { by: by.clone() },
         EndReason::ShimLost,
         EndReason::DeadlineExceeded(Deadline::MaxPause),
         EndReason::LimitExceeded(Limit::Disk),

@@ -84,6 +84,7 @@ fn reasons() -> Vec<EndReason> {
         EndReason::ServiceLost,
         EndReason::Rebooted,
         EndReason::OrphanTerminated,
+        EndReason::NodeForgotten { by: "uid:0".into() },
         EndReason::ShimLost,
         EndReason::OomKilled(MemoryKills {
             kills: u64::MAX,

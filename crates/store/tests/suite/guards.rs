@@ -65,7 +65,7 @@ pub(super) async fn a_new_generation_restamps_open_rows_alone(bed: Bed) {
     }
 }
 
-pub(super) async fn only_keepers_with_open_rows_are_listed(bed: Bed) {
+pub(super) async fn only_keepers_with_open_rows_or_the_lease_are_listed(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     for generation in 1..=3 {
         let epoch = EPOCH + u128::try_from(generation).unwrap();
@@ -83,11 +83,24 @@ pub(super) async fn only_keepers_with_open_rows_are_listed(bed: Bed) {
     let found = bed.store.open_epochs(node).await.unwrap();
 
     let expected = [EPOCH + 1, EPOCH + 3].map(|epoch| EpochRow {
+        has_open: true,
         keeper_epoch: KeeperEpoch::from_u128(epoch),
         keeper: process(4000),
         host: host(),
     });
     assert_eq!(found, expected);
+    // The one with the lease is, all the same.
+    let last = EPOCH + 4;
+    bed.store.open_node(&opening(NODE, last)).await.unwrap();
+    let found = bed.store.open_epochs(node).await.unwrap();
+    let listed: Vec<_> = found
+        .iter()
+        .map(|row| (row.keeper_epoch.as_u128(), row.has_open))
+        .collect();
+    assert_eq!(
+        listed,
+        [(EPOCH + 1, true), (EPOCH + 3, true), (last, false)]
+    );
     let elsewhere = bed.store.open_epochs(NodeId::from_u128(NODE + 1)).await;
     assert_eq!(elsewhere.unwrap(), []);
 }

@@ -1,5 +1,6 @@
 //! What every store has to do, said once and run on each database.
 
+pub(crate) mod nodes;
 pub(crate) mod rows;
 
 mod attempts;
@@ -8,7 +9,6 @@ mod ends;
 mod guards;
 mod lists;
 mod mends;
-mod nodes;
 mod removals;
 mod values;
 mod withdrawals;
@@ -51,11 +51,12 @@ const CASES: &[Case] = cases![
     writes::many_changes_of_one_run_keep_their_order,
     writes::a_finished_store_is_not_available,
     withdrawals::only_row_that_never_began_is_withdrawn,
-    nodes::nodes_are_heard_of_by_database_clock,
+    nodes::leases_are_renewed_by_database_clock,
+    nodes::lease_that_is_given_up_has_ended,
     guards::an_older_generation_writes_nothing,
     guards::a_new_generation_restamps_open_rows_alone,
     guards::a_run_that_a_later_keeper_holds_is_its_own,
-    guards::only_keepers_with_open_rows_are_listed,
+    guards::only_keepers_with_open_rows_or_the_lease_are_listed,
     guards::a_keeper_of_another_node_raises_no_generation,
     guards::every_check_refuses_what_no_run_can_be,
     guards::a_newer_schema_is_refused,

@@ -1,13 +1,14 @@
-//! Nodes of one database, and when they were heard of.
+//! Nodes of one database, and their leases.
 
 use super::{
     Bed,
     rows::{EPOCH, NODE, opening},
 };
 use kennel_lifecycle::NodeId;
-use kennel_store::StoreError;
+use kennel_store::{Opening, StoreError};
+use std::time::Duration;
 
-pub(super) async fn nodes_are_heard_of_by_database_clock(bed: Bed) {
+pub(super) async fn leases_are_renewed_by_database_clock(bed: Bed) {
     let store = &bed.store;
     for (node, epoch) in [(NODE, EPOCH), (NODE + 1, EPOCH + 1)] {
         store.open_node(&opening(node, epoch)).await.unwrap();
@@ -29,10 +30,42 @@ pub(super) async fn nodes_are_heard_of_by_database_clock(bed: Bed) {
     assert!(nodes.iter().all(|row| row.heard.0 > 1_700_000_000_000_000));
     assert!(nodes.iter().all(|row| row.heard <= row.now));
 
-    store.beat(first, 1).await.unwrap();
+    store.renew(first, 1).await.unwrap();
     let later = store.nodes().await.unwrap();
     assert!(later[0].heard > nodes[0].heard);
     assert_eq!(later[1].heard, nodes[1].heard);
-    let refused = store.beat(first, 2).await;
-    assert!(matches!(refused, Err(StoreError::Fenced(_))), "{refused:?}");
+    let refused = store.renew(first, 2).await;
+    assert!(matches!(refused, Err(StoreError::Held)), "{refused:?}");
+}
+
+pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
+    let store = &bed.store;
+    let long = leased(EPOCH);
+    store.open_node(&long).await.unwrap();
+    let rows = store.nodes().await.unwrap();
+    assert_eq!(rows[0].lease, LONG);
+    assert!(rows[0].until() > rows[0].now);
+    let standing = store.standing(long.node).await.unwrap();
+    assert_eq!(standing.keeper_epoch, Some(long.keeper_epoch));
+    assert!(standing.lease_left > LONG / 2 && standing.lease_left <= LONG);
+    // Another's stays as it is.
+    store.give_up(long.node, 7).await.unwrap();
+    assert_eq!(store.nodes().await.unwrap()[0].lease, LONG);
+    store.give_up(long.node, 1).await.unwrap();
+    let rows = store.nodes().await.unwrap();
+    assert!(rows[0].until() <= rows[0].now);
+    let standing = store.standing(long.node).await.unwrap();
+    assert_eq!(standing.lease_left, Duration::ZERO);
+    // As it was.
+    assert_eq!(store.open_node(&long).await.unwrap(), 2);
+    assert_eq!(store.nodes().await.unwrap()[0].lease, LONG);
+}
+
+const LONG: Duration = Duration::from_mins(5);
+
+pub(crate) fn leased(epoch: u128) -> Opening {
+    Opening {
+        lease: LONG,
+        ..opening(NODE, epoch)
+    }
 }

@@ -24,6 +24,8 @@ pub(crate) fn opening(node: u128, epoch: u128) -> Opening {
         host: host(),
         held: Vec::new(),
         above: 0,
+        lease: Duration::ZERO,
+        gone: None,
         now: Timestamp(1_000),
     }
 }

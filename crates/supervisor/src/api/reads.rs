@@ -146,6 +146,8 @@ impl Supervisor {
             keeper_unresponsive: *shared.kernel.unresponsive().borrow(),
             store: shared.store.describe(),
             store_reachable: matches!(ping, Ok(Ok(()))) && !shared.record.has_pending(),
+            lease: shared.config.lease,
+            fenced_by: shared.store.fenced_by(),
             live,
             started: shared.started,
             runs_max: shared.config.runs_max,

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_keeper::client::{Shots, SignalTarget};
 use kennel_lifecycle::{
-    AnnotationChange, Entry, Exit, Facets, Held, InputClosed, NodeId, Outcome, OutputRemoval,
-    Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck, TerminalSize, Timestamp,
+    AnnotationChange, Entry, Exit, Facets, Held, InputClosed, KeeperEpoch, NodeId, Outcome,
+    OutputRemoval, Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck, TerminalSize,
+    Timestamp,
 };
 use kennel_store::{Desired, PastAttempt};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -396,6 +397,10 @@ pub struct ServerInfo {
     pub store: String,
     /// Whether the store answers, and takes what it is told: it is owed nothing.
     pub store_reachable: bool,
+    /// How long the node's lease lasts from each renewal.
+    pub lease: Duration,
+    /// The keeper that has the lease in the place of this one.
+    pub fenced_by: Option<KeeperEpoch>,
     /// Live runs by state.
     pub live: BTreeMap<RunState, u32>,
     /// When this server began.

@@ -4,7 +4,7 @@ use crate::base::calls::CallError;
 use kennel_keeper::client::ClientError;
 use kennel_lifecycle::KeeperEpoch;
 use kennel_store::StoreError;
-use std::io;
+use std::{io, time::Duration};
 
 /// Why a server does not begin.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +28,16 @@ pub enum BootError {
         epoch: KeeperEpoch,
         /// Its process.
         pid: i32,
+    },
+    /// Another keeper has the node's lease.
+    #[error(
+        "keeper {epoch} has the lease of this node and renews it: stop that server, or give this data directory an own node"
+    )]
+    LeaseHeld {
+        /// Its name.
+        epoch: KeeperEpoch,
+        /// How long the lease lasts, if it is not renewed.
+        left: Duration,
     },
     /// Whether another keeper of this node lives cannot be told.
     #[error("it is unknown whether keeper {epoch} of this node (process {pid}) is still alive")]
@@ -55,6 +65,7 @@ pub(crate) fn keeper_fault(error: &ClientError) -> CallError {
 pub(crate) fn store_fault(error: &StoreError) -> CallError {
     match error {
         StoreError::Unavailable(_) | StoreError::Unknown(_) => CallError::StoreUnavailable,
+        StoreError::Held => CallError::NodeFenced,
         StoreError::Fenced(_) | StoreError::Corrupt(_) => CallError::Internal(error.to_string()),
     }
 }

@@ -2,10 +2,6 @@
 
 use kennel_lifecycle::{NodeId, Timestamp};
 use kennel_store::NodeRow;
-use std::time::Duration;
-
-/// A node that was not heard of for longer is called unreachable: it has missed three beats.
-const HEARD_WITHIN: Duration = Duration::from_secs(35);
 
 /// Where a run of another node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,9 +12,13 @@ pub struct Elsewhere {
     pub name: String,
     /// Where its server listens; empty: not known.
     pub address: String,
-    /// When it was last heard of, by the clock of the database; absent: never.
+    /// When it took or renewed its lease, by the clock of the database; absent: never.
     pub last_heard: Option<Timestamp>,
-    /// Whether that was lately.
+    /// When its lease has ended; absent: it has one, or never had.
+    pub unreachable_since: Option<Timestamp>,
+    /// When an operator has forgotten it.
+    pub forgotten: Option<Timestamp>,
+    /// Whether it has a lease.
     pub is_reachable: bool,
 }
 
@@ -35,19 +35,22 @@ impl Elsewhere {
         let heard = if *is_reachable {
             ""
         } else {
-            "; that node was not heard of lately"
+            "; the lease of that node has ended"
         };
         format!("{name} ({node}), which listens at {address}: ask there{heard}")
     }
 
     pub(crate) fn of(node: NodeId, nodes: &[NodeRow]) -> Self {
         let row = nodes.iter().find(|row| row.node == node);
+        let is_reachable = row.is_some_and(|row| row.until() >= row.now);
         Self {
             node,
             name: row.map(|row| row.name.clone()).unwrap_or_default(),
             address: row.map(|row| row.address.clone()).unwrap_or_default(),
             last_heard: row.map(|row| row.heard),
-            is_reachable: row.is_some_and(|row| row.heard.plus(HEARD_WITHIN) >= row.now),
+            forgotten: row.and_then(|row| row.forgotten),
+            unreachable_since: row.map(NodeRow::until).filter(|_| !is_reachable),
+            is_reachable,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::{
     base::{blocking::blocking, calls::RunView, cause::Chain, event, faults::BootError, log_words},
-    node::recover,
+    node::{forget, recover},
     registry::{Entered, Handle, Shared},
     run::{
         intake,
@@ -179,9 +179,17 @@ impl Found {
 
     /// Starts the run's task. `false`: its key is another run's.
     async fn go_on(self, shared: &Arc<Shared>) -> Result<bool, BootError> {
+        let run = self.held.run;
         let standing = self.standing(shared).await.map_err(BootError::Store)?;
-        let standing = standing.map(|standing| enter(shared, standing, None));
-        Ok(standing.is_some())
+        let Some(standing) = standing else {
+            return Ok(false);
+        };
+        let forgotten = forget::forgotten_by(&standing.row).map(str::to_owned);
+        enter(shared, standing, None);
+        if let Some(by) = forgotten {
+            forget::end(shared, run, &by);
+        }
+        Ok(true)
     }
 
     /// Starts the task of a run whose row is not known: it is there, for the gate was opened.

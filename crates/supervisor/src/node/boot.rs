@@ -8,7 +8,7 @@ use crate::{
         log_words,
         ports::{Kernel, KernelEvents},
     },
-    node::{elsewhere, floors, gauges, recover, retention, takeover},
+    node::{floors, gauges, lease, recover, retention, takeover},
     record::NodeRecord,
     registry::{Order, Shared, Supervisor, SupervisorConfig, serving::Serving, unreachable::Door},
     telemetry::Telemetry,
@@ -109,7 +109,7 @@ impl Supervisor {
         background.spawn(async move { takeover::watch_lives(&watching).await });
         background.spawn(retention::look_after(Arc::clone(shared)));
         background.spawn(floors::look_after(Arc::clone(shared)));
-        background.spawn(elsewhere::beat_for_ever(Arc::clone(shared)));
+        background.spawn(lease::renew_for_ever(Arc::clone(shared)));
         background.spawn(self.clone().watch_keeper());
     }
 
@@ -161,6 +161,9 @@ impl Supervisor {
                 KeeperEvent::Gone => break self.keeper_lost().await,
             }
         };
+        if code == EXIT_CLEAN {
+            lease::give_up(&self.shared).await;
+        }
         self.shared.serving.close();
         let what = match code {
             EXIT_CLEAN | EXIT_FORCED => "service_stopped",

@@ -1,7 +1,6 @@
-//! Runs of other nodes of the same database: where they are, and whether their nodes were heard of lately.
+//! Runs of other nodes of the same database: where they are, and whether their nodes have a lease.
 //!
-//! Each node writes down every few seconds that it is there, by the clock of the database. That a node was not heard of ends none
-//! of its runs: it may be cut off from the database, and its runs may live.
+//! That the lease of a node has ended ends none of its runs: it may be cut off from the database, and its runs may live.
 
 use crate::{
     base::{
@@ -9,13 +8,10 @@ use crate::{
         faults::store_fault,
         other_node::Elsewhere,
     },
-    registry::{Shared, Supervisor},
+    registry::Supervisor,
 };
 use kennel_lifecycle::{NodeId, RunId};
-use std::{sync::Arc, time::Duration};
 
-/// How often a node writes down that it is there.
-const BEAT_EVERY: Duration = Duration::from_secs(10);
 impl Supervisor {
     /// Says of the runs of other nodes where they are.
     pub(crate) async fn locate(&self, views: &mut [RunView]) -> Result<(), CallError> {
@@ -80,20 +76,6 @@ impl Supervisor {
                 elsewhere: Box::new(elsewhere),
             }),
             None => Ok(()),
-        }
-    }
-}
-
-/// Writes down that this node is there, for as long as this server lives.
-pub(crate) async fn beat_for_ever(shared: Arc<Shared>) {
-    loop {
-        tokio::time::sleep(BEAT_EVERY).await;
-        let Some(generation) = shared.store.generation() else {
-            continue;
-        };
-        let beat = shared.store.raw().beat(shared.config.node, generation);
-        if let Err(error) = beat.await {
-            tracing::debug!(%error, "that this node is there is not written down");
         }
     }
 }

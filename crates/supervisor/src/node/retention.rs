@@ -336,7 +336,7 @@ async fn write_mark(
     match shared.store.mark_output_removed(run, &removal).await {
         Ok(()) => Went::Marked,
         Err(StoreError::Unknown(_)) => Went::Unknown,
-        Err(StoreError::Unavailable(_)) => Went::Away,
+        Err(StoreError::Unavailable(_) | StoreError::Held) => Went::Away,
         // The node is another server's by now, which looks after it.
         Err(StoreError::Fenced(_)) => Went::NotYet,
         Err(error @ StoreError::Corrupt(_)) => {

@@ -3,13 +3,13 @@
 use crate::{
     audit_log::TrailRecord,
     base::{clock, faults::BootError},
-    node::{adopt, pending_ends, recover},
+    node::{adopt, forget, pending_ends, recover},
     record::KnownRow,
     registry::{Order, Shared, Supervisor},
     run::writes,
 };
 use kennel_keeper::client::HeldRun;
-use kennel_lifecycle::{RunId, recovery::Seen};
+use kennel_lifecycle::{KeeperEpoch, RunId, recovery::Seen};
 use kennel_linux::crash_point;
 use kennel_store::{Opening, RunRow, StoreError};
 use std::{
@@ -24,6 +24,9 @@ const STORE_WAIT: Duration = Duration::from_secs(2);
 /// First and longest pause between two tries.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// How often a lease is asked for that is another keeper's, and for how long after its end.
+const LEASE_POLL: Duration = Duration::from_millis(500);
+const LEASE_MARGIN: Duration = Duration::from_secs(2);
 /// How often it is looked whether the store is the one that it was.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -32,12 +35,14 @@ pub(crate) struct Taken {
     generation: i64,
     /// The open ones of the node.
     rows: Vec<RunRow>,
+    /// Those that were open here, and that an operator has forgotten with the node; and who.
+    forgotten: Vec<(RunId, String)>,
 }
 
 /// The node at the start of a server. Absent: the store is not there, and runs wait for somebody to go on with them.
 pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Taken>, BootError> {
     if shared.hello.restarts == 0 && held.is_empty() {
-        return take(shared, Vec::new()).await.map(Some);
+        return Box::pin(take_first(shared)).await.map(Some);
     }
     let given = held.iter().map(|held| held.run).collect();
     // Whatever it is: to end here would end the runs in the end, and they have done nothing.
@@ -51,6 +56,28 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
         .tell(TrailRecord::node("store_away", [("why", why.clone())]));
     tracing::error!(%why, "the node cannot be acquired in the store: runs continue, nothing new is started");
     Ok(None)
+}
+
+/// The node at the start of a service. The lease of an earlier keeper, of which nobody can say here that it has ended (another
+/// host, another boot), is waited for; one that is renewed meanwhile is another server's.
+async fn take_first(shared: &Shared) -> Result<Taken, BootError> {
+    let begun = clock::instant();
+    let mut longest = None;
+    loop {
+        match take(shared, Vec::new()).await {
+            Err(BootError::LeaseHeld { epoch, left }) => {
+                let longest = *longest.get_or_insert_with(|| {
+                    tracing::warn!(%epoch, left_seconds = left.as_secs_f64(), "an earlier keeper has the lease of this node: waiting until it ends");
+                    left + LEASE_MARGIN
+                });
+                if begun.elapsed() > longest {
+                    return Err(BootError::LeaseHeld { epoch, left });
+                }
+            }
+            taken => return taken,
+        }
+        tokio::time::sleep(LEASE_POLL).await;
+    }
 }
 
 /// What is to be done with runs after a start.
@@ -71,6 +98,7 @@ pub(crate) async fn with_rows(
     let Taken {
         generation,
         mut rows,
+        ..
     } = taken;
     let others = held.iter().map(|held| held.run);
     let others = others.chain(rows.iter().map(|row| row.new.run)).collect();
@@ -113,6 +141,9 @@ async fn take_at_last(shared: &Arc<Shared>, again: Again) {
         match Box::pin(take_late(shared, again)).await {
             Ok(()) => return,
             Err(error) => {
+                if let BootError::LeaseHeld { epoch, .. } = error {
+                    shared.store.lose(epoch);
+                }
                 let why = cause(&error);
                 if why != said {
                     tracing::error!(%why, "the node cannot be acquired yet, trying until it can");
@@ -127,7 +158,11 @@ async fn take_at_last(shared: &Arc<Shared>, again: Again) {
 
 async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> {
     let given = shared.all().into_iter().map(|(run, _)| run).collect();
-    let Taken { generation, rows } = take(shared, given).await?;
+    let Taken {
+        generation,
+        rows,
+        forgotten,
+    } = take(shared, given).await?;
     // What this server has begun it also finishes.
     if again == Again::No {
         // Whatever the keeper holds has a task, which meets its row by itself.
@@ -156,6 +191,9 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
             let fencing = async move { carry_out_fence(&fencing, run).await };
             shared.background.spawn(fencing);
         }
+    }
+    for (run, by) in forgotten {
+        forget::end(shared, run, &by);
     }
     let supervisor = Supervisor {
         shared: Arc::clone(shared),
@@ -209,11 +247,26 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
                 take_at_last(shared, Again::Yes).await;
                 LOOK_EVERY
             }
-            Ok(_) => LOOK_EVERY,
+            Ok(standing) => {
+                if let Some(by) = shared.store.lost_to(&standing) {
+                    tell_fenced(shared, by);
+                    store.shut().await;
+                    take_at_last(shared, Again::Yes).await;
+                }
+                LOOK_EVERY
+            }
             // A new life is not to be waited for when it comes.
             Err(_) => RETRY_FIRST,
         };
     }
+}
+
+/// The runs go on: only their node's records are another server's.
+fn tell_fenced(shared: &Shared, by: KeeperEpoch) {
+    tracing::error!(keeper_epoch = %by, "another server has the lease of this node: nothing is started here until it is this one's again; runs continue");
+    shared.store.lose(by);
+    let record = TrailRecord::node("node_fenced", [("keeper_epoch", by.to_string())]);
+    shared.trail.tell(record);
 }
 
 fn tell_store(shared: &Shared, away: Option<&StoreError>) {
@@ -228,7 +281,7 @@ fn tell_store(shared: &Shared, away: Option<&StoreError>) {
 async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     // Another delivery would name a generation that is over.
     let delivery = shared.record.delivery().await;
-    refuse_beside_another(shared).await?;
+    let gone = refuse_beside_another(shared).await?;
     let (store, record) = (shared.store.raw(), &shared.record);
     let node = shared.config.node;
     let standing = store.standing(node).await.map_err(BootError::Store)?;
@@ -241,10 +294,21 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
         host: shared.hello.host.clone(),
         held,
         above: record.generation(),
+        lease: shared.config.lease,
+        gone,
         now: clock::now(),
     };
     let lost = record.differs(&standing);
-    let generation = store.open_node(&opening).await.map_err(BootError::Store)?;
+    let generation = match store.open_node(&opening).await {
+        Ok(generation) => generation,
+        Err(StoreError::Held) => {
+            return Err(BootError::LeaseHeld {
+                epoch: standing.keeper_epoch.unwrap_or(shared.hello.epoch),
+                left: standing.lease_left,
+            });
+        }
+        Err(error) => return Err(BootError::Store(error)),
+    };
     crash_point!("boot.node_opened");
     record.raised(generation);
     let mended = mend(shared, &opening, generation, lost).await;
@@ -259,8 +323,18 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
         let read = store.get_all(runs).await.map_err(BootError::Store)?;
         ended.extend(read.into_iter().filter(|row| row.outcome.is_some()));
     }
+    let forgotten = ended.iter();
+    let forgotten = forgotten.filter_map(|row| {
+        let by = forget::forgotten_by(row)?;
+        Some((row.new.run, by.to_owned()))
+    });
+    let forgotten = forgotten.collect();
     record.acquired(standing.life, &rows, ended);
-    Ok(Taken { generation, rows })
+    Ok(Taken {
+        generation,
+        rows,
+        forgotten,
+    })
 }
 
 /// Writes again what the store had taken and lacks: the rows of runs that are held, and where it has gone back all that is
@@ -330,20 +404,28 @@ async fn mend(
     Ok(())
 }
 
-/// Rows of a living keeper are not ours: starting beside it would end its runs.
-async fn refuse_beside_another(shared: &Shared) -> Result<(), BootError> {
+/// Rows of a living keeper are not ours: starting beside it would end its runs. Gives the keeper of the lease, where it has
+/// certainly ended: it was one of this boot and this pid namespace.
+async fn refuse_beside_another(shared: &Shared) -> Result<Option<KeeperEpoch>, BootError> {
+    let mut gone = None;
+    let standing = shared.store.raw().standing(shared.config.node).await;
+    let holder = standing.map_err(BootError::Store)?.keeper_epoch;
     let epochs = shared.store.raw().open_epochs(shared.config.node).await;
     let epochs = epochs.map_err(BootError::Store)?.into_iter();
     for row in epochs.filter(|row| row.keeper_epoch != shared.hello.epoch) {
         let (epoch, pid) = (row.keeper_epoch, row.keeper.pid);
+        let is_here = row.host.is_same_as(&shared.hello.host);
         let seen = shared.kernel.keeper_seen(row.keeper, row.host).await;
         match seen.map_err(BootError::Keeper)? {
+            Seen::Gone if is_here && holder == Some(epoch) => gone = Some(epoch),
             Seen::Gone => {}
             Seen::Same => return Err(BootError::KeeperAlive { epoch, pid }),
+            // Its lease decides.
+            Seen::Unknown if !row.has_open => {}
             Seen::Unknown => return Err(BootError::KeeperUnknown { epoch, pid }),
         }
     }
-    Ok(())
+    Ok(gone)
 }
 
 fn cause(error: &BootError) -> String {

@@ -7,11 +7,11 @@ use crate::{
     telemetry::{Telemetry, tell_fence},
 };
 use kennel_lifecycle::{
-    Facets, HostIdentity, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
+    Facets, HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
 use kennel_store::{
     Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Inserted, ListFilter,
-    NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, WithOutput,
+    NewRun, NodeRow, PageStart, Rest, RunRow, Standing, Store, StoreError, WithOutput,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, RwLock, watch};
@@ -25,7 +25,10 @@ pub(crate) struct NodeStore {
     store: Arc<dyn Store>,
     /// Absent: the node is not taken over yet.
     generation: watch::Sender<Option<i64>>,
+    /// The keeper that has the node's lease in the place of this one.
+    fenced_by: watch::Sender<Option<KeeperEpoch>>,
     node: NodeId,
+    keeper_epoch: KeeperEpoch,
     /// What the store has taken is noted there.
     record: Arc<NodeRecord>,
     telemetry: Telemetry,
@@ -38,6 +41,7 @@ impl NodeStore {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         node: NodeId,
+        keeper_epoch: KeeperEpoch,
         record: Arc<NodeRecord>,
         telemetry: Telemetry,
     ) -> Self {
@@ -45,7 +49,9 @@ impl NodeStore {
             store,
             telemetry,
             generation: watch::Sender::new(None),
+            fenced_by: watch::Sender::new(None),
             node,
+            keeper_epoch,
             record,
             at_work: RwLock::new(()),
             doubt: Notify::new(),
@@ -59,7 +65,31 @@ impl NodeStore {
 
     /// The node is taken over: from here on everybody may read and write.
     pub(crate) fn open(&self, generation: i64) {
+        self.fenced_by.send_replace(None);
         self.generation.send_replace(Some(generation));
+    }
+
+    /// Another keeper has the lease: until the node is taken over again, nothing is read or written.
+    pub(crate) fn lose(&self, by: KeeperEpoch) {
+        self.fenced_by.send_replace(Some(by));
+    }
+
+    /// The keeper that has the node's lease in the place of this one.
+    pub(crate) fn fenced_by(&self) -> Option<KeeperEpoch> {
+        *self.fenced_by.borrow()
+    }
+
+    /// The keeper that this node's lease was lost to. An earlier generation of the same keeper has lost nothing: its next
+    /// server has the node.
+    pub(crate) fn lost_to(&self, standing: &Standing) -> Option<KeeperEpoch> {
+        let is_later = standing.generation > self.generation();
+        let other = standing.keeper_epoch.filter(|_| is_later);
+        other.filter(|epoch| *epoch != self.keeper_epoch)
+    }
+
+    /// Has somebody look whether the store is what it was.
+    pub(crate) fn doubt(&self) {
+        self.doubt.notify_one();
     }
 
     /// The node has to be taken over anew: until then the store is away to everybody. Ends when no write is on its way any
@@ -98,7 +128,10 @@ impl NodeStore {
     }
 
     fn present(&self) -> Result<i64, StoreError> {
-        self.generation().ok_or_else(away)
+        self.generation().ok_or_else(|| match self.fenced_by() {
+            Some(_) => StoreError::Held,
+            None => away(),
+        })
     }
 
     pub(crate) async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError> {
@@ -277,6 +310,7 @@ impl NodeStore {
             StoreError::Unknown(_) => "unknown",
             StoreError::Fenced(_) => "fenced",
             StoreError::Corrupt(_) => "corrupt",
+            StoreError::Held => "held",
         });
         let metrics = &self.telemetry.metrics;
         metrics.store(what, begun.elapsed(), error);
@@ -340,10 +374,14 @@ impl NodeStore {
     /// Which generation the store knows. One older than ours: it is not what it was, and is away until the node is taken over anew.
     async fn known(&self, generation: i64) -> Result<i64, StoreError> {
         let standing = self.store.standing(self.node).await;
-        let known = standing.map_err(|e| unavailable(&e))?.generation;
-        let known = known.unwrap_or(0);
+        let standing = standing.map_err(|e| unavailable(&e))?;
+        if self.lost_to(&standing).is_some() {
+            self.doubt();
+            return Err(StoreError::Held);
+        }
+        let known = standing.generation.unwrap_or(0);
         if known < generation {
-            self.doubt.notify_one();
+            self.doubt();
             return Err(StoreError::Unavailable("the store has gone back".into()));
         }
         Ok(known)

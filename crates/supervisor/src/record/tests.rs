@@ -73,6 +73,8 @@ fn standing(life: &str, generation: i64) -> Standing {
     Standing {
         life: Life::named(life),
         generation: Some(generation),
+        keeper_epoch: None,
+        lease_left: std::time::Duration::ZERO,
     }
 }
 

@@ -33,6 +33,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicUsize},
+    time::Duration,
 };
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
@@ -59,6 +60,8 @@ pub struct SupervisorConfig {
     pub node_name: String,
     /// Where its server listens, as clients name it.
     pub address: String,
+    /// How long the node's lease lasts from each renewal; it is renewed after a third of that.
+    pub lease: Duration,
     /// Where runs have their directories: `<data_dir>/runs/<id>`.
     pub data_dir: PathBuf,
     /// The server's own environment, from which commands may inherit.
@@ -244,6 +247,7 @@ impl Shared {
             store: NodeStore::new(
                 store,
                 config.node,
+                hello.epoch,
                 Arc::clone(&record),
                 config.telemetry.clone(),
             ),
@@ -289,7 +293,10 @@ impl Shared {
         }
         // Looked at while nobody else enters: whoever owes a fence to this key looks for a run of it afterwards.
         if limits.is_some() && (self.store.generation().is_none() || self.record.has_pending()) {
-            return Err(CallError::StoreUnavailable);
+            return Err(match self.store.fenced_by() {
+                Some(_) => CallError::NodeFenced,
+                None => CallError::StoreUnavailable,
+            });
         }
         if let Some(limits) = limits {
             limits.hold(&runs)?;

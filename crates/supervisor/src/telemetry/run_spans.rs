@@ -448,7 +448,10 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
         | EndReason::Restarted { .. }
         | EndReason::Result { .. } => None,
         EndReason::StartFailed(_) => Some("spawn_failed"),
-        EndReason::ServiceLost | EndReason::Rebooted | EndReason::OrphanTerminated => Some("lost"),
+        EndReason::ServiceLost
+        | EndReason::Rebooted
+        | EndReason::OrphanTerminated
+        | EndReason::NodeForgotten { .. } => Some("lost"),
         EndReason::DeadlineExceeded(_) => Some("timeout"),
         EndReason::LimitExceeded(_) => Some("limit"),
         EndReason::NotReady => Some("not_ready"),

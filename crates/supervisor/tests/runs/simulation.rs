@@ -20,10 +20,10 @@ use kennel_keeper::{
     },
 };
 use kennel_lifecycle::{
-    CgroupIdentity, EndReason, Exit, Facets, HeldPause, HostIdentity, InputWrite, LeaderExit,
-    NodeId, Outcome, OutputRemoval, ProcessIdentity, RestartMode, RestartPolicy, RowState, RunId,
-    RunKind, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopStep,
-    TerminalSize, Timestamp,
+    CgroupIdentity, EndReason, Exit, Facets, HeldPause, HostIdentity, InputWrite, KeeperEpoch,
+    LeaderExit, NodeId, Outcome, OutputRemoval, ProcessIdentity, RestartMode, RestartPolicy,
+    RowState, RunId, RunKind, Signal, SignalScope, SignalSender, StartFailure, StartStage,
+    StopOrder, StopStep, TerminalSize, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -640,8 +640,20 @@ impl Store for Shaky {
         generation
     }
 
-    async fn beat(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
-        self.store.beat(node, generation).await
+    async fn renew(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        self.store.renew(node, generation).await
+    }
+
+    async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        self.store.give_up(node, generation).await
+    }
+
+    async fn forget_node(
+        &self,
+        node: NodeId,
+        keeper_epoch: KeeperEpoch,
+    ) -> Result<i64, StoreError> {
+        self.store.forget_node(node, keeper_epoch).await
     }
 
     async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {

@@ -253,6 +253,7 @@ impl Stage {
             node: node(),
             node_name: "test".into(),
             address: "unix:/run/test.sock".into(),
+            lease: Duration::from_secs(45),
             data_dir: data_dir.path().to_owned(),
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
             runs_max: 100,
@@ -1148,6 +1149,8 @@ impl Store for MemoryStore {
         Ok(Standing {
             life: Life::named(self.life().to_string()),
             generation: (generation > 0).then_some(generation + ahead),
+            keeper_epoch: None,
+            lease_left: Duration::ZERO,
         })
     }
 
@@ -1170,8 +1173,16 @@ impl Store for MemoryStore {
         Ok(generation)
     }
 
-    async fn beat(&self, _: NodeId, _: i64) -> Result<(), StoreError> {
+    async fn renew(&self, _: NodeId, _: i64) -> Result<(), StoreError> {
         self.check_write()
+    }
+
+    async fn give_up(&self, _: NodeId, _: i64) -> Result<(), StoreError> {
+        self.check_write()
+    }
+
+    async fn forget_node(&self, _: NodeId, _: KeeperEpoch) -> Result<i64, StoreError> {
+        Err(StoreError::Held)
     }
 
     async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {

@@ -194,6 +194,7 @@ fn an_end_reason_has_the_name_that_the_ended_event_gives_it() {
         (EndReason::ServiceLost, "serviceLost"),
         (EndReason::Rebooted, "rebooted"),
         (EndReason::OrphanTerminated, "orphanTerminated"),
+        (EndReason::NodeForgotten { by: by() }, "nodeForgotten"),
         (EndReason::ShimLost, "shimLost"),
         (
             EndReason::DeadlineExceeded(Deadline::MaxRuntime),

@@ -24,6 +24,17 @@ impl AdminService for Audited<Admin> {
         self.inner.list_nodes(request).await
     }
 
+    async fn forget_node(
+        &self,
+        request: Request<pb::ForgetNodeRequest>,
+    ) -> Result<Response<pb::ForgetNodeResponse>, Status> {
+        let node = request.get_ref().node.clone();
+        let asked = self.asked("ForgetNode", &request, "").with("node", node);
+        let answer = self.inner.forget_node(request).await;
+        asked.tell(&answer).await;
+        answer
+    }
+
     async fn drain(
         &self,
         request: Request<pb::DrainRequest>,

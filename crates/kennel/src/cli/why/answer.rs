@@ -47,6 +47,16 @@ pub(super) fn answer(known: &Known) -> Answer {
 
 /// Of a run that has not ended.
 fn stands(run: &pb::Run) -> String {
+    if let Some(node) = &run.other_node
+        && node.reachability() == pb::NodeReachability::Unreachable
+    {
+        return format!(
+            "Not known: its node {} is unreachable since {}; {} is its last known state.",
+            terminal_text::one_line(&node.node_name),
+            when(node.unreachable_since),
+            words::state(run.state())
+        );
+    }
     let attempt = run.current_attempt.clone().unwrap_or_default();
     match run.state() {
         pb::RunState::Starting => "Not ended: it is being started.".into(),
@@ -137,6 +147,13 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
             "Ended by Kennel, which could not continue it: its service had died, or no server came back in time; {}.",
             took(&attempt)
         ),
+        Some(Reason::NodeForgotten(forgotten)) => {
+            unknown.push("whether and how its command ended: its node was unreachable".into());
+            format!(
+                "Closed as lost because {} has forgotten its node, which was unreachable.",
+                terminal_text::one_line(&forgotten.by)
+            )
+        }
         Some(Reason::ShimLost(_)) => format!(
             "Ended by Kennel, which had lost the run's shim, its own process beside the command; {}.",
             took(&attempt)

@@ -77,6 +77,11 @@ pub enum CallError {
     /// The store does not answer. Nothing was started.
     #[error("the store is not available")]
     StoreUnavailable,
+    /// Another server has the lease of this node. Nothing was started.
+    #[error(
+        "another server has the lease of this node: this one starts nothing until it has it again"
+    )]
+    NodeFenced,
     /// An operator drains this node: it takes no new runs.
     #[error("this node is being drained and takes no new runs")]
     NodeDrained,
@@ -267,6 +272,17 @@ pub enum CallError {
         run: RunId,
         /// Where it is.
         elsewhere: Box<Elsewhere>,
+    },
+    /// A node that has a lease is not forgotten.
+    #[error("node {} has a lease: it can be forgotten once that has ended", .0.name)]
+    NodeHasLease(Box<Elsewhere>),
+    /// No node, or several, have this name.
+    #[error("there is no node {name:?}: {why}")]
+    NodeNotFound {
+        /// As it was asked for.
+        name: String,
+        /// Why none is meant.
+        why: &'static str,
     },
     /// A fault of ours.
     #[error("internal fault: {0}")]

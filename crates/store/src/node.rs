@@ -1,0 +1,71 @@
+//! Nodes of a database, their keepers and their leases.
+
+use kennel_lifecycle::{HostIdentity, KeeperEpoch, NodeId, ProcessIdentity, RunId, Timestamp};
+use std::time::Duration;
+
+/// What the server says of itself when it begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// This node.
+    pub node: NodeId,
+    /// Name for people, such as the host name.
+    pub node_name: String,
+    /// The keeper.
+    pub keeper_epoch: KeeperEpoch,
+    /// The keeper as a process.
+    pub keeper: ProcessIdentity,
+    /// Boot and pid namespace.
+    pub host: HostIdentity,
+    /// Where it listens, as clients name it; empty: nowhere.
+    pub address: String,
+    /// Runs of earlier keepers that this one holds.
+    pub held: Vec<RunId>,
+    /// The last generation of the node that is known: what a store says that has gone back may lie below it.
+    pub above: i64,
+    /// How long the lease lasts that is taken with the node.
+    pub lease: Duration,
+    /// An earlier keeper of the node that has certainly ended: its lease counts no more.
+    pub gone: Option<KeeperEpoch>,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// A node of this database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRow {
+    /// Which.
+    pub node: NodeId,
+    /// Its name for people.
+    pub name: String,
+    /// Where its server listens; empty: not known.
+    pub address: String,
+    /// When it took or renewed its lease.
+    pub heard: Timestamp,
+    /// How long that lasts.
+    pub lease: Duration,
+    /// When an operator has forgotten it; absent: it was not, or is back.
+    pub forgotten: Option<Timestamp>,
+    /// The time now, by the same clock: the database's.
+    pub now: Timestamp,
+}
+
+impl NodeRow {
+    /// When its lease ends, or has ended.
+    #[must_use]
+    pub fn until(&self) -> Timestamp {
+        self.heard.plus(self.lease)
+    }
+}
+
+/// A keeper that was recorded on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EpochRow {
+    /// Whether it has open rows; else the lease is its own.
+    pub has_open: bool,
+    /// Its name.
+    pub keeper_epoch: KeeperEpoch,
+    /// It as a process.
+    pub keeper: ProcessIdentity,
+    /// Where.
+    pub host: HostIdentity,
+}

@@ -1,0 +1,132 @@
+//! A node that does not come back: an operator decides that its open runs are over.
+//!
+//! First the node is given to nobody, which fences whoever has it; then its open rows are closed, under the generation that this
+//! gave. Where the server dies in between, the rows stay open, and a repeat closes them. A node that is back meanwhile has a higher
+//! generation, and what is not closed stays its own.
+
+use crate::{
+    audit_log::TrailRecord,
+    base::{calls::CallError, clock, faults::store_fault, other_node::Elsewhere},
+    node::adopt::ROWS_MAX,
+    registry::{Order, Shared, Supervisor},
+};
+use kennel_lifecycle::{
+    EndReason, Exit, KeeperEpoch, Outcome, RunId, StopCertificate, StopOrder, StopReason,
+    StreamsEnd, TreeVerdict,
+};
+use kennel_linux::crash_point;
+use kennel_store::{Closure, RunRow, StoreError, StoredState, Times};
+use std::sync::Arc;
+use tokio::{sync::oneshot, task::JoinSet};
+
+impl Supervisor {
+    /// The node of this name or id.
+    pub async fn node_named(&self, name: &str) -> Result<Elsewhere, CallError> {
+        let is_meant = |node: &Elsewhere| node.name == name || node.node.to_string() == name;
+        let mut found = self.nodes().await?.into_iter().filter(is_meant);
+        let why = match (found.next(), found.next()) {
+            (Some(node), None) => return Ok(node),
+            (None, _) => "no node of this database has this name or id",
+            (Some(_), Some(_)) => "several nodes have this name: use the id",
+        };
+        let name = name.to_owned();
+        Err(CallError::NodeNotFound { name, why })
+    }
+
+    /// Ends the open runs of a node whose lease has ended, as lost, in the name of an operator. A repeat ends what is left. Gives
+    /// the node, and how many runs this call has ended.
+    pub async fn forget_node(&self, name: &str, by: &str) -> Result<(Elsewhere, u32), CallError> {
+        let node = self.node_named(name).await?;
+        let store = &self.shared.store;
+        let vacant = KeeperEpoch::from_u128(self.shared.next_id().as_u128());
+        let fault = |error: StoreError| match error {
+            // Its own server has it again.
+            StoreError::Held | StoreError::Fenced(_) => {
+                CallError::NodeHasLease(Box::new(node.clone()))
+            }
+            error => store_fault(&error),
+        };
+        let forgotten = store.raw().forget_node(node.node, vacant).await;
+        let generation = forgotten.map_err(fault)?;
+        crash_point!("forget.fenced");
+        let rows = store.open_runs(node.node).await.map_err(fault)?;
+        let mut ended = 0;
+        for rows in rows.chunks(ROWS_MAX) {
+            let mut closing = JoinSet::new();
+            for row in rows {
+                let (mut new, closure) = (row.new.clone(), closure(row, by));
+                new.generation = generation;
+                let raw = Arc::clone(store.raw());
+                closing.spawn(async move { raw.close(&new, &closure).await });
+            }
+            while let Some(closed) = closing.join_next().await {
+                let closed = closed.map_err(|error| CallError::Internal(error.to_string()))?;
+                closed.map_err(fault)?;
+                ended += 1;
+            }
+        }
+        tracing::warn!(node = %node.node, by, ended, "a node is forgotten, its open runs are closed as lost");
+        let facts = [
+            ("node", node.node.to_string()),
+            ("by", by.to_owned()),
+            ("runs", ended.to_string()),
+        ];
+        let record = TrailRecord::node("node_forgotten", facts);
+        self.shared.trail.tell(record);
+        Ok((self.node_named(&node.node.to_string()).await?, ended))
+    }
+}
+
+/// The end of a run of which nobody knows more than its row.
+fn closure(row: &RunRow, by: &str) -> Closure {
+    let reason = EndReason::NodeForgotten { by: by.to_owned() };
+    let waits = row.past.last();
+    let waits = waits.filter(|_| row.state == StoredState::Backoff);
+    let outcome = match waits {
+        // Its last attempt has ended, and is known.
+        Some(last) => Outcome {
+            reason,
+            ..last.outcome.clone()
+        },
+        None => Outcome {
+            reason,
+            exit: Some(Exit::Unknown),
+            tree: TreeVerdict::Unverified("its node was not reachable".into()),
+            streams: Some(StreamsEnd::Lost),
+            certificate: StopCertificate::default(),
+        },
+    };
+    Closure {
+        outcome,
+        times: Times {
+            ended: Some(clock::now()),
+            ..row.times
+        },
+        entries: None,
+    }
+}
+
+/// Who has decided that this run is over, where an operator has.
+pub(crate) fn forgotten_by(row: &RunRow) -> Option<&str> {
+    match &row.outcome.as_ref()?.reason {
+        EndReason::NodeForgotten { by } => Some(by),
+        _ => None,
+    }
+}
+
+/// A run that was forgotten with this node lives here all the same: it is ended, as the operator has decided.
+pub(crate) fn end(shared: &Shared, run: RunId, by: &str) {
+    let Some(handle) = shared.find(run) else {
+        return;
+    };
+    tracing::error!(run_id = %run, by, "this run was forgotten with its node, and is alive: ending it");
+    let order = StopOrder {
+        reason: StopReason::Abort {
+            by: by.to_owned(),
+            request_id: None,
+        },
+        grace: handle.live.borrow().view.policy().grace(),
+    };
+    let (reply, _) = oneshot::channel();
+    handle.tell(Order::Stop(order, reply), &shared.background);
+}

@@ -1,0 +1,77 @@
+//! The node's lease: it says to all servers of the database that this one has the node.
+//!
+//! It is renewed by the clock of the database after about a third of its time. Where that fails nothing ends: the runs of this
+//! node are shown as unreachable until it succeeds. Only another keeper that has taken the lease meanwhile fences this one, as
+//! every write of it names the generation.
+
+use crate::{base::clock, registry::Shared};
+use kennel_store::StoreError;
+use std::{sync::Arc, time::Duration};
+
+/// Renews the lease for as long as this server lives.
+pub(crate) async fn renew_for_ever(shared: Arc<Shared>) {
+    let lease = shared.config.lease;
+    let mut renewed = clock::instant();
+    let mut has_failed = false;
+    loop {
+        tokio::time::sleep(pause(lease, clock::now().0)).await;
+        let Some(generation) = shared.store.generation() else {
+            renewed = clock::instant();
+            continue;
+        };
+        let asked = clock::instant();
+        match shared
+            .store
+            .raw()
+            .renew(shared.config.node, generation)
+            .await
+        {
+            Ok(()) => {
+                if has_failed {
+                    tracing::info!("the lease of this node is renewed again");
+                }
+                (renewed, has_failed) = (asked, false);
+            }
+            Err(StoreError::Held) => shared.store.doubt(),
+            Err(error) => {
+                // By the monotonic clock: no step of the time changes it.
+                let silent_seconds = renewed.elapsed().as_secs_f64();
+                if !has_failed {
+                    tracing::warn!(%error, silent_seconds, "the lease of this node is not renewed; runs continue");
+                }
+                has_failed = true;
+            }
+        }
+    }
+}
+
+/// A third of the lease, a tenth more or less, so that nodes that began together do not stay together.
+fn pause(lease: Duration, seed: i64) -> Duration {
+    let tenths = u32::try_from(seed.rem_euclid(201)).unwrap_or(100) + 900;
+    lease / 3 * tenths / 1000
+}
+
+/// The last thing that a server does whose runs have all ended: the next keeper of the node does not wait, wherever it is.
+pub(crate) async fn give_up(shared: &Shared) {
+    let Some(generation) = shared.store.generation() else {
+        return;
+    };
+    let given_up = shared.store.raw().give_up(shared.config.node, generation);
+    if let Err(error) = given_up.await {
+        tracing::debug!(%error, "the lease of this node is not given up: it ends by itself");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lease_is_renewed_twice_before_it_ends() {
+        let lease = Duration::from_secs(45);
+        for seed in 0..1000 {
+            let pause = pause(lease, seed);
+            assert!(pause * 2 < lease && pause > lease / 4, "{pause:?}");
+        }
+    }
+}

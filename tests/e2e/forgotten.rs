@@ -1,0 +1,118 @@
+//! A node that does not come back, and an operator who decides so.
+
+use kennel_proto::pb::{self, NodeReachability, RunState};
+use kennel_tests::{
+    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, eventually, eventually_async,
+    kennel::kill_exactly, must, procfs::Proc, sh, shell::run_to_end,
+};
+use nix::sys::signal::Signal;
+use tonic::Code;
+
+async fn node(postgres: &Postgres, name: &'static str) -> Kennel {
+    Kennel::start(Options {
+        words: vec!["--node-name", name, "--node-lease", "3s"],
+        ..Options::on(&postgres.url())
+    })
+    .await
+}
+
+/// Forgets a node through another one, as often as that is refused.
+async fn forget(by: &Kennel, name: &str) {
+    eventually_async("it is forgotten", PATIENCE, async || {
+        let forgotten = run_to_end(by.cli(&["node", "forget", name]), PATIENCE).await;
+        forgotten.status.success().then_some(())
+    })
+    .await;
+}
+
+async fn reachability(by: &Kennel, name: &str) -> NodeReachability {
+    let mut client = by.client().await;
+    let nodes = client.admin.list_nodes(pb::ListNodesRequest {}).await;
+    let nodes = must("nodes", nodes).into_inner().nodes;
+    let found = nodes.iter().find(|node| node.node_name == name);
+    found.expect("it is listed").reachability()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_of_forgotten_node_are_lost_by_decision() {
+    let postgres = Postgres::start().await;
+    let (mut one, two) = (node(&postgres, "one").await, node(&postgres, "two").await);
+    let (mut here, mut there) = (one.client().await, two.client().await);
+    let lives = must("spawn", here.spawn(sh("echo up; exec sleep 600")).await).run_id;
+    here.hear_up(&lives).await;
+    let ended = must("spawn", here.spawn(sh("exit 3")).await).run_id;
+    must("wait", here.ended(&ended).await);
+
+    let request = || pb::ForgetNodeRequest {
+        node: "one".to_owned(),
+    };
+    let refused = there.admin.forget_node(request()).await;
+    let refused = refused.expect_err("it has a lease");
+    assert_eq!(complaint(&refused).reason, "NODE_HAS_LEASE");
+    let unknown = pb::ForgetNodeRequest {
+        node: "three".to_owned(),
+    };
+    let unknown = there.admin.forget_node(unknown).await;
+    assert_eq!(unknown.expect_err("there is none").code(), Code::NotFound);
+
+    one.kill_service_after(|| {});
+    forget(&two, "one").await;
+    let run = must("get", there.get(&lives).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Lost, "node_forgotten")
+    );
+    let why = run_to_end(two.cli(&["why", &lives]), PATIENCE).await;
+    let text = String::from_utf8_lossy(&why.stdout).into_owned();
+    assert!(text.contains("has forgotten its node"), "{text}");
+    // What had ended has ended as it did.
+    let run = must("get", there.get(&ended).await);
+    assert_eq!((run.state(), run.reason()), (RunState::Failed, "exited"));
+    assert_eq!(reachability(&two, "one").await, NodeReachability::Forgotten);
+    let again = must("again", there.admin.forget_node(request()).await).into_inner();
+    assert_eq!(again.ended_runs, 0);
+
+    // It is a node again.
+    one.restart().await;
+    assert_eq!(reachability(&two, "one").await, NodeReachability::Reachable);
+    let run = must("get", one.client().await.get(&lives).await);
+    assert_eq!(
+        (run.state(), run.reason()),
+        (RunState::Lost, "node_forgotten")
+    );
+    must("spawn", one.client().await.spawn(sh("true")).await);
+    kennel_tests::Footprint::of_id(&lives)
+        .until_nothing_is_left()
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn halted_node_ends_its_forgotten_runs() {
+    let postgres = Postgres::start().await;
+    let (one, two) = (node(&postgres, "one").await, node(&postgres, "two").await);
+    let mut here = one.client().await;
+    let spec = sh("echo up; exec sleep 600").open_input();
+    let run = must("spawn", here.spawn(spec).await);
+    here.hear_up(&run.run_id).await;
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    let server = one.server().expect("it serves");
+    kill_exactly(&server, Signal::SIGSTOP);
+    forget(&two, "one").await;
+    assert!(leader.is_alive(), "nobody signals runs of another node");
+    let closed = must("get", two.client().await.get(&run.run_id).await);
+    assert_eq!(closed.reason(), "node_forgotten");
+    kill_exactly(&server, Signal::SIGCONT);
+    eventually("its own node ends it", PATIENCE, || {
+        (!leader.is_alive()).then_some(())
+    })
+    .await;
+    eventually_async("it takes runs again", PATIENCE, async || {
+        one.client().await.spawn(sh("true")).await.ok()
+    })
+    .await;
+    let still = must("get", one.client().await.get(&run.run_id).await);
+    assert_eq!(
+        (still.state(), still.reason()),
+        (RunState::Lost, "node_forgotten")
+    );
+}
