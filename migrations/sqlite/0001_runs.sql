@@ -185,12 +185,12 @@ CREATE TABLE runs (
         OR (end_reason IS NOT NULL AND octet_length(entries) <= 65536 AND json_type(entries) = 'object'))
 ) STRICT;
 
--- Lists: newest first, then by key downwards.
-CREATE INDEX runs_by_age ON runs (created_us DESC, run_id DESC);
+-- Lists, mostly backwards: newest first, then by key downwards. An index that grows at its end changes fewer pages.
+CREATE INDEX runs_by_age ON runs (created_us, run_id);
 -- What a start of the server has to look at.
 CREATE INDEX runs_open_of_node ON runs (node, keeper_epoch) WHERE end_reason IS NULL;
--- Ended runs that have their output: the newest first.
-CREATE INDEX runs_output_of_node ON runs (node, ended_us DESC, run_id DESC)
+-- Ended runs that have their output, read backwards: the newest first.
+CREATE INDEX runs_output_of_node ON runs (node, ended_us, run_id)
     WHERE end_reason IS NOT NULL AND output_removed_us IS NULL;
 
 -- Readers of events that have a name: up to where each has acknowledged what it was given.

@@ -24,6 +24,7 @@ use std::{
     fs::{File, TryLockError},
     io,
     net::TcpListener,
+    num::NonZero,
     os::fd::OwnedFd,
     path::Path,
     process::ExitCode,
@@ -72,6 +73,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let exports = Exports::start(&telling, node, &host_name(), here, &log)?;
     exports.serve_metrics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(worker_threads())
         .enable_all()
         .build()
         .map_err(|cause| Failure::new(format!("cannot start the server: {cause}")))?;
@@ -94,6 +96,13 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         runtime.shutdown_timeout(LAST_WORDS_MAX);
     }
     code
+}
+
+/// Half of the processors. A run goes through many small tasks that wake each other; a thread more that has nothing to do is
+/// woken for each of them. The other half is for SQLite's thread, keeper, shims and commands.
+fn worker_threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (processors / 2).max(1)
 }
 
 /// What this process was told.

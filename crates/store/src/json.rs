@@ -4,7 +4,10 @@ use crate::{PAST_ATTEMPTS_MAX, PastAttempt};
 use kennel_lifecycle::{RecordedSpec, RunSpec, StopCertificate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
 use serde_json::{Map, Value};
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
+};
 
 const WRITES: &str = "a value of the vocabulary is JSON";
 
@@ -23,6 +26,48 @@ pub(crate) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
 #[must_use]
 pub fn spec_text(spec: &RecordedSpec) -> String {
     sparse(spec).to_string()
+}
+
+/// The same of a spec that is written again and again: a run's is, in each frame of the log and each write of its row.
+pub(crate) fn shared_spec_text(spec: &Arc<RecordedSpec>) -> String {
+    shared_sparse(spec).to_string()
+}
+
+/// Specs whose JSON is remembered: those of about so many runs that begin and end at a time.
+const REMEMBERED_MAX: usize = 64;
+/// Longer ones are not remembered.
+const REMEMBERED_BYTES_MAX: usize = 4096;
+
+/// What a client may make as long as it likes.
+fn bytes_given(spec: &RunSpec) -> usize {
+    let argv = spec.command.argv.iter().map(|arg| arg.len());
+    let names = spec.command.env.keys().map(String::len);
+    argv.chain(names).sum()
+}
+
+/// A shared spec does not change. Its place in memory is not given to another one while it is remembered here.
+fn shared_sparse(spec: &Arc<RecordedSpec>) -> Arc<Value> {
+    type Remembered = VecDeque<(Weak<RecordedSpec>, Arc<Value>)>;
+    static REMEMBERED: Mutex<Remembered> = Mutex::new(VecDeque::new());
+    // What is in there is whole at any time.
+    let remembered = || REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let place = Arc::as_ptr(spec);
+    let found = remembered().iter().rev().find_map(|(known, value)| {
+        let is_it = std::ptr::eq(known.as_ptr(), place);
+        is_it.then(|| Arc::clone(value))
+    });
+    found.unwrap_or_else(|| {
+        let value = Arc::new(sparse(spec));
+        if bytes_given(spec) > REMEMBERED_BYTES_MAX {
+            return value;
+        }
+        let mut remembered = remembered();
+        if remembered.len() >= REMEMBERED_MAX {
+            remembered.pop_front();
+        }
+        remembered.push_back((Arc::downgrade(spec), Arc::clone(&value)));
+        value
+    })
 }
 
 fn sparse(spec: &RunSpec) -> Value {
@@ -56,13 +101,15 @@ fn leave_out(value: &mut Value, default: &Value) {
 
 /// For serde: a spec as [`spec_text`] writes it.
 pub(crate) mod spec {
-    use super::{Arc, Deserialize, Deserializer, RecordedSpec, Serialize, Serializer, sparse};
+    use super::{
+        Arc, Deserialize, Deserializer, RecordedSpec, Serialize, Serializer, shared_sparse,
+    };
 
     pub(crate) fn serialize<S: Serializer>(
         spec: &Arc<RecordedSpec>,
         to: S,
     ) -> Result<S::Ok, S::Error> {
-        sparse(spec).serialize(to)
+        shared_sparse(spec).serialize(to)
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
@@ -180,6 +227,22 @@ mod tests {
         for one in all {
             let read: Result<RecordedSpec, String> = read("spec", &one.to_string());
             assert_eq!(read, Ok(RecordedSpec::default()), "{one}");
+        }
+    }
+
+    #[test]
+    fn remembered_text_is_that_of_its_own_spec() {
+        let long = "x".repeat(REMEMBERED_BYTES_MAX);
+        for nth in 0..3 * REMEMBERED_MAX {
+            let mut spec = RunSpec::default();
+            spec.command.argv = vec![format!("{nth}").into()];
+            if nth % 5 == 0 {
+                spec.command.argv.push(long.clone().into());
+            }
+            let spec: Arc<RecordedSpec> = Arc::new(spec.into());
+            let text = spec_text(&spec);
+            assert_eq!(shared_spec_text(&spec), text);
+            assert_eq!(shared_spec_text(&Arc::clone(&spec)), text);
         }
     }
 

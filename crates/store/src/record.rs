@@ -311,7 +311,7 @@ impl Record {
             streams_end: None,
             traceparent: new.traceparent.clone(),
             restarted_from: new.restarted_from.map(|run| run.to_string()),
-            spec: json::spec_text(&new.spec),
+            spec: json::shared_spec_text(&new.spec),
             spec_digest: new.spec_digest.clone(),
             spec_digest_version: i64::from(new.spec_digest_version),
             labels: json::write(&new.spec.labels),

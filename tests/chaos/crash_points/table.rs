@@ -101,6 +101,7 @@ pub(crate) const POINTS: &[Point] = &[
     of("shim.exit", Act::Exit, OF_SHIM),
     of("shim.exit_written", Act::Exit, OF_SHIM),
     of("shim.childless", Act::Exit, OF_SHIM),
+    of("shim.free", Act::Exit, OF_SHIM),
     of("keeper.leader_exited", Act::Exit, ALL),
     of("keeper.tree_ended", Act::Exit, ALL),
     of("exit.leader", Act::Exit, ALL),

@@ -355,7 +355,7 @@ impl Keeper {
         let forget = ended && run.acknowledged;
         let is_on_record = run.is_on_record();
         let group = if ended { run.take_cgroup() } else { None };
-        let wake = run.wake_at(now);
+        let (wake, shim) = (run.wake_at(now), run.shim);
         if let Some(before) = self.waking.remove(&id) {
             self.wakes.remove(&(before, id));
         }
@@ -369,8 +369,16 @@ impl Keeper {
             self.forget_exit(id, is_on_record);
         }
         self.watch_input(id);
-        let left = group.filter(|group| !self.groups.clear(group));
-        self.leftovers.add(left, now);
+        if let Some(group) = group {
+            if !self.groups.clear(&group) {
+                self.leftovers.add([group], now);
+            } else if let Some(shim) = shim.and_then(|token| self.shims.get_mut(&token)) {
+                shim.is_vacated = true;
+            }
+        }
+        if let Some(shim) = shim.filter(|_| forget) {
+            self.take_back(shim);
+        }
         for word in told {
             self.tell(id, word);
         }

@@ -1,4 +1,5 @@
-//! Shims that wait for work: forking ahead keeps the cost of a large descriptor table out of a spawn.
+//! Shims that wait for work: forked ahead, or back from a run that has left nothing in them. A fork copies page tables and
+//! pages; one that is used again costs neither.
 
 use crate::shim;
 use kennel_linux::{attributes::Protection, fdpass};
@@ -9,6 +10,9 @@ use std::{collections::VecDeque, fs::File, io, os::fd::OwnedFd, path::PathBuf, r
 const WARM_MIN: usize = 2;
 /// Warm shims on a busy one.
 const WARM_MAX: usize = 8;
+
+/// Most that wait after a busy time; those that come back to more end.
+const IDLE_MAX: usize = 16;
 
 /// A shim without work.
 pub(super) struct Warm {
@@ -79,6 +83,14 @@ impl Pool {
         self.warm.retain(|warm| warm.pid != pid);
         if self.warm.len() < before {
             self.stop_refilling();
+        }
+    }
+
+    /// Takes back one whose run is over; where there are enough, it ends with its socket.
+    pub(super) fn put(&mut self, warm: Warm) {
+        if self.warm.len() < IDLE_MAX {
+            // The next run gets the one whose memory is warm.
+            self.warm.push_front(warm);
         }
     }
 

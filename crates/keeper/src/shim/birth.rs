@@ -1,7 +1,7 @@
 //! The first steps of a shim, just after fork.
 
-use super::Shim;
-use kennel_linux::{attributes::UMASK, signal_set::SignalSet};
+use super::{RUNS_MAX, Shim};
+use kennel_linux::{attributes::UMASK, identity, own_state::OwnState, signal_set::SignalSet};
 use nix::{
     fcntl::OFlag,
     sys::{
@@ -58,6 +58,10 @@ fn birth(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> io::R
         signals: SignalSet::exits().descriptor()?,
         work: None,
         base,
+        // What cannot be read cannot be compared: then this shim has one run.
+        as_born: OwnState::take().ok(),
+        runs_left: RUNS_MAX,
+        identity: identity::own().ok(),
     })
 }
 

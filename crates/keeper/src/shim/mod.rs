@@ -1,4 +1,4 @@
-//! The shim: one per run, the subreaper of that run alone, and its last will if the keeper dies.
+//! The shim: one for each live run, the subreaper of that run alone, and its last will if the keeper dies.
 //!
 //! It waits in a pool until it gets a job; makes the command behind its gate; reads the status pipe; collects every
 //! exit of the tree; and says, when wait(2) says so, that nobody is left. It sends no signal while the keeper lives,
@@ -17,9 +17,11 @@ pub(crate) use birth::be_born;
 pub(crate) use namespace::try_out as try_pid_namespace;
 
 use crate::wire::{self, FromShim, ToShim};
+use kennel_lifecycle::ProcessIdentity;
 use kennel_linux::{
-    clock,
+    clock, crash_point,
     fdpass::{self, Received},
+    own_state::OwnState,
     peer, procfs,
 };
 use nix::{
@@ -42,6 +44,9 @@ const WAIT_MS_MAX: u64 = 60_000;
 const SAY_AGAIN_MS: u16 = 10;
 const SAY_TRIES_MAX: u32 = 200;
 
+/// Runs that one shim has at most, one after another: what they leave in its memory stays small.
+pub(super) const RUNS_MAX: u32 = 128;
+
 /// A shim's whole life.
 struct Shim {
     /// The keeper; `None` when it is gone.
@@ -55,6 +60,12 @@ struct Shim {
     work: Option<Work>,
     /// The directory of the keeper's control groups: a shim without a run that outlives its keeper removes it.
     base: Option<PathBuf>,
+    /// What others can change of this process, as it was before the first run; absent: it is not known.
+    as_born: Option<OwnState>,
+    /// Runs that it may still have.
+    runs_left: u32,
+    /// Itself, looked at once; absent: not known yet.
+    identity: Option<ProcessIdentity>,
 }
 
 impl Shim {
@@ -80,10 +91,27 @@ impl Shim {
             if ready.door {
                 self.answer_door();
             }
-            if self.go_on() {
+            if self.go_on() && !self.is_free_again() {
                 return Ok(());
             }
         }
+    }
+
+    /// Once all is done and told: whether this process waits for another run. It does where this one has ended by itself and
+    /// left nothing behind, and nobody has changed anything of the process meanwhile.
+    fn is_free_again(&mut self) -> bool {
+        let spent = self.work.take().is_some_and(|work| work.leaves_nothing());
+        self.runs_left = self.runs_left.saturating_sub(1);
+        if !spent || self.runs_left == 0 || self.keeper.is_none() {
+            return false;
+        }
+        let now = OwnState::take().ok();
+        if now.is_none() || now != self.as_born {
+            return false;
+        }
+        crash_point!("shim.free");
+        self.say((FromShim::Free, Vec::new()));
+        self.keeper.is_some()
     }
 
     /// Lets the run take a step and tells what it has to tell. `true`: all is done and told.
@@ -179,7 +207,7 @@ impl Shim {
         match fdpass::receive(keeper) {
             Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
                 Ok(ToShim::Job(job)) if self.work.is_none() => {
-                    match Work::begin(*job, fds, self.exits.take()) {
+                    match Work::begin(*job, fds, self.exits.clone(), self.identity) {
                         Ok(work) => self.work = Some(work),
                         Err(failure) => {
                             self.say((FromShim::PrepareFailed(failure), Vec::new()));

@@ -16,8 +16,8 @@ use crate::{
     wire::{self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, LeaderExit, Policy, Rlimit, RunId, Signal, SignalScope, SignalSender,
-    StartFailure, StartStage, StopStep, Timestamp, TreeVerdict,
+    CgroupIdentity, Exit, LeaderExit, Policy, ProcessIdentity, Rlimit, RunId, Signal, SignalScope,
+    SignalSender, StartFailure, StartStage, StopStep, Timestamp, TreeVerdict,
     ladder::Ladder,
     recovery::ExitRecord,
     verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
@@ -92,6 +92,8 @@ pub(super) struct Work {
     child: ChildImage,
     rlimits: Vec<Rlimit>,
     pub(super) tree: Tree,
+    /// This process, where it has been looked at.
+    shim: Option<ProcessIdentity>,
     /// The first process of its private pid namespace.
     init: Option<Init>,
     status: Option<OwnedFd>,
@@ -126,6 +128,7 @@ impl Work {
         job: Job,
         fds: Vec<OwnedFd>,
         exits: Option<Rc<File>>,
+        shim: Option<ProcessIdentity>,
     ) -> Result<Self, StartFailure> {
         let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
         let mut fds = fds.into_iter();
@@ -177,7 +180,6 @@ impl Work {
         });
         let (gated, init) = made?;
         let (init, of_tree) = init.unzip();
-        let shim = std::process::id().cast_signed();
         let run_dir = PathBuf::from(job.run_dir);
         let run = RunId::from_u128(job.run);
         let slot = exits.zip(job.exit_slot);
@@ -194,12 +196,13 @@ impl Work {
                 leader: gated.leader,
                 leader_pid: gated.pid,
                 session: Session::default(),
-                root: Root::Shim(shim),
+                root: Root::Shim(shim.map_or_else(own_pid, |shim| shim.pid)),
                 foreign: None,
                 cgroup: job.cgroup,
                 init: of_tree,
             },
             init,
+            shim,
             status: Some(gated.status),
             heard: Vec::new(),
             stage: Stage::SettingUp,
@@ -228,6 +231,17 @@ impl Work {
             ends: Collecting::Done,
             words: Vec::new(),
         })
+    }
+
+    /// Whether another run may follow this one, which is over: it ran, ended by itself, and nobody of it is anywhere.
+    pub(super) fn leaves_nothing(&self) -> bool {
+        let is_empty = matches!(self.record.tree, Some(TreeVerdict::Empty(_)));
+        self.stage == Stage::Ran
+            && self.childless
+            && is_empty
+            && !self.is_stopped()
+            && self.init.is_none()
+            && self.waiting.is_none()
     }
 
     pub(super) fn status(&self) -> Option<BorrowedFd<'_>> {
@@ -552,7 +566,7 @@ impl Work {
 /// numbers cannot be reused: only this process reaps them.
 fn kill_children(count: bool, init: Option<i32>) -> Volley {
     let mut volley = Volley::new(SignalScope::ShimChildren);
-    for child in procfs::children(std::process::id().cast_signed()) {
+    for child in procfs::children(own_pid()) {
         let counts = count && init != Some(child);
         let living = counts && procfs::stat(child).is_ok_and(|stat| !stat.is_dead());
         // SAFETY: kill takes integers; `child` is an unreaped child of this process.
@@ -576,6 +590,9 @@ fn note(steps: &mut Vec<StopStep>, at: Timestamp, signal: Signal, volleys: &[Vol
 /// Whether this shim has children beside init and a leader that was reaped: whom the leader has made with `CLONE_PARENT`
 /// (clone(2)). Init does not know of them.
 fn is_parent_beside(init: i32) -> bool {
-    let own = std::process::id().cast_signed();
-    procfs::children(own).iter().any(|pid| *pid != init)
+    procfs::children(own_pid()).iter().any(|pid| *pid != init)
+}
+
+fn own_pid() -> i32 {
+    std::process::id().cast_signed()
 }

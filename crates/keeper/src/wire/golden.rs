@@ -536,6 +536,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     check(&ToShim::ServiceEnds { in_order: true }, "0801");
     check(&FromShim::NotReleased, "02");
     check(&FromShim::Executed, "03");
+    check(&FromShim::Free, "09");
     let exited = FromShim::Exited {
         at_us: 3,
         exit: Exit::Signal {

@@ -375,7 +375,7 @@ pub(crate) enum FromShim {
         /// Whether the shim has children left.
         rest: bool,
     },
-    /// The shim has no child left; it ends after this.
+    /// The shim has no child left; it ends after this, or is [`Self::Free`].
     Empty {
         at_us: i64,
         /// Processes that a shim does not hear of although they live, where nothing else would tell.
@@ -386,6 +386,8 @@ pub(crate) enum FromShim {
     /// The first word to a keeper that has come for the run. With a pidfd of the leader, one of the first process of a
     /// private pid namespace, the read ends of both outputs, and the write end of stdin where that is an open pipe.
     Adoptable(Box<adoption::WireAdoptable>),
+    /// The run is over, nothing of it is left in this shim, and it waits for another one.
+    Free,
 }
 
 /// The bytes of a message.

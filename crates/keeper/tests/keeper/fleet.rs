@@ -54,6 +54,8 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("capabilities_are_told_as_they_were_tried_out", 0),
     ("a_run_that_would_be_held_too_weakly_is_refused", 0),
     ("many_runs_at_once_all_end", 0),
+    ("a_shim_with_nothing_left_serves_the_next_run", 0),
+    ("a_shim_that_was_changed_serves_no_other_run", 0),
     ("a_run_is_made_again_while_its_last_shim_ends", 0),
     ("what_had_stopped_itself_stays_stopped_after_a_pause", 0),
     ("threads_without_their_leader_are_paused_and_signalled", 0),

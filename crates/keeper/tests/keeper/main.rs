@@ -10,6 +10,7 @@ mod limits;
 mod members;
 mod pauses;
 mod recorded;
+mod reuse;
 mod scenarios;
 mod stage;
 mod stray;

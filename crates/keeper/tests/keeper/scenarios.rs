@@ -1,7 +1,7 @@
 //! What is played in the server, one function per promise.
 
 use crate::stage::{Stage, drain, is_alive, pipes, until};
-use crate::{containment, deaths, members, stray};
+use crate::{containment, deaths, members, reuse, stray};
 use kennel_keeper::client::{Aim, ClientError, Fact, Holds, KeeperEvent, SignalResult, Tie};
 use kennel_lifecycle::{
     Exit, Proof, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep,
@@ -41,6 +41,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "many_runs_at_once_all_end" => many(stage).await,
         "a_run_is_made_again_while_its_last_shim_ends" => again(stage).await,
         name if stray::plays(name) => stray::play(name, stage).await,
+        name if reuse::plays(name) => reuse::play(name, stage).await,
         name if containment::plays(name) => containment::play(name, stage).await,
         other => members::play(other, stage).await,
     }

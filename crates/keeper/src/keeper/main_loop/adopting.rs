@@ -32,6 +32,8 @@ impl Keeper {
             run: id,
             foreign: Some(foreign),
             at_end: false,
+            is_free: false,
+            is_vacated: false,
         };
         self.shims.insert(token, shim);
         self.runs.insert(id, Run::adopted(found, token));

@@ -229,10 +229,13 @@ impl Keeper {
 
     /// Leaves nothing behind: idle shims, control groups; the socket files go with their owners.
     pub(super) fn close(&mut self) {
-        for warm in self.pool.drain() {
+        let free = self.shims.values();
+        let free = free.filter(|shim| shim.is_free && shim.foreign.is_none());
+        let free: Vec<i32> = free.map(|shim| shim.pid).collect();
+        for pid in self.pool.drain().map(|warm| warm.pid).chain(free) {
             // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
-            unsafe { libc::kill(warm.pid, libc::SIGKILL) };
-            let _ = reap::await_end(warm.pid);
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            let _ = reap::await_end(pid);
         }
         self.exits.close();
         self.remove_leftovers();

@@ -170,6 +170,8 @@ impl Keeper {
                 run: wish.run,
                 foreign: None,
                 at_end: false,
+                is_free: false,
+                is_vacated: false,
             },
         );
         let parts = Parts {

@@ -2,7 +2,7 @@
 
 use super::Keeper;
 use crate::{
-    keeper::run::Run,
+    keeper::{pool::Warm, run::Run},
     wire::{self, FromShim, ToServer},
 };
 use kennel_lifecycle::{Exit, RunId};
@@ -30,6 +30,10 @@ pub(super) struct Shim {
     pub(super) foreign: Option<PidFd>,
     /// All that it has said is heard: it has closed its socket, which is not watched any more.
     pub(super) at_end: bool,
+    /// It has said that nothing of its run is left in it.
+    pub(super) is_free: bool,
+    /// The control group of its run is removed: nobody was in it.
+    pub(super) is_vacated: bool,
 }
 
 /// How far the words of a shim are read.
@@ -77,6 +81,7 @@ impl Keeper {
                         break true;
                     };
                     let is_all = until == Until::Answered && !goes_on(&word);
+                    shim.is_free |= word == FromShim::Free;
                     if let Some(run) = self.runs.get_mut(&id).filter(has(token)) {
                         run.hear_shim(word, fds, &self.host, pid, now);
                     }
@@ -98,6 +103,32 @@ impl Keeper {
             self.lose_shim(token, now);
         }
         self.touch(id, now);
+        self.take_back(token);
+    }
+
+    /// A shim that is free and whose run is forgotten: its end is on record, and nobody looks for this shim on its behalf. It
+    /// gets another run where the kernel has proven that nobody of the last one lives; else it ends with its socket.
+    pub(super) fn take_back(&mut self, token: u64) {
+        let Some(shim) = self.shims.get(&token).filter(|shim| shim.is_free) else {
+            return;
+        };
+        if self
+            .runs
+            .get(&shim.run)
+            .is_some_and(|run| run.shim == Some(token))
+        {
+            return;
+        }
+        let is_good = shim.is_vacated && shim.foreign.is_none() && !shim.at_end;
+        let _ = self.epoll.delete(&shim.socket);
+        let Some(shim) = self.shims.remove(&token).filter(|_| is_good) else {
+            return;
+        };
+        self.shim_of_pid.remove(&shim.pid);
+        // It has let go of its slot.
+        self.exits.reaped(token);
+        let Shim { pid, socket, .. } = shim;
+        self.pool.put(Warm { pid, socket });
     }
 
     fn lose_shim(&mut self, token: u64, now: u64) {

@@ -72,8 +72,8 @@ impl Run {
                 self.heard.childless = true;
                 self.heard.elsewhere = elsewhere;
             }
-            // It has been heard at the door.
-            FromShim::Adoptable(_) => {}
+            // The one has been heard at the door; the other is not of the run.
+            FromShim::Adoptable(_) | FromShim::Free => {}
             FromShim::Killed(step) => {
                 self.tell_at(step.at, Fact::StopStep(step));
             }

@@ -76,7 +76,8 @@ impl Work {
             if let Some(init) = &self.tree.init {
                 fds.push(init.fd.as_fd().try_clone_to_owned()?);
             }
-            Ok((command, identity::own()?, fds))
+            let shim = self.shim.map_or_else(identity::own, Ok)?;
+            Ok((command, shim, fds))
         });
         match announced {
             Ok((command, shim, fds)) => {

@@ -1,0 +1,76 @@
+//! Shims that have one run after another, and those that must not.
+
+use crate::stage::{Stage, until};
+use kennel_lifecycle::ladder::StopPlan;
+use std::{collections::BTreeSet, fs, time::Duration};
+
+const SERVES_NEXT: &str = "a_shim_with_nothing_left_serves_the_next_run";
+const IS_CHANGED: &str = "a_shim_that_was_changed_serves_no_other_run";
+
+/// Runs, one after another.
+const RUNS: usize = 20;
+/// Shims that they may have: those that wait, and one that has not come back when the next run begins.
+const SHIMS_MAX: usize = 6;
+/// Descriptors of a shim without a run: the standard ones, its keeper, the file of exit records, signals.
+const DESCRIPTORS: usize = 6;
+
+pub(crate) fn plays(name: &str) -> bool {
+    [SERVES_NEXT, IS_CHANGED].contains(&name)
+}
+
+pub(crate) async fn play(name: &str, stage: &mut Stage) {
+    match name {
+        SERVES_NEXT => serves_next(stage).await,
+        _ => is_changed(stage).await,
+    }
+}
+
+/// The shim of a run that has ended by itself.
+async fn shim_of(stage: &mut Stage, text: &str) -> i32 {
+    let (run, spec) = stage.shell(text);
+    let prepared = stage.start(run, &spec).await;
+    stage.end(run).await;
+    prepared.identity.shim.pid
+}
+
+async fn serves_next(stage: &mut Stage) {
+    let mut shims = BTreeSet::new();
+    for _ in 0..RUNS {
+        shims.insert(shim_of(stage, "exit 0").await);
+    }
+    if stage.is_private() || !stage.has_cgroup() {
+        // Nothing else proves that nobody of a run is left.
+        assert_eq!(shims.len(), RUNS);
+        return;
+    }
+    assert!(shims.len() <= SHIMS_MAX, "{shims:?}");
+    for shim in shims {
+        let holds = || fs::read_dir(format!("/proc/{shim}/fd")).map(Iterator::count);
+        until(|| (holds().ok()? == DESCRIPTORS).then_some(())).await;
+    }
+}
+
+async fn is_changed(stage: &mut Stage) {
+    if stage.is_private() {
+        // A command there has no number for its shim.
+        return;
+    }
+    let mut spent = BTreeSet::new();
+    for change in [
+        "renice -n 7 -p $PPID >&2",
+        "prlimit --pid $PPID --nofile=500:500",
+        "choom -n 900 -p $PPID >&2",
+    ] {
+        spent.insert(shim_of(stage, change).await);
+    }
+    let (run, spec) = stage.shell("sleep 600");
+    let prepared = stage.start(run, &spec).await;
+    stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
+    stage.end(run).await;
+    spent.insert(prepared.identity.shim.pid);
+    assert_eq!(spent.len(), 4, "each was spent");
+    for _ in 0..RUNS {
+        let shim = shim_of(stage, "exit 0").await;
+        assert!(!spent.contains(&shim), "{shim} of {spent:?}");
+    }
+}

@@ -1,0 +1,127 @@
+//! What others can change in a process of Kennel's, read so that two moments can be compared.
+
+use crate::attributes::OOM_SCORE_ADJ;
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, open},
+    sys::stat::Mode,
+    unistd::read,
+};
+use std::io;
+
+/// More bytes than each of the files has on any usual host.
+const FILE_BYTES_MAX: usize = 16 * 1024;
+/// Lines of `/proc/self/status` that stay as they are unless somebody changes them.
+const LASTING: &[&str] = &[
+    "Umask:",
+    "TracerPid:",
+    "Uid:",
+    "Gid:",
+    "Groups:",
+    "SigBlk:",
+    "SigIgn:",
+    "SigCgt:",
+    "Cap",
+    "NoNewPrivs:",
+    "Seccomp",
+    "Cpus_allowed:",
+    "Mems_allowed:",
+];
+/// Which process `ioprio_get(2)` is asked about: this one.
+const IOPRIO_WHO_PROCESS: libc::c_long = 1;
+
+/// Tracer, ids, signal masks, capabilities, processors, limits, control group, scores and priorities of this process: what a
+/// command may set of the process above it, by mistake or on purpose.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OwnState {
+    status: String,
+    limits: String,
+    cgroup: String,
+    oom_score_adj: String,
+    scheduling: [u8; SCHEDULING_BYTES],
+    io_priority: libc::c_long,
+}
+
+/// Of `struct sched_attr` in its first version: policy, flags, nice value, priority, times.
+const SCHEDULING_BYTES: usize = 48;
+
+impl OwnState {
+    /// As it is now. The error says that it cannot be known.
+    pub fn take() -> io::Result<Self> {
+        let is_lasting = |line: &&str| LASTING.iter().any(|name| line.starts_with(name));
+        let status = file("/proc/self/status")?;
+        let status = status.lines().filter(is_lasting).collect::<Vec<_>>();
+        Ok(Self {
+            status: status.join("\n"),
+            limits: file("/proc/self/limits")?,
+            cgroup: file("/proc/self/cgroup")?,
+            oom_score_adj: file(OOM_SCORE_ADJ)?,
+            scheduling: scheduling()?,
+            io_priority: io_priority()?,
+        })
+    }
+}
+
+/// The whole of a small file of /proc, which one read gives.
+fn file(path: &str) -> io::Result<String> {
+    let opened = open(path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let mut bytes = vec![0; FILE_BYTES_MAX];
+    let got = read(&opened, &mut bytes)?;
+    if got == bytes.len() {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    bytes.truncate(got);
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn scheduling() -> io::Result<[u8; SCHEDULING_BYTES]> {
+    let mut attributes = [0u8; SCHEDULING_BYTES];
+    let (own, bytes, flags) = (0, SCHEDULING_BYTES, 0);
+    // SAFETY: sched_getattr(2) writes at most the number of bytes that it is told, which `attributes` has.
+    let got = unsafe {
+        libc::syscall(
+            libc::SYS_sched_getattr,
+            own,
+            attributes.as_mut_ptr(),
+            bytes,
+            flags,
+        )
+    };
+    Errno::result(got)?;
+    Ok(attributes)
+}
+
+fn io_priority() -> io::Result<libc::c_long> {
+    // SAFETY: ioprio_get(2) takes integers.
+    let got = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) };
+    Ok(Errno::result(got)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Changes one thing of this very process from another one, as a command may do.
+    fn changed_by(program: &str, args: &[&str]) -> bool {
+        let before = OwnState::take().expect("it can be read");
+        assert_eq!(OwnState::take().expect("it can be read"), before);
+        // Priorities are those of a thread, and this is not the first one here.
+        let own = nix::unistd::gettid().to_string();
+        let args = args
+            .iter()
+            .map(|arg| if *arg == "PID" { &own } else { *arg });
+        let done = Command::new(program).args(args).output().expect("it runs");
+        assert!(done.status.success(), "{done:?}");
+        OwnState::take().expect("it can be read") != before
+    }
+
+    #[test]
+    fn what_another_process_sets_is_seen() {
+        assert!(changed_by("renice", &["-n", "3", "-p", "PID"]));
+        assert!(changed_by("prlimit", &["--pid", "PID", "--nofile=800:800"]));
+        assert!(changed_by("ionice", &["-c", "3", "-p", "PID"]));
+        assert!(changed_by("choom", &["-n", "700", "-p", "PID"]));
+        assert!(!changed_by("true", &[]));
+    }
+}
