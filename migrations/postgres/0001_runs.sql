@@ -217,3 +217,14 @@ CREATE TABLE consumers (
     CONSTRAINT consumers_counters CHECK (session >= 1 AND acked >= 0),
     CONSTRAINT consumers_cursor CHECK (length(cursor_bytes) BETWEEN 1 AND 4194304)
 );
+
+-- Stops of runs whose node could not be reached when they were asked for. The node carries each out and removes it.
+CREATE TABLE left_stops (
+    run_id                TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(run_id) = 26),
+    node                  TEXT COLLATE "C" NOT NULL REFERENCES nodes (node),
+    -- Who asked, and with which grace.
+    stop_detail           TEXT NOT NULL,
+    asked_us              BIGINT NOT NULL
+);
+
+CREATE INDEX left_stops_of_node ON left_stops (node, asked_us);

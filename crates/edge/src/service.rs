@@ -168,13 +168,19 @@ impl ProcessService for Processes {
         request: Request<pb::AbortRequest>,
     ) -> Result<Response<pb::AbortResponse>, Status> {
         let by = auth::principal(&request)?;
+        let asks_node = request.extensions().get::<AskItsNode>().is_some();
         let budget = deadline::of(request.metadata());
         let scope = auth::scope(&request)?;
         let call = request::abort(request.get_ref(), by)?;
         self.in_scope_or_absent(scope, call.run).await?;
         let waits = call.wait != AbortWait::None;
         let supervisor = self.supervisor.clone();
-        let ending = Box::pin(async move { supervisor.abort(call).await });
+        let ending = Box::pin(async move {
+            if asks_node {
+                return supervisor.abort(call).await;
+            }
+            supervisor.abort_or_leave(call).await
+        });
         let ending = self.to_its_end(ending);
         let view = if waits {
             let ended = with_keeper(&self.supervisor, self.unless_going(ending));

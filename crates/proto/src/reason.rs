@@ -51,6 +51,8 @@ reasons! {
     NodeNotFound = "NODE_NOT_FOUND",
     /// Another server has the node's lease.
     NodeFenced = "NODE_FENCED",
+    /// A stop is left for a node that cannot be reached, and not done.
+    AbortQueued = "ABORT_QUEUED",
     /// A node that has a lease is not forgotten.
     NodeHasLease = "NODE_HAS_LEASE",
     /// The run is over.

@@ -1,8 +1,9 @@
 //! The trait over any database that has a writer and a reader.
 
 use crate::{
-    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, ListFilter,
-    NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, WithOutput,
+    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
+    ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError,
+    WithOutput,
     consumer::ConsumerWrite,
     json,
     record::Record,
@@ -35,6 +36,9 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
 
     /// All nodes.
     async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError>;
+
+    /// Stops that are left for a node, the oldest first.
+    async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError>;
 
     /// Keepers of the node that have open rows.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
@@ -92,6 +96,17 @@ macro_rules! reader {
                 let query = sqlx::query(sqlx::AssertSqlSafe($crate::open::nodes(NOW)));
                 let rows = $crate::durable::ask(failure, self.rows(query)).await?;
                 rows.iter().map($crate::open::node_row).collect()
+            }
+
+            async fn left_stops(
+                &self,
+                node: kennel_lifecycle::NodeId,
+            ) -> Result<Vec<$crate::LeftStop>, $crate::StoreError> {
+                let query = sqlx::query($crate::select::LEFT_STOPS)
+                    .bind(node.to_string())
+                    .bind(i64::from($crate::LEFT_STOPS_MAX));
+                let rows = $crate::durable::ask(failure, self.rows(query)).await?;
+                rows.iter().map($crate::open::left_stop).collect()
             }
 
             async fn open_epochs(
@@ -202,7 +217,7 @@ impl<R: Reader> Durable<R> {
                 // No row stands there, so it was the generation.
                 None => Err(StoreError::Fenced(run)),
             },
-            Answer::Written | Answer::Generation(_) => Ok(Inserted::New),
+            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(Inserted::New),
         }
     }
 
@@ -219,7 +234,12 @@ impl<R: Reader> Durable<R> {
         Ok(self.writer.write(write).await?)
     }
 
-    async fn lease(&self, node: NodeId, generation: i64, given_up: bool) -> Result<(), StoreError> {
+    async fn lease(
+        &self,
+        node: NodeId,
+        generation: i64,
+        given_up: bool,
+    ) -> Result<bool, StoreError> {
         let write = Write::Lease {
             node,
             generation,
@@ -228,14 +248,14 @@ impl<R: Reader> Durable<R> {
         let writer = self.leases.as_ref().unwrap_or(&self.writer);
         match writer.write(write).await? {
             Answer::NotWritten if !given_up => Err(StoreError::Held),
-            _ => Ok(()),
+            answer => Ok(answer == Answer::Left),
         }
     }
 
     async fn update(&self, run: RunId, write: Write) -> Result<(), StoreError> {
         match self.writer.write(write).await? {
             Answer::NotWritten => Err(StoreError::Fenced(run)),
-            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
         }
     }
 }
@@ -253,16 +273,33 @@ impl<R: Reader> Store for Durable<R> {
             .await?
         {
             Answer::Generation(generation) => Ok(generation),
-            Answer::Written | Answer::NotWritten => Err(StoreError::Held),
+            Answer::Written | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
         }
     }
 
-    async fn renew(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+    async fn renew(&self, node: NodeId, generation: i64) -> Result<bool, StoreError> {
         self.lease(node, generation, false).await
     }
 
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
-        self.lease(node, generation, true).await
+        self.lease(node, generation, true).await.map(drop)
+    }
+
+    async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
+        let left = Some((json::write(&stop.order), stop.asked));
+        let run = stop.run;
+        let write = Write::LeftStop { node, run, left };
+        Ok(self.writer.write(write).await.map(drop)?)
+    }
+
+    async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError> {
+        self.reader.left_stops(node).await
+    }
+
+    async fn remove_left_stop(&self, node: NodeId, run: RunId) -> Result<(), StoreError> {
+        let left = None;
+        let write = Write::LeftStop { node, run, left };
+        Ok(self.writer.write(write).await.map(drop)?)
     }
 
     async fn forget_node(
@@ -273,7 +310,7 @@ impl<R: Reader> Store for Durable<R> {
         let write = Write::Forget { node, keeper_epoch };
         match self.writer.write(write).await? {
             Answer::Generation(generation) => Ok(generation),
-            Answer::Written | Answer::NotWritten => Err(StoreError::Held),
+            Answer::Written | Answer::Left | Answer::NotWritten => Err(StoreError::Held),
         }
     }
 
@@ -353,7 +390,7 @@ impl<R: Reader> Store for Durable<R> {
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
         let record = Record::closed(new, closure);
         match self.writer.write(Write::Close(Box::new(record))).await? {
-            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => self.closed_already(new.run).await,
         }
     }
@@ -364,7 +401,7 @@ impl<R: Reader> Store for Durable<R> {
             .write(Write::Withdraw { run, generation })
             .await?
         {
-            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => match self.one(run).await? {
                 None => Ok(()),
                 Some(_) => Err(StoreError::Fenced(run)),
@@ -375,7 +412,7 @@ impl<R: Reader> Store for Durable<R> {
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {
         let record = Record::of_row(row);
         match self.writer.write(Write::Mend(Box::new(record))).await? {
-            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => self.closed_already(row.new.run).await,
         }
     }
@@ -395,7 +432,7 @@ impl<R: Reader> Store for Durable<R> {
             detail: json::write(removal),
         };
         match self.writer.write(write).await? {
-            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => match self.one(run).await? {
                 Some(row) if row.new.node == node && row.output_removed.is_some() => Ok(()),
                 _ => Err(StoreError::Fenced(run)),
@@ -460,7 +497,7 @@ impl<R: Reader> Store for Durable<R> {
             .await?
         {
             Answer::NotWritten => Err(row.key.fenced()),
-            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
         }
     }
 
@@ -472,7 +509,7 @@ impl<R: Reader> Store for Durable<R> {
     ) -> Result<(), StoreError> {
         let write = ConsumerWrite::Delete(node, key.clone());
         match self.consumer(write, generation).await? {
-            Answer::Written | Answer::Generation(_) => Ok(()),
+            Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => {
                 let filter = ConsumerFilter {
                     run: Some(key.run),

@@ -1,9 +1,9 @@
 //! A store for a server that cannot wait for it: opened beside, and not available until then.
 
 use crate::{
-    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, ListFilter,
-    NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError, StoreUrl,
-    WithOutput, open,
+    Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
+    ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError,
+    StoreUrl, WithOutput, open,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
@@ -106,8 +106,20 @@ impl Store for Later {
         self.inner().await?.open_node(opening).await
     }
 
-    async fn renew(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+    async fn renew(&self, node: NodeId, generation: i64) -> Result<bool, StoreError> {
         self.inner().await?.renew(node, generation).await
+    }
+
+    async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
+        self.inner().await?.leave_stop(node, stop).await
+    }
+
+    async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError> {
+        self.inner().await?.left_stops(node).await
+    }
+
+    async fn remove_left_stop(&self, node: NodeId, run: RunId) -> Result<(), StoreError> {
+        self.inner().await?.remove_left_stop(node, run).await
     }
 
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {

@@ -31,7 +31,7 @@ pub use json::spec_text;
 pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
 pub use life::{Life, Standing};
-pub use node::{EpochRow, NodeRow, Opening};
+pub use node::{EpochRow, LeftStop, NodeRow, Opening};
 pub use open::{OpenError, open};
 pub use url::{InvalidStoreUrl, StoreUrl};
 
@@ -150,6 +150,9 @@ pub struct Rest {
     /// When that is due.
     pub next: Timestamp,
 }
+
+/// Most stops that are read at once.
+pub const LEFT_STOPS_MAX: u32 = 500;
 
 /// Most ended attempts that are kept of a run beside the present one.
 pub const PAST_ATTEMPTS_MAX: usize = 10;
@@ -384,9 +387,19 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// has a lease that has not ended, by the clock of the database; SQLite, whose file has one node, holds nothing.
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError>;
 
-    /// Renews the node's lease. It is asked beside all other writes, and waits for none of them. Held where the generation is
-    /// not the node's present one.
-    async fn renew(&self, node: NodeId, generation: i64) -> Result<(), StoreError>;
+    /// Renews the node's lease. It is asked beside all other writes, and waits for none of them. Gives whether stops are left
+    /// for the node. Held where the generation is not the node's present one.
+    async fn renew(&self, node: NodeId, generation: i64) -> Result<bool, StoreError>;
+
+    /// Leaves a stop for the node of an open run. One that is left for it already stays, and one of a run that is not open
+    /// there is not left; both are Ok.
+    async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError>;
+
+    /// The stops that are left for a node, the oldest first, at most [`LEFT_STOPS_MAX`].
+    async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError>;
+
+    /// The node has carried a stop out.
+    async fn remove_left_stop(&self, node: NodeId, run: RunId) -> Result<(), StoreError>;
 
     /// Gives the lease up: another keeper may have the node at once. One that is another's stays as it is.
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError>;

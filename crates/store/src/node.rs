@@ -1,6 +1,8 @@
 //! Nodes of a database, their keepers and their leases.
 
-use kennel_lifecycle::{HostIdentity, KeeperEpoch, NodeId, ProcessIdentity, RunId, Timestamp};
+use kennel_lifecycle::{
+    HostIdentity, KeeperEpoch, NodeId, ProcessIdentity, RunId, StopOrder, Timestamp,
+};
 use std::time::Duration;
 
 /// What the server says of itself when it begins.
@@ -28,6 +30,17 @@ pub struct Opening {
     pub gone: Option<KeeperEpoch>,
     /// Now.
     pub now: Timestamp,
+}
+
+/// A stop of a run whose node could not be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftStop {
+    /// Which run.
+    pub run: RunId,
+    /// Who asked, and how.
+    pub order: StopOrder,
+    /// When.
+    pub asked: Timestamp,
 }
 
 /// A node of this database.

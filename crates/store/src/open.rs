@@ -1,7 +1,8 @@
 //! Opening a store: the connection, the schema, and what can be wrong with them.
 
 use crate::{
-    EpochRow, Life, NodeRow, RunRow, Standing, Store, StoreError, StoreUrl, WithOutput, postgres,
+    EpochRow, LeftStop, Life, NodeRow, RunRow, Standing, Store, StoreError, StoreUrl, WithOutput,
+    json, postgres,
     record::{self, Record},
     sqlite,
     url::Place,
@@ -265,6 +266,14 @@ pub(crate) const RECORD_KEEPER: &str = "INSERT INTO keeper_epochs (keeper_epoch,
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (keeper_epoch) DO UPDATE SET \
     generation = excluded.generation WHERE keeper_epochs.node = excluded.node";
 
+/// `$1` run, `$2` node, `$3` order, `$4` now.
+pub(crate) const LEAVE_STOP: &str = "INSERT INTO left_stops (run_id, node, stop_detail, asked_us) \
+    SELECT run_id, node, $3, $4 FROM runs WHERE run_id = $1 AND node = $2 AND end_reason IS NULL \
+    ON CONFLICT (run_id) DO NOTHING";
+
+/// `$1` run, `$2` node.
+pub(crate) const REMOVE_LEFT_STOP: &str = "DELETE FROM left_stops WHERE run_id = $1 AND node = $2";
+
 /// `$1` node, `$2` its new generation.
 pub(crate) const RESTAMP: &str =
     "UPDATE runs SET generation = $2 WHERE node = $1 AND end_reason IS NULL";
@@ -466,6 +475,23 @@ where
         lease: duration(row.try_get("lease_us").map_err(corrupt)?),
         forgotten: forgotten.map(Timestamp),
         now: Timestamp(row.try_get("now_us").map_err(corrupt)?),
+    })
+}
+
+/// A stop that is left, out of either database.
+pub(crate) fn left_stop<R>(row: &R) -> Result<LeftStop, StoreError>
+where
+    R: Row,
+    for<'a> &'a str: ColumnIndex<R>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let run: String = row.try_get("run_id").map_err(corrupt)?;
+    let detail: String = row.try_get("stop_detail").map_err(corrupt)?;
+    Ok(LeftStop {
+        run: record::read_id("run_id", &run).map_err(StoreError::Corrupt)?,
+        order: json::read("stop_detail", &detail).map_err(StoreError::Corrupt)?,
+        asked: Timestamp(row.try_get("asked_us").map_err(corrupt)?),
     })
 }
 

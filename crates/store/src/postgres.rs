@@ -1,9 +1,11 @@
 //! Postgres: one connection that writes, a pool that reads.
 
+mod failure;
 mod life;
 mod link;
 mod migrate;
 
+use self::failure::failure;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
 use crate::{
     OpenError, Store,
@@ -18,9 +20,11 @@ use crate::{
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::{NodeId, RunId};
+use kennel_lifecycle::{NodeId, RunId, Timestamp};
 use sqlx::{
-    AssertSqlSafe, Connection, PgConnection, Postgres, QueryBuilder, postgres::PgConnectOptions,
+    AssertSqlSafe, Connection, PgConnection, Postgres, QueryBuilder,
+    postgres::{PgArguments, PgConnectOptions},
+    query::Query,
 };
 use std::{collections::HashSet, sync::Arc, time::Duration};
 use tokio::time::timeout;
@@ -201,6 +205,7 @@ struct Sorted<'a> {
     removals: Removals,
     consumers: Vec<(&'a ConsumerWrite, i64)>,
     leases: Vec<(NodeId, i64, bool)>,
+    left_stops: Vec<StopWrite<'a>>,
 }
 
 #[derive(Default)]
@@ -289,6 +294,9 @@ impl<'a> Sorted<'a> {
                     generation,
                     given_up,
                 } => sorted.leases.push((*node, *generation, *given_up)),
+                Write::LeftStop { node, run, left } => {
+                    sorted.left_stops.push((*node, *run, left.as_ref()));
+                }
                 // Always alone in its batch, which does not come here.
                 Write::Open(_) | Write::Forget { .. } => {}
             }
@@ -309,6 +317,7 @@ impl<'a> Sorted<'a> {
             + usize::from(!self.removals.runs.is_empty())
             + self.consumers.len()
             + self.leases.len()
+            + self.left_stops.len()
     }
 
     /// Runs the statements; gives the runs that were written.
@@ -400,11 +409,9 @@ impl<'a> Sorted<'a> {
         }
         // And these.
         for (node, generation, given_up) in self.leases {
-            let lease = sqlx::query(AssertSqlSafe(
-                open::lease(NOW, given_up) + " RETURNING 'node ' || node",
-            ));
-            queries.insert(0, lease.bind(node.to_string()).bind(generation));
+            queries.insert(0, lease(node, generation, given_up));
         }
+        queries.extend(self.left_stops.into_iter().map(left_stop));
         for query in queries {
             let query = query.persistent(session == Session::Own);
             for row in query.fetch_all(&mut *conn).await? {
@@ -412,6 +419,33 @@ impl<'a> Sorted<'a> {
             }
         }
         Ok(written)
+    }
+}
+
+type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
+
+/// The lease of a node.
+fn lease<'q>(node: NodeId, generation: i64, given_up: bool) -> PgQuery<'q> {
+    let gives = " RETURNING 'node ' || node || CASE WHEN EXISTS \
+        (SELECT 1 FROM left_stops s WHERE s.node = nodes.node) THEN ' left' ELSE '' END";
+    let lease = sqlx::query(AssertSqlSafe(open::lease(NOW, given_up) + gives));
+    lease.bind(node.to_string()).bind(generation)
+}
+
+/// A run's node, the run, and the stop that is left, if it is.
+type StopWrite<'a> = (NodeId, RunId, Option<&'a (String, Timestamp)>);
+
+fn left_stop((node, run, left): StopWrite<'_>) -> PgQuery<'_> {
+    let text = match left {
+        Some(_) => open::LEAVE_STOP,
+        None => open::REMOVE_LEFT_STOP,
+    };
+    let query = sqlx::query(text)
+        .bind(run.to_string())
+        .bind(node.to_string());
+    match left {
+        Some((detail, asked)) => query.bind(detail).bind(asked.0),
+        None => query,
     }
 }
 
@@ -482,6 +516,7 @@ impl PostgresCommitter {
         };
         let answer = |write: &Write| match write.key() {
             Some(run) if written.contains(&run) => Answer::Written,
+            Some(run) if written.contains(&format!("{run} left")) => Answer::Left,
             _ => Answer::NotWritten,
         };
         Ok(batch.iter().map(answer).collect())
@@ -535,33 +570,6 @@ impl Committer for PostgresCommitter {
 }
 
 open::open_node!(PgConnection);
-
-/// By SQLSTATE: what the server has said no to was not written, except where it says that it is going away.
-fn failure(error: &sqlx::Error) -> Failure {
-    let text = error.to_string();
-    let code = match error
-        .as_database_error()
-        .map(sqlx::error::DatabaseError::code)
-    {
-        Some(code) => code.unwrap_or_default(),
-        None if matches!(error, sqlx::Error::Encode(_)) => return Failure::Refused(text),
-        None => return Failure::Unknown(text),
-    };
-    match &*code {
-        // admin_shutdown, crash_shutdown, idle_session_timeout; they end the session, perhaps just after a commit.
-        "57P01" | "57P02" | "57P05" => Failure::Unknown(text),
-        // Connection exceptions.
-        code if code.starts_with("08") => Failure::Unknown(text),
-        // No right to it, no such table, no such column: of a database that is being restored, or was restored wrongly.
-        // Such a statement was prepared by somebody else: a pooler has come in between, and the next transaction knows.
-        "42501" | "42P01" | "42703" | "42P05" => Failure::Unavailable(text),
-        // Data exception, integrity, syntax and access, program limit.
-        code if ["22", "23", "42", "54"].iter().any(|c| code.starts_with(c)) => {
-            Failure::Refused(text)
-        }
-        _ => Failure::Unavailable(text),
-    }
-}
 
 const LIFE: &str = life::words!();
 

@@ -31,6 +31,10 @@ pub(crate) enum Select<'a> {
     },
 }
 
+/// Stops that are left for node `$1`, at most `$2`.
+pub(crate) const LEFT_STOPS: &str = "SELECT run_id, stop_detail, asked_us FROM left_stops WHERE node = $1 \
+    ORDER BY asked_us, run_id LIMIT $2";
+
 /// Keepers of node `$1` that have open rows, or its lease.
 pub(crate) const OPEN_EPOCHS: &str = "SELECT * FROM (SELECT e.*, CAST(CASE WHEN EXISTS (SELECT 1 FROM runs r \
     WHERE r.node = e.node AND r.keeper_epoch = e.keeper_epoch AND r.end_reason IS NULL) THEN 1 ELSE 0 END AS BIGINT) AS has_open \

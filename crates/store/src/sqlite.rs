@@ -16,6 +16,7 @@ use crate::{
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
+use kennel_lifecycle::{NodeId, RunId, Timestamp};
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, QueryBuilder, Sqlite, SqliteConnection, SqlitePool,
     query::Query,
@@ -343,6 +344,9 @@ async fn execute(
         } => sqlx::query(AssertSqlSafe(open::lease(NOW, *given_up)))
             .bind(node.to_string())
             .bind(generation),
+        Write::LeftStop { node, run, left } => {
+            left_stop(*run, *node, left.as_ref())
+        }
         Write::Open(opening) => return open_node(conn, opening).await,
         Write::Forget { node, keeper_epoch } => {
             return forget_node(conn, *node, *keeper_epoch).await;
@@ -352,6 +356,23 @@ async fn execute(
         0 => Answer::NotWritten,
         _ => Answer::Written,
     })
+}
+
+/// A stop that is left, or is no more.
+fn left_stop(
+    run: RunId,
+    node: NodeId,
+    left: Option<&(String, Timestamp)>,
+) -> Query<'_, Sqlite, SqliteArguments> {
+    let (run, node) = (run.to_string(), node.to_string());
+    match left {
+        Some((detail, asked)) => sqlx::query(open::LEAVE_STOP)
+            .bind(run)
+            .bind(node)
+            .bind(detail)
+            .bind(asked.0),
+        None => sqlx::query(open::REMOVE_LEFT_STOP).bind(run).bind(node),
+    }
 }
 
 /// A statement over all columns of one row.

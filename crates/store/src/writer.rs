@@ -86,6 +86,13 @@ pub(crate) enum Write {
         generation: i64,
         given_up: bool,
     },
+    /// A stop for another node, or that it is carried out.
+    LeftStop {
+        node: NodeId,
+        run: RunId,
+        /// Absent: it is carried out.
+        left: Option<(String, Timestamp)>,
+    },
     /// Node and keeper; always alone in its transaction.
     Open(Box<Opening>),
     /// A node goes to a keeper that nobody is; always alone in its transaction.
@@ -102,6 +109,8 @@ pub(crate) enum Answer {
     Written,
     /// The row's key, generation or state did not let it be.
     NotWritten,
+    /// The lease is renewed, and stops are left for the node.
+    Left,
     /// The node's new generation.
     Generation(i64),
 }
@@ -194,6 +203,7 @@ impl Writer {
             | Write::Facets { .. }
             | Write::Removal { .. }
             | Write::Lease { .. }
+            | Write::LeftStop { .. }
             | Write::Consumer { .. } => &self.later,
         };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
@@ -298,6 +308,7 @@ impl Write {
             | Self::Removal { run, .. } => Some(run.to_string()),
             Self::Consumer { write, .. } => Some(write.key()),
             Self::Lease { node, .. } => Some(lease_key(*node)),
+            Self::LeftStop { run, .. } => Some(format!("stop {run}")),
             Self::Open(_) | Self::Forget { .. } => None,
         }
     }
@@ -317,6 +328,7 @@ impl Write {
             | Self::State { .. }
             | Self::Removal { .. }
             | Self::Lease { .. }
+            | Self::LeftStop { .. }
             | Self::Open(_)
             | Self::Forget { .. } => 0,
         }
@@ -456,6 +468,7 @@ mod tests {
             | Write::Facets { .. }
             | Write::Removal { .. }
             | Write::Lease { .. }
+            | Write::LeftStop { .. }
             | Write::Forget { .. }
             | Write::Consumer { .. }
             | Write::Open(_) => -1,

@@ -40,6 +40,14 @@ pub(crate) fn node_not_found(name: &str, why: &str) -> Status {
     Fault::new(Code::NotFound, Reason::NodeNotFound, text, facts).status()
 }
 
+/// A stop is left for a node that cannot be reached.
+pub(super) fn queued(run: RunId, node: &Elsewhere, text: String) -> Status {
+    let facts = facts(Facts::run(run), node);
+    Fault::new(Code::FailedPrecondition, Reason::AbortQueued, text, facts)
+        .precondition("NODE", node.address.as_str())
+        .status()
+}
+
 /// A node that has a lease is not forgotten.
 pub(super) fn has_lease(node: &Elsewhere, text: String) -> Status {
     let facts = facts(Facts::default(), node);

@@ -68,6 +68,13 @@ Exit codes of any other condition:
   2        the command line was not understood
   3        the condition can no longer occur";
 
+pub(super) const ABORT_CODES: &str = "\
+Exit codes:
+  0    the run has ended, or stands as --wait says
+  1    the server refused, or is not there
+  2    the command line was not understood
+  3    the stop is left for the run's node, which cannot be reached: it is not done";
+
 pub(super) const DRAIN_CODES: &str = "\
 Exit codes:
   0    draining; with --wait: and no run is left

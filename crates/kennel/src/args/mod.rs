@@ -43,8 +43,8 @@ pub(crate) use target::{LabelArgs, RunRef, RunRefs};
 use crate::settings;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use help::{
-    ATTACH_HELP, COMPLETIONS_HELP, DOCTOR_CODES, DRAIN_CODES, EXIT_CODES, REAP_CODES, RUN_CODES,
-    SERVE_CODES, UPGRADE_CODES, WAIT_CODES, WAIT_OUTPUT_CODES, WRITE_HELP,
+    ABORT_CODES, ATTACH_HELP, COMPLETIONS_HELP, DOCTOR_CODES, DRAIN_CODES, EXIT_CODES, REAP_CODES,
+    RUN_CODES, SERVE_CODES, UPGRADE_CODES, WAIT_CODES, WAIT_OUTPUT_CODES, WRITE_HELP,
 };
 
 /// Owns processes and never loses one.
@@ -110,7 +110,7 @@ pub(crate) enum Command {
     #[command(visible_aliases = ["inspect", "describe", "show"])]
     Get(RunRefs),
     /// End runs: SIGTERM to all processes, after the grace period SIGKILL
-    #[command(visible_alias = "stop")]
+    #[command(visible_alias = "stop", after_help = ABORT_CODES)]
     Abort(AbortArgs),
     /// End runs as `abort` does, or send them a signal: kill -s USR1 RUN, kill -9 RUN
     Kill(KillArgs),

@@ -50,6 +50,9 @@ pub(crate) async fn get(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
     .await
 }
 
+/// Exit code of a stop that is left for its node.
+const QUEUED: u8 = 3;
+
 pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
     let too_long = |_| Failure::new("the grace is too long");
     let grace = args
@@ -81,7 +84,11 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
             let (mut processes, request) = (processes.clone(), request.clone());
             async move { processes.abort(request).await }
         });
-        stands(link, answered.await.map_err(refused)?.run)
+        let answer = answered.await.map_err(|failed| match refused(failed) {
+            queued if queued.is("ABORT_QUEUED") => queued.code(QUEUED),
+            failure => failure,
+        });
+        stands(link, answer?.run)
     });
     progress::during("waiting for the end", Box::pin(ended)).await
 }

@@ -109,7 +109,7 @@ impl Supervisor {
         background.spawn(async move { takeover::watch_lives(&watching).await });
         background.spawn(retention::look_after(Arc::clone(shared)));
         background.spawn(floors::look_after(Arc::clone(shared)));
-        background.spawn(lease::renew_for_ever(Arc::clone(shared)));
+        background.spawn(lease::renew_for_ever(self.clone()));
         background.spawn(self.clone().watch_keeper());
     }
 

@@ -14,7 +14,6 @@ use kennel_lifecycle::{
     EndReason, Exit, KeeperEpoch, Outcome, RunId, StopCertificate, StopOrder, StopReason,
     StreamsEnd, TreeVerdict,
 };
-use kennel_linux::crash_point;
 use kennel_store::{Closure, RunRow, StoreError, StoredState, Times};
 use std::sync::Arc;
 use tokio::{sync::oneshot, task::JoinSet};
@@ -48,7 +47,6 @@ impl Supervisor {
         };
         let forgotten = store.raw().forget_node(node.node, vacant).await;
         let generation = forgotten.map_err(fault)?;
-        crash_point!("forget.fenced");
         let rows = store.open_runs(node.node).await.map_err(fault)?;
         let mut ended = 0;
         for rows in rows.chunks(ROWS_MAX) {

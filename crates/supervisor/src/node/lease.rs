@@ -4,16 +4,26 @@
 //! node are shown as unreachable until it succeeds. Only another keeper that has taken the lease meanwhile fences this one, as
 //! every write of it names the generation.
 
-use crate::{base::clock, registry::Shared};
+use crate::{
+    base::clock,
+    registry::{Shared, Supervisor},
+};
 use kennel_store::StoreError;
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 /// Renews the lease for as long as this server lives.
-pub(crate) async fn renew_for_ever(shared: Arc<Shared>) {
+pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
+    let shared = &supervisor.shared;
+    // Also what was left before this start.
+    let mut left = true;
     let lease = shared.config.lease;
     let mut renewed = clock::instant();
     let mut has_failed = false;
     loop {
+        if left && shared.store.generation().is_some() {
+            supervisor.carry_out_left_stops().await;
+            left = false;
+        }
         tokio::time::sleep(pause(lease, clock::now().0)).await;
         let Some(generation) = shared.store.generation() else {
             renewed = clock::instant();
@@ -26,7 +36,8 @@ pub(crate) async fn renew_for_ever(shared: Arc<Shared>) {
             .renew(shared.config.node, generation)
             .await
         {
-            Ok(()) => {
+            Ok(are_left) => {
+                left |= are_left;
                 if has_failed {
                     tracing::info!("the lease of this node is renewed again");
                 }

@@ -10,6 +10,7 @@ pub(crate) mod gauges;
 pub(crate) mod keeper_watch;
 pub(crate) mod leak_check;
 pub(crate) mod lease;
+pub(crate) mod left_stops;
 pub(crate) mod pending_ends;
 pub(crate) mod recover;
 pub(crate) mod retention;

@@ -10,8 +10,8 @@ use kennel_lifecycle::{
     Facets, HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
 };
 use kennel_store::{
-    Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Inserted, ListFilter,
-    NewRun, NodeRow, PageStart, Rest, RunRow, Standing, Store, StoreError, WithOutput,
+    Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Inserted, LeftStop,
+    ListFilter, NewRun, NodeRow, PageStart, Rest, RunRow, Standing, Store, StoreError, WithOutput,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, RwLock, watch};
@@ -447,6 +447,24 @@ impl NodeStore {
             self.seen(row);
         }
         Ok(row)
+    }
+
+    pub(crate) async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
+        self.present()?;
+        self.measured("leave_stop", self.store.leave_stop(node, stop))
+            .await
+    }
+
+    /// The stops that are left for this node.
+    pub(crate) async fn left_stops(&self) -> Result<Vec<LeftStop>, StoreError> {
+        self.read("left_stops", self.store.left_stops(self.node))
+            .await
+    }
+
+    pub(crate) async fn remove_left_stop(&self, run: RunId) -> Result<(), StoreError> {
+        self.present()?;
+        let removed = self.store.remove_left_stop(self.node, run);
+        self.measured("remove_left_stop", removed).await
     }
 
     pub(crate) async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {

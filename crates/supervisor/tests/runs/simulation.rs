@@ -29,8 +29,8 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError,
-    StoredState, WithOutput,
+    LeftStop, ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store,
+    StoreError, StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -640,8 +640,20 @@ impl Store for Shaky {
         generation
     }
 
-    async fn renew(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
+    async fn renew(&self, node: NodeId, generation: i64) -> Result<bool, StoreError> {
         self.store.renew(node, generation).await
+    }
+
+    async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
+        self.store.leave_stop(node, stop).await
+    }
+
+    async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError> {
+        self.store.left_stops(node).await
+    }
+
+    async fn remove_left_stop(&self, node: NodeId, run: RunId) -> Result<(), StoreError> {
+        self.store.remove_left_stop(node, run).await
     }
 
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {

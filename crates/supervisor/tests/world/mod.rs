@@ -35,7 +35,7 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    Life, ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store,
+    LeftStop, Life, ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store,
     StoreError, StoredState, Times, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
@@ -1173,7 +1173,19 @@ impl Store for MemoryStore {
         Ok(generation)
     }
 
-    async fn renew(&self, _: NodeId, _: i64) -> Result<(), StoreError> {
+    async fn renew(&self, _: NodeId, _: i64) -> Result<bool, StoreError> {
+        self.check_write().map(|()| false)
+    }
+
+    async fn leave_stop(&self, _: NodeId, _: &LeftStop) -> Result<(), StoreError> {
+        self.check_write()
+    }
+
+    async fn left_stops(&self, _: NodeId) -> Result<Vec<LeftStop>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn remove_left_stop(&self, _: NodeId, _: RunId) -> Result<(), StoreError> {
         self.check_write()
     }
 

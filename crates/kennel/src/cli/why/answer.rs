@@ -106,6 +106,20 @@ fn stands(run: &pb::Run) -> String {
     }
 }
 
+fn decided(by: &str, unknown: &mut Vec<String>) -> String {
+    unknown.push("whether and how its command ended: its node was unreachable".into());
+    format!(
+        "Closed as lost because {} has forgotten its node, which was unreachable.",
+        terminal_text::one_line(by)
+    )
+}
+
+fn rebooted(unknown: &mut Vec<String>) -> String {
+    unknown.push("how its command ended: it went with its host".into());
+    "Ended with its host, which was started anew while it ran (or its pid namespace was made anew)."
+        .into()
+}
+
 fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> String {
     let run = &known.run;
     let attempt = run.current_attempt.clone().unwrap_or_default();
@@ -139,21 +153,12 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
             )
         }
         Some(Reason::ServiceLost(_)) => lost(&attempt, unknown),
-        Some(Reason::Rebooted(_)) => {
-            unknown.push("how its command ended: it went with its host".into());
-            "Ended with its host, which was started anew while it ran (or its pid namespace was made anew).".into()
-        }
+        Some(Reason::Rebooted(_)) => rebooted(unknown),
         Some(Reason::OrphanTerminated(_)) => format!(
             "Ended by Kennel, which could not continue it: its service had died, or no server came back in time; {}.",
             took(&attempt)
         ),
-        Some(Reason::NodeForgotten(forgotten)) => {
-            unknown.push("whether and how its command ended: its node was unreachable".into());
-            format!(
-                "Closed as lost because {} has forgotten its node, which was unreachable.",
-                terminal_text::one_line(&forgotten.by)
-            )
-        }
+        Some(Reason::NodeForgotten(forgotten)) => decided(&forgotten.by, unknown),
         Some(Reason::ShimLost(_)) => format!(
             "Ended by Kennel, which had lost the run's shim, its own process beside the command; {}.",
             took(&attempt)

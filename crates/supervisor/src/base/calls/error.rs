@@ -273,6 +273,14 @@ pub enum CallError {
         /// Where it is.
         elsewhere: Box<Elsewhere>,
     },
+    /// The run's node could not be reached: the stop is left for it, and not done.
+    #[error("the stop of run {run} is left for its node {}, which cannot be reached: it is not done yet", .elsewhere.name)]
+    AbortQueued {
+        /// Which run.
+        run: RunId,
+        /// Where it is.
+        elsewhere: Box<Elsewhere>,
+    },
     /// A node that has a lease is not forgotten.
     #[error("node {} has a lease: it can be forgotten once that has ended", .0.name)]
     NodeHasLease(Box<Elsewhere>),

@@ -1,0 +1,30 @@
+//! What an error of Postgres says about the write that met it.
+
+use crate::writer::Failure;
+
+/// By SQLSTATE: what the server has said no to was not written, except where it says that it is going away.
+pub(super) fn failure(error: &sqlx::Error) -> Failure {
+    let text = error.to_string();
+    let code = match error
+        .as_database_error()
+        .map(sqlx::error::DatabaseError::code)
+    {
+        Some(code) => code.unwrap_or_default(),
+        None if matches!(error, sqlx::Error::Encode(_)) => return Failure::Refused(text),
+        None => return Failure::Unknown(text),
+    };
+    match &*code {
+        // admin_shutdown, crash_shutdown, idle_session_timeout; they end the session, perhaps just after a commit.
+        "57P01" | "57P02" | "57P05" => Failure::Unknown(text),
+        // Connection exceptions.
+        code if code.starts_with("08") => Failure::Unknown(text),
+        // No right to it, no such table, no such column: of a database that is being restored, or was restored wrongly.
+        // Such a statement was prepared by somebody else: a pooler has come in between, and the next transaction knows.
+        "42501" | "42P01" | "42703" | "42P05" => Failure::Unavailable(text),
+        // Data exception, integrity, syntax and access, program limit.
+        code if ["22", "23", "42", "54"].iter().any(|c| code.starts_with(c)) => {
+            Failure::Refused(text)
+        }
+        _ => Failure::Unavailable(text),
+    }
+}

@@ -1,0 +1,110 @@
+//! Stops of runs whose node could not be reached: left in the store, and carried out by the node.
+//!
+//! A stop is removed after it is durable in the run's own row. A server that dies in between meets it again, and a stop that is
+//! there already changes nothing: each takes effect once.
+
+use crate::{
+    audit_log::{LoggedRequest, TrailEntry, TrailRecord},
+    base::{
+        calls::{AbortCall, AbortWait, CallError, IfUnknown, RunView},
+        clock,
+        faults::store_fault,
+        other_node::Elsewhere,
+    },
+    registry::Supervisor,
+};
+use kennel_lifecycle::{StopOrder, StopReason};
+use kennel_linux::crash_point;
+use kennel_store::LeftStop;
+
+impl Supervisor {
+    /// Ends a run. One of another node, which could not be reached, is left a stop.
+    pub async fn abort_or_leave(&self, call: AbortCall) -> Result<RunView, CallError> {
+        match self.abort(call.clone()).await {
+            Err(CallError::RunElsewhere { elsewhere, .. }) => {
+                self.leave_abort(call, elsewhere).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Leaves a stop for the node of a run. Gives the run where it has ended meanwhile; else the answer is that the stop is
+    /// left, which is an error: it is not done.
+    async fn leave_abort(
+        &self,
+        call: AbortCall,
+        elsewhere: Box<Elsewhere>,
+    ) -> Result<RunView, CallError> {
+        let run = call.run;
+        let view = self.get(run).await?;
+        let reason = StopReason::Abort {
+            by: call.by,
+            request_id: call.request_id,
+        };
+        let grace = call.grace.unwrap_or_else(|| view.policy().grace());
+        let stop = LeftStop {
+            run,
+            order: StopOrder { reason, grace },
+            asked: clock::now(),
+        };
+        let left = self.shared.store.leave_stop(elsewhere.node, &stop).await;
+        left.map_err(|error| store_fault(&error))?;
+        // One that has ended is not left a stop.
+        let view = self.get(run).await?;
+        if view.state.is_terminal() {
+            return Ok(view);
+        }
+        Err(CallError::AbortQueued { run, elsewhere })
+    }
+
+    /// Carries out the stops that are left for this node.
+    pub(crate) async fn carry_out_left_stops(&self) {
+        let shared = &self.shared;
+        let stops = match shared.store.left_stops().await {
+            Ok(stops) => stops,
+            Err(error) => {
+                return tracing::warn!(%error, "the stops that are left for this node cannot be read, trying again");
+            }
+        };
+        for stop in stops {
+            self.carry_out_stop(stop).await;
+        }
+    }
+
+    async fn carry_out_stop(&self, stop: LeftStop) {
+        let LeftStop { run, order, asked } = stop;
+        let StopReason::Abort { by, request_id } = order.reason else {
+            return tracing::error!(run_id = %run, "what is left for this node is no Abort");
+        };
+        let request = LoggedRequest {
+            rpc: "Abort".to_owned(),
+            by: by.clone(),
+            request_id: request_id.clone().unwrap_or_default(),
+            code: "OK".to_owned(),
+            calls: 1,
+            ..LoggedRequest::default()
+        };
+        let call = AbortCall {
+            run,
+            grace: Some(order.grace),
+            wait: AbortWait::None,
+            if_unknown: IfUnknown::Refuse,
+            by,
+            request_id,
+        };
+        match self.abort(call).await {
+            Ok(_) | Err(CallError::RunNotFound(_)) => {}
+            Err(error) => {
+                return tracing::warn!(run_id = %run, %error, "a stop that is left for this node is not carried out, trying again");
+            }
+        }
+        crash_point!("left_stop.carried_out");
+        let request = request.with("left_at_us", asked.0.to_string());
+        let entry = TrailEntry::Request(request);
+        let record = TrailRecord::now(Some(run.to_string()), entry);
+        self.shared.trail.tell(record);
+        if let Err(error) = self.shared.store.remove_left_stop(run).await {
+            tracing::warn!(run_id = %run, %error, "a stop that is carried out is still left for this node, trying again");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A stop whose node cannot be reached is left for it, and carried out once.
+
+use kennel_proto::pb::{self, AbortWait, DesiredState, RunState};
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, argv, complaint, eventually,
+    eventually_async, fact, kennel::kill_exactly, must, procfs::Proc, shell::run_to_end,
+};
+use nix::sys::signal::Signal;
+use std::{fs, path::Path};
+
+async fn node(postgres: &Postgres, name: &'static str, points: &Path) -> Kennel {
+    Kennel::start(Options {
+        words: vec!["--node-name", name, "--node-lease", "3s"],
+        ..Options {
+            store: Some(postgres.url()),
+            ..Options::crashing(points)
+        }
+    })
+    .await
+}
+
+/// A run of this node that runs by its record.
+async fn running(node: &Kennel, at: &Kennel) -> pb::Run {
+    let run = node.client().await.spawn(argv(&["sleep", "600"])).await;
+    let run = must("spawn", run);
+    eventually_async("it runs", PATIENCE, async || {
+        let run = must("get", at.client().await.get(&run.run_id).await);
+        (run.state() == RunState::Running).then_some(())
+    })
+    .await;
+    run
+}
+
+/// How often the audit log of its node has an Abort that was left.
+async fn carried_out(client: &mut Client, run_id: &str) -> usize {
+    let trail = must("trail", client.trail(run_id).await);
+    let left = trail.iter().filter(|record| match &record.record {
+        Some(pb::audit_record::Record::Request(asked)) => {
+            asked.rpc == "Abort" && asked.asked.contains_key("left_at_us")
+        }
+        _ => false,
+    });
+    left.count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_is_left_for_dead_node_and_done_at_its_start() {
+    let postgres = Postgres::start().await;
+    let points = tempfile::tempdir().expect("a directory");
+    let one = node(&postgres, "one", points.path()).await;
+    let two = node(&postgres, "two", points.path()).await;
+    let run = running(&one, &two).await;
+    let id = run.run_id.as_str();
+    let keeper = Proc::read(one.keeper_pid()).expect("own child");
+    kill_exactly(&keeper, Signal::SIGSTOP);
+    one.kill_server();
+    let mut there = two.client().await;
+    fs::remove_file(one.socket()).expect("no server is reached there");
+    for _ in 0..2 {
+        let left = there.abort_with(id, None, AbortWait::None).await;
+        let left = left.expect_err("it is not done");
+        assert_eq!(complaint(&left).reason, "ABORT_QUEUED");
+        assert_eq!(fact(&left, "node_name"), "one");
+    }
+    let said = run_to_end(two.cli(&["abort", id]), PATIENCE).await;
+    assert_eq!(said.status.code(), Some(3), "{said:?}");
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(text.contains("is left for its node one"), "{text}");
+    let seen = must("get", there.get(id).await);
+    assert_eq!((seen.desired(), seen.end_reason), (DesiredState::Run, None));
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    assert!(leader.is_alive());
+
+    kill_exactly(&keeper, Signal::SIGCONT);
+    let ended = must("wait", there.ended(id).await);
+    assert_eq!(
+        (ended.state(), ended.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    eventually("it ends", PATIENCE, || (!leader.is_alive()).then_some(())).await;
+    let gone = there.abort_with(id, None, AbortWait::None).await;
+    must("abort of an ended run", gone);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn left_stop_takes_effect_once_over_a_crash() {
+    let postgres = Postgres::start().await;
+    let points = tempfile::tempdir().expect("a directory");
+    let one = node(&postgres, "one", points.path()).await;
+    let nowhere = tempfile::tempdir().expect("a directory");
+    let two = node(&postgres, "two", nowhere.path()).await;
+    let run = running(&one, &two).await;
+    let id = run.run_id.as_str();
+    // The node is not reached, and lives: its address leads nowhere.
+    let lost = "UPDATE nodes SET address = 'unix:/nonexistent/kennel.sock' WHERE name = 'one'";
+    postgres.psql(lost).await;
+    fs::write(points.path().join("left_stop.carried_out"), "server").expect("own directory");
+    let mut there = two.client().await;
+    let left = there.abort_with(id, None, AbortWait::None).await;
+    assert_eq!(complaint(&left.expect_err("left")).reason, "ABORT_QUEUED");
+    let ended = must("wait", there.ended(id).await);
+    assert_eq!(
+        (ended.state(), ended.reason()),
+        (RunState::Cancelled, "aborted")
+    );
+    eventually("its server died in between", PATIENCE, || {
+        (!points.path().join("left_stop.carried_out").exists()).then_some(())
+    })
+    .await;
+    eventually_async("the stop is written down", PATIENCE, async || {
+        let mut here = Client::connect(&one.socket()).await.ok()?;
+        here.server_info().await?;
+        (carried_out(&mut here, id).await == 1).then_some(())
+    })
+    .await;
+    eventually_async("and left no more", PATIENCE, async || {
+        let left = postgres.psql("SELECT count(*) FROM left_stops").await;
+        (left.trim() == "0").then_some(())
+    })
+    .await;
+}
