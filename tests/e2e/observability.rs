@@ -1,5 +1,6 @@
 //! What is in `deploy/observability`, with a real Prometheus that scrapes a real Kennel.
 
+use kennel_proto::pb;
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, argv,
     collector::{Collector, Manner},
@@ -155,8 +156,15 @@ fn served(port: u16) -> BTreeSet<String> {
 }
 
 async fn something_of_everything(client: &mut Client) {
-    for script in ["echo out; true", "exit 3"] {
-        let run = must("spawn", client.spawn(sh(script)).await);
+    let mut ready = sh("echo out; true");
+    ready.readiness = Some(Box::new(pb::Readiness {
+        probe: Some(pb::readiness::Probe::Line(pb::LinePattern {
+            pattern: Some(pb::line_pattern::Pattern::Literal("out".to_owned())),
+        })),
+        ..pb::Readiness::default()
+    }));
+    for spec in [ready, sh("exit 3")] {
+        let run = must("spawn", client.spawn(spec).await);
         must("end", client.ended(&run.run_id).await);
     }
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);

@@ -193,6 +193,8 @@ async fn the_first_line_names_each_end_that_a_run_can_come_to() {
         Box::pin(crashed_too_often()).await,
         Box::pin(never_ready()).await,
         Box::pin(hung_after_its_result()).await,
+        Box::pin(was_not_live()).await,
+        Box::pin(exited_with_a_code_of_success()).await,
     ] {
         let Scene {
             stage: kennel,
@@ -460,6 +462,33 @@ async fn never_ready() -> Scene {
     let says = "Ended because it was not ready within its start timeout (100ms); after SIGTERM";
     let marks = marks("failed", Some("not_ready"), "empty").exit(SIGNAL, "SIGTERM");
     scene(kennel, run, "not_ready", says, marks)
+}
+
+async fn exited_with_a_code_of_success() -> Scene {
+    let kennel = stage(&[]).await;
+    let mut spec = sh("exit 143");
+    spec.success_exit_codes = vec![143];
+    let run = end(&kennel, spec).await;
+    let says = "Ended by itself: its command exited with code 143";
+    let marks = marks("succeeded", None, "empty").exit(CODE, "143");
+    scene(kennel, run, "success_exit", says, marks)
+}
+
+async fn was_not_live() -> Scene {
+    let kennel = stage(&[]).await;
+    let mut spec = sh("exec sleep 1000");
+    // No process serves this port.
+    let tcp = pb::TcpProbe { port: 1 };
+    spec.liveness = Some(pb::Liveness {
+        probe: Some(pb::liveness::Probe::Tcp(tcp)),
+        interval: Some(duration(Duration::from_millis(20))),
+        failure_threshold: Some(2),
+        ..pb::Liveness::default()
+    });
+    let run = end(&kennel, spec).await;
+    let says = "Ended because it was not live: 2 probes failed in a row, the last with: Connection refused";
+    let marks = marks("failed", Some("not_live"), "empty").exit(SIGNAL, "SIGTERM");
+    scene(kennel, run, "not_live", says, marks)
 }
 
 async fn hung_after_its_result() -> Scene {

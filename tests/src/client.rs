@@ -587,6 +587,8 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
         stdio: None,
         readiness: None,
         output_rules: Vec::new(),
+        success_exit_codes: Vec::new(),
+        liveness: None,
     }
 }
 
@@ -773,6 +775,7 @@ impl RunExt for pb::Run {
         };
         match reason {
             Reason::Exited(_) => "exited",
+            Reason::SuccessExit(_) => "success_exit",
             Reason::Aborted(_) => "aborted",
             Reason::StartFailed(_) => "start_failed",
             Reason::Fenced(_) => "fenced",
@@ -785,6 +788,7 @@ impl RunExt for pb::Run {
             Reason::OomKilled(_) => "oom_killed",
             Reason::LimitExceeded(_) => "limit_exceeded",
             Reason::NotReady(_) => "not_ready",
+            Reason::NotLive(_) => "not_live",
             Reason::Result(_) => "result",
             Reason::RestartsExhausted(_) => "restarts_exhausted",
             Reason::Restarted(_) => "restarted",

@@ -9,6 +9,7 @@ mod connect;
 mod credentials;
 mod events;
 mod failure;
+mod health;
 mod resumes;
 mod tls;
 
@@ -19,6 +20,7 @@ pub use connect::{ConnectError, connect, connect_with};
 pub use credentials::{Credentials, CredentialsError, Tls, Token};
 pub use events::{EventReader, Start, time_of};
 pub use failure::Failure;
+pub use health::check_health;
 /// What sets the modes of a terminal (mouse, pasting, keypad, cursor) to what it begins with.
 pub use kennel_lifecycle::MODES_AT_FIRST;
 pub use kennel_proto::pb::{

@@ -17,6 +17,7 @@ pub(crate) fn input_end(end: InputEnd) -> pb::InputEnd {
         InputEnd::Closed(InputClosed::Client) => pb::InputEnd::Client,
         InputEnd::Closed(InputClosed::Command) => pb::InputEnd::Command,
         InputEnd::Closed(InputClosed::AttemptEnded) => pb::InputEnd::AttemptEnded,
+        InputEnd::Closed(InputClosed::Stop) => pb::InputEnd::Stop,
         InputEnd::Spec => pb::InputEnd::Spec,
     }
 }

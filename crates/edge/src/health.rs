@@ -3,6 +3,7 @@
 
 use crate::limits;
 use kennel_supervisor::Supervisor;
+use std::net::SocketAddr;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 const WHOLE: &str = "";
@@ -80,5 +81,16 @@ async fn tell_readiness(health: &HealthReporter, ready: bool) {
     };
     for name in [READINESS, WHOLE] {
         health.set_service_status(name, status).await;
+    }
+}
+
+/// Asks servers of runs for their health, by grpc.health.v1.
+#[derive(Clone, Copy, Debug)]
+pub struct GrpcHealth;
+
+#[tonic::async_trait]
+impl kennel_supervisor::HealthCheck for GrpcHealth {
+    async fn check(&self, address: SocketAddr, service: &str) -> Result<(), String> {
+        kennel_client::check_health(address, service).await
     }
 }

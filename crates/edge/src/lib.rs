@@ -26,6 +26,6 @@ mod stream;
 mod trace_context;
 
 pub use access::{Access, AccessError};
-pub use health::unready;
+pub use health::{GrpcHealth, unready};
 use kennel_proto::{json, pb, reason};
 pub use serve::{EdgeConfig, ServeError, serve};

@@ -9,11 +9,11 @@ mod listing;
 mod liveness;
 
 pub use crate::values::{
-    EndCause, Fact, FormerServer, HeldPause, HeldRun, Holding, InputSaid, InputState, InterruptWay,
-    Outputs, SignalResult, StraySignal, TerminalEnds, Unstopped, Upgrade, UpgradeRefusal,
-    UpgradeState, Victim,
+    EndCause, Fact, FormerServer, HeldPause, HeldRun, HelperEnd, Holding, InputSaid, InputState,
+    InterruptWay, Outputs, SignalResult, StraySignal, TerminalEnds, Unstopped, Upgrade,
+    UpgradeRefusal, UpgradeState, Victim,
 };
-use crate::wire::{Answer, ToKeeper, WireListing, WireRecorded};
+use crate::wire::{Answer, ToKeeper, WireHelp, WireListing, WireRecorded};
 pub use audit::{Books, Fate, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen};
 pub use child::ChildSpec;
 pub use input::InputAnswer;
@@ -293,6 +293,32 @@ impl KeeperClient {
     pub async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
         let run = run.as_u128();
         self.ask_signal(|seq| ToKeeper::Resume { seq, run }).await
+    }
+
+    /// Runs a command beside the run's own, in its tree, with its directory and environment and without its streams, and
+    /// ends it after this time.
+    pub async fn help(
+        &self,
+        run: RunId,
+        argv: &[String],
+        timeout: Duration,
+    ) -> Result<HelperEnd, ClientError> {
+        let (run, argv) = (run.as_u128(), argv.to_vec());
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let asked = |seq| {
+            ToKeeper::Help(WireHelp {
+                seq,
+                run,
+                argv,
+                timeout_ms,
+            })
+        };
+        let wait = KEEPER_ANSWER_MAX.saturating_add(timeout);
+        match self.link.ask_for(asked, Vec::new(), wait).await? {
+            (Answer::Helped(end), _) => Ok(end),
+            (Answer::Signal(_), _) => Ok(HelperEnd::Refused),
+            _ => Err(ClientError::KeeperGone),
+        }
     }
 
     /// Sends a signal to whom `target` names, one by one, each checked at that moment. None goes out twice under one

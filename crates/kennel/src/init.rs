@@ -51,7 +51,7 @@ async fn work(
             .and_then(|code| u8::try_from(code).ok())
             .unwrap_or(LOST));
     };
-    let done = cli::run_through(connection, spec(flags)?, here).await;
+    let done = Box::pin(cli::run_through(connection, spec(flags)?, here)).await;
     own_service::end(keeper).await;
     done
 }

@@ -10,7 +10,7 @@ use crate::{
     serve::{self, LOST},
     telemetry::{self, Exports, LogFormat},
 };
-use kennel_edge::{Access, EdgeConfig, ServeError, digest::DigestKey};
+use kennel_edge::{Access, EdgeConfig, GrpcHealth, ServeError, digest::DigestKey};
 use kennel_keeper::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
     keeper::{self, ListenAddress},
@@ -279,6 +279,7 @@ fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
         retention: wired.retention,
         telemetry: wired.telemetry,
+        health: Arc::new(GrpcHealth),
     })
 }
 

@@ -11,10 +11,24 @@ pub struct StopCertificate {
     pub steps: Vec<StopStep>,
     /// How many more rounds there were.
     pub steps_unlisted: u32,
+    /// What was done at standard input to end it, in order; at most [`limits::STOP_ACTIONS_MAX`].
+    #[serde(default)]
+    pub inputs: Vec<StopInput>,
     /// Who was alive when the leader ended, where SIGKILL had not gone out before.
     pub leftovers: Leftovers,
     /// When the look was taken that the verdict rests on; absent: nobody could look.
     pub census: Option<Timestamp>,
+}
+
+/// One action of a stop at standard input, and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopInput {
+    /// When.
+    pub at: Timestamp,
+    /// How many bytes were to be written; absent: it was to be closed.
+    pub bytes: Option<u32>,
+    /// How many the pipe or the terminal had room for.
+    pub written: u32,
 }
 
 /// One round of one signal, and what came of it.

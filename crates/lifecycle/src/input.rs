@@ -1,8 +1,8 @@
 //! What comes into the machine.
 
 use crate::{
-    Deadline, Exit, Leftovers, MemoryKills, RowState, RunIdentity, StartFailure, StopOrder,
-    StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    Deadline, Exit, Leftovers, MemoryKills, RowState, RunIdentity, StartFailure, StopInput,
+    StopOrder, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
 };
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub enum Report {
     LeftBehind(Leftovers),
     /// A round of signals of the stop ladder went out.
     Signalled(StopStep),
+    /// The keeper has carried out an action of a stop at standard input.
+    InputStopped(StopInput),
     /// SIGKILL does not end these. The keeper goes on watching and killing.
     TreeStuck(Stuck),
     /// A SIGKILL that a caller asked for went out; it is no stop.

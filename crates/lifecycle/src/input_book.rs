@@ -16,6 +16,8 @@ named! {
         Command = "command",
         /// The attempt is over.
         AttemptEnded = "attempt_ended",
+        /// A stop of the run has closed it.
+        Stop = "stop",
     }
 }
 
@@ -136,6 +138,11 @@ impl InputBook {
             len: write.len,
         });
         Ok(Placed::Open { start })
+    }
+
+    /// Another writer than a client comes between: a write that was cut off midway is given up.
+    pub fn interject(&mut self) {
+        self.give_up();
     }
 
     /// So many bytes more were accepted.

@@ -1,27 +1,39 @@
-//! The stop ladder: which signal goes out when. Climbed by the keeper, and by a shim whose keeper died.
+//! The stop ladder: which signal goes out when, and what is done before the first. Climbed by the keeper, and by a shim whose keeper died.
 //!
 //! Pure: the climber says what time it is (milliseconds on any clock that does not jump) and does what it is told.
 
-use crate::{Signal, limits};
+use crate::{Signal, StopAction, limits};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Polite signals at their offsets, then SIGKILL.
+/// Polite actions at their offsets, then SIGKILL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopPlan {
-    /// Polite signals, in order, each at its offset from the start.
+    /// Polite actions, in order, each at its offset from the start.
     pub steps: Vec<Step>,
     /// When SIGKILL goes out, from the start. Steps at or after it are left out.
     pub kill_after: Duration,
 }
 
 /// One polite rung.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What is sent to the tree.
-    pub signal: Signal,
+    /// What is done.
+    pub action: Action,
     /// When, from the start of the plan.
     pub after: Duration,
+}
+
+/// What one rung does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// The tree gets this signal.
+    Signal(Signal),
+    /// Standard input is closed.
+    CloseInput,
+    /// These bytes are written to standard input, or typed on the terminal.
+    Input(Vec<u8>),
 }
 
 impl StopPlan {
@@ -52,8 +64,37 @@ impl StopPlan {
         )
     }
 
+    /// This plan behind these actions. SIGKILL is due when it was; what is left after the actions is shared by the rest as
+    /// before. Their waits are those of a stop with this grace: one with less shortens them in the same proportion.
+    #[must_use]
+    pub fn behind(self, actions: &[StopAction], grace: Duration) -> Self {
+        let whole = self.kill_after;
+        if actions.is_empty() || whole.is_zero() {
+            return self;
+        }
+        let mut at = Duration::ZERO;
+        let mut steps = Vec::with_capacity(actions.len() + self.steps.len());
+        for StopAction { action, wait } in actions {
+            let action = action.clone();
+            steps.push(Step { action, after: at });
+            at = at.saturating_add(scaled(*wait, whole.min(grace), grace));
+        }
+        let left = whole.saturating_sub(at);
+        for Step { action, after } in self.steps {
+            let after = at.saturating_add(scaled(after, left, whole));
+            steps.push(Step { action, after });
+        }
+        Self {
+            steps: steps.into_iter().filter(|s| s.after < whole).collect(),
+            kill_after: whole,
+        }
+    }
+
     fn new(steps: &[(Signal, Duration)], kill_after: Duration) -> Self {
-        let steps = steps.iter().map(|&(signal, after)| Step { signal, after });
+        let steps = steps.iter().map(|&(signal, after)| Step {
+            action: Action::Signal(signal),
+            after,
+        });
         Self {
             steps: steps.filter(|s| s.after < kill_after).collect(),
             kill_after,
@@ -64,7 +105,7 @@ impl StopPlan {
 /// A plan on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ladder {
-    steps: Vec<(u64, Signal)>,
+    steps: Vec<(u64, Action)>,
     next: usize,
     kill_at: u64,
     killed: bool,
@@ -78,7 +119,7 @@ impl Ladder {
         let steps = plan
             .steps
             .iter()
-            .map(|s| (now.saturating_add(millis(s.after)), s.signal));
+            .map(|s| (now.saturating_add(millis(s.after)), s.action.clone()));
         Self {
             steps: steps.collect(),
             next: 0,
@@ -87,28 +128,46 @@ impl Ladder {
         }
     }
 
-    /// A second order may only shorten the way: the earlier SIGKILL counts.
+    /// A second order may only shorten the way: the earlier SIGKILL counts, and what is to come before it comes sooner in
+    /// the same proportion.
     pub fn shorten(&mut self, plan: &StopPlan, now: u64) {
-        self.kill_at = self
-            .kill_at
-            .min(now.saturating_add(millis(plan.kill_after)));
+        let kill_at = now.saturating_add(millis(plan.kill_after));
+        if self.kill_at <= kill_at {
+            return;
+        }
+        let (before, after) = (
+            self.kill_at.saturating_sub(now),
+            kill_at.saturating_sub(now),
+        );
+        for (at, _) in self.steps.iter_mut().skip(self.next) {
+            let wait = u128::from(at.saturating_sub(now)) * u128::from(after);
+            let wait = wait / u128::from(before.max(1));
+            *at = (*at).min(now.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX)));
+        }
+        self.kill_at = kill_at;
     }
 
-    /// The next signal that is due, if one is. Call until it gives `None`.
-    pub fn due(&mut self, now: u64) -> Option<Signal> {
+    /// Leaves out the actions at standard input that were due before: an earlier climber may have done them.
+    pub fn skip_input_before(&mut self, now: u64) {
+        self.steps
+            .retain(|(at, action)| *at >= now || matches!(action, Action::Signal(_)));
+    }
+
+    /// The next action that is due, if one is. Call until it gives `None`.
+    pub fn due(&mut self, now: u64) -> Option<Action> {
         if self.killed {
             return None;
         }
         if now >= self.kill_at {
             self.killed = true;
-            return Some(Signal::KILL);
+            return Some(Action::Signal(Signal::KILL));
         }
-        let (at, signal) = *self.steps.get(self.next)?;
-        if now < at {
+        let (at, action) = self.steps.get(self.next)?;
+        if now < *at {
             return None;
         }
         self.next += 1;
-        Some(signal)
+        Some(action.clone())
     }
 
     /// When to ask again; absent once SIGKILL has gone out.
@@ -126,6 +185,15 @@ impl Ladder {
     pub fn has_killed(&self) -> bool {
         self.killed
     }
+}
+
+/// This time, where `whole` has become `part`.
+fn scaled(time: Duration, part: Duration, whole: Duration) -> Duration {
+    if part == whole || whole.is_zero() {
+        return time;
+    }
+    let nanos = time.as_nanos().saturating_mul(part.as_nanos()) / whole.as_nanos();
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 fn millis(wait: Duration) -> u64 {

@@ -42,7 +42,7 @@ mod terminal;
 mod time;
 pub mod verdict;
 
-pub use certificate::{SignalScope, SignalSender, StopCertificate, StopStep};
+pub use certificate::{SignalScope, SignalSender, StopCertificate, StopInput, StopStep};
 pub use containment::{Containment, Gap, Held, HostFacts};
 pub use countdown::Countdown;
 pub use effect::{Desired, Effect, ResumeReason, RowState};
@@ -68,14 +68,16 @@ pub use output_bound::{OnDiskFull, OnOutputFull, OutputBound};
 pub use pattern::{JsonPattern, LinePattern};
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use policy::{
-    LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, RunKind, StopPolicy,
-    Timeouts,
+    LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, RunKind, StopAction,
+    StopPolicy, Timeouts,
 };
 pub use record::{AttemptRecord, LastPause, NextAttempt, SignalRecord, Times};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};
 pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};
-pub use rules::{Activity, OutputRule, READY_RULE, Readiness, ReadyProbe, RuleAction};
+pub use rules::{
+    Activity, Liveness, OutputRule, READY_RULE, Readiness, ReadyProbe, RuleAction, StateProbe,
+};
 pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };

@@ -50,8 +50,24 @@ pub const PROBE_INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 pub const PROBE_TIMEOUT_MAX: Duration = Duration::from_mins(1);
 /// The same of a readiness that names none.
 pub const PROBE_TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
+/// Words of a command beside the run's own.
+pub const HELPER_ARGS_MAX: usize = 64;
+/// Bytes of its words.
+pub const HELPER_BYTES_MAX: usize = 4096;
+/// Commands beside its own that one run has at a time.
+pub const HELPERS_MAX: usize = 4;
+/// Failures in a row after which a run is not live, where its liveness names none.
+pub const LIVENESS_FAILURES_DEFAULT: u32 = 3;
+/// Most of them.
+pub const LIVENESS_FAILURES_MAX: u32 = 1000;
 /// Time in which a run whose result is there may end by itself, where its rule names none.
 pub const RESULT_AFTER_DEFAULT: Duration = Duration::from_secs(30);
+/// Actions of a stop before its first signal.
+pub const STOP_ACTIONS_MAX: usize = 16;
+/// Bytes that one of them writes to standard input.
+pub const STOP_INPUT_BYTES_MAX: usize = 1024;
+/// Exit codes beside 0 that count as success.
+pub const SUCCESS_EXIT_CODES_MAX: usize = 16;
 /// Longest grace period.
 pub const GRACE_MAX: Duration = Duration::from_hours(24);
 /// Grace period of a run that names none.

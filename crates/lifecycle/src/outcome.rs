@@ -76,6 +76,13 @@ pub enum StopReason {
     LimitExceeded(Limit),
     /// It was not ready within its start timeout.
     NotReady,
+    /// It was ready, and probes of its liveness have failed too often in a row.
+    NotLive {
+        /// How often.
+        failures: u32,
+        /// Why the last one has.
+        error: String,
+    },
     /// Its result was there, and it did not end by itself in the time that its rule gives.
     Result {
         /// Name of the output rule that has seen the result.
@@ -185,6 +192,8 @@ impl fmt::Display for StartFailure {
 pub enum EndReason {
     /// The leader ended on its own.
     Exited,
+    /// The leader ended on its own, with a code other than 0 that the run's policy counts as success.
+    SuccessExit,
     /// A client asked.
     Aborted {
         /// Who.
@@ -230,6 +239,13 @@ pub enum EndReason {
     LimitExceeded(Limit),
     /// It was not ready within its start timeout.
     NotReady,
+    /// It was ready, and probes of its liveness have failed too often in a row.
+    NotLive {
+        /// How often.
+        failures: u32,
+        /// Why the last one has.
+        error: String,
+    },
     /// Its result was there, and it was stopped because it did not end by itself.
     Result {
         /// Name of the output rule that has seen the result.
@@ -312,6 +328,7 @@ impl From<StopReason> for EndReason {
             StopReason::ShimLost => Self::ShimLost,
             StopReason::LimitExceeded(limit) => Self::LimitExceeded(limit),
             StopReason::NotReady => Self::NotReady,
+            StopReason::NotLive { failures, error } => Self::NotLive { failures, error },
             StopReason::Result { rule } => Self::Result { rule },
         }
     }
@@ -327,6 +344,7 @@ impl StopReason {
             | Self::DeadlineExceeded(_)
             | Self::LimitExceeded(_)
             | Self::NotReady
+            | Self::NotLive { .. }
             | Self::Result { .. }
             | Self::Orphaned
             | Self::ShimLost => None,
@@ -343,6 +361,7 @@ impl StopReason {
             Self::DeadlineExceeded(which) => which.name(),
             Self::LimitExceeded(limit) => limit.name(),
             Self::NotReady => "not_ready",
+            Self::NotLive { .. } => "not_live",
             Self::Result { .. } => "result",
             Self::Orphaned => "orphaned",
             Self::ShimLost => "shim_lost",
@@ -356,6 +375,7 @@ impl EndReason {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Exited => "exited",
+            Self::SuccessExit => "success_exit",
             Self::Aborted { .. } => "aborted",
             Self::StartFailed(_) => "start_failed",
             Self::Fenced { .. } => "fenced",
@@ -368,6 +388,7 @@ impl EndReason {
             Self::DeadlineExceeded(_) => "deadline_exceeded",
             Self::LimitExceeded(_) => "limit_exceeded",
             Self::NotReady => "not_ready",
+            Self::NotLive { .. } => "not_live",
             Self::Result { .. } => "result",
             Self::OomKilled(_) => "oom_killed",
             Self::Restarted { .. } => "restarted",

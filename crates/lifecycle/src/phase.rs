@@ -230,12 +230,13 @@ impl Outcome {
     pub fn state(&self) -> RunState {
         match self.reason {
             EndReason::Exited if self.exit == Some(Exit::Code(0)) => RunState::Succeeded,
-            EndReason::Result { .. } => RunState::Succeeded,
+            EndReason::SuccessExit | EndReason::Result { .. } => RunState::Succeeded,
             EndReason::Exited
             | EndReason::StartFailed(_)
             | EndReason::DeadlineExceeded(_)
             | EndReason::LimitExceeded(_)
             | EndReason::NotReady
+            | EndReason::NotLive { .. }
             | EndReason::OomKilled(_)
             | EndReason::ShimLost
             | EndReason::Restarted { .. }

@@ -2,8 +2,10 @@
 
 use crate::names::named;
 use crate::{
-    Containment, OutputBound, OutputRule, Readiness, RestartPolicy, RuleAction, RunLimits, Signal,
-    Violation, ladder::StopPlan, limits, rules,
+    Containment, EndReason, Exit, Liveness, Outcome, OutputBound, OutputRule, Readiness,
+    ReadyProbe, RestartPolicy, RuleAction, RunLimits, Signal, StateProbe, Violation,
+    ladder::{Action, StopPlan},
+    limits, rules,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -39,6 +41,10 @@ pub struct Policy {
     pub readiness: Option<Box<Readiness>>,
     /// What follows from lines of its output.
     pub output_rules: Vec<OutputRule>,
+    /// Exit codes beside 0 with which its command has succeeded.
+    pub success_exit_codes: Vec<u8>,
+    /// When it counts as live once it is ready; absent: always.
+    pub liveness: Option<Box<Liveness>>,
 }
 
 impl Policy {
@@ -83,6 +89,23 @@ impl Policy {
         rules::all(self.readiness.as_deref(), &self.output_rules)
     }
 
+    /// The outcome as this policy counts it: an exit with one of the codes of success is one, and keeps its code.
+    #[must_use]
+    pub fn judge(&self, outcome: Outcome) -> Outcome {
+        let succeeded = |code: i32| {
+            self.success_exit_codes
+                .iter()
+                .any(|c| i32::from(*c) == code)
+        };
+        match (&outcome.reason, outcome.exit) {
+            (EndReason::Exited, Some(Exit::Code(code))) if succeeded(code) => Outcome {
+                reason: EndReason::SuccessExit,
+                ..outcome
+            },
+            _ => outcome,
+        }
+    }
+
     /// This plan as it is for a run of this policy.
     #[must_use]
     pub fn adapt(&self, plan: StopPlan) -> StopPlan {
@@ -91,9 +114,9 @@ impl Policy {
             RunKind::Heartbeat | RunKind::Service | RunKind::Job => plan,
         };
         if let (Some(signal), Some(first)) = (self.stop.signal, plan.steps.first_mut()) {
-            first.signal = signal;
+            first.action = Action::Signal(signal);
         }
-        plan
+        plan.behind(&self.stop.steps, self.grace())
     }
 
     /// What is wrong with it.
@@ -111,7 +134,41 @@ impl Policy {
             readiness.check(&self.output_rules, found);
         }
         rules::check(&self.output_rules, found);
+        if let Some(liveness) = &self.liveness {
+            liveness.check(found);
+        }
+        self.check_success(found);
+        self.check_commands(found);
         self.check_leader_exit(found);
+    }
+
+    /// A command in the run's tree is a child of its shim, which is in no private pid namespace.
+    fn check_commands(&self, found: &mut Vec<Violation>) {
+        if self.pid_namespace != PidNamespace::Private {
+            return;
+        }
+        let ready = self.readiness.as_ref().map(|r| &r.probe);
+        let why = "cannot be in a private pid namespace";
+        if matches!(ready, Some(ReadyProbe::State(StateProbe::Exec(_)))) {
+            found.push(Violation::new("spec.readiness.exec", why));
+        }
+        let live = self.liveness.as_ref().map(|l| &l.probe);
+        if matches!(live, Some(StateProbe::Exec(_))) {
+            found.push(Violation::new("spec.liveness.exec", why));
+        }
+    }
+
+    fn check_success(&self, found: &mut Vec<Violation>) {
+        const FIELD: &str = "spec.success_exit_codes";
+        if self.success_exit_codes.len() > limits::SUCCESS_EXIT_CODES_MAX {
+            found.push(Violation::new(FIELD, "must have at most 16 entries"));
+        }
+        if self.success_exit_codes.contains(&0) {
+            found.push(Violation::new(
+                FIELD,
+                "must not have 0, which always is success",
+            ));
+        }
     }
 
     fn check_leader_exit(&self, found: &mut Vec<Violation>) {
@@ -159,13 +216,24 @@ named! {
 }
 
 /// How a run is ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StopPolicy {
     /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
     pub grace: Option<Duration>,
     /// First signal of every stop; absent: what the plan has.
     pub signal: Option<Signal>,
+    /// What is done before that, in order.
+    pub steps: Vec<StopAction>,
+}
+
+/// One action of a stop before its first signal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopAction {
+    /// What is done.
+    pub action: Action,
+    /// Time until the next action, or the first signal.
+    pub wait: Duration,
 }
 
 impl StopPolicy {
@@ -178,7 +246,7 @@ impl StopPolicy {
         }
     }
 
-    fn check(self, found: &mut Vec<Violation>) {
+    fn check(&self, found: &mut Vec<Violation>) {
         if self.grace.is_some_and(|g| g > limits::GRACE_MAX) {
             found.push(Violation::new(
                 "spec.stop.grace",
@@ -194,6 +262,42 @@ impl StopPolicy {
                 "cannot be SIGKILL, which ends every stop, nor SIGSTOP, which ends nothing",
             ));
         }
+        self.check_steps(found);
+    }
+
+    fn check_steps(&self, found: &mut Vec<Violation>) {
+        const FIELD: &str = "spec.stop.steps";
+        if self.steps.len() > limits::STOP_ACTIONS_MAX {
+            found.push(Violation::new(FIELD, "must have at most 16 entries"));
+        }
+        for (at, step) in self.steps.iter().enumerate() {
+            let why = match &step.action {
+                Action::Signal(Signal::KILL | Signal::STOP) => {
+                    "cannot be SIGKILL, which ends every stop, nor SIGSTOP, which ends nothing"
+                }
+                Action::Input(bytes) if bytes.is_empty() => "must have bytes to write",
+                Action::Input(bytes) if bytes.len() > limits::STOP_INPUT_BYTES_MAX => {
+                    "must have at most 1024 bytes to write"
+                }
+                Action::Signal(_) | Action::CloseInput | Action::Input(_) => continue,
+            };
+            found.push(Violation::new(format!("{FIELD}[{at}]"), why));
+        }
+        let waits = self.steps.iter().map(|step| step.wait);
+        let waits = waits.fold(Duration::ZERO, Duration::saturating_add);
+        if !waits.is_zero() && waits >= self.grace.unwrap_or(limits::GRACE_DEFAULT) {
+            let why = "must wait for less than the grace in all: SIGKILL comes at its end";
+            found.push(Violation::new(FIELD, why));
+        }
+    }
+
+    /// Whether an action needs a standard input that can be written, and whether one needs one that can be closed.
+    pub(crate) fn needs_input(&self) -> (bool, bool) {
+        let has = |wanted: fn(&Action) -> bool| self.steps.iter().any(|s| wanted(&s.action));
+        (
+            has(|action| matches!(action, Action::Input(_))),
+            has(|action| *action == Action::CloseInput),
+        )
     }
 }
 

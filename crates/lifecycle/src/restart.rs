@@ -24,7 +24,7 @@ named! {
         /// After none.
         #[default]
         Never = "never",
-        /// After all but exit code 0.
+        /// After all but success: exit code 0 and those that the policy counts as success.
         OnFailure = "on_failure",
         /// After all.
         Always = "always",
@@ -305,17 +305,20 @@ fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
         EndReason::StartFailed(_)
         | EndReason::OomKilled(_)
         | EndReason::ShimLost
-        | EndReason::NotReady => Class::Own { failed: true },
+        | EndReason::NotReady
+        | EndReason::NotLive { .. } => Class::Own { failed: true },
         EndReason::Result { .. } => Class::Own { failed: false },
         EndReason::ServerShutdown
         | EndReason::ServiceLost
         | EndReason::Rebooted
         | EndReason::OrphanTerminated => Class::Interrupted,
-        EndReason::Exited => match outcome.exit {
+        EndReason::Exited | EndReason::SuccessExit => match outcome.exit {
             Some(Exit::Code(code)) if lists(&policy.prevent_exit_codes, code) => Class::Final,
-            Some(Exit::Code(code)) => Class::Own {
-                failed: code != 0 || lists(&policy.force_exit_codes, code),
-            },
+            Some(Exit::Code(code)) => {
+                let succeeded = code == 0 || outcome.reason == EndReason::SuccessExit;
+                let failed = !succeeded || lists(&policy.force_exit_codes, code);
+                Class::Own { failed }
+            }
             Some(Exit::Signal { .. } | Exit::Unknown) | None => Class::Own { failed: true },
         },
     }

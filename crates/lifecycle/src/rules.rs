@@ -1,4 +1,4 @@
-//! What a run says of itself: readiness, and rules on lines of its output. Given with the spec, never changed.
+//! What a run says of itself: readiness, liveness, and rules on lines of its output. Given with the spec, never changed.
 
 use crate::names::named;
 use crate::{LinePattern, Violation, labels, limits};
@@ -26,15 +26,45 @@ pub enum ReadyProbe {
     Rule,
     /// A line of its output.
     Line(LinePattern),
-    /// A port of this host's loopback addresses accepts a connection.
+    /// A probe of its state does.
+    State(StateProbe),
+}
+
+/// What shows the state of a run: a server on this host's loopback addresses, or a command of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StateProbe {
+    /// A port accepts a connection.
     Tcp(u16),
-    /// A server on this host's loopback addresses answers GET with 2xx.
+    /// GET is answered with 2xx.
     Http {
         /// Port.
         port: u16,
         /// Path and query, beginning with `/`.
         path: String,
     },
+    /// grpc.health.v1 reports SERVING.
+    Grpc {
+        /// Port.
+        port: u16,
+        /// Service; empty: the whole server.
+        service: String,
+    },
+    /// A command in the run's tree exits with code 0.
+    Exec(Vec<String>),
+}
+
+/// When a run that is ready counts as live.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Liveness {
+    /// What shows that it is.
+    pub probe: StateProbe,
+    /// Time between two probes.
+    pub interval: Duration,
+    /// Longest time of one probe.
+    pub timeout: Duration,
+    /// Failures in a row after which it is not.
+    pub failure_threshold: u32,
 }
 
 /// A rule on lines of output.
@@ -92,13 +122,7 @@ impl Readiness {
         let mut wrong = |field: &str, why: &str| {
             found.push(Violation::new(format!("spec.readiness.{field}"), why));
         };
-        if self.interval < limits::PROBE_INTERVAL_MIN || self.interval > limits::PROBE_INTERVAL_MAX
-        {
-            wrong("interval", "must be 10 ms to 1 hour");
-        }
-        if self.timeout.is_zero() || self.timeout > limits::PROBE_TIMEOUT_MAX {
-            wrong("timeout", "must be more than zero and at most 1 minute");
-        }
+        check_times(self.interval, self.timeout, &mut wrong);
         match self.start_timeout {
             Some(Duration::ZERO) => {
                 wrong(
@@ -117,19 +141,8 @@ impl Readiness {
                     wrong("probe", "must be given, or an output rule with `ready`");
                 }
             }
-            ReadyProbe::Tcp(0) => wrong("tcp.port", "must be 1 to 65535"),
-            ReadyProbe::Http { port: 0, .. } => wrong("http.port", "must be 1 to 65535"),
-            ReadyProbe::Http { path, .. } => {
-                let is_text = path.bytes().all(|b| (0x21..0x7f).contains(&b));
-                if !path.starts_with('/') || !is_text || path.len() > limits::PATTERN_BYTES_MAX {
-                    wrong(
-                        "http.path",
-                        "must begin with '/', and be at most 1024 ASCII characters without blanks",
-                    );
-                }
-            }
+            ReadyProbe::State(probe) => probe.check(&mut wrong),
             ReadyProbe::Line(pattern) => pattern.check("spec.readiness.line", found),
-            ReadyProbe::Tcp(_) => {}
         }
     }
 
@@ -144,6 +157,72 @@ impl Readiness {
             streams: [true; 2],
             action: RuleAction::Ready,
         })
+    }
+}
+
+impl Liveness {
+    pub(crate) fn check(&self, found: &mut Vec<Violation>) {
+        let mut wrong = |field: &str, why: &str| {
+            found.push(Violation::new(format!("spec.liveness.{field}"), why));
+        };
+        check_times(self.interval, self.timeout, &mut wrong);
+        if !(1..=limits::LIVENESS_FAILURES_MAX).contains(&self.failure_threshold) {
+            wrong("failure_threshold", "must be 1 to 1000");
+        }
+        self.probe.check(&mut wrong);
+    }
+}
+
+impl StateProbe {
+    /// Its kind.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Tcp(_) => "tcp",
+            Self::Http { .. } => "http",
+            Self::Grpc { .. } => "grpc",
+            Self::Exec(_) => "exec",
+        }
+    }
+
+    fn check(&self, wrong: &mut impl FnMut(&str, &str)) {
+        match self {
+            Self::Tcp(0) => wrong("tcp.port", "must be 1 to 65535"),
+            Self::Http { port: 0, .. } => wrong("http.port", "must be 1 to 65535"),
+            Self::Http { path, .. } => {
+                let is_text = path.bytes().all(|b| (0x21..0x7f).contains(&b));
+                if !path.starts_with('/') || !is_text || path.len() > limits::PATTERN_BYTES_MAX {
+                    wrong(
+                        "http.path",
+                        "must begin with '/', and be at most 1024 ASCII characters without blanks",
+                    );
+                }
+            }
+            Self::Grpc { port: 0, .. } => wrong("grpc.port", "must be 1 to 65535"),
+            Self::Grpc { service, .. } if service.len() > limits::PATTERN_BYTES_MAX => {
+                wrong("grpc.service", "must be at most 1024 bytes");
+            }
+            Self::Exec(argv) => {
+                let bytes: usize = argv.iter().map(String::len).sum();
+                if argv.first().is_none_or(String::is_empty) {
+                    wrong("exec.args", "must name a command");
+                } else if argv.len() > limits::HELPER_ARGS_MAX || bytes > limits::HELPER_BYTES_MAX {
+                    wrong("exec.args", "must be at most 64 words of 4096 bytes in all");
+                } else if argv.iter().any(|word| word.contains('\0')) {
+                    wrong("exec.args", "must not contain a NUL byte");
+                }
+            }
+            Self::Tcp(_) | Self::Grpc { .. } => {}
+        }
+    }
+}
+
+fn check_times(interval: Duration, timeout: Duration, wrong: &mut impl FnMut(&str, &str)) {
+    if interval < limits::PROBE_INTERVAL_MIN || interval > limits::PROBE_INTERVAL_MAX {
+        wrong("interval", "must be 10 ms to 1 hour");
+    }
+    if timeout.is_zero() || timeout > limits::PROBE_TIMEOUT_MAX {
+        wrong("timeout", "must be more than zero and at most 1 minute");
     }
 }
 

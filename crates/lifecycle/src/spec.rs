@@ -175,8 +175,28 @@ impl RunSpec {
         self.command.check(&mut found);
         self.check_labels(&mut found);
         self.check_terminal(&mut found);
+        self.check_stop_input(&mut found);
         self.policy.check(&mut found);
         found
+    }
+
+    /// What a stop does at standard input needs one.
+    fn check_stop_input(&self, found: &mut Vec<Violation>) {
+        let (writes, closes) = self.policy.stop.needs_input();
+        let (on_terminal, is_open) = (
+            self.command.terminal.is_some(),
+            self.command.input == InputMode::Open,
+        );
+        let why = match () {
+            () if closes && on_terminal => {
+                "cannot close a terminal: write its end key, such as 0x04"
+            }
+            () if (writes || closes) && !on_terminal && !is_open => {
+                "need INPUT_MODE_OPEN or a terminal to write to standard input or close it"
+            }
+            () => return,
+        };
+        found.push(Violation::new("spec.stop.steps", why));
     }
 
     fn check_labels(&self, found: &mut Vec<Violation>) {

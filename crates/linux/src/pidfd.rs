@@ -102,6 +102,13 @@ impl PidFd {
         }
     }
 
+    /// Waits until the process has ended, for so many milliseconds at most.
+    pub fn await_end(&self, most_ms: u16) {
+        let mut end = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+        // A signal may cut the wait short.
+        let _ = poll(&mut end, PollTimeout::from(most_ms));
+    }
+
     /// Whether the process has ended, reaped or not. A thread group leader that ended before its threads has not.
     pub fn has_ended(&self) -> bool {
         let mut wait = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];

@@ -2,7 +2,9 @@
 
 use super::{run, time};
 use crate::pb::{self, tree_verdict};
-use kennel_lifecycle::{Outcome, SignalScope, SignalSender, StopStep, Stuck, StuckProcess};
+use kennel_lifecycle::{
+    Outcome, SignalScope, SignalSender, StopInput, StopStep, Stuck, StuckProcess,
+};
 
 /// The certificate of a run that ended so, with what held it and with its verdict.
 pub(crate) fn certificate(outcome: &Outcome, held_by: pb::Containment) -> pb::StopCertificate {
@@ -16,6 +18,15 @@ pub(crate) fn certificate(outcome: &Outcome, held_by: pb::Containment) -> pb::St
         leftovers_unlisted: left.unlisted,
         census_time: certificate.census.map(time::timestamp),
         verdict: Some(run::tree_verdict(&outcome.tree)),
+        inputs: certificate.inputs.iter().map(input).collect(),
+    }
+}
+
+fn input(input: &StopInput) -> pb::StopInput {
+    pb::StopInput {
+        time: Some(time::timestamp(input.at)),
+        bytes: input.bytes,
+        written: input.written,
     }
 }
 

@@ -31,8 +31,16 @@ pub(crate) fn parse(
         jitter_percent: policy.jitter_percent.unwrap_or(base.jitter_percent),
         max_restarts: policy.max_restarts.or(base.max_restarts),
         min_uptime: min_uptime.unwrap_or(base.min_uptime),
-        prevent_exit_codes: codes("prevent_exit_codes", &policy.prevent_exit_codes, found),
-        force_exit_codes: codes("force_exit_codes", &policy.force_exit_codes, found),
+        prevent_exit_codes: codes(
+            "spec.restart.prevent_exit_codes",
+            &policy.prevent_exit_codes,
+            found,
+        ),
+        force_exit_codes: codes(
+            "spec.restart.force_exit_codes",
+            &policy.force_exit_codes,
+            found,
+        ),
     };
     let mode_alone = pb::RestartPolicy {
         mode: policy.mode,
@@ -53,7 +61,6 @@ pub(crate) fn shown(policy: &RestartPolicy) -> Option<pb::RestartPolicy> {
         RestartMode::OnFailure => pb::RestartMode::OnFailure,
         RestartMode::Always => pb::RestartMode::Always,
     };
-    let codes = |codes: &[u8]| codes.iter().copied().map(u32::from).collect();
     Some(pb::RestartPolicy {
         preset: pb::RestartPreset::Unspecified.into(),
         mode: mode.into(),
@@ -63,8 +70,8 @@ pub(crate) fn shown(policy: &RestartPolicy) -> Option<pb::RestartPolicy> {
         jitter_percent: Some(policy.jitter_percent),
         max_restarts: policy.max_restarts,
         min_uptime: Some(time::duration(policy.min_uptime)),
-        prevent_exit_codes: codes(&policy.prevent_exit_codes),
-        force_exit_codes: codes(&policy.force_exit_codes),
+        prevent_exit_codes: shown_codes(&policy.prevent_exit_codes),
+        force_exit_codes: shown_codes(&policy.force_exit_codes),
     })
 }
 
@@ -95,13 +102,19 @@ fn mode(number: i32, preset: bool, found: &mut Vec<Violation>) -> RestartMode {
     }
 }
 
-fn codes(name: &str, numbers: &[u32], found: &mut Vec<Violation>) -> Vec<u8> {
+/// Exit codes as the contract has them.
+pub(crate) fn shown_codes(codes: &[u8]) -> Vec<u32> {
+    codes.iter().copied().map(u32::from).collect()
+}
+
+/// Exit codes of the field of this name.
+pub(crate) fn codes(name: &str, numbers: &[u32], found: &mut Vec<Violation>) -> Vec<u8> {
     let mut codes = Vec::new();
     for (i, number) in numbers.iter().enumerate() {
         match u8::try_from(*number) {
             Ok(code) => codes.push(code),
             Err(_) => {
-                let field = format!("{FIELD}.{name}[{i}]");
+                let field = format!("{name}[{i}]");
                 found.push(Violation::new(field, "must be an exit code, 0 to 255"));
             }
         }

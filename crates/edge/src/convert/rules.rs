@@ -1,12 +1,17 @@
 //! Readiness and output rules of a spec: both ways of a field are in this file.
 
 use super::{pattern, time};
-use crate::pb::{self, line_pattern::Pattern, output_rule::Action, readiness::Probe};
+use crate::pb::{
+    self, line_pattern::Pattern, liveness::Probe as LiveProbe, output_rule::Action,
+    readiness::Probe,
+};
 use kennel_lifecycle::{
-    Activity, LinePattern, OutputRule, Readiness, ReadyProbe, RuleAction, Violation, limits,
+    Activity, LinePattern, Liveness, OutputRule, Readiness, ReadyProbe, RuleAction, StateProbe,
+    Violation, limits,
 };
 
 const READINESS: &str = "spec.readiness";
+const LIVENESS: &str = "spec.liveness";
 
 pub(crate) fn readiness(
     readiness: Option<Box<pb::Readiness>>,
@@ -19,15 +24,10 @@ pub(crate) fn readiness(
             let (line, _) = pattern::pattern("spec.readiness.line", Some(line), found)?;
             ReadyProbe::Line(line)
         }
-        Some(Probe::Tcp(tcp)) => ReadyProbe::Tcp(port("tcp", tcp.port, found)),
-        Some(Probe::Http(http)) => ReadyProbe::Http {
-            port: port("http", http.port, found),
-            path: if http.path.is_empty() {
-                "/".to_owned()
-            } else {
-                http.path
-            },
-        },
+        Some(Probe::Tcp(tcp)) => ReadyProbe::State(tcp_probe(READINESS, tcp, found)),
+        Some(Probe::Http(http)) => ReadyProbe::State(http_probe(READINESS, http, found)),
+        Some(Probe::Exec(exec)) => ReadyProbe::State(StateProbe::Exec(exec.args)),
+        Some(Probe::Grpc(grpc)) => ReadyProbe::State(grpc_probe(READINESS, grpc, found)),
     };
     let mut span = |name: &str, given: Option<&prost_types::Duration>| {
         time::parse_duration(&format!("{READINESS}.{name}"), given, found)
@@ -43,10 +43,96 @@ pub(crate) fn readiness(
     }))
 }
 
+pub(crate) fn liveness(
+    liveness: Option<pb::Liveness>,
+    found: &mut Vec<Violation>,
+) -> Option<Box<Liveness>> {
+    let liveness = liveness?;
+    let probe = match liveness.probe {
+        None => {
+            let why = "must have one of `tcp`, `http`, `grpc`, `exec`";
+            found.push(Violation::new(LIVENESS, why));
+            return None;
+        }
+        Some(LiveProbe::Tcp(tcp)) => tcp_probe(LIVENESS, tcp, found),
+        Some(LiveProbe::Http(http)) => http_probe(LIVENESS, http, found),
+        Some(LiveProbe::Exec(exec)) => StateProbe::Exec(exec.args),
+        Some(LiveProbe::Grpc(grpc)) => grpc_probe(LIVENESS, grpc, found),
+    };
+    let mut span = |name: &str, given: Option<&prost_types::Duration>| {
+        time::parse_duration(&format!("{LIVENESS}.{name}"), given, found)
+    };
+    let interval = span("interval", liveness.interval.as_ref());
+    let timeout = span("timeout", liveness.timeout.as_ref());
+    let threshold = liveness.failure_threshold;
+    Some(Box::new(Liveness {
+        probe,
+        interval: interval.unwrap_or(limits::PROBE_INTERVAL_DEFAULT),
+        timeout: timeout.unwrap_or(limits::PROBE_TIMEOUT_DEFAULT),
+        failure_threshold: threshold.unwrap_or(limits::LIVENESS_FAILURES_DEFAULT),
+    }))
+}
+
+pub(crate) fn shown_liveness(liveness: Option<&Liveness>) -> Option<pb::Liveness> {
+    let liveness = liveness?;
+    Some(pb::Liveness {
+        probe: Some(match &liveness.probe {
+            StateProbe::Tcp(port) => LiveProbe::Tcp(shown_tcp(*port)),
+            StateProbe::Http { port, path } => LiveProbe::Http(shown_http(*port, path)),
+            StateProbe::Exec(args) => LiveProbe::Exec(pb::ExecProbe { args: args.clone() }),
+            StateProbe::Grpc { port, service } => LiveProbe::Grpc(shown_grpc(*port, service)),
+        }),
+        interval: Some(time::duration(liveness.interval)),
+        timeout: Some(time::duration(liveness.timeout)),
+        failure_threshold: Some(liveness.failure_threshold),
+    })
+}
+
+fn tcp_probe(of: &str, tcp: pb::TcpProbe, found: &mut Vec<Violation>) -> StateProbe {
+    StateProbe::Tcp(port(&format!("{of}.tcp.port"), tcp.port, found))
+}
+
+fn http_probe(of: &str, http: pb::HttpProbe, found: &mut Vec<Violation>) -> StateProbe {
+    StateProbe::Http {
+        port: port(&format!("{of}.http.port"), http.port, found),
+        path: if http.path.is_empty() {
+            "/".to_owned()
+        } else {
+            http.path
+        },
+    }
+}
+
+fn grpc_probe(of: &str, grpc: pb::GrpcProbe, found: &mut Vec<Violation>) -> StateProbe {
+    StateProbe::Grpc {
+        port: port(&format!("{of}.grpc.port"), grpc.port, found),
+        service: grpc.service,
+    }
+}
+
+fn shown_grpc(port: u16, service: &str) -> pb::GrpcProbe {
+    pb::GrpcProbe {
+        port: u32::from(port),
+        service: service.to_owned(),
+    }
+}
+
+fn shown_tcp(port: u16) -> pb::TcpProbe {
+    pb::TcpProbe {
+        port: u32::from(port),
+    }
+}
+
+fn shown_http(port: u16, path: &str) -> pb::HttpProbe {
+    pb::HttpProbe {
+        port: u32::from(port),
+        path: path.to_owned(),
+    }
+}
+
 /// 0 is refused with the other bounds.
-fn port(probe: &str, port: u32, found: &mut Vec<Violation>) -> u16 {
+fn port(field: &str, port: u32, found: &mut Vec<Violation>) -> u16 {
     u16::try_from(port).unwrap_or_else(|_| {
-        let field = format!("{READINESS}.{probe}.port");
         found.push(Violation::new(field, "must be 1 to 65535"));
         1
     })
@@ -58,13 +144,16 @@ pub(crate) fn shown_readiness(readiness: Option<&Readiness>) -> Option<Box<pb::R
         probe: match &readiness.probe {
             ReadyProbe::Rule => None,
             ReadyProbe::Line(line) => Some(Probe::Line(shown_pattern(line))),
-            ReadyProbe::Tcp(port) => Some(Probe::Tcp(pb::TcpProbe {
-                port: u32::from(*port),
-            })),
-            ReadyProbe::Http { port, path } => Some(Probe::Http(pb::HttpProbe {
-                port: u32::from(*port),
-                path: path.clone(),
-            })),
+            ReadyProbe::State(StateProbe::Tcp(port)) => Some(Probe::Tcp(shown_tcp(*port))),
+            ReadyProbe::State(StateProbe::Http { port, path }) => {
+                Some(Probe::Http(shown_http(*port, path)))
+            }
+            ReadyProbe::State(StateProbe::Exec(args)) => {
+                Some(Probe::Exec(pb::ExecProbe { args: args.clone() }))
+            }
+            ReadyProbe::State(StateProbe::Grpc { port, service }) => {
+                Some(Probe::Grpc(shown_grpc(*port, service)))
+            }
         },
         interval: Some(time::duration(readiness.interval)),
         timeout: Some(time::duration(readiness.timeout)),

@@ -234,6 +234,7 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
     use end_reason::Reason;
     let reason = match reason {
         EndReason::Exited => Reason::Exited(end_reason::Exited {}),
+        EndReason::SuccessExit => Reason::SuccessExit(end_reason::SuccessExit {}),
         EndReason::Aborted { by, request_id } => Reason::Aborted(end_reason::Aborted {
             by: by.clone(),
             request_id: request_id.clone().unwrap_or_default(),
@@ -266,6 +267,10 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
             limit: limit(*which).into(),
         }),
         EndReason::NotReady => Reason::NotReady(end_reason::NotReady {}),
+        EndReason::NotLive { failures, error } => Reason::NotLive(end_reason::NotLive {
+            failures: *failures,
+            error: error.clone(),
+        }),
         EndReason::Result { rule } => Reason::Result(end_reason::Result { rule: rule.clone() }),
         EndReason::OomKilled(killed) => Reason::OomKilled(end_reason::OomKilled {
             kills: killed.kills,

@@ -6,13 +6,14 @@ use crate::{
     pb::{
         self,
         run_spec::{Command, Stdio},
+        stop_action::Action as Step,
     },
 };
 use bytes::Bytes;
 use kennel_lifecycle::{
     CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound,
     PausePolicy, PidNamespace, Policy, RecordedSpec, Recovery, RunKind, RunSpec, Signal,
-    StopPolicy, Timeouts, Violation, limits as bounds,
+    StopAction, StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
 };
 
 /// Whether there is far too much of something, by counts alone.
@@ -67,6 +68,12 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
             output: output(spec.output, found),
             readiness: rules::readiness(spec.readiness, found),
             output_rules: rules::rules(spec.output_rules, found),
+            liveness: rules::liveness(spec.liveness, found),
+            success_exit_codes: restart::codes(
+                "spec.success_exit_codes",
+                &spec.success_exit_codes,
+                found,
+            ),
         },
         labels: spec.labels,
     };
@@ -95,7 +102,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         env: shown_env(command),
         initial_input: command.initial_input.clone().map(Bytes::from),
         labels: labels.clone(),
-        stop: shown_stop(policy.stop),
+        stop: shown_stop(&policy.stop),
         timeouts: shown_timeouts(policy.timeouts),
         limits: limits::shown(&policy.limits),
         on_leader_exit: shown_leader_exit(policy.on_leader_exit),
@@ -113,6 +120,8 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         output: shown_output(policy.output),
         readiness: rules::shown_readiness(policy.readiness.as_deref()),
         output_rules: rules::shown_rules(&policy.output_rules),
+        liveness: rules::shown_liveness(policy.liveness.as_deref()),
+        success_exit_codes: restart::shown_codes(&policy.success_exit_codes),
         stdio: shown_stdio(command),
     }
 }
@@ -126,25 +135,65 @@ fn stop(policy: Option<pb::StopPolicy>, found: &mut Vec<Violation>) -> StopPolic
     let policy = policy.unwrap_or_default();
     StopPolicy {
         grace: time::parse_duration("spec.stop.grace", policy.grace.as_ref(), found),
-        signal: stop_signal(&policy.signal, found),
+        signal: stop_signal("spec.stop.signal", &policy.signal, found),
+        steps: stop_steps(policy.steps, found),
     }
 }
 
-fn shown_stop(policy: StopPolicy) -> Option<pb::StopPolicy> {
-    differing(&policy, |policy| pb::StopPolicy {
+fn stop_steps(steps: Vec<pb::StopAction>, found: &mut Vec<Violation>) -> Vec<StopAction> {
+    let steps = steps.into_iter().take(bounds::STOP_ACTIONS_MAX + 1);
+    let steps = steps.enumerate().filter_map(|(at, step)| {
+        let field = format!("spec.stop.steps[{at}]");
+        let wait = time::parse_duration(&format!("{field}.wait"), step.wait.as_ref(), found);
+        let action = match step.action {
+            Some(Step::CloseInput(_)) => Some(Action::CloseInput),
+            Some(Step::Input(bytes)) => Some(Action::Input(bytes.to_vec())),
+            Some(Step::Signal(name)) => {
+                let is_empty = name.is_empty().then_some("NONE");
+                stop_signal(&format!("{field}.signal"), is_empty.unwrap_or(&name), found)
+                    .map(Action::Signal)
+            }
+            None => {
+                let why = "must have one of `close_input`, `input`, `signal`";
+                found.push(Violation::new(field, why));
+                None
+            }
+        };
+        Some(StopAction {
+            action: action?,
+            wait: wait.unwrap_or_default(),
+        })
+    });
+    steps.collect()
+}
+
+fn shown_step(step: &StopAction) -> pb::StopAction {
+    pb::StopAction {
+        action: Some(match &step.action {
+            Action::CloseInput => Step::CloseInput(pb::stop_action::CloseInput {}),
+            Action::Input(bytes) => Step::Input(bytes.clone().into()),
+            Action::Signal(signal) => Step::Signal(signal.to_string()),
+        }),
+        wait: (!step.wait.is_zero()).then(|| time::duration(step.wait)),
+    }
+}
+
+fn shown_stop(policy: &StopPolicy) -> Option<pb::StopPolicy> {
+    differing(policy, |policy| pb::StopPolicy {
         grace: policy.grace.map(time::duration),
         signal: policy.signal.map(|s| s.to_string()).unwrap_or_default(),
+        steps: policy.steps.iter().map(shown_step).collect(),
     })
 }
 
-fn stop_signal(name: &str, found: &mut Vec<Violation>) -> Option<Signal> {
+fn stop_signal(field: &str, name: &str, found: &mut Vec<Violation>) -> Option<Signal> {
     if name.is_empty() {
         return None;
     }
     let signal = name.parse().ok();
     if signal.is_none() {
         let why = "must be the name of a signal, such as SIGINT or SIGRTMIN+3";
-        found.push(Violation::new("spec.stop.signal", why));
+        found.push(Violation::new(field, why));
     }
     signal
 }

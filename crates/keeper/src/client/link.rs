@@ -96,7 +96,7 @@ impl Link {
             };
             held.push(run.with_outputs(outputs));
         }
-        let hello = hello.try_into()?;
+        let hello = (*hello).try_into()?;
         let (events, queue) = mpsc::channel(EVENTS_QUEUED_MAX);
         let reading = tokio::spawn(Arc::clone(&link).read(events));
         let events = KeeperEvents {

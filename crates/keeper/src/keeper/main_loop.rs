@@ -495,6 +495,7 @@ impl Keeper {
                 (!with(run, &mut tell)).then_some(seq)
             }
             ToKeeper::Pause { seq, run } => (!with(run, &mut |r| r.pause(seq, now))).then_some(seq),
+            ToKeeper::Help(help) => return self.help(help),
             ToKeeper::Resume { seq, run } => (!with(run, &mut |r| r.resume(seq))).then_some(seq),
             ToKeeper::Signal {
                 seq,

@@ -7,7 +7,7 @@ use super::observe;
 use crate::{client::Recorded, held, orphan_note};
 use kennel_lifecycle::{
     HostIdentity, Signal, SignalScope, SignalSender, StopStep, Stuck, StuckProcess, Timestamp,
-    ladder::{Ladder, StopPlan},
+    ladder::{Action, Ladder, StopPlan},
     limits::STEPS_LISTED_MAX,
     recovery::Seen,
 };
@@ -121,7 +121,11 @@ impl Orphan {
         }
         self.write_down();
         self.wake_shim(&shim);
-        while let Some(signal) = self.ladder.due(now) {
+        while let Some(action) = self.ladder.due(now) {
+            // Its input went with its keeper.
+            let Action::Signal(signal) = action else {
+                continue;
+            };
             if signal == Signal::KILL {
                 self.killed = true;
             } else {

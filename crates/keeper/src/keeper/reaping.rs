@@ -4,7 +4,7 @@
 use crate::client::{Fate, Holding, Victim};
 use kennel_lifecycle::{
     CgroupIdentity, ProcessIdentity, Signal,
-    ladder::{Ladder, StopPlan},
+    ladder::{Action, Ladder, StopPlan},
 };
 use kennel_linux::{
     cgroup, marker, peer,
@@ -84,7 +84,10 @@ impl Reaping {
 
     /// One round; `true`: it is known what came of each.
     pub(super) fn step(&mut self, untouchable: &Untouchable, now: u64) -> bool {
-        while let Some(signal) = self.ladder.due(now) {
+        while let Some(action) = self.ladder.due(now) {
+            let Action::Signal(signal) = action else {
+                continue;
+            };
             if signal == Signal::KILL {
                 self.killed_at = Some(now);
             }

@@ -7,6 +7,7 @@ mod deadline;
 mod ending;
 mod handover;
 mod hearing;
+mod helpers;
 mod input;
 mod interrupt;
 mod kept;
@@ -22,6 +23,7 @@ use crate::{
     values::{Fact, SignalResult},
     wire::{Answer, ToShim, adoption::WireMemory},
 };
+use helpers::Helpers;
 pub(super) use input::RunInput;
 use kennel_lifecycle::{
     CgroupIdentity, Countdown, Held, Policy, RunId, RunIdentity, StopStep, Timestamp,
@@ -120,6 +122,7 @@ pub(super) struct Run {
     /// Rounds of signals after the last server was gone for good.
     unheard: Option<Vec<StopStep>>,
     requests: Requests,
+    helpers: Helpers,
     pub(super) told: Vec<Told>,
     pub(super) for_shim: Vec<ToShim>,
 }
@@ -187,6 +190,7 @@ impl Run {
             kept: Kept::default(),
             unheard: None,
             requests: Requests::default(),
+            helpers: Helpers::default(),
             told: Vec::new(),
             for_shim: Vec::new(),
         }
@@ -356,6 +360,7 @@ impl Run {
         self.gate = None;
         self.ladder = None;
         self.tree = None;
+        self.refuse_helpers();
         self.end_input();
     }
 }

@@ -83,6 +83,11 @@ impl Waiting {
         })
     }
 
+    /// Nothing more comes on standard input.
+    pub(super) fn close_input(&mut self) {
+        self.input = None;
+    }
+
     /// The next process in the queue.
     fn accept(&self) -> Option<OwnedFd> {
         let caller = accept4(self.door.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
@@ -131,7 +136,7 @@ impl Work {
     /// Nothing more comes on standard input.
     pub(super) fn close_input(&mut self) {
         if let Some(waiting) = &mut self.waiting {
-            waiting.input = None;
+            waiting.close_input();
         }
     }
 

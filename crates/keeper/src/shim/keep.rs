@@ -22,6 +22,8 @@ impl Work {
     /// A stop is on its way: whatever ends from here on has not ended by itself.
     pub(super) fn stopping(&mut self) {
         self.rest = Rest::Stopping;
+        // A stop is of the run's command and what it has made.
+        self.helpers.end_all();
     }
 
     /// The keeper has left these alone.

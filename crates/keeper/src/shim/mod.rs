@@ -8,6 +8,7 @@ mod alone;
 mod birth;
 mod callers;
 mod discard;
+mod helpers;
 mod keep;
 mod namespace;
 mod save;
@@ -224,6 +225,11 @@ impl Shim {
                 Ok(ToShim::ServiceEnds { in_order }) => {
                     self.tell_work(|work| work.service_ends(in_order));
                 }
+                Ok(ToShim::Help {
+                    id,
+                    argv,
+                    timeout_ms,
+                }) => self.tell_work(|work| work.help(id, argv, timeout_ms)),
                 Ok(ToShim::Remember(memory)) => self.tell_work(|work| work.remember(memory)),
                 // Neither a second job nor an unknown word is ever sent; a keeper that sends one is not ours.
                 Ok(ToShim::Job(_)) | Err(_) => self.keeper = None,

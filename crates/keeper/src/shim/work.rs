@@ -5,6 +5,7 @@ mod status;
 use super::{
     alone::Waiting,
     discard::Discard,
+    helpers::Helpers,
     keep::Rest,
     namespace::{self, Init},
     save::Save,
@@ -16,13 +17,13 @@ use crate::{
     wire::{self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, LeaderExit, Policy, ProcessIdentity, Rlimit, RunId, Signal, SignalScope,
+    CgroupIdentity, Exit, LeaderExit, Policy, ProcessIdentity, RunId, Signal, SignalScope,
     SignalSender, StartFailure, StartStage, StopStep, Timestamp, TreeVerdict,
-    ladder::Ladder,
+    ladder::{Action, Ladder},
     recovery::ExitRecord,
     verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
-use kennel_linux::spawn::ChildImage;
+use kennel_linux::{attributes::Attributes, spawn::ChildImage};
 use kennel_linux::{
     cgroup, clock, crash_point, marker, memfd,
     pidfd::Sent,
@@ -88,9 +89,11 @@ enum Collecting {
 pub(super) struct Work {
     pub(super) run_dir: PathBuf,
     pub(super) policy: Policy,
-    placement: Placement,
-    child: ChildImage,
-    rlimits: Vec<Rlimit>,
+    /// Commands beside the run's own.
+    pub(super) helpers: Helpers,
+    pub(super) placement: Placement,
+    pub(super) child: ChildImage,
+    pub(super) attributes: Attributes,
     pub(super) tree: Tree,
     /// This process, where it has been looked at.
     shim: Option<ProcessIdentity>,
@@ -119,7 +122,7 @@ pub(super) struct Work {
     look_at: Option<u64>,
     /// Whether the next step collects what has ended.
     ends: Collecting,
-    words: Vec<Word>,
+    pub(super) words: Vec<Word>,
 }
 
 impl Work {
@@ -188,9 +191,10 @@ impl Work {
             save: Save::new(&run_dir, pipes),
             run_dir,
             policy,
+            helpers: Helpers::default(),
             placement: job.placement,
             child,
-            rlimits: job.attributes.rlimits,
+            attributes: job.attributes,
             tree: Tree {
                 run,
                 leader: gated.leader,
@@ -278,7 +282,8 @@ impl Work {
         let discard = self.discard.begins_at(clock::boot_ms());
         let waiting = self.waiting_wakes_at();
         let save = self.save.wake_at(clock::boot_ms());
-        let times = [ladder, self.look_at, discard, waiting, save];
+        let helpers = self.helpers.wake_at();
+        let times = [ladder, self.look_at, discard, waiting, save, helpers];
         times.into_iter().flatten().min()
     }
 
@@ -317,6 +322,7 @@ impl Work {
 
     /// One round after any event: collect exits, climb, kill, conclude. `true`: all is done and told.
     pub(super) fn step(&mut self, now: u64, keeper_lives: bool) -> bool {
+        self.helpers.keep_time(now);
         let (leader_ended, more) = self.collect();
         if let Some(exit) = leader_ended
             && !self.unannounced
@@ -384,6 +390,9 @@ impl Work {
                         self.write_record();
                         crash_point!("shim.exit_written");
                         leader = Some(exit);
+                        self.helpers.end_all();
+                    } else if let Some(word) = self.helpers.ended(pid, exit) {
+                        self.words.push((word, Vec::new()));
                     }
                     let _ = reap::reap(pid);
                 }
@@ -449,7 +458,14 @@ impl Work {
         let start = || Ladder::start(&policy.stop_plan(), now);
         let ladder = self.ladder.get_or_insert_with(start);
         let steps = self.record.steps.len();
-        while let Some(signal) = ladder.due(now) {
+        while let Some(action) = ladder.due(now) {
+            // What is to be written is left out: whoever counts it is gone.
+            if let (Action::CloseInput, Some(waiting)) = (&action, &mut self.waiting) {
+                waiting.close_input();
+            }
+            let Action::Signal(signal) = action else {
+                continue;
+            };
             let at = clock::wall();
             let volleys = self.tree.signal(signal);
             note(&mut self.record.steps, at, signal, &volleys);

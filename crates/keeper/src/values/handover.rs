@@ -44,14 +44,14 @@ mod tests {
     async fn a_server_gets_all_that_is_handed_over_before_its_first_event() {
         let (keeper, server) = fdpass::pair().expect("a pair");
         let (out, err) = nix::unistd::pipe().expect("a pipe");
-        say(&keeper, &ToServer::Hello(hello(2)), &[]);
+        say(&keeper, &ToServer::Hello(Box::new(hello(2))), &[]);
         say(
             &keeper,
-            &ToServer::Held(run(1)),
+            &ToServer::Held(Box::new(run(1))),
             &[out.as_fd(), err.as_fd()],
         );
         // As where there was no room for the second descriptor.
-        say(&keeper, &ToServer::Held(run(2)), &[out.as_fd()]);
+        say(&keeper, &ToServer::Held(Box::new(run(2))), &[out.as_fd()]);
         let told = ToServer::Report {
             run: 2,
             at_us: 5,
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!((report.run, report.fact), (held[1].run, Fact::Executed));
         let late = RunId::from_u128(9);
         let fds = [out.as_fd(), err.as_fd()];
-        say(&keeper, &ToServer::Held(run(9)), &fds);
+        say(&keeper, &ToServer::Held(Box::new(run(9))), &fds);
         assert_eq!(events.recv().await, KeeperEvent::DoorOpened(late));
         let held = client.take_held(late).expect("it is there");
         assert!(held.outputs.is_some() && client.take_held(late).is_none());
@@ -87,7 +87,7 @@ mod tests {
     #[tokio::test]
     async fn a_server_that_takes_messages_answers_when_it_is_asked_whether_it_does() {
         let (keeper, server) = fdpass::pair().expect("a pair");
-        say(&keeper, &ToServer::Hello(hello(0)), &[]);
+        say(&keeper, &ToServer::Hello(Box::new(hello(0))), &[]);
         let _connected = KeeperClient::connect(server).await.expect("a keeper");
         say(&keeper, &ToServer::Ping, &[]);
         let answer = loop {

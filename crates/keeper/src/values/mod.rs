@@ -2,6 +2,7 @@
 
 mod former;
 mod handover;
+mod helper;
 mod input;
 mod interrupt;
 mod outputs;
@@ -12,6 +13,7 @@ mod victim;
 
 pub use former::{EndCause, FormerServer};
 pub use handover::{HeldPause, HeldRun};
+pub use helper::HelperEnd;
 pub use input::{InputSaid, InputState};
 pub use interrupt::InterruptWay;
 pub use outputs::{Outputs, TerminalEnds};

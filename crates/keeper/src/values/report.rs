@@ -1,7 +1,8 @@
 //! What the keeper reports of a run, and what came of a signal.
 
 use kennel_lifecycle::{
-    Deadline, Exit, Leftovers, MemoryKills, Signal, StartFailure, StopStep, Stuck, TreeVerdict,
+    Deadline, Exit, Leftovers, MemoryKills, Signal, StartFailure, StopInput, StopStep, Stuck,
+    TreeVerdict,
 };
 use kennel_linux::aims::Aim;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,8 @@ pub enum Fact {
     Orphaned,
     /// The run's shim was lost before the leader had exited, and the keeper has begun with the run's plan.
     ShimLost,
+    /// An action of a stop at standard input was carried out.
+    StopInput(StopInput),
 }
 
 /// How a signal or a pause went.

@@ -2,7 +2,7 @@
 
 use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_LISTED_MAX, ToKeeper, ToServer, ToShim, VERSION,
-    WireHeldProcess, WireHello, WireListing, WireMember, WireResize,
+    WireHeldProcess, WireHello, WireHelp, WireListing, WireMember, WireResize,
     adoption::{WireAdoptable, WireKeepsake, WireMemory},
     decode, encode,
     handover::WireHeldRun,
@@ -10,18 +10,18 @@ use super::{
     notes::{WireInit, WireLeader, WireNote},
 };
 use crate::client::{
-    Aim, EndCause, Fact, FormerServer, HeldPause, Holds, InputSaid, InputState, InterruptWay,
-    NoPty, Shot, ShotResult, Shots, SignalTarget, StraySignal, Tie, Upgrade, UpgradeRefusal,
-    UpgradeState,
+    Aim, EndCause, Fact, FormerServer, HeldPause, HelperEnd, Holds, InputSaid, InputState,
+    InterruptWay, NoPty, Shot, ShotResult, Shots, SignalTarget, StraySignal, Tie, Upgrade,
+    UpgradeRefusal, UpgradeState,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputBook, InputClosed,
     InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers, LimitPowers,
     MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Recovery,
     Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits, Signal, SignalScope,
-    SignalSender, StartFailure, StartStage, StopPolicy, StopStep, Stuck, StuckProcess,
+    SignalSender, StartFailure, StartStage, StopInput, StopPolicy, StopStep, Stuck, StuckProcess,
     TerminalSize, Timestamp, TreeVerdict,
-    ladder::{Step, StopPlan},
+    ladder::{Action, Step, StopPlan},
     recovery::ExitRecord,
 };
 use kennel_linux::spawn::ChildImage;
@@ -46,7 +46,7 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golde
 fn plan() -> StopPlan {
     StopPlan {
         steps: vec![Step {
-            signal: Signal::TERM,
+            action: Action::Signal(Signal::TERM),
             after: Duration::ZERO,
         }],
         kill_after: Duration::from_secs(5),
@@ -54,7 +54,7 @@ fn plan() -> StopPlan {
 }
 
 /// The bytes of [`policy`]. A change of them wants another [`super::VERSION`].
-const POLICY: &str = "0101050000010080c6868f010000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a0000008080802000000000";
+const POLICY: &str = "010105000000010080c6868f010000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a00000080808020000000000000";
 
 fn policy() -> Policy {
     let mut policy = Policy {
@@ -137,7 +137,7 @@ fn requests_have_these_bytes() {
         run: 5,
         plan: plan(),
     };
-    check(&stop, "0405011e00000500");
+    check(&stop, "040501001e00000500");
     let interrupt = |request| ToKeeper::Interrupt {
         seq: 2,
         run: 5,
@@ -170,7 +170,7 @@ fn requests_have_these_bytes() {
         seq: 2,
         plan: plan(),
     };
-    check(&reap, "1002011e00000500");
+    check(&reap, "100201001e00000500");
 }
 
 #[test]
@@ -273,6 +273,24 @@ fn words_of_an_upgrade_have_these_bytes() {
 #[test]
 fn questions_to_the_keeper_have_these_bytes() {
     check(&ToKeeper::Ping, "16");
+    let help = ToKeeper::Help(WireHelp {
+        seq: 2,
+        run: 5,
+        argv: vec!["a".into()],
+        timeout_ms: 300,
+    });
+    check(&help, "170205010161ac02");
+    let help = ToShim::Help {
+        id: 2,
+        argv: vec!["a".into()],
+        timeout_ms: 300,
+    };
+    check(&help, "0902010161ac02");
+    let helped = FromShim::Helped {
+        id: 2,
+        end: HelperEnd::TimedOut,
+    };
+    check(&helped, "090201");
     check(&ToServer::Pong, "0b");
 }
 
@@ -324,7 +342,7 @@ fn the_hello_has_these_bytes() {
         upgrade: Some(upgrade()),
     };
     check(
-        &ToServer::Hello(hello),
+        &ToServer::Hello(Box::new(hello)),
         "0001450156c801c801c801ac02014d0162ac02010700022f6301002701cf0f01046e6f6e65016b00ac02010102010156d804010112000101010172d80401310132020177",
     );
 }
@@ -439,6 +457,12 @@ fn answers_and_reports_have_these_bytes() {
     check(&fact(Fact::MemoryKills(kills)), "020502090201ac02");
     check(&fact(Fact::Orphaned), "0205020d");
     check(&fact(Fact::ShimLost), "0205020e");
+    let done = StopInput {
+        at: Timestamp(1000),
+        bytes: Some(3),
+        written: 2,
+    };
+    check(&fact(Fact::StopInput(done)), "0205020fd00f010302");
     check(&ToServer::ShutdownNow, "04");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "010106");
@@ -506,7 +530,7 @@ fn what_is_handed_over_has_these_bytes() {
         }),
     };
     check(
-        &ToServer::Held(run),
+        &ToServer::Held(Box::new(run)),
         &format!(
             "0505900390039003ac02014dc801c801c801ac02014d0001620401070000{POLICY}010301012878"
         ),

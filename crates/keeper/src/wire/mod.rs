@@ -12,8 +12,8 @@ pub(crate) mod input;
 pub(crate) mod notes;
 
 use crate::values::{
-    Fact, FormerServer, InputSaid, InputState, InterruptWay, SignalResult, StraySignal, Upgrade,
-    UpgradeRefusal,
+    Fact, FormerServer, HelperEnd, InputSaid, InputState, InterruptWay, SignalResult, StraySignal,
+    Upgrade, UpgradeRefusal,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy, ProcessIdentity,
@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 
 /// First byte of every message.
-pub(crate) const VERSION: u8 = 7;
+pub(crate) const VERSION: u8 = 8;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes whose signal or whose place in a tree is told; the rest is counted.
@@ -141,6 +141,17 @@ pub(crate) enum ToKeeper {
     Resize(WireResize),
     /// Asks whether the keeper still takes messages.
     Ping,
+    /// Runs a command beside the run's own, in its tree, and ends it after this time.
+    Help(WireHelp),
+}
+
+/// A command beside the run's own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireHelp {
+    pub(crate) seq: u64,
+    pub(crate) run: u128,
+    pub(crate) argv: Vec<String>,
+    pub(crate) timeout_ms: u64,
 }
 
 /// A wish for another size.
@@ -156,7 +167,7 @@ pub(crate) struct WireResize {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToServer {
     /// With the listening sockets.
-    Hello(WireHello),
+    Hello(Box<WireHello>),
     /// Where it is `Prepared`: with the read ends of both outputs, or the master of the terminal and both ends of its relay.
     Answer {
         seq: u64,
@@ -171,7 +182,7 @@ pub(crate) enum ToServer {
     ShutdownNow,
     /// With the read ends of both outputs, or what there is of a terminal. So many of these as the hello says follow it at once; later ones are of those
     /// that it calls late.
-    Held(handover::WireHeldRun),
+    Held(Box<handover::WireHeldRun>),
     /// Asks whether the server still takes messages.
     Ping,
     /// Another server is to take its place: it finishes what it has, and exits.
@@ -254,6 +265,8 @@ pub(crate) enum Answer {
     Interrupted(InterruptWay),
     /// There is no terminal for it; nothing was made.
     NoPty(NoPty),
+    /// A command beside the run's own has ended.
+    Helped(HelperEnd),
 }
 
 /// Who is in a tree.
@@ -323,6 +336,12 @@ pub(crate) enum ToShim {
         /// It was asked to.
         in_order: bool,
     },
+    /// A command beside the run's own.
+    Help {
+        id: u64,
+        argv: Vec<String>,
+        timeout_ms: u64,
+    },
 }
 
 /// What a shim is to do.
@@ -388,6 +407,11 @@ pub(crate) enum FromShim {
     Adoptable(Box<adoption::WireAdoptable>),
     /// The run is over, nothing of it is left in this shim, and it waits for another one.
     Free,
+    /// A command beside the run's own has ended.
+    Helped {
+        id: u64,
+        end: HelperEnd,
+    },
 }
 
 /// The bytes of a message.

@@ -118,12 +118,40 @@ pub(crate) struct ReadyArgs {
     /// The run is ready when GET of this URL on localhost, such as http://localhost:8080/health, answers 2xx
     #[arg(long, value_name = "URL", group = "ready_probe", value_parser = values::local_url)]
     pub(crate) ready_http: Option<values::LocalUrl>,
-    /// Time between two probes by --ready-tcp or --ready-http [default: 1s]
+    /// The run is ready when grpc.health.v1 on this port of localhost reports SERVING, of the server or of SERVICE
+    #[arg(long, value_name = "PORT[/SERVICE]", group = "ready_probe", value_parser = values::grpc_port)]
+    pub(crate) ready_grpc: Option<values::GrpcPort>,
+    /// The run is ready when `sh -c SCRIPT`, run in its tree, exits with code 0
+    #[arg(long, value_name = "SCRIPT", group = "ready_probe")]
+    pub(crate) ready_exec: Option<String>,
+    /// Time between two probes by --ready-tcp, --ready-http, --ready-grpc or --ready-exec [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "ready_probe")]
     pub(crate) ready_interval: Option<Duration>,
     /// Stop the run if it is not ready after this time; it ends FAILED with `not_ready`, which a restart policy restarts
     #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "ready_probe")]
     pub(crate) start_timeout: Option<Duration>,
+    /// Once ready, the run is live while this port of 127.0.0.1 or ::1 accepts connections
+    #[arg(long, value_name = "PORT", group = "live_probe", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) live_tcp: Option<u16>,
+    /// Once ready, the run is live while GET of this URL on localhost answers 2xx
+    #[arg(long, value_name = "URL", group = "live_probe", value_parser = values::local_url)]
+    pub(crate) live_http: Option<values::LocalUrl>,
+    /// Once ready, the run is live while grpc.health.v1 on this port of localhost reports SERVING
+    #[arg(long, value_name = "PORT[/SERVICE]", group = "live_probe", value_parser = values::grpc_port)]
+    pub(crate) live_grpc: Option<values::GrpcPort>,
+    /// Once ready, the run is live while `sh -c SCRIPT`, run in its tree, exits with code 0
+    #[arg(long, value_name = "SCRIPT", group = "live_probe")]
+    pub(crate) live_exec: Option<String>,
+    /// Time between two probes of liveness [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "live_probe")]
+    pub(crate) live_interval: Option<Duration>,
+    /// Longest time of one probe of liveness [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "live_probe")]
+    pub(crate) live_timeout: Option<Duration>,
+    /// Stop the run after this number of failed probes in a row; it ends FAILED with `not_live`, which a restart policy
+    /// restarts [default: 3]
+    #[arg(long, value_name = "NUMBER", requires = "live_probe")]
+    pub(crate) live_failures: Option<u32>,
     /// The result of the run is a line that matches this regular expression: the run has --result-after to end by
     /// itself, then it is stopped and ends SUCCEEDED
     #[arg(long, value_name = "REGEX")]
@@ -141,6 +169,13 @@ pub(crate) struct SpecArgs {
     /// First signal of a stop, such as SIGINT [default: SIGTERM; with a terminal SIGHUP]
     #[arg(long, value_name = "SIGNAL", value_parser = values::signal)]
     pub(crate) stop_signal: Option<Signal>,
+    /// Action of every stop before its first signal; may be repeated, in order: close-stdin, input:TEXT (\\n, \\t, \\xHH),
+    /// signal:NAME, wait:DURATION
+    #[arg(long = "stop-step", value_name = "ACTION", value_parser = values::stop_step)]
+    pub(crate) stop_steps: Vec<values::StopStep>,
+    /// Exit code that counts as success beside 0, 1 to 255; may be repeated, up to 16 times
+    #[arg(long = "success-exit-code", value_name = "CODE", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) success_exit_codes: Vec<u8>,
     /// Stop the run after this time, pauses not counted; `run` exits with 124
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) timeout: Option<Duration>,
@@ -326,7 +361,7 @@ pub(crate) enum RestartArg {
     /// Do not restart
     #[value(alias = "no")]
     Never,
-    /// After every exit except code 0
+    /// After every exit except code 0 and those of --success-exit-code
     OnFailure,
     /// After every exit
     #[value(alias = "unless-stopped")]

@@ -1,8 +1,12 @@
 //! Readiness and result of a run, as they were typed.
 
 use super::spec::span;
-use crate::{args::ReadyArgs, failure::Failure};
-use kennel_proto::pb::{self, output_rule::Action, readiness::Probe};
+use crate::{
+    args::ReadyArgs,
+    failure::Failure,
+    values::{GrpcPort, LocalUrl},
+};
+use kennel_proto::pb::{self, liveness::Probe as LiveProbe, output_rule::Action, readiness::Probe};
 
 /// Name of the rule that `--result-line` is.
 const RESULT_RULE: &str = "result";
@@ -12,18 +16,14 @@ pub(crate) fn readiness(args: &ReadyArgs) -> Result<Option<Box<pb::Readiness>>, 
         .ready_line
         .as_ref()
         .map(|text| Probe::Line(regex(text)));
-    let tcp = args.ready_tcp.map(|port| {
-        Probe::Tcp(pb::TcpProbe {
-            port: u32::from(port),
-        })
-    });
-    let http = args.ready_http.as_ref().map(|url| {
-        Probe::Http(pb::HttpProbe {
-            port: u32::from(url.port),
-            path: url.path.clone(),
-        })
-    });
-    let Some(probe) = line.or(tcp).or(http) else {
+    let tcp = args.ready_tcp.map(|port| Probe::Tcp(tcp(port)));
+    let http = args.ready_http.as_ref().map(|url| Probe::Http(http(url)));
+    let grpc = args.ready_grpc.as_ref().map(|at| Probe::Grpc(grpc(at)));
+    let exec = args
+        .ready_exec
+        .as_deref()
+        .map(|script| Probe::Exec(exec(script)));
+    let Some(probe) = line.or(tcp).or(http).or(grpc).or(exec) else {
         return Ok(None);
     };
     Ok(Some(Box::new(pb::Readiness {
@@ -32,6 +32,54 @@ pub(crate) fn readiness(args: &ReadyArgs) -> Result<Option<Box<pb::Readiness>>, 
         timeout: None,
         start_timeout: span(args.start_timeout, "start timeout")?,
     })))
+}
+
+pub(crate) fn liveness(args: &ReadyArgs) -> Result<Option<pb::Liveness>, Failure> {
+    let tcp = args.live_tcp.map(|port| LiveProbe::Tcp(tcp(port)));
+    let http = args
+        .live_http
+        .as_ref()
+        .map(|url| LiveProbe::Http(http(url)));
+    let grpc = args.live_grpc.as_ref().map(|at| LiveProbe::Grpc(grpc(at)));
+    let exec = args
+        .live_exec
+        .as_deref()
+        .map(|script| LiveProbe::Exec(exec(script)));
+    let Some(probe) = tcp.or(http).or(grpc).or(exec) else {
+        return Ok(None);
+    };
+    Ok(Some(pb::Liveness {
+        probe: Some(probe),
+        interval: span(args.live_interval, "interval of liveness")?,
+        timeout: span(args.live_timeout, "timeout of liveness")?,
+        failure_threshold: args.live_failures,
+    }))
+}
+
+fn tcp(port: u16) -> pb::TcpProbe {
+    pb::TcpProbe {
+        port: u32::from(port),
+    }
+}
+
+fn exec(script: &str) -> pb::ExecProbe {
+    pb::ExecProbe {
+        args: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+    }
+}
+
+fn grpc(at: &GrpcPort) -> pb::GrpcProbe {
+    pb::GrpcProbe {
+        port: u32::from(at.port),
+        service: at.service.clone(),
+    }
+}
+
+fn http(url: &LocalUrl) -> pb::HttpProbe {
+    pb::HttpProbe {
+        port: u32::from(url.port),
+        path: url.path.clone(),
+    }
 }
 
 pub(crate) fn rules(args: &ReadyArgs) -> Result<Vec<pb::OutputRule>, Failure> {

@@ -241,6 +241,9 @@ fn certified(view: &mut View, certificate: &pb::StopCertificate) {
         let at = step.time.map_or_else(String::new, |at| format!("{at} "));
         view.line("signal", format!("{at}{}", words::stop_step(step)));
     }
+    for input in &certificate.inputs {
+        view.line("stop step", words::stop_input(input));
+    }
     if certificate.steps_unlisted > 0 {
         let more = format!("and {} more rounds", certificate.steps_unlisted);
         view.line("signal", more);

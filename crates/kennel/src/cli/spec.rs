@@ -9,6 +9,7 @@ use crate::{
     },
     config::Surroundings,
     failure::{Failure, note},
+    values::StopStep,
 };
 use kennel_lifecycle::limits::INITIAL_INPUT_BYTES_MAX;
 use kennel_proto::pb;
@@ -87,6 +88,7 @@ fn request(
             stop: Some(pb::StopPolicy {
                 grace: span(args.grace, "grace")?,
                 signal: args.stop_signal.map(|s| s.to_string()).unwrap_or_default(),
+                steps: stop_steps(args.stop_steps)?,
             }),
             timeouts: Some(pb::Timeouts {
                 max_runtime: span(args.timeout, "timeout")?,
@@ -108,9 +110,37 @@ fn request(
             output: kept_output(args.output_max, args.output_full, args.disk_full),
             readiness: ready::readiness(&args.ready)?,
             output_rules: ready::rules(&args.ready)?,
+            liveness: ready::liveness(&args.ready)?,
+            success_exit_codes: args.success_exit_codes.into_iter().map(u32::from).collect(),
             stdio: stdio(args.stdin, args.terminal),
         }),
     })
+}
+
+/// The actions, each with the waits behind it.
+fn stop_steps(typed: Vec<StopStep>) -> Result<Vec<pb::StopAction>, Failure> {
+    let mut steps: Vec<pb::StopAction> = Vec::new();
+    let mut waits = Duration::ZERO;
+    for step in typed {
+        match (step, steps.last_mut()) {
+            (StopStep::Action(action), _) => {
+                waits = Duration::ZERO;
+                steps.push(pb::StopAction {
+                    action: Some(action),
+                    wait: None,
+                });
+            }
+            (StopStep::Wait(wait), Some(last)) => {
+                waits = waits.saturating_add(wait);
+                last.wait = span(Some(waits), "wait of a stop")?;
+            }
+            (StopStep::Wait(_), None) => {
+                let why = "the first --stop-step cannot be a wait: there is nothing to wait for";
+                return Err(Failure::new(why));
+            }
+        }
+    }
+    Ok(steps)
 }
 
 pub(super) fn span<T: TryFrom<Duration>>(

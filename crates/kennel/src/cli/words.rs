@@ -221,6 +221,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
     use pb::end_reason::Reason;
     match &reason.reason {
         Some(Reason::Exited(_)) => "exited".to_owned(),
+        Some(Reason::SuccessExit(_)) => "exited with a code that counts as success".to_owned(),
         Some(Reason::Restarted(r)) => format!("to be started again, asked by {}", r.by),
         Some(Reason::RestartsExhausted(e)) => {
             format!("ended again after {} restarts in a row", e.restarts)
@@ -256,6 +257,10 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
             pb::Deadline::Unspecified => "it took longer than it may".to_owned(),
         },
         Some(Reason::NotReady(_)) => "it was not ready in time (not_ready)".to_owned(),
+        Some(Reason::NotLive(n)) => format!(
+            "{} probes of its liveness failed in a row: {} (not_live)",
+            n.failures, n.error
+        ),
         Some(Reason::Result(r)) => {
             format!(
                 "its result was there, and it was stopped (result, rule {})",
@@ -284,6 +289,17 @@ pub(crate) fn oom_killed(killed: &pb::end_reason::OomKilled) -> String {
         "the kernel killed it for lack of memory ({processes}{})",
         limit.unwrap_or_default()
     )
+}
+
+/// `5 of 5 bytes written to standard input`.
+pub(crate) fn stop_input(input: &pb::StopInput) -> String {
+    match input.bytes {
+        Some(bytes) => format!(
+            "{} of {bytes} bytes written to standard input",
+            input.written
+        ),
+        None => "standard input closed".to_owned(),
+    }
 }
 
 /// `SIGKILL by cgroup.kill: 3 reached, 1 gone`.
@@ -385,6 +401,7 @@ pub(crate) fn input(status: &pb::InputStatus) -> String {
         pb::InputEnd::Client => "closed",
         pb::InputEnd::Command => "closed, no process reads it any more",
         pb::InputEnd::AttemptEnded => "closed, the attempt is over",
+        pb::InputEnd::Stop => "closed by a stop of the run",
         pb::InputEnd::Spec => "closed, the run was started without --stdin",
     };
     format!("{accepted} {end}\n")

@@ -1,9 +1,11 @@
 //! The small languages of the command line: spans, sizes, `key=value`, limits, signals, processes.
 
 mod size;
+mod stop_step;
 mod time;
 
 pub(crate) use size::bytes;
+pub(crate) use stop_step::{StopStep, stop_step};
 pub(crate) use time::{age, duration, moment, pace};
 
 use crate::terminal_text::{is_unsafe, push_bytes};
@@ -40,6 +42,22 @@ pub(crate) fn signal(text: &str) -> Result<Signal, String> {
 pub(crate) struct LocalUrl {
     pub(crate) port: u16,
     pub(crate) path: String,
+}
+
+/// A port of this host and a service behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GrpcPort {
+    pub(crate) port: u16,
+    pub(crate) service: String,
+}
+
+/// Reads `PORT` or `PORT/SERVICE`.
+pub(crate) fn grpc_port(text: &str) -> Result<GrpcPort, String> {
+    let (port, service) = text.split_once('/').unwrap_or((text, ""));
+    let port = port.parse().ok().filter(|port| *port != 0);
+    let port = port.ok_or("write PORT or PORT/SERVICE, with a port of 1 to 65535")?;
+    let service = service.to_owned();
+    Ok(GrpcPort { port, service })
 }
 
 /// Reads `http://localhost:PORT/PATH`: only this host is probed.

@@ -208,6 +208,9 @@ impl Machine {
             Report::Signalled(step) if !self.certificate.steps.contains(step) => {
                 self.certificate.add(*step);
             }
+            Report::InputStopped(input) if !self.certificate.inputs.contains(input) => {
+                self.certificate.inputs.push(*input);
+            }
             Report::LeftBehind(left) => self.certificate.leftovers = left.clone(),
             Report::Census(at) => self.certificate.census = Some(*at),
             _ => {}
@@ -273,6 +276,7 @@ impl Machine {
             | Report::StateNotRecorded(_)
             | Report::LeftBehind(_)
             | Report::Signalled(_)
+            | Report::InputStopped(_)
             | Report::KillSent
             | Report::MemoryKills(_)
             | Report::Census(_)
@@ -534,6 +538,7 @@ fn plan(order: &StopOrder) -> StopPlan {
         | StopReason::DeadlineExceeded(_)
         | StopReason::LimitExceeded(_)
         | StopReason::NotReady
+        | StopReason::NotLive { .. }
         | StopReason::Result { .. }
         | StopReason::Orphaned
         | StopReason::ShimLost => StopPlan::abort(order.grace),

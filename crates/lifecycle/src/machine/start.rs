@@ -114,6 +114,7 @@ impl Machine {
             | Report::StreamsClosed(_)
             | Report::LeftBehind(_)
             | Report::Signalled(_)
+            | Report::InputStopped(_)
             | Report::KillSent
             | Report::MemoryKills(_)
             | Report::Census(_)

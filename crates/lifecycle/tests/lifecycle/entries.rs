@@ -3,8 +3,8 @@
 use crate::samples::{GRACE, MEMORY_KILLS, abort, assert_golden, left, recorded, step, stuck};
 use kennel_lifecycle::{
     Activity, AttemptRecord, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof,
-    ResumeReason, RuleAction, RuleMatch, Signal, StopCertificate, StreamsEnd, TerminalSize,
-    Timestamp, TreeVerdict,
+    ResumeReason, RuleAction, RuleMatch, Signal, StopCertificate, StopInput, StreamsEnd,
+    TerminalSize, Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
 
@@ -19,6 +19,11 @@ fn outcome() -> Outcome {
             leftovers: left(),
             census: Some(Timestamp(8)),
             steps_unlisted: 0,
+            inputs: vec![StopInput {
+                at: Timestamp(6),
+                bytes: Some(2),
+                written: 1,
+            }],
         },
     }
 }

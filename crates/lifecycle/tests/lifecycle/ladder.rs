@@ -1,8 +1,8 @@
 //! The ladder climbs once, in order, and only ever faster.
 
 use kennel_lifecycle::{
-    Signal,
-    ladder::{Ladder, Step, StopPlan},
+    Signal, StopAction,
+    ladder::{Action, Ladder, Step, StopPlan},
     limits,
 };
 use proptest::prelude::*;
@@ -69,13 +69,58 @@ fn a_second_order_brings_kill_forward_and_never_back() {
 }
 
 #[test]
+fn actions_come_first_and_kill_when_it_was_due() {
+    let ms = Duration::from_millis;
+    let actions = [
+        StopAction {
+            action: Action::Input(b"quit".to_vec()),
+            wait: ms(1000),
+        },
+        StopAction {
+            action: Action::CloseInput,
+            wait: ms(2000),
+        },
+    ];
+    let at = |plan: StopPlan| -> Vec<u64> {
+        let plan = plan.behind(&actions, ms(6000));
+        let steps = plan.steps.iter().map(|step| millis(step.after));
+        steps.chain([millis(plan.kill_after)]).collect()
+    };
+    assert_eq!(at(StopPlan::abort(ms(6000))), [0, 1000, 3000, 6000]);
+    // With more time the waits stay, with less they are shortened; what is left is shared as before.
+    assert_eq!(at(StopPlan::abort(ms(9000))), [0, 1000, 3000, 9000]);
+    assert_eq!(at(StopPlan::shutdown(ms(3000))), [0, 500, 1500, 2250, 3000]);
+    assert_eq!(at(StopPlan::abort(Duration::ZERO)), [0]);
+    // A second order brings what is left forward in the same proportion.
+    let plan = StopPlan::abort(ms(6000)).behind(&actions, ms(6000));
+    let mut ladder = Ladder::start(&plan, 0);
+    assert_eq!(ladder.due(0), Some(Action::Input(b"quit".to_vec())));
+    ladder.shorten(&StopPlan::abort(ms(600)), 0);
+    let mut seen = Vec::new();
+    while let Some(now) = ladder.wake_at() {
+        seen.push((now, ladder.due(now)));
+    }
+    let signal = |signal| Some(Action::Signal(signal));
+    let wanted = [
+        (100, Some(Action::CloseInput)),
+        (300, signal(Signal::TERM)),
+        (600, signal(Signal::KILL)),
+    ];
+    assert_eq!(seen, wanted);
+    let mut later = Ladder::start(&plan, 0);
+    later.skip_input_before(500);
+    assert_eq!(later.due(500), None);
+    assert_eq!(later.due(1000), Some(Action::CloseInput));
+}
+
+#[test]
 fn after_kill_there_is_nothing_to_wait_for() {
     let plan = StopPlan::abort(Duration::ZERO);
     let mut ladder = Ladder::start(&plan, 7);
     assert_eq!(ladder.wake_at(), Some(7));
     assert_eq!(ladder.due(6), None);
     assert!(!ladder.has_killed());
-    assert_eq!(ladder.due(7), Some(Signal::KILL));
+    assert_eq!(ladder.due(7), Some(Action::Signal(Signal::KILL)));
     assert!(ladder.has_killed());
     ladder.shorten(&plan, 8);
     assert_eq!((ladder.wake_at(), ladder.due(u64::MAX)), (None, None));
@@ -103,8 +148,8 @@ proptest! {
         let mut ladder = Ladder::start(&plan, 0);
         let mut sent = Vec::new();
         for now in looks {
-            while let Some(signal) = ladder.due(now) {
-                sent.push(signal);
+            while let Some(action) = ladder.due(now) {
+                sent.push(signal(action));
             }
         }
         let mut once = sent.clone();
@@ -123,8 +168,8 @@ fn climb(first: &StopPlan, orders: &[(u64, StopPlan)]) -> Vec<(u64, Signal)> {
     let mut sent = Vec::new();
     let mut now = 0;
     loop {
-        while let Some(signal) = ladder.due(now) {
-            sent.push((now, signal));
+        while let Some(action) = ladder.due(now) {
+            sent.push((now, signal(action)));
         }
         let Some(wake_at) = ladder.wake_at() else {
             return sent;
@@ -152,12 +197,22 @@ fn plan() -> impl Strategy<Value = StopPlan> {
                 steps: at
                     .into_iter()
                     .zip(steps)
-                    .map(|(after, signal)| Step { signal, after })
+                    .map(|(after, signal)| Step {
+                        action: Action::Signal(signal),
+                        after,
+                    })
                     .collect(),
                 kill_after,
             }
         }),
     ]
+}
+
+fn signal(action: Action) -> Signal {
+    match action {
+        Action::Signal(signal) => signal,
+        other => panic!("{other:?} is no signal"),
+    }
 }
 
 fn millis(wait: Duration) -> u64 {

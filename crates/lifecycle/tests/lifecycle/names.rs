@@ -103,6 +103,7 @@ fn names_are_those_of_the_lock() {
     let (by, request_id) = ("uid:0".to_owned(), Some("a".to_owned()));
     let reasons = [
         EndReason::Exited,
+        EndReason::SuccessExit,
         EndReason::Aborted {
             by: by.clone(),
             request_id: request_id.clone(),
@@ -122,6 +123,10 @@ fn names_are_those_of_the_lock() {
         EndReason::DeadlineExceeded(Deadline::MaxPause),
         EndReason::LimitExceeded(Limit::Disk),
         EndReason::NotReady,
+        EndReason::NotLive {
+            failures: 3,
+            error: by.clone(),
+        },
         EndReason::Result { rule: by.clone() },
         EndReason::OomKilled(MemoryKills {
             kills: 1,
@@ -144,6 +149,10 @@ fn names_are_those_of_the_lock() {
         StopReason::DeadlineExceeded(Deadline::MaxRuntime),
         StopReason::LimitExceeded(Limit::OutputBytes),
         StopReason::NotReady,
+        StopReason::NotLive {
+            failures: 3,
+            error: "refused".into(),
+        },
         StopReason::Result {
             rule: "result".into(),
         },

@@ -428,6 +428,7 @@ fn is_fact(report: &Report) -> bool {
             | Report::LeaderExited(_)
             | Report::LeftBehind(_)
             | Report::Signalled(_)
+            | Report::InputStopped(_)
             | Report::TreeStuck(_)
             | Report::KillSent
             | Report::MemoryKills(_)

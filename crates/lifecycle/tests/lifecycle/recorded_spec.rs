@@ -102,20 +102,23 @@ fn input_is_open_on_terminals_and_open_pipes() {
 
 #[test]
 fn first_signal_of_every_plan_is_the_chosen_one() {
-    use kennel_lifecycle::{Signal, ladder::StopPlan};
+    use kennel_lifecycle::{
+        Signal,
+        ladder::{Action, StopPlan},
+    };
     let mut policy = Policy::default();
     policy.stop.signal = Some(Signal::INT);
-    let first = |plan: StopPlan| plan.steps.first().map(|step| step.signal);
+    let first = |plan: StopPlan| plan.steps.first().map(|step| step.action.clone());
     let second = Duration::from_secs(1);
-    assert_eq!(first(policy.stop_plan()), Some(Signal::INT));
+    assert_eq!(first(policy.stop_plan()), Some(Action::Signal(Signal::INT)));
     assert_eq!(
         first(policy.adapt(StopPlan::shutdown(second))),
-        Some(Signal::INT)
+        Some(Action::Signal(Signal::INT))
     );
     policy.kind = RunKind::Terminal;
     let plan = policy.stop_plan_within(second);
     assert_eq!(plan.steps.len(), 2);
-    assert_eq!(first(plan), Some(Signal::INT));
+    assert_eq!(first(plan), Some(Action::Signal(Signal::INT)));
     // Without any grace there is no first signal.
     assert_eq!(first(policy.stop_plan_within(Duration::ZERO)), None);
     for refused in [Signal::KILL, Signal::STOP] {

@@ -1,8 +1,8 @@
 //! What follows an attempt that has ended.
 
 use kennel_lifecycle::{
-    Deadline, EndReason, Exit, Leftovers, MemoryKills, Outcome, Proof, RestartMode, RestartPolicy,
-    Signal, StartFailure, StartStage, StopCertificate, TreeVerdict,
+    Deadline, EndReason, Exit, Leftovers, MemoryKills, Outcome, Policy, Proof, RestartMode,
+    RestartPolicy, RunState, Signal, StartFailure, StartStage, StopCertificate, TreeVerdict,
     restart::{self, Attempted, Next, Wish},
 };
 use proptest::prelude::*;
@@ -98,6 +98,28 @@ fn each_mode_and_class_of_exit_code_decides_as_it_says() {
         ..RestartPolicy::default()
     };
     assert!(is_again(&next(&forced, &exited(0), |_| {})));
+}
+
+#[test]
+fn code_of_success_is_no_failure() {
+    let policy = Policy {
+        success_exit_codes: vec![143],
+        ..Policy::default()
+    };
+    let restart = |force_exit_codes| RestartPolicy {
+        mode: RestartMode::OnFailure,
+        force_exit_codes,
+        ..RestartPolicy::default()
+    };
+    let succeeded = policy.judge(exited(143));
+    assert_eq!(succeeded.reason, EndReason::SuccessExit);
+    assert_eq!(succeeded.state(), RunState::Succeeded);
+    assert_eq!(succeeded.exit, Some(Exit::Code(143)));
+    assert_eq!(next(&restart(vec![]), &succeeded, |_| {}), Next::End);
+    assert!(is_again(&next(&restart(vec![143]), &succeeded, |_| {})));
+    let other = policy.judge(exited(144));
+    assert_eq!(other, exited(144));
+    assert!(is_again(&next(&restart(vec![]), &other, |_| {})));
 }
 
 #[test]

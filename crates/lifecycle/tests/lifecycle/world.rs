@@ -8,7 +8,7 @@ use kennel_lifecycle::{
     AttemptRecord, Command, Countdown, Deadline, Effect, Entry, Exit, HeldPause, Input, LeaderExit,
     Leftovers, Machine, Outcome, Phase, Proof, Report, RowSays, RowState, Signal, Standing,
     StartStage, StopOrder, StreamsEnd, Timestamp, TreeVerdict,
-    ladder::{Ladder, StopPlan},
+    ladder::{Action, Ladder, StopPlan},
 };
 use std::{collections::VecDeque, time::Duration};
 
@@ -604,7 +604,10 @@ impl World {
     }
 
     fn climb(&mut self) {
-        while let Some(signal) = self.ladder.as_mut().and_then(|l| l.due(self.now)) {
+        while let Some(action) = self.ladder.as_mut().and_then(|l| l.due(self.now)) {
+            let Action::Signal(signal) = action else {
+                continue;
+            };
             self.frozen = false;
             if self.story.temper == Temper::IsStopped {
                 // Signal first, then SIGCONT.

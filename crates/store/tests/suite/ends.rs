@@ -61,6 +61,7 @@ fn column(value: &impl serde::Serialize) -> String {
 fn reasons() -> Vec<EndReason> {
     let mut reasons = vec![
         EndReason::Exited,
+        EndReason::SuccessExit,
         EndReason::Aborted {
             by: "uid:0 \"x\"".into(),
             request_id: Some("r\0-1".into()),
@@ -102,6 +103,10 @@ fn reasons() -> Vec<EndReason> {
     );
     reasons.extend(Limit::ALL.iter().map(|l| EndReason::LimitExceeded(*l)));
     reasons.push(EndReason::NotReady);
+    reasons.push(EndReason::NotLive {
+        failures: 3,
+        error: "connection refused".into(),
+    });
     reasons.push(EndReason::Result {
         rule: "result".into(),
     });

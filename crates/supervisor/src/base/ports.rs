@@ -4,17 +4,28 @@ use async_trait::async_trait;
 use kennel_keeper::{
     audit::Whose,
     client::{
-        ChildSpec, ClientError, HeldRun, InputAnswer, Interrupted, KeeperClient, KeeperEvent,
-        KeeperEvents, Listing, Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent,
-        SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
+        ChildSpec, ClientError, HeldRun, HelperEnd, InputAnswer, Interrupted, KeeperClient,
+        KeeperEvent, KeeperEvents, Listing, Look, Prepared, Reaped, Recorded, Resized, SecondLook,
+        Sent, SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal, TerminalSize,
     Timestamp, ladder::StopPlan, recovery,
 };
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tokio::sync::watch;
+
+/// grpc.health.v1 of servers of this host, which is not spoken here.
+#[async_trait]
+pub trait HealthCheck: Send + Sync + std::fmt::Debug {
+    /// Asks the server at this address for the health of a service; empty: of the whole server.
+    ///
+    /// # Errors
+    ///
+    /// The text says why it does not report SERVING.
+    async fn check(&self, address: SocketAddr, service: &str) -> Result<(), String>;
+}
 
 /// The keeper, as far as runs need it. [`KeeperClient`] documents each call.
 #[async_trait]
@@ -50,6 +61,13 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         target: SignalTarget,
         request_id: Option<&str>,
     ) -> Result<Sent, ClientError>;
+    /// Runs a command beside the run's own, in its tree.
+    async fn help(
+        &self,
+        run: RunId,
+        argv: &[String],
+        timeout: Duration,
+    ) -> Result<HelperEnd, ClientError>;
     /// Whether a signal went out under this request id.
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError>;
     /// Writes to standard input.
@@ -166,6 +184,15 @@ impl Kernel for KeeperClient {
         request_id: Option<&str>,
     ) -> Result<Sent, ClientError> {
         Self::signal(self, run, signal, target, request_id).await
+    }
+
+    async fn help(
+        &self,
+        run: RunId,
+        argv: &[String],
+        timeout: Duration,
+    ) -> Result<HelperEnd, ClientError> {
+        self.help(run, argv, timeout).await
     }
 
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {

@@ -237,7 +237,7 @@ impl Recovery {
         }
         let outcome = match self.row.new.identity.clone() {
             Some(identity) => match self.settle(identity).await {
-                Ok(outcome) => outcome,
+                Ok(outcome) => self.row.new.policy().judge(outcome),
                 Err(error) => {
                     tracing::error!(run_id = %self.row.new.run, %error, "recovery is given up, the row stays open");
                     tokio::time::sleep(REST).await;

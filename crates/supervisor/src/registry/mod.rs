@@ -15,7 +15,7 @@ use crate::{
     base::{
         calls::{AnnotateCall, CallError, ResizeCall, RestartCall, RunView, SignalCall},
         drain::Drain,
-        ports::Kernel,
+        ports::{HealthCheck, Kernel},
         view::{Live, StartAnswer},
     },
     record::{NodeRecord, node_store::NodeStore},
@@ -72,6 +72,8 @@ pub struct SupervisorConfig {
     pub retention: RetentionLimits,
     /// Where spans and measurements go.
     pub telemetry: Telemetry,
+    /// How servers of runs are asked for their health.
+    pub health: Arc<dyn HealthCheck>,
 }
 
 /// A wish for one run, with where the answer goes.

@@ -63,6 +63,7 @@ pub(crate) struct Metrics {
     pub(crate) started: Counter<u64>,
     pub(crate) ended: Counter<u64>,
     pub(crate) duration: Histogram<f64>,
+    pub(crate) ready: Histogram<f64>,
     spawn: Histogram<f64>,
     pub(crate) stop: Histogram<f64>,
     pub(crate) leftovers: Counter<u64>,
@@ -77,6 +78,16 @@ pub(crate) struct Metrics {
     gaps: Counter<u64>,
     store: Histogram<f64>,
     pub(crate) orphans: Orphans,
+}
+
+/// Bytes that were read of standard output and of standard error.
+fn outputs(meter: &Meter) -> [(Counter<u64>, KeyValue); 2] {
+    let read = meter
+        .u64_counter("kennel.output.io")
+        .with_unit("By")
+        .with_description("Output of commands that was read into journals")
+        .build();
+    ["stdout", "stderr"].map(|stream| (read.clone(), KeyValue::new(names::STREAM, stream)))
 }
 
 impl Metrics {
@@ -96,12 +107,6 @@ impl Metrics {
                 .with_boundaries(bounds.to_vec())
                 .build()
         };
-        let output = counter(
-            "kennel.output.io",
-            "By",
-            "Output of commands that was read into journals",
-        );
-        let stream = |word: &'static str| (output.clone(), KeyValue::new(names::STREAM, word));
         let metrics = Self {
             started: counter(
                 "kennel.run.started",
@@ -113,6 +118,11 @@ impl Metrics {
                 "kennel.run.duration",
                 &LONG,
                 "From the confirmed start of a run's last attempt to its end",
+            ),
+            ready: seconds(
+                "kennel.run.ready.duration",
+                &PATIENT,
+                "From the confirmed start of an attempt until it is ready",
             ),
             spawn: seconds(
                 "kennel.spawn.duration",
@@ -159,7 +169,7 @@ impl Metrics {
                 &PATIENT,
                 "From the start of a server to the recovery of all runs",
             ),
-            output: [stream("stdout"), stream("stderr")],
+            output: outputs(meter),
             dropped: counter(
                 "kennel.output.dropped",
                 "By",

@@ -83,6 +83,12 @@ impl RunSpans {
         }
     }
 
+    /// The attempt is ready, so long after its start.
+    pub(crate) fn ready(&self, after: Duration) {
+        let ready = &self.telemetry.metrics.ready;
+        ready.record(after.as_secs_f64(), &[]);
+    }
+
     /// So far each stream was read before, and is now.
     pub(crate) fn read(&self, before: [u64; 2], now: [u64; 2]) {
         for (stream, (before, now)) in before.into_iter().zip(now).enumerate() {
@@ -442,7 +448,8 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
             Some(Exit::Signal { .. }) => Some("signal"),
             Some(Exit::Unknown) | None => Some("lost"),
         },
-        EndReason::Aborted { .. }
+        EndReason::SuccessExit
+        | EndReason::Aborted { .. }
         | EndReason::Fenced { .. }
         | EndReason::ServerShutdown
         | EndReason::Restarted { .. }
@@ -455,6 +462,7 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
         EndReason::DeadlineExceeded(_) => Some("timeout"),
         EndReason::LimitExceeded(_) => Some("limit"),
         EndReason::NotReady => Some("not_ready"),
+        EndReason::NotLive { .. } => Some("not_live"),
         EndReason::OomKilled(_) => Some("oom"),
         EndReason::ShimLost => Some("shim_lost"),
         EndReason::RestartsExhausted { .. } => Some("restarts_exhausted"),

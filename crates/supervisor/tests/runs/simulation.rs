@@ -502,6 +502,15 @@ impl Kernel for Shaky {
         self.world.signal(run, signal, target, request_id).await
     }
 
+    async fn help(
+        &self,
+        _: RunId,
+        _: &[String],
+        _: std::time::Duration,
+    ) -> Result<kennel_keeper::client::HelperEnd, ClientError> {
+        Ok(kennel_keeper::client::HelperEnd::Refused)
+    }
+
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
         self.dice.rest(30).await;
         self.world.was_sent(run, request_id).await

@@ -249,6 +249,7 @@ impl Stage {
         data_dir: Arc<DataDir>,
     ) -> Result<Self, BootError> {
         let config = SupervisorConfig {
+            health: Arc::new(NoHealth),
             telemetry: kennel_supervisor::telemetry::Telemetry::default(),
             node: node(),
             node_name: "test".into(),
@@ -791,6 +792,15 @@ impl Kernel for World {
             unlisted: 0,
             no_terminal: false,
         }))
+    }
+
+    async fn help(
+        &self,
+        _: RunId,
+        _: &[String],
+        _: std::time::Duration,
+    ) -> Result<kennel_keeper::client::HelperEnd, ClientError> {
+        Ok(kennel_keeper::client::HelperEnd::Refused)
     }
 
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
@@ -1723,5 +1733,16 @@ pub fn member() -> Member {
             shim: true,
             keeper: false,
         },
+    }
+}
+
+/// No run of these tests has a server.
+#[derive(Debug)]
+struct NoHealth;
+
+#[async_trait]
+impl kennel_supervisor::HealthCheck for NoHealth {
+    async fn check(&self, _: std::net::SocketAddr, _: &str) -> Result<(), String> {
+        Err("there is no server".into())
     }
 }

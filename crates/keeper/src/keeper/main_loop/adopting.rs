@@ -62,7 +62,7 @@ impl Keeper {
         }
         let run = self.runs.get(&id).and_then(Run::held);
         let (word, outputs) = match run {
-            Some((held, outputs)) => (ToServer::Held(held), outputs),
+            Some((held, outputs)) => (ToServer::Held(Box::new(held)), outputs),
             None => (ToServer::DoorLeft { run: id.as_u128() }, Vec::new()),
         };
         self.send(&word, outputs);

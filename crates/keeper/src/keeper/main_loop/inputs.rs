@@ -4,7 +4,7 @@ use super::Keeper;
 use crate::{
     keeper::run::RunInput,
     values::SignalResult,
-    wire::{Answer, WireResize, input::WireInputWish},
+    wire::{Answer, WireHelp, WireResize, input::WireInputWish},
 };
 use kennel_lifecycle::RunId;
 use kennel_linux::clock;
@@ -34,6 +34,16 @@ impl Keeper {
         match self.runs.get_mut(&id) {
             Some(run) => run.ask_input(seq, wish),
             None => self.answer(seq, Answer::Signal(SignalResult::UnknownRun)),
+        }
+        self.touch(id, clock::boot_ms());
+    }
+
+    /// A command that a server wants beside that of a run.
+    pub(super) fn help(&mut self, wish: WireHelp) {
+        let id = RunId::from_u128(wish.run);
+        match self.runs.get_mut(&id) {
+            Some(run) => run.help(wish.seq, wish.argv, wish.timeout_ms),
+            None => self.answer(wish.seq, Answer::Signal(SignalResult::UnknownRun)),
         }
         self.touch(id, clock::boot_ms());
     }

@@ -252,9 +252,9 @@ impl Keeper {
         let mut runs: Vec<&Run> = self.runs.values().collect();
         runs.sort_unstable_by_key(|run| run.id);
         let held = runs.iter().filter_map(|run| run.held());
-        let held = held.map(|(held, outputs)| (ToServer::Held(held), outputs));
+        let held = held.map(|(held, outputs)| (ToServer::Held(Box::new(held)), outputs));
         let held: Vec<_> = held.collect();
-        let hello = ToServer::Hello(WireHello {
+        let hello = ToServer::Hello(Box::new(WireHello {
             held: u32::try_from(held.len()).unwrap_or(u32::MAX),
             late: self
                 .late
@@ -265,7 +265,7 @@ impl Keeper {
             former: self.restarts.former.clone(),
             upgrade: self.upgrades.told(),
             ..self.restarts.hello.clone()
-        });
+        }));
         let sockets = self.listening.iter().map(|l| Rc::clone(&l.socket));
         let mut messages = vec![(hello, sockets.collect())];
         messages.extend(held);

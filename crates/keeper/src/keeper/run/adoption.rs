@@ -48,7 +48,11 @@ impl Run {
         let goes_on = found
             .stopping_since
             .filter(|_| !max_runtime.is_some_and(|left| left.is_over(now)));
-        let ladder = goes_on.map(|since| Ladder::start(&run.policy.stop_plan(), since));
+        let mut ladder = goes_on.map(|since| Ladder::start(&run.policy.stop_plan(), since));
+        // Nothing is written twice.
+        if let Some(ladder) = &mut ladder {
+            ladder.skip_input_before(now);
+        }
         Self {
             stage: Stage::Released,
             max_runtime,

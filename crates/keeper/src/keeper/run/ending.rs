@@ -7,7 +7,7 @@ use crate::{
 };
 use kennel_lifecycle::{
     Signal, SignalSender, Timestamp, TreeVerdict,
-    ladder::{Ladder, StopPlan},
+    ladder::{Action, Ladder, StopPlan},
     verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
 use kennel_linux::{
@@ -33,36 +33,44 @@ impl Run {
         }
     }
 
-    /// Sends every signal that is due.
+    /// Does all that is due.
     pub(super) fn climb(&mut self, now: u64) {
         if self.heard.childless && self.cgroup.is_none() {
             return;
         }
-        while let Some(signal) = self.ladder.as_mut().and_then(|l| l.due(now)) {
-            let Some(tree) = &self.tree else { return };
-            // The time is taken first: no death that a signal causes may lie before it.
-            let at = clock::wall();
-            let volleys = tree.signal(signal);
-            crash_point!("keeper.termed", signal != Signal::KILL);
-            crash_point!("keeper.killed", signal == Signal::KILL);
-            // Signal first, then wake: a stopped tree can only die of it when it runs.
-            let woken_at = clock::wall();
-            let woken = if signal == Signal::KILL {
-                self.killed_at = Some(now);
-                self.for_shim.push(ToShim::KillAll);
-                None
-            } else {
-                Some(tree.wake())
-            };
-            // Who has not taken our stop yet is not seen as stopped, and has to be let go as well.
-            let (_, waiting) = self.pause.end(tree, &self.private_dir);
-            self.tell_volleys(at, signal, &volleys);
-            if let Some(woken) = woken.filter(|volley| !volley.is_empty()) {
-                self.tell_volleys(woken_at, Signal::CONT, &[woken]);
+        while let Some(action) = self.ladder.as_mut().and_then(|l| l.due(now)) {
+            match action {
+                Action::Signal(signal) => self.send_round(signal, now),
+                Action::CloseInput => self.stop_input(None),
+                Action::Input(bytes) => self.stop_input(Some(&bytes)),
             }
-            if let Some(waiting) = waiting {
-                self.answer_signal(waiting, SignalResult::Partial(Vec::new()));
-            }
+        }
+    }
+
+    fn send_round(&mut self, signal: Signal, now: u64) {
+        let Some(tree) = &self.tree else { return };
+        // The time is taken first: no death that a signal causes may lie before it.
+        let at = clock::wall();
+        let volleys = tree.signal(signal);
+        crash_point!("keeper.termed", signal != Signal::KILL);
+        crash_point!("keeper.killed", signal == Signal::KILL);
+        // Signal first, then wake: a stopped tree can only die of it when it runs.
+        let woken_at = clock::wall();
+        let woken = if signal == Signal::KILL {
+            self.killed_at = Some(now);
+            self.for_shim.push(ToShim::KillAll);
+            None
+        } else {
+            Some(tree.wake())
+        };
+        // Who has not taken our stop yet is not seen as stopped, and has to be let go as well.
+        let (_, waiting) = self.pause.end(tree, &self.private_dir);
+        self.tell_volleys(at, signal, &volleys);
+        if let Some(woken) = woken.filter(|volley| !volley.is_empty()) {
+            self.tell_volleys(woken_at, Signal::CONT, &[woken]);
+        }
+        if let Some(waiting) = waiting {
+            self.answer_signal(waiting, SignalResult::Partial(Vec::new()));
         }
     }
 

@@ -16,6 +16,7 @@ impl Run {
         self.shut_gate();
         self.pause.nobody_waits();
         self.forget_input_waiting();
+        self.forget_helpers_waiting();
         if let Stage::Preparing { seq } = &mut self.stage {
             *seq = None;
         }

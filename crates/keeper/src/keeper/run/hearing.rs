@@ -74,6 +74,7 @@ impl Run {
             }
             // The one has been heard at the door; the other is not of the run.
             FromShim::Adoptable(_) | FromShim::Free => {}
+            FromShim::Helped { id, end } => self.helped(id, end),
             FromShim::Killed(step) => {
                 self.tell_at(step.at, Fact::StopStep(step));
             }
@@ -199,6 +200,7 @@ impl Run {
     /// The shim's end of the socket is closed: after its last word, or because it was killed.
     pub(in crate::keeper) fn shim_gone(&mut self, now: u64) {
         self.shim = None;
+        self.refuse_helpers();
         if self.ended || self.fails_unprepared() {
             return;
         }

@@ -8,11 +8,11 @@ use super::Run;
 use crate::{
     input_note,
     input_note::Note,
-    values::{InputSaid, InputState},
+    values::{Fact, InputSaid, InputState},
     wire::{Answer, ToShim, input::WireInputWish},
 };
-use kennel_lifecycle::{InputBook, InputClosed, InputRefusal, InputWrite, Placed};
-use kennel_linux::{crash_point, fdpass};
+use kennel_lifecycle::{InputBook, InputClosed, InputRefusal, InputWrite, Placed, StopInput};
+use kennel_linux::{clock, crash_point, fdpass};
 use nix::{
     errno::Errno,
     fcntl::OFlag,
@@ -174,24 +174,44 @@ impl RunInput {
 
     /// Writes as much of what waits as there is room for.
     fn go_on(&mut self) -> Option<Saying> {
-        let waiting = self.waiting.as_mut()?;
+        let mut waiting = self.waiting.take()?;
         let (seq, start) = (waiting.seq, waiting.start);
-        let Some(pipe) = &self.pipe else {
-            self.waiting = None;
+        if self.pipe.is_none() {
             let why = self.book.closed.unwrap_or(InputClosed::AttemptEnded);
             return Some((seq, InputSaid::Refused(InputRefusal::Closed(why))));
+        }
+        let broken = self.put(&mut waiting.left);
+        let done = waiting.left.is_empty();
+        if !done && !broken {
+            self.waiting = Some(waiting);
+            return None;
+        }
+        let said = if done {
+            InputSaid::Taken {
+                start,
+                repeated: false,
+            }
+        } else {
+            InputSaid::Refused(InputRefusal::Closed(InputClosed::Command))
         };
+        Some((seq, said))
+    }
+
+    /// Writes as much of this as there is room for, and takes it out. Gives whether no process can read it any more.
+    /// INV-22: written and counted in one step.
+    fn put(&mut self, left: &mut Vec<u8>) -> bool {
+        let Some(pipe) = &self.pipe else { return true };
         // Should this process die between the pipe's taking and its counting, the next one shall know that it does not
         // know.
-        self.book.in_doubt = waiting.left.len() as u64;
+        self.book.in_doubt = left.len() as u64;
         self.note.keep(&self.run_dir, self.attempt, &self.book);
         crash_point!("keeper.input");
         let mut broken = false;
-        while !waiting.left.is_empty() {
-            match nix::unistd::write(pipe, &waiting.left) {
+        while !left.is_empty() {
+            match nix::unistd::write(pipe, left) {
                 Ok(written) => {
                     crash_point!("keeper.input_written");
-                    waiting.left.drain(..written);
+                    left.drain(..written);
                     self.book.took(written as u64);
                 }
                 Err(Errno::EINTR) => {}
@@ -202,7 +222,6 @@ impl RunInput {
                 }
             }
         }
-        let done = waiting.left.is_empty();
         self.book.in_doubt = 0;
         if broken {
             self.shut(InputClosed::Command);
@@ -210,19 +229,19 @@ impl RunInput {
             self.note.keep(&self.run_dir, self.attempt, &self.book);
         }
         crash_point!("keeper.input_noted");
-        if !done && !broken {
-            return None;
+        broken
+    }
+
+    /// Writes for a stop what there is room for, behind what clients have written and not amid it. Gives how much.
+    fn write_for_stop(&mut self, bytes: &[u8]) -> usize {
+        self.look_for_readers();
+        if self.waiting.is_some() || self.pipe.is_none() {
+            return 0;
         }
-        self.waiting = None;
-        let said = if done {
-            InputSaid::Taken {
-                start,
-                repeated: false,
-            }
-        } else {
-            InputSaid::Refused(InputRefusal::Closed(InputClosed::Command))
-        };
-        Some((seq, said))
+        self.book.interject();
+        let mut left = bytes.to_vec();
+        self.put(&mut left);
+        bytes.len() - left.len()
     }
 
     /// Closes it for a client, where it stands at `offset`.
@@ -309,6 +328,28 @@ impl Run {
     pub(in crate::keeper) fn room_in_input(&mut self) {
         let said = self.input.as_mut().and_then(RunInput::go_on);
         self.say_of_input(said.into_iter().collect());
+    }
+
+    /// An action of a stop: writes these bytes, or closes it. A tree that is paused could do nothing of it.
+    pub(super) fn stop_input(&mut self, bytes: Option<&[u8]>) {
+        let at = clock::wall();
+        self.let_go();
+        let written = match (&mut self.input, bytes) {
+            (Some(input), Some(bytes)) => input.write_for_stop(bytes),
+            (Some(input), None) => {
+                input.shut(InputClosed::Stop);
+                0
+            }
+            (None, _) => 0,
+        };
+        self.room_in_input();
+        let count = |bytes| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let done = StopInput {
+            at,
+            bytes: bytes.map(|bytes| count(bytes.len())),
+            written: count(written),
+        };
+        self.tell_at(at, Fact::StopInput(done));
     }
 
     /// The attempt is over.

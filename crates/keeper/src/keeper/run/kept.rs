@@ -21,6 +21,7 @@ impl Kept {
             Fact::Aimed(_) if self.count(is_aimed) > STEPS_LISTED_MAX => self.forget(is_aimed),
             Fact::StopStep(_) if self.count(is_step) > STEPS_LISTED_MAX => self.forget(is_step),
             Fact::StopStep(_)
+            | Fact::StopInput(_)
             | Fact::Aimed(_)
             | Fact::NotReleased
             | Fact::Executed

@@ -50,7 +50,7 @@ impl Run {
     }
 
     /// Nobody could ask for a paused rest to be resumed: the pause ends with the leader.
-    fn let_go(&mut self) {
+    pub(super) fn let_go(&mut self) {
         let Some(tree) = &self.tree else { return };
         let (_, waiting) = self.pause.end(tree, &self.private_dir);
         if let Some(waiting) = waiting {

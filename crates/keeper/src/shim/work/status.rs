@@ -135,7 +135,10 @@ impl Work {
 
     /// The name of the limit that could not be set.
     pub(super) fn limit_of(&self, step: u8) -> Option<String> {
-        let limit = self.rlimits.get(usize::from(step - STEP_RLIMITS))?;
+        let limit = self
+            .attributes
+            .rlimits
+            .get(usize::from(step - STEP_RLIMITS))?;
         let Rlimit { resource, .. } = *limit;
         Some(resource.name().to_owned())
     }

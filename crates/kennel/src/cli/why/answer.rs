@@ -126,6 +126,10 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
     let end = when(attempt.leader_exited_time.or(run.end_time));
     match &reason.reason {
         Some(Reason::Exited(_)) => by_itself(known, &attempt, &end, unknown),
+        Some(Reason::SuccessExit(_)) => format!(
+            "Ended by itself: its command {} at {end}, which its spec counts as success.",
+            exit(&attempt)
+        ),
         Some(Reason::Aborted(aborted)) => format!(
             "Ended because {} asked for it{}: {}.",
             terminal_text::one_line(&aborted.by),
@@ -178,27 +182,7 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
                 "Ended for lack of memory: the kernel killed {processes} of its control group, its command among them, at {end}; {limit}."
             )
         }
-        Some(Reason::LimitExceeded(exceeded)) => {
-            let max = run.spec.as_ref().and_then(|spec| spec.output);
-            let max = max.and_then(|output| output.max_bytes);
-            match exceeded.limit() {
-                pb::Limit::OutputBytes => {
-                    let max = max.map_or_else(String::new, |max| format!(" ({max} bytes)"));
-                    format!(
-                        "Ended by its limit of output: it had written more than is kept of it{max}; {}.",
-                        took(&attempt)
-                    )
-                }
-                pb::Limit::Disk => format!(
-                    "Ended because there was no room for its output on the server's disk; {}.",
-                    took(&attempt)
-                ),
-                pb::Limit::Unspecified => format!(
-                    "Ended by a limit that this version of kennel does not know; {}.",
-                    took(&attempt)
-                ),
-            }
-        }
+        Some(Reason::LimitExceeded(exceeded)) => over_limit(run, &attempt, exceeded.limit()),
         Some(Reason::NotReady(_)) => {
             let readiness = run.spec.as_ref().and_then(|spec| spec.readiness.as_ref());
             let limit = readiness.and_then(|readiness| readiness.start_timeout);
@@ -207,6 +191,12 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
             let took = took(&attempt);
             format!("Ended because it was not ready within its start timeout{limit}; {took}.")
         }
+        Some(Reason::NotLive(not_live)) => format!(
+            "Ended because it was not live: {} failed in a row, the last with: {}; {}.",
+            values::counted(not_live.failures, "probe", "probes"),
+            terminal_text::one_line(&not_live.error),
+            took(&attempt)
+        ),
         Some(Reason::Result(result)) => format!(
             "Ended after its result: the output rule {} had seen it, and the run did not end by itself; {}.",
             result.rule,
@@ -218,6 +208,28 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
             exit(&attempt)
         ),
         None => "Ended for a reason that this version of kennel does not know.".into(),
+    }
+}
+
+fn over_limit(run: &pb::Run, attempt: &pb::Attempt, limit: pb::Limit) -> String {
+    let max = run.spec.as_ref().and_then(|spec| spec.output);
+    let max = max.and_then(|output| output.max_bytes);
+    match limit {
+        pb::Limit::OutputBytes => {
+            let max = max.map_or_else(String::new, |max| format!(" ({max} bytes)"));
+            format!(
+                "Ended by its limit of output: it had written more than is kept of it{max}; {}.",
+                took(attempt)
+            )
+        }
+        pb::Limit::Disk => format!(
+            "Ended because there was no room for its output on the server's disk; {}.",
+            took(attempt)
+        ),
+        pb::Limit::Unspecified => format!(
+            "Ended by a limit that this version of kennel does not know; {}.",
+            took(attempt)
+        ),
     }
 }
 

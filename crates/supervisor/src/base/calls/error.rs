@@ -321,6 +321,7 @@ fn why_closed(end: InputEnd) -> &'static str {
         InputEnd::Closed(InputClosed::Client) => "a client has closed it",
         InputEnd::Closed(InputClosed::Command) => "no process reads it any more",
         InputEnd::Closed(InputClosed::AttemptEnded) => "the attempt is over",
+        InputEnd::Closed(InputClosed::Stop) => "a stop of the run has closed it",
         InputEnd::Spec => "the run was spawned without one that stays open",
     }
 }

@@ -168,7 +168,9 @@ fn uptime(times: &Times) -> Option<Duration> {
 
 impl RunTask {
     /// Writes how the attempt has ended: as the run's last, or with the time of the next.
-    pub(super) fn record_outcome(&mut self, mut outcome: Outcome) {
+    pub(super) fn record_outcome(&mut self, outcome: Outcome) {
+        let mut outcome = self.new.policy().judge(outcome);
+        self.machine.conclude(outcome.reason.clone());
         self.running_due = None;
         self.machine.know_times(Times {
             ended: Some(clock::now()),
@@ -402,9 +404,10 @@ impl RunTask {
         match order.reason {
             StopReason::ServerShutdown | StopReason::Orphaned => outlives_service(&self.new),
             StopReason::Restart { .. } => true,
-            StopReason::ShimLost | StopReason::NotReady | StopReason::Result { .. } => {
-                self.new.policy().restart.restarts()
-            }
+            StopReason::ShimLost
+            | StopReason::NotReady
+            | StopReason::NotLive { .. }
+            | StopReason::Result { .. } => self.new.policy().restart.restarts(),
             StopReason::Abort { .. }
             | StopReason::DeadlineExceeded(_)
             | StopReason::LimitExceeded(_) => false,

@@ -130,6 +130,9 @@ fn because(reason: &StopReason) -> String {
         }
         StopReason::LimitExceeded(Limit::Disk) => "there was no room for its output".into(),
         StopReason::NotReady => "it was not ready within its start timeout".into(),
+        StopReason::NotLive { failures, error } => {
+            format!("{failures} probes of its liveness had failed in a row, the last: {error}")
+        }
         StopReason::Result { rule } => {
             format!("its result was there (rule {rule}), and it did not end by itself")
         }

@@ -156,6 +156,12 @@ pub(crate) enum Done {
         attempt: u32,
         by: &'static str,
     },
+    /// Probes of this attempt's liveness have failed too often in a row.
+    NotLive {
+        attempt: u32,
+        failures: u32,
+        error: String,
+    },
     Froze(SignalResult),
     Resized(Box<ResizeDone>),
     /// What was made for a run that left no trace is removed.

@@ -56,6 +56,7 @@ impl RunTask {
             Fact::LeftBehind(left) => Report::LeftBehind(left),
             Fact::MemoryKills(kills) => Report::MemoryKills(kills),
             Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
+            Fact::StopInput(done) => Report::InputStopped(done),
             Fact::Aimed(aims) => {
                 self.note_aims(aims);
                 return;
@@ -130,6 +131,11 @@ impl RunTask {
             Done::Facets(revision) => self.facets_recorded(revision),
             Done::Rule(step) => self.rule_step(step),
             Done::Probed { attempt, by } => self.probed(attempt, by),
+            Done::NotLive {
+                attempt,
+                failures,
+                error,
+            } => self.not_live(attempt, failures, error),
             Done::Froze(result) => {
                 let frozen = result == SignalResult::Done;
                 self.pause_result = Some(result);

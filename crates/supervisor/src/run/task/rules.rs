@@ -1,4 +1,4 @@
-//! What follows from rules and probes, in the run's task: the one place that decides whether a run is ready, what it does,
+//! What follows from rules and probes, in the run's task: the one place that decides whether a run is ready and live, what it does,
 //! and when a limit of its start or its result has come.
 
 use super::RunTask;
@@ -13,7 +13,7 @@ use kennel_lifecycle::{
     AnnotationChange, Entry, OutputRule, Phase, ReadyProbe, Report, RuleAction, RuleMatch,
     StopReason, StreamsEnd, Timestamp, labels, limits,
 };
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::AbortHandle, time::Instant};
 
 /// Least time that a server which adopts a run takes to read what waits in its pipes before the run counts as not ready.
@@ -29,6 +29,9 @@ pub(super) struct RuleBook {
     /// The end of the output, which is reported once every line before it was tested.
     closing: Option<StreamsEnd>,
     probe: Option<AbortHandle>,
+    liveness: Option<AbortHandle>,
+    /// Why the attempt is to be stopped: it is not live.
+    not_live: Option<StopReason>,
     /// Before this the run does not count as not ready.
     not_before: Option<Instant>,
 }
@@ -56,16 +59,62 @@ impl RunTask {
         let Some(readiness) = &self.new.policy().readiness else {
             return;
         };
-        let probes = matches!(
-            readiness.probe,
-            ReadyProbe::Tcp(_) | ReadyProbe::Http { .. }
-        );
-        if !runs || !probes || self.rules.probe.is_some() || self.facets.shown().is_ready(attempt) {
+        let ReadyProbe::State(server) = &readiness.probe else {
+            return;
+        };
+        if !runs || self.rules.probe.is_some() || self.facets.shown().is_ready(attempt) {
             return;
         }
-        let (readiness, done) = (readiness.clone(), self.done_sender.clone());
-        let probing = self.ops.spawn(probe::run(*readiness, attempt, done));
-        self.rules.probe = Some(probing);
+        let probing = probe::Probing {
+            server: server.clone(),
+            interval: readiness.interval,
+            timeout: readiness.timeout,
+            attempt,
+            run: self.run,
+            health: Arc::clone(&self.shared.config.health),
+            kernel: Arc::clone(&self.shared.kernel),
+            done: self.done_sender.clone(),
+        };
+        self.rules.probe = Some(self.ops.spawn(probing.until_ready()));
+    }
+
+    /// Probes the liveness of an attempt while it runs and is ready: not while it is paused, and anew after that.
+    fn watch_liveness(&mut self) {
+        let Some(liveness) = &self.new.policy().liveness else {
+            return;
+        };
+        let attempt = self.new.attempt;
+        let is_ready = !self.new.policy().says_ready() || self.facets.shown().is_ready(attempt);
+        let counts = is_ready
+            && matches!(self.machine.phase(), Phase::Running { .. })
+            && self.machine.record().leader.is_none();
+        if !counts {
+            self.rules.not_live = None;
+            if let Some(probing) = self.rules.liveness.take() {
+                probing.abort();
+            }
+        } else if self.rules.liveness.is_none() {
+            let probing = probe::Probing {
+                server: liveness.probe.clone(),
+                interval: liveness.interval,
+                timeout: liveness.timeout,
+                attempt,
+                run: self.run,
+                health: Arc::clone(&self.shared.config.health),
+                kernel: Arc::clone(&self.shared.kernel),
+                done: self.done_sender.clone(),
+            };
+            let probing = probing.until_not_live(liveness.failure_threshold);
+            self.rules.liveness = Some(self.ops.spawn(probing));
+        }
+    }
+
+    /// Probes of this attempt have failed too often in a row.
+    pub(super) fn not_live(&mut self, attempt: u32, failures: u32, error: String) {
+        // Those of a pause that has begun meanwhile do not count.
+        if attempt == self.new.attempt && self.rules.liveness.is_some() {
+            self.rules.not_live = Some(StopReason::NotLive { failures, error });
+        }
     }
 
     pub(super) fn end_probe(&mut self) {
@@ -197,6 +246,9 @@ impl RunTask {
         self.attempts.restarts = 0;
         self.end_probe();
         let waited = self.times().started.map(|started| self.at.since(started));
+        if let Some(waited) = waited {
+            self.spans.ready(waited);
+        }
         tracing::info!(run_id = %self.run, attempt, seconds = waited.map(|time| time.as_secs_f64()), "run is ready");
         true
     }
@@ -245,6 +297,10 @@ impl RunTask {
     pub(super) fn keep_rules(&mut self) -> Option<StopReason> {
         if self.machine.record().leader.is_some() {
             self.end_probe();
+        }
+        self.watch_liveness();
+        if let Some(reason) = self.rules.not_live.take() {
+            return Some(reason);
         }
         let due = self.rules_due()?;
         if due > clock::instant() {

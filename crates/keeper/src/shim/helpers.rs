@@ -1,0 +1,205 @@
+//! Commands beside the run's own: children of this process like the command, in the same control group, each in a session
+//! of its own, without streams.
+//!
+//! One that has ended, or has taken too long, is ended with every process of its session. What has left that session is of
+//! the run like any other process, and ends with it.
+
+use super::work::Work;
+use crate::{
+    values::HelperEnd,
+    wire::{FromShim, Placement},
+};
+use kennel_lifecycle::{Exit, PidNamespace, Signal, StartFailure, StartStage};
+use kennel_linux::{
+    cgroup, clock,
+    pidfd::PidFd,
+    procfs, resolve,
+    spawn::{
+        self, ChildImage, Ends,
+        child::{FAILED, OPEN},
+        failure,
+    },
+};
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+    path::Path,
+};
+
+/// Rounds of SIGKILL to a session: one that forks as fast as it is killed stays with the run.
+const ROUNDS_MAX: usize = 8;
+/// Longest wait for the end of one that was killed because the run's command has exited.
+const END_WAIT_MS: u16 = 100;
+
+/// Those that run.
+#[derive(Default)]
+pub(super) struct Helpers {
+    running: Vec<Helper>,
+}
+
+struct Helper {
+    id: u64,
+    pid: i32,
+    process: PidFd,
+    /// What the child says of its start.
+    status: OwnedFd,
+    until: u64,
+    timed_out: bool,
+    /// It was ended for the sake of the run: how says nothing of it.
+    cut_off: bool,
+}
+
+impl Helpers {
+    /// When the first of them has had its time.
+    pub(super) fn wake_at(&self) -> Option<u64> {
+        let waiting = self.running.iter().filter(|helper| !helper.timed_out);
+        waiting.map(|helper| helper.until).min()
+    }
+
+    /// Ends those that have had their time.
+    pub(super) fn keep_time(&mut self, now: u64) {
+        for helper in &mut self.running {
+            if !helper.timed_out && now >= helper.until {
+                helper.timed_out = true;
+                kill_session(helper.pid);
+            }
+        }
+    }
+
+    /// A child has ended and is not reaped yet. Gives what there is to say of it, if it is one of these.
+    pub(super) fn ended(&mut self, pid: i32, exit: Exit) -> Option<FromShim> {
+        let at = self.running.iter().position(|helper| helper.pid == pid)?;
+        // INVARIANT: the number of the session is that of a child that is not reaped, so it is no other one.
+        kill_session(pid);
+        let helper = self.running.remove(at);
+        let end = match start_failure(&helper.status) {
+            _ if helper.cut_off => HelperEnd::Refused,
+            _ if helper.timed_out => HelperEnd::TimedOut,
+            Some(failure) => HelperEnd::Failed(failure),
+            None => HelperEnd::Exited(exit),
+        };
+        let id = helper.id;
+        Some(FromShim::Helped { id, end })
+    }
+
+    /// The run's command has exited: they are no part of what it leaves behind.
+    pub(super) fn end_all(&mut self) {
+        for helper in &mut self.running {
+            helper.cut_off = true;
+            kill_session(helper.pid);
+        }
+        for helper in &self.running {
+            helper.process.await_end(END_WAIT_MS);
+        }
+    }
+}
+
+impl Work {
+    /// Begins one; says at once if that cannot be.
+    pub(super) fn help(&mut self, id: u64, argv: Vec<String>, timeout_ms: u64) {
+        match self.begin_helper(argv) {
+            Ok((pid, process, status)) => self.helpers.running.push(Helper {
+                id,
+                pid,
+                process,
+                status,
+                until: clock::boot_ms().saturating_add(timeout_ms),
+                timed_out: false,
+                cut_off: false,
+            }),
+            Err(failure) => {
+                let end = HelperEnd::Failed(failure);
+                let word = FromShim::Helped { id, end };
+                self.words.push((word, Vec::new()));
+            }
+        }
+    }
+
+    fn begin_helper(&self, argv: Vec<String>) -> Result<(i32, PidFd, OwnedFd), StartFailure> {
+        let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
+        let own = &self.child;
+        let name = argv.first().cloned().unwrap_or_default();
+        let cwd = Path::new(std::ffi::OsStr::from_bytes(&own.cwd));
+        let path = own.env.iter().find(|(name, _)| name == "PATH");
+        let found = resolve::executable(&name, cwd, path.map(|(_, path)| path.as_str()));
+        let executable = found.map_err(|_| StartFailure {
+            stage: StartStage::Exec,
+            errno: Some(libc::ENOENT),
+            path: Some(name),
+        })?;
+        let image = ChildImage {
+            executable: executable.into_os_string().into_vec(),
+            argv: argv.into_iter().map(String::into_bytes).collect(),
+            env: own.env.clone(),
+            cwd: own.cwd.clone(),
+        };
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null");
+        let null = null.map_err(|e| prepare(&e))?;
+        let copy = |file: &File| file.try_clone().map(OwnedFd::from).map_err(|e| prepare(&e));
+        let (gate, open) = spawn::small_pipe().map_err(|e| prepare(&e))?;
+        let cgroup_failure = |e: &io::Error| failure(StartStage::Cgroup, e, None);
+        let born_in = match (&self.tree.cgroup, self.placement) {
+            (Some(group), Placement::ByClone) => {
+                cgroup::open(group).map_err(|e| cgroup_failure(&e))?
+            }
+            _ => None,
+        };
+        let ends = Ends {
+            stdin: copy(&null)?,
+            stdout: copy(&null)?,
+            stderr: copy(&null)?,
+            gate,
+            terminal: false,
+            born_in,
+        };
+        let gated = spawn::fork_gated(&image, ends, &self.attributes, PidNamespace::Shared)?;
+        if let (Some(group), Placement::ByWrite) = (&self.tree.cgroup, self.placement) {
+            // One that cannot be put there does not run: its gate is never opened.
+            cgroup::enter(group, gated.pid).map_err(|e| cgroup_failure(&e))?;
+        }
+        // One byte always fits; a child that is gone says why.
+        let _ = nix::unistd::write(&open, &[OPEN]);
+        Ok((gated.pid, gated.leader, gated.status))
+    }
+}
+
+/// SIGKILL to every process below this one that is of this session, until none is left.
+fn kill_session(sid: i32) {
+    for _ in 0..ROUNDS_MAX {
+        let mut is_left = false;
+        for pid in procfs::descendants(std::process::id().cast_signed()) {
+            let of_session = |stat: &procfs::Stat| stat.sid == sid && !stat.is_dead();
+            let Some(seen) = procfs::stat(pid).ok().filter(of_session) else {
+                continue;
+            };
+            let Ok(process) = PidFd::open(pid) else {
+                continue;
+            };
+            let again = procfs::stat(pid).ok();
+            if again.is_some_and(|again| again.start_ticks == seen.start_ticks) {
+                process.signal(Signal::KILL);
+                is_left = true;
+            }
+        }
+        if !is_left {
+            return;
+        }
+    }
+}
+
+/// What the child has said of a step that failed.
+fn start_failure(status: &OwnedFd) -> Option<StartFailure> {
+    let mut said = [0; 64];
+    let len = nix::unistd::read(status, &mut said).ok()?;
+    let at = said[..len].iter().position(|byte| *byte == FAILED)?;
+    let errno = said.get(at + 2..at + 6)?;
+    Some(StartFailure {
+        stage: StartStage::Exec,
+        errno: Some(i32::from_le_bytes(errno.try_into().ok()?)),
+        path: None,
+    })
+}

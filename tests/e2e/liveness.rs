@@ -1,0 +1,292 @@
+//! Liveness of a run: probes that are repeated once it is ready, and what follows when they fail.
+
+use kennel_proto::pb::{
+    self, RestartMode, RunState, WaitCondition, line_pattern::Pattern, liveness, readiness,
+};
+use kennel_tests::{
+    Client, Footprint, Kennel, PATIENCE, RunExt, SpecExt,
+    client::{complaint, duration},
+    eventually_async, must, new_run_id, sh,
+    shell::run_to_end,
+};
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicU16, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+/// A server of HTTP whose status is changed by the test, and which counts what it is asked.
+struct Server {
+    port: u16,
+    status: Arc<AtomicU16>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Server {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let status = Arc::new(AtomicU16::new(200));
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (answers, count) = (Arc::clone(&status), Arc::clone(&asked));
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut stream = stream;
+                let _ = stream.read(&mut [0; 1024]);
+                count.fetch_add(1, Ordering::SeqCst);
+                let status = answers.load(Ordering::SeqCst);
+                let _ = write!(stream, "HTTP/1.1 {status} Said\r\n\r\n");
+            }
+        });
+        Self {
+            port,
+            status,
+            asked,
+        }
+    }
+
+    fn says(&self, status: u16) {
+        self.status.store(status, Ordering::SeqCst);
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Until it was asked so often again.
+    async fn is_asked(&self, more: usize) {
+        let wanted = self.asked() + more;
+        let seen = eventually_async("it is asked", PATIENCE, async || {
+            (self.asked() >= wanted).then_some(())
+        });
+        seen.await;
+    }
+
+    fn liveness(&self, threshold: u32) -> pb::Liveness {
+        pb::Liveness {
+            probe: Some(liveness::Probe::Http(pb::HttpProbe {
+                port: u32::from(self.port),
+                path: "/live".into(),
+            })),
+            interval: Some(duration(Duration::from_millis(50))),
+            timeout: None,
+            failure_threshold: Some(threshold),
+        }
+    }
+}
+
+fn ready_line(text: &str) -> Box<pb::Readiness> {
+    Box::new(pb::Readiness {
+        probe: Some(readiness::Probe::Line(pb::LinePattern {
+            pattern: Some(Pattern::Literal(text.to_owned())),
+        })),
+        ..pb::Readiness::default()
+    })
+}
+
+async fn not_live(client: &mut Client, run: &str) -> pb::end_reason::NotLive {
+    let ended = must("wait", client.ended(run).await);
+    assert_eq!(ended.state(), RunState::Failed, "{ended:?}");
+    match ended.end_reason.clone().and_then(|end| end.reason) {
+        Some(pb::end_reason::Reason::NotLive(not_live)) => not_live,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_that_fails_its_probes_is_stopped() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let server = Server::start();
+    let mut spec = sh("sleep 1000 & echo up; read x; echo ready; sleep 1000").open_input();
+    spec.readiness = Some(ready_line("ready"));
+    spec.liveness = Some(server.liveness(3));
+    server.says(503);
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_up(&run).await;
+    // It is not ready yet, so nobody asks.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(server.asked(), 0);
+    server.says(204);
+    must("write", client.write(&run, "1", None, b"go\n").await);
+    server.is_asked(5).await;
+    // A success between failures begins the count anew, so two in a row never end it.
+    server.says(503);
+    let why = not_live(&mut client, &run).await;
+    assert_eq!(why.failures, 3);
+    assert!(why.error.contains("503 Said"), "{why:?}");
+    Footprint::of_id(&run).assert_nothing_left();
+    let answer = run_to_end(kennel.cli(&["why", &run]), PATIENCE).await;
+    let answer = String::from_utf8_lossy(&answer.stdout).into_owned();
+    assert!(answer.contains("not live"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn liveness_leads_to_a_restart() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let server = Server::start();
+    let mut spec = sh("echo up; exec sleep 1000").restart(pb::RestartPolicy {
+        mode: RestartMode::OnFailure.into(),
+        delay: Some(duration(Duration::from_millis(10))),
+        max_restarts: Some(1),
+        ..pb::RestartPolicy::default()
+    });
+    spec.liveness = Some(server.liveness(2));
+    server.says(500);
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    let ended = must("wait", client.ended(&run).await);
+    assert_eq!(ended.reason(), "restarts_exhausted", "{ended:?}");
+    assert_eq!(ended.attempt().number, 2);
+    let past = &ended.previous_attempts[0];
+    let reason = past.end_reason.clone().and_then(|end| end.reason);
+    assert!(
+        matches!(reason, Some(pb::end_reason::Reason::NotLive(_))),
+        "{past:?}"
+    );
+}
+
+/// What is paused cannot answer, and the failures before do not count after.
+#[tokio::test(flavor = "multi_thread")]
+async fn paused_run_is_not_probed() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let server = Server::start();
+    let mut spec = sh("echo up; exec sleep 1000");
+    spec.liveness = Some(server.liveness(1));
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    server.is_asked(2).await;
+    must("pause", client.pause(&run).await);
+    let before = server.asked();
+    server.says(503);
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    // One may have been on its way.
+    assert!(server.asked() <= before + 1, "it is probed in a pause");
+    let paused = must("get", client.get(&run).await);
+    assert_eq!(paused.state(), RunState::Paused, "{paused:?}");
+    must("resume", client.resume(&run).await);
+    assert_eq!(not_live(&mut client, &run).await.failures, 1);
+}
+
+/// No server, no probe; the next one goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn next_server_probes_on() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let server = Server::start();
+    let mut spec = sh("echo up; exec sleep 1000");
+    spec.readiness = Some(ready_line("up"));
+    spec.liveness = Some(server.liveness(2));
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    let (_, ready) = must("wait", client.wait(&run, WaitCondition::Ready).await);
+    assert!(ready);
+    server.is_asked(1).await;
+    kennel.kill_server();
+    let mut client = kennel.client().await;
+    server.is_asked(3).await;
+    let running = must("get", client.get(&run).await);
+    assert_eq!(running.state(), RunState::Running);
+    server.says(404);
+    assert_eq!(not_live(&mut client, &run).await.failures, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_line_has_liveness() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let server = Server::start();
+    server.says(500);
+    let url = format!("http://localhost:{}/live", server.port);
+    let run = new_run_id();
+    let words = [
+        "run",
+        "--run-id",
+        &run,
+        "--live-http",
+        &url,
+        "--live-interval",
+        "50ms",
+        "--live-timeout",
+        "2s",
+        "--live-failures",
+        "2",
+        "--",
+        "sleep",
+        "1000",
+    ];
+    let output = run_to_end(kennel.cli(&words), PATIENCE).await;
+    assert_eq!(output.status.code(), Some(143), "{output:?}");
+    assert_eq!(not_live(&mut client, &run).await.failures, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_a_liveness_are_named() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut spec = sh("true");
+    spec.liveness = Some(pb::Liveness {
+        probe: Some(liveness::Probe::Tcp(pb::TcpProbe { port: 70_000 })),
+        interval: Some(duration(Duration::from_millis(1))),
+        timeout: Some(duration(Duration::ZERO)),
+        failure_threshold: Some(0),
+    });
+    let refused = client.spawn(spec).await.expect_err("four faults");
+    let mut fields = complaint(&refused).fields;
+    fields.sort();
+    let wanted = ["failure_threshold", "interval", "tcp.port", "timeout"];
+    let wanted = wanted.map(|field| format!("spec.liveness.{field}"));
+    assert_eq!(fields, wanted);
+    let mut spec = sh("true");
+    spec.liveness = Some(pb::Liveness::default());
+    let refused = client.spawn(spec).await.expect_err("no probe");
+    assert_eq!(complaint(&refused).fields, ["spec.liveness"]);
+}
+
+/// grpc.health.v1 makes the run ready, and ends it when it no longer serves.
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_health_is_probed() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let (reporter, service) = tonic_health::server::health_reporter();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    let server = tonic::transport::Server::builder().add_service(service);
+    let server = tokio::spawn(server.serve_with_incoming(incoming));
+    let probe = |service: &str| pb::GrpcProbe {
+        port: u32::from(port),
+        service: service.to_owned(),
+    };
+    let every = Some(duration(Duration::from_millis(50)));
+    let mut spec = sh("echo up; exec sleep 1000");
+    spec.readiness = Some(Box::new(pb::Readiness {
+        probe: Some(readiness::Probe::Grpc(probe("db"))),
+        interval: every,
+        ..pb::Readiness::default()
+    }));
+    spec.liveness = Some(pb::Liveness {
+        probe: Some(liveness::Probe::Grpc(probe(""))),
+        interval: every,
+        ..pb::Liveness::default()
+    });
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_up(&run).await;
+    let unready = must("get", client.get(&run).await);
+    assert!(unready.ready_time.is_none(), "the service is unknown");
+    let serves = tonic_health::ServingStatus::Serving;
+    reporter.set_service_status("db", serves).await;
+    let (ready, reached) = must("wait", client.wait(&run, WaitCondition::Ready).await);
+    assert!(reached, "{ready:?}");
+    assert_eq!(ready.ready_by, "grpc");
+    let none = tonic_health::ServingStatus::NotServing;
+    reporter.set_service_status("", none).await;
+    let why = not_live(&mut client, &run).await;
+    assert!(why.error.contains("NOT_SERVING"), "{why:?}");
+    server.abort();
+}

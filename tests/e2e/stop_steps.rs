@@ -1,0 +1,289 @@
+//! What a stop does before its first signal: input, its end, signals, waits; by the keeper, with or without a server.
+
+use crate::with_and_without_cgroup;
+use kennel_proto::pb::{
+    self, RunState,
+    stop_action::{Action, CloseInput},
+};
+use kennel_tests::{
+    Footprint, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, argv,
+    client::{complaint, duration},
+    must, sh,
+    shell::run_to_end,
+};
+use std::{fs, time::Duration};
+
+with_and_without_cgroup!(
+    actions_come_in_order_before_the_first_signal,
+    dead_server_changes_nothing_of_a_stop,
+    shutdown_carries_out_the_actions_of_all,
+);
+
+/// Reads lines until the end of its input, then says which signals come.
+const LISTENS: &str = "trap 'echo usr1' USR1; trap 'echo term; exit 5' TERM; echo up; \
+    while read line; do echo got $line; done; echo eof; while :; do sleep 0.05; done";
+
+const WAIT: Duration = Duration::from_millis(400);
+
+fn step(action: Action, wait: Duration) -> pb::StopAction {
+    pb::StopAction {
+        action: Some(action),
+        wait: Some(duration(wait)),
+    }
+}
+
+fn input(text: &'static str) -> Action {
+    Action::Input(text.into())
+}
+
+fn close() -> Action {
+    Action::CloseInput(CloseInput {})
+}
+
+fn with(mut spec: pb::RunSpec, steps: Vec<pb::StopAction>) -> pb::RunSpec {
+    spec.stop.get_or_insert_default().steps = steps;
+    spec
+}
+
+fn signals(run: &pb::Run) -> Vec<&str> {
+    let certificate = run.attempt().certificate.as_ref().expect("it has ended");
+    let steps = certificate.steps.iter().map(|step| step.signal.as_str());
+    steps.filter(|signal| *signal != "SIGCONT").collect()
+}
+
+/// Of each action at standard input: bytes to write, if it was no end, and bytes written.
+fn inputs(run: &pb::Run) -> Vec<(Option<u32>, u32)> {
+    let certificate = run.attempt().certificate.as_ref().expect("it has ended");
+    let inputs = certificate.inputs.iter();
+    inputs.map(|input| (input.bytes, input.written)).collect()
+}
+
+async fn actions_come_in_order_before_the_first_signal(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let steps = vec![
+        step(input("quit\n"), WAIT),
+        step(close(), WAIT),
+        step(Action::Signal("SIGUSR1".into()), WAIT),
+    ];
+    let spec = with(sh(LISTENS).open_input(), steps).grace(Duration::from_secs(20));
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_up(&run).await;
+    // A paused run is continued for the first action.
+    must("pause", client.pause(&run).await);
+    let run = must("abort", client.abort(&run).await);
+    assert_eq!(run.code(), Some(5), "{run:?}");
+    assert_eq!(inputs(&run), [(Some(5), 5), (None, 0)]);
+    assert_eq!(signals(&run), ["SIGUSR1", "SIGTERM"]);
+    let heard = must("hear", client.hear_all(&run.run_id, 0).await).text();
+    assert_eq!(heard, "up\ngot quit\neof\nusr1\nterm\n");
+    let shown = run_to_end(kennel.cli(&["get", &run.run_id]), PATIENCE).await;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("5 of 5 bytes written"), "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_that_obeys_an_action_gets_no_signal() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let steps = vec![step(close(), Duration::from_secs(4))];
+    let spec = with(sh("echo up; cat; exit 6").open_input(), steps);
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_up(&run).await;
+    let run = must("abort", client.abort(&run).await);
+    assert_eq!((run.reason(), run.code()), ("aborted", Some(6)));
+    assert_eq!(signals(&run), [""; 0]);
+    let status = client.write(&run.run_id, "1", None, b"late").await;
+    assert!(status.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn terminal_gets_its_end_key_typed() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let steps = vec![step(input("\u{4}"), Duration::from_secs(4))];
+    let spec = argv(&["/bin/sh", "-c", "echo up; cat; exit 7"]);
+    let spec = with(spec.on_terminal(pb::Terminal::default()), steps);
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_text(&run, "up").await;
+    let run = must("abort", client.abort(&run).await);
+    assert_eq!(run.code(), Some(7), "{run:?}");
+    assert_eq!(signals(&run), [""; 0]);
+}
+
+/// The keeper carries them out, and the next server asks for the same stop: nothing is written twice.
+async fn dead_server_changes_nothing_of_a_stop(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let steps = vec![
+        step(input("a\n"), Duration::from_secs(1)),
+        step(input("b\n"), Duration::from_secs(1)),
+        step(close(), WAIT),
+    ];
+    let spec = with(sh(LISTENS).open_input(), steps).grace(Duration::from_secs(20));
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_up(&run).await;
+    let asked = client.abort_with(&run, None, pb::AbortWait::None).await;
+    must("abort", asked);
+    client.hear_text(&run, "got a\n").await;
+    kennel.kill_server();
+    let mut client = kennel.client().await;
+    let run = must("wait", client.ended(&run).await);
+    assert_eq!((run.reason(), run.code()), ("aborted", Some(5)));
+    let heard = must("hear", client.hear_all(&run.run_id, 0).await).text();
+    assert_eq!(heard, "up\ngot a\ngot b\neof\nterm\n");
+    assert_eq!(inputs(&run), [(Some(2), 2), (Some(2), 2), (None, 0)]);
+}
+
+/// Its shim carries out the signals and waits of its plan; its standard input ended with the keeper.
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_keeper_leaves_signals_and_waits() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let signals = kennel.scratch().join("told");
+    let script = format!(
+        "exec 3>>{}; trap 'echo usr1 >&3' USR1; trap 'echo term >&3; exit 5' TERM; echo up; \
+         while :; do sleep 0.05; done",
+        signals.display()
+    );
+    let steps = vec![
+        step(input("never\n"), Duration::ZERO),
+        step(Action::Signal("SIGUSR1".into()), WAIT),
+    ];
+    let spec = with(sh(&script).open_input(), steps);
+    let run = must("spawn", client.spawn(spec).await);
+    client.hear_up(&run.run_id).await;
+    let print = Footprint::of_run(&run);
+    kennel.kill_keeper();
+    kennel.wait_until_all_is_gone(PATIENCE).await;
+    print.assert_nothing_left();
+    assert_eq!(
+        fs::read_to_string(&signals).expect("it is written"),
+        "usr1\nterm\n"
+    );
+}
+
+async fn shutdown_carries_out_the_actions_of_all(options: Options) {
+    const RUNS: usize = 99;
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let steps = || vec![step(input("quit\n"), WAIT), step(close(), WAIT)];
+    let hangs = "trap '' INT TERM; echo up; while :; do sleep 1; done";
+    let obeys = "echo up; read line; exit 4";
+    let mut runs = Vec::new();
+    for at in 0..RUNS {
+        let script = if at % 3 == 0 { hangs } else { obeys };
+        let spec = with(sh(script).open_input(), steps()).grace(Duration::from_secs(3));
+        runs.push(must("spawn", client.spawn(spec).await));
+    }
+    for run in &runs {
+        client.hear_up(&run.run_id).await;
+    }
+    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
+    assert_eq!(status.code(), Some(0), "{}", kennel.log());
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    for (at, run) in runs.iter().enumerate() {
+        let run = must("get", client.get(&run.run_id).await);
+        assert_eq!(run.state(), RunState::Cancelled, "{run:?}");
+        assert_eq!(run.reason(), "server_shutdown");
+        assert!(run.tree_is_empty(), "{run:?}");
+        if at % 3 == 0 {
+            assert_eq!(run.signal().as_deref(), Some("SIGKILL"));
+            assert_eq!(inputs(&run), [(Some(5), 5), (None, 0)]);
+            let sent = signals(&run);
+            assert_eq!(sent[..2], ["SIGINT", "SIGTERM"], "{sent:?}");
+        } else {
+            assert_eq!(run.code(), Some(4), "{run:?}");
+            assert_eq!(signals(&run), [""; 0]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_line_has_actions_of_a_stop() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let typed = [
+        "input:bye\\n",
+        "wait:1s",
+        "close-stdin",
+        "signal:usr1",
+        "wait:500ms",
+    ];
+    let mut words = vec!["spawn", "--stdin"];
+    words.extend(typed.iter().flat_map(|step| ["--stop-step", step]));
+    words.extend(["--", "sh", "-c", "echo up; read line; echo got $line"]);
+    let spawned = run_to_end(kennel.cli(&words), PATIENCE).await;
+    assert!(spawned.status.success(), "{spawned:?}");
+    let run = String::from_utf8_lossy(&spawned.stdout).trim().to_owned();
+    client.hear_up(&run).await;
+    let aborted = must("abort", client.abort(&run).await);
+    let spec = aborted.spec.clone().expect("it is shown");
+    let wanted = vec![
+        step(input("bye\n"), Duration::from_secs(1)),
+        pb::StopAction {
+            wait: None,
+            ..step(close(), Duration::ZERO)
+        },
+        step(Action::Signal("SIGUSR1".into()), Duration::from_millis(500)),
+    ];
+    assert_eq!(spec.stop.expect("it is shown").steps, wanted);
+    let heard = must("hear", client.hear_all(&run, 0).await).text();
+    assert_eq!(heard, "up\ngot bye\n");
+    let words = ["spawn", "--stop-step", "wait:1s", "--", "true"];
+    let refused = run_to_end(kennel.cli(&words), PATIENCE).await;
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_stop_actions_are_named() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let long = Duration::from_secs(5);
+    let all = "spec.stop.steps";
+    let on_terminal = |spec: pb::RunSpec| spec.on_terminal(pb::Terminal::default());
+    let cases = [
+        (with(sh("true"), vec![step(close(), WAIT)]), all),
+        (with(sh("true"), vec![step(input("a"), WAIT)]), all),
+        (
+            with(on_terminal(sh("true")), vec![step(close(), WAIT)]),
+            all,
+        ),
+        (
+            with(sh("true").open_input(), vec![step(close(), long)]),
+            all,
+        ),
+        (
+            with(
+                sh("true"),
+                vec![step(Action::Signal("SIGKILL".into()), WAIT)],
+            ),
+            "spec.stop.steps[0]",
+        ),
+        (
+            with(sh("true"), vec![step(Action::Signal("NOPE".into()), WAIT)]),
+            "spec.stop.steps[0].signal",
+        ),
+        (
+            with(sh("true").open_input(), vec![step(input(""), WAIT)]),
+            "spec.stop.steps[0]",
+        ),
+        (
+            with(sh("true"), vec![pb::StopAction::default()]),
+            "spec.stop.steps[0]",
+        ),
+        (
+            with(
+                sh("true").open_input(),
+                vec![step(close(), Duration::ZERO); 17],
+            ),
+            all,
+        ),
+    ];
+    for (spec, field) in cases {
+        let refused = client.spawn(spec.clone()).await;
+        let fields = complaint(&refused.expect_err(field)).fields;
+        assert_eq!(fields, [field], "{spec:?}");
+    }
+}
