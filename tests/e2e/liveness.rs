@@ -279,8 +279,8 @@ async fn grpc_health_is_probed() {
     client.hear_up(&run).await;
     let unready = must("get", client.get(&run).await);
     assert!(unready.ready_time.is_none(), "the service is unknown");
-    let serves = tonic_health::ServingStatus::Serving;
-    reporter.set_service_status("db", serves).await;
+    let status = tonic_health::ServingStatus::Serving;
+    reporter.set_service_status("db", status).await;
     let (ready, reached) = must("wait", client.wait(&run, WaitCondition::Ready).await);
     assert!(reached, "{ready:?}");
     assert_eq!(ready.ready_by, "grpc");

@@ -71,6 +71,7 @@ mod refusals;
 mod restart;
 mod retention;
 mod rules;
+mod run_as;
 mod runbook;
 mod secrets;
 mod server_restart;

@@ -217,7 +217,7 @@ async fn node_without_its_lease_starts_nothing_and_keeps_runs() {
     )
     .run_id;
     client.hear_up(&lives.run_id).await;
-    let leader = lives.current_attempt.and_then(|attempt| Some(attempt.pid));
+    let leader = lives.current_attempt.map(|attempt| attempt.pid);
     let leader = leader.expect("it runs");
     let own = must("info", client.server_info().await.ok_or("no answer"));
 

@@ -120,7 +120,7 @@ pub(crate) async fn fill(how: How, privilege: Privilege) -> Vec<Cell> {
                 if privilege == Privilege::Private {
                     spec.set_pid_namespace(pb::PidNamespace::Private);
                 }
-                Ok(start(client.clone(), program, spec, how).await)
+                Ok(Box::pin(start(client.clone(), program, spec, how)).await)
             }
             Err(why) => Err(why),
         });

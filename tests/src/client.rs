@@ -5,7 +5,7 @@ use kennel_proto::pb::{
     self, admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };
 use prost_types::Timestamp;
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 use tonic::{
     Code, Status, Streaming,
     transport::{Channel, Endpoint, Error},
@@ -64,7 +64,7 @@ impl Client {
             validate_only: false,
             spec: Some(spec),
         };
-        let answer = self.process.spawn(request).await?.into_inner();
+        let answer = Box::pin(self.process.spawn(request)).await?.into_inner();
         Ok((answer.run.expect("a spawned run is given"), answer.existing))
     }
 
@@ -570,25 +570,7 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
             raw_args: Vec::new(),
         })),
         cwd: Some("/".to_owned()),
-        raw_cwd: None,
-        env: None,
-        initial_input: None,
-        labels: BTreeMap::new(),
-        stop: None,
-        timeouts: None,
-        limits: None,
-        pause: None,
-        on_leader_exit: None,
-        min_containment: pb::Containment::Unspecified.into(),
-        pid_namespace: pb::PidNamespace::Unspecified.into(),
-        recovery: pb::RecoveryPolicy::Unspecified.into(),
-        restart: None,
-        output: None,
-        stdio: None,
-        readiness: None,
-        output_rules: Vec::new(),
-        success_exit_codes: Vec::new(),
-        liveness: None,
+        ..pb::RunSpec::default()
     }
 }
 

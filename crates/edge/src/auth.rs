@@ -321,6 +321,7 @@ mod tests {
             owner: "a".to_owned(),
             via: None,
             quota: Quota::default(),
+            run_as: Arc::default(),
         };
         let may = |role, rpc: &str| authorize(&caller(role), &format!("/kennel.v1.{rpc}")).is_ok();
         assert!(may(Role::Viewer, "ProcessService/GetRun"));

@@ -51,7 +51,7 @@ impl Gate {
         let admitted = called.and_then(|(peer, token)| {
             let own = peer.principal.clone();
             let named = on_behalf(peer, request.headers_mut()).map_err(|e| (own, e))?;
-            let named = self.access.rules().with_quota(named);
+            let named = self.access.rules().with_limits(named);
             match auth::authorize(&named, path) {
                 Ok(()) => Ok((named, token)),
                 Err(status) => Err((named.principal, status)),

@@ -87,6 +87,13 @@ impl Processes {
     /// Spawns. A run that is refused is counted. A run of another owner under the same id is answered as one of another spec.
     async fn admit(&self, call: SpawnCall, caller: &Caller) -> Result<Spawned, Status> {
         let validate_only = call.validate_only;
+        if let Some(user) = &call.spec.policy.privileges.user
+            && !caller.may_run_as(user.uid)
+        {
+            return Err(status::permission_denied(
+                "run_as of this principal in the access file does not name the user of the command",
+            ));
+        }
         let call = SpawnCall {
             owner_runs_max: caller.quota.live_runs.map(NonZeroU32::get),
             ..call

@@ -132,6 +132,7 @@ mod tests {
             owner: owner.to_owned(),
             via: None,
             quota,
+            run_as: Arc::default(),
         }
     }
 

@@ -448,7 +448,11 @@ fn start_code(failure: &StartFailure) -> Code {
         ) => Code::FailedPrecondition,
         Some(EAGAIN | ENOMEM | ENFILE | EMFILE | ENOSPC | EDQUOT) => Code::ResourceExhausted,
         // The host does not let the server set them; the rest of the start is the server's own affair.
-        _ if matches!(failure.stage, StartStage::Limits | StartStage::Namespace) => {
+        _ if matches!(
+            failure.stage,
+            StartStage::Limits | StartStage::Namespace | StartStage::Privileges
+        ) =>
+        {
             Code::FailedPrecondition
         }
         _ => Code::Internal,

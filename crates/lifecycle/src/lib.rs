@@ -28,6 +28,7 @@ mod output_bound;
 mod pattern;
 mod phase;
 mod policy;
+mod privileges;
 mod record;
 pub mod recovery;
 mod refusal;
@@ -71,6 +72,7 @@ pub use policy::{
     LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, RunKind, StopAction,
     StopPolicy, Timeouts,
 };
+pub use privileges::{Privileges, RunUser};
 pub use record::{AttemptRecord, LastPause, NextAttempt, SignalRecord, Times};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};

@@ -140,6 +140,8 @@ named! {
         Exec = "exec",
         /// The private pid namespace, or its own /proc, could not be made.
         Namespace = "namespace",
+        /// The command's user and groups, or `no_new_privileges`, could not be set.
+        Privileges = "privileges",
     }
 }
 
@@ -158,6 +160,7 @@ impl StartStage {
             Self::Gate => "keeping it ready",
             Self::Exec => "executing it",
             Self::Namespace => "making its pid namespace",
+            Self::Privileges => "setting its user and privileges",
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::names::named;
 use crate::{
-    Containment, EndReason, Exit, Liveness, Outcome, OutputBound, OutputRule, Readiness,
-    ReadyProbe, RestartPolicy, RuleAction, RunLimits, Signal, StateProbe, Violation,
+    Containment, EndReason, Exit, Liveness, Outcome, OutputBound, OutputRule, Privileges,
+    Readiness, ReadyProbe, RestartPolicy, RuleAction, RunLimits, Signal, StateProbe, Violation,
     ladder::{Action, StopPlan},
     limits, rules,
 };
@@ -45,6 +45,8 @@ pub struct Policy {
     pub success_exit_codes: Vec<u8>,
     /// When it counts as live once it is ready; absent: always.
     pub liveness: Option<Box<Liveness>>,
+    /// Who its command is to the kernel.
+    pub privileges: Privileges,
 }
 
 impl Policy {
@@ -139,6 +141,7 @@ impl Policy {
         }
         self.check_success(found);
         self.check_commands(found);
+        self.privileges.check(found);
         self.check_leader_exit(found);
     }
 

@@ -3,7 +3,7 @@
 
 use crate::limits::OpenFiles;
 use kennel_lifecycle::{
-    Knob, LimitPowers, Resource, Rlimit, RunLimits, UNLIMITED, limits as bounds,
+    Knob, LimitPowers, Policy, Privileges, Resource, Rlimit, UNLIMITED, limits as bounds,
 };
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,8 @@ pub struct Attributes {
     pub nice: Option<i32>,
     /// Score adjustment; absent: as it is.
     pub oom_score_adj: Option<i32>,
+    /// User, groups, and what it may gain.
+    pub privileges: Privileges,
 }
 
 impl Inherited {
@@ -64,8 +66,9 @@ impl Inherited {
         })
     }
 
-    /// What a command with these limits gets from a shim that has what this keeper has.
-    pub fn attributes(&self, limits: &RunLimits) -> Attributes {
+    /// What a command of this policy gets from a shim that has what this keeper has.
+    pub fn attributes(&self, policy: &Policy) -> Attributes {
+        let limits = &policy.limits;
         let mut rlimits = limits.rlimits.clone();
         let named = |l: &Rlimit| l.resource == Resource::OpenFiles;
         if !limits.rlimits.iter().any(named) {
@@ -89,6 +92,7 @@ impl Inherited {
             rlimits,
             nice: other(nice, self.nice),
             oom_score_adj: other(adj, of_shims),
+            privileges: policy.privileges.clone(),
         }
     }
 }
@@ -163,6 +167,27 @@ pub fn oom_order(powers: &LimitPowers) -> Result<(), String> {
         Some(_) => Ok(()),
         None => Err("only root can set the oom_score_adj of commands".to_owned()),
     }
+}
+
+/// Whether a command can get another user: by the capabilities of this process. In a user namespace that lacks the user, its
+/// start fails.
+pub fn run_as() -> Result<(), String> {
+    const NEEDED: [(u32, &str); 4] = [
+        (0, "CAP_CHOWN"),
+        (5, "CAP_KILL"),
+        (6, "CAP_SETGID"),
+        (7, "CAP_SETUID"),
+    ];
+    let status = fs::read_to_string("/proc/self/status").map_err(|e| e.to_string())?;
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let has = line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    let has = has.ok_or("the kernel does not say which capabilities this process has")?;
+    let missing = NEEDED.iter().filter(|(bit, _)| has >> bit & 1 == 0);
+    let missing: Vec<&str> = missing.map(|(_, name)| *name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!("the server lacks {}", missing.join(", ")))
 }
 
 /// Tries what this process can set, and leaves all as it was. A capability that is there may be worth nothing, as in a
@@ -285,6 +310,7 @@ pub fn number(resource: Resource) -> libc::c_long {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kennel_lifecycle::RunLimits;
 
     fn inherited(nice: i32, oom_score_adj: i32) -> Inherited {
         Inherited {
@@ -302,7 +328,7 @@ mod tests {
 
     #[test]
     fn favours_are_not_passed_on_and_burdens_are() {
-        let none = RunLimits::default();
+        let none = Policy::default();
         let default = inherited(0, 0).attributes(&none);
         let files = Rlimit {
             resource: Resource::OpenFiles,
@@ -328,6 +354,10 @@ mod tests {
             nice: Some(7),
             oom_score_adj: Some(300),
             ..RunLimits::default()
+        };
+        let asked = Policy {
+            limits: asked,
+            ..Policy::default()
         };
         let given = inherited(-5, 300).attributes(&asked);
         assert_eq!(given.rlimits, [files]);

@@ -67,6 +67,8 @@ capabilities! {
     Terminal = "terminal", "no run of kind TERMINAL: one is refused";
     /// When memory ends, the kernel ends commands before Kennel: they have a higher `oom_score_adj`.
     OomOrder = "oom_order", "commands have the same oom_score_adj as their shims: the kernel may end either";
+    /// A command can have another user than the server.
+    RunAs = "run_as", "every command has the server's user: a run with another one is refused";
 }
 
 /// One thing, and whether it is there.

@@ -71,6 +71,9 @@ struct Principal {
     #[serde(deserialize_with = "role")]
     role: Role,
     owner: Option<String>,
+    /// Users that its commands may have.
+    #[serde(default)]
+    run_as: Vec<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -158,13 +161,20 @@ impl Read {
 
 fn grants(principals: &[Principal]) -> Result<HashMap<String, Grant>, String> {
     let mut grants = HashMap::new();
-    for Principal { name, role, owner } in principals {
+    for Principal {
+        name,
+        role,
+        owner,
+        run_as,
+    } in principals
+    {
         if name.is_empty() || owner.as_ref().is_some_and(String::is_empty) {
             return Err(format!("a principal or its owner is empty: {name:?}"));
         }
         let grant = Grant {
             role: *role,
             owner: owner.as_ref().unwrap_or(name).clone(),
+            run_as: run_as.as_slice().into(),
         };
         match grants.entry(name.clone()) {
             Entry::Occupied(_) => return Err(format!("principal {name:?} stands there twice")),

@@ -7,7 +7,7 @@ use super::{
 use crate::pb::Role;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use std::{collections::HashMap, num::NonZeroU32, time::SystemTime};
+use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::SystemTime};
 
 /// A token as it is kept: its SHA-256.
 pub(crate) type TokenHash = [u8; 32];
@@ -17,6 +17,8 @@ pub(crate) type TokenHash = [u8; 32];
 pub(crate) struct Grant {
     pub(crate) role: Role,
     pub(crate) owner: String,
+    /// Users that its commands may have.
+    pub(crate) run_as: Arc<[u32]>,
 }
 
 /// What the runs and streams of one owner may use together. Absent: as much as the node has.
@@ -77,9 +79,16 @@ pub(crate) struct Caller {
     pub(crate) via: Option<String>,
     /// What its owner may use.
     pub(crate) quota: Quota,
+    /// Users that its commands may have, beside the server's own; an admin's may have any.
+    pub(crate) run_as: Arc<[u32]>,
 }
 
 impl Caller {
+    /// Whether its commands may have this user.
+    pub(crate) fn may_run_as(&self, uid: u32) -> bool {
+        self.role >= Role::Admin || self.run_as.contains(&uid)
+    }
+
     /// The owner whose runs alone it may see; absent: it may see all.
     pub(crate) fn scope(&self) -> Option<&str> {
         (self.role < Role::Operator).then_some(self.owner.as_str())
@@ -101,15 +110,17 @@ impl Rules {
         }
     }
 
-    /// The caller with the quota of its owner; an admin has none.
-    pub(crate) fn with_quota(&self, caller: Caller) -> Caller {
+    /// The caller with the quota of its owner and the users of its principal; an admin has no limits.
+    pub(crate) fn with_limits(&self, caller: Caller) -> Caller {
         if caller.role >= Role::Admin {
             return caller;
         }
+        let grant = self.grants.get(&caller.principal);
         let quota = self.quotas.get(&caller.owner);
         let quota = quota.or_else(|| self.quotas.get("*"));
         Caller {
             quota: quota.copied().unwrap_or_default(),
+            run_as: grant.map(|grant| grant.run_as.clone()).unwrap_or_default(),
             ..caller
         }
     }
@@ -125,6 +136,7 @@ impl Rules {
                 role: Role::Admin,
                 via: None,
                 quota: Quota::default(),
+                run_as: Arc::default(),
             });
         }
         let caller = self.of_principal(&principal)?;
@@ -141,6 +153,7 @@ impl Rules {
             owner: grant.owner.clone(),
             via: None,
             quota: Quota::default(),
+            run_as: Arc::default(),
         })
     }
 

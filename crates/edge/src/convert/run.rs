@@ -310,6 +310,7 @@ fn start_failed(failure: &StartFailure) -> end_reason::StartFailed {
         StartStage::Gate => pb::StartStage::Gate,
         StartStage::Exec => pb::StartStage::Exec,
         StartStage::Namespace => pb::StartStage::Namespace,
+        StartStage::Privileges => pb::StartStage::Privileges,
     };
     end_reason::StartFailed {
         stage: stage.into(),

@@ -12,8 +12,8 @@ use crate::{
 use bytes::Bytes;
 use kennel_lifecycle::{
     CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound,
-    PausePolicy, PidNamespace, Policy, RecordedSpec, Recovery, RunKind, RunSpec, Signal,
-    StopAction, StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
+    PausePolicy, PidNamespace, Policy, Privileges, RecordedSpec, Recovery, RunKind, RunSpec,
+    RunUser, Signal, StopAction, StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
 };
 
 /// Whether there is far too much of something, by counts alone.
@@ -74,6 +74,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
                 &spec.success_exit_codes,
                 found,
             ),
+            privileges: privileges(spec.privileges),
         },
         labels: spec.labels,
     };
@@ -122,6 +123,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         output_rules: rules::shown_rules(&policy.output_rules),
         liveness: rules::shown_liveness(policy.liveness.as_deref()),
         success_exit_codes: restart::shown_codes(&policy.success_exit_codes),
+        privileges: shown_privileges(&policy.privileges),
         stdio: shown_stdio(command),
     }
 }
@@ -196,6 +198,29 @@ fn stop_signal(field: &str, name: &str, found: &mut Vec<Violation>) -> Option<Si
         found.push(Violation::new(field, why));
     }
     signal
+}
+
+fn privileges(privileges: Option<pb::Privileges>) -> Privileges {
+    let privileges = privileges.unwrap_or_default();
+    Privileges {
+        user: privileges.user.map(|user| RunUser {
+            uid: user.user_id,
+            gid: user.group_id.unwrap_or(user.user_id),
+            groups: user.supplementary_group_ids,
+        }),
+        no_new_privileges: privileges.no_new_privileges,
+    }
+}
+
+fn shown_privileges(privileges: &Privileges) -> Option<pb::Privileges> {
+    differing(privileges, |privileges| pb::Privileges {
+        user: privileges.user.as_ref().map(|user| pb::RunUser {
+            user_id: user.uid,
+            group_id: Some(user.gid),
+            supplementary_group_ids: user.groups.clone(),
+        }),
+        no_new_privileges: privileges.no_new_privileges,
+    })
 }
 
 fn timeouts(timeouts: Option<pb::Timeouts>, found: &mut Vec<Violation>) -> Timeouts {

@@ -8,6 +8,7 @@ use crate::{
 use http::{HeaderMap, HeaderName, HeaderValue, header::InvalidHeaderValue};
 use kennel_proto::access;
 use kennel_supervisor::Elsewhere;
+use std::sync::Arc;
 use tonic::Status;
 
 /// The node that a call is for: its name or id.
@@ -42,6 +43,7 @@ pub(crate) fn on_behalf(caller: Caller, headers: &mut HeaderMap) -> Result<Calle
         owner,
         via: Some(caller.principal),
         quota: Quota::default(),
+        run_as: Arc::default(),
     })
 }
 
@@ -78,6 +80,7 @@ mod tests {
             owner: "spiffe://a/node".to_owned(),
             via: None,
             quota: Quota::default(),
+            run_as: Arc::default(),
         }
     }
 
@@ -89,6 +92,7 @@ mod tests {
             owner: "équipe".to_owned(),
             via: Some("spiffe://a/node".to_owned()),
             quota: Quota::default(),
+            run_as: Arc::default(),
         }
     }
 

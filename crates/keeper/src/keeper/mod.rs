@@ -179,6 +179,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     capabilities.push(doors.capability());
     let oom_order = attributes::oom_order(&powers);
     capabilities.push(Capability::tried(CapabilityName::OomOrder, oom_order));
+    let run_as = attributes::run_as();
+    capabilities.push(Capability::tried(CapabilityName::RunAs, run_as));
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = WireHello {

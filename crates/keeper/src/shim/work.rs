@@ -1,6 +1,9 @@
 //! A shim's run: from the clone to the last exit of its tree.
 
+mod children;
 mod status;
+
+use children::{is_parent_beside, kill_children, note, own_pid};
 
 use super::{
     alone::Waiting,
@@ -17,22 +20,20 @@ use crate::{
     wire::{self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, LeaderExit, Policy, ProcessIdentity, RunId, Signal, SignalScope,
-    SignalSender, StartFailure, StartStage, StopStep, Timestamp, TreeVerdict,
+    CgroupIdentity, Exit, LeaderExit, Policy, ProcessIdentity, RunId, Signal, SignalSender,
+    StartFailure, StartStage, TreeVerdict,
     ladder::{Action, Ladder},
     recovery::ExitRecord,
     verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
-use kennel_linux::{attributes::Attributes, spawn::ChildImage};
 use kennel_linux::{
+    attributes::Attributes,
     cgroup, clock, crash_point, marker, memfd,
-    pidfd::Sent,
-    procfs,
     reap::{self, Waited},
-    spawn::{self, Ends, failure},
-    tree::{Root, Session, Tree, Volley},
+    spawn::{self, ChildImage, Ends, failure},
+    tree::{Root, Session, Tree},
 };
-use nix::{errno::Errno, poll::PollFlags};
+use nix::poll::PollFlags;
 use std::{
     fs::File,
     io,
@@ -55,8 +56,6 @@ const KILL_SLOWER: u64 = 32;
 const EMPTY_LOOK_MS: u64 = 20;
 /// Without a keeper: how long after SIGKILL what is left is called survivors.
 const SURVIVORS_AFTER_MS: u64 = 10_000;
-/// Most rounds of signals told in the last will.
-const STEPS_WILLED_MAX: usize = 16;
 /// Most exits collected before the keeper is listened to again.
 const REAPED_AT_ONCE_MAX: usize = 1024;
 
@@ -143,7 +142,6 @@ impl Work {
         let child: ChildImage = wire::decode(&spec).map_err(|e| prepare(&e))?;
         let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
         let policy = job.policy;
-        let keeps = policy.on_leader_exit == LeaderExit::Keep;
         let pipes = if job.terminal {
             Vec::new()
         } else {
@@ -154,7 +152,7 @@ impl Work {
             let copies = copies.collect::<io::Result<Vec<_>>>();
             copies.map_err(|e| prepare(&e))
         };
-        let unread = copies(keeps)?;
+        let unread = copies(policy.on_leader_exit == LeaderExit::Keep)?;
         let outputs = copies(job.keepsake.is_some())?;
         let waiting = match job.keepsake {
             Some(keepsake) => {
@@ -576,39 +574,4 @@ impl Work {
         };
         Some(TreeEvidence::of(ShimEvidence::Childless { elsewhere }, seen).verdict())
     }
-}
-
-/// SIGKILL to the children of this process; counted where that is asked for, but for `init`, which is no member. Their
-/// numbers cannot be reused: only this process reaps them.
-fn kill_children(count: bool, init: Option<i32>) -> Volley {
-    let mut volley = Volley::new(SignalScope::ShimChildren);
-    for child in procfs::children(own_pid()) {
-        let counts = count && init != Some(child);
-        let living = counts && procfs::stat(child).is_ok_and(|stat| !stat.is_dead());
-        // SAFETY: kill takes integers; `child` is an unreaped child of this process.
-        let sent = Errno::result(unsafe { libc::kill(child, libc::SIGKILL) });
-        // Who was dead before was not reached by this.
-        if living {
-            volley.count(sent.map_or_else(|errno| Sent::Failed(errno as i32), |_| Sent::Done));
-        }
-    }
-    volley
-}
-
-/// Adds what was sent, as far as there is room for it.
-fn note(steps: &mut Vec<StopStep>, at: Timestamp, signal: Signal, volleys: &[Volley]) {
-    let told = volleys.iter().filter(|volley| !volley.is_empty());
-    let room = STEPS_WILLED_MAX.saturating_sub(steps.len());
-    let told = told.map(|volley| volley.step(at, signal, SignalSender::Shim));
-    steps.extend(told.take(room));
-}
-
-/// Whether this shim has children beside init and a leader that was reaped: whom the leader has made with `CLONE_PARENT`
-/// (clone(2)). Init does not know of them.
-fn is_parent_beside(init: i32) -> bool {
-    procfs::children(own_pid()).iter().any(|pid| *pid != init)
-}
-
-fn own_pid() -> i32 {
-    std::process::id().cast_signed()
 }

@@ -95,8 +95,8 @@ const COMMANDS: [(&[&str], &str); 20] = [
 /// Flags of `run` and `spawn`, and what to do in their place.
 const RUN_FLAGS: [(&[&str], &str); 15] = [
     (
-        &["--user", "-u", "--uid", "--gid", "--group-add"],
-        "a run has the user of the server: start a kennel serve as that user, or the command by setpriv or su",
+        &["--uid", "--gid"],
+        "user and group of a run: --user UID:GID",
     ),
     (
         &["--name", "-N", "--unit", "--description", "--slice"],
@@ -136,7 +136,7 @@ const RUN_FLAGS: [(&[&str], &str); 15] = [
             "--security-opt",
             "--userns",
         ],
-        "a run has the privileges of the server: take some away with setpriv or bwrap before the command",
+        "a run has the privileges of the server: --user UID:GID and --no-new-privileges take them away",
     ),
     (
         &["--entrypoint", "--image", "--platform", "--pull"],

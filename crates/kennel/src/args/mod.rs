@@ -34,8 +34,8 @@ pub(crate) use read::{
 };
 pub(crate) use run::{
     ContainmentArg, DiskFullArg, EnvArg, EnvModeArg, KindArg, LeaderExitArg, LimitArgs,
-    OnMaxPauseArg, OutputFullArg, PidNamespaceArg, ReadyArgs, RecoveryArg, RestartArg, RestartArgs,
-    RunArgs, SpecArgs, TerminalArgs,
+    OnMaxPauseArg, OutputFullArg, PidNamespaceArg, PrivilegeArgs, ReadyArgs, RecoveryArg,
+    RestartArg, RestartArgs, RunArgs, SpecArgs, TerminalArgs,
 };
 pub(crate) use serve::{CgroupUse, ConfigCommand, ServeArgs};
 pub(crate) use target::{LabelArgs, RunRef, RunRefs};

@@ -256,6 +256,8 @@ pub(crate) struct SpecArgs {
     pub(crate) restart: RestartArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) privileges: PrivilegeArgs,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) argv: Vec<OsString>,
@@ -297,6 +299,20 @@ pub(crate) struct RestartArgs {
     /// Uptime after which restarts are counted anew [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "restart")]
     pub(crate) restart_min_uptime: Option<Duration>,
+}
+
+/// Who the command is.
+#[derive(Debug, Args)]
+pub(crate) struct PrivilegeArgs {
+    /// User and group of the command by number, such as 1000 or 1000:100; the group defaults to the number of the user
+    #[arg(short, long, value_name = "UID[:GID]", value_parser = values::user)]
+    pub(crate) user: Option<(u32, Option<u32>)>,
+    /// Supplementary group by number; may be repeated
+    #[arg(long, value_name = "GID", requires = "user")]
+    pub(crate) group_add: Vec<u32>,
+    /// Let no program gain privileges, set-user-id programs included
+    #[arg(long)]
+    pub(crate) no_new_privileges: bool,
 }
 
 /// What the command may use.

@@ -156,6 +156,11 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.some("cwd", command::shown_directory(run));
     view.line("kind", words::kind(run.kind()));
     view.some("terminal", run.terminal_size.map(words::terminal_size));
+    let privileges = run.spec.as_ref().and_then(|spec| spec.privileges.as_ref());
+    view.some(
+        "user",
+        privileges.and_then(|p| p.user.as_ref()).map(words::user),
+    );
     view.line("owner", &run.owner);
     let mut labels: Vec<_> = run.labels.iter().collect();
     labels.sort();

@@ -4,8 +4,8 @@ use super::{command, ready, run_env, run_input};
 use crate::{
     args::{
         ContainmentArg, DiskFullArg, EnvModeArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg,
-        OutputFullArg, PidNamespaceArg, RecoveryArg, RestartArg, RestartArgs, SpecArgs,
-        TerminalArgs,
+        OutputFullArg, PidNamespaceArg, PrivilegeArgs, RecoveryArg, RestartArg, RestartArgs,
+        SpecArgs, TerminalArgs,
     },
     config::Surroundings,
     failure::{Failure, note},
@@ -112,6 +112,7 @@ fn request(
             output_rules: ready::rules(&args.ready)?,
             liveness: ready::liveness(&args.ready)?,
             success_exit_codes: args.success_exit_codes.into_iter().map(u32::from).collect(),
+            privileges: privileges(args.privileges),
             stdio: stdio(args.stdin, args.terminal),
         }),
     })
@@ -150,6 +151,20 @@ pub(super) fn span<T: TryFrom<Duration>>(
     let too_long = |_| Failure::new(format!("the {name} is too long"));
     time.map(|time| time.try_into().map_err(too_long))
         .transpose()
+}
+
+/// Absent where no flag says anything.
+fn privileges(args: PrivilegeArgs) -> Option<pb::Privileges> {
+    let user = args.user.map(|(user_id, group_id)| pb::RunUser {
+        user_id,
+        group_id,
+        supplementary_group_ids: args.group_add,
+    });
+    let privileges = pb::Privileges {
+        user,
+        no_new_privileges: args.no_new_privileges,
+    };
+    (privileges != pb::Privileges::default()).then_some(privileges)
 }
 
 /// Absent where no flag says anything.

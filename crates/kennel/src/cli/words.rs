@@ -4,6 +4,16 @@ use crate::values;
 use kennel_proto::pb;
 use std::time::Duration;
 
+/// `1000:100`, and the supplementary groups.
+pub(crate) fn user(user: &pb::RunUser) -> String {
+    let group = user.group_id.unwrap_or(user.user_id);
+    let groups = user
+        .supplementary_group_ids
+        .iter()
+        .map(|id| format!(" +{id}"));
+    format!("{}:{group}{}", user.user_id, groups.collect::<String>())
+}
+
 /// The state as the contract spells it, without prefix: `RUNNING`.
 pub(crate) fn state(state: pb::RunState) -> String {
     let name = state.as_str_name();

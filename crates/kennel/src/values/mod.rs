@@ -116,6 +116,19 @@ pub(crate) fn tail(text: &str) -> Result<Tail, String> {
     lines.map_err(|_| "write a number of lines, or all".to_owned())
 }
 
+/// Reads `1000` or `1000:100`: a user and a group by number.
+pub(crate) fn user(text: &str) -> Result<(u32, Option<u32>), String> {
+    let number = |text: &str| text.parse::<u32>().ok();
+    let read = match text.split_once(':') {
+        Some((uid, gid)) => number(uid).zip(number(gid)).map(|(u, g)| (u, Some(g))),
+        None => number(text).map(|uid| (uid, None)),
+    };
+    read.ok_or_else(|| {
+        "write numbers, UID or UID:GID: names are those of this host, id -u NAME shows one"
+            .to_owned()
+    })
+}
+
 /// Reads `SEQ:HASH`, as `kennel audit --verify` prints it.
 pub(crate) fn chain_head(text: &str) -> Result<ChainHead, String> {
     let read = text.split_once(':').and_then(|(seq, hash)| {

@@ -160,15 +160,18 @@ fn names_are_those_of_the_lock() {
         StopReason::ShimLost,
     ];
     tagged(&mut lock, "StopReason", &stops, StopReason::name);
-    let verdicts = [
+    tagged(&mut lock, "TreeVerdict", &verdicts(), TreeVerdict::name);
+    assert_golden("names.lock", &lock);
+}
+
+fn verdicts() -> Vec<TreeVerdict> {
+    vec![
         TreeVerdict::Empty(Proof::Echild),
         TreeVerdict::Survivors(vec![7]),
         TreeVerdict::Unverified("why".to_owned()),
         TreeVerdict::NeverRan,
         TreeVerdict::Kept(kennel_lifecycle::Leftovers::default()),
-    ];
-    tagged(&mut lock, "TreeVerdict", &verdicts, TreeVerdict::name);
-    assert_golden("names.lock", &lock);
+    ]
 }
 
 #[test]

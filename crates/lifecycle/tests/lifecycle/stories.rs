@@ -30,7 +30,7 @@ proptest! {
         let world = story.reported();
         match world.machine.phase() {
             Phase::Closed(outcome) => {
-                prop_assert_eq!(&world.row, &Row::Closed(outcome.clone()));
+                prop_assert_eq!(&world.row, &Row::Closed(Box::new(outcome.clone())));
                 prop_assert_eq!(world.outcomes, 1);
                 prop_assert_eq!(world.acknowledged, 1);
             }

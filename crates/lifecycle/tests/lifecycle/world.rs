@@ -85,7 +85,7 @@ pub(crate) enum Child {
 pub(crate) enum Row {
     Absent,
     Open,
-    Closed(Outcome),
+    Closed(Box<Outcome>),
     AnotherRuns,
 }
 
@@ -386,7 +386,7 @@ impl World {
             return;
         }
         if let Row::Closed(outcome) = self.row.clone() {
-            self.machine = Machine::ended(time(self.now), outcome, self.record_now(), None);
+            self.machine = Machine::ended(time(self.now), *outcome, self.record_now(), None);
             return self.perform_all();
         }
         if self.child == Child::None {
@@ -487,7 +487,7 @@ impl World {
                 self.outcomes += 1;
                 self.ended_while_stuck |= self.goes_at.is_some();
                 // An upsert, of an open row or of none.
-                self.row = Row::Closed(outcome);
+                self.row = Row::Closed(Box::new(outcome));
                 self.report(Source::Store, Report::OutcomeRecorded);
             }
             Effect::Withdraw => {

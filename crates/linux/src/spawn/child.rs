@@ -29,6 +29,10 @@ pub const STEP_OOM_SCORE: u8 = 6;
 pub const STEP_NAMESPACE: u8 = 7;
 /// /proc of the pid namespace.
 pub const STEP_PROC: u8 = 8;
+/// User and groups.
+pub const STEP_USER: u8 = 9;
+/// `no_new_privileges`.
+pub const STEP_NO_NEW_PRIVILEGES: u8 = 10;
 /// The first of the limits, the others after it.
 pub const STEP_RLIMITS: u8 = 32;
 
@@ -52,6 +56,10 @@ pub(super) struct Plan<'a> {
     /// Number, soft and hard limit of each.
     pub(super) rlimits: &'a [[u64; 3]],
     pub(super) nice: Option<c_int>,
+    /// Absent: it keeps the user of this process.
+    pub(super) user: Option<User<'a>>,
+    /// Whether no program may give it more than it has.
+    pub(super) no_new_privileges: bool,
     /// Path of the file, and what goes into it; empty: it stays as it is.
     pub(super) oom_score_file: *const c_char,
     pub(super) oom_score_adj: &'a [u8],
@@ -61,6 +69,13 @@ pub(super) struct Plan<'a> {
     pub(super) ignored: SignalSet,
     /// Whether stdin is a terminal that is to be its session's.
     pub(super) terminal: bool,
+}
+
+/// A user, with all its groups.
+pub(super) struct User<'a> {
+    pub(super) uid: libc::uid_t,
+    pub(super) gid: libc::gid_t,
+    pub(super) groups: &'a [libc::gid_t],
 }
 
 /// Sets the child up, waits at the gate, executes. Its caller has just been cloned.
@@ -80,11 +95,20 @@ pub(super) fn run(plan: &Plan) -> ! {
     {
         fail(STATUS_FD, step, EXIT_NOT_RELEASED);
     }
+    hold_back(plan);
+    if let Some(user) = &plan.user {
+        become_user(user, plan.terminal);
+    }
+    // As that user: it must be allowed to be there.
     // SAFETY: `cwd` points to a NUL-terminated string that the caller keeps alive.
     if unsafe { libc::chdir(plan.cwd) } != 0 {
         fail(STATUS_FD, STEP_WORK_DIR, EXIT_NOT_RELEASED);
     }
-    hold_back(plan);
+    // SAFETY: this prctl takes integers.
+    if plan.no_new_privileges && unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0
+    {
+        fail(STATUS_FD, STEP_NO_NEW_PRIVILEGES, EXIT_NOT_RELEASED);
+    }
     say(STATUS_FD, &[READY]);
     wait_at_gate();
     say(STATUS_FD, &[GOING]);
@@ -198,6 +222,44 @@ fn hold_back(plan: &Plan) {
             fail(STATUS_FD, step, EXIT_NOT_RELEASED);
         }
     }
+}
+
+/// Gives the command another user and its groups, and that user what the command reads and writes. By the bare system calls:
+/// libc's own would look for other threads.
+fn become_user(user: &User, terminal: bool) {
+    for fd in 0..3 {
+        // SAFETY: fchown takes integers.
+        if is_own_stream(fd, terminal) && unsafe { libc::fchown(fd, user.uid, user.gid) } != 0 {
+            fail(STATUS_FD, STEP_USER, EXIT_NOT_RELEASED);
+        }
+    }
+    let (uid, gid, groups) = (user.uid, user.gid, user.groups);
+    let check = |result: libc::c_long| {
+        if result != 0 {
+            fail(STATUS_FD, STEP_USER, EXIT_NOT_RELEASED);
+        }
+    };
+    // SAFETY: `groups` is readable for its length.
+    check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) });
+    // SAFETY: setresgid takes integers.
+    check(unsafe { libc::syscall(libc::SYS_setresgid, gid, gid, gid) });
+    // SAFETY: setresuid takes integers.
+    check(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) });
+}
+
+/// Whether the descriptor is a pipe or terminal that was made for this run. /dev/null and files are not.
+fn is_own_stream(fd: c_int, terminal: bool) -> bool {
+    if terminal {
+        return true;
+    }
+    let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: there is room for a stat at `about`.
+    if unsafe { libc::fstat(fd, about.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: fstat has filled it.
+    let mode = unsafe { about.assume_init() }.st_mode;
+    mode & libc::S_IFMT == libc::S_IFIFO
 }
 
 fn write_oom_score(plan: &Plan) -> bool {

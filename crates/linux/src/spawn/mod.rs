@@ -7,7 +7,7 @@ use crate::{
     pidfd::PidFd,
     signal_set::SignalSet,
 };
-use child::Plan;
+use child::{Plan, User};
 use kennel_lifecycle::{PidNamespace, Rlimit, StartFailure, StartStage};
 use nix::{
     errno::Errno,
@@ -119,6 +119,7 @@ pub fn fork_gated(
     let oom_score_file = c_string(attributes::OOM_SCORE_ADJ).map_err(|e| prepare(&e))?;
     let oom_score_adj = attributes.oom_score_adj.map(|adj| adj.to_string());
     let oom_score_adj = oom_score_adj.unwrap_or_default();
+    let privileges = &attributes.privileges;
     let plan = Plan {
         executable: executable.as_ptr(),
         argv: argv.as_ptr(),
@@ -127,6 +128,12 @@ pub fn fork_gated(
         fds,
         rlimits: &rlimits,
         nice: attributes.nice,
+        user: privileges.user.as_ref().map(|user| User {
+            uid: user.uid,
+            gid: user.gid,
+            groups: &user.groups,
+        }),
+        no_new_privileges: privileges.no_new_privileges,
         oom_score_file: oom_score_file.as_ptr(),
         oom_score_adj: oom_score_adj.as_bytes(),
         own_proc: pid_namespace == PidNamespace::Private,

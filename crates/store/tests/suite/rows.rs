@@ -3,8 +3,8 @@
 use kennel_lifecycle::{
     CgroupIdentity, Containment, EndReason, Entry, Exit, Facets, Gap, Held, HostIdentity,
     KeeperEpoch, Leftover, Leftovers, NodeId, Outcome, ProcessIdentity, Proof, RecordedSpec, RunId,
-    RunIdentity, RunKind, RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopOrder,
-    StopReason, StopStep, StreamsEnd, Timestamp, TreeVerdict,
+    RunIdentity, RunKind, RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopInput,
+    StopOrder, StopReason, StopStep, StreamsEnd, Timestamp, TreeVerdict,
 };
 use kennel_store::{
     Change, Closure, EntriesEnd, EntriesText, EntryList, EntryPlace, NewRun, Opening, RunRow, Times,
@@ -144,6 +144,11 @@ fn certificate() -> StopCertificate {
             unlisted: 4,
         },
         census: Some(Timestamp(-5)),
+        inputs: vec![StopInput {
+            at: Timestamp(5_500_000),
+            bytes: Some(6),
+            written: 4,
+        }],
     }
 }
 

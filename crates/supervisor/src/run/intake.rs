@@ -229,6 +229,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
     explain(&mut missing, &shared.hello);
     missing.extend(no_pid_namespace(shared, policy));
     missing.extend(no_adoption(shared, policy));
+    missing.extend(no_other_user(shared, policy));
     if !missing.is_empty() {
         return Err(CallError::CapabilityMissing(missing));
     }
@@ -332,6 +333,16 @@ fn no_adoption(shared: &Shared, policy: &Policy) -> Option<Missing> {
     })
 }
 
+/// What a run of another user lacks here.
+fn no_other_user(shared: &Shared, policy: &Policy) -> Option<Missing> {
+    policy.privileges.user.as_ref()?;
+    let why = shared.hello.lacks(CapabilityName::RunAs)?;
+    Some(Missing {
+        field: "spec.privileges.user".into(),
+        capability: format!("a user of its own for a command: {why}"),
+    })
+}
+
 fn child_env(
     shared: &Shared,
     run: RunId,
@@ -344,13 +355,12 @@ fn child_env(
         terminal,
         ..
     } = &call.spec.command;
-    let mut ours = vec![
-        ("KENNEL_RUN_ID".to_owned(), run.to_string()),
-        (
-            "KENNEL_RUN_DIR".to_owned(),
-            run_dir.join("tmp").display().to_string(),
-        ),
-    ];
+    let mut ours = vec![("KENNEL_RUN_ID".to_owned(), run.to_string())];
+    // It is below the data directory, where no other user can go.
+    if call.spec.policy.privileges.user.is_none() {
+        let dir = run_dir.join("tmp").display().to_string();
+        ours.push(("KENNEL_RUN_DIR".to_owned(), dir));
+    }
     // The caller's explicit values are kept.
     let context = trace_env(&shared.config.telemetry, run, call);
     let context = context

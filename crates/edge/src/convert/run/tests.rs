@@ -76,6 +76,7 @@ fn certificate() -> StopCertificate {
             unlisted: 1,
         },
         census: Some(Timestamp(6_000_000)),
+        inputs: Vec::new(),
     }
 }
 

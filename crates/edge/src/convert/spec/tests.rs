@@ -282,6 +282,10 @@ fn edited<M: Default>(edit: impl FnOnce(&mut M)) -> M {
     message
 }
 
+fn seconds(seconds: i64) -> prost_types::Duration {
+    prost_types::Duration { seconds, nanos: 0 }
+}
+
 fn full() -> pb::RunSpec {
     let text = |s: &str| s.to_owned();
     pb::RunSpec {
@@ -346,6 +350,21 @@ fn full() -> pb::RunSpec {
             on_disk_full: pb::DiskFullAction::Drop.into(),
         }),
         readiness: None,
+        liveness: Some(pb::Liveness {
+            probe: Some(pb::liveness::Probe::Tcp(pb::TcpProbe { port: 80 })),
+            interval: Some(seconds(3)),
+            timeout: Some(seconds(2)),
+            failure_threshold: Some(4),
+        }),
+        success_exit_codes: vec![143],
+        privileges: Some(pb::Privileges {
+            user: Some(pb::RunUser {
+                user_id: 7,
+                group_id: Some(8),
+                supplementary_group_ids: vec![9],
+            }),
+            no_new_privileges: true,
+        }),
         output_rules: Vec::new(),
         stdio: Some(Stdio::Pipes(pb::Pipes {
             input: pb::InputMode::Initial.into(),

@@ -213,7 +213,7 @@ impl Keeper {
             policy: wish.policy.clone(),
             cgroup: group.map(|group| group.identity.clone()),
             placement: self.groups.placement(),
-            attributes: self.inherited.attributes(&wish.policy.limits),
+            attributes: self.inherited.attributes(&wish.policy),
             keepsake,
             input: input.is_some(),
             terminal: wish.terminal.is_some(),

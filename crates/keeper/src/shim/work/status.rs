@@ -12,8 +12,9 @@ use kennel_linux::{
     cgroup, crash_point, identity,
     spawn::{
         child::{
-            FAILED, GOING, READY, STEP_EXEC, STEP_NAMESPACE, STEP_NICE, STEP_OOM_SCORE, STEP_PROC,
-            STEP_RLIMITS, STEP_SESSION, STEP_STDIO, STEP_WORK_DIR,
+            FAILED, GOING, READY, STEP_EXEC, STEP_NAMESPACE, STEP_NICE, STEP_NO_NEW_PRIVILEGES,
+            STEP_OOM_SCORE, STEP_PROC, STEP_RLIMITS, STEP_SESSION, STEP_STDIO, STEP_USER,
+            STEP_WORK_DIR,
         },
         failure,
     },
@@ -122,6 +123,10 @@ impl Work {
             STEP_NICE => (StartStage::Limits, Some("nice".to_owned())),
             STEP_NAMESPACE => (StartStage::Namespace, None),
             STEP_PROC => (StartStage::Namespace, Some("/proc".to_owned())),
+            STEP_USER => (StartStage::Privileges, Some("user".to_owned())),
+            STEP_NO_NEW_PRIVILEGES => {
+                (StartStage::Privileges, Some("no_new_privileges".to_owned()))
+            }
             STEP_OOM_SCORE => (StartStage::Limits, Some(OOM_SCORE_ADJ.to_owned())),
             STEP_RLIMITS.. => (StartStage::Limits, self.limit_of(step)),
             _ => (StartStage::Fork, None),
