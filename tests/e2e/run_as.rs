@@ -165,7 +165,7 @@ async fn only_named_users_are_given() {
     net.change_access(|text| {
         text.replace(
             "name = \"spiffe://kennel/alice\"",
-            &format!("name = \"spiffe://kennel/alice\"\nrun_as = [{UID}]"),
+            &format!("name = \"spiffe://kennel/alice\"\nrun_as = [{UID}]\nrun_as_groups = [{GID}, {}, {}]", GROUPS[0], GROUPS[1]),
         )
     });
     eventually("the file is read", PATIENCE, || {
@@ -191,6 +191,18 @@ async fn only_named_users_are_given() {
     let spec = root.spec.as_mut().and_then(|spec| spec.privileges.as_mut());
     spec.and_then(|p| p.user.as_mut()).expect("a user").user_id = 0;
     let refused = alice.processes().spawn(root).await;
+    assert_eq!(
+        refused.expect_err("not named").code(),
+        Code::PermissionDenied
+    );
+    let mut group = as_user(&new_run_id());
+    let spec = group
+        .spec
+        .as_mut()
+        .and_then(|spec| spec.privileges.as_mut());
+    let user = spec.and_then(|p| p.user.as_mut()).expect("a user");
+    user.supplementary_group_ids.push(0);
+    let refused = alice.processes().spawn(group).await;
     assert_eq!(
         refused.expect_err("not named").code(),
         Code::PermissionDenied

@@ -1,7 +1,7 @@
 //! What a run of `/bin/true` that writes nothing makes, removes and syncs: counted, so that one more of anything is seen.
 
 use kennel_tests::{
-    Kennel, PATIENCE, argv, eventually_async, must,
+    Kennel, PATIENCE, RunExt, argv, eventually_async, must, sh,
     strace::{self, Call, Changes, Role, Strace},
 };
 use nix::unistd::Uid;
@@ -104,4 +104,27 @@ async fn silent_run_makes_and_syncs_no_more_than_counted() {
         (SYNCS * RUNS..SYNCS * RUNS + RUNS / 2).contains(&syncs),
         "{syncs} syncs of {RUNS} runs"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bursts_leave_control_groups() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let before = must("spawn", client.spawn(sh("true")).await);
+    for _ in 0..3 {
+        // More than there are places for shims that wait.
+        let mut all = Vec::new();
+        for _ in 0..40 {
+            let mut client = client.clone();
+            all.push(tokio::spawn(async move {
+                let run = must("spawn", client.spawn(sh("sleep 0.3")).await);
+                must("wait", client.ended(&run.run_id).await)
+            }));
+        }
+        for one in all {
+            assert!(one.await.expect("no panic").tree_is_empty());
+        }
+    }
+    let after = must("spawn", client.spawn(sh("true")).await);
+    assert_eq!(after.containment(), before.containment());
 }

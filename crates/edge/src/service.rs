@@ -88,10 +88,10 @@ impl Processes {
     async fn admit(&self, call: SpawnCall, caller: &Caller) -> Result<Spawned, Status> {
         let validate_only = call.validate_only;
         if let Some(user) = &call.spec.policy.privileges.user
-            && !caller.may_run_as(user.uid)
+            && !caller.may_run_as(user)
         {
             return Err(status::permission_denied(
-                "run_as of this principal in the access file does not name the user of the command",
+                "run_as of this principal in the access file does not name the command's user, or a group of it",
             ));
         }
         let call = SpawnCall {
@@ -99,7 +99,9 @@ impl Processes {
             ..call
         };
         let started = async {
-            self.shares.spawn(caller)?;
+            if !validate_only {
+                self.shares.spawn(caller)?;
+            }
             let supervisor = self.supervisor.clone();
             let started = self.to_its_end(async move { supervisor.spawn(call).await });
             Box::pin(self.with_keeper(started)).await

@@ -40,10 +40,12 @@ pub struct OwnState {
     oom_score_adj: String,
     scheduling: [u8; SCHEDULING_BYTES],
     io_priority: libc::c_long,
+    /// Id of the session keyring, which a child can replace; or why there is none.
+    keyring: Result<libc::c_long, Errno>,
 }
 
-/// Of `struct sched_attr` in its first version: policy, flags, nice value, priority, times.
-const SCHEDULING_BYTES: usize = 48;
+/// Of `struct sched_attr` in its second version: policy, flags, nice value, priority, times, bounds of utilization.
+const SCHEDULING_BYTES: usize = 56;
 
 impl OwnState {
     /// As it is now. The error says that it cannot be known.
@@ -58,6 +60,7 @@ impl OwnState {
             oom_score_adj: file(OOM_SCORE_ADJ)?,
             scheduling: scheduling()?,
             io_priority: io_priority()?,
+            keyring: keyring(),
         })
     }
 }
@@ -95,6 +98,19 @@ fn io_priority() -> io::Result<libc::c_long> {
     // SAFETY: ioprio_get(2) takes integers.
     let got = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) };
     Ok(Errno::result(got)?)
+}
+
+fn keyring() -> Result<libc::c_long, Errno> {
+    let (keyring, create) = (libc::KEY_SPEC_SESSION_KEYRING, 0);
+    // SAFETY: this operation of keyctl(2) takes integers.
+    Errno::result(unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            libc::KEYCTL_GET_KEYRING_ID,
+            keyring,
+            create,
+        )
+    })
 }
 
 #[cfg(test)]

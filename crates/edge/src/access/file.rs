@@ -2,7 +2,7 @@
 
 use super::{
     issuer::{IssuerEntry, Issuers},
-    rules::{Grant, Quota, Rules, Token, TokenHash},
+    rules::{Grant, Quota, Rules, RunAs, Token, TokenHash},
     tls::{self, Tls, TlsError},
 };
 use crate::pb::Role;
@@ -13,6 +13,7 @@ use std::{
     collections::{HashMap, hash_map::Entry},
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::SystemTime,
 };
 
@@ -74,6 +75,9 @@ struct Principal {
     /// Users that its commands may have.
     #[serde(default)]
     run_as: Vec<u32>,
+    /// Groups that they may have, beside those of the numbers of these users.
+    #[serde(default)]
+    run_as_groups: Vec<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -166,6 +170,7 @@ fn grants(principals: &[Principal]) -> Result<HashMap<String, Grant>, String> {
         role,
         owner,
         run_as,
+        run_as_groups,
     } in principals
     {
         if name.is_empty() || owner.as_ref().is_some_and(String::is_empty) {
@@ -174,7 +179,10 @@ fn grants(principals: &[Principal]) -> Result<HashMap<String, Grant>, String> {
         let grant = Grant {
             role: *role,
             owner: owner.as_ref().unwrap_or(name).clone(),
-            run_as: run_as.as_slice().into(),
+            run_as: Arc::new(RunAs {
+                users: run_as.clone(),
+                groups: run_as_groups.clone(),
+            }),
         };
         match grants.entry(name.clone()) {
             Entry::Occupied(_) => return Err(format!("principal {name:?} stands there twice")),

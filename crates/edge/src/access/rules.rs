@@ -5,6 +5,7 @@ use super::{
     tls::Tls,
 };
 use crate::pb::Role;
+use kennel_lifecycle::RunUser;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::SystemTime};
@@ -17,8 +18,16 @@ pub(crate) type TokenHash = [u8; 32];
 pub(crate) struct Grant {
     pub(crate) role: Role,
     pub(crate) owner: String,
-    /// Users that its commands may have.
-    pub(crate) run_as: Arc<[u32]>,
+    /// Users and groups that its commands may have.
+    pub(crate) run_as: Arc<RunAs>,
+}
+
+/// Users and groups by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunAs {
+    pub(crate) users: Vec<u32>,
+    /// Beside those that have the number of a user.
+    pub(crate) groups: Vec<u32>,
 }
 
 /// What the runs and streams of one owner may use together. Absent: as much as the node has.
@@ -80,13 +89,16 @@ pub(crate) struct Caller {
     /// What its owner may use.
     pub(crate) quota: Quota,
     /// Users that its commands may have, beside the server's own; an admin's may have any.
-    pub(crate) run_as: Arc<[u32]>,
+    pub(crate) run_as: Arc<RunAs>,
 }
 
 impl Caller {
-    /// Whether its commands may have this user.
-    pub(crate) fn may_run_as(&self, uid: u32) -> bool {
-        self.role >= Role::Admin || self.run_as.contains(&uid)
+    /// Whether its commands may have this user and these groups.
+    pub(crate) fn may_run_as(&self, user: &RunUser) -> bool {
+        let RunAs { users, groups } = &*self.run_as;
+        let may_have = |group: &u32| users.contains(group) || groups.contains(group);
+        self.role >= Role::Admin
+            || users.contains(&user.uid) && may_have(&user.gid) && user.groups.iter().all(may_have)
     }
 
     /// The owner whose runs alone it may see; absent: it may see all.

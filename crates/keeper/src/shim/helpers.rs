@@ -53,6 +53,14 @@ struct Helper {
     cut_off: bool,
 }
 
+impl Helper {
+    /// It may not have reached its own session yet.
+    fn kill(&self) {
+        self.process.signal(Signal::KILL);
+        kill_session(self.pid);
+    }
+}
+
 impl Helpers {
     /// When the first of them has had its time.
     pub(super) fn wake_at(&self) -> Option<u64> {
@@ -65,7 +73,7 @@ impl Helpers {
         for helper in &mut self.running {
             if !helper.timed_out && now >= helper.until {
                 helper.timed_out = true;
-                kill_session(helper.pid);
+                helper.kill();
             }
         }
     }
@@ -90,7 +98,7 @@ impl Helpers {
     pub(super) fn end_all(&mut self) {
         for helper in &mut self.running {
             helper.cut_off = true;
-            kill_session(helper.pid);
+            helper.kill();
         }
         for helper in &self.running {
             helper.process.await_end(END_WAIT_MS);
@@ -101,6 +109,12 @@ impl Helpers {
 impl Work {
     /// Begins one; says at once if that cannot be.
     pub(super) fn help(&mut self, id: u64, argv: Vec<String>, timeout_ms: u64) {
+        // The keeper had not heard of the end when it asked.
+        if !self.has_live_command() {
+            let end = HelperEnd::Refused;
+            self.words.push((FromShim::Helped { id, end }, Vec::new()));
+            return;
+        }
         match self.begin_helper(argv) {
             Ok((pid, process, status)) => self.helpers.running.push(Helper {
                 id,

@@ -417,6 +417,11 @@ impl Work {
     }
 
     /// Whether what has just ended has ended by itself.
+    /// Whether the run's command runs and is not being stopped.
+    pub(super) fn has_live_command(&self) -> bool {
+        self.stage == Stage::Ran && !self.leader_reaped && !self.childless && !self.is_stopped()
+    }
+
     fn is_by_itself(&self) -> bool {
         let nothing_gone = self.witnessed == Some(true) || self.waiting.is_some();
         self.stage == Stage::Ran && nothing_gone && !self.is_stopped()

@@ -239,6 +239,17 @@ fn become_user(user: &User, terminal: bool) {
             fail(STATUS_FD, STEP_USER, EXIT_NOT_RELEASED);
         }
     };
+    // A server that is not root may have capabilities that its children would keep. Kernels without them refuse this.
+    // SAFETY: this prctl takes integers.
+    unsafe {
+        libc::prctl(
+            libc::PR_CAP_AMBIENT,
+            libc::PR_CAP_AMBIENT_CLEAR_ALL,
+            0,
+            0,
+            0,
+        )
+    };
     // SAFETY: `groups` is readable for its length.
     check(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) });
     // SAFETY: setresgid takes integers.

@@ -60,6 +60,9 @@ pub enum ChainError {
     },
 }
 
+const OTHER: &str = "the line before it is not the one that it was written after";
+const CUT: &str = "it is not the line that its file begins with";
+
 /// The hash of a line, without its end.
 pub(super) fn hash(line: &[u8]) -> String {
     let digits = Sha256::digest(line)
@@ -77,9 +80,11 @@ pub fn check(data_dir: &Path, known: Option<&ChainHead>) -> Result<ChainChecked,
         move |source| ChainError::Read { path, source }
     };
     let mut checked = ChainChecked::default();
+    let mut is_met = false;
     for first in files::list(&dir).map_err(unread(&dir))? {
         let path = files::path(&dir, first);
         let file = File::open(&path).map_err(unread(&path))?;
+        let mut begun = false;
         for (line, text) in (1..).zip(BufReader::new(file).split(b'\n')) {
             let text = text.map_err(unread(&path))?;
             let Ok(record) = serde_json::from_slice::<TrailRecord>(&text) else {
@@ -87,7 +92,11 @@ pub fn check(data_dir: &Path, known: Option<&ChainHead>) -> Result<ChainChecked,
                 continue;
             };
             let seq = record.seq;
-            if let Err(what) = follows(&checked, &record) {
+            let follows = follows(&checked, &record, known);
+            // A fragment may have been before it.
+            let begins = begun || (first..=first + 1).contains(&seq);
+            begun = true;
+            if let Err(what) = follows.and(begins.then_some(()).ok_or(CUT)) {
                 return Err(ChainError::Broken {
                     path,
                     line,
@@ -99,6 +108,7 @@ pub fn check(data_dir: &Path, known: Option<&ChainHead>) -> Result<ChainChecked,
             if known.is_some_and(|known| known.seq == seq && known.hash != hash) {
                 return Err(ChainError::OtherHead { seq });
             }
+            is_met |= known.is_some_and(|known| known.seq == seq);
             if checked.first == 0 {
                 checked.first = seq;
             }
@@ -106,16 +116,24 @@ pub fn check(data_dir: &Path, known: Option<&ChainHead>) -> Result<ChainChecked,
         }
     }
     match known {
-        Some(known) if known.seq > checked.head.seq => {
+        // One that is older than all that is kept was removed for its age.
+        Some(known) if !is_met && known.seq >= checked.first => {
             Err(ChainError::OtherHead { seq: known.seq })
         }
         _ => Ok(checked),
     }
 }
 
-fn follows(checked: &ChainChecked, record: &TrailRecord) -> Result<(), &'static str> {
+fn follows(
+    checked: &ChainChecked,
+    record: &TrailRecord,
+    known: Option<&ChainHead>,
+) -> Result<(), &'static str> {
     let head = &checked.head;
     if head.seq == 0 {
+        if known.is_some_and(|known| known.seq + 1 == record.seq && known.hash != record.prev) {
+            return Err(OTHER);
+        }
         // What came before the oldest line that is kept is not known.
         return Ok(());
     }
@@ -123,7 +141,7 @@ fn follows(checked: &ChainChecked, record: &TrailRecord) -> Result<(), &'static 
         return Err("its seq is not greater than that of the line before it");
     }
     if record.prev != head.hash {
-        return Err("the line before it is not the one that it was written after");
+        return Err(OTHER);
     }
     Ok(())
 }

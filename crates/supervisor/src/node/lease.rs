@@ -21,8 +21,9 @@ pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
     let mut has_failed = false;
     loop {
         if left && shared.store.generation().is_some() {
-            supervisor.carry_out_left_stops().await;
-            left = false;
+            let carried_out = supervisor.carry_out_left_stops();
+            // A stop may wait for the recovery of its run; what is left after this is tried again behind the next renewal.
+            left = tokio::time::timeout(lease / 6, carried_out).await.is_err();
         }
         tokio::time::sleep(pause(lease, clock::now().0)).await;
         let Some(generation) = shared.store.generation() else {

@@ -8,11 +8,30 @@ use crate::{
 };
 use kennel_lifecycle::{HostIdentity, ProcessIdentity};
 
+/// A number that no process has.
+const NO_PROCESS: i32 = i32::MAX;
+
 impl Keeper {
     pub(super) fn observe(&mut self, seq: u64, recorded: WireRecorded, now: u64) {
-        let recorded = Recorded::from(recorded);
+        let recorded = self.without_other_shim(recorded.into());
         let seen = observe::observe(&recorded, &self.host, &mut self.markers, now);
         self.answer(seq, Answer::Observed(seen));
+    }
+
+    /// A recorded run whose shim has another run by now, or none: to this run it is gone. Its children are not this run's.
+    pub(super) fn without_other_shim(&self, mut recorded: Recorded) -> Recorded {
+        let shim = &mut recorded.identity.shim;
+        let waits = self.pool.pids().any(|pid| pid == shim.pid);
+        let token = self.shim_of_pid.get(&shim.pid);
+        let now = token.and_then(|token| self.shims.get(token));
+        if waits || now.is_some_and(|now| now.run != recorded.run) {
+            *shim = ProcessIdentity {
+                pid: NO_PROCESS,
+                pidfs_handle: None,
+                ..*shim
+            };
+        }
+        recorded
     }
 
     pub(super) fn look_for_keeper(

@@ -1,6 +1,6 @@
 //! Commands beside the run's own: the shim makes them and ends them; here is who waits for them.
 
-use super::{Run, Stage};
+use super::{Pause, Run, Stage};
 use crate::{
     values::HelperEnd,
     wire::{Answer, ToShim},
@@ -24,6 +24,7 @@ impl Run {
             && !self.ended
             && !self.heard.leader_exited
             && self.ladder.is_none()
+            && matches!(self.pause, Pause::None | Pause::Expired)
             && self.shim.is_some();
         if !runs || self.helpers.waiting.len() >= HELPERS_MAX {
             return self.answer(seq, Answer::Helped(HelperEnd::Refused));
