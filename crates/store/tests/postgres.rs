@@ -383,7 +383,7 @@ async fn tables_that_were_made_anew_are_another_life() {
     assert_eq!(store.standing(node).await.unwrap(), before);
 
     let mut raw = Raw::to(&url).await;
-    raw.execute("TRUNCATE nodes, keeper_epochs, runs, consumers")
+    raw.execute("TRUNCATE nodes, keeper_epochs, runs, consumers, left_stops")
         .await
         .unwrap();
     let after = store.standing(node).await.unwrap();

@@ -290,7 +290,7 @@ fn questions_to_the_keeper_have_these_bytes() {
         id: 2,
         end: HelperEnd::TimedOut,
     };
-    check(&helped, "090201");
+    check(&helped, "0a0201");
     check(&ToServer::Pong, "0b");
 }
 

@@ -1,7 +1,7 @@
 //! Specs from the contract and back.
 
 use super::*;
-use kennel_lifecycle::{Containment, RestartPolicy, RunLimits};
+use kennel_lifecycle::{Containment, Liveness, RestartPolicy, RunLimits, StateProbe};
 use std::time::Duration;
 
 #[test]
@@ -38,6 +38,21 @@ fn parsed_full() -> RunSpec {
             max_bytes: 2 << 20,
             on_full: OnOutputFull::HeadTail,
             on_disk_full: OnDiskFull::Drop,
+        },
+        success_exit_codes: vec![143],
+        liveness: Some(Box::new(Liveness {
+            probe: StateProbe::Tcp(80),
+            interval: Duration::from_secs(3),
+            timeout: Duration::from_secs(2),
+            failure_threshold: 4,
+        })),
+        privileges: Privileges {
+            user: Some(RunUser {
+                uid: 7,
+                gid: 8,
+                groups: vec![9],
+            }),
+            no_new_privileges: true,
         },
         ..Policy::default()
     };
