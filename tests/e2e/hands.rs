@@ -309,7 +309,11 @@ async fn run_has_the_flags_of_docker() {
 async fn habits_without_a_place_are_answered_by_name() {
     let bench = Bench::start().await;
     for (words, code, hint) in [
-        (&["run", "--user", "nobody", "--", "id"][..], 125, "setpriv"),
+        (
+            &["run", "--uid", "1", "--", "id"][..],
+            125,
+            "--user UID:GID",
+        ),
         (&["run", "--name=web", "--", "true"], 125, "--label name="),
         (
             &["run", "-v", "/a:/b", "--", "true"],
@@ -340,6 +344,10 @@ async fn habits_without_a_place_are_answered_by_name() {
         let (_, said) = bench.refusal(words).await;
         assert!(!said.contains("as a value"), "{said}");
     }
+    let (_, said) = bench
+        .refusal(&["run", "--user", "nobody", "--", "id"])
+        .await;
+    assert!(said.contains("write numbers"), "{said}");
     let (_, said) = bench.refusal(&["restrat", "x"]).await;
     assert!(said.contains("restart"), "{said}");
 }

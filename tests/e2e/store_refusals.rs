@@ -2,9 +2,9 @@
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, RunExt, census, complaint, eventually_async,
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, census, eventually_async,
     kennel::{bare_command, serve_words},
-    must, new_run_id, programs, sh,
+    must, programs, sh,
     shell::run_to_end,
 };
 use std::{fs, os::unix::fs::DirBuilderExt, path::Path};
@@ -190,35 +190,6 @@ async fn a_second_service_of_the_same_node_is_refused_while_the_first_has_runs()
 }
 
 /// Where the first has no runs nothing shows that it lives: the second takes the node over, and the first writes nothing more.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_another_one_of_its_node_has_superseded_starts_nothing() {
-    let postgres = Postgres::start().await;
-    let first = Kennel::start(Options::on(&postgres.url())).await;
-    let mut client = first.client().await;
-    must("spawn", client.spawn(sh("exit 0")).await);
-    eventually_async("its row is closed", PATIENCE, async || {
-        let open = "SELECT count(*) FROM runs WHERE end_reason IS NULL";
-        (postgres.psql(open).await == "0").then_some(())
-    })
-    .await;
-    let second = Kennel::start_in(copy_of_node(&first), Options::on(&postgres.url())).await;
-    let mut other = second.client().await;
-    let live = must("spawn", other.spawn(sh("echo up; exec sleep 300")).await);
-    other.hear_up(&live.run_id).await;
-    let rows = "SELECT string_agg(run_id || ' ' || keeper_epoch, ',' ORDER BY run_id) FROM runs";
-    let before = postgres.psql(rows).await;
-
-    let ran = first.scratch().join("ran");
-    let spec = sh(&format!("echo ran > {}", ran.display()));
-    let refused = client.spawn_as(&new_run_id(), spec).await;
-    let refused = complaint(&refused.expect_err("it is fenced"));
-
-    assert_eq!(refused.reason, "STORE_UNAVAILABLE");
-    assert!(!ran.exists());
-    assert_eq!(postgres.psql(rows).await, before);
-    goes_on(&mut other, &live.run_id).await;
-}
-
 /// A directory with the same name of the node in it.
 fn copy_of_node(kennel: &Kennel) -> TempDir {
     let dir = directory();

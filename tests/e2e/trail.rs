@@ -216,7 +216,10 @@ async fn verified_log_shows_what_was_changed() {
     let mut client = kennel.client().await;
     must("first", client.spawn(sh("true")).await);
     kennel.kill_server();
-    must("second", client.spawn(sh("true")).await);
+    eventually_async("second", PATIENCE, async || {
+        client.clone().spawn(sh("true")).await.ok()
+    })
+    .await;
     kennel.terminate(PATIENCE).await;
     let dir = kennel.data_dir();
     let verify = |more: &[&str]| {
