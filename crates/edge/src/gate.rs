@@ -43,15 +43,13 @@ impl Gate {
         let uri = request.uri().clone();
         let path = uri.path();
         let standing = peer.standing.refusal().map_or(Ok(()), Err);
-        let called = standing.and_then(|()| {
-            let rules = self.access.rules();
-            peer.caller(request.headers(), &rules, access::now())
-        });
+        let rules = self.access.rules();
+        let called = standing.and_then(|()| peer.caller(request.headers(), &rules, access::now()));
         let called = called.map_err(|status| (peer.name(), status));
         let admitted = called.and_then(|(peer, token)| {
             let own = peer.principal.clone();
             let named = on_behalf(peer, request.headers_mut()).map_err(|e| (own, e))?;
-            let named = self.access.rules().with_limits(named);
+            let named = rules.with_limits(named);
             match auth::authorize(&named, path) {
                 Ok(()) => Ok((named, token)),
                 Err(status) => Err((named.principal, status)),

@@ -169,27 +169,6 @@ pub fn oom_order(powers: &LimitPowers) -> Result<(), String> {
     }
 }
 
-/// Whether a command can get another user: by the capabilities of this process. In a user namespace that lacks the user, its
-/// start fails.
-pub fn run_as() -> Result<(), String> {
-    const NEEDED: [(u32, &str); 4] = [
-        (0, "CAP_CHOWN"),
-        (5, "CAP_KILL"),
-        (6, "CAP_SETGID"),
-        (7, "CAP_SETUID"),
-    ];
-    let status = fs::read_to_string("/proc/self/status").map_err(|e| e.to_string())?;
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let has = line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
-    let has = has.ok_or("the kernel does not say which capabilities this process has")?;
-    let missing = NEEDED.iter().filter(|(bit, _)| has >> bit & 1 == 0);
-    let missing: Vec<&str> = missing.map(|(_, name)| *name).collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    Err(format!("the server lacks {}", missing.join(", ")))
-}
-
 /// Tries what this process can set, and leaves all as it was. A capability that is there may be worth nothing, as in a
 /// user namespace, so none is looked at.
 pub fn powers(knobs: Result<Vec<Knob>, String>) -> io::Result<LimitPowers> {

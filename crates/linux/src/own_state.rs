@@ -11,7 +11,7 @@ use std::io;
 
 /// More bytes than each of the files has on any usual host.
 const FILE_BYTES_MAX: usize = 16 * 1024;
-/// Lines of `/proc/self/status` that stay as they are unless somebody changes them.
+/// Lines of `/proc/self/status` that stay as they are unless another process changes them.
 const LASTING: &[&str] = &[
     "Umask:",
     "TracerPid:",
@@ -80,7 +80,7 @@ fn file(path: &str) -> io::Result<String> {
 fn scheduling() -> io::Result<[u8; SCHEDULING_BYTES]> {
     let mut attributes = [0u8; SCHEDULING_BYTES];
     let (own, bytes, flags) = (0, SCHEDULING_BYTES, 0);
-    // SAFETY: sched_getattr(2) writes at most the number of bytes that it is told, which `attributes` has.
+    // SAFETY: sched_getattr(2) writes at most the number of bytes that it is given, which `attributes` has.
     let got = unsafe {
         libc::syscall(
             libc::SYS_sched_getattr,

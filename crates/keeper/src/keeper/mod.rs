@@ -179,7 +179,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     capabilities.push(doors.capability());
     let oom_order = attributes::oom_order(&powers);
     capabilities.push(Capability::tried(CapabilityName::OomOrder, oom_order));
-    let run_as = attributes::run_as();
+    let run_as = probe::run_as().map_err(host("read its own capabilities"))?;
     capabilities.push(Capability::tried(CapabilityName::RunAs, run_as));
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;

@@ -20,15 +20,6 @@ pub(super) struct Warm {
     pub(super) socket: OwnedFd,
 }
 
-impl Warm {
-    /// Ends it by a signal. One that only finds its socket closed takes this keeper for dead, and removes the directory of its
-    /// control groups if that is empty.
-    pub(super) fn end(self) {
-        // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
-        unsafe { libc::kill(self.pid, libc::SIGKILL) };
-    }
-}
-
 /// The warm shims.
 pub(super) struct Pool {
     warm: VecDeque<Warm>,
@@ -95,13 +86,11 @@ impl Pool {
         }
     }
 
-    /// Takes back one whose run is over; where there are enough, it is ended.
+    /// Takes back one whose run is over; where there are enough, it ends with its socket.
     pub(super) fn put(&mut self, warm: Warm) {
         if self.warm.len() < IDLE_MAX {
             // The next run gets the one whose memory is warm.
             self.warm.push_front(warm);
-        } else {
-            warm.end();
         }
     }
 

@@ -14,7 +14,10 @@ use nix::errno::Errno;
 use std::{fs, io, ptr};
 
 /// Numbers of capabilities(7).
+const CAP_CHOWN: u32 = 0;
 const CAP_KILL: u32 = 5;
+const CAP_SETGID: u32 = 6;
+const CAP_SETUID: u32 = 7;
 const CAP_SYS_ADMIN: u32 = 21;
 
 /// What the probe's child ends with.
@@ -47,6 +50,33 @@ fn terminal() -> io::Result<Result<(), String>> {
     }))
 }
 
+/// Whether a capability is effective, by the `status` of a process in /proc.
+fn is_effective(status: &str, capability: u32) -> bool {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+    set.is_some_and(|set| set >> capability & 1 == 1)
+}
+
+/// Whether a command can get another user: by the capabilities of this process. In a user namespace that lacks the user, its
+/// start fails.
+pub(super) fn run_as() -> io::Result<Result<(), String>> {
+    const NEEDED: [(u32, &str); 4] = [
+        (CAP_CHOWN, "CAP_CHOWN"),
+        (CAP_KILL, "CAP_KILL"),
+        (CAP_SETGID, "CAP_SETGID"),
+        (CAP_SETUID, "CAP_SETUID"),
+    ];
+    let status = fs::read_to_string("/proc/self/status")?;
+    let missing = NEEDED
+        .iter()
+        .filter(|(number, _)| !is_effective(&status, *number));
+    let missing: Vec<&str> = missing.map(|(_, name)| *name).collect();
+    Ok(match missing[..] {
+        [] => Ok(()),
+        _ => Err(format!("the server lacks {}", missing.join(", "))),
+    })
+}
+
 /// What decides on the gaps in what holds a run. The caller is single-threaded.
 pub(super) fn facts(groups: &Groups) -> io::Result<HostFacts> {
     let status = fs::read_to_string("/proc/self/status")?;
@@ -54,8 +84,7 @@ pub(super) fn facts(groups: &Groups) -> io::Result<HostFacts> {
         let lines = &mut status.lines();
         lines.find_map(|line| Some(line.strip_prefix(name)?.trim()))
     };
-    let effective = field("CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
-    let has = |capability: u32| effective.is_some_and(|set| set >> capability & 1 == 1);
+    let has = |capability: u32| is_effective(&status, capability);
     Ok(HostFacts {
         commands_are_root: nix::unistd::geteuid().is_root(),
         groups_are_open: groups.are_open(),

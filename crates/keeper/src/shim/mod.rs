@@ -98,8 +98,8 @@ impl Shim {
         }
     }
 
-    /// Once all is done and told: whether this process waits for another run. It does where this one has ended by itself and
-    /// left nothing behind, and nobody has changed anything of the process meanwhile.
+    /// Once all is done and reported: whether this process waits for another run. It does where this one has ended by itself and
+    /// left nothing behind, and the state of this process is as it was at its birth.
     fn is_free_again(&mut self) -> bool {
         let spent = self.work.take().is_some_and(|work| work.leaves_nothing());
         self.runs_left = self.runs_left.saturating_sub(1);
@@ -212,7 +212,7 @@ impl Shim {
                         Ok(work) => self.work = Some(work),
                         Err(failure) => {
                             self.say((FromShim::PrepareFailed(failure), Vec::new()));
-                            self.keeper = None;
+                            self.lose_keeper();
                         }
                     }
                 }
@@ -232,10 +232,10 @@ impl Shim {
                 }) => self.tell_work(|work| work.help(id, argv, timeout_ms)),
                 Ok(ToShim::Remember(memory)) => self.tell_work(|work| work.remember(memory)),
                 // Neither a second job nor an unknown word is ever sent; a keeper that sends one is not ours.
-                Ok(ToShim::Job(_)) | Err(_) => self.keeper = None,
+                Ok(ToShim::Job(_)) | Err(_) => self.lose_keeper(),
             },
             Ok(Received::WouldBlock) => {}
-            Ok(Received::Eof) | Err(_) => self.keeper = None,
+            Ok(Received::Eof) | Err(_) => self.lose_keeper(),
         }
     }
 
@@ -276,7 +276,7 @@ impl Shim {
         let Some(keeper) = &self.keeper else { return };
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         let Ok(bytes) = wire::encode(&word) else {
-            self.keeper = None;
+            self.lose_keeper();
             return;
         };
         for _ in 0..SAY_TRIES_MAX {
@@ -289,7 +289,14 @@ impl Shim {
                 Err(_) => break,
             }
         }
-        self.keeper = None;
+        self.lose_keeper();
+    }
+
+    /// Does without the keeper from here on. One that lives does without this shim, and keeps the directory of its control groups.
+    fn lose_keeper(&mut self) {
+        if self.keeper.take().as_ref().is_some_and(is_at_work) {
+            self.base = None;
+        }
     }
 }
 

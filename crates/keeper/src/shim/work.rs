@@ -235,7 +235,7 @@ impl Work {
         })
     }
 
-    /// Whether another run may follow this one, which is over: it ran, ended by itself, and nobody of it is anywhere.
+    /// Whether another run may follow this one, which is over: it ran, ended by itself, and no process of it is left.
     pub(super) fn leaves_nothing(&self) -> bool {
         let is_empty = matches!(self.record.tree, Some(TreeVerdict::Empty(_)));
         self.stage == Stage::Ran

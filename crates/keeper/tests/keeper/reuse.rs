@@ -39,7 +39,7 @@ async fn serves_next(stage: &mut Stage) {
         shims.insert(shim_of(stage, "exit 0").await);
     }
     if stage.is_private() || !stage.has_cgroup() {
-        // Nothing else proves that nobody of a run is left.
+        // Nothing else proves that no process of a run is left.
         assert_eq!(shims.len(), RUNS);
         return;
     }

@@ -384,7 +384,7 @@ impl RunsMax<'_> {
         })
     }
 
-    /// Those of which only the store has to be told do not count.
+    /// Those that have ended and are only to be recorded do not count.
     fn of_its_owner(&self, runs: &BTreeMap<RunId, Handle>) -> usize {
         let lives = |run: &&Handle| run.live.borrow().view.outcome.is_none();
         let own = runs.values().filter(|run| *run.owner == *self.owner);

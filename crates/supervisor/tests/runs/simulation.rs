@@ -504,11 +504,11 @@ impl Kernel for Shaky {
 
     async fn help(
         &self,
-        _: RunId,
-        _: &[String],
-        _: std::time::Duration,
+        run: RunId,
+        argv: &[String],
+        timeout: std::time::Duration,
     ) -> Result<kennel_keeper::client::HelperEnd, ClientError> {
-        Ok(kennel_keeper::client::HelperEnd::Refused)
+        self.world.help(run, argv, timeout).await
     }
 
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {

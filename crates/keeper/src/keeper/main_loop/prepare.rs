@@ -143,22 +143,16 @@ impl Keeper {
         let given = self.pool.take().and_then(|warm| {
             let files = (&child, &gate.0, &streams);
             let slot = self.exits.take(self.next_shim);
-            let shim = (&warm.socket, slot);
-            let given = self.give(&wish, &held, group.as_ref(), shim, files);
+            self.give(&wish, &held, group.as_ref(), (&warm.socket, slot), files)?;
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
-            match given.and_then(|()| Ok(self.epoll.add(&warm.socket, event)?)) {
-                Ok(()) => Ok(warm),
-                Err(error) => {
-                    warm.end();
-                    Err(error)
-                }
-            }
+            self.epoll.add(&warm.socket, event)?;
+            Ok(warm)
         });
         let group = group.map(|group| group.identity);
         let warm = match given {
             Ok(warm) => warm,
             Err(error) => {
-                // Its shim was ended.
+                // The shim has ended with its socket.
                 self.exits.never_used(self.next_shim);
                 self.leftovers.add(group, clock::boot_ms());
                 self.doors.remove(wish.run);

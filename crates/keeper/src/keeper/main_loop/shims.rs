@@ -32,7 +32,7 @@ pub(super) struct Shim {
     pub(super) at_end: bool,
     /// It has said that nothing of its run is left in it.
     pub(super) is_free: bool,
-    /// The control group of its run is removed: nobody was in it.
+    /// The control group of its run is removed: no process was in it.
     pub(super) is_vacated: bool,
 }
 
@@ -106,8 +106,8 @@ impl Keeper {
         self.take_back(token);
     }
 
-    /// A shim that is free and whose run is forgotten: its end is on record, and nobody looks for this shim on its behalf. It
-    /// gets another run where the kernel has proven that nobody of the last one lives; else it ends with its socket.
+    /// A shim that is free and whose run is forgotten: its end is on record, and no recovery looks for this shim. It gets
+    /// another run where the kernel has proven that no process of the last one lives; else it ends with its socket.
     pub(super) fn take_back(&mut self, token: u64) {
         let Some(shim) = self.shims.get(&token).filter(|shim| shim.is_free) else {
             return;
@@ -125,7 +125,7 @@ impl Keeper {
             return;
         };
         self.shim_of_pid.remove(&shim.pid);
-        // It has let go of its slot.
+        // It has released its slot.
         self.exits.reaped(token);
         let Shim { pid, socket, .. } = shim;
         self.pool.put(Warm { pid, socket });
