@@ -11,17 +11,16 @@ use std::path::PathBuf;
 const RUNS: usize = 20;
 /// Runs before that: what is made once for all is there after them.
 const WARM_UP: usize = 5;
-/// What a silent run makes in the data directory: its directory. Its entries stand in the node log, and at its end in its row.
-const MADE: usize = 1;
-/// What it removes: the same.
-const REMOVED: usize = 1;
-/// What it renames: `tmp`, which it gives to a run after it.
+/// What a silent run makes or removes in the data directory: nothing. Its entries stand in the node log, and at its end in its
+/// row, and its directory was an earlier run's and will be a later one's.
+const MADE: usize = 0;
+/// Renames of directories of runs: each is taken from an earlier run and given to a later one.
 const RENAMED: usize = 1;
-/// Runs that may begin before one before them has given back its `tmp`.
+/// Runs that may begin before one before them has given back its directory.
 const AHEAD: usize = 3;
-/// System calls of keeper and shim together: 119, and what pings and new shims add. Closes are not looked at first, as builds
+/// System calls of keeper and shim together: 121, and what pings and new shims add. Closes are not looked at first, as builds
 /// with debug assertions do.
-const CALLS: usize = 132;
+const CALLS: usize = 134;
 /// Commits that it waits for: of its row, and of its end.
 const SYNCS: usize = 2;
 /// Calls of pwrite64 in the server, those of SQLite not counted: frames of the node log, and one more where a slow host has
@@ -62,17 +61,9 @@ async fn silent_run_makes_and_syncs_no_more_than_counted() {
         paths.iter().filter(in_run).count()
     };
     let made = of_runs(&changes.made);
-    assert!(
-        (MADE * RUNS..=MADE * RUNS + AHEAD).contains(&made),
-        "{:#?}",
-        changes.made
-    );
-    assert_eq!(
-        of_runs(&changes.removed),
-        REMOVED * RUNS,
-        "{:#?}",
-        changes.removed
-    );
+    assert!(made <= MADE * RUNS + AHEAD, "{:#?}", changes.made);
+    let removed = of_runs(&changes.removed);
+    assert!(removed <= MADE * RUNS + AHEAD, "{:#?}", changes.removed);
     let renamed = of_runs(&changes.renamed);
     assert!(
         (RENAMED * (RUNS - AHEAD)..=RENAMED * (RUNS + AHEAD)).contains(&renamed),
@@ -85,6 +76,10 @@ async fn silent_run_makes_and_syncs_no_more_than_counted() {
         "{:#?}",
         changes.made
     );
+    // A child begins in its shim's memory: a copy of that costs more than all the rest of a shim.
+    let begins = |call: &&Call| call.role == Role::Shim && call.name().starts_with("clone");
+    let shares = |call: &Call| call.line.contains("CLONE_VM");
+    assert!(calls.iter().filter(begins).all(shares));
     let is_ours = |call: &&Call| matches!(call.role, Role::Keeper | Role::Shim);
     let ours = calls.iter().filter(is_ours).count();
     assert!(

@@ -1,9 +1,9 @@
-//! Empty directories for temporary files that wait for the next run.
+//! Untouched directories of ended runs that wait for the next run.
 //!
-//! A run that leaves nothing in its `tmp` gives the directory back, and the next run takes it: two renames in the place of a
-//! directory that is made and one that is removed. File systems pay for that more than for anything else of a silent run:
-//! ext4 looks at each inode that was removed in the last minute before it makes another (`recently_deleted` in
-//! `fs/ext4/ialloc.c`), which grows with the runs of that minute.
+//! A silent run that leaves nothing in its directory gives all of it back, a run with output its `tmp`, and the next run
+//! takes what waits: two renames in the place of directories that are made and removed. File systems pay for that more
+//! than for anything else of a silent run: ext4 looks at each inode that was removed in the last minute before it makes
+//! another (`recently_deleted` in `fs/ext4/ialloc.c`), which grows with the runs of that minute.
 //!
 //! Nothing of one run reaches another: a directory is only given back when the proof is there that no process of its run
 //! lives, and when nobody could tell it from a fresh one ([`plain_dir`]).
@@ -12,20 +12,20 @@ use crate::rundir;
 use kennel_lifecycle::RunId;
 use kennel_linux::plain_dir::{self, Look};
 use nix::{
+    NixPath,
     dir::Dir,
-    fcntl::{OFlag, renameat},
+    fcntl::{AT_FDCWD, OFlag, renameat},
     sys::stat::{Mode, mkdirat},
-    unistd::{UnlinkatFlags, unlinkat},
 };
 use std::{
     ffi::CString,
     io,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Most directories that wait: more runs do not end in the moment in which others begin.
+/// Most directories of a kind that wait: more runs do not end in the moment in which others begin.
 const SPARES_MAX: usize = 32;
 /// Where they wait: not among the directories of runs, of which each belongs to a row.
 const DIR: &str = "spare";
@@ -48,16 +48,20 @@ struct Waiting {
     /// Absent: not used yet, or there can be none.
     opened: Option<Opened>,
     failed: bool,
-    /// Numbers of those that wait.
-    free: Vec<u64>,
-    next: u64,
+    /// Numbers of run directories that wait, each with its `tmp`.
+    whole: Vec<u64>,
+    /// Numbers of `tmp` directories that wait.
+    tmp: Vec<u64>,
+    last: u64,
 }
 
 #[derive(Debug)]
 struct Opened {
     dir: OwnedFd,
-    /// How a fresh one looks.
-    fresh: Look,
+    /// How an empty directory looks that was just made.
+    empty: Look,
+    /// How a run's directory looks that was just made: with `tmp` in it.
+    whole: Look,
 }
 
 impl SpareDirs {
@@ -70,31 +74,34 @@ impl SpareDirs {
         }
     }
 
-    /// As [`rundir::create`], with a directory that waits where there is one.
+    /// As [`rundir::create`], with directories that wait where there are some.
     pub fn create_run_dir(&self, run: RunId) -> io::Result<PathBuf> {
+        let dir = rundir::path(&self.data_dir, run);
+        // A directory of the run that has something in it is not replaced: rename(2) refuses.
+        if self
+            .lock()
+            .give(|waiting| &mut waiting.whole, AT_FDCWD, &dir)
+        {
+            return Ok(dir);
+        }
         rundir::create_with(&self.data_dir, run, |parent, name| {
-            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(number) = waiting.free.pop() else {
-                return false;
-            };
-            let from = waiting.opened.as_ref().map(|opened| &opened.dir);
-            let number = number.to_string();
-            from.is_some_and(|from| renameat(from, number.as_str(), parent, name).is_ok())
+            self.lock()
+                .give(|waiting| &mut waiting.tmp, parent.as_fd(), name)
         })
     }
 
-    /// Takes the `tmp` of a run of which no process lives, for the next run. `false`: it is not as it was made, or enough
-    /// wait, or it cannot be looked at or renamed; it is to be removed.
-    pub fn take_back(&self, run: RunId) -> bool {
-        self.try_take_back(run).unwrap_or(false)
+    /// Takes the directory of a silent run of which no process lives, or the `tmp` of another, for the next run. `false`:
+    /// `tmp` is not as it was made, or enough wait, or it cannot be looked at or renamed; it is to be removed.
+    pub fn take_back(&self, run: RunId, is_silent: bool) -> bool {
+        self.try_take_back(run, is_silent).unwrap_or(false)
     }
 
-    fn try_take_back(&self, run: RunId) -> io::Result<bool> {
-        let run_dir = rundir::path(&self.data_dir, run);
-        let run_dir = nix::fcntl::open(&run_dir, DIR_FLAGS, Mode::empty())?;
+    fn try_take_back(&self, run: RunId, is_silent: bool) -> io::Result<bool> {
+        let path = rundir::path(&self.data_dir, run);
+        let mut run_dir = Dir::open(&path, DIR_FLAGS, Mode::empty())?;
         let mut tmp = Dir::openat(&run_dir, rundir::TMP, DIR_FLAGS, Mode::empty())?;
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.failed || waiting.free.len() >= SPARES_MAX {
+        let mut waiting = self.lock();
+        if waiting.failed {
             return Ok(false);
         }
         if waiting.opened.is_none() {
@@ -103,16 +110,33 @@ impl SpareDirs {
             waiting.opened = Some(self.open()?);
             waiting.failed = false;
         }
-        waiting.next += 1;
-        let number = waiting.next;
-        let Some(Opened { dir, fresh }) = &waiting.opened else {
+        let Waiting {
+            opened: Some(Opened { dir, empty, whole }),
+            whole: free_whole,
+            tmp: free_tmp,
+            last,
+            ..
+        } = &mut *waiting
+        else {
             return Ok(false);
         };
-        if !plain_dir::is_as_made(&mut tmp, fresh)? {
+        if !plain_dir::is_as_made(&mut tmp, empty, None)? {
             return Ok(false);
         }
-        renameat(&run_dir, rundir::TMP, dir, number.to_string().as_str())?;
-        waiting.free.push(number);
+        *last += 1;
+        let number = last.to_string();
+        let is_whole = is_silent
+            && free_whole.len() < SPARES_MAX
+            && plain_dir::is_as_made(&mut run_dir, whole, Some(rundir::TMP))?;
+        if is_whole {
+            renameat(AT_FDCWD, &path, &*dir, number.as_str())?;
+            free_whole.push(*last);
+        } else if free_tmp.len() < SPARES_MAX {
+            renameat(&run_dir, rundir::TMP, &*dir, number.as_str())?;
+            free_tmp.push(*last);
+        } else {
+            return Ok(false);
+        }
         Ok(true)
     }
 
@@ -126,9 +150,33 @@ impl SpareDirs {
         mkdirat(&data_dir, DIR, Mode::S_IRWXU)?;
         let dir = nix::fcntl::openat(&data_dir, DIR, DIR_FLAGS, Mode::empty())?;
         mkdirat(&dir, FRESH, Mode::S_IRWXU)?;
-        let fresh = Look::at(&nix::fcntl::openat(&dir, FRESH, DIR_FLAGS, Mode::empty())?)?;
-        unlinkat(&dir, FRESH, UnlinkatFlags::RemoveDir)?;
-        Ok(Opened { dir, fresh })
+        let fresh = nix::fcntl::openat(&dir, FRESH, DIR_FLAGS, Mode::empty())?;
+        let empty = Look::at(&fresh)?;
+        mkdirat(&fresh, rundir::TMP, Mode::S_IRWXU)?;
+        let whole = Look::at(&fresh)?;
+        rundir::remove_below(&dir, &CString::new(FRESH)?)?;
+        Ok(Opened { dir, empty, whole })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    /// Puts one of these under `name` in `parent`. `false`: none waits, or it cannot be put there.
+    fn give<P: NixPath + ?Sized>(
+        &mut self,
+        of: impl FnOnce(&mut Self) -> &mut Vec<u64>,
+        parent: BorrowedFd<'_>,
+        name: &P,
+    ) -> bool {
+        let Some(number) = of(self).pop() else {
+            return false;
+        };
+        let from = self.opened.as_ref().map(|opened| &opened.dir);
+        let number = number.to_string();
+        from.is_some_and(|from| renameat(from, number.as_str(), parent, name).is_ok())
     }
 }
 
@@ -150,11 +198,51 @@ mod tests {
         let [one, other] = [RunId::from_u128(1), RunId::from_u128(2)];
         let first = spares.create_run_dir(one).expect("it is made");
         let made = inode(&first);
-        assert!(spares.take_back(one));
-        assert!(!first.join("tmp").exists());
+        assert!(spares.take_back(one, false));
+        assert!(first.exists() && !first.join("tmp").exists());
         let second = spares.create_run_dir(other).expect("it is made");
         assert_eq!(inode(&second), made);
         assert!(rundir::all(data.path()).len() == 2, "spares are no runs");
+    }
+
+    #[test]
+    fn silent_runs_directory_serves_the_next() {
+        let data = tempfile::tempdir().expect("a directory");
+        let spares = SpareDirs::new(data.path());
+        let [one, other] = [RunId::from_u128(1), RunId::from_u128(2)];
+        let first = spares.create_run_dir(one).expect("it is made");
+        let made = fs::metadata(&first).expect("it is there").ino();
+        assert!(spares.take_back(one, true));
+        assert!(rundir::all(data.path()).is_empty(), "spares are no runs");
+        let second = spares.create_run_dir(other).expect("it is made");
+        assert_eq!(fs::metadata(&second).expect("it is there").ino(), made);
+        assert!(second.join("tmp").is_dir());
+    }
+
+    #[test]
+    fn directory_with_a_file_stays_with_its_run() {
+        let data = tempfile::tempdir().expect("a directory");
+        let spares = SpareDirs::new(data.path());
+        let [one, other] = [RunId::from_u128(1), RunId::from_u128(2)];
+        let first = spares.create_run_dir(one).expect("it is made");
+        fs::write(first.join("child"), b"x").expect("a file");
+        assert!(spares.take_back(one, true), "its tmp is taken");
+        assert!(first.join("child").exists());
+        let second = spares.create_run_dir(other).expect("it is made");
+        assert!(!second.join("child").exists());
+    }
+
+    #[test]
+    fn directory_in_use_is_not_replaced() {
+        let data = tempfile::tempdir().expect("a directory");
+        let spares = SpareDirs::new(data.path());
+        let [one, other] = [RunId::from_u128(1), RunId::from_u128(2)];
+        let kept = spares.create_run_dir(one).expect("it is made");
+        fs::write(kept.join("exit"), b"x").expect("a file");
+        spares.create_run_dir(other).expect("it is made");
+        assert!(spares.take_back(other, true));
+        spares.create_run_dir(one).expect("it is there");
+        assert!(kept.join("exit").exists());
     }
 
     #[test]
@@ -165,7 +253,7 @@ mod tests {
         let first = spares.create_run_dir(one).expect("it is made");
         fs::write(first.join("tmp/secret"), b"x").expect("a file");
         let used = fs::File::open(first.join("tmp")).expect("it is there");
-        assert!(!spares.take_back(one));
+        assert!(!spares.take_back(one, true));
         let second = spares.create_run_dir(other).expect("it is made");
         assert_ne!(inode(&second), used.metadata().expect("own").ino());
         assert!(!second.join("tmp/secret").exists());
@@ -180,7 +268,7 @@ mod tests {
         fs::write(left.join("secret"), b"x").expect("a file");
         let spares = SpareDirs::new(data.path());
         spares.create_run_dir(run).expect("it is made");
-        assert!(spares.take_back(run));
+        assert!(spares.take_back(run, true));
         assert!(!left.join("secret").exists());
     }
 
@@ -193,8 +281,8 @@ mod tests {
         for run in &runs {
             spares.create_run_dir(*run).expect("it is made");
         }
-        let taken = runs.iter().filter(|run| spares.take_back(**run)).count();
-        assert_eq!(taken, SPARES_MAX);
+        let taken = runs.iter().filter(|run| spares.take_back(**run, false));
+        assert_eq!(taken.count(), SPARES_MAX);
         let waiting = fs::read_dir(data.path().join("spare")).expect("it is there");
         assert_eq!(waiting.count(), SPARES_MAX);
     }

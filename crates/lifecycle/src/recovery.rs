@@ -93,7 +93,7 @@ impl Observation {
 }
 
 /// A shim's last will.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
     /// The leader's end, where the shim saw it.
     pub exit: Option<Exit>,

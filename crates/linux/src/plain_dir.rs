@@ -2,6 +2,7 @@
 
 use nix::{dir::Dir, sys::stat::fstat};
 use std::{
+    ffi::CStr,
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     ptr,
@@ -52,17 +53,18 @@ impl Look {
     }
 }
 
-/// Whether `dir` is empty, has no extended attribute, and looks as an empty directory that this process has just made:
-/// device, owner, type and mode, links, size, flags, project.
-pub fn is_as_made(dir: &mut Dir, fresh: &Look) -> io::Result<bool> {
+/// Whether `dir` has nothing in it, or nothing but the entry of this name, has no extended attribute, and looks as one that
+/// this process has just made so: device, owner, type and mode, links, size, flags, project.
+pub fn is_as_made(dir: &mut Dir, fresh: &Look, entry: Option<&CStr>) -> io::Result<bool> {
     let looks_so = Look::at(&*dir)? == *fresh && has_no_attributes((*dir).as_fd());
-    Ok(looks_so && is_empty(dir)?)
+    Ok(looks_so && has_nothing_but(dir, entry)?)
 }
 
-fn is_empty(dir: &mut Dir) -> io::Result<bool> {
+fn has_nothing_but(dir: &mut Dir, known: Option<&CStr>) -> io::Result<bool> {
     for entry in dir.iter() {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name != c"." && name != c".." && Some(name) != known {
             return Ok(false);
         }
     }
@@ -127,7 +129,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("dir");
         let fresh = Look::at(&made(&root.path().join("fresh"))).expect("it is there");
-        let is_plain = || is_as_made(&mut opened(&path), &fresh).expect("it is looked at");
+        let is_plain = || is_as_made(&mut opened(&path), &fresh, None).expect("it is looked at");
         made(&path);
         assert!(is_plain());
         fs::write(path.join("file"), b"x").expect("a file");
@@ -158,7 +160,7 @@ mod tests {
         // SAFETY: name and value outlive the call, with the length that is said.
         let set = unsafe { libc::fsetxattr(fd, name.as_ptr(), value.as_ptr().cast(), 1, 0) };
         if set == 0 {
-            assert!(!is_as_made(&mut opened(&path), &fresh).expect("it is looked at"));
+            assert!(!is_as_made(&mut opened(&path), &fresh, None).expect("it is looked at"));
         }
         // Many names leave their room behind when they go.
         let large = root.path().join("large");
@@ -175,7 +177,7 @@ mod tests {
         if grown
             && fs::metadata(&large).expect("own").len() > fs::metadata(&path).expect("own").len()
         {
-            assert!(!is_as_made(&mut opened(&large), &fresh).expect("it is looked at"));
+            assert!(!is_as_made(&mut opened(&large), &fresh, None).expect("it is looked at"));
         }
     }
 }

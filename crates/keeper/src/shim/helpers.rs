@@ -15,7 +15,7 @@ use kennel_linux::{
     pidfd::PidFd,
     procfs, resolve,
     spawn::{
-        self, ChildImage, Ends,
+        self, ChildImage, Ends, Memory,
         child::{FAILED, OPEN},
         failure,
     },
@@ -170,7 +170,8 @@ impl Work {
             terminal: false,
             born_in,
         };
-        let gated = spawn::fork_gated(&image, ends, &self.attributes, PidNamespace::Shared)?;
+        let shared = PidNamespace::Shared;
+        let gated = spawn::fork_gated(&image, ends, &self.attributes, shared, Memory::Copied)?;
         if let (Some(group), Placement::ByWrite) = (&self.tree.cgroup, self.placement) {
             // One that cannot be put there does not run: its gate is never opened.
             cgroup::enter(group, gated.pid).map_err(|e| cgroup_failure(&e))?;

@@ -30,7 +30,7 @@ use kennel_linux::{
     attributes::Attributes,
     cgroup, clock, crash_point, marker, memfd,
     reap::{self, Waited},
-    spawn::{self, ChildImage, Ends, failure},
+    spawn::{self, ChildImage, Ends, Lent, Memory, failure},
     tree::{Root, Session, Tree},
 };
 use nix::poll::PollFlags;
@@ -99,6 +99,8 @@ pub(super) struct Work {
     /// The first process of its private pid namespace.
     init: Option<Init>,
     status: Option<OwnedFd>,
+    /// What the child uses of this process's memory until then.
+    lent: Option<Lent>,
     heard: Vec<u8>,
     pub(super) stage: Stage,
     /// No command was promised to the keeper: it never heard `Prepared`.
@@ -176,8 +178,13 @@ impl Work {
             born_in,
         };
         let namespace = policy.pid_namespace;
+        // Where a run has little memory the kernel may end its child before it executes, and all that share its memory.
+        let memory = match policy.limits.memory_max {
+            Some(_) => Memory::Copied,
+            None => Memory::Shared,
+        };
         let made = namespace::within(namespace, || {
-            spawn::fork_gated(&child, ends, &job.attributes, namespace)
+            spawn::fork_gated(&child, ends, &job.attributes, namespace, memory)
         });
         let (gated, init) = made?;
         let (init, of_tree) = init.unzip();
@@ -206,21 +213,14 @@ impl Work {
             init,
             shim,
             status: Some(gated.status),
+            lent: gated.lent,
             heard: Vec::new(),
             stage: Stage::SettingUp,
             unannounced: true,
             witnessed: None,
             leader_reaped: false,
             childless: false,
-            record: ExitRecord {
-                exit: None,
-                by_itself: None,
-                tree: None,
-                never_ran: false,
-                steps: Vec::new(),
-                census: None,
-                shutdown: false,
-            },
+            record: ExitRecord::default(),
             will: Will::new(run, slot),
             ladder: None,
             killing_since: None,

@@ -1,13 +1,14 @@
 //! Makes the command's process: cloned into its control group, set up, waiting at the gate.
 
 pub mod child;
+mod raw;
 
 use crate::{
-    attributes::{self, Attributes},
+    attributes::{self, Attributes, LentScore},
     pidfd::PidFd,
     signal_set::SignalSet,
 };
-use child::{Plan, User};
+use child::{Plan, Strings, User};
 use kennel_lifecycle::{PidNamespace, Rlimit, StartFailure, StartStage};
 use nix::{
     errno::Errno,
@@ -18,14 +19,15 @@ use serde::{Deserialize, Serialize};
 use std::{
     ffi::CString,
     io,
+    mem::{ManuallyDrop, MaybeUninit},
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
     ptr,
 };
 
 /// First number for descriptors on their way into the child: above the numbers that they get there.
 const STAGING_FD: RawFd = child::STATUS_FD + 1;
-/// Size of gate and status pipes: one page, since they carry a few bytes and count against the user's pipe budget.
-const SMALL_PIPE_BYTES: i32 = 4096;
+/// Stack of a child that shares memory: it goes a few calls deep, and what it does not touch costs nothing.
+const STACK_BYTES: usize = 64 * 1024;
 
 /// What is executed; travels as a sealed file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,39 +66,57 @@ pub struct Gated {
     pub leader: PidFd,
     /// Read end, non-blocking; the child holds the only other end.
     pub status: OwnedFd,
+    /// What the child uses of this process's memory; absent: it has a copy.
+    pub lent: Option<Lent>,
 }
 
-/// A pipe for a few bytes, close-on-exec.
+/// Memory and score that a child uses until it executes the command or ends.
+///
+/// Dropped, the memory stays: a child may be at its gate that uses it.
+pub struct Lent {
+    plan: ManuallyDrop<Box<Plan>>,
+    stack: ManuallyDrop<Box<[MaybeUninit<u128>]>>,
+    score: Option<LentScore>,
+}
+
+impl Lent {
+    /// The child uses nothing of it any more: its end of the status pipe is closed.
+    pub fn end(self) {
+        drop(ManuallyDrop::into_inner(self.plan));
+        drop(ManuallyDrop::into_inner(self.stack));
+        if let Some(score) = self.score {
+            score.end();
+        }
+    }
+}
+
+/// Whether the child begins in the memory of this process or in a copy of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// In a copy, as after fork(2).
+    Copied,
+    /// In this one, as after vfork(2), where that can be. This process goes on meanwhile.
+    Shared,
+}
+
+/// A pipe, close-on-exec.
 pub fn small_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    pipe_of(OFlag::empty())
-}
-
-fn pipe_of(flags: OFlag) -> io::Result<(OwnedFd, OwnedFd)> {
-    let (read, write) = pipe2(OFlag::O_CLOEXEC | flags)?;
-    // Beyond the user's budget the kernel says EPERM; then the pipe stays as it is.
-    let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(SMALL_PIPE_BYTES));
-    Ok((read, write))
+    Ok(pipe2(OFlag::O_CLOEXEC)?)
 }
 
 /// Clones the child, into the pid namespace that this process has made for its children if it has made one. The caller is
-/// single-threaded.
+/// single-threaded and has blocked all signals.
 pub fn fork_gated(
     child: &ChildImage,
     ends: Ends,
     attributes: &Attributes,
     pid_namespace: PidNamespace,
+    memory: Memory,
 ) -> Result<Gated, StartFailure> {
     let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
-    let executable = c_string(child.executable.as_slice()).map_err(|e| prepare(&e))?;
-    let cwd = c_string(child.cwd.as_slice()).map_err(|e| prepare(&e))?;
-    let argv = c_strings(child.argv.iter().cloned()).map_err(|e| prepare(&e))?;
-    let env = child
-        .env
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"));
-    let env = c_strings(env).map_err(|e| prepare(&e))?;
     // The child writes a few bytes, for which there is always room: its end need not wait either.
-    let (status_read, status_write) = pipe_of(OFlag::O_NONBLOCK).map_err(|e| prepare(&e))?;
+    let (status_read, status_write) =
+        pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(|e| prepare(&e.into()))?;
     let sources = [
         &ends.stdin,
         &ends.stdout,
@@ -114,55 +134,127 @@ pub fn fork_gated(
             copies.push(copy);
         }
     }
-    let (argv, env) = (pointers(&argv), pointers(&env));
-    let rlimits: Vec<[u64; 3]> = attributes.rlimits.iter().map(numbers).collect();
-    let oom_score_file = c_string(attributes::OOM_SCORE_ADJ).map_err(|e| prepare(&e))?;
+    let mut plan = plan(child, attributes, fds).map_err(|e| prepare(&e))?;
+    plan.own_proc = pid_namespace == PidNamespace::Private;
+    plan.terminal = ends.terminal;
+    let stage = match ends.born_in {
+        Some(_) => StartStage::Cgroup,
+        None => StartStage::Fork,
+    };
+    let group = ends.born_in.as_ref();
+    let shared = memory == Memory::Shared && raw::CAN_CLONE && plan.suits_shared_memory();
+    let score = if shared {
+        let score = attributes.oom_score_adj.map(LentScore::begin);
+        score.transpose().ok()
+    } else {
+        None
+    };
+    let cloned = match score {
+        Some(score) => lend(plan, score, group),
+        None => copy(&plan, group),
+    };
+    let (pid, leader, lent) = cloned.map_err(|error| failure(stage, &error, None))?;
+    // Only the child may hold its ends, above all the gate's.
+    drop(ends);
+    Ok(Gated {
+        pid,
+        leader,
+        status: status_read,
+        lent,
+    })
+}
+
+/// What the child will use of these.
+fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Result<Plan> {
+    let env = child.env.iter();
+    let env = env.map(|(name, value)| format!("{name}={value}"));
     let oom_score_adj = attributes.oom_score_adj.map(|adj| adj.to_string());
-    let oom_score_adj = oom_score_adj.unwrap_or_default();
     let privileges = &attributes.privileges;
-    let plan = Plan {
-        executable: executable.as_ptr(),
-        argv: argv.as_ptr(),
-        envp: env.as_ptr(),
-        cwd: cwd.as_ptr(),
+    Ok(Plan {
+        executable: c_string(child.executable.as_slice())?,
+        argv: c_strings(child.argv.iter().cloned())?,
+        envp: c_strings(env)?,
+        cwd: c_string(child.cwd.as_slice())?,
         fds,
-        rlimits: &rlimits,
+        rlimits: attributes.rlimits.iter().map(numbers).collect(),
         nice: attributes.nice,
         user: privileges.user.as_ref().map(|user| User {
             uid: user.uid,
             gid: user.gid,
-            groups: &user.groups,
+            groups: user.groups.clone(),
         }),
         no_new_privileges: privileges.no_new_privileges,
-        oom_score_file: oom_score_file.as_ptr(),
-        oom_score_adj: oom_score_adj.as_bytes(),
-        own_proc: pid_namespace == PidNamespace::Private,
+        oom_score_file: c_string(attributes::OOM_SCORE_ADJ)?,
+        oom_score_adj: oom_score_adj.unwrap_or_default(),
+        own_proc: false,
         ignored: SignalSet::ignored(),
-        terminal: ends.terminal,
-    };
-    let cloned = match &ends.born_in {
+        terminal: false,
+    })
+}
+
+type Born = (i32, PidFd, Option<Lent>);
+
+/// A child with a copy of this memory.
+fn copy(plan: &Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
+    let cloned = match group {
         Some(group) => clone_into(group),
         None => clone_here(),
     };
-    match cloned {
-        Ok(Cloned::Child) => child::run(&plan),
-        Ok(Cloned::Parent(pid, leader)) => {
-            // Only the child may hold its ends, above all the gate's.
-            drop(ends);
-            Ok(Gated {
-                pid,
-                leader,
-                status: status_read,
-            })
+    match cloned? {
+        Cloned::Child => child::run(plan),
+        Cloned::Parent(pid, leader) => Ok((pid, leader, None)),
+    }
+}
+
+/// A child in this memory, on a stack of its own.
+fn lend(mut plan: Plan, score: Option<LentScore>, group: Option<&OwnedFd>) -> io::Result<Born> {
+    // It is born with the score that this process has now.
+    plan.oom_score_adj.clear();
+    let plan = Box::new(plan);
+    let mut stack = Box::new_uninit_slice(STACK_BYTES / size_of::<u128>());
+    let entry = raw::Entry {
+        function: child::begin,
+        argument: ptr::from_ref::<Plan>(&plan).cast(),
+    };
+    let mut pidfd: RawFd = -1;
+    let base = stack.as_mut_ptr() as usize;
+    let memory = libc::CLONE_VM | libc::CLONE_PIDFD;
+    let pid = if let Some(group) = group {
+        let mut args = into_group(group, &mut pidfd);
+        args.flags |= libc::CLONE_VM as u64;
+        (args.stack, args.stack_size) = (base as u64, STACK_BYTES as u64);
+        let arguments = [&raw const args as usize, size_of_val(&args), 0, 0, 0];
+        // SAFETY: `args` is complete and outlives the call. Plan and stack stay as they are until the child needs them no
+        // more, or for good: see [`Lent`].
+        unsafe { raw::clone(libc::SYS_clone3, arguments, entry) }
+    } else {
+        let flags = usize::try_from(memory | libc::SIGCHLD).unwrap_or_default();
+        let place = ptr::from_mut(&mut pidfd) as usize;
+        // SAFETY: the third argument is the place for the pidfd; a stack begins at its upper end. As above.
+        unsafe {
+            raw::clone(
+                libc::SYS_clone,
+                [flags, base + STACK_BYTES, place, 0, 0],
+                entry,
+            )
         }
-        Err(error) => {
-            let stage = if ends.born_in.is_some() {
-                StartStage::Cgroup
-            } else {
-                StartStage::Fork
-            };
-            Err(failure(stage, &error, None))
+    };
+    let lent = Lent {
+        plan: ManuallyDrop::new(plan),
+        stack: ManuallyDrop::new(stack),
+        score,
+    };
+    let pid = match pid {
+        Ok(pid) => libc::c_long::try_from(pid).map_err(io::Error::other)?,
+        Err(errno) => {
+            // No child was made.
+            lent.end();
+            return Err(io::Error::from_raw_os_error(errno));
         }
+    };
+    match side(pid, pidfd)? {
+        Cloned::Parent(pid, leader) => Ok((pid, leader, Some(lent))),
+        Cloned::Child => Err(Errno::EINVAL.into()),
     }
 }
 
@@ -188,14 +280,9 @@ fn c_string(text: impl Into<Vec<u8>>) -> io::Result<CString> {
     CString::new(text).map_err(|_| Errno::EINVAL.into())
 }
 
-fn c_strings(texts: impl Iterator<Item: Into<Vec<u8>>>) -> io::Result<Vec<CString>> {
-    texts.map(c_string).collect()
-}
-
-/// The array that execve(2) wants; good as long as the strings are.
-fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
-    let pointers = strings.iter().map(|s| s.as_ptr());
-    pointers.chain([ptr::null()]).collect()
+fn c_strings(texts: impl Iterator<Item: Into<Vec<u8>>>) -> io::Result<Strings> {
+    let strings: io::Result<Vec<CString>> = texts.map(c_string).collect();
+    Ok(Strings::new(strings?))
 }
 
 fn stage(fd: &impl AsFd) -> io::Result<OwnedFd> {
@@ -215,10 +302,17 @@ pub enum Cloned {
 /// clone3(2) into a control group. The child must do nothing but async-signal-safe work.
 pub fn clone_into(group: &OwnedFd) -> io::Result<Cloned> {
     let mut pidfd: RawFd = -1;
-    let flags = libc::CLONE_PIDFD as u64 | CLONE_INTO_CGROUP;
-    let args = libc::clone_args {
-        flags,
-        pidfd: ptr::from_mut(&mut pidfd) as u64,
+    let args = into_group(group, &mut pidfd);
+    // SAFETY: `args` is complete and outlives the call; without CLONE_VM and with a null stack the child goes on in a
+    // copy of this memory, as after fork(2).
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
+    side(pid, pidfd)
+}
+
+fn into_group(group: &OwnedFd, pidfd: &mut RawFd) -> libc::clone_args {
+    libc::clone_args {
+        flags: libc::CLONE_PIDFD as u64 | CLONE_INTO_CGROUP,
+        pidfd: ptr::from_mut(pidfd) as u64,
         child_tid: 0,
         parent_tid: 0,
         exit_signal: libc::SIGCHLD as u64,
@@ -228,11 +322,7 @@ pub fn clone_into(group: &OwnedFd) -> io::Result<Cloned> {
         set_tid: 0,
         set_tid_size: 0,
         cgroup: u64::try_from(group.as_raw_fd()).unwrap_or(u64::MAX),
-    };
-    // SAFETY: `args` is complete and outlives the call; without CLONE_VM and with a null stack the child goes on in a
-    // copy of this memory, as after fork(2).
-    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
-    side(pid, pidfd)
+    }
 }
 
 /// `CLONE_INTO_CGROUP` (Linux 5.7).

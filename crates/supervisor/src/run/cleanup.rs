@@ -38,7 +38,7 @@ impl Cleanup {
             Self::Ended => remove_needless(data_dir, run)?,
             Self::Empty { is_silent } => {
                 persisted_spec::remove(&rundir::path(data_dir, run))?;
-                if !shared.spare_dirs.take_back(run) {
+                if !shared.spare_dirs.take_back(run, is_silent) {
                     rundir::remove_tmp(data_dir, run)?;
                 }
                 if is_silent {
@@ -56,8 +56,8 @@ impl Cleanup {
 /// files. `false`: it takes more, which may block.
 pub(crate) fn carry_out_at_once(shared: &Shared, run: RunId, is_silent: bool) -> bool {
     let data_dir = &shared.config.data_dir;
-    let is_done = shared.spare_dirs.take_back(run)
-        && persisted_spec::remove(&rundir::path(data_dir, run)).is_ok()
+    let is_done = persisted_spec::remove(&rundir::path(data_dir, run)).is_ok()
+        && shared.spare_dirs.take_back(run, is_silent)
         && (!is_silent || rundir::remove_empty(data_dir, run).is_ok());
     if is_done {
         shared.record.forget(run);

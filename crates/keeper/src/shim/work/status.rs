@@ -42,6 +42,9 @@ impl Work {
         self.understand();
         if ended {
             self.status = None;
+            if let Some(lent) = self.lent.take() {
+                lent.end();
+            }
             self.conclude();
         }
     }
