@@ -179,12 +179,6 @@ impl Ladder {
         let step = self.steps.get(self.next).map(|(at, _)| *at);
         Some(step.map_or(self.kill_at, |at| at.min(self.kill_at)))
     }
-
-    /// Whether SIGKILL has gone out.
-    #[must_use]
-    pub fn has_killed(&self) -> bool {
-        self.killed
-    }
 }
 
 /// This time, where `whole` has become `part`.

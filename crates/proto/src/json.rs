@@ -28,24 +28,9 @@ pub fn to_string<M: Message + Name>(message: &M) -> String {
     let message = dynamic(message);
     let mut out = serde_json::Serializer::new(Vec::new());
     match message.serialize_with_options(&mut out, &SerializeOptions::new()) {
-        Ok(()) => text(out.into_inner()),
+        Ok(()) => String::from_utf8(out.into_inner()).expect("JSON is UTF-8"),
         Err(_) => lenient(&message).to_string(),
     }
-}
-
-/// The message indented for people.
-#[must_use]
-pub fn to_string_pretty<M: Message + Name>(message: &M) -> String {
-    let message = dynamic(message);
-    let mut out = serde_json::Serializer::pretty(Vec::new());
-    match message.serialize_with_options(&mut out, &SerializeOptions::new()) {
-        Ok(()) => text(out.into_inner()),
-        Err(_) => format!("{:#}", lenient(&message)),
-    }
-}
-
-fn text(json: Vec<u8>) -> String {
-    String::from_utf8(json).expect("JSON is UTF-8")
 }
 
 /// The message, where part of it has no JSON form by the rules.
@@ -190,10 +175,6 @@ mod tests {
             r#"{"runId":"01ARZ3NDEKTSV4RRFFQ69G5FAV","state":"RUN_STATE_RUNNING","grace":"1.500s","createTime":"2023-11-14T22:13:20.500Z"}"#
         );
         assert_eq!(from_str::<pb::Run>(&text).expect("our own"), run);
-        assert_eq!(
-            from_str::<pb::Run>(&to_string_pretty(&run)).expect("our own"),
-            run
-        );
     }
 
     #[test]

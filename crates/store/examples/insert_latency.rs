@@ -1,12 +1,17 @@
 //! How long one insert takes until it is durable: p50 and p99 with 1 and 16 clients, on both databases,
 //! and on Postgres behind a PgBouncer in transaction mode.
 //!
-//! Run with `cargo run --release -p kennel-store --features testing --example insert_latency`.
+//! Run with `cargo run --release -p kennel-store --example insert_latency`.
+
+#[path = "../tests/server/mod.rs"]
+#[expect(dead_code, reason = "tests do more with it")]
+mod server;
 
 use kennel_lifecycle::{
     HostIdentity, KeeperEpoch, NodeId, ProcessIdentity, RunId, RunIdentity, RunSpec, Timestamp,
 };
-use kennel_store::{NewRun, Opening, Store, open, testing::PostgresServer};
+use kennel_store::{NewRun, Opening, Store, open};
+use server::PostgresServer;
 use std::{
     collections::BTreeMap,
     error::Error,

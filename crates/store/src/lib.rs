@@ -16,8 +16,6 @@ mod postgres;
 mod record;
 mod select;
 mod sqlite;
-#[cfg(feature = "testing")]
-pub mod testing;
 mod url;
 mod writer;
 

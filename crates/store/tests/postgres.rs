@@ -1,12 +1,11 @@
 //! The suite on a real Postgres, and what only a server can do wrong.
 #![expect(clippy::unwrap_used, reason = "a test may stop where it stands")]
 
+mod server;
 mod suite;
 
-use kennel_store::{
-    Inserted, NewRun, OpenError, Opening, StoreError, StoreUrl, open,
-    testing::{PASSWORD, PostgresServer, ROLE},
-};
+use kennel_store::{Inserted, NewRun, OpenError, Opening, StoreError, StoreUrl, open};
+use server::{PASSWORD, PostgresServer, ROLE};
 use std::{fs, os::unix::fs::symlink, time::Duration};
 use suite::{
     Raw,

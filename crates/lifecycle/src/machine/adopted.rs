@@ -8,7 +8,7 @@ use super::{Machine, drained, failed_at, plan};
 use crate::{
     AttemptRecord, Deadline, Effect, Ends, Entry, LastPause, LeaderExit, Leaving, NeverRan,
     NextAttempt, Outcome, Phase, ResumeReason, Row, RowState, RunIdentity, StartStage, StopOrder,
-    StopReason, StopStage, Timestamp, limits,
+    StopReason, StopStage, Times, Timestamp, limits,
     phase::{Exec, PauseStage},
 };
 use serde::{Deserialize, Serialize};
@@ -80,6 +80,28 @@ impl Machine {
             streams: outcome.streams,
         };
         machine.phase = Phase::Closed(outcome);
+        machine
+    }
+
+    /// A run of which nothing is there any more, and of which it was found out, or decided, how it has ended: that is to be
+    /// written. `times` are those of its row.
+    #[must_use]
+    pub fn settled(now: Timestamp, outcome: Outcome, record: AttemptRecord, times: Times) -> Self {
+        let mut machine = Self::new();
+        machine.now = now;
+        let known = times.or(record.times);
+        machine.record = record;
+        let missing = machine.record.missing_ends(&outcome, None);
+        // The last one is the end, which follows when the outcome counts.
+        for entry in missing.iter().take(missing.len().saturating_sub(1)) {
+            machine.append(entry.clone());
+        }
+        // When an end was found is not when it happened; a verdict is of when it is given.
+        machine.record.times = Times {
+            tree_empty: known.tree_empty.or(machine.record.times.tree_empty),
+            ..known
+        };
+        machine.phase = machine.close(outcome);
         machine
     }
 

@@ -90,15 +90,6 @@ impl Machine {
         }
     }
 
-    /// A run that ends between two attempts.
-    #[must_use]
-    pub fn ending(outcome: Outcome, times: Times) -> Self {
-        let mut machine = Self::new();
-        machine.record.times = times;
-        machine.phase = machine.close(outcome);
-        machine
-    }
-
     /// Gives an outcome that is being written another reason: that of the run, where the attempt has its own.
     pub fn conclude(&mut self, reason: EndReason) {
         if let Phase::Closing(outcome) = &mut self.phase {

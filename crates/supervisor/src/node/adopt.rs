@@ -4,20 +4,19 @@
 //! there, it is what the keeper knows.
 
 use crate::{
-    base::{blocking::blocking, calls::RunView, cause::Chain, event, faults::BootError, log_words},
+    base::{blocking::blocking, calls::RunView, faults::BootError, log_words},
     node::{forget, recover},
     registry::{Entered, Handle, Shared},
     run::{
         intake,
-        output::Output,
+        reopened::{Left, Reopened},
         task::{RunTask, Standing},
         writes,
     },
     telemetry::log_span,
 };
-use kennel_journal::{Fact, Writer};
-use kennel_keeper::{client::HeldRun, rundir};
-use kennel_lifecycle::{AttemptRecord, Facets, NodeId, Policy, RestartPolicy, RunId, RunSpec};
+use kennel_keeper::client::HeldRun;
+use kennel_lifecycle::{NodeId, Policy, RestartPolicy, RunId, RunSpec};
 use kennel_linux::crash_point;
 use kennel_store::{Inserted, NewRun, RunRow, StoreError, StoredState};
 use std::{
@@ -153,21 +152,13 @@ struct Found {
     row: Option<RunRow>,
     /// What the attempt was to be that was intended last.
     intended: Option<NewRun>,
-    /// The journal with what its index does not name, and the facts that it has told, of whichever attempts.
     journal: io::Result<Reopened>,
 }
 
-type Reopened = ((Writer, [u64; 2]), Vec<Fact>);
-
 impl Found {
     fn open(shared: &Shared, held: HeldRun, row: Option<RunRow>) -> Self {
-        let dir = rundir::path(&shared.config.data_dir, held.run);
         let intended = shared.record.intended(held.run);
-        let reopened = shared.record.reopen_journal(held.run, &dir, shared.boot());
-        let journal = reopened.and_then(|reopened| {
-            let facts = reopened.0.facts()?;
-            Ok((reopened, facts))
-        });
+        let journal = Reopened::open(shared, held.run);
         crash_point!("adopt.journal_mended");
         Self {
             held,
@@ -184,7 +175,7 @@ impl Found {
         let Some(standing) = standing else {
             return Ok(false);
         };
-        let forgotten = forget::forgotten_by(&standing.row).map(str::to_owned);
+        let forgotten = forget::forgotten_by(&standing.left.row).map(str::to_owned);
         enter(shared, standing, None);
         if let Some(by) = forgotten {
             forget::end(shared, run, &by);
@@ -200,15 +191,11 @@ impl Found {
         let row = RunRow::open(self.described(shared));
         shared.record.assume(&row);
         let row = shared.record.with_pending(row);
-        let (output, record, facets) = opened(shared, &row.new, self.journal);
         let meet = Some(Box::new(row.new.clone()));
         let standing = Standing {
-            row,
-            recorded: true,
             held: self.held,
-            output,
-            record,
-            facets,
+            recorded: true,
+            left: Left::new(row, self.journal),
         };
         enter(shared, standing, meet);
     }
@@ -303,50 +290,22 @@ impl Found {
         let recorded = row.is_some();
         let unrecorded = || RunRow::open(intended.unwrap_or_else(|| placeholder(shared, &held)));
         let row = row.unwrap_or_else(unrecorded);
-        let (output, record, facets) = opened(shared, &row.new, journal);
-        let standing = Standing {
+        Ok(Some(Standing {
             held,
-            row,
             recorded,
-            output,
-            record,
-            facets,
-        };
-        Ok(Some(standing))
-    }
-}
-
-/// The journal, where it can be written, and what its entries say of the attempt.
-fn opened(
-    shared: &Shared,
-    new: &NewRun,
-    journal: io::Result<Reopened>,
-) -> (Option<Output>, AttemptRecord, Facets) {
-    let run = new.run;
-    match journal {
-        Ok((reopened, facts)) => {
-            let open = Arc::clone(&shared.pipes_open);
-            let entries = event::entry_list(&facts);
-            let output = Output::over(run, reopened, entries, open);
-            let output = output.behind(&shared.consumers.floors);
-            let record = event::record(&facts, new.attempt);
-            (Some(output), record, event::facets(&facts))
-        }
-        Err(error) => {
-            let error = Chain(&error);
-            tracing::error!(run_id = %run, %error, "the journal cannot be opened: the run continues, a command that writes will wait, and the next server of this node tries again");
-            (None, AttemptRecord::default(), Facets::default())
-        }
+            left: Left::new(row, journal),
+        }))
     }
 }
 
 /// Starts the run's task; it meets the row that is given here.
 fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
-    let run = standing.row.new.run;
-    let marks = log_span(&shared.config.telemetry, &standing.row.new);
+    let row = &standing.left.row;
+    let run = row.new.run;
+    let marks = log_span(&shared.config.telemetry, &row.new);
     let make = || {
-        let view = RunView::from(standing.row.clone());
-        let (handle, seat) = Handle::new(&standing.row.new, view, None);
+        let row = &standing.left.row;
+        let (handle, seat) = Handle::new(&row.new, RunView::from(row.clone()), None);
         let task = RunTask::adopt(Arc::clone(shared), standing, seat).meeting(meet);
         crash_point!("adopt.task_made");
         shared.tasks.spawn(task.go_on().instrument(marks.clone()));

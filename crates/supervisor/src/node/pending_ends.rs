@@ -3,15 +3,14 @@
 
 use crate::{
     base::{blocking::blocking, faults::BootError},
-    node::recover::Journal,
     record,
     registry::Shared,
-    run::cleanup::Cleanup,
+    run::{cleanup::Cleanup, reopened::Reopened},
 };
 use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
 use kennel_store::RunRow;
-use std::{collections::HashSet, io, path::Path, sync::Arc};
+use std::{collections::HashSet, io, sync::Arc};
 
 /// Finishes all but those that another part goes on with. No reader is served yet.
 pub(crate) async fn finish_all(
@@ -47,14 +46,15 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
             outcome: Some(outcome),
             ..
         }) => {
-            let mut journal = Journal::open(shared, run, &dir, new.attempt)?;
-            journal.end(&outcome, crate::base::clock::now())?;
-            tracing::info!(run_id = %run, "its end is recorded in full");
-            Cleanup::Ended.carry_out(shared, run)
+            if Reopened::open(shared, run)?.end(new.attempt, &outcome) {
+                tracing::info!(run_id = %run, "its end is recorded in full");
+                Cleanup::Ended.carry_out(shared, run)?;
+            }
+            Ok(())
         }
         // It is another node's to close.
         Some(_) => Ok(()),
-        None if was_recorded(shared, run, &dir)? => {
+        None if was_recorded(shared, run)? => {
             tracing::warn!(run_id = %run, "the store has lost the row of a run that no keeper holds any more; its output stays");
             Ok(())
         }
@@ -63,9 +63,9 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
 }
 
 /// What was not recorded was never released.
-fn was_recorded(shared: &Shared, run: RunId, dir: &Path) -> io::Result<bool> {
-    match Journal::open(shared, run, dir, 1) {
-        Ok(journal) => Ok(journal.record.recorded),
+fn was_recorded(shared: &Shared, run: RunId) -> io::Result<bool> {
+    match Reopened::open(shared, run) {
+        Ok(journal) => Ok(journal.record(1).recorded),
         // The directory was not made any more.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),

@@ -2,11 +2,9 @@
 //!
 //! The order of evidence and the decision are in [`kennel_lifecycle::recovery`]; here it is asked and carried out.
 
-mod ending;
-mod journal;
-
 use crate::{
     base::{
+        blocking::blocking,
         calls::RunView,
         cause::Chain,
         clock, log_words,
@@ -15,8 +13,9 @@ use crate::{
     node::adopt,
     registry::{Entered, Handle, Order, OrderError, Place, Seat, Shared, unreachable::Door},
     run::{
-        output::Output,
-        task::{RunTask, Waiting, next, outlives_service, round},
+        cleanup::Cleanup,
+        reopened::{Left, Reopened},
+        task::{RunTask, outlives_service, round},
         writes,
     },
     telemetry::log_span,
@@ -26,19 +25,16 @@ use kennel_keeper::{
     rundir,
 };
 use kennel_lifecycle::{
-    AttemptRecord, EndReason, Entry, Exit, Outcome, Refusal, RunIdentity, RunState, SignalSender,
-    StopCertificate, StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    EndReason, Entry, Exit, Outcome, Refusal, RunIdentity, RunState, SignalSender, StopCertificate,
+    StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{self, Before, Decision},
-    restart::{Next, Wish},
 };
 use kennel_linux::crash_point;
 use kennel_store::{Desired, NewRun, RunRow, StoredState};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tracing::Instrument;
-
-pub(crate) use journal::Journal;
 
 /// How often a shim that still works is looked at.
 const SHIM_POLL: Duration = Duration::from_millis(50);
@@ -98,6 +94,14 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     });
 }
 
+/// What is found of a run, of which nothing is there any more.
+enum Way {
+    /// Another attempt is due.
+    Due,
+    /// It has ended so.
+    Ended(Box<Outcome>),
+}
+
 struct Recovery {
     shared: Arc<Shared>,
     row: RunRow,
@@ -105,7 +109,7 @@ struct Recovery {
     asked_for: bool,
     live: watch::Sender<Live>,
     /// Opened when there is something to write.
-    journal: Option<Journal>,
+    journal: Option<Reopened>,
     /// Its shim does not answer, so it is not waited for that it ends the run.
     no_wait: bool,
     /// Since when it is in hand.
@@ -137,24 +141,43 @@ impl Recovery {
         }
         // Where another attempt may follow, whoever wants something is answered by what follows.
         let waits = self.row.state == StoredState::Backoff || outlives_service(&self.row.new);
-        let follows = {
+        let found = {
             let work = self.work();
             tokio::pin!(work);
             loop {
                 tokio::select! {
-                    follows = &mut work => break follows,
+                    found = &mut work => break found,
                     Some(order) = orders.recv(), if !waits => answer(order),
                 }
             }
         };
-        if follows {
-            return Box::pin(self.hand_on(orders, reports, place)).await;
+        let Some(found) = found else {
+            drop(place);
+            return self.live.send_modify(|live| live.over = true);
+        };
+        let journal = match self.journal {
+            Some(journal) => Ok(journal),
+            None => Reopened::open_or_make(&self.shared, run).await,
+        };
+        let (shared, mut left) = (self.shared, Left::new(self.row, journal));
+        let seat = Seat {
+            orders,
+            reports,
+            live: self.live,
+        };
+        let task = match found {
+            Way::Due => RunTask::waiting(shared, left, seat),
+            Way::Ended(outcome) => {
+                let run_dir = rundir::path(&shared.config.data_dir, run);
+                left.output
+                    .iter_mut()
+                    .for_each(|output| output.take_saved(&run_dir));
+                Some(RunTask::settled(shared, left, (*outcome, self.since), seat))
+            }
+        };
+        if let Some(task) = task {
+            Box::pin(task.go_on_in(place)).await;
         }
-        drop(place);
-        self.live.send_modify(|live| {
-            live.hub = None;
-            live.over = true;
-        });
     }
 
     /// Waits for a shim that is there and has not answered. `None`: it has gone, or the run is to end.
@@ -193,55 +216,22 @@ impl Recovery {
         });
     }
 
-    /// The run goes on with its next attempt.
-    async fn hand_on(
-        mut self,
-        orders: mpsc::Receiver<Order>,
-        reports: mpsc::Receiver<KeeperReport>,
-        place: Place,
-    ) {
-        self.serve_readers().await;
-        let run = self.row.new.run;
-        let open = Arc::clone(&self.shared.pipes_open);
-        let (output, record) = match self.journal {
-            Some(journal) => {
-                let reopened = (journal.writer, [0, 0]);
-                let output = Output::over(run, reopened, journal.entries, open)
-                    .behind(&self.shared.consumers.floors);
-                (Some(output), journal.record)
-            }
-            None => (None, AttemptRecord::default()),
-        };
-        let seat = Seat {
-            orders,
-            reports,
-            live: self.live,
-        };
-        let waiting = Waiting {
-            row: self.row,
-            output,
-            record,
-        };
-        if let Some(task) = RunTask::waiting(self.shared, waiting, seat) {
-            Box::pin(task.go_on_in(place)).await;
-        }
-    }
-
-    /// Gives whether another attempt follows.
-    async fn work(&mut self) -> bool {
+    /// Gives what is found of the run, once nothing of it is there any more; absent: another has ended it, it has left no
+    /// trace, or it cannot be recovered now.
+    async fn work(&mut self) -> Option<Way> {
         if self.asked_for && self.has_ended_since().await {
-            return false;
+            return None;
         }
         if self.row.state == StoredState::Backoff {
-            return self.may_follow().await;
+            return Some(Way::Due);
         }
         let outcome = match self.row.new.identity.clone() {
             Some(identity) => match self.settle(identity).await {
-                Ok(outcome) => self.row.new.policy().judge(outcome),
+                Ok(outcome) => outcome,
                 Err(error) => {
                     tracing::error!(run_id = %self.row.new.run, %error, "recovery is given up, the row stays open");
                     tokio::time::sleep(REST).await;
-                    return false;
+                    return None;
                 }
             },
             // No row without identity is ever open; should one be, nothing is known of it.
@@ -249,36 +239,27 @@ impl Recovery {
         };
         if self.never_began(&outcome) && writes::withdraw(&self.shared, self.row.new.run).await {
             self.forget().await;
-            return false;
+            return None;
         }
-        let wish = match self.row.desired {
-            Desired::Run => Wish::None,
-            Desired::Stop => Wish::Stop,
-        };
-        let RunRow {
-            new,
-            times,
-            restarts,
-            ..
-        } = &self.row;
-        match next(&self.shared, new, &outcome, times, *restarts, wish) {
-            Next::Again { delay, restarts } => {
-                self.rest(outcome, delay, restarts).await && self.may_follow().await
-            }
-            Next::NotProven => {
-                tracing::warn!(run_id = %new.run, tree = outcome.tree.name(), "not started again: that nothing is left of it is not proved");
-                self.close(outcome).await;
-                false
-            }
-            Next::Exhausted { restarts } => {
-                let reason = EndReason::RestartsExhausted { restarts };
-                self.close(Outcome { reason, ..outcome }).await;
-                false
-            }
-            Next::End => {
-                self.close(outcome).await;
-                false
-            }
+        writes::until_delivered(&self.shared, self.row.new.run).await;
+        Some(Way::Ended(Box::new(outcome)))
+    }
+
+    /// Whether the gate of a first attempt was not opened when the service ended: no caller was told that it runs, and its Spawn
+    /// may be made again.
+    fn never_began(&self, outcome: &Outcome) -> bool {
+        let lost = matches!(outcome.reason, EndReason::ServiceLost | EndReason::Rebooted);
+        let never_ran = outcome.exit.is_none() && outcome.tree == TreeVerdict::NeverRan;
+        let wanted = self.row.desired == Desired::Run && self.row.new.attempt == 1;
+        lost && never_ran && wanted
+    }
+
+    /// Removes what was made for a run that has no row.
+    async fn forget(&self) {
+        let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
+        let removed = blocking(move || Cleanup::All.carry_out(&shared, run)).await;
+        if let Err(error) = removed.flatten() {
+            tracing::warn!(run_id = %run, %error, "what was made of the run stays");
         }
     }
 
@@ -402,12 +383,16 @@ impl Recovery {
             return;
         }
         tracing::warn!(run_id = %run, stuck = log_words::stuck(&stuck), "SIGKILL does not end them; the row stays open");
-        self.serve_readers().await;
-        if let Some(journal) = &mut self.journal
-            && !stuck.is_empty()
-            && let Err(error) = journal.append(&Entry::Stuck(stuck.clone()), clock::now())
-        {
-            tracing::error!(run_id = %run, %error, "processes that SIGKILL does not end are not in the journal");
+        if self.journal.is_none() {
+            let opened = Reopened::open_or_make(&self.shared, run).await;
+            self.journal = opened.ok();
+        }
+        if let Some(journal) = &mut self.journal {
+            let hub = journal.output.hub();
+            self.live.send_modify(|live| live.hub = Some(hub));
+            if !stuck.is_empty() {
+                journal.append(self.row.new.attempt, &[Entry::Stuck(stuck.clone())]);
+            }
         }
         self.live.send_modify(|live| {
             live.view.stuck = Some(stuck.clone());

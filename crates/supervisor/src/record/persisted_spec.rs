@@ -30,6 +30,11 @@ pub(crate) fn write(dir: &Path, child: &ChildSpec) -> io::Result<()> {
     Ok(())
 }
 
+/// Looks whether it is there.
+pub(crate) fn look(dir: &Path) -> io::Result<()> {
+    fs::symlink_metadata(dir.join(FILE)).map(drop)
+}
+
 /// Reads it, for this attempt. Blocks.
 pub(crate) fn read(dir: &Path, attempt: u32) -> io::Result<ChildSpec> {
     let child: ChildSpec = serde_json::from_slice(&fs::read(dir.join(FILE))?)?;

@@ -4,6 +4,7 @@ pub(crate) mod cleanup;
 pub(crate) mod input;
 pub(crate) mod intake;
 pub(crate) mod output;
+pub(crate) mod reopened;
 pub(crate) mod rules;
 pub(crate) mod saved_output;
 pub(crate) mod task;

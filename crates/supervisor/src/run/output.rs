@@ -334,7 +334,7 @@ impl Output {
     }
 
     /// Whether all of a run that is over is on the disk.
-    pub(crate) fn has_told_all(&mut self) -> bool {
+    pub(crate) fn has_written_all(&mut self) -> bool {
         self.told_late = self.owes();
         !self.told_late
     }

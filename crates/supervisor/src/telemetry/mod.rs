@@ -12,7 +12,7 @@ mod run_spans;
 
 pub(crate) use metrics::{Metrics, SpawnPhase};
 pub(crate) use run_events::log_span;
-pub(crate) use run_spans::{RunSpans, tell_end, tell_fence};
+pub(crate) use run_spans::{RunSpans, tell_fence};
 
 use crate::base::clock;
 use context::RunTrace;

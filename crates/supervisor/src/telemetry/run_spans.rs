@@ -135,14 +135,23 @@ impl RunSpans {
     }
 
     /// A server goes on with it that has not begun it, and has done so since then.
-    pub(crate) fn recovered(&self, new: &NewRun, since: Timestamp, at: Timestamp) {
-        recovered(
-            &self.events(),
-            self.recorded.as_ref(),
-            new,
-            (since, at),
-            "adopted",
-        );
+    pub(crate) fn recovered(
+        &self,
+        new: &NewRun,
+        since: Timestamp,
+        at: Timestamp,
+        action: &'static str,
+    ) {
+        self.telemetry.metrics.recovered(action);
+        self.events().recovered(new, at, action);
+        if let Some(run) = &self.recorded {
+            // There is one for each time.
+            let part = Part::Recover(new.attempt, since);
+            let mut span = phase(run, new, part, names::SPAN_RECOVER, (since, at));
+            span.attributes
+                .push(KeyValue::new(names::RECOVERY_ACTION, action));
+            self.telemetry.tell(span);
+        }
     }
 
     /// The pauses of an earlier server: since when one lasts, and how many were over.
@@ -275,38 +284,6 @@ impl RunSpans {
     }
 }
 
-/// Tells the end of a run that nobody has gone on with.
-pub(crate) fn tell_end(
-    telemetry: &Telemetry,
-    new: &NewRun,
-    times: &Times,
-    outcome: &Outcome,
-    (since, at): (Timestamp, Timestamp),
-) {
-    let context = run_events::context(telemetry, new);
-    let events = RunEvents {
-        telemetry,
-        context: context.as_ref(),
-    };
-    let run = Recorded::of(telemetry, new);
-    let action = match (&outcome.reason, &outcome.tree) {
-        (_, TreeVerdict::Unverified(_)) => "unverified",
-        (EndReason::OrphanTerminated, _) => "killed",
-        _ => "already_gone",
-    };
-    recovered(&events, run.as_ref(), new, (since, at), action);
-    let told = End {
-        new,
-        times,
-        outcome,
-        at,
-        stopping: None,
-        begun: None,
-        last: true,
-    };
-    told.tell(&events, run.as_ref());
-}
-
 /// Tells of a fence: a run that has ended before anybody spawned it.
 pub(crate) fn tell_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure) {
     let told = End {
@@ -324,26 +301,6 @@ pub(crate) fn tell_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure)
         context: context.as_ref(),
     };
     told.tell(&events, Recorded::of(telemetry, new).as_ref());
-}
-
-fn recovered(
-    events: &RunEvents<'_>,
-    run: Option<&Recorded>,
-    new: &NewRun,
-    times: (Timestamp, Timestamp),
-    action: &'static str,
-) {
-    let telemetry = events.telemetry;
-    telemetry.metrics.recovered(action);
-    events.recovered(new, times.1, action);
-    if let Some(run) = run {
-        // There is one for each time.
-        let part = Part::Recover(new.attempt, times.0);
-        let mut span = phase(run, new, part, names::SPAN_RECOVER, times);
-        span.attributes
-            .push(KeyValue::new(names::RECOVERY_ACTION, action));
-        telemetry.tell(span);
-    }
 }
 
 /// A span of the run, below its attempt.

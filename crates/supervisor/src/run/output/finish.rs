@@ -1,12 +1,22 @@
 //! The end of a run's output: what is left in its pipes when the tree is gone, or when the service goes.
 
 use super::{FINISH_BYTES_MAX, Output, refusal::is_full};
-use crate::base::cause::Chain;
+use crate::{base::cause::Chain, run::saved_output};
 use kennel_lifecycle::StreamsEnd;
 use kennel_linux::OutputPipe;
-use std::io;
+use std::{io, path::Path};
 
 impl Output {
+    /// Takes what the shim has saved of the output while no server was there, behind what is there.
+    pub(crate) fn take_saved(&mut self, run_dir: &Path) {
+        let taken = self
+            .settle()
+            .and_then(|()| saved_output::take(&mut self.writer, run_dir));
+        if let Err(error) = taken {
+            tracing::error!(run_id = %self.run, %error, "the output that its shim has saved is not in the journal");
+        }
+    }
+
     /// The tree is gone: reads what is left and does not wait for more. Absent: there is no room for it, and what is left
     /// waits in its pipe; [`Self::pump`] gives the end.
     pub(crate) fn finish(&mut self) -> Option<StreamsEnd> {

@@ -4,43 +4,25 @@ use super::{Attempts, RunTask};
 use crate::{
     base::clock,
     registry::{Seat, Shared},
-    run::{output::Output, writes},
+    run::{output::Output, reopened::Left, writes},
 };
 use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{
-    AttemptRecord, Command, Facets, Input, Machine, Report, RowSays, RowState, StreamsEnd,
-    Timestamp,
+    AttemptRecord, Command, EndReason, Facets, Input, Machine, Outcome, Report, RowSays, RowState,
+    StreamsEnd, Timestamp, TreeVerdict,
 };
 use kennel_store::{Desired, NewRun, RunRow, StoredState};
 use std::sync::Arc;
 
-/// Where the run stands.
+/// Where a run stands that the keeper holds.
 #[derive(Debug)]
 pub(crate) struct Standing {
     pub(crate) held: HeldRun,
-    /// Its row; where it was not recorded, what would have been.
-    pub(crate) row: RunRow,
     pub(crate) recorded: bool,
-    /// Its journal, where that can be written.
-    pub(crate) output: Option<Output>,
-    /// What the entries of the attempt say.
-    pub(crate) record: AttemptRecord,
-    /// What the entries of the run say of its facets.
-    pub(crate) facets: Facets,
+    pub(crate) left: Left,
 }
 
-/// A run that waits for its next attempt.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    /// Its row.
-    pub(crate) row: RunRow,
-    /// Its journal, where that can be written.
-    pub(crate) output: Option<Output>,
-    /// What the entries of the last attempt say.
-    pub(crate) record: AttemptRecord,
-}
-
-/// What an earlier server has left.
+/// What the keeper reports again, and what is here to be removed.
 #[derive(Debug, Default)]
 pub(super) struct Legacy {
     /// How many rounds of signals were told again.
@@ -54,33 +36,22 @@ impl RunTask {
     pub(crate) fn adopt(shared: Arc<Shared>, standing: Standing, seat: Seat) -> Self {
         let Standing {
             held,
-            row,
             recorded,
-            output,
-            record,
-            facets,
+            left,
         } = standing;
         let now = clock::now();
-        let machine = machine(now, &held, &row, recorded, record.clone());
-        let mut task = Self::with(shared, row.new.clone(), machine, seat);
+        let record = left.record.clone();
+        let machine = machine(now, &held, &left.row, recorded, record.clone());
+        // Another attempt may begin before all of that is heard.
+        let hears_again = left.row.state == StoredState::Backoff;
+        let ended = left.row.outcome.is_some() || hears_again;
+        let mut task = Self::left(shared, machine, left, seat);
         task.at = now;
         task.spans.resume_pauses(record.paused_since, record.pauses);
-        task.attempts = Attempts::of(&row);
-        task.resume_facets(&row, facets);
-        task.machine.know_times(row.times);
-        task.desired = row.desired;
-        task.stop_deadline = row.stop_deadline;
-        if output.is_none() {
-            task.live.send_modify(|live| live.no_journal = true);
-        }
-        task.output = output;
-        task.keep_writing();
+        task.hears_again = hears_again;
         if let (Some(why), false) = (held.held.cgroup_refused(), record.recorded) {
             task.warning = Some(format!("this run has no control group: {why}"));
         }
-        // Another attempt may begin before all of that is heard.
-        task.hears_again = row.state == StoredState::Backoff;
-        let ended = row.outcome.is_some() || task.hears_again;
         task.terminal = held.terminal;
         // Its server may have died before it could tell.
         if record.recorded && !ended && record.terminal != held.terminal {
@@ -102,9 +73,34 @@ impl RunTask {
         if !ended {
             task.resume_rules();
             let since = task.shared.started;
-            task.spans.recovered(&task.new, since, now);
+            task.spans.recovered(&task.new, since, now, "adopted");
         }
         task.publish();
+        task
+    }
+
+    /// A task that goes on with what an earlier server has left.
+    fn left(shared: Arc<Shared>, machine: Machine, left: Left, seat: Seat) -> Self {
+        let Left {
+            row,
+            output,
+            facets,
+            ..
+        } = left;
+        let mut task = Self::with(shared, row.new.clone(), machine, seat);
+        task.attempts = Attempts::of(&row);
+        task.resume_facets(&row, facets);
+        task.machine.know_times(row.times);
+        task.desired = row.desired;
+        task.stop_deadline = row.stop_deadline;
+        if output.is_none() {
+            task.live.send_modify(|live| live.no_journal = true);
+        }
+        task.output = output;
+        // What is written from here on is of the present attempt.
+        if let Some(output) = &mut task.output {
+            output.begin_attempt(task.new.attempt);
+        }
         task
     }
 
@@ -151,31 +147,39 @@ impl RunTask {
 
     /// Goes on with a run of which nothing is there but that another attempt is due. What is to be done at once is done
     /// by [`Self::go_on_in`].
-    pub(crate) fn waiting(shared: Arc<Shared>, waiting: Waiting, seat: Seat) -> Option<Self> {
-        let Waiting {
-            row,
-            output,
-            mut record,
-        } = waiting;
-        let last = row.past.last()?;
-        record.times = last.times;
-        let now = clock::now();
-        let machine = Machine::ended(now, last.outcome.clone(), record, row.next_attempt());
-        let mut task = Self::with(shared, row.new.clone(), machine, seat);
-        task.attempts = Attempts::of(&row);
-        task.resume_facets(&row, Facets::default());
-        task.desired = row.desired;
-        task.stop_deadline = row.stop_deadline;
-        task.output = output;
-        task.keep_writing();
+    pub(crate) fn waiting(shared: Arc<Shared>, mut left: Left, seat: Seat) -> Option<Self> {
+        let last = left.row.past.last()?;
+        left.record.times = last.times;
+        let outcome = last.outcome.clone();
+        let next = left.row.next_attempt();
+        let machine = Machine::ended(clock::now(), outcome, left.record.clone(), next);
+        let mut task = Self::left(shared, machine, left, seat);
+        if !task.may_follow() {
+            task.end_between(EndReason::ServiceLost);
+        }
         Some(task)
     }
 
-    /// What is written from here on is of the present attempt.
-    fn keep_writing(&mut self) {
-        if let Some(output) = &mut self.output {
-            output.begin_attempt(self.new.attempt);
-        }
+    /// Writes how a run has ended whose keeper is gone, and begins the next attempt where one follows. What is to be done at
+    /// once is done by [`Self::go_on_in`].
+    pub(crate) fn settled(
+        shared: Arc<Shared>,
+        left: Left,
+        (outcome, since): (Outcome, Timestamp),
+        seat: Seat,
+    ) -> Self {
+        let now = clock::now();
+        let action = match (&outcome.reason, &outcome.tree) {
+            (_, TreeVerdict::Unverified(_)) => "unverified",
+            (EndReason::OrphanTerminated, _) => "killed",
+            _ => "already_gone",
+        };
+        let machine = Machine::settled(now, outcome, left.record.clone(), left.row.times);
+        let wish = left.row.desired;
+        let mut task = Self::left(shared, machine, left, seat);
+        task.attempts.settle(wish);
+        task.spans.recovered(&task.new, since, now, action);
+        task
     }
 
     /// The pipes are read where the server before has stopped reading them.

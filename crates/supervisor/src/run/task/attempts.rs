@@ -1,6 +1,6 @@
 //! The attempts of a run, above the machine: whether one follows another, the pause between them, and the next one.
 
-use super::{Done, Room, RunTask, reports::prepare_failure};
+use super::{Done, RunTask, reports::prepare_failure};
 use crate::{
     base::{
         blocking::blocking,
@@ -54,6 +54,8 @@ pub(super) enum Stage {
     Ending,
     /// The next attempt is another server's to begin.
     Left(Timestamp),
+    /// The row is another server's to close: this one tells nothing more of the run.
+    Disowned,
 }
 
 impl Attempts {
@@ -95,11 +97,16 @@ impl Attempts {
         )
     }
 
+    /// Nothing is left to do here: what comes is another server's.
+    pub(super) fn is_anothers(&self) -> bool {
+        matches!(self.stage, Stage::Left(_) | Stage::Disowned)
+    }
+
     /// When the next attempt begins.
     pub(super) fn next(&self) -> Option<Timestamp> {
         match self.stage {
             Stage::Resting(at) | Stage::Waiting(at, _) | Stage::Left(at) => Some(at),
-            Stage::Present | Stage::Ending => None,
+            Stage::Present | Stage::Ending | Stage::Disowned => None,
         }
     }
 
@@ -110,6 +117,15 @@ impl Attempts {
         }
     }
 
+    /// Of the attempt at work it is known how it has ended, and what is wanted of the run. That stays the reason.
+    pub(super) fn settle(&mut self, wanted: Desired) {
+        self.order = None;
+        self.wish = match wanted {
+            Desired::Run => Wish::None,
+            Desired::Stop => Wish::Stop,
+        };
+    }
+
     pub(super) fn wants_end(&mut self, order: StopOrder) {
         self.wish = Wish::Stop;
         self.order.get_or_insert(order);
@@ -117,7 +133,7 @@ impl Attempts {
 }
 
 /// Decides what follows an attempt of this run.
-pub(crate) fn next(
+fn next(
     shared: &Shared,
     new: &NewRun,
     outcome: &Outcome,
@@ -151,7 +167,7 @@ pub(crate) fn outlives_service(new: &NewRun) -> bool {
 }
 
 /// Adds one that has ended; of the older ones as many are kept as the row keeps.
-pub(crate) fn add(past: &mut Vec<PastAttempt>, new: &NewRun, outcome: Outcome, times: Times) {
+fn add(past: &mut Vec<PastAttempt>, new: &NewRun, outcome: Outcome, times: Times) {
     past.push(PastAttempt {
         number: new.attempt,
         leader: new.identity.as_ref().map(|identity| identity.command),
@@ -182,6 +198,7 @@ impl RunTask {
             return;
         }
         match self.attempts.stage {
+            Stage::Disowned => return,
             Stage::Ending => return self.close(outcome),
             // Its server has written that before it died.
             Stage::Resting(due) => {
@@ -201,7 +218,10 @@ impl RunTask {
             wish,
         );
         match next {
-            Next::Again { delay, restarts } => return self.rest(outcome, delay, restarts),
+            Next::Again { delay, restarts } if self.may_follow() => {
+                return self.rest(outcome, delay, restarts);
+            }
+            Next::Again { .. } => outcome.reason = EndReason::ServiceLost,
             Next::Exhausted { restarts } => {
                 outcome.reason = EndReason::RestartsExhausted { restarts };
             }
@@ -257,7 +277,7 @@ impl RunTask {
     /// The attempt is over and told. Gives whether the run is.
     pub(super) fn attempt_over(&mut self) {
         let Stage::Resting(next) = self.attempts.stage else {
-            let is_whole = self.output.as_mut().is_some_and(Output::has_told_all);
+            let is_whole = self.output.as_mut().is_some_and(Output::has_written_all);
             let is_silent = self.output.as_ref().is_some_and(Output::has_no_file);
             return self.remove(match self.machine.phase() {
                 Phase::Closed(outcome) if is_whole => Cleanup::of_ended(outcome, is_silent),
@@ -293,20 +313,31 @@ impl RunTask {
     /// Ends the run between two attempts: the last one has ended as it has, and nothing is there to be signalled.
     pub(super) fn end_waiting(&mut self, order: &StopOrder) {
         self.record_wish(order);
+        self.end_between(order.reason.clone().into());
+    }
+
+    /// The same, for whatever reason.
+    pub(super) fn end_between(&mut self, reason: EndReason) {
         let Some(last) = self.attempts.past.pop() else {
             return;
         };
         self.attempts.stage = Stage::Ending;
         let outcome = Outcome {
-            reason: order.reason.clone().into(),
+            reason,
             ..last.outcome
         };
         let times = Times {
             ended: None,
             ..last.times
         };
-        self.machine = Machine::ending(outcome, times);
+        let record = self.machine.record().clone();
+        self.machine = Machine::settled(clock::now(), outcome, record, times);
         self.perform_all();
+    }
+
+    /// Whether another attempt may be begun here: its service has not ended meanwhile.
+    pub(super) fn may_follow(&self) -> bool {
+        self.new.keeper_epoch == self.shared.hello.epoch || outlives_service(&self.new)
     }
 
     /// The service ends.
@@ -425,6 +456,12 @@ impl RunTask {
             return;
         }
         self.at = clock::now();
+        let dir = rundir::path(&self.shared.config.data_dir, self.run);
+        if let Err(error) = persisted_spec::look(&dir) {
+            tracing::error!(run_id = %self.run, %error, "what the next attempt is made of is gone");
+            let failure = start_failure(&error, &dir);
+            return self.end_between(EndReason::StartFailed(failure));
+        }
         self.attempts.stage = Stage::Present;
         self.attempts.wish = Wish::None;
         self.new.attempt += 1;
@@ -472,11 +509,6 @@ impl RunTask {
             };
             let _ = done.send(Done::Prepared(Box::new(prepared))).await;
         });
-    }
-
-    /// Nothing is left to do here.
-    pub(super) fn has_left(&self) -> bool {
-        matches!(self.attempts.stage, Stage::Left(_)) && self.room == Room::Kept
     }
 }
 

@@ -116,7 +116,7 @@ impl RunTask {
     fn refuses_facets(&self) -> Option<Refusal> {
         let is_over = matches!(self.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_))
             && !self.attempts.goes_on();
-        if is_over || self.attempts.stage == Stage::Ending || self.disowned {
+        if is_over || matches!(self.attempts.stage, Stage::Ending | Stage::Disowned) {
             return Some(Refusal::Ended);
         }
         let has_row = self.new.attempt > 1 || self.machine.record().recorded;

@@ -17,7 +17,10 @@ mod silence;
 mod terminal;
 
 use crate::{
-    base::{calls::CallError, clock, view::Live},
+    base::{
+        clock,
+        view::{Live, StartAnswer},
+    },
     registry::{Order, OrderError, Place, Seat, Shared},
     run::{
         cleanup::Cleanup,
@@ -28,7 +31,7 @@ use crate::{
     telemetry::RunSpans,
 };
 use adopted::Legacy;
-use attempts::Attempts;
+use attempts::{Attempts, Stage};
 use facets::FacetsBook;
 use kennel_keeper::client::{
     Aim, CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, SignalResult,
@@ -48,17 +51,15 @@ use tokio::{
     task::JoinSet,
     time::Instant,
 };
-pub(crate) use {
-    adopted::{Standing, Waiting},
-    attempts::{add, next, outlives_service, start_failure},
-    audit_log::round,
-};
+pub(crate) use {adopted::Standing, attempts::outlives_service, audit_log::round};
 
 /// How long `running` may wait to be recorded: most short runs end before and save the write.
 const RUNNING_RECORD_DELAY: Duration = Duration::from_millis(50);
 /// How long a stop waits for its record, and for the writes before it, until the tree is signalled all the same: a stop
 /// is never refused.
 const STOP_RECORD_WAIT: Duration = Duration::from_secs(2);
+/// How long a run is not begun with anew of which the row is not this server's to write.
+const DISOWNED_PAUSE: Duration = Duration::from_secs(1);
 /// Results that wait for the task.
 const DONE_QUEUED_MAX: usize = 16;
 
@@ -66,10 +67,6 @@ type SignalReply = oneshot::Sender<Result<SignalResult, OrderError>>;
 
 /// A run's task (INV-14: the one owner of the run).
 #[derive(Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is one thing that the task waits for or is done with, and any two of them may be"
-)]
 pub(crate) struct RunTask {
     shared: Arc<Shared>,
     run: RunId,
@@ -92,17 +89,15 @@ pub(crate) struct RunTask {
     room: Room,
     writes: VecDeque<Write>,
     writing: bool,
-    /// The row is another server's to close: this one tells nothing more of the run.
-    disowned: bool,
     running_due: Option<Instant>,
     silence: Silence,
     stop_due: Option<Instant>,
     /// Stops that were asked for and are not on the row yet.
     stops_owed: u32,
-    start_error: Option<CallError>,
+    /// What Spawn is answered, should the run not start; absent: why it did not.
+    refused: Option<StartAnswer>,
     /// To be told once the run is recorded.
     warning: Option<String>,
-    taken: Option<Box<RunRow>>,
     /// The signal that the machine is being asked for.
     signal: Option<Signalling>,
     pausing: Vec<SignalReply>,
@@ -223,14 +218,12 @@ impl RunTask {
             room: Room::Kept,
             writes: VecDeque::new(),
             writing: false,
-            disowned: false,
             running_due: None,
             silence: Silence::default(),
             stop_due: None,
             stops_owed: 0,
-            start_error: None,
+            refused: None,
             warning: None,
-            taken: None,
             signal: None,
             pausing: Vec::new(),
             resuming: Vec::new(),
@@ -294,6 +287,10 @@ impl RunTask {
         self.let_go_of_reports().await;
         // The journal's writer goes first, so that a reader which finds no live run finds a whole journal.
         self.output = None;
+        if self.attempts.stage == Stage::Disowned {
+            // Whoever asks for a run whose row is open begins with it anew, and must not do so without a pause.
+            tokio::time::sleep(DISOWNED_PAUSE).await;
+        }
         drop(place);
         self.live.send_modify(|live| {
             live.hub = None;
@@ -370,31 +367,28 @@ impl RunTask {
 
     fn is_over(&self) -> bool {
         let ended = matches!(self.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
-        (ended && !self.attempts.goes_on() || self.disowned || self.has_left())
+        (ended && !self.attempts.goes_on() || self.attempts.is_anothers())
             && !self.is_busy()
             && !self.waits_for_store()
             && !self.waits_for_disk()
     }
 
+    /// The run has ended under this server, and what was done for that may be awaited.
+    fn may_wait(&self) -> bool {
+        matches!(self.machine.phase(), Phase::Closed(_))
+            && !self.attempts.goes_on()
+            && !self.attempts.is_anothers()
+            && !self.shared.serving.is_refusing()
+    }
+
     /// All is told, but to the store: until then whoever asks is answered here.
     fn waits_for_store(&self) -> bool {
-        let has_ended = matches!(self.machine.phase(), Phase::Closed(_));
-        has_ended
-            && !self.disowned
-            && !self.attempts.goes_on()
-            && !self.is_busy()
-            && self.shared.record.has_pending_of(self.run)
-            && !self.shared.serving.is_refusing()
+        self.may_wait() && !self.is_busy() && self.shared.record.has_pending_of(self.run)
     }
 
     /// All is told, but to readers: the disk does not take the last lines.
     fn waits_for_disk(&self) -> bool {
-        let has_ended = matches!(self.machine.phase(), Phase::Closed(_));
-        has_ended
-            && !self.disowned
-            && !self.attempts.goes_on()
-            && self.output.as_ref().is_some_and(Output::owes)
-            && !self.shared.serving.is_refusing()
+        self.may_wait() && self.output.as_ref().is_some_and(Output::owes)
     }
 
     fn is_busy(&self) -> bool {

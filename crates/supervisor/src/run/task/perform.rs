@@ -5,7 +5,7 @@ use super::{
     reports::prepare_failure,
 };
 use crate::{
-    base::{blocking::blocking, cause, clock, faults::store_fault, log_words},
+    base::{blocking::blocking, cause, clock, faults::store_fault, log_words, view::StartAnswer},
     record::persisted_spec,
     registry::Shared,
     run::{
@@ -142,12 +142,12 @@ impl RunTask {
                 }
             },
             Ok(Some(row)) => {
-                self.taken = Some(Box::new(row));
+                self.refused = Some(StartAnswer::Taken(Box::new(row)));
                 return self.report(Report::KeyTaken);
             }
             Err(error) => {
                 // There may be a row, and then a stop is not this run's.
-                self.start_error = Some(store_fault(&error));
+                self.refuse(store_fault(&error));
                 return self.report(Report::KeyTaken);
             }
         }

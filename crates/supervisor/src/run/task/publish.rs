@@ -128,11 +128,8 @@ impl RunTask {
             | Phase::Closed(Outcome { exit: Some(_), .. }) => return Some(StartAnswer::Started),
             _ => return None,
         };
-        if let Some(row) = &self.taken {
-            return Some(StartAnswer::Taken(row.clone()));
-        }
-        if let Some(error) = &self.start_error {
-            return Some(StartAnswer::Failed(error.clone()));
+        if let Some(refused) = &self.refused {
+            return Some(refused.clone());
         }
         Some(match why {
             NeverRan::Superseded

@@ -1,7 +1,10 @@
 //! What the keeper reports of a run, and what comes of the work that its task has started.
 
-use super::{Done, Room, RunTask, answer};
-use crate::{base::calls::CallError, base::clock, registry::OrderError};
+use super::{Done, Room, RunTask, answer, attempts::Stage};
+use crate::{
+    base::{calls::CallError, clock, view::StartAnswer},
+    registry::OrderError,
+};
 use kennel_keeper::client::{ClientError, Fact, KeeperReport, Prepared, SignalResult};
 use kennel_lifecycle::{Entry, Report, RowState, Signal, StartFailure, StartStage, limits};
 use kennel_linux::crash_point;
@@ -63,6 +66,10 @@ impl RunTask {
             }
             Fact::StopStep(step) => {
                 self.tell_round(&step);
+                // The certificate has no round behind the verdict: it was for survivors of a stop that came too late.
+                if self.machine.ends().tree.is_some() {
+                    return;
+                }
                 let again = self.note_signal(&Entry::StopStep(step));
                 self.legacy.steps_again += usize::from(again);
                 // The certificate has counted those that it does not list.
@@ -109,12 +116,12 @@ impl RunTask {
                 self.report(report);
             }
             Done::Taken(row) => {
-                self.taken = Some(row);
+                self.refused = Some(StartAnswer::Taken(row));
                 self.report(Report::KeyTaken);
             }
             Done::Met(row) => self.met(*row),
             Done::Strange => {
-                self.disowned = true;
+                self.attempts.stage = Stage::Disowned;
                 self.writes.clear();
             }
             Done::StopDurable(deadline) => {
@@ -148,7 +155,7 @@ impl RunTask {
             Done::Resized(resized) => self.resized(*resized),
             Done::Removed => self.room = Room::Kept,
             Done::Disowned => {
-                self.disowned = true;
+                self.attempts.stage = Stage::Disowned;
                 self.shared.kernel.acknowledge(self.run);
             }
             Done::Written => {
@@ -169,19 +176,19 @@ impl RunTask {
                     ClientError::KeeperGone => {
                         // Should it only have been slow, its child must not wait at the gate for ever.
                         self.shared.kernel.shut_gate(self.run);
-                        self.start_error = Some(CallError::Draining);
+                        self.refuse(CallError::Draining);
                         prepare_failure()
                     }
                     ClientError::Exhausted(what) => {
-                        self.start_error = Some(self.no_room(what));
+                        self.refuse(self.no_room(what));
                         prepare_failure()
                     }
                     ClientError::NoPty(none) => {
-                        self.start_error = Some(CallError::NoPty(none));
+                        self.refuse(CallError::NoPty(none));
                         prepare_failure()
                     }
                     ClientError::TooWeak { wanted, held } => {
-                        self.start_error = Some(CallError::ContainmentUnavailable {
+                        self.refuse(CallError::ContainmentUnavailable {
                             run: self.run,
                             wanted,
                             reached: held.by,
@@ -209,13 +216,18 @@ impl RunTask {
         self.report(Report::Prepared(Box::new(prepared.identity)));
         if let Err(error) = attached {
             tracing::error!(run_id = %self.run, %error, "the output cannot be read, the command is not released");
-            self.start_error = Some(self.no_room("descriptors of the server".into()));
+            self.refuse(self.no_room("descriptors of the server".into()));
             // The gate is shut, and the row that is on its way is closed.
             self.report(Report::NotReleased);
         }
     }
 
-    pub(super) fn no_room(&self, what: String) -> CallError {
+    /// What Spawn is answered, should the run not start.
+    pub(super) fn refuse(&mut self, error: CallError) {
+        self.refused = Some(StartAnswer::Failed(error));
+    }
+
+    fn no_room(&self, what: String) -> CallError {
         let limit = u64::from(self.shared.config.runs_max);
         CallError::QuotaExceeded { what, limit }
     }

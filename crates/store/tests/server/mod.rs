@@ -2,8 +2,6 @@
 
 mod bouncer;
 
-pub use bouncer::Bouncer;
-
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use std::{
     fs, io,
@@ -17,19 +15,19 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 /// Names a server to be used instead of an own cluster; its user must be allowed to create schemas.
-pub const SERVER_VARIABLE: &str = "KENNEL_TEST_POSTGRES";
+pub(crate) const SERVER_VARIABLE: &str = "KENNEL_TEST_POSTGRES";
 /// Where Debian puts the binaries, by version.
 const BINARIES: &str = "/usr/lib/postgresql";
 /// A role that has to give a password; everyone else on the socket is trusted.
-pub const ROLE: &str = "kennel";
+pub(crate) const ROLE: &str = "kennel";
 /// Its password.
-pub const PASSWORD: &str = "correct horse";
+pub(crate) const PASSWORD: &str = "correct horse";
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why there is no Postgres to test with.
 #[derive(Debug, thiserror::Error)]
-pub enum PostgresServerError {
+pub(crate) enum PostgresServerError {
     /// The binaries are not there.
     #[error(
         "no Postgres under {BINARIES}: `make test` installs it (Debian package postgresql), or set \
@@ -72,7 +70,7 @@ pub enum PostgresServerError {
 
 /// A running server. An own cluster is stopped and removed when this is dropped.
 #[derive(Debug)]
-pub struct PostgresServer {
+pub(crate) struct PostgresServer {
     /// Parameters that reach it, without user, password and search path.
     base: String,
     cluster: Option<Cluster>,
@@ -88,7 +86,7 @@ struct Cluster {
 
 impl PostgresServer {
     /// The server of [`SERVER_VARIABLE`] if it is set, else an own cluster.
-    pub async fn start() -> Result<Self, PostgresServerError> {
+    pub(crate) async fn start() -> Result<Self, PostgresServerError> {
         match std::env::var(SERVER_VARIABLE) {
             Ok(url) => Ok(Self {
                 base: url,
@@ -100,7 +98,7 @@ impl PostgresServer {
     }
 
     /// An own cluster in any case: one that may be stopped.
-    pub async fn start_own() -> Result<Self, PostgresServerError> {
+    pub(crate) async fn start_own() -> Result<Self, PostgresServerError> {
         let binaries = newest_binaries().ok_or(PostgresServerError::NotInstalled)?;
         let dir = tempfile::Builder::new()
             .prefix("kennel-pg-")
@@ -131,7 +129,7 @@ impl PostgresServer {
     }
 
     /// A new, empty schema, as the address of a store.
-    pub async fn schema(&self) -> Result<String, PostgresServerError> {
+    pub(crate) async fn schema(&self) -> Result<String, PostgresServerError> {
         let number = self.schemas.fetch_add(1, Ordering::Relaxed);
         let name = format!("kennel_test_{}_{number}", std::process::id());
         let mut conn = self.connect().await?;
@@ -145,7 +143,7 @@ impl PostgresServer {
     }
 
     /// Removes what [`PostgresServer::schema`] has made; only needed on a server that is not our own.
-    pub async fn drop_schemas(&self) -> Result<(), PostgresServerError> {
+    pub(crate) async fn drop_schemas(&self) -> Result<(), PostgresServerError> {
         let mut conn = self.connect().await?;
         for number in 0..self.schemas.load(Ordering::Relaxed) {
             let pid = std::process::id();
@@ -158,7 +156,7 @@ impl PostgresServer {
 
     /// The address for this user and password; without them, for the superuser.
     #[must_use]
-    pub fn url(&self, login: Option<(&str, &str)>) -> String {
+    pub(crate) fn url(&self, login: Option<(&str, &str)>) -> String {
         let joint = if self.base.contains('?') { '&' } else { '?' };
         let base = &self.base;
         match (login, &self.cluster) {
@@ -172,19 +170,19 @@ impl PostgresServer {
 
     /// Where an own cluster listens.
     #[must_use]
-    pub fn socket_dir(&self) -> Option<&Path> {
+    pub(crate) fn socket_dir(&self) -> Option<&Path> {
         self.cluster.as_ref().map(|cluster| cluster.dir.path())
     }
 
     /// Ends an own cluster as a crash does: no goodbye to anybody. It can be resumed.
-    pub fn crash(&mut self) {
+    pub(crate) fn crash(&mut self) {
         if let Some(cluster) = &mut self.cluster {
             cluster.stop("-QUIT");
         }
     }
 
     /// After [`Self::crash`]: it comes back as a standby, which follows nobody.
-    pub fn demote(&self) -> Result<(), PostgresServerError> {
+    pub(crate) fn demote(&self) -> Result<(), PostgresServerError> {
         let Some(cluster) = &self.cluster else {
             return Ok(());
         };
@@ -193,7 +191,7 @@ impl PostgresServer {
     }
 
     /// Starts an own cluster again, and waits until it answers.
-    pub async fn resume(&mut self) -> Result<(), PostgresServerError> {
+    pub(crate) async fn resume(&mut self) -> Result<(), PostgresServerError> {
         let Some(cluster) = &mut self.cluster else {
             return Ok(());
         };

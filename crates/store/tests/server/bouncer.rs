@@ -21,14 +21,14 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running pooler; ended when this is dropped.
 #[derive(Debug)]
-pub struct Bouncer {
+pub(crate) struct Bouncer {
     dir: TempDir,
     process: Child,
 }
 
 impl PostgresServer {
     /// A pooler before this server, which has to be an own cluster; with further lines for its settings.
-    pub async fn bouncer(&self, settings: &str) -> Result<Bouncer, PostgresServerError> {
+    pub(crate) async fn bouncer(&self, settings: &str) -> Result<Bouncer, PostgresServerError> {
         if !Path::new(BINARY).exists() {
             return Err(PostgresServerError::NoBouncer);
         }
@@ -65,7 +65,7 @@ impl PostgresServer {
     }
 
     /// A new, empty database, as the address of a store behind the pooler.
-    pub async fn database(&self, bouncer: &Bouncer) -> Result<String, PostgresServerError> {
+    pub(crate) async fn database(&self, bouncer: &Bouncer) -> Result<String, PostgresServerError> {
         let number = self.schemas.fetch_add(1, Ordering::Relaxed);
         let name = format!("kennel_test_{number}");
         let mut conn = self.connect().await?;
@@ -81,7 +81,7 @@ impl PostgresServer {
 impl Bouncer {
     /// Where it listens.
     #[must_use]
-    pub fn socket_dir(&self) -> &Path {
+    pub(crate) fn socket_dir(&self) -> &Path {
         self.dir.path()
     }
 

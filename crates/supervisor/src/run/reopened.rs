@@ -1,0 +1,98 @@
+//! The journal of a run of an earlier server: continued, and read for what its entries say.
+
+use crate::{
+    base::{blocking::blocking, cause::Chain, clock, event},
+    registry::Shared,
+    run::output::Output,
+};
+use kennel_journal::Fact;
+use kennel_keeper::rundir;
+use kennel_lifecycle::{AttemptRecord, Entry, Facets, Outcome, RunId};
+use kennel_store::RunRow;
+use std::{io, sync::Arc};
+
+/// All that an earlier server has left of a run.
+#[derive(Debug)]
+pub(crate) struct Left {
+    /// Its row; where it was not recorded, what would have been.
+    pub(crate) row: RunRow,
+    /// Its journal, where that can be written.
+    pub(crate) output: Option<Output>,
+    /// What the entries of the attempt say.
+    pub(crate) record: AttemptRecord,
+    /// What the entries of the run say of its facets.
+    pub(crate) facets: Facets,
+}
+
+impl Left {
+    pub(crate) fn new(row: RunRow, journal: io::Result<Reopened>) -> Self {
+        let mut left = Self {
+            row,
+            output: None,
+            record: AttemptRecord::default(),
+            facets: Facets::default(),
+        };
+        match journal {
+            Ok(journal) => {
+                left.record = journal.record(left.row.new.attempt);
+                left.facets = event::facets(&journal.facts);
+                left.output = Some(journal.output);
+            }
+            Err(error) => {
+                let (run, error) = (left.row.new.run, Chain(&error));
+                tracing::error!(run_id = %run, %error, "the journal cannot be opened: the run continues, a command that writes will wait, and the next server of this node tries again");
+            }
+        }
+        left
+    }
+}
+
+/// A journal that can be written, and its entries.
+#[derive(Debug)]
+pub(crate) struct Reopened {
+    pub(crate) output: Output,
+    facts: Vec<Fact>,
+}
+
+impl Reopened {
+    /// Opens it. Blocks: the whole index is read.
+    pub(crate) fn open(shared: &Shared, run: RunId) -> io::Result<Self> {
+        let dir = rundir::path(&shared.config.data_dir, run);
+        let reopened = shared.record.reopen_journal(run, &dir, shared.boot())?;
+        let facts = reopened.0.facts()?;
+        let open = Arc::clone(&shared.pipes_open);
+        let output = Output::over(run, reopened, event::entry_list(&facts), open);
+        let output = output.behind(&shared.consumers.floors);
+        Ok(Self { output, facts })
+    }
+
+    /// The same of a run whose directory may be gone.
+    pub(crate) async fn open_or_make(shared: &Arc<Shared>, run: RunId) -> io::Result<Self> {
+        let shared = Arc::clone(shared);
+        let opened = blocking(move || {
+            rundir::create(&shared.config.data_dir, run)?;
+            Self::open(&shared, run)
+        });
+        opened.await.flatten()
+    }
+
+    /// What its entries say of one attempt.
+    pub(crate) fn record(&self, attempt: u32) -> AttemptRecord {
+        event::record(&self.facts, attempt)
+    }
+
+    /// Appends the ends that are missing of a run that has ended so. Gives whether all is on the disk.
+    pub(crate) fn end(&mut self, attempt: u32, outcome: &Outcome) -> bool {
+        let missing = self.record(attempt).missing_ends(outcome, None);
+        self.append(attempt, &missing);
+        self.output.has_written_all()
+    }
+
+    /// Appends entries that no task makes.
+    pub(crate) fn append(&mut self, attempt: u32, entries: &[Entry]) {
+        self.output.begin_attempt(attempt);
+        for entry in entries {
+            self.output.line(entry, clock::now());
+        }
+    }
+}
