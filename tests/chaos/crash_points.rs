@@ -9,6 +9,7 @@ mod again;
 mod input;
 mod retain;
 mod row;
+mod says;
 mod table;
 mod terminal;
 
@@ -74,6 +75,12 @@ async fn whoever_dies_over_an_input_each_byte_is_written_once_or_the_count_is_ca
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_dies_over_a_terminal_costs_neither_a_byte_nor_its_size() {
     play(&[Act::Terminal]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_run_says_is_recorded_once() {
+    play(&[Act::Say]).await;
+    play_with(&[Act::Say], Recovery::Adopt).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -56,6 +56,7 @@ mod net;
 mod network;
 mod network_cli;
 mod nodes;
+mod notify;
 mod observability;
 mod oom_order;
 mod orphan_ttl;

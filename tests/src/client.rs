@@ -556,6 +556,7 @@ fn station_name(station: &pb::lifecycle::Station) -> &'static str {
         Station::Annotated(_) => "annotated",
         Station::Ready(_) => "ready",
         Station::ActivityChanged(_) => "activity_changed",
+        Station::StatusChanged(_) => "status_changed",
         Station::OutputMatched(_) => "output_matched",
     }
 }

@@ -10,7 +10,7 @@ mod liveness;
 
 pub use crate::values::{
     EndCause, Fact, FormerServer, HeldPause, HeldRun, HelperEnd, Holding, InputSaid, InputState,
-    InterruptWay, Outputs, SignalResult, StraySignal, TerminalEnds, Unstopped, Upgrade,
+    InterruptWay, Notified, Outputs, SignalResult, StraySignal, TerminalEnds, Unstopped, Upgrade,
     UpgradeRefusal, UpgradeState, Victim,
 };
 use crate::wire::{Answer, ToKeeper, WireHelp, WireListing, WireRecorded};

@@ -1,6 +1,7 @@
 //! The private directory of a run: `runs/<id>` under the data directory, and `tmp` in it for the command.
 
 use kennel_lifecycle::RunId;
+use kennel_linux::notify_socket;
 use nix::{
     dir::Dir,
     errno::Errno,
@@ -23,6 +24,15 @@ const DEPTH_MAX: usize = 256;
 
 /// The one part of a run's directory that its command is told of.
 pub(crate) const TMP: &CStr = c"tmp";
+
+/// The socket at which its processes say something of it, beside the other.
+pub(crate) const NOTIFY: &str = "notify";
+
+/// Where the processes of a run say something of it, where its spec wants that: the socket is the keeper's.
+#[must_use]
+pub fn notify_path(run_dir: &Path) -> PathBuf {
+    run_dir.join(NOTIFY)
+}
 
 /// Where the directory of `run` is.
 #[must_use]
@@ -69,11 +79,14 @@ pub(crate) fn create_with(
 pub fn forget_attempt(data_dir: &Path, run: RunId) -> io::Result<()> {
     let dir = path(data_dir, run);
     crate::held::remove(&dir);
+    notify_socket::remove(&dir, NOTIFY)?;
     crate::exit_record::remove(&dir)
 }
 
-/// Removes `runs/<id>/tmp` and all in it, without following a link or crossing into another mount.
+/// Removes `runs/<id>/tmp` and all in it, and a socket beside it, without following a link or crossing into another mount.
 pub fn remove_tmp(data_dir: &Path, run: RunId) -> io::Result<()> {
+    // A keeper that died has left it.
+    notify_socket::remove(&path(data_dir, run), NOTIFY)?;
     match open_dir_at(&path(data_dir, run)) {
         Ok(dir) => remove_entry(&dir, TMP, &fstat(&dir)?, 0),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

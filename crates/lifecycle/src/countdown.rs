@@ -54,6 +54,18 @@ impl Countdown {
         self.since.map(|since| since.saturating_add(self.left))
     }
 
+    /// What is left, in milliseconds.
+    #[must_use]
+    pub fn left(&self, now: u64) -> u64 {
+        let passed = self.since.map_or(0, |since| now.saturating_sub(since));
+        self.left.saturating_sub(passed)
+    }
+
+    /// Makes it longer by so many milliseconds.
+    pub fn extend(&mut self, millis: u64) {
+        self.left = self.left.saturating_add(millis);
+    }
+
     /// Whether it has run down.
     #[must_use]
     pub fn is_over(&self, now: u64) -> bool {

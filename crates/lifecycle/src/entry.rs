@@ -3,7 +3,8 @@
 
 use crate::{
     Activity, Exit, MemoryKills, NextAttempt, Outcome, ResumeReason, RuleAction, RunIdentity,
-    Signal, StopOrder, StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp, TreeVerdict,
+    Signal, StatusText, StopOrder, StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp,
+    TreeVerdict,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,8 +90,24 @@ pub enum Entry {
         attempt: u32,
         /// What.
         activity: Activity,
-        /// Name of the output rule that showed it.
+        /// What showed it: the name of an output rule, `notify`, or a principal.
         by: String,
+    },
+    /// What the command says of itself, in its own words.
+    StatusChanged {
+        /// Which attempt.
+        attempt: u32,
+        /// The words.
+        status: StatusText,
+    },
+    /// A notice to the run was not heard: nothing shows that its sender is a process of the run.
+    NoticeRefused {
+        /// Process id of the sender; 0: not known.
+        pid: i32,
+        /// Its user.
+        uid: u32,
+        /// It had ended before the notice was read.
+        ended: bool,
     },
     /// A line of output has matched rules, and what follows from it was done. Written after that: a line without this
     /// entry is tested again by the next server, and what was done is not done twice.
@@ -170,6 +187,16 @@ impl Entry {
             Self::ProcessSpared { pid, start_ticks } => Some(format!(
                 "not of this run, and spared: process {pid} (started {start_ticks} ticks after boot), which is in its control group; the group proves nothing while it is there"
             )),
+            Self::NoticeRefused { pid, uid, ended } => {
+                let why = if *ended {
+                    "it had ended before the notice was read, so that it is not known whose it was"
+                } else {
+                    "it is no process of this run"
+                };
+                Some(format!(
+                    "a notice by process {pid} (uid {uid}) was refused: {why}"
+                ))
+            }
             _ => None,
         }
     }

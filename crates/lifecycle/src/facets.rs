@@ -5,7 +5,7 @@ mod annotations;
 
 pub use annotations::{AnnotationChange, AnnotationRefusal, Annotations};
 
-use crate::{Activity, Entry, RuleAction, RuleMatch, Timestamp};
+use crate::{Activity, Entry, RuleAction, RuleMatch, StatusText, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ pub struct Facets {
     pub ready: Option<Ready>,
     /// What the newest attempt that a rule saw doing something does.
     pub doing: Option<Doing>,
+    /// What the newest attempt that said something of itself has said last.
+    pub said: Option<Said>,
     /// The newest attempt whose result was there.
     pub result: Option<ResultDue>,
     /// Up to where lines of output have matched rules.
@@ -47,6 +49,17 @@ pub struct Doing {
     pub at: Timestamp,
     /// What.
     pub activity: Activity,
+}
+
+/// What an attempt has said of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Said {
+    /// Which attempt.
+    pub attempt: u32,
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub status: StatusText,
 }
 
 /// An attempt whose result was there.
@@ -114,6 +127,18 @@ impl Facets {
                 }
                 is_news
             }
+            Entry::StatusChanged { attempt, status } => {
+                let is_news = self.said_by(*attempt) != Some(status);
+                if is_news {
+                    let (attempt, status) = (*attempt, status.clone());
+                    self.said = Some(Said {
+                        attempt,
+                        at,
+                        status,
+                    });
+                }
+                is_news
+            }
             Entry::OutputMatched {
                 attempt,
                 seq,
@@ -140,6 +165,13 @@ impl Facets {
     pub fn doing(&self, attempt: u32) -> Option<Activity> {
         let doing = self.doing.filter(|doing| doing.attempt == attempt);
         doing.map(|doing| doing.activity)
+    }
+
+    /// What this attempt has said of itself last.
+    #[must_use]
+    pub fn said_by(&self, attempt: u32) -> Option<&StatusText> {
+        let said = self.said.as_ref().filter(|said| said.attempt == attempt);
+        said.map(|said| &said.status)
     }
 
     /// When this attempt is stopped because its result is there.

@@ -1,8 +1,8 @@
 //! What comes into the machine.
 
 use crate::{
-    Deadline, Exit, Leftovers, MemoryKills, RowState, RunIdentity, StartFailure, StopInput,
-    StopOrder, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    Exit, Leftovers, MemoryKills, RowState, RunIdentity, StartFailure, StopInput, StopOrder,
+    StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
 };
 use std::time::Duration;
 
@@ -86,20 +86,10 @@ pub enum Report {
     Thawed,
     /// The keeper has continued the tree by itself: the pause has lasted for as long as it may.
     PauseExpired,
-    /// The keeper has begun to stop the tree, because the run took longer than it may.
-    DeadlineExceeded {
-        /// Than what.
-        which: Deadline,
-        /// Time between the first polite signal, which is out, and SIGKILL.
-        grace: Duration,
-    },
-    /// The keeper has begun to stop the tree, because no server came back for too long.
-    Orphaned {
-        /// Time between the first polite signal, which is out, and SIGKILL.
-        grace: Duration,
-    },
-    /// The keeper has begun to stop the tree, because the run's shim was lost before the leader had exited.
-    ShimLost {
+    /// The keeper has begun to stop the tree by itself.
+    KeeperStops {
+        /// Why.
+        reason: StopReason,
         /// Time between the first polite signal, which is out, and SIGKILL.
         grace: Duration,
     },

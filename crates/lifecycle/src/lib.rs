@@ -22,6 +22,7 @@ pub mod limits;
 mod machine;
 mod memory;
 mod names;
+mod notice;
 pub mod os_text;
 mod outcome;
 mod output_bound;
@@ -50,6 +51,7 @@ pub use effect::{Desired, Effect, ResumeReason, RowState};
 pub use entry::{Entry, RuleMatch};
 pub use facets::{
     AnnotationChange, AnnotationRefusal, Annotations, Doing, Facets, Ready, ResultDue, RuleMark,
+    Said,
 };
 pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
@@ -61,6 +63,7 @@ pub use leftover::{Leftover, Leftovers};
 pub use machine::{HeldPause, Machine, RowSays, Standing};
 pub use memory::MemoryKills;
 pub use names::UnknownName;
+pub use notice::{Notice, StatusText, WatchdogSign};
 pub use outcome::{
     Deadline, EndReason, Exit, Limit, Outcome, Proof, StartFailure, StartStage, StopOrder,
     StopReason, StreamsEnd, TreeVerdict,
@@ -78,7 +81,8 @@ pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};
 pub use retention::{OutputRemoval, RemovalReason, Retained, RetentionLimits};
 pub use rules::{
-    Activity, Liveness, OutputRule, READY_RULE, Readiness, ReadyProbe, RuleAction, StateProbe,
+    Activity, LiveProbe, Liveness, NOTIFIED, OutputRule, READY_RULE, Readiness, ReadyProbe,
+    RuleAction, StateProbe,
 };
 pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,

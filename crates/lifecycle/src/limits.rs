@@ -62,6 +62,16 @@ pub const HELPERS_MAX: usize = 4;
 pub const LIVENESS_FAILURES_DEFAULT: u32 = 3;
 /// Most of them.
 pub const LIVENESS_FAILURES_MAX: u32 = 1000;
+/// Longest datagram in which a command says something of itself; a longer one is not read.
+pub const NOTICE_BYTES_MAX: usize = 4096;
+/// Longest text in which a command says what it is doing; more is cut.
+pub const STATUS_BYTES_MAX: usize = 256;
+/// By how much a command may extend its start timeout in all.
+pub const START_EXTENSION_MAX: Duration = Duration::from_hours(1);
+/// Shortest time in which a command can be asked for a sign that it lives.
+pub const WATCHDOG_MIN: Duration = Duration::from_millis(100);
+/// Longest time for it.
+pub const WATCHDOG_MAX: Duration = Duration::from_hours(24);
 /// Time in which a run whose result is there may end by itself, where its rule names none.
 pub const RESULT_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 /// Actions of a stop before its first signal.

@@ -2,8 +2,9 @@
 
 use crate::names::named;
 use crate::{
-    Containment, EndReason, Exit, Liveness, Outcome, OutputBound, OutputRule, Privileges,
-    Readiness, ReadyProbe, RestartPolicy, RuleAction, RunLimits, Signal, StateProbe, Violation,
+    Containment, EndReason, Exit, LiveProbe, Liveness, Outcome, OutputBound, OutputRule,
+    Privileges, Readiness, ReadyProbe, RestartPolicy, RuleAction, RunLimits, Signal, StateProbe,
+    Violation,
     ladder::{Action, StopPlan},
     limits, rules,
 };
@@ -85,6 +86,36 @@ impl Policy {
         self.readiness.is_some() || self.output_rules.iter().any(is_ready)
     }
 
+    /// Whether the command may say something of itself by `sd_notify(3)`.
+    #[must_use]
+    pub fn hears_notices(&self) -> bool {
+        self.is_ready_by_notice() || self.watchdog().is_some()
+    }
+
+    /// Whether the command itself says that it is ready.
+    #[must_use]
+    pub fn is_ready_by_notice(&self) -> bool {
+        self.readiness
+            .as_ref()
+            .is_some_and(|readiness| readiness.probe == ReadyProbe::Notify)
+    }
+
+    /// How long the command may take to say so, where it does itself: the keeper keeps that time.
+    #[must_use]
+    pub fn notice_due_within(&self) -> Option<Duration> {
+        let readiness = self.readiness.as_ref()?;
+        (readiness.probe == ReadyProbe::Notify).then_some(readiness.start_timeout)?
+    }
+
+    /// Longest time between two signs of the command that it lives; absent: it gives none.
+    #[must_use]
+    pub fn watchdog(&self) -> Option<Duration> {
+        match self.liveness.as_ref()?.probe {
+            LiveProbe::Watchdog(time) => Some(time),
+            LiveProbe::State(_) => None,
+        }
+    }
+
     /// Every rule on lines of output: that of the readiness first.
     #[must_use]
     pub fn line_rules(&self) -> Vec<OutputRule> {
@@ -141,6 +172,7 @@ impl Policy {
         }
         self.check_success(found);
         self.check_commands(found);
+        self.check_notices(found);
         self.privileges.check(found);
         self.check_leader_exit(found);
     }
@@ -156,8 +188,23 @@ impl Policy {
             found.push(Violation::new("spec.readiness.exec", why));
         }
         let live = self.liveness.as_ref().map(|l| &l.probe);
-        if matches!(live, Some(StateProbe::Exec(_))) {
+        if matches!(live, Some(LiveProbe::State(StateProbe::Exec(_)))) {
             found.push(Violation::new("spec.liveness.exec", why));
+        }
+    }
+
+    /// The socket is in the run's directory, which is closed to other users.
+    fn check_notices(&self, found: &mut Vec<Violation>) {
+        if self.privileges.user.is_none() {
+            return;
+        }
+        let why =
+            "cannot be given with privileges.user: the socket is in the server's own directory";
+        if self.is_ready_by_notice() {
+            found.push(Violation::new("spec.readiness.notify", why));
+        }
+        if self.watchdog().is_some() {
+            found.push(Violation::new("spec.liveness.watchdog", why));
         }
     }
 

@@ -101,6 +101,8 @@ pub struct AttemptRecord {
     pub terminal: Option<TerminalSize>,
     /// Processes that were spared, by process id and start.
     pub spared: BTreeSet<(i32, u64)>,
+    /// Senders of notices that were refused, by process id and user.
+    pub notices_refused: BTreeSet<(i32, u32)>,
     /// The signals that the keeper may report again: the first rounds, the last one, the last SIGKILL of a client.
     pub signals: SignalRecord,
 }
@@ -121,6 +123,9 @@ impl AttemptRecord {
             Entry::Started => {
                 self.started = true;
                 self.times.started = Some(at);
+            }
+            Entry::NoticeRefused { pid, uid, .. } => {
+                self.notices_refused.insert((*pid, *uid));
             }
             Entry::Paused => {
                 self.pause = LastPause::Paused;
@@ -161,6 +166,7 @@ impl AttemptRecord {
             Entry::Annotated { .. }
             | Entry::Ready { .. }
             | Entry::ActivityChanged { .. }
+            | Entry::StatusChanged { .. }
             | Entry::OutputMatched { .. }
             | Entry::Warning { .. } => {}
             Entry::AttemptEnded { .. } => self.attempt_ended = true,

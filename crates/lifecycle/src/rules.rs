@@ -26,6 +26,8 @@ pub enum ReadyProbe {
     Rule,
     /// A line of its output.
     Line(LinePattern),
+    /// The command says so itself, by `sd_notify(3)`. The keeper hears it, and keeps the start timeout.
+    Notify,
     /// A probe of its state does.
     State(StateProbe),
 }
@@ -54,11 +56,21 @@ pub enum StateProbe {
     Exec(Vec<String>),
 }
 
+/// What shows that a run is live.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LiveProbe {
+    /// A probe of its state does.
+    State(StateProbe),
+    /// The command says so itself, by `sd_notify(3)`, at least once in this time. The keeper counts.
+    Watchdog(Duration),
+}
+
 /// When a run that is ready counts as live.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Liveness {
     /// What shows that it is.
-    pub probe: StateProbe,
+    pub probe: LiveProbe,
     /// Time between two probes.
     pub interval: Duration,
     /// Longest time of one probe.
@@ -116,6 +128,8 @@ named! {
 
 /// Name of the rule that `readiness.line` is.
 pub const READY_RULE: &str = "readiness";
+/// What has shown it where the command has said so itself.
+pub const NOTIFIED: &str = "notify";
 
 impl Readiness {
     pub(crate) fn check(&self, rules: &[OutputRule], found: &mut Vec<Violation>) {
@@ -139,6 +153,14 @@ impl Readiness {
             ReadyProbe::Rule => {
                 if !rules.iter().any(|rule| rule.action == RuleAction::Ready) {
                     wrong("probe", "must be given, or an output rule with `ready`");
+                }
+            }
+            ReadyProbe::Notify => {
+                if rules.iter().any(|rule| rule.action == RuleAction::Ready) {
+                    wrong(
+                        "notify",
+                        "cannot be given beside an output rule with `ready`",
+                    );
                 }
             }
             ReadyProbe::State(probe) => probe.check(&mut wrong),
@@ -169,7 +191,14 @@ impl Liveness {
         if !(1..=limits::LIVENESS_FAILURES_MAX).contains(&self.failure_threshold) {
             wrong("failure_threshold", "must be 1 to 1000");
         }
-        self.probe.check(&mut wrong);
+        match &self.probe {
+            LiveProbe::State(probe) => probe.check(&mut wrong),
+            LiveProbe::Watchdog(time) => {
+                if !(limits::WATCHDOG_MIN..=limits::WATCHDOG_MAX).contains(time) {
+                    wrong("watchdog", "must be 100 ms to 24 hours");
+                }
+            }
+        }
     }
 }
 

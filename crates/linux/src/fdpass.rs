@@ -1,5 +1,6 @@
 //! Messages with descriptors, over `SOCK_SEQPACKET`: each arrives whole, in order, or not at all.
 
+use crate::{peer::Sender, pidfd::PidFd};
 use nix::{
     errno::Errno,
     sys::socket::{
@@ -100,7 +101,7 @@ pub fn receive(socket: &impl AsFd) -> io::Result<Received> {
 }
 
 fn receive_in(socket: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>]) -> io::Result<Received> {
-    let (bytes, flags, fds) = match receive_into(socket, room) {
+    let (bytes, flags, Passed { fds, .. }) = match receive_into(socket, room, 0) {
         // No message of ours is empty.
         Ok(([], _, _)) => return Ok(Received::Eof),
         Ok(received) => received,
@@ -114,12 +115,49 @@ fn receive_in(socket: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>]) -> io::Resul
     Ok(Received::Message(bytes.to_vec(), fds))
 }
 
+/// A datagram, with the process that has sent it.
+#[derive(Debug)]
+pub struct Datagram {
+    /// Its first [`MESSAGE_BYTES_MAX`] bytes.
+    pub bytes: Vec<u8>,
+    /// Who has sent it; absent: the kernel does not say so.
+    pub sender: Option<Sender>,
+}
+
+/// The first datagram at a socket with `SO_PASSCRED`, which stays there; `None`: there is none.
+pub(crate) fn peek_datagram(socket: &impl AsFd) -> io::Result<Option<Datagram>> {
+    datagram(socket, libc::MSG_PEEK)
+}
+
+/// The same, taken. Descriptors that came with it are closed: who has sent them learns of it by that.
+pub(crate) fn receive_datagram(socket: &impl AsFd) -> io::Result<Option<Datagram>> {
+    datagram(socket, 0)
+}
+
+fn datagram(socket: &impl AsFd, flags: libc::c_int) -> io::Result<Option<Datagram>> {
+    ROOM.with_borrow_mut(|room| {
+        let room = room.spare_capacity_mut();
+        let (bytes, _, passed) = match receive_into(socket.as_fd(), room, flags) {
+            Ok(received) => received,
+            Err(Errno::EAGAIN) => return Ok(None),
+            Err(errno) => return Err(errno.into()),
+        };
+        let process = passed.process.map(PidFd::from_fd);
+        let credentials = passed.credentials;
+        Ok(Some(Datagram {
+            bytes: bytes.to_vec(),
+            sender: credentials.map(|from| Sender::new(from.pid, from.uid, process)),
+        }))
+    })
+}
+
 /// recvmsg(2). That of nix refuses to look at the descriptors that did arrive where others found no room, and so leaks
 /// them.
 fn receive_into<'a>(
     socket: BorrowedFd<'_>,
     room: &'a mut [MaybeUninit<u8>],
-) -> nix::Result<(&'a [u8], i32, Vec<OwnedFd>)> {
+    flags: libc::c_int,
+) -> nix::Result<(&'a [u8], i32, Passed)> {
     // In words, since control messages are aligned to them; more than any message of ours carries.
     let mut space = [0u64; CONTROL_WORDS];
     let mut part = libc::iovec {
@@ -135,7 +173,7 @@ fn receive_into<'a>(
     let len = retried(|| {
         let fd = socket.as_raw_fd();
         // SAFETY: `header` points to `part` and `space`, which outlive the call, with their true lengths.
-        let len = unsafe { libc::recvmsg(fd, &raw mut header, libc::MSG_CMSG_CLOEXEC) };
+        let len = unsafe { libc::recvmsg(fd, &raw mut header, flags | libc::MSG_CMSG_CLOEXEC) };
         Errno::result(len)
     })?;
     let len = len.cast_unsigned().min(room.len());
@@ -147,33 +185,62 @@ fn receive_into<'a>(
 /// Words for control messages with up to [`MESSAGE_FDS_MAX`] descriptors and their headers.
 const CONTROL_WORDS: usize = 8 + MESSAGE_FDS_MAX / 2;
 
-/// The descriptors of a message that was just received.
-fn passed(header: &libc::msghdr) -> Vec<OwnedFd> {
-    let mut fds = Vec::new();
+/// `SCM_PIDFD` of the kernel's `linux/socket.h`.
+const SCM_PIDFD: libc::c_int = 4;
+
+/// What came with a message.
+#[derive(Default)]
+struct Passed {
+    fds: Vec<OwnedFd>,
+    /// The process that has sent it, as a descriptor.
+    process: Option<OwnedFd>,
+    /// Number and user of it.
+    credentials: Option<libc::ucred>,
+}
+
+/// What came with a message that was just received.
+fn passed(header: &libc::msghdr) -> Passed {
+    let mut passed = Passed::default();
     // SAFETY: the kernel has filled `header`, and its control buffer is alive.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !at.is_null() {
         // SAFETY: a non-null `at` is a control message header inside the control buffer.
         let control = unsafe { at.read_unaligned() };
-        if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: as above; the data follows the header.
-            let data = unsafe { libc::CMSG_DATA(at) }.cast::<[u8; size_of::<RawFd>()]>();
-            // SAFETY: CMSG_LEN is arithmetic.
-            let head = unsafe { libc::CMSG_LEN(0) } as usize;
+        // SAFETY: CMSG_LEN is arithmetic.
+        let head = unsafe { libc::CMSG_LEN(0) } as usize;
+        // SAFETY: the data follows the header that `at` points to.
+        let data = unsafe { libc::CMSG_DATA(at) };
+        let kind = (control.cmsg_level, control.cmsg_type);
+        if kind == (libc::SOL_SOCKET, libc::SCM_CREDENTIALS)
+            && control.cmsg_len >= head + size_of::<libc::ucred>()
+        {
+            // SAFETY: the kernel says that so many bytes follow the header; a ucred is integers.
+            passed.credentials = Some(unsafe { data.cast::<libc::ucred>().read_unaligned() });
+        }
+        if matches!(kind, (libc::SOL_SOCKET, libc::SCM_RIGHTS | SCM_PIDFD)) {
+            let data = data.cast::<[u8; size_of::<RawFd>()]>();
             let count = control.cmsg_len.saturating_sub(head) / size_of::<RawFd>();
             for i in 0..count {
                 // SAFETY: the kernel says that so many numbers follow the header.
                 let fd = unsafe { data.add(i) };
                 // SAFETY: as above.
                 let fd = RawFd::from_ne_bytes(unsafe { *fd });
+                // In the place of a process that cannot be named the kernel may put an errno.
+                if fd < 0 {
+                    continue;
+                }
                 // SAFETY: the kernel has just installed this descriptor for us; nobody else owns it.
-                fds.push(unsafe { OwnedFd::from_raw_fd(fd) });
+                let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+                match kind.1 {
+                    SCM_PIDFD => passed.process = Some(fd),
+                    _ => passed.fds.push(fd),
+                }
             }
         }
         // SAFETY: `at` is a header of this buffer; the result is the next one or null.
         at = unsafe { libc::CMSG_NXTHDR(header, at) };
     }
-    fds
+    passed
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ pub mod limits;
 pub mod marker;
 pub mod memfd;
 pub mod memory_events;
+pub mod notify_socket;
 pub mod output_pipe;
 pub mod own_file;
 pub mod own_process;

@@ -71,6 +71,47 @@ pub fn descent(socket: &impl AsFd, groups: &[&Path], ancestors: &[i32]) -> Desce
     let Ok(Peer { pid, .. }) = credentials(socket) else {
         return Descent::Unreadable;
     };
+    judge(pid, groups, ancestors, || process.has_ended())
+}
+
+/// The process that has sent a datagram.
+#[derive(Debug)]
+pub struct Sender {
+    /// Its number; 0 where it lives in a pid namespace that cannot be seen from here.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Itself (Linux 6.5).
+    process: Option<PidFd>,
+}
+
+impl Sender {
+    pub(crate) fn new(pid: i32, uid: u32, process: Option<PidFd>) -> Self {
+        Self { pid, uid, process }
+    }
+
+    /// Where it belongs: it, and not whatever has its number by now. One that has ended and is not reaped yet is still
+    /// where it was.
+    #[must_use]
+    pub fn descent(&self, groups: &[&Path], ancestors: &[i32]) -> Descent {
+        let opened;
+        let process = match &self.process {
+            Some(process) => process,
+            None => match PidFd::open(self.pid) {
+                Ok(process) => {
+                    opened = process;
+                    &opened
+                }
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Descent::Ended,
+                Err(_) => return Descent::Unreadable,
+            },
+        };
+        judge(self.pid, groups, ancestors, || !process.is_unreaped())
+    }
+}
+
+/// Where the process with this number belongs, for as long as it is the one that is meant.
+fn judge(pid: i32, groups: &[&Path], ancestors: &[i32], is_gone: impl Fn() -> bool) -> Descent {
     for _ in 0..LOOKS_MAX {
         // Nobody gets into a pid namespace from which its old one cannot see it (setns(2)): what has no number here was not
         // begun here.
@@ -80,7 +121,7 @@ pub fn descent(socket: &impl AsFd, groups: &[&Path], ancestors: &[i32]) -> Desce
             Some(Descent::Other)
         };
         // INVARIANT: it has its number until it has ended, so what was read before this is about it.
-        if process.has_ended() {
+        if is_gone() {
             return Descent::Ended;
         }
         if let Some(seen) = seen {

@@ -2,7 +2,7 @@
 
 use super::{
     aftermath::{self, Told},
-    again, input, retain,
+    again, input, retain, says,
     table::{Act, Victim},
     terminal,
 };
@@ -180,6 +180,9 @@ pub(crate) async fn play(row: Row) {
     if row.act == Act::Terminal {
         return Box::pin(terminal::play(row)).await;
     }
+    if row.act == Act::Say {
+        return Box::pin(says::play(row)).await;
+    }
     if row.act == Act::Input {
         return Box::pin(input::play(row)).await;
     }
@@ -278,9 +281,13 @@ impl Scene {
             })),
             Act::Pause => Some(tokio::spawn(async move { client.pause(&id).await })),
             Act::Resume => Some(tokio::spawn(async move { client.resume(&id).await })),
-            Act::Write | Act::Input | Act::Terminal | Act::Again | Act::ComeBack | Act::Retain => {
-                None
-            }
+            Act::Write
+            | Act::Input
+            | Act::Say
+            | Act::Terminal
+            | Act::Again
+            | Act::ComeBack
+            | Act::Retain => None,
             Act::Annotate => Some(tokio::spawn(async move {
                 client.annotate(&id, &[("a", "1")], &[], Some(0)).await
             })),

@@ -31,6 +31,8 @@ pub(crate) enum Act {
     Terminal,
     /// A client annotates it.
     Annotate,
+    /// It says that it is ready, and writes a line that its rules match.
+    Say,
     /// The node is taken out of service.
     Drain,
     /// It exits by itself while nobody can write to the store, which is let go of when its end is kept.
@@ -146,6 +148,9 @@ pub(crate) const POINTS: &[Point] = &[
     of("keeper.input_close", Act::Input, ALL),
     of("facets.record", Act::Annotate, ALL),
     of("facets.recorded", Act::Annotate, ALL),
+    of("keeper.notice", Act::Say, ALL),
+    of("rule.acted", Act::Say, ALL),
+    of("rule.noted", Act::Say, ALL),
     of("drain.kept", Act::Drain, ALL),
     of("keeper.server_lost", Act::Restart, &[Keeper]),
     of("keeper.server_reaped", Act::Restart, &[Keeper]),

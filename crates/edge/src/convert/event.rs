@@ -5,7 +5,7 @@ use crate::pb::{
     self, event,
     lifecycle::{self, Station},
 };
-use kennel_lifecycle::{Entry, RuleMatch, RunId, StopOrder, Timestamp};
+use kennel_lifecycle::{Activity, Entry, Outcome, RuleMatch, RunId, StopOrder, Timestamp};
 use kennel_supervisor::{Event, Gap, GapReason, MissingBytes, OutputPart, OutputRead, Payload};
 
 /// Events that follow each other in one run's order, one batch for each attempt that they are of.
@@ -203,15 +203,8 @@ fn lifecycle(entry: Entry) -> event::Payload {
             outcome,
             restarts,
             next,
-        } => Station::AttemptEnded(lifecycle::AttemptEnded {
-            reason: outcome.reason.name().to_owned(),
-            consecutive_restarts: restarts,
-            next_restart_time: Some(time::timestamp(next)),
-        }),
-        Entry::Ended(outcome) => Station::Ended(lifecycle::Ended {
-            state: run::state(outcome.state()).into(),
-            reason: outcome.reason.name().to_owned(),
-        }),
+        } => attempt_ended(&outcome, restarts, next),
+        Entry::Ended(outcome) => ended(&outcome),
         Entry::Annotated {
             version,
             set,
@@ -228,11 +221,14 @@ fn lifecycle(entry: Entry) -> event::Payload {
             attempt,
             activity,
             by,
-        } => Station::ActivityChanged(lifecycle::ActivityChanged {
-            attempt,
-            activity: rules::activity(activity).into(),
-            by,
-        }),
+        } => activity_changed(attempt, activity, by),
+        Entry::StatusChanged { attempt, status } => {
+            Station::StatusChanged(lifecycle::StatusChanged {
+                attempt,
+                status: status.text,
+                is_stopping: status.stopping,
+            })
+        }
         Entry::OutputMatched {
             attempt,
             seq,
@@ -246,13 +242,39 @@ fn lifecycle(entry: Entry) -> event::Payload {
             offset,
             rules: rules.into_iter().map(rule_match).collect(),
         }),
-        Entry::Warning { .. } | Entry::MemoryKills(_) | Entry::ProcessSpared { .. } => {
+        Entry::Warning { .. }
+        | Entry::MemoryKills(_)
+        | Entry::ProcessSpared { .. }
+        | Entry::NoticeRefused { .. } => {
             let message = entry.warning().unwrap_or_default();
             return event::Payload::Warning(pb::Warning { message });
         }
     };
     event::Payload::Lifecycle(pb::Lifecycle {
         station: Some(station),
+    })
+}
+
+fn activity_changed(attempt: u32, activity: Activity, by: String) -> Station {
+    Station::ActivityChanged(lifecycle::ActivityChanged {
+        attempt,
+        activity: rules::activity(activity).into(),
+        by,
+    })
+}
+
+fn attempt_ended(outcome: &Outcome, restarts: u32, next: Timestamp) -> Station {
+    Station::AttemptEnded(lifecycle::AttemptEnded {
+        reason: outcome.reason.name().to_owned(),
+        consecutive_restarts: restarts,
+        next_restart_time: Some(time::timestamp(next)),
+    })
+}
+
+fn ended(outcome: &Outcome) -> Station {
+    Station::Ended(lifecycle::Ended {
+        state: run::state(outcome.state()).into(),
+        reason: outcome.reason.name().to_owned(),
     })
 }
 

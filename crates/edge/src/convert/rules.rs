@@ -6,8 +6,8 @@ use crate::pb::{
     readiness::Probe,
 };
 use kennel_lifecycle::{
-    Activity, LinePattern, Liveness, OutputRule, Readiness, ReadyProbe, RuleAction, StateProbe,
-    Violation, limits,
+    Activity, LinePattern, LiveProbe as Live, Liveness, OutputRule, Readiness, ReadyProbe,
+    RuleAction, StateProbe, Violation, limits,
 };
 
 const READINESS: &str = "spec.readiness";
@@ -24,6 +24,7 @@ pub(crate) fn readiness(
             let (line, _) = pattern::pattern("spec.readiness.line", Some(line), found)?;
             ReadyProbe::Line(line)
         }
+        Some(Probe::Notify(pb::NotifyProbe {})) => ReadyProbe::Notify,
         Some(Probe::Tcp(tcp)) => ReadyProbe::State(tcp_probe(READINESS, tcp, found)),
         Some(Probe::Http(http)) => ReadyProbe::State(http_probe(READINESS, http, found)),
         Some(Probe::Exec(exec)) => ReadyProbe::State(StateProbe::Exec(exec.args)),
@@ -50,14 +51,18 @@ pub(crate) fn liveness(
     let liveness = liveness?;
     let probe = match liveness.probe {
         None => {
-            let why = "must have one of `tcp`, `http`, `grpc`, `exec`";
+            let why = "must have one of `tcp`, `http`, `grpc`, `exec`, `watchdog`";
             found.push(Violation::new(LIVENESS, why));
             return None;
         }
-        Some(LiveProbe::Tcp(tcp)) => tcp_probe(LIVENESS, tcp, found),
-        Some(LiveProbe::Http(http)) => http_probe(LIVENESS, http, found),
-        Some(LiveProbe::Exec(exec)) => StateProbe::Exec(exec.args),
-        Some(LiveProbe::Grpc(grpc)) => grpc_probe(LIVENESS, grpc, found),
+        Some(LiveProbe::Tcp(tcp)) => Live::State(tcp_probe(LIVENESS, tcp, found)),
+        Some(LiveProbe::Http(http)) => Live::State(http_probe(LIVENESS, http, found)),
+        Some(LiveProbe::Exec(exec)) => Live::State(StateProbe::Exec(exec.args)),
+        Some(LiveProbe::Grpc(grpc)) => Live::State(grpc_probe(LIVENESS, grpc, found)),
+        Some(LiveProbe::Watchdog(time)) => {
+            let time = time::parse_duration("spec.liveness.watchdog", Some(&time), found);
+            Live::Watchdog(time.unwrap_or_default())
+        }
     };
     let mut span = |name: &str, given: Option<&prost_types::Duration>| {
         time::parse_duration(&format!("{LIVENESS}.{name}"), given, found)
@@ -77,10 +82,17 @@ pub(crate) fn shown_liveness(liveness: Option<&Liveness>) -> Option<pb::Liveness
     let liveness = liveness?;
     Some(pb::Liveness {
         probe: Some(match &liveness.probe {
-            StateProbe::Tcp(port) => LiveProbe::Tcp(shown_tcp(*port)),
-            StateProbe::Http { port, path } => LiveProbe::Http(shown_http(*port, path)),
-            StateProbe::Exec(args) => LiveProbe::Exec(pb::ExecProbe { args: args.clone() }),
-            StateProbe::Grpc { port, service } => LiveProbe::Grpc(shown_grpc(*port, service)),
+            Live::Watchdog(time) => LiveProbe::Watchdog(time::duration(*time)),
+            Live::State(StateProbe::Tcp(port)) => LiveProbe::Tcp(shown_tcp(*port)),
+            Live::State(StateProbe::Http { port, path }) => {
+                LiveProbe::Http(shown_http(*port, path))
+            }
+            Live::State(StateProbe::Exec(args)) => {
+                LiveProbe::Exec(pb::ExecProbe { args: args.clone() })
+            }
+            Live::State(StateProbe::Grpc { port, service }) => {
+                LiveProbe::Grpc(shown_grpc(*port, service))
+            }
         }),
         interval: Some(time::duration(liveness.interval)),
         timeout: Some(time::duration(liveness.timeout)),
@@ -143,6 +155,7 @@ pub(crate) fn shown_readiness(readiness: Option<&Readiness>) -> Option<Box<pb::R
     Some(Box::new(pb::Readiness {
         probe: match &readiness.probe {
             ReadyProbe::Rule => None,
+            ReadyProbe::Notify => Some(Probe::Notify(pb::NotifyProbe {})),
             ReadyProbe::Line(line) => Some(Probe::Line(shown_pattern(line))),
             ReadyProbe::State(StateProbe::Tcp(port)) => Some(Probe::Tcp(shown_tcp(*port))),
             ReadyProbe::State(StateProbe::Http { port, path }) => {

@@ -21,6 +21,8 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     let ready = view.facets.ready.clone();
     let ready = ready.as_ref().filter(|ready| ready.attempt == view.attempt);
     let doing = view.facets.doing(view.attempt);
+    let said = view.facets.said_by(view.attempt).cloned();
+    let said = said.as_ref();
     pb::Run {
         run_id: view.run.to_string(),
         owner: view.owner,
@@ -61,6 +63,8 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         activity: doing
             .map_or(pb::Activity::Unspecified, rules::activity)
             .into(),
+        status: said.map_or_else(String::new, |said| said.text.clone()),
+        is_ending_itself: said.is_some_and(|said| said.stopping),
         annotations: view.facets.annotations.pairs,
         annotations_version: view.facets.annotations.version,
     }

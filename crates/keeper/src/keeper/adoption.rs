@@ -53,6 +53,8 @@ pub(super) struct Adoptable {
     pub(super) outputs: (OwnedFd, OwnedFd),
     /// Write end of standard input, where that is an open pipe.
     pub(super) input: Option<OwnedFd>,
+    /// Where its processes say something of it.
+    pub(super) notify: Option<OwnedFd>,
     pub(super) memory: WireMemory,
     pub(super) leader_left_at: Option<u64>,
     pub(super) stopping_since: Option<u64>,
@@ -138,6 +140,7 @@ impl Knock {
             init,
             outputs: (fds.next()?, fds.next()?),
             input: if said.input { Some(fds.next()?) } else { None },
+            notify: if said.notify { Some(fds.next()?) } else { None },
             memory: said.memory,
             leader_left_at: said.leader_left_at,
             stopping_since: said.stopping_since,
@@ -250,6 +253,7 @@ mod tests {
                 leader_left_at: None,
                 stopping_since: None,
                 input: false,
+                notify: false,
             }
         }
 

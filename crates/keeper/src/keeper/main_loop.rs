@@ -36,7 +36,7 @@ use crate::{
     wire::{self, Answer, ToKeeper, ToServer},
 };
 use ending::Ending;
-use inputs::Inputs;
+use inputs::Watched;
 use kennel_lifecycle::{HostFacts, HostIdentity, RunId, Timestamp};
 use kennel_linux::{
     attributes::{Inherited, Protection},
@@ -118,7 +118,9 @@ pub(super) struct Keeper {
     /// Shims of an earlier keeper that have not answered at their doors yet.
     late: HashMap<u64, Knock>,
     /// Inputs with something that waits for room.
-    inputs: Inputs,
+    inputs: Watched,
+    /// Sockets at which processes of runs say something of them.
+    notices: Watched,
     /// By number, for as long as they are not reaped.
     shim_of_pid: HashMap<i32, u64>,
     next_shim: u64,
@@ -184,7 +186,8 @@ impl Keeper {
             exit_slot_of: HashMap::new(),
             shims: HashMap::new(),
             late: HashMap::new(),
-            inputs: Inputs::default(),
+            inputs: Watched::default(),
+            notices: Watched::default(),
             shim_of_pid: HashMap::new(),
             next_shim: SHIMS_FROM,
             runs: HashMap::new(),
@@ -248,6 +251,7 @@ impl Keeper {
                     }
                     door if self.late.contains_key(&door) => self.hear_late(door),
                     input if self.inputs.is_watched(input) => self.room_in_input(input),
+                    notices if self.notices.is_watched(notices) => self.hear_notices(notices),
                     shim => self.hear_shim(shim, Until::Answered),
                 }
             }
@@ -368,7 +372,7 @@ impl Keeper {
             self.doors.remove(id);
             self.forget_exit(id, is_on_record);
         }
-        self.watch_input(id);
+        self.watch(id);
         if let Some(group) = group {
             if !self.groups.clear(&group) {
                 self.leftovers.add([group], now);

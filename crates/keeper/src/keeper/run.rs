@@ -12,6 +12,7 @@ mod input;
 mod interrupt;
 mod kept;
 mod members;
+mod notices;
 mod outputs;
 mod requests;
 mod rest;
@@ -36,6 +37,7 @@ use kennel_linux::{
     tree::{Root, Tree},
 };
 use kept::Kept;
+pub(super) use notices::RunNotices;
 pub(super) use outputs::Outputs;
 use requests::Requests;
 use rest::Rest;
@@ -97,6 +99,8 @@ pub(super) struct Run {
     outputs: Option<Outputs>,
     /// Where clients write to it.
     pub(super) input: Option<RunInput>,
+    /// Where its processes say something of it, and what they have said.
+    pub(super) notices: Option<RunNotices>,
     stage: Stage,
     tree: Option<Tree>,
     heard: Heard,
@@ -137,6 +141,7 @@ pub(super) struct Parts {
     pub(super) held: Held,
     pub(super) outputs: Outputs,
     pub(super) input: Option<RunInput>,
+    pub(super) notices: Option<RunNotices>,
     pub(super) memory: MemoryCount,
 }
 
@@ -173,6 +178,7 @@ impl Run {
             gate: None,
             outputs: Some(parts.outputs),
             input: parts.input,
+            notices: parts.notices,
             stage: Stage::Preparing { seq: None },
             tree: None,
             heard: Heard::default(),
@@ -317,10 +323,18 @@ impl Run {
             .then_some(now + self.look_every(now));
         let rest = self.rest_wakes_at(now + LOOK_AGAIN_MS);
         let deadline = self.deadline();
-        [ladder, look, rest, deadline, self.pause.wake_at(now)]
-            .into_iter()
-            .flatten()
-            .min()
+        let notices = self.notices_wake_at();
+        [
+            ladder,
+            look,
+            rest,
+            deadline,
+            notices,
+            self.pause.wake_at(now),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// One step after any event: climb, pause, count, look whether all is over.
@@ -330,6 +344,7 @@ impl Run {
         }
         self.ask_last_will(now);
         self.keep_deadline(now);
+        self.keep_notices(now);
         self.keep_max_pause(now);
         self.look_after_rest(now);
         if self.tells_shim_first() {
@@ -362,6 +377,7 @@ impl Run {
         self.tree = None;
         self.refuse_helpers();
         self.end_input();
+        self.end_notices();
     }
 }
 

@@ -35,6 +35,8 @@ pub(super) struct Waiting {
     outputs: Vec<OwnedFd>,
     /// Write end of stdin, until it is closed: the command shall not see an end that nobody meant.
     input: Option<OwnedFd>,
+    /// Where its processes say something of it: what they say is not lost.
+    notify: Option<OwnedFd>,
     /// Command and shim as they were announced.
     announced: Option<(ProcessIdentity, ProcessIdentity)>,
     memory: Option<WireMemory>,
@@ -65,6 +67,7 @@ impl Waiting {
         keepsake: WireKeepsake,
         outputs: Vec<OwnedFd>,
         input: Option<OwnedFd>,
+        notify: Option<OwnedFd>,
     ) -> io::Result<Self> {
         listen(&door, Backlog::new(CALLERS_MAX)?)?;
         Ok(Self {
@@ -72,6 +75,7 @@ impl Waiting {
             keepsake,
             outputs,
             input,
+            notify,
             announced: None,
             memory: None,
             ran_at: None,
@@ -260,7 +264,8 @@ impl Work {
         if let Some(init) = &self.tree.init {
             fds.push(init.fd.as_fd().try_clone_to_owned()?);
         }
-        for output in waiting.outputs.iter().chain(&waiting.input) {
+        let kept = waiting.outputs.iter().chain(&waiting.input);
+        for output in kept.chain(&waiting.notify) {
             fds.push(output.try_clone()?);
         }
         let counted = WireMemory {
@@ -282,6 +287,7 @@ impl Work {
             leader_left_at: waiting.leader.as_ref().map(|left| left.at),
             stopping_since: waiting.stopping_since,
             input: waiting.input.is_some(),
+            notify: waiting.notify.is_some(),
         };
         let mut words = vec![
             (FromShim::Adoptable(Box::new(adoptable)), fds),

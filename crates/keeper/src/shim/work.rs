@@ -160,7 +160,8 @@ impl Work {
             Some(keepsake) => {
                 let door = next()?;
                 let input = if job.input { Some(next()?) } else { None };
-                Some(Waiting::new(door, keepsake, outputs, input))
+                let notify = if job.notify { Some(next()?) } else { None };
+                Some(Waiting::new(door, keepsake, outputs, input, notify))
             }
             None => None,
         };
@@ -183,10 +184,9 @@ impl Work {
             Some(_) => Memory::Copied,
             None => Memory::Shared,
         };
-        let made = namespace::within(namespace, || {
+        let (gated, init) = namespace::within(namespace, || {
             spawn::fork_gated(&child, ends, &job.attributes, namespace, memory)
-        });
-        let (gated, init) = made?;
+        })?;
         let (init, of_tree) = init.unzip();
         let run_dir = PathBuf::from(job.run_dir);
         let run = RunId::from_u128(job.run);

@@ -1,7 +1,8 @@
 //! What the keeper reports of a run, and what came of a signal.
 
+use super::Notified;
 use kennel_lifecycle::{
-    Deadline, Exit, Leftovers, MemoryKills, Signal, StartFailure, StopInput, StopStep, Stuck,
+    Exit, Leftovers, MemoryKills, Signal, StartFailure, StopInput, StopReason, StopStep, Stuck,
     TreeVerdict,
 };
 use kennel_linux::aims::Aim;
@@ -39,16 +40,14 @@ pub enum Fact {
     MemoryKills(MemoryKills),
     /// The final report on the tree; once per prepared child; nothing follows it.
     TreeEnded(TreeVerdict),
-    /// The run took longer than it may, and the keeper has begun with its plan.
-    DeadlineExceeded(Deadline),
+    /// The keeper has begun with the run's plan by itself, for this reason.
+    Stops(StopReason),
     /// The pause has lasted for as long as it may, and all processes that it had stopped were continued.
     PauseExpired,
-    /// No server came back for too long, and the keeper has begun with the run's plan.
-    Orphaned,
-    /// The run's shim was lost before the leader had exited, and the keeper has begun with the run's plan.
-    ShimLost,
     /// An action of a stop at standard input was carried out.
     StopInput(StopInput),
+    /// What a process of the run has said of it.
+    Notified(Notified),
 }
 
 /// How a signal or a pause went.

@@ -19,6 +19,12 @@ pub(crate) struct WireMemory {
     pub(crate) paused_since: Option<u64>,
     /// The last pause has lasted for as long as it may.
     pub(crate) pause_expired: bool,
+    /// The command has said that it is ready.
+    pub(crate) ready: bool,
+    /// The same as `max_runtime` for the time until it says so.
+    pub(crate) start: Option<(u64, Option<u64>)>,
+    /// By how much it has extended that.
+    pub(crate) extended_ms: u64,
 }
 
 /// A run without a keeper, for the next one. What has happened to it follows, as it would have been told.
@@ -39,4 +45,6 @@ pub(crate) struct WireAdoptable {
     pub(crate) stopping_since: Option<u64>,
     /// Whether the write end of standard input is among the descriptors.
     pub(crate) input: bool,
+    /// Whether the socket at which its processes say something of it is.
+    pub(crate) notify: bool,
 }

@@ -11,16 +11,16 @@ use super::{
 };
 use crate::client::{
     Aim, EndCause, Fact, FormerServer, HeldPause, HelperEnd, Holds, InputSaid, InputState,
-    InterruptWay, NoPty, Shot, ShotResult, Shots, SignalTarget, StraySignal, Tie, Upgrade,
-    UpgradeRefusal, UpgradeState,
+    InterruptWay, NoPty, Notified, Shot, ShotResult, Shots, SignalTarget, StraySignal, Tie,
+    Upgrade, UpgradeRefusal, UpgradeState,
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputBook, InputClosed,
-    InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers, LimitPowers,
-    MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity, Proof, Recovery,
-    Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits, Signal, SignalScope,
-    SignalSender, StartFailure, StartStage, StopInput, StopPolicy, StopStep, Stuck, StuckProcess,
-    TerminalSize, Timestamp, TreeVerdict,
+    Activity, CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputBook,
+    InputClosed, InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers,
+    LimitPowers, MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity,
+    Proof, Recovery, Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits, Signal,
+    SignalScope, SignalSender, StartFailure, StartStage, StatusText, StopInput, StopPolicy,
+    StopReason, StopStep, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
     ladder::{Action, Step, StopPlan},
     recovery::ExitRecord,
 };
@@ -426,9 +426,9 @@ fn answers_and_reports_have_these_bytes() {
     let exceeded = ToServer::Report {
         run: 5,
         at_us: 1000,
-        fact: Fact::DeadlineExceeded(Deadline::MaxRuntime),
+        fact: Fact::Stops(StopReason::DeadlineExceeded(Deadline::MaxRuntime)),
     };
-    check(&exceeded, "0205d00f0b00");
+    check(&exceeded, "0205d00f0b0300");
     check(&TreeVerdict::Kept(left.clone()), "04010eac0202736802");
     let fact = |fact| ToServer::Report {
         run: 5,
@@ -455,14 +455,14 @@ fn answers_and_reports_have_these_bytes() {
         memory_max: Some(300),
     };
     check(&fact(Fact::MemoryKills(kills)), "020502090201ac02");
-    check(&fact(Fact::Orphaned), "0205020d");
-    check(&fact(Fact::ShimLost), "0205020e");
+    check(&fact(Fact::Stops(StopReason::Orphaned)), "0205020b04");
+    check(&fact(Fact::Stops(StopReason::ShimLost)), "0205020b05");
     let done = StopInput {
         at: Timestamp(1000),
         bytes: Some(3),
         written: 2,
     };
-    check(&fact(Fact::StopInput(done)), "0205020fd00f010302");
+    check(&fact(Fact::StopInput(done)), "0205020dd00f010302");
     check(&ToServer::ShutdownNow, "04");
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "010106");
@@ -471,6 +471,31 @@ fn answers_and_reports_have_these_bytes() {
     check(&answer(Answer::Reaped), "010109");
     check(&answer(Answer::SentBefore), "01010b");
     check(&answer(Answer::NotSent), "01010c");
+}
+
+#[test]
+fn notices_have_these_bytes() {
+    let notified = |said| ToServer::Report {
+        run: 5,
+        at_us: 1,
+        fact: Fact::Notified(said),
+    };
+    check(&notified(Notified::Ready), "0205020e00");
+    let status = StatusText {
+        text: "x".into(),
+        stopping: true,
+    };
+    check(&notified(Notified::Status(status)), "0205020e01017801");
+    check(
+        &notified(Notified::Activity(Activity::Idle)),
+        "0205020e0202",
+    );
+    let refused = Notified::Refused {
+        pid: 7,
+        uid: 300,
+        ended: true,
+    };
+    check(&notified(refused), "0205020e030eac0201");
 }
 
 #[test]
@@ -553,8 +578,11 @@ fn words_of_and_to_shims_have_these_bytes() {
         max_runtime: Some((300, Some(1))),
         paused_since: Some(2),
         pause_expired: true,
+        ready: true,
+        start: Some((300, None)),
+        extended_ms: 3,
     };
-    check(&ToShim::Remember(memory), "0501ac020101010201");
+    check(&ToShim::Remember(memory), "0501ac0201010102010101ac020003");
     check(&ToShim::Leave, "06");
     check(&ToShim::CloseInput, "07");
     check(&ToShim::ServiceEnds { in_order: true }, "0801");
@@ -593,11 +621,12 @@ fn words_of_and_to_shims_have_these_bytes() {
         leader_left_at: Some(300),
         stopping_since: Some(1),
         input: true,
+        notify: true,
     };
     check(
         &FromShim::Adoptable(Box::new(adoptable)),
         &format!(
-            "0801d804d804d804ac02014d040404ac02014d010600{POLICY}0000016201010700000001ac02010101"
+            "0801d804d804d804ac02014d040404ac02014d010600{POLICY}0000016201010700000000000001ac0201010101"
         ),
     );
 }

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 
 /// First byte of every message.
-pub(crate) const VERSION: u8 = 8;
+pub(crate) const VERSION: u8 = 9;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes whose signal or whose place in a tree is told; the rest is counted.
@@ -358,6 +358,8 @@ pub(crate) struct Job {
     pub(crate) keepsake: Option<adoption::WireKeepsake>,
     /// Whether the write end of standard input comes along, to be kept with it.
     pub(crate) input: bool,
+    /// Whether the socket comes along at which its processes say something of it.
+    pub(crate) notify: bool,
     /// Whether stdin is to be the controlling terminal.
     pub(crate) terminal: bool,
     /// The run's slot in its keeper's file of exit records.

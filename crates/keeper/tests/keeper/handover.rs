@@ -10,7 +10,8 @@ use kennel_keeper::client::{
     Fact, HeldPause, HeldRun, KeeperEvent, Sent, SignalResult, SignalTarget,
 };
 use kennel_lifecycle::{
-    Exit, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, TreeVerdict, ladder::StopPlan,
+    Exit, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, StopReason, TreeVerdict,
+    ladder::StopPlan,
 };
 use std::{io::Write, path::Path, process::ExitCode, time::Duration};
 
@@ -556,10 +557,13 @@ async fn abandoned(stage: &mut Stage) {
     let facts = stage.end(held.run).await;
     let told = |fact: &Fact| facts.iter().position(|told| told == fact);
     assert!(
-        told(&Fact::Orphaned) < told(&Fact::LeaderExited(Exit::Code(5))),
+        told(&Fact::Stops(StopReason::Orphaned)) < told(&Fact::LeaderExited(Exit::Code(5))),
         "{facts:?}"
     );
-    assert!(told(&Fact::Orphaned).is_some(), "{facts:?}");
+    assert!(
+        told(&Fact::Stops(StopReason::Orphaned)).is_some(),
+        "{facts:?}"
+    );
     assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
     assert!(
         facts.contains(&Fact::LeaderExited(Exit::Code(5))),
@@ -630,7 +634,10 @@ async fn never_served(stage: &mut Stage) {
     assert_eq!(stage.hello.restarts, 4);
     let held = held(stage);
     let facts = stage.end(held.run).await;
-    assert!(facts.contains(&Fact::Orphaned), "{facts:?}");
+    assert!(
+        facts.contains(&Fact::Stops(StopReason::Orphaned)),
+        "{facts:?}"
+    );
     assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
 }
 

@@ -9,7 +9,7 @@ use crate::{
 };
 use kennel_keeper::client::{Fact, KeeperEvent, Sent, ShotResult, SignalResult, SignalTarget};
 use kennel_lifecycle::{
-    Deadline, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal,
+    Deadline, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, StopReason,
     ladder::StopPlan,
     recovery::{CgroupSeen, Seen},
 };
@@ -191,7 +191,7 @@ async fn aborts(stage: &mut Stage) {
     counting(stage).await;
     pause(stage, run).await;
     let facts = stage.end(run).await;
-    let exceeded = Fact::DeadlineExceeded(Deadline::MaxPause);
+    let exceeded = Fact::Stops(StopReason::DeadlineExceeded(Deadline::MaxPause));
     assert_eq!(facts[..2], [Fact::Executed, exceeded], "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
 }

@@ -6,7 +6,7 @@ use crate::{
     stage::Stage,
 };
 use kennel_keeper::client::{Fact, SignalResult};
-use kennel_lifecycle::{Deadline, RunId, Signal, ladder::StopPlan};
+use kennel_lifecycle::{Deadline, RunId, Signal, StopReason, ladder::StopPlan};
 use std::time::{Duration, Instant};
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
@@ -18,7 +18,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     }
 }
 
-const EXCEEDED: Fact = Fact::DeadlineExceeded(Deadline::MaxRuntime);
+const EXCEEDED: Fact = Fact::Stops(StopReason::DeadlineExceeded(Deadline::MaxRuntime));
 
 /// Neither the leader nor a child in a session of its own takes SIGTERM.
 const STUBBORN: &str = "

@@ -124,6 +124,9 @@ pub(crate) struct ReadyArgs {
     /// The run is ready when `sh -c SCRIPT`, run in its tree, exits with code 0
     #[arg(long, value_name = "SCRIPT", group = "ready_probe")]
     pub(crate) ready_exec: Option<String>,
+    /// The run is ready when a process of it reports READY=1 by sd_notify(3), at the socket in NOTIFY_SOCKET
+    #[arg(long, group = "ready_probe")]
+    pub(crate) ready_notify: bool,
     /// Time between two probes by --ready-tcp, --ready-http, --ready-grpc or --ready-exec [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "ready_probe")]
     pub(crate) ready_interval: Option<Duration>,
@@ -142,6 +145,9 @@ pub(crate) struct ReadyArgs {
     /// Once ready, the run is live while `sh -c SCRIPT`, run in its tree, exits with code 0
     #[arg(long, value_name = "SCRIPT", group = "live_probe")]
     pub(crate) live_exec: Option<String>,
+    /// Once ready, the run is live while a process of it reports WATCHDOG=1 by sd_notify(3) at least once in this time
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, conflicts_with = "live_probe")]
+    pub(crate) watchdog: Option<Duration>,
     /// Time between two probes of liveness [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "live_probe")]
     pub(crate) live_interval: Option<Duration>,

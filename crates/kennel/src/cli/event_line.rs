@@ -93,6 +93,15 @@ fn station(station: &Station) -> String {
                 doing.by
             )
         }
+        Station::StatusChanged(said) => {
+            let ends = if said.is_stopping {
+                ", it ends by itself"
+            } else {
+                ""
+            };
+            let status = crate::terminal_text::one_line(&said.status);
+            format!("status: {status}{ends}")
+        }
         Station::OutputMatched(matched) => output_matched(matched),
         Station::Ended(e) => format!("ended: {}, {}", words::state(e.state()), e.reason),
     }

@@ -93,7 +93,7 @@ pub(crate) async fn run_through(
 ) -> Result<u8, Failure> {
     let request = spec::of_run(spec, here)?;
     let link = Link::own(connection, Format::default());
-    run::run(&link, request).await
+    Box::pin(run::run(&link, request)).await
 }
 
 async fn perform(
@@ -115,7 +115,7 @@ async fn perform(
             let request = spec::of_run(args.spec, here)?;
             let opened = Link::open_if_there(client, format.clone(), here).await;
             match opened.map_err(|f| f.code(OWN_FAILURE))? {
-                Some(link) => run::run(&link, request).await,
+                Some(link) => Box::pin(run::run(&link, request)).await,
                 None => Box::pin(run::run_alone(request, format)).await,
             }
         }

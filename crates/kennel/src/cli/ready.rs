@@ -23,7 +23,10 @@ pub(crate) fn readiness(args: &ReadyArgs) -> Result<Option<Box<pb::Readiness>>, 
         .ready_exec
         .as_deref()
         .map(|script| Probe::Exec(exec(script)));
-    let Some(probe) = line.or(tcp).or(http).or(grpc).or(exec) else {
+    let notify = args
+        .ready_notify
+        .then_some(Probe::Notify(pb::NotifyProbe {}));
+    let Some(probe) = line.or(tcp).or(http).or(grpc).or(exec).or(notify) else {
         return Ok(None);
     };
     Ok(Some(Box::new(pb::Readiness {
@@ -45,7 +48,8 @@ pub(crate) fn liveness(args: &ReadyArgs) -> Result<Option<pb::Liveness>, Failure
         .live_exec
         .as_deref()
         .map(|script| LiveProbe::Exec(exec(script)));
-    let Some(probe) = tcp.or(http).or(grpc).or(exec) else {
+    let watchdog = span(args.watchdog, "watchdog")?.map(LiveProbe::Watchdog);
+    let Some(probe) = tcp.or(http).or(grpc).or(exec).or(watchdog) else {
         return Ok(None);
     };
     Ok(Some(pb::Liveness {

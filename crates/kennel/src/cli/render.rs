@@ -167,17 +167,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
     for (key, value) in labels {
         view.line("label", format!("{key}={value}"));
     }
-    view.some("ready", ready(run));
-    view.some("ready since", run.ready_time);
-    if !run.ready_by.is_empty() {
-        view.line("ready by", &run.ready_by);
-    }
-    if run.activity() != pb::Activity::Unspecified {
-        view.line("activity", words::activity(run.activity()));
-    }
-    for (key, value) in &run.annotations {
-        view.line("annotation", format!("{key}={value}"));
-    }
+    says(&mut view, run);
     process(&mut view, run, &attempt);
     if let Some(certificate) = &attempt.certificate {
         certified(&mut view, certificate);
@@ -221,6 +211,27 @@ pub(crate) fn run(run: &pb::Run) -> String {
     }
     view.line("node", &run.node_id);
     view.text
+}
+
+/// What clients, its output and the command itself say of it.
+fn says(view: &mut View, run: &pb::Run) {
+    view.some("ready", ready(run));
+    view.some("ready since", run.ready_time);
+    if !run.ready_by.is_empty() {
+        view.line("ready by", &run.ready_by);
+    }
+    if run.activity() != pb::Activity::Unspecified {
+        view.line("activity", words::activity(run.activity()));
+    }
+    if !run.status.is_empty() {
+        view.line("status", terminal_text::one_line(&run.status));
+    }
+    if run.is_ending_itself {
+        view.line("ending", "by itself, as the command reports");
+    }
+    for (key, value) in &run.annotations {
+        view.line("annotation", format!("{key}={value}"));
+    }
 }
 
 fn process(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {

@@ -111,7 +111,7 @@ pub(crate) async fn run_alone(request: pb::SpawnRequest, format: Format) -> Resu
     let service = Service::start("run").await;
     let service = service.map_err(|failure| failure.code(OWN_FAILURE))?;
     let link = Link::own(service.connection().clone(), format);
-    let result = run(&link, request).await;
+    let result = Box::pin(run(&link, request)).await;
     service.end().await;
     result
 }

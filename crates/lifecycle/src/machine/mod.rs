@@ -278,14 +278,8 @@ impl Machine {
             | Report::OutcomeRecorded
             | Report::Withdrawn
             | Report::NotWithdrawn => {}
-            Report::DeadlineExceeded { which, grace } => {
-                return self.keeper_stops(now, phase, StopReason::DeadlineExceeded(which), grace);
-            }
-            Report::Orphaned { grace } => {
-                return self.keeper_stops(now, phase, StopReason::Orphaned, grace);
-            }
-            Report::ShimLost { grace } => {
-                return self.keeper_stops(now, phase, StopReason::ShimLost, grace);
+            Report::KeeperStops { reason, grace } => {
+                return self.keeper_stops(now, phase, reason, grace);
             }
         }
         self.advance(phase)

@@ -123,9 +123,7 @@ impl Machine {
             | Report::NotFrozen
             | Report::Thawed
             | Report::PauseExpired
-            | Report::DeadlineExceeded { .. }
-            | Report::Orphaned { .. }
-            | Report::ShimLost { .. }
+            | Report::KeeperStops { .. }
             | Report::OutcomeRecorded
             | Report::Withdrawn
             | Report::NotWithdrawn => Phase::Gated { proc, stop },

@@ -198,8 +198,8 @@ fn a_deadline_that_is_reported_again_changes_nothing() {
     standing.record.stopping = Some((order, deadline));
     let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
     assert_eq!(effects(&mut machine), []);
-    let exceeded = Report::DeadlineExceeded {
-        which: Deadline::MaxRuntime,
+    let exceeded = Report::KeeperStops {
+        reason: StopReason::DeadlineExceeded(Deadline::MaxRuntime),
         grace: GRACE,
     };
     machine.step(NOW, Input::Report(exceeded)).unwrap();
@@ -216,7 +216,10 @@ fn a_run_that_was_ended_for_want_of_a_server_says_so() {
         };
         standing.record.stopping = reported.then(|| (order.clone(), NOW.plus(GRACE)));
         let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
-        let orphaned = Report::Orphaned { grace: GRACE };
+        let orphaned = Report::KeeperStops {
+            reason: StopReason::Orphaned,
+            grace: GRACE,
+        };
         machine.step(NOW, Input::Report(orphaned)).unwrap();
         let effects = effects(&mut machine);
         let says = |effect: &Effect| matches!(effect, Effect::Append(Entry::Stopping { order: said, deadline }) if *said == order && *deadline == NOW.plus(GRACE));

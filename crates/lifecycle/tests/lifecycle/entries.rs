@@ -3,8 +3,8 @@
 use crate::samples::{GRACE, MEMORY_KILLS, abort, assert_golden, left, recorded, step, stuck};
 use kennel_lifecycle::{
     Activity, AttemptRecord, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof,
-    ResumeReason, RuleAction, RuleMatch, Signal, StopCertificate, StopInput, StreamsEnd,
-    TerminalSize, Timestamp, TreeVerdict,
+    ResumeReason, RuleAction, RuleMatch, Signal, StatusText, StopCertificate, StopInput,
+    StreamsEnd, TerminalSize, Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
 
@@ -29,8 +29,54 @@ fn outcome() -> Outcome {
 }
 
 /// One of each kind. A new kind does not compile without a place here.
+fn of_facets() -> Vec<Entry> {
+    vec![
+        Entry::Annotated {
+            version: 3,
+            set: [("session".into(), "s-1".into())].into(),
+            removed: ["url".into()].into(),
+            by: "uid:0".into(),
+        },
+        Entry::Ready {
+            attempt: 2,
+            by: "tcp".into(),
+        },
+        Entry::ActivityChanged {
+            attempt: 2,
+            activity: Activity::AwaitingInput,
+            by: "prompt".into(),
+        },
+        Entry::StatusChanged {
+            attempt: 2,
+            status: StatusText {
+                text: "serving 3".into(),
+                stopping: true,
+            },
+        },
+        Entry::NoticeRefused {
+            pid: 9,
+            uid: 1000,
+            ended: true,
+        },
+        Entry::OutputMatched {
+            attempt: 2,
+            seq: 7,
+            stream: 1,
+            offset: 100,
+            rules: vec![RuleMatch {
+                rule: "done".into(),
+                groups: [("id".into(), "s-1".into())].into(),
+                action: RuleAction::Result {
+                    after: Duration::from_secs(30),
+                    grace: GRACE,
+                },
+            }],
+        },
+    ]
+}
+
 fn one_of_each() -> Vec<Entry> {
-    let all = vec![
+    let mut all = vec![
         recorded(),
         Entry::Started,
         Entry::Paused,
@@ -57,35 +103,9 @@ fn one_of_each() -> Vec<Entry> {
             pid: 9,
             start_ticks: 10,
         },
-        Entry::Annotated {
-            version: 3,
-            set: [("session".into(), "s-1".into())].into(),
-            removed: ["url".into()].into(),
-            by: "uid:0".into(),
-        },
-        Entry::Ready {
-            attempt: 2,
-            by: "tcp".into(),
-        },
-        Entry::ActivityChanged {
-            attempt: 2,
-            activity: Activity::AwaitingInput,
-            by: "prompt".into(),
-        },
-        Entry::OutputMatched {
-            attempt: 2,
-            seq: 7,
-            stream: 1,
-            offset: 100,
-            rules: vec![RuleMatch {
-                rule: "done".into(),
-                groups: [("id".into(), "s-1".into())].into(),
-                action: RuleAction::Result {
-                    after: Duration::from_secs(30),
-                    grace: GRACE,
-                },
-            }],
-        },
+    ];
+    all.extend(of_facets());
+    all.extend([
         Entry::Warning {
             message: "output blocked".into(),
         },
@@ -95,7 +115,7 @@ fn one_of_each() -> Vec<Entry> {
             next: Timestamp(9),
         },
         Entry::Ended(Box::new(outcome())),
-    ];
+    ]);
     for entry in &all {
         match entry {
             Entry::Recorded { .. }
@@ -115,6 +135,8 @@ fn one_of_each() -> Vec<Entry> {
             | Entry::Annotated { .. }
             | Entry::Ready { .. }
             | Entry::ActivityChanged { .. }
+            | Entry::StatusChanged { .. }
+            | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }

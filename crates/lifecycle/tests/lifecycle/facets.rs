@@ -2,7 +2,7 @@
 
 use kennel_lifecycle::{
     Activity, AnnotationChange, AnnotationRefusal, Annotations, Entry, Facets, RuleAction,
-    RuleMatch, Timestamp,
+    RuleMatch, StatusText, Timestamp,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -119,4 +119,16 @@ fn readiness_and_activity_are_those_of_their_attempt() {
         (facets.doing(2), facets.doing(3)),
         (Some(Activity::Idle), None)
     );
+    let says = |attempt, stopping| Entry::StatusChanged {
+        attempt,
+        status: StatusText {
+            text: "serving".into(),
+            stopping,
+        },
+    };
+    assert!(facets.fold(Timestamp(5), &says(2, false)));
+    assert!(!facets.fold(Timestamp(6), &says(2, false)));
+    assert!(facets.fold(Timestamp(7), &says(2, true)));
+    assert!(facets.said_by(2).is_some_and(|said| said.stopping));
+    assert_eq!(facets.said_by(3), None);
 }

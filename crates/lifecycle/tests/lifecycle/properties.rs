@@ -434,9 +434,7 @@ fn is_fact(report: &Report) -> bool {
             | Report::MemoryKills(_)
             | Report::Census(_)
             | Report::TreeEnded(_)
-            | Report::DeadlineExceeded { .. }
-            | Report::Orphaned { .. }
-            | Report::ShimLost { .. }
+            | Report::KeeperStops { .. }
     )
 }
 
@@ -508,8 +506,8 @@ fn report() -> impl Strategy<Value = Report> {
         Just(R::NotFrozen),
         Just(R::Thawed),
         Just(R::PauseExpired),
-        (0u64..100).prop_map(|ms| R::DeadlineExceeded {
-            which: Deadline::MaxRuntime,
+        (0u64..100).prop_map(|ms| R::KeeperStops {
+            reason: StopReason::DeadlineExceeded(Deadline::MaxRuntime),
             grace: Duration::from_millis(ms),
         }),
     ];

@@ -5,7 +5,7 @@ use crate::samples::{
 };
 use kennel_lifecycle::{
     Command, Deadline, Effect, Entry, Exit, Input, LeaderExit, Machine, Phase, Proof, Report,
-    RowState, Signal, StartStage, StreamsEnd, Timestamp, TreeVerdict,
+    RowState, Signal, StartStage, StopReason, StreamsEnd, Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
 
@@ -231,12 +231,22 @@ fn inputs() -> Vec<Input> {
         Report::NotFrozen,
         Report::Thawed,
         Report::PauseExpired,
-        Report::DeadlineExceeded {
-            which: Deadline::MaxRuntime,
+        Report::KeeperStops {
+            reason: StopReason::DeadlineExceeded(Deadline::MaxRuntime),
             grace: GRACE,
         },
-        Report::Orphaned { grace: GRACE },
-        Report::ShimLost { grace: GRACE },
+        Report::KeeperStops {
+            reason: StopReason::Orphaned,
+            grace: GRACE,
+        },
+        Report::KeeperStops {
+            reason: StopReason::NotReady,
+            grace: GRACE,
+        },
+        Report::KeeperStops {
+            reason: StopReason::ShimLost,
+            grace: GRACE,
+        },
         Report::OutcomeRecorded,
         Report::Withdrawn,
         Report::NotWithdrawn,

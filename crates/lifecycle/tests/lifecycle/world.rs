@@ -7,7 +7,7 @@ use crate::samples::{GRACE, abort, failure, identity, killed_by, stuck};
 use kennel_lifecycle::{
     AttemptRecord, Command, Countdown, Deadline, Effect, Entry, Exit, HeldPause, Input, LeaderExit,
     Leftovers, Machine, Outcome, Phase, Proof, Report, RowSays, RowState, Signal, Standing,
-    StartStage, StopOrder, StreamsEnd, Timestamp, TreeVerdict,
+    StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
     ladder::{Action, Ladder, StopPlan},
 };
 use std::{collections::VecDeque, time::Duration};
@@ -306,8 +306,8 @@ impl World {
     fn exceed(&mut self) {
         self.exceeded = true;
         self.left = None;
-        let exceeded = Report::DeadlineExceeded {
-            which: Deadline::MaxRuntime,
+        let exceeded = Report::KeeperStops {
+            reason: StopReason::DeadlineExceeded(Deadline::MaxRuntime),
             grace: GRACE,
         };
         self.report(Source::Keeper, exceeded);

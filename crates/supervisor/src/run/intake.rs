@@ -26,7 +26,10 @@ use kennel_lifecycle::{
     CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy, Recovery, RunId,
     RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env,
 };
-use kennel_linux::resolve::{self, ResolveError};
+use kennel_linux::{
+    notify_socket,
+    resolve::{self, ResolveError},
+};
 use kennel_store::{NewRun, RunRow};
 use std::{
     collections::BTreeMap,
@@ -230,12 +233,13 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
     missing.extend(no_pid_namespace(shared, policy));
     missing.extend(no_adoption(shared, policy));
     missing.extend(no_other_user(shared, policy));
+    let run_dir = rundir::path(&shared.config.data_dir, run);
+    missing.extend(no_notices(policy, &run_dir));
     if !missing.is_empty() {
         return Err(CallError::CapabilityMissing(missing));
     }
     check_containment(shared, run, policy)?;
     check_terminal(shared, command)?;
-    let run_dir = rundir::path(&shared.config.data_dir, run);
     let env = child_env(shared, run, &run_dir, call);
     let path = env
         .iter()
@@ -356,6 +360,7 @@ fn child_env(
         ..
     } = &call.spec.command;
     let mut ours = vec![("KENNEL_RUN_ID".to_owned(), run.to_string())];
+    ours.extend(notify_env(&call.spec.policy, run_dir));
     // It is below the data directory, where no other user can go.
     if call.spec.policy.privileges.user.is_none() {
         let dir = run_dir.join("tmp").display().to_string();
@@ -381,6 +386,42 @@ fn child_env(
             compose_env(*env_mode, &server, &env, &ours)
         }
     }
+}
+
+/// How the command says something of itself, where its spec wants that: by the rules of `sd_notify(3)`, without
+/// `WATCHDOG_PID`, so that each process of the run may.
+fn notify_env(policy: &Policy, run_dir: &Path) -> Vec<(String, String)> {
+    let mut env = Vec::new();
+    if policy.hears_notices() {
+        let path = rundir::notify_path(run_dir).display().to_string();
+        env.push(("NOTIFY_SOCKET".to_owned(), path));
+    }
+    if let Some(time) = policy.watchdog() {
+        let micros = time.as_micros().to_string();
+        env.push(("WATCHDOG_USEC".to_owned(), micros));
+    }
+    env
+}
+
+/// What a run that says something of itself lacks here: its processes have to reach the socket.
+fn no_notices(policy: &Policy, run_dir: &Path) -> Option<Missing> {
+    let bytes = rundir::notify_path(run_dir).as_os_str().len();
+    let is_reached = bytes <= notify_socket::PATH_BYTES_MAX;
+    if is_reached || !policy.hears_notices() {
+        return None;
+    }
+    let most = notify_socket::PATH_BYTES_MAX;
+    let field = if policy.is_ready_by_notice() {
+        "spec.readiness.notify"
+    } else {
+        "spec.liveness.watchdog"
+    };
+    Some(Missing {
+        field: field.into(),
+        capability: format!(
+            "a socket below the data directory: its path has {bytes} bytes, and a socket at most {most}"
+        ),
+    })
 }
 
 /// The trace context for the command, by the rules for environment variables as carriers: under the run's span, or where no spans

@@ -80,6 +80,8 @@ impl RunEvents<'_> {
             | Entry::Annotated { .. }
             | Entry::Ready { .. }
             | Entry::ActivityChanged { .. }
+            | Entry::StatusChanged { .. }
+            | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }

@@ -202,6 +202,8 @@ impl RunSpans {
             | Entry::Annotated { .. }
             | Entry::Ready { .. }
             | Entry::ActivityChanged { .. }
+            | Entry::StatusChanged { .. }
+            | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
             | Entry::Warning { .. }
             | Entry::AttemptEnded { .. }

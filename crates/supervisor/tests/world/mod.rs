@@ -28,8 +28,8 @@ use kennel_lifecycle::{
     CgroupIdentity, Deadline, Exit, Facets, Held, HeldPause, HostFacts, HostIdentity, InputWrite,
     KeeperEpoch, LeaderExit, Leftover, Leftovers, LimitPowers, MemoryKills, NodeId, Outcome,
     OutputRemoval, Policy, ProcessIdentity, Proof, Resource, RetentionLimits, RowState, RunId,
-    RunIdentity, RunSpec, Signal, StartFailure, StartStage, StopOrder, StopPolicy, Stuck,
-    StuckProcess, TerminalSize, Timestamp, TreeVerdict,
+    RunIdentity, RunSpec, Signal, StartFailure, StartStage, StopOrder, StopPolicy, StopReason,
+    Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
     ladder::StopPlan,
     recovery::{CgroupSeen, ExitRecord, Host, Observation, Seen},
 };
@@ -464,7 +464,10 @@ impl World {
         let runs = child.is_some_and(|c| c.alive && c.released && c.stop_plans.is_empty());
         drop(state);
         if runs {
-            self.report(run, Fact::DeadlineExceeded(Deadline::MaxRuntime));
+            self.report(
+                run,
+                Fact::Stops(StopReason::DeadlineExceeded(Deadline::MaxRuntime)),
+            );
             self.climb(run, plan);
         }
     }

@@ -1,7 +1,7 @@
 //! Specs from the contract and back.
 
 use super::*;
-use kennel_lifecycle::{Containment, Liveness, RestartPolicy, RunLimits, StateProbe};
+use kennel_lifecycle::{Containment, LiveProbe, Liveness, RestartPolicy, RunLimits, StateProbe};
 use std::time::Duration;
 
 #[test]
@@ -41,7 +41,7 @@ fn parsed_full() -> RunSpec {
         },
         success_exit_codes: vec![143],
         liveness: Some(Box::new(Liveness {
-            probe: StateProbe::Tcp(80),
+            probe: LiveProbe::State(StateProbe::Tcp(80)),
             interval: Duration::from_secs(3),
             timeout: Duration::from_secs(2),
             failure_threshold: 4,

@@ -1,29 +1,67 @@
-//! Inputs of runs that are full while somebody writes: they are watched for room, and only then.
+//! Descriptors of runs that are watched: inputs that are full while somebody writes, for room and only then, and sockets at
+//! which processes of runs say something of them.
 
 use super::Keeper;
 use crate::{
-    keeper::run::RunInput,
+    keeper::run::{RunInput, RunNotices},
     values::SignalResult,
     wire::{Answer, WireHelp, WireResize, input::WireInputWish},
 };
 use kennel_lifecycle::RunId;
-use kennel_linux::clock;
-use nix::sys::epoll::{EpollEvent, EpollFlags};
+use kennel_linux::{clock, crash_point};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags};
 use std::{
     collections::HashMap,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// Which are watched, each by a copy of the pipe's end that goes when the wait is over.
+/// Messages of one run that are acted upon before others are looked at.
+const NOTICES_IN_TURN_MAX: usize = 16;
+
+/// Those of one kind, each by a copy that goes when the wait is over.
 #[derive(Default)]
-pub(super) struct Inputs {
+pub(super) struct Watched {
     tokens: HashMap<RunId, u64>,
     watched: HashMap<u64, (RunId, OwnedFd)>,
 }
 
-impl Inputs {
+impl Watched {
     pub(super) fn is_watched(&self, token: u64) -> bool {
         self.watched.contains_key(&token)
+    }
+
+    fn run_of(&self, token: u64) -> Option<RunId> {
+        self.watched.get(&token).map(|(id, _)| *id)
+    }
+
+    /// Begins or ends the watch of a run. Where this process has no room for a copy, the next event of the run looks again.
+    fn keep(
+        &mut self,
+        epoll: &Epoll,
+        next: &mut u64,
+        (id, flags): (RunId, EpollFlags),
+        waits: Option<BorrowedFd<'_>>,
+    ) {
+        match (waits, self.tokens.get(&id).copied()) {
+            (Some(fd), None) => {
+                let token = *next;
+                let Ok(copy) = fd.try_clone_to_owned() else {
+                    return;
+                };
+                if epoll.add(&copy, EpollEvent::new(flags, token)).is_ok() {
+                    *next += 1;
+                    self.tokens.insert(id, token);
+                    self.watched.insert(token, (id, copy));
+                }
+            }
+            (None, Some(token)) => {
+                self.tokens.remove(&id);
+                if let Some((_, copy)) = self.watched.remove(&token) {
+                    let _ = epoll.delete(copy.as_fd());
+                }
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
     }
 }
 
@@ -60,43 +98,52 @@ impl Keeper {
 
     /// There is room, or nobody reads any more.
     pub(super) fn room_in_input(&mut self, token: u64) {
-        let Some((id, _)) = self.inputs.watched.get(&token) else {
+        let Some(id) = self.inputs.run_of(token) else {
             return;
         };
-        let id = *id;
         if let Some(run) = self.runs.get_mut(&id) {
             run.room_in_input();
         }
         self.touch(id, clock::boot_ms());
         // Of a run that was given back without another word.
-        self.watch_input(id);
+        self.watch(id);
     }
 
-    /// After any event of a run: begins or ends the watch.
-    pub(super) fn watch_input(&mut self, id: RunId) {
-        let input = self.runs.get(&id).and_then(|run| run.input.as_ref());
-        let waits = input.and_then(RunInput::waits_for);
-        match (waits, self.inputs.tokens.get(&id).copied()) {
-            (Some(pipe), None) => {
-                let token = self.next_shim;
-                // Where this process has no room for a copy, the next write to the run looks again.
-                let Ok(copy) = pipe.try_clone_to_owned() else {
-                    return;
-                };
-                let event = EpollEvent::new(EpollFlags::EPOLLOUT, token);
-                if self.epoll.add(&copy, event).is_ok() {
-                    self.next_shim += 1;
-                    self.inputs.tokens.insert(id, token);
-                    self.inputs.watched.insert(token, (id, copy));
-                }
+    /// Processes of a run, or others, have said something of it.
+    pub(super) fn hear_notices(&mut self, token: u64) {
+        let Some(id) = self.notices.run_of(token) else {
+            return;
+        };
+        for _ in 0..NOTICES_IN_TURN_MAX {
+            let now = clock::boot_ms();
+            let heard = self
+                .runs
+                .get_mut(&id)
+                .is_some_and(|run| run.hear_notice(now));
+            // What follows from it is said to the shim and to the server before it is taken away.
+            self.touch(id, now);
+            if !heard {
+                break;
             }
-            (None, Some(token)) => {
-                self.inputs.tokens.remove(&id);
-                if let Some((_, copy)) = self.inputs.watched.remove(&token) {
-                    let _ = self.epoll.delete(copy.as_fd());
-                }
+            crash_point!("keeper.notice");
+            if let Some(run) = self.runs.get(&id) {
+                run.drop_notice();
             }
-            (Some(_), Some(_)) | (None, None) => {}
         }
+        self.watch(id);
+    }
+
+    /// After any event of a run: begins or ends the watch of what it has.
+    pub(super) fn watch(&mut self, id: RunId) {
+        let (epoll, next) = (&self.epoll, &mut self.next_shim);
+        let run = self.runs.get(&id);
+        let input = run.and_then(|run| run.input.as_ref());
+        let waits = input.and_then(RunInput::waits_for);
+        self.inputs
+            .keep(epoll, next, (id, EpollFlags::EPOLLOUT), waits);
+        let notices = run.and_then(|run| run.notices.as_ref());
+        let waits = notices.and_then(RunNotices::waits_for);
+        self.notices
+            .keep(epoll, next, (id, EpollFlags::EPOLLIN), waits);
     }
 }

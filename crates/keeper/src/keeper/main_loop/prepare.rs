@@ -4,7 +4,7 @@ use super::{Keeper, Shim};
 use crate::{
     keeper::{
         groups::Group,
-        run::{Outputs, Parts, Run, RunInput},
+        run::{Outputs, Parts, Run, RunInput, RunNotices},
     },
     wire::{self, Answer, Job, ToShim, adoption::WireKeepsake},
 };
@@ -140,8 +140,10 @@ impl Keeper {
             self.leftovers.add(group, clock::boot_ms());
             return Err(refused);
         }
+        let outlives = wish.policy.recovery() == Recovery::Adopt;
+        let notices = RunNotices::open(&wish.policy, Path::new(&wish.run_dir), outlives)?;
         let given = self.pool.take().and_then(|warm| {
-            let files = (&child, &gate.0, &streams);
+            let files = (&child, &gate.0, &streams, notices.as_ref());
             let slot = self.exits.take(self.next_shim);
             self.give(&wish, &held, group.as_ref(), (&warm.socket, slot), files)?;
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
@@ -183,6 +185,7 @@ impl Keeper {
             held,
             outputs: streams.outputs,
             input: streams.input,
+            notices,
             memory: self.groups.memory_count(),
         };
         let run = Run::wanted(parts, wish.seq, gate.1);
@@ -198,7 +201,7 @@ impl Keeper {
         held: &Held,
         group: Option<&Group>,
         (shim, exit_slot): (&OwnedFd, Option<u32>),
-        (child, gate, streams): (&OwnedFd, &OwnedFd, &Streams),
+        (child, gate, streams, notices): (&OwnedFd, &OwnedFd, &Streams, Option<&RunNotices>),
     ) -> io::Result<()> {
         let outlives = wish.policy.recovery() == Recovery::Adopt;
         let door = outlives.then(|| self.doors.make(wish.run)).transpose()?;
@@ -207,6 +210,7 @@ impl Keeper {
             host: self.host.clone(),
         });
         let input = streams.input.as_ref().and_then(RunInput::for_shim);
+        let notify = notices.and_then(RunNotices::for_shim);
         let job = ToShim::Job(Box::new(Job {
             run: wish.run.as_u128(),
             run_dir: wish.run_dir.clone(),
@@ -216,6 +220,7 @@ impl Keeper {
             attributes: self.inherited.attributes(&wish.policy),
             keepsake,
             input: input.is_some(),
+            notify: notify.is_some(),
             terminal: wish.terminal.is_some(),
             exit_slot,
         }));
@@ -232,6 +237,7 @@ impl Keeper {
         }
         fds.extend(door.iter().map(AsFd::as_fd));
         fds.extend(input);
+        fds.extend(notify);
         fds.extend(group.map(|group| group.dir.as_fd()));
         fdpass::send(shim, &wire::encode(&job)?, &fds)
     }

@@ -1,6 +1,6 @@
 //! A run that goes on without its keeper: what its shim has to know for that, and how the next keeper goes on with it.
 
-use super::{MemoryCount, Outputs, Parts, Run, RunInput, Stage};
+use super::{MemoryCount, Outputs, Parts, Run, RunInput, RunNotices, Stage};
 use crate::{
     keeper::{adoption::Adoptable, pause::Pause},
     wire::{ToShim, adoption::WireMemory},
@@ -28,6 +28,10 @@ impl Run {
         tree.learn_session();
         let memory = found.memory;
         let input = RunInput::adopted(&found.run_dir, found.input);
+        let known = (memory.ready, memory.start, memory.extended_ms);
+        let policy = &found.policy;
+        let adopted = |socket| RunNotices::adopted(socket, policy, known);
+        let notices = found.notify.map(adopted);
         let pause = Pause::taken_over(&tree, &found.run_dir, &memory, now);
         let run = Self::new(Parts {
             id: found.id,
@@ -38,6 +42,7 @@ impl Run {
             held: found.held,
             outputs: Outputs::pipes(found.outputs.0, found.outputs.1),
             input,
+            notices,
             memory: MemoryCount::Perhaps,
         });
         let counted = memory
@@ -82,10 +87,15 @@ impl Run {
         if !self.outlives_keeper() || self.stage != Stage::Ran {
             return;
         }
+        let notices = self.notices.as_ref().map(RunNotices::remembered);
+        let (ready, start, extended_ms) = notices.unwrap_or_default();
         let memory = WireMemory {
             max_runtime: self.max_runtime.as_ref().map(Countdown::parts),
             paused_since: self.pause.stopped_since(),
             pause_expired: matches!(self.pause, Pause::Expired),
+            ready,
+            start,
+            extended_ms,
         };
         if self.shim_remembers.replace(memory) != Some(memory) {
             self.for_shim.push(ToShim::Remember(memory));

@@ -2,7 +2,7 @@
 
 use super::{Run, Stage};
 use crate::values::Fact;
-use kennel_lifecycle::{Countdown, Deadline, OnMaxPause, PausePolicy, ladder::Ladder};
+use kennel_lifecycle::{Countdown, Deadline, OnMaxPause, PausePolicy, StopReason, ladder::Ladder};
 
 impl Run {
     /// Counts from here on, or goes on counting, unless the run is paused.
@@ -22,7 +22,9 @@ impl Run {
     /// that.
     pub(super) fn keep_deadline(&mut self, now: u64) {
         if self.ladder.is_none() && self.max_runtime.is_some_and(|left| left.is_over(now)) {
-            self.tell(Fact::DeadlineExceeded(Deadline::MaxRuntime));
+            self.tell(Fact::Stops(StopReason::DeadlineExceeded(
+                Deadline::MaxRuntime,
+            )));
             self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
     }
@@ -54,7 +56,9 @@ impl Run {
             match self.policy.pause.on_max_pause {
                 OnMaxPause::Resume => expired = self.pause.expire(tree, &self.private_dir),
                 OnMaxPause::Abort => {
-                    self.tell(Fact::DeadlineExceeded(Deadline::MaxPause));
+                    self.tell(Fact::Stops(StopReason::DeadlineExceeded(
+                        Deadline::MaxPause,
+                    )));
                     self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
                 }
             }

@@ -6,7 +6,7 @@ use crate::{
     values::Fact,
     wire::{ToShim, handover::WireHeldRun},
 };
-use kennel_lifecycle::{StopStep, Timestamp, limits::STEPS_LISTED_MAX};
+use kennel_lifecycle::{StopReason, StopStep, Timestamp, limits::STEPS_LISTED_MAX};
 use std::{os::fd::OwnedFd, rc::Rc};
 
 impl Run {
@@ -34,7 +34,7 @@ impl Run {
             let plan = self.policy.stop_plan();
             self.stop(&plan, now);
             if self.ladder.is_some() {
-                self.tell(Fact::Orphaned);
+                self.tell(Fact::Stops(StopReason::Orphaned));
             }
         }
         self.shut_gate();

@@ -7,7 +7,8 @@ use crate::{
     wire::{Answer, FromShim},
 };
 use kennel_lifecycle::{
-    Exit, HostIdentity, RunIdentity, Signal, StartFailure, StartStage, Timestamp, ladder::Ladder,
+    Exit, HostIdentity, RunIdentity, Signal, StartFailure, StartStage, StopReason, Timestamp,
+    ladder::Ladder,
 };
 use kennel_linux::{
     clock, crash_point,
@@ -60,6 +61,7 @@ impl Run {
                 crash_point!("keeper.executed");
                 self.stage = Stage::Ran;
                 self.tell(Fact::Executed);
+                self.tell_ready_again();
             }
             FromShim::ExecFailed(failure) => {
                 self.stage = Stage::NotExecuted;
@@ -174,6 +176,7 @@ impl Run {
             return;
         }
         crash_point!("keeper.leader_exited");
+        self.tell_news(None);
         self.tell_at(at, Fact::LeaderExited(exit));
         if rest || self.shim.is_none() {
             if let Some(tree) = &self.tree {
@@ -234,7 +237,7 @@ impl Run {
     fn report_shim_lost(&mut self) {
         let may_run = matches!(self.stage, Stage::Released | Stage::Ran);
         if may_run && self.ladder.is_none() && !self.leader_exited_first() {
-            self.tell(Fact::ShimLost);
+            self.tell(Fact::Stops(StopReason::ShimLost));
         }
     }
 

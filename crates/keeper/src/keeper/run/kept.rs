@@ -1,6 +1,6 @@
 //! What was told of one run and is told again to the next server, until one has acknowledged the run.
 
-use crate::values::Fact;
+use crate::values::{Fact, Notified};
 use kennel_lifecycle::{Signal, Timestamp, limits::STEPS_LISTED_MAX};
 
 /// Facts in the order in which they were told. Of each kind that can come any number of times there is a bounded number.
@@ -20,6 +20,8 @@ impl Kept {
             Fact::TreeStuck(_) => self.forget(is_stuck),
             Fact::Aimed(_) if self.count(is_aimed) > STEPS_LISTED_MAX => self.forget(is_aimed),
             Fact::StopStep(_) if self.count(is_step) > STEPS_LISTED_MAX => self.forget(is_step),
+            Fact::Notified(Notified::Status(_)) => self.forget(is_status),
+            Fact::Notified(Notified::Activity(_)) => self.forget(is_activity),
             Fact::StopStep(_)
             | Fact::StopInput(_)
             | Fact::Aimed(_)
@@ -30,9 +32,8 @@ impl Kept {
             | Fact::LeftBehind(_)
             | Fact::MemoryKills(_)
             | Fact::TreeEnded(_)
-            | Fact::Orphaned
-            | Fact::ShimLost
-            | Fact::DeadlineExceeded(_) => {}
+            | Fact::Notified(Notified::Ready | Notified::Refused { .. })
+            | Fact::Stops(_) => {}
         }
         self.facts.push((at, fact.clone()));
     }
@@ -61,6 +62,14 @@ fn is_stuck(fact: &Fact) -> bool {
     matches!(fact, Fact::TreeStuck(_))
 }
 
+fn is_status(fact: &Fact) -> bool {
+    matches!(fact, Fact::Notified(Notified::Status(_)))
+}
+
+fn is_activity(fact: &Fact) -> bool {
+    matches!(fact, Fact::Notified(Notified::Activity(_)))
+}
+
 fn is_step(fact: &Fact) -> bool {
     matches!(fact, Fact::StopStep(_))
 }
@@ -72,7 +81,7 @@ fn is_aimed(fact: &Fact) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_lifecycle::{Exit, SignalScope, SignalSender, StopStep, Stuck};
+    use kennel_lifecycle::{Activity, Exit, SignalScope, SignalSender, StopStep, Stuck};
 
     #[test]
     fn what_can_come_any_number_of_times_is_kept_within_bounds_and_in_order() {
@@ -110,6 +119,8 @@ mod tests {
             keep(&shot(Signal::HUP));
             keep(&shot(Signal::KILL));
             keep(&Fact::PauseExpired);
+            keep(&Fact::Notified(Notified::Activity(Activity::Working)));
+            keep(&Fact::Notified(Notified::Activity(Activity::Idle)));
         }
         let steps = i64::try_from(STEPS_LISTED_MAX).expect("few") + 10;
         for at in 0..steps {
@@ -127,13 +138,14 @@ mod tests {
         let others = [
             Fact::Executed,
             shot(Signal::KILL),
+            Fact::Notified(Notified::Activity(Activity::Idle)),
             stuck(2),
             Fact::LeaderExited(Exit::Unknown),
         ];
-        let expected: Vec<&Fact> = others[..2]
+        let expected: Vec<&Fact> = others[..3]
             .iter()
             .chain(&told)
-            .chain(&others[2..])
+            .chain(&others[3..])
             .collect();
         assert_eq!(facts, expected);
     }

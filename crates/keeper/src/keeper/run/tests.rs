@@ -414,6 +414,7 @@ fn new(run_dir: &std::path::Path) -> Run {
             gaps: vec![Gap::NoCgroup("none".into())],
         },
         input: None,
+        notices: None,
         outputs: Outputs::pipes(pipe().0, pipe().0),
         memory: MemoryCount::Perhaps,
     };

@@ -71,7 +71,11 @@ fn stands(run: &pb::Run) -> String {
                 known => format!("; activity: {}", words::activity(known)),
             };
             let since = when(attempt.start_time);
-            format!("Not ended: it runs since {since}{ready}{doing}.")
+            let says = match terminal_text::one_line(&run.status) {
+                empty if empty.is_empty() => String::new(),
+                says => format!(" It says: {says}"),
+            };
+            format!("Not ended: it runs since {since}{ready}{doing}.{says}")
         }
         pb::RunState::Paused => match run.pause_expires_at {
             Some(over) => format!("Not ended: it is paused, until {} at most.", at(over)),

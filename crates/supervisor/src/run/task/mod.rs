@@ -7,6 +7,7 @@ mod adopted;
 mod attempts;
 mod audit_log;
 mod facets;
+mod notified;
 mod orders;
 mod perform;
 mod publish;

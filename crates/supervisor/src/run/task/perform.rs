@@ -319,6 +319,8 @@ fn appended(entry: &Entry) {
         | Entry::Annotated { .. }
         | Entry::Ready { .. }
         | Entry::ActivityChanged { .. }
+        | Entry::StatusChanged { .. }
+        | Entry::NoticeRefused { .. }
         | Entry::OutputMatched { .. }
         | Entry::Warning { .. } => {}
     }

@@ -37,19 +37,17 @@ impl RunTask {
         crash_point!("exit.leader", matches!(report.fact, Fact::LeaderExited(_)));
         crash_point!("exit.tree", matches!(report.fact, Fact::TreeEnded(_)));
         let report = match report.fact {
+            Fact::Notified(notified) => {
+                self.notified(report.at, notified);
+                return;
+            }
             Fact::NotReleased => Report::NotReleased,
             Fact::Executed => Report::Executed,
             Fact::ExecFailed(failure) => Report::ExecFailed(failure),
             Fact::LeaderExited(exit) => Report::LeaderExited(exit),
             Fact::PauseExpired => Report::PauseExpired,
-            Fact::DeadlineExceeded(which) => Report::DeadlineExceeded {
-                which,
-                grace: self.new.policy().grace(),
-            },
-            Fact::Orphaned => Report::Orphaned {
-                grace: self.new.policy().grace(),
-            },
-            Fact::ShimLost => Report::ShimLost {
+            Fact::Stops(reason) => Report::KeeperStops {
+                reason,
                 grace: self.new.policy().grace(),
             },
             Fact::TreeEnded(tree) => {

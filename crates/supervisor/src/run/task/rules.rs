@@ -10,9 +10,10 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    AnnotationChange, Entry, OutputRule, Phase, ReadyProbe, Report, RuleAction, RuleMatch,
-    StopReason, StreamsEnd, Timestamp, labels, limits,
+    AnnotationChange, Entry, LiveProbe, OutputRule, Phase, ReadyProbe, Report, RuleAction,
+    RuleMatch, StopReason, StreamsEnd, Timestamp, labels, limits,
 };
+use kennel_linux::crash_point;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::AbortHandle, time::Instant};
 
@@ -83,6 +84,10 @@ impl RunTask {
         let Some(liveness) = &self.new.policy().liveness else {
             return;
         };
+        // The keeper waits for the signs of a command that gives them itself.
+        let LiveProbe::State(probe) = &liveness.probe else {
+            return;
+        };
         let attempt = self.new.attempt;
         let is_ready = !self.new.policy().says_ready() || self.facets.shown().is_ready(attempt);
         let counts = is_ready
@@ -95,7 +100,7 @@ impl RunTask {
             }
         } else if self.rules.liveness.is_none() {
             let probing = probe::Probing {
-                server: liveness.probe.clone(),
+                server: probe.clone(),
                 interval: liveness.interval,
                 timeout: liveness.timeout,
                 attempt,
@@ -193,6 +198,7 @@ impl RunTask {
         if rules.is_empty() {
             return;
         }
+        crash_point!("rule.acted");
         self.note(&Entry::OutputMatched {
             attempt,
             seq,
@@ -200,6 +206,7 @@ impl RunTask {
             offset,
             rules,
         });
+        crash_point!("rule.noted");
         self.facets_changed();
     }
 
@@ -237,7 +244,7 @@ impl RunTask {
         }
     }
 
-    fn become_ready(&mut self, attempt: u32, by: &str) -> bool {
+    pub(super) fn become_ready(&mut self, attempt: u32, by: &str) -> bool {
         if self.facets.shown().is_ready(attempt) {
             return false;
         }
@@ -278,7 +285,7 @@ impl RunTask {
         self.note(&Entry::Warning { message });
     }
 
-    fn facets_changed(&mut self) {
+    pub(super) fn facets_changed(&mut self) {
         self.write_facets();
         self.publish();
     }
@@ -315,6 +322,10 @@ impl RunTask {
     }
 
     fn start_over_at(&self) -> Option<Timestamp> {
+        if self.new.policy().is_ready_by_notice() {
+            // The keeper keeps that time: the command can extend it.
+            return None;
+        }
         let start_timeout = self.new.policy().readiness.as_ref()?.start_timeout?;
         let counts = matches!(self.machine.phase(), Phase::Running { .. })
             && !self.facets.shown().is_ready(self.new.attempt);

@@ -1,0 +1,359 @@
+//! What the command of a run says of itself by `sd_notify(3)`, and the limits of time that hang on it. All of this goes on
+//! without a server.
+//!
+//! A message is looked at, acted upon, and taken away only after that: should this process die meanwhile, the next keeper
+//! finds it again, and what was done then is not done twice.
+
+use super::{Run, Stage};
+use crate::{
+    rundir::NOTIFY,
+    values::{Fact, Notified},
+};
+use kennel_lifecycle::{
+    Activity, Countdown, Notice, Policy, StatusText, StopReason, WatchdogSign,
+    ladder::Ladder,
+    limits::{NOTICE_BYTES_MAX, START_EXTENSION_MAX},
+};
+use kennel_linux::{
+    fdpass::Datagram,
+    notify_socket::{self, NotifySocket},
+    peer::Descent,
+    tree::Root,
+};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    time::Duration,
+};
+
+/// For so long no more is told of status and activity than the last of each.
+const NEWS_EVERY_MS: u64 = 100;
+/// Messages of one run that are read in that time: others wait in the socket, and who sends more waits with them.
+const NOTICES_AT_ONCE_MAX: u32 = 100;
+/// Refused messages of one run that are told.
+const REFUSALS_REPORTED_MAX: u32 = 8;
+/// By so much this process may be late before a missing sign says more about it than about the command.
+const LATE_MS: u64 = 1_000;
+
+/// The socket of one attempt, and what was said there.
+pub(in crate::keeper) struct RunNotices {
+    socket: NotifySocket,
+    /// Whether the shim has a copy, for the next keeper.
+    shim_has_copy: bool,
+    ready: bool,
+    /// What is left of the time until it is ready.
+    start: Option<Countdown>,
+    /// By how much the command has extended that, in milliseconds.
+    extended_ms: u64,
+    /// Time until the next sign that it lives is due; stands still while none is.
+    watchdog: Option<Countdown>,
+    fails: bool,
+    said: News,
+    reported: News,
+    reported_at: Option<u64>,
+    /// Since when messages are counted, and how many there were.
+    counted: (u64, u32),
+    refusals: u32,
+}
+
+/// What is told at most every [`NEWS_EVERY_MS`].
+#[derive(Clone, Default, PartialEq, Eq)]
+struct News {
+    status: StatusText,
+    activity: Option<Activity>,
+}
+
+/// What the next keeper has to know of this: whether it is ready, what is left of the time until then as
+/// [`Countdown::parts`] says it, and by how much that was extended.
+pub(super) type Remembered = (bool, Option<(u64, Option<u64>)>, u64);
+
+impl RunNotices {
+    /// Where the policy wants it: a socket in the run's directory.
+    pub(in crate::keeper) fn open(
+        policy: &Policy,
+        run_dir: &Path,
+        shim_has_copy: bool,
+    ) -> io::Result<Option<Self>> {
+        if !policy.hears_notices() {
+            return Ok(None);
+        }
+        let socket = NotifySocket::bind(run_dir, NOTIFY)?;
+        Ok(Some(Self {
+            shim_has_copy,
+            ..Self::new(socket, policy)
+        }))
+    }
+
+    fn new(socket: NotifySocket, policy: &Policy) -> Self {
+        Self {
+            socket,
+            shim_has_copy: false,
+            ready: false,
+            start: policy.notice_due_within().map(Countdown::new),
+            extended_ms: 0,
+            watchdog: policy.watchdog().map(Countdown::new),
+            fails: false,
+            said: News::default(),
+            reported: News::default(),
+            reported_at: None,
+            counted: (0, 0),
+            refusals: 0,
+        }
+    }
+
+    /// That of a run whose keeper is gone.
+    pub(super) fn adopted(socket: OwnedFd, policy: &Policy, known: Remembered) -> Self {
+        let (ready, start, extended_ms) = known;
+        let left = start.map(|(left, since)| Countdown::resumed(left, since));
+        let whole = Self::new(NotifySocket::from_fd(socket), policy);
+        Self {
+            shim_has_copy: true,
+            ready,
+            start: left.or(whole.start).filter(|_| !ready),
+            extended_ms,
+            ..whole
+        }
+    }
+
+    pub(super) fn remembered(&self) -> Remembered {
+        let start = self.start.as_ref().map(Countdown::parts);
+        (self.ready, start, self.extended_ms)
+    }
+
+    /// What the shim keeps for the next keeper.
+    pub(in crate::keeper) fn for_shim(&self) -> Option<BorrowedFd<'_>> {
+        self.shim_has_copy.then(|| self.socket.as_fd())
+    }
+
+    /// The socket, while more may be read of it.
+    pub(in crate::keeper) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
+        (self.counted.1 < NOTICES_AT_ONCE_MAX).then(|| self.socket.as_fd())
+    }
+
+    /// When to take the next step without any event.
+    fn wake_at(&self) -> Option<u64> {
+        let news = (self.said != self.reported)
+            .then(|| self.reported_at.map_or(0, |at| at + NEWS_EVERY_MS));
+        let full = self.counted.1 >= NOTICES_AT_ONCE_MAX;
+        let again = full.then_some(self.counted.0 + NEWS_EVERY_MS);
+        let start = self.start.as_ref().and_then(Countdown::over_at);
+        let watchdog = self.watchdog.as_ref().and_then(Countdown::over_at);
+        [news, again, start, watchdog].into_iter().flatten().min()
+    }
+
+    /// Counts one message; not while there were too many.
+    fn count(&mut self, now: u64) {
+        self.forget_count(now);
+        self.counted.1 += 1;
+    }
+
+    fn forget_count(&mut self, now: u64) {
+        if now >= self.counted.0.saturating_add(NEWS_EVERY_MS) {
+            self.counted = (now, 0);
+        }
+    }
+
+    /// The command wants more time until it is ready: so much from now on.
+    fn extend(&mut self, time: Duration, now: u64) {
+        let Some(start) = &mut self.start else { return };
+        let wanted = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let most = u64::try_from(START_EXTENSION_MAX.as_millis()).unwrap_or(u64::MAX);
+        let missing = wanted.saturating_sub(start.left(now));
+        let more = missing.min(most.saturating_sub(self.extended_ms));
+        start.extend(more);
+        self.extended_ms += more;
+    }
+}
+
+impl Run {
+    /// Looks at the first message that is there, and acts upon it. `false`: there is none, or it has to wait.
+    pub(in crate::keeper) fn hear_notice(&mut self, now: u64) -> bool {
+        let Some(notices) = &mut self.notices else {
+            return false;
+        };
+        notices.forget_count(now);
+        if notices.waits_for().is_none() {
+            return false;
+        }
+        let Ok(Some(datagram)) = notices.socket.peek() else {
+            return false;
+        };
+        notices.count(now);
+        match self.refusal(&datagram) {
+            Some(refused) => self.refuse_notice(refused),
+            None if datagram.bytes.len() <= NOTICE_BYTES_MAX => {
+                self.act_upon(Notice::parse(&datagram.bytes), now);
+            }
+            None => {}
+        }
+        true
+    }
+
+    /// Takes away the message that was acted upon.
+    pub(in crate::keeper) fn drop_notice(&self) {
+        if let Some(notices) = &self.notices {
+            notices.socket.drop_first();
+        }
+    }
+
+    /// Why a message is not heard: nothing shows that its sender is a process of this run at this moment.
+    fn refusal(&self, datagram: &Datagram) -> Option<Notified> {
+        let Some(sender) = &datagram.sender else {
+            return Some(Notified::Refused {
+                pid: 0,
+                uid: 0,
+                ended: false,
+            });
+        };
+        let group = self.cgroup_path();
+        let groups: Vec<&Path> = group.iter().map(AsRef::as_ref).collect();
+        let ancestors = self.tree.as_ref().map(|tree| match tree.root {
+            Root::Shim(shim) => shim,
+            Root::Lost | Root::Nowhere => tree.leader_pid,
+        });
+        let ancestors: Vec<i32> = ancestors.into_iter().collect();
+        match sender.descent(&groups, &ancestors) {
+            Descent::Member => None,
+            seen @ (Descent::Other | Descent::Ended | Descent::Unreadable) => {
+                Some(Notified::Refused {
+                    pid: sender.pid,
+                    uid: sender.uid,
+                    ended: seen == Descent::Ended,
+                })
+            }
+        }
+    }
+
+    fn refuse_notice(&mut self, refused: Notified) {
+        let Some(notices) = &mut self.notices else {
+            return;
+        };
+        notices.refusals = notices.refusals.saturating_add(1);
+        if notices.refusals <= REFUSALS_REPORTED_MAX {
+            self.tell(Fact::Notified(refused));
+        }
+    }
+
+    fn act_upon(&mut self, notice: Notice, now: u64) {
+        let time = self.policy.watchdog();
+        let Some(notices) = &mut self.notices else {
+            return;
+        };
+        if let Some(sign) = notice.watchdog {
+            notices.watchdog = time.map(Countdown::new);
+            notices.fails |= sign == WatchdogSign::Fails;
+        }
+        if let Some(more) = notice.extend {
+            notices.extend(more, now);
+        }
+        notices.said.status.stopping |= notice.stopping;
+        if let Some(text) = notice.status {
+            notices.said.status.text = text;
+        }
+        notices.said.activity = notice.activity.or(notices.said.activity);
+        let is_news = notice.ready && !notices.ready && self.ladder.is_none();
+        if is_news {
+            notices.ready = true;
+            notices.start = None;
+            notices.watchdog = time.map(Countdown::new);
+            self.tell(Fact::Notified(Notified::Ready));
+        }
+    }
+
+    /// Tells again that it is ready: the keeper that has heard so may not have come to tell.
+    pub(super) fn tell_ready_again(&mut self) {
+        if self.notices.as_ref().is_some_and(|notices| notices.ready) {
+            self.tell(Fact::Notified(Notified::Ready));
+        }
+    }
+
+    /// Counts the time until it is ready and that between two signs, tells the news, and begins to stop the tree where such a
+    /// time is over.
+    pub(super) fn keep_notices(&mut self, now: u64) {
+        let paused = self.pause.stopped_since().is_some();
+        let runs = self.stage == Stage::Ran && !self.heard.leader_exited && self.ladder.is_none();
+        let (by_notice, time) = (self.policy.is_ready_by_notice(), self.policy.watchdog());
+        let Some(notices) = &mut self.notices else {
+            return;
+        };
+        notices.forget_count(now);
+        if let Some(start) = notices.start.as_mut() {
+            if runs && !paused {
+                start.run(now);
+            } else {
+                start.stand(now);
+            }
+        }
+        let counts =
+            runs && !paused && (notices.ready || !by_notice) && !notices.said.status.stopping;
+        match &mut notices.watchdog {
+            Some(left) if counts => left.run(now),
+            // After a pause it has the whole time again.
+            left => *left = time.map(Countdown::new),
+        }
+        let late = |left: &Countdown| left.over_at().is_some_and(|at| now >= at + LATE_MS);
+        if notices.watchdog.as_ref().is_some_and(late) {
+            // The host slept, or this process did.
+            notices.watchdog = time.map(Countdown::new);
+            notices.watchdog.iter_mut().for_each(|left| left.run(now));
+        }
+        let is_over = |left: &Option<Countdown>| left.is_some_and(|left| left.is_over(now));
+        let error = match time {
+            Some(_) if counts && notices.fails => {
+                Some("the command found itself not to work (WATCHDOG=trigger)".to_owned())
+            }
+            Some(time) if is_over(&notices.watchdog) => {
+                Some(format!("the command gave no sign for {time:?} (watchdog)"))
+            }
+            _ => None,
+        };
+        let reason = if runs && is_over(&notices.start) {
+            Some(StopReason::NotReady)
+        } else {
+            error.map(|error| StopReason::NotLive { failures: 1, error })
+        };
+        self.tell_news(Some(now));
+        if let Some(reason) = reason {
+            self.tell(Fact::Stops(reason));
+            self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
+        }
+    }
+
+    /// Tells what has changed; not more often than it may, where it is said what time it is.
+    pub(super) fn tell_news(&mut self, now: Option<u64>) {
+        let Some(notices) = &mut self.notices else {
+            return;
+        };
+        let may = match (now, notices.reported_at) {
+            (Some(now), Some(at)) => now >= at + NEWS_EVERY_MS,
+            _ => true,
+        };
+        if notices.said == notices.reported || !may {
+            return;
+        }
+        let before = std::mem::replace(&mut notices.reported, notices.said.clone());
+        let news = notices.said.clone();
+        notices.reported_at = now.or(notices.reported_at);
+        if news.status != before.status {
+            self.tell(Fact::Notified(Notified::Status(news.status)));
+        }
+        if let Some(activity) = news.activity.filter(|_| news.activity != before.activity) {
+            self.tell(Fact::Notified(Notified::Activity(activity)));
+        }
+    }
+
+    /// When to take the next step for the sake of this.
+    pub(super) fn notices_wake_at(&self) -> Option<u64> {
+        self.notices.as_ref()?.wake_at()
+    }
+
+    /// The attempt is over: nothing more is heard.
+    pub(super) fn end_notices(&mut self) {
+        self.tell_news(None);
+        if self.notices.take().is_some() {
+            // What stays goes with the run's directory.
+            let _ = notify_socket::remove(&self.private_dir, NOTIFY);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What a command says of itself by `sd_notify(3)`: one datagram with lines `NAME=value`. Pure: who has sent it is proved
+//! elsewhere.
+
+use crate::{Activity, limits};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// One datagram. Lines that mean nothing here are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notice {
+    /// `READY=1`.
+    pub ready: bool,
+    /// `STOPPING=1`.
+    pub stopping: bool,
+    /// `STATUS=`: one line without control characters, cut to [`limits::STATUS_BYTES_MAX`]; empty: nothing to say any more.
+    pub status: Option<String>,
+    /// `X_KENNEL_ACTIVITY=`.
+    pub activity: Option<Activity>,
+    /// `WATCHDOG=`.
+    pub watchdog: Option<WatchdogSign>,
+    /// `EXTEND_TIMEOUT_USEC=`: from now on.
+    pub extend: Option<Duration>,
+}
+
+/// A sign for the watchdog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchdogSign {
+    /// `WATCHDOG=1`: it lives.
+    Lives,
+    /// `WATCHDOG=trigger`: it has found itself not to work.
+    Fails,
+}
+
+/// What a command says that it is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusText {
+    /// One line.
+    pub text: String,
+    /// It has begun to end by itself.
+    pub stopping: bool,
+}
+
+impl Notice {
+    /// Of these bytes.
+    #[must_use]
+    pub fn parse(datagram: &[u8]) -> Self {
+        let mut notice = Self::default();
+        let text = String::from_utf8_lossy(datagram);
+        for (name, value) in text.lines().filter_map(|line| line.split_once('=')) {
+            match (name, value) {
+                ("READY", "1") => notice.ready = true,
+                ("STOPPING", "1") => notice.stopping = true,
+                ("STATUS", text) => notice.status = Some(one_line(text)),
+                ("WATCHDOG", "1") => notice.watchdog = Some(WatchdogSign::Lives),
+                ("WATCHDOG", "trigger") => notice.watchdog = Some(WatchdogSign::Fails),
+                ("EXTEND_TIMEOUT_USEC", micros) => {
+                    notice.extend = micros.parse().ok().map(Duration::from_micros);
+                }
+                ("X_KENNEL_ACTIVITY", word) => {
+                    notice.activity = word.to_ascii_lowercase().parse().ok();
+                }
+                _ => {}
+            }
+        }
+        notice
+    }
+}
+
+fn one_line(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { ' ' } else { c };
+    let line: String = text.chars().map(shown).collect();
+    let end = line.floor_char_boundary(limits::STATUS_BYTES_MAX);
+    line[..end].trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_a_notice_are_read() {
+        let said = Notice::parse(
+            b"READY=1\nSTATUS=Loaded \x1b[1m7\nX_KENNEL_ACTIVITY=Awaiting_Input\nWATCHDOG=1\n\
+              EXTEND_TIMEOUT_USEC=2000000\nMAINPID=7\nnonsense\n",
+        );
+        let expected = Notice {
+            ready: true,
+            stopping: false,
+            status: Some("Loaded  [1m7".into()),
+            activity: Some(Activity::AwaitingInput),
+            watchdog: Some(WatchdogSign::Lives),
+            extend: Some(Duration::from_secs(2)),
+        };
+        assert_eq!(said, expected);
+        let other = Notice::parse(b"READY=0\nWATCHDOG=trigger\nSTOPPING=1\nX_KENNEL_ACTIVITY=x");
+        assert!(!other.ready && other.stopping && other.activity.is_none());
+        assert_eq!(other.watchdog, Some(WatchdogSign::Fails));
+    }
+
+    #[test]
+    fn status_is_cut_at_a_character() {
+        let long = format!("STATUS=x{}", "\u{e4}".repeat(limits::STATUS_BYTES_MAX));
+        let status = Notice::parse(long.as_bytes()).status.expect("there is one");
+        assert_eq!(status.len(), limits::STATUS_BYTES_MAX - 1);
+        assert_eq!(
+            Notice::parse(b"STATUS=\xff").status.as_deref(),
+            Some("\u{fffd}")
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! The socket at which the processes of one run say something of the run: datagrams, each with the process that has sent it
+//! by the word of the kernel.
+
+use crate::fdpass::{self, Datagram};
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, open},
+    sys::{
+        socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, setsockopt, socket, sockopt},
+        stat::{Mode, fchmod},
+    },
+    unistd::{UnlinkatFlags, unlinkat},
+};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+/// Longest path that a process can send to: `sun_path` of unix(7) with its NUL.
+pub const PATH_BYTES_MAX: usize = 107;
+
+/// `SO_PASSPIDFD` of the kernel's `asm-generic/socket.h`.
+const SO_PASSPIDFD: libc::c_int = 76;
+
+/// A bound socket.
+#[derive(Debug)]
+pub struct NotifySocket(OwnedFd);
+
+impl NotifySocket {
+    /// Binds `name` in `dir`, in the place of what an earlier one has left there. The file has mode 0600.
+    pub fn bind(dir: &Path, name: &str) -> io::Result<Self> {
+        let dir = open_dir(dir)?;
+        remove_in(&dir, name)?;
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
+        // The file takes its mode from the socket's: unix_bind in the kernel.
+        fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+        setsockopt(&socket, sockopt::PassCred, &true)?;
+        pass_processes(&socket)?;
+        // An address has room for 108 bytes, and a data directory may be longer.
+        let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
+        bind(socket.as_raw_fd(), &UnixAddr::new(path.as_str())?)?;
+        Ok(Self(socket))
+    }
+
+    /// One that was bound before.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// The first datagram that is there, which stays there.
+    pub fn peek(&self) -> io::Result<Option<Datagram>> {
+        fdpass::peek_datagram(&self.0)
+    }
+
+    /// Takes the first datagram away. What came with it is closed.
+    pub fn drop_first(&self) {
+        // One that cannot be taken is found again.
+        let _ = fdpass::receive_datagram(&self.0);
+    }
+}
+
+impl AsFd for NotifySocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Removes `name` from `dir`; one that is not there is none to remove.
+pub fn remove(dir: &Path, name: &str) -> io::Result<()> {
+    match open_dir(dir) {
+        Ok(dir) => remove_in(&dir, name),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn open_dir(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    Ok(open(dir, flags, Mode::empty())?)
+}
+
+fn remove_in(dir: &impl AsFd, name: &str) -> io::Result<()> {
+    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Linux 6.5 names the process itself. Before, its number has to do.
+fn pass_processes(socket: &OwnedFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let len = libc::socklen_t::try_from(size_of_val(&on)).map_err(io::Error::other)?;
+    let fd = socket.as_raw_fd();
+    // SAFETY: `on` is an int of the length that is said, and outlives the call.
+    let set = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            SO_PASSPIDFD,
+            (&raw const on).cast(),
+            len,
+        )
+    };
+    match Errno::result(set) {
+        Ok(_) | Err(Errno::ENOPROTOOPT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::Descent;
+    use std::os::unix::{fs::PermissionsExt, net::UnixDatagram};
+
+    #[test]
+    fn datagram_names_its_sender_until_it_is_taken() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = NotifySocket::bind(dir.path(), "notify").expect("bound");
+        let path = dir.path().join("notify");
+        let mode = std::fs::metadata(&path).expect("it is there").permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+        assert!(socket.peek().expect("it can be read").is_none());
+        let sender = UnixDatagram::unbound().expect("a socket");
+        sender.send_to(b"READY=1", &path).expect("it is sent");
+        sender.send_to(b"STATUS=x", &path).expect("it is sent");
+        let me = std::process::id().cast_signed();
+        for (text, taken) in [("READY=1", false), ("READY=1", true), ("STATUS=x", true)] {
+            let datagram = socket.peek().expect("it can be read").expect("it is there");
+            assert_eq!(datagram.bytes, text.as_bytes());
+            let sender = datagram.sender.expect("the kernel names it");
+            assert_eq!(sender.pid, me);
+            assert_eq!(sender.descent(&[], &[me]), Descent::Member);
+            assert_eq!(sender.descent(&[], &[i32::MAX]), Descent::Other);
+            if taken {
+                socket.drop_first();
+            }
+        }
+    }
+
+    #[test]
+    fn socket_takes_the_place_of_a_former_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let former = NotifySocket::bind(dir.path(), "notify").expect("bound");
+        let socket = NotifySocket::bind(dir.path(), "notify").expect("bound again");
+        let sender = UnixDatagram::unbound().expect("a socket");
+        let path = dir.path().join("notify");
+        sender.send_to(b"READY=1", &path).expect("it is sent");
+        assert!(former.peek().expect("it can be read").is_none());
+        assert!(socket.peek().expect("it can be read").is_some());
+        remove(dir.path(), "notify").expect("it goes");
+        remove(dir.path(), "notify").expect("it is gone");
+        assert!(sender.send_to(b"x", &path).is_err());
+    }
+
+    #[test]
+    fn sender_that_was_reaped_is_not_judged() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let socket = NotifySocket::bind(dir.path(), "notify").expect("bound");
+        let path = dir.path().join("notify").display().to_string();
+        let script = format!(
+            "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'READY=1', '{path}')"
+        );
+        let mut python = std::process::Command::new("python3");
+        assert!(
+            python
+                .args(["-c", &script])
+                .status()
+                .expect("it runs")
+                .success()
+        );
+        let sender = socket
+            .peek()
+            .expect("it can be read")
+            .expect("it is there")
+            .sender;
+        let me = std::process::id().cast_signed();
+        assert_eq!(sender.expect("named").descent(&[], &[me]), Descent::Ended);
+    }
+}

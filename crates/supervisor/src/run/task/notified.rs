@@ -1,0 +1,74 @@
+//! What the command says of itself, as the keeper has heard it. The keeper tells it to each server until the run is
+//! acknowledged: what an earlier server has written is no news.
+
+use super::RunTask;
+use crate::audit_log::{LoggedRequest, TrailEntry, TrailRecord};
+use kennel_keeper::client::Notified;
+use kennel_lifecycle::{Activity, Entry, NOTIFIED, StatusText, Timestamp};
+
+/// Under which name a refused notice is in the audit log.
+const CALL: &str = "sd_notify";
+
+impl RunTask {
+    pub(super) fn notified(&mut self, at: Timestamp, notified: Notified) {
+        let attempt = self.new.attempt;
+        let runs = self.machine.record().started && self.machine.record().leader.is_none();
+        let is_news = match notified {
+            Notified::Ready => runs && self.become_ready(attempt, NOTIFIED),
+            Notified::Status(status) => self.says(status),
+            Notified::Activity(activity) => self.does(activity, NOTIFIED),
+            Notified::Refused { pid, uid, ended } => {
+                self.refuse_notice(at, pid, uid, ended);
+                return;
+            }
+        };
+        if is_news {
+            self.facets_changed();
+        }
+    }
+
+    fn says(&mut self, status: StatusText) -> bool {
+        let attempt = self.new.attempt;
+        let is_news = self.facets.shown().said_by(attempt) != Some(&status);
+        if is_news {
+            self.note(&Entry::StatusChanged { attempt, status });
+        }
+        is_news
+    }
+
+    /// The attempt does this from here on. Returns whether it is news.
+    pub(super) fn does(&mut self, activity: Activity, by: &str) -> bool {
+        let attempt = self.new.attempt;
+        let is_news = self.facets.shown().doing(attempt) != Some(activity);
+        if is_news {
+            let by = by.to_owned();
+            self.note(&Entry::ActivityChanged {
+                attempt,
+                activity,
+                by,
+            });
+        }
+        is_news
+    }
+
+    fn refuse_notice(&mut self, at: Timestamp, pid: i32, uid: u32, ended: bool) {
+        if self.machine.record().notices_refused.contains(&(pid, uid)) {
+            return;
+        }
+        tracing::warn!(run_id = %self.run, pid, uid, ended, "a notice was refused: nothing shows that its sender is a process of the run");
+        self.note(&Entry::NoticeRefused { pid, uid, ended });
+        let refused = LoggedRequest {
+            rpc: CALL.to_owned(),
+            by: format!("uid:{uid}"),
+            pid: (pid > 0).then_some(pid),
+            code: "PERMISSION_DENIED".to_owned(),
+            reason: "CALLER_UNVERIFIED".to_owned(),
+            calls: 1,
+            ..LoggedRequest::default()
+        };
+        let run = Some(self.run.to_string());
+        self.shared
+            .trail
+            .tell(TrailRecord::at(at, run, TrailEntry::Request(refused)));
+    }
+}

@@ -1,0 +1,386 @@
+//! What the command of a run says of itself by `sd_notify(3)`: heard by the keeper, whichever server lives.
+
+use crate::with_and_without_cgroup;
+use kennel_proto::pb::{
+    self, Activity, RunState, WaitCondition, audit_record::Record, liveness, readiness,
+};
+use kennel_tests::{
+    Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
+    client::{complaint, duration},
+    eventually, eventually_async, must, sh,
+    shell::run_to_end,
+};
+use std::{os::unix::net::UnixDatagram, time::Duration};
+
+with_and_without_cgroup!(
+    command_says_that_it_is_ready,
+    notice_of_another_process_is_refused,
+);
+
+/// A service that sends each line of its input as a notice, `;` for a line end, and answers with it.
+const SERVICE: &str = r#"
+import os, socket, sys
+assert "WATCHDOG_PID" not in os.environ
+manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+manager.connect(os.environ["NOTIFY_SOCKET"])
+print("up", os.environ.get("WATCHDOG_USEC", "-"), flush=True)
+for line in sys.stdin:
+    manager.send(line.strip().replace(";", "\n").encode())
+    print("sent", line, end="", flush=True)
+"#;
+
+fn service() -> pb::RunSpec {
+    let mut spec = argv(&["/usr/bin/env", "python3", "-c", SERVICE]).open_input();
+    spec.readiness = Some(by_notice(None));
+    spec
+}
+
+fn by_notice(start_timeout: Option<Duration>) -> Box<pb::Readiness> {
+    Box::new(pb::Readiness {
+        probe: Some(readiness::Probe::Notify(pb::NotifyProbe {})),
+        start_timeout: start_timeout.map(duration),
+        ..pb::Readiness::default()
+    })
+}
+
+fn watchdog(time: Duration) -> pb::Liveness {
+    pb::Liveness {
+        probe: Some(liveness::Probe::Watchdog(duration(time))),
+        ..pb::Liveness::default()
+    }
+}
+
+/// A service that runs.
+struct Service {
+    run: String,
+    said: u32,
+}
+
+impl Service {
+    async fn start(client: &mut Client, spec: pb::RunSpec) -> Self {
+        let run = must("spawn", client.spawn(spec).await).run_id;
+        client.hear_text(&run, "up").await;
+        Self { run, said: 0 }
+    }
+
+    /// Has it send this, and waits until it has.
+    async fn says(&mut self, client: &mut Client, notice: &str) {
+        self.said += 1;
+        let line = format!("{notice};X={}\n", self.said);
+        let id = self.said.to_string();
+        must(
+            "write",
+            client.write(&self.run, &id, None, line.as_bytes()).await,
+        );
+        client.hear_text(&self.run, &format!("sent {line}")).await;
+    }
+
+    /// Until the run shows this.
+    async fn shows(&self, client: &Client, what: &str, is: impl Fn(&pb::Run) -> bool) -> pb::Run {
+        eventually_async(what, PATIENCE, async || {
+            let run = client.clone().get(&self.run).await.ok()?;
+            is(&run).then_some(run)
+        })
+        .await
+    }
+}
+
+async fn stations(client: &mut Client, run: &str, wanted: &str) -> usize {
+    let heard = must("hear", client.hear_all(run, 0).await);
+    heard
+        .stations()
+        .iter()
+        .filter(|name| **name == wanted)
+        .count()
+}
+
+async fn command_says_that_it_is_ready(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let mut service = Service::start(&mut client, service()).await;
+    service.says(&mut client, "STATUS=warming up").await;
+    let seen = service
+        .shows(&client, "a status", |run| run.status == "warming up")
+        .await;
+    assert!(seen.ready_time.is_none());
+    service
+        .says(
+            &mut client,
+            "READY=1;STATUS=serving 3;X_KENNEL_ACTIVITY=idle",
+        )
+        .await;
+    let (run, reached) = must(
+        "wait",
+        client.wait(&service.run, WaitCondition::Ready).await,
+    );
+    assert!(reached);
+    assert_eq!(run.ready_by, "notify");
+    let idle = |run: &pb::Run| run.activity() == Activity::Idle && run.status == "serving 3";
+    service.shows(&client, "what it does", idle).await;
+    service.says(&mut client, "STOPPING=1").await;
+    service
+        .shows(&client, "its end", |run| run.is_ending_itself)
+        .await;
+    for (words, wanted) in [
+        (["get", &service.run], "serving 3"),
+        (["why", &service.run], "It says: serving 3"),
+    ] {
+        let shown = run_to_end(kennel.cli(&words), PATIENCE).await;
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains(wanted), "{shown}");
+    }
+    must("abort", client.abort(&service.run).await);
+    assert_eq!(stations(&mut client, &service.run, "ready").await, 1);
+    assert!(!kennel.run_dir(&service.run).join("notify").exists());
+}
+
+/// The notice is sent while no server lives, at its death, and before it; each time it is heard once.
+#[tokio::test(flavor = "multi_thread")]
+async fn ready_is_heard_over_deaths_of_the_server() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut services = Vec::new();
+    for at in 0..4 {
+        let script = format!(
+            "echo up; sleep {}; exec python3 -c \"
+import os, socket, time
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.sendto(b'READY=1\\nSTATUS=serves', os.environ['NOTIFY_SOCKET'])
+time.sleep(300)\"",
+            0.3 * f64::from(at)
+        );
+        let mut spec = sh(&script);
+        spec.readiness = Some(by_notice(Some(Duration::from_mins(1))));
+        services.push(must("spawn", client.spawn(spec).await).run_id);
+    }
+    for _ in 0..3 {
+        eventually("a server", PATIENCE, || kennel.server()).await;
+        kennel.kill_server();
+        client = kennel.client().await;
+    }
+    for run in &services {
+        let (seen, reached) = must("wait", client.wait(run, WaitCondition::Ready).await);
+        assert!(reached && seen.ready_by == "notify", "{seen:?}");
+        must("abort", client.abort(run).await);
+        assert_eq!(stations(&mut client, run, "ready").await, 1);
+        assert_eq!(stations(&mut client, run, "status_changed").await, 1);
+    }
+}
+
+/// Of the test itself, and of another run.
+async fn notice_of_another_process_is_refused(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let mut service = Service::start(&mut client, service()).await;
+    let socket = kennel.run_dir(&service.run).join("notify");
+    let other = UnixDatagram::unbound().expect("a socket");
+    other
+        .send_to(b"READY=1\nSTATUS=forged", &socket)
+        .expect("it can be reached");
+    let script = format!(
+        "import socket, time\n\
+         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'READY=1', '{}')\n\
+         print('up', flush=True)\n\
+         time.sleep(1000)",
+        socket.display()
+    );
+    let thief = argv(&["/usr/bin/env", "python3", "-c", &script]);
+    let thief = must("spawn", client.spawn(thief).await);
+    client.hear_up(&thief.run_id).await;
+    // They were there before this one.
+    service.says(&mut client, "STATUS=own").await;
+    let seen = service
+        .shows(&client, "its own status", |run| run.status == "own")
+        .await;
+    assert!(seen.ready_time.is_none());
+    let refused: Vec<i32> = must("audit", client.trail(&service.run).await)
+        .into_iter()
+        .filter_map(|record| match record.record {
+            Some(Record::Request(request)) if request.rpc == "sd_notify" => Some(request),
+            _ => None,
+        })
+        .map(|request| {
+            assert_eq!(request.code, "PERMISSION_DENIED");
+            assert_eq!(request.reason, "CALLER_UNVERIFIED");
+            request.pid()
+        })
+        .collect();
+    let me = std::process::id().cast_signed();
+    let thief_pid = must("get", client.get(&thief.run_id).await).attempt().pid;
+    assert_eq!(refused, [me, thief_pid]);
+    must("abort", client.abort(&thief.run_id).await);
+    must("abort", client.abort(&service.run).await);
+    let heard = must("hear", client.hear_all(&service.run, 0).await);
+    let is_refusal = |payload: &pb::event::Payload| match payload {
+        pb::event::Payload::Warning(warning) => {
+            warning.message.contains("it is no process of this run")
+        }
+        _ => false,
+    };
+    let refusals = heard
+        .events
+        .iter()
+        .filter(|(_, payload)| is_refusal(payload));
+    assert_eq!(refusals.count(), 2, "{heard:?}");
+}
+
+/// By the keeper alone: no server lives when the time is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_sign_ends_a_run_without_a_server() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut spec = service();
+    let time = Duration::from_secs(2);
+    spec.liveness = Some(watchdog(time));
+    let mut service = Service::start(&mut client, spec).await;
+    client.hear_text(&service.run, "up 2000000").await;
+    service.says(&mut client, "READY=1").await;
+    // Signs put it off, over more than one such time; a pause does not count.
+    let until = std::time::Instant::now() + time * 2;
+    while std::time::Instant::now() < until {
+        service.says(&mut client, "WATCHDOG=1").await;
+        tokio::time::sleep(time / 4).await;
+    }
+    must("pause", client.pause(&service.run).await);
+    tokio::time::sleep(time * 3 / 2).await;
+    must("resume", client.resume(&service.run).await);
+    let leader = must("get", client.get(&service.run).await).attempt().pid;
+    let leader = kennel_tests::procfs::Proc::read(leader).expect("it runs");
+    let server = kennel.server().expect("one serves");
+    kennel_tests::kennel::kill_exactly(&server, nix::sys::signal::Signal::SIGSTOP);
+    eventually("its end", PATIENCE, || (!leader.is_alive()).then_some(())).await;
+    kennel_tests::kennel::kill_exactly(&server, nix::sys::signal::Signal::SIGKILL);
+    client = kennel.client().await;
+    let ended = must("wait", client.ended(&service.run).await);
+    assert_eq!(
+        (ended.state(), ended.reason()),
+        (RunState::Failed, "not_live")
+    );
+    let why = run_to_end(kennel.cli(&["why", &service.run]), PATIENCE).await;
+    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    assert!(why.contains("gave no sign for 2s (watchdog)"), "{why}");
+    Footprint::of_id(&service.run).assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_reports_its_own_failure() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut spec = service();
+    spec.liveness = Some(watchdog(Duration::from_hours(1)));
+    let mut service = Service::start(&mut client, spec).await;
+    service.says(&mut client, "READY=1").await;
+    service.says(&mut client, "WATCHDOG=trigger").await;
+    let ended = must("wait", client.ended(&service.run).await);
+    assert_eq!(ended.reason(), "not_live");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn start_timeout_is_extended_by_the_command() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut spec = service();
+    spec.readiness = Some(by_notice(Some(Duration::from_secs(3))));
+    let mut extended = Service::start(&mut client, spec.clone()).await;
+    extended
+        .says(&mut client, "EXTEND_TIMEOUT_USEC=600000000")
+        .await;
+    let silent = Service::start(&mut client, spec).await;
+    let ended = must("wait", client.ended(&silent.run).await);
+    assert_eq!(ended.reason(), "not_ready");
+    extended.says(&mut client, "READY=1").await;
+    let (_, reached) = must(
+        "wait",
+        client.wait(&extended.run, WaitCondition::Ready).await,
+    );
+    assert!(reached);
+    must("abort", client.abort(&extended.run).await);
+}
+
+/// A short process of the run, by the program of systemd: it waits until it was heard.
+#[tokio::test(flavor = "multi_thread")]
+async fn systemd_notify_of_a_script_is_heard() {
+    let kennel = Kennel::on_sqlite().await;
+    let words = ["spawn", "--ready-notify", "--", "sh", "-c"];
+    let script = "systemd-notify --ready --status='by a script' && sleep 1000";
+    let words: Vec<&str> = words.into_iter().chain([script]).collect();
+    let spawned = run_to_end(kennel.cli(&words), PATIENCE).await;
+    assert!(spawned.status.success(), "{spawned:?}");
+    let run = String::from_utf8_lossy(&spawned.stdout).trim().to_owned();
+    let mut client = kennel.client().await;
+    let (seen, reached) = must("wait", client.wait(&run, WaitCondition::Ready).await);
+    assert!(reached);
+    assert_eq!(seen.ready_by, "notify");
+    let service = Service { run, said: 0 };
+    service
+        .shows(&client, "its status", |run| run.status == "by a script")
+        .await;
+    must("abort", client.abort(&service.run).await);
+}
+
+/// What is sent while neither keeper nor server lives waits in the socket, which the shim keeps.
+#[tokio::test(flavor = "multi_thread")]
+async fn notice_waits_for_the_next_keeper() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let script = format!(
+        "import os, socket, time\n\
+         s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
+         print('up', flush=True)\n\
+         while not os.path.exists('{0}'): time.sleep(0.02)\n\
+         s.sendto(b'READY=1', os.environ['NOTIFY_SOCKET'])\n\
+         os.rename('{0}', '{0}ne')\n\
+         time.sleep(1000)",
+        go.display()
+    );
+    let mut spec = argv(&["/usr/bin/env", "python3", "-c", &script]);
+    spec.set_recovery(pb::RecoveryPolicy::Adopt);
+    spec.readiness = Some(by_notice(Some(Duration::from_mins(1))));
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_up(&run).await;
+    kennel.kill_service_after(|| {});
+    kennel.wait_for_exit(PATIENCE).await;
+    std::fs::write(&go, "").expect("own directory");
+    let gone = kennel.scratch().join("gone");
+    eventually("it has sent it", PATIENCE, || gone.exists().then_some(())).await;
+    kennel.restart().await;
+    client = kennel.client().await;
+    let (seen, reached) = must("wait", client.wait(&run, WaitCondition::Ready).await);
+    assert!(reached && seen.ready_by == "notify", "{seen:?}");
+    must("abort", client.abort(&run).await);
+    assert_eq!(stations(&mut client, &run, "ready").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_notices_are_named() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut spec = service();
+    spec.output_rules = vec![pb::OutputRule {
+        name: "up".into(),
+        pattern: Some(pb::LinePattern {
+            pattern: Some(pb::line_pattern::Pattern::Literal("up".into())),
+        }),
+        action: Some(pb::output_rule::Action::Ready(pb::output_rule::Ready {})),
+        ..pb::OutputRule::default()
+    }];
+    spec.liveness = Some(watchdog(Duration::from_millis(1)));
+    spec.privileges = Some(pb::Privileges {
+        user: Some(pb::RunUser {
+            user_id: 1000,
+            ..pb::RunUser::default()
+        }),
+        ..pb::Privileges::default()
+    });
+    let status = client.spawn(spec).await.expect_err("faults");
+    let mut fields = complaint(&status).fields;
+    fields.sort();
+    let expected = [
+        "spec.liveness.watchdog",
+        "spec.liveness.watchdog",
+        "spec.readiness.notify",
+        "spec.readiness.notify",
+    ];
+    assert_eq!(fields, expected);
+}
