@@ -15,7 +15,7 @@ const INTERRUPTED: i32 = 130;
 /// Becomes the outer process of such a namespace. `false`: this is the inner one, or there can be none.
 pub(crate) fn start_again(words: &[String]) -> bool {
     if std::env::var_os(INSIDE).is_some() {
-        end_when_told();
+        end_on_signal();
         return false;
     }
     let possible = unshare()
@@ -33,14 +33,14 @@ pub(crate) fn start_again(words: &[String]) -> bool {
 }
 
 /// The first of a pid namespace is not ended by a signal that it does not take.
-fn end_when_told() {
-    let mut told = SigSet::empty();
-    told.add(Signal::SIGINT);
-    told.add(Signal::SIGTERM);
+fn end_on_signal() {
+    let mut end_signals = SigSet::empty();
+    end_signals.add(Signal::SIGINT);
+    end_signals.add(Signal::SIGTERM);
     // What the standard library starts begins with no signal blocked.
-    told.thread_block().expect("signals can be blocked");
+    end_signals.thread_block().expect("signals can be blocked");
     thread::spawn(move || {
-        if told.wait().is_ok() {
+        if end_signals.wait().is_ok() {
             std::process::exit(INTERRUPTED);
         }
     });

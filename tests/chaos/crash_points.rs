@@ -37,37 +37,37 @@ const ELSEWHERE: [&str; 1] = ["left_stop.carried_out"];
 const ONLY: &str = "CRASH_ROW";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_in_a_spawn_it_ran_once_or_never_as_is_told() {
+async fn spawned_command_runs_once_or_never_over_crashes() {
     play(&[Act::Spawn]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_at_an_exit_it_is_told_once_with_its_code() {
+async fn exit_is_reported_once_over_crashes() {
     play(&[Act::Exit]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_while_the_store_is_owed_an_end_it_is_told_once_with_its_code() {
+async fn exit_is_reported_once_despite_store_outage_and_crashes() {
     play(&[Act::Owe]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_in_a_stop_it_is_carried_out() {
+async fn stop_is_carried_out_over_crashes() {
     play(&[Act::Abort, Act::Kill]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_in_a_pause_nobody_stays_stopped() {
+async fn no_process_stays_stopped_after_crash_in_pause() {
     play(&[Act::Pause, Act::Resume]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_while_output_is_moved_no_byte_is_lost_or_doubled() {
+async fn output_is_neither_lost_nor_doubled_over_crashes() {
     play(&[Act::Write]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_over_an_input_each_byte_is_written_once_or_the_count_is_called_unknown() {
+async fn input_is_written_once_or_count_is_unknown() {
     play(&[Act::Input]).await;
     play_with(&[Act::Input], Recovery::Adopt).await;
 }
@@ -84,12 +84,12 @@ async fn what_a_run_says_is_recorded_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_in_a_drain_of_the_node_it_is_in_force_or_was_never_told() {
+async fn acknowledged_drain_survives_crashes() {
     play(&[Act::Drain]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_while_a_server_takes_over_the_next_one_does() {
+async fn recovery_is_completed_over_crashes() {
     play(&[Act::Restart, Act::Recover]).await;
 }
 
@@ -99,12 +99,12 @@ async fn accepted_annotation_survives_each_death() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_in_an_upgrade_it_costs_what_a_death_costs() {
+async fn crash_in_upgrade_costs_what_a_crash_costs() {
     play(&[Act::Upgrade]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_runs_that_are_to_be_adopted_go_on() {
+async fn adoptable_runs_survive_any_crash() {
     let acts = [
         Act::Exit,
         Act::Abort,
@@ -119,12 +119,12 @@ async fn whoever_dies_runs_that_are_to_be_adopted_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_while_a_command_is_started_again_each_attempt_runs_once_or_never() {
+async fn each_attempt_runs_once_or_never_over_crashes() {
     play(&[Act::Again, Act::ComeBack]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_dies_while_the_output_of_a_run_is_removed_it_is_whole_or_goes() {
+async fn output_is_whole_or_removed_over_crashes() {
     play(&[Act::Retain]).await;
 }
 
@@ -186,8 +186,8 @@ async fn play_with(acts: &[Act], recovery: Recovery) {
         let at_once = Arc::clone(&at_once);
         playing.spawn(async move {
             let _place = at_once.acquire_owned().await;
-            let told = tokio::spawn(tokio::time::timeout(ROW_MAX, row::play(row))).await;
-            let what = match told {
+            let outcome = tokio::spawn(tokio::time::timeout(ROW_MAX, row::play(row))).await;
+            let what = match outcome {
                 Ok(Ok(())) => return None,
                 Ok(Err(_)) => format!("not over within {ROW_MAX:?}"),
                 Err(error) => error

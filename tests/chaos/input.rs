@@ -69,7 +69,7 @@ async fn arrives(bytes: u64, kills: u64, reconnects: u64) {
         must("it serves", kennel.client().await.get(&run_id).await);
         tokio::time::sleep(SERVES).await;
     }
-    let told = must("the writer", writing.await);
+    let report = must("the writer", writing.await);
     let took = begun.elapsed();
 
     let mut client = kennel.client().await;
@@ -82,15 +82,15 @@ async fn arrives(bytes: u64, kills: u64, reconnects: u64) {
         "{} MiB, {kills} deaths of the server (generation {}), {} connections, {} answers not waited for, {} repeats: {took:.1?}",
         bytes / MIB,
         info.generation,
-        told.connections,
-        told.unheard,
-        told.repeats,
+        report.connections,
+        report.unheard,
+        report.repeats,
     );
 }
 
 /// What a writer has been through.
 #[derive(Debug, Default)]
-struct Told {
+struct WriterReport {
     connections: usize,
     unheard: usize,
     repeats: usize,
@@ -100,7 +100,7 @@ struct Writer {
     socket: PathBuf,
     run_id: String,
     client: Option<Client>,
-    told: Told,
+    report: WriterReport,
 }
 
 impl Writer {
@@ -111,13 +111,13 @@ impl Writer {
         accepted: Arc<AtomicU64>,
         reconnect_every: u64,
         pace: Duration,
-    ) -> Told {
+    ) -> WriterReport {
         let data = fs::read(source).expect("the source can be read");
         let mut writer = Self {
             socket,
             run_id,
             client: None,
-            told: Told::default(),
+            report: WriterReport::default(),
         };
         let mut offset = 0;
         for (number, piece) in data.chunks(PIECE).enumerate() {
@@ -135,7 +135,7 @@ impl Writer {
             }
         }
         writer.close(offset).await;
-        writer.told
+        writer.report
     }
 
     /// Begins a write and goes away.
@@ -148,7 +148,7 @@ impl Writer {
         tokio::task::yield_now().await;
         asked.abort();
         let _ = asked.await;
-        self.told.unheard += 1;
+        self.report.unheard += 1;
     }
 
     async fn write(&mut self, id: &str, offset: u64, piece: &[u8]) {
@@ -158,7 +158,7 @@ impl Writer {
             match client.write(&run_id, id, Some(offset), piece).await {
                 Ok(written) => {
                     assert_eq!(written.start_offset, offset);
-                    self.told.repeats += usize::from(written.repeated_request);
+                    self.report.repeats += usize::from(written.repeated_request);
                     return;
                 }
                 Err(status) => {
@@ -189,7 +189,7 @@ impl Writer {
     async fn connected(&mut self) -> &mut Client {
         while self.client.is_none() {
             self.client = Client::connect(&self.socket).await.ok();
-            self.told.connections += usize::from(self.client.is_some());
+            self.report.connections += usize::from(self.client.is_some());
         }
         self.client.as_mut().expect("it is there by now")
     }

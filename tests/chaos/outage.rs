@@ -112,9 +112,9 @@ async fn refuses_a_spawn(client: &mut Client) {
     let refused = client.spawn_as(&new_run_id(), sh("exit 0")).await;
     let refused = refused.expect_err("the store is away");
     assert!(retry_after(&refused).is_some());
-    let told = complaint(&refused);
+    let complaint_text = complaint(&refused);
     assert_eq!(
-        (told.code, told.reason.as_str()),
+        (complaint_text.code, complaint_text.reason.as_str()),
         (Code::Unavailable, "STORE_UNAVAILABLE")
     );
 }

@@ -92,8 +92,8 @@ async fn upgrade_under(load: &Load) {
         kennel.install(&programs::kennel());
         let upgraded = run_to_end(kennel.cli(&["upgrade", "-o", "json"]), PATIENCE).await;
         assert!(upgraded.status.success(), "{upgraded:?}");
-        let told: serde_json::Value = must("JSON", serde_json::from_str(&text(&upgraded)));
-        unanswered.push(told["unansweredSeconds"].as_f64().expect("a time"));
+        let answer: serde_json::Value = must("JSON", serde_json::from_str(&text(&upgraded)));
+        unanswered.push(answer["unansweredSeconds"].as_f64().expect("a time"));
     }
     let spawned = spawning.finish(&kennel).await;
     look_at_the_living(&kennel, &runs).await;
@@ -176,8 +176,8 @@ async fn read(socket: PathBuf, run_id: String, lines: Arc<AtomicUsize>) -> (Hear
 }
 
 fn is_replaced(status: &Status) -> bool {
-    let told = complaint(status);
-    let by_server = told.code == Code::Unavailable && told.reason == "SERVER_REPLACED";
+    let answer = complaint(status);
+    let by_server = answer.code == Code::Unavailable && answer.reason == "SERVER_REPLACED";
     by_server || is_of_library(status)
 }
 

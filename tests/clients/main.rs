@@ -2,6 +2,7 @@
 
 mod kubernetes;
 mod pages;
+mod retry;
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
@@ -133,7 +134,7 @@ impl Receiver {
     }
 
     /// Whether there is a line for each of these names.
-    fn told(&self, what: &str, names: &[&str]) -> bool {
+    fn has_received(&self, what: &str, names: &[&str]) -> bool {
         let lines = self.spans();
         let mut names = names.iter();
         names.all(|name| lines.iter().any(|line| line[what] == *name))
@@ -165,18 +166,22 @@ async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
     assert!(output.status.success(), "{errors}");
     let trace = text(&output).trim().to_owned();
 
-    let told = eventually("the whole trace is there", PATIENCE, || {
+    let has_received = eventually("the whole trace is there", PATIENCE, || {
         let spans = receiver.spans().into_iter();
         let spans: Vec<Value> = spans
             .filter(|span| span["trace"] == trace.as_str())
             .collect();
-        let is_there = |what: &str, name: &str| spans.iter().any(|told| told[what] == name);
+        let is_there =
+            |what: &str, name: &str| spans.iter().any(|has_received| has_received[what] == name);
         (is_there("name", "run") && is_there("event", "kennel.run.ended")).then_some(spans)
     })
     .await;
     let of = |name: &str| {
-        let named: Vec<&Value> = told.iter().filter(|span| span["name"] == name).collect();
-        assert_eq!(named.len(), 1, "{name}: {told:#?}");
+        let named: Vec<&Value> = has_received
+            .iter()
+            .filter(|span| span["name"] == name)
+            .collect();
+        assert_eq!(named.len(), 1, "{name}: {has_received:#?}");
         named[0]
     };
     let chain = ["turn", "kennel.v1.ProcessService/Spawn", "run", "work"];
@@ -197,7 +202,10 @@ async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
     ] {
         assert_eq!(of(name)["parent"], of("run")["id"], "{name}");
     }
-    for event in told.iter().filter(|told| told["event"].is_string()) {
+    for event in has_received
+        .iter()
+        .filter(|has_received| has_received["event"].is_string())
+    {
         assert_eq!(event["id"], of("run")["id"], "{event}");
     }
     let time = |name: &str, which: &str| of(name)[which].as_u64().expect("a time");
@@ -206,7 +214,7 @@ async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
 }
 
 /// Waits until of everything something has come.
-async fn all_is_told(receiver: &Receiver) {
+async fn all_has_come(receiver: &Receiver) {
     eventually("all is told", PATIENCE, || {
         let spans = [
             "run",
@@ -237,9 +245,9 @@ async fn all_is_told(receiver: &Receiver) {
             "kennel.run.recovered",
             "kennel.run.ended",
         ];
-        let whole = receiver.told("name", &spans)
-            && receiver.told("metric", &metrics)
-            && receiver.told("event", &events);
+        let whole = receiver.has_received("name", &spans)
+            && receiver.has_received("metric", &metrics)
+            && receiver.has_received("event", &events);
         whole.then_some(())
     })
     .await;
@@ -293,9 +301,9 @@ async fn telemetry_names_follow_the_conventions() {
     let lives = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
     // What a killed server has not sent is lost, and the next one has no pause, second attempt or output to report.
     eventually("the first server's telemetry", PATIENCE, || {
-        let whole = receiver.told("name", &["run.attempt", "run.stop.step", "run.pause"])
-            && receiver.told("metric", &["kennel.output.io"])
-            && receiver.told("event", &["kennel.run.paused", "kennel.run.attempt_ended"]);
+        let whole = receiver.has_received("name", &["run.attempt", "run.stop.step", "run.pause"])
+            && receiver.has_received("metric", &["kennel.output.io"])
+            && receiver.has_received("event", &["kennel.run.paused", "kennel.run.attempt_ended"]);
         whole.then_some(())
     })
     .await;
@@ -304,7 +312,7 @@ async fn telemetry_names_follow_the_conventions() {
     must("audit", client.audit().await);
     must("abort", client.abort(&lives.run_id).await);
     must("fence", client.abort(&kennel_tests::new_run_id()).await);
-    all_is_told(&receiver).await;
+    all_has_come(&receiver).await;
     let mut compare = Command::new(programs::python());
     compare.arg(script("conventions.py")).arg(&receiver.spans);
     let compared = run_to_end(compare, CLIENT_PATIENCE).await;

@@ -99,8 +99,8 @@ async fn a_run_outlives_the_service_and_is_ended_by_the_next(options: Options) {
         "tree_empty",
         "ended",
     ] {
-        let told = heard.stations().iter().filter(|s| **s == station).count();
-        assert_eq!(told, 1, "{station}: {:?}", heard.stations());
+        let count = heard.stations().iter().filter(|s| **s == station).count();
+        assert_eq!(count, 1, "{station}: {:?}", heard.stations());
     }
     assert_eq!(fs::read_dir(&doors).expect("a directory").count(), 0);
 }

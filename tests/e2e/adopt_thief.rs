@@ -33,12 +33,15 @@ async fn member_of_another_run_is_not_given_a_run(options: Options) {
     client.hear_up(&thief.run_id).await;
     fs::write(report.with_extension("go"), "").expect("own directory");
     kennel.wait_for_exit(PATIENCE).await;
-    let told = eventually("the thief has tried", PATIENCE, || {
+    let report = eventually("the thief has tried", PATIENCE, || {
         fs::read_to_string(&report).ok()
     })
     .await;
-    assert!(told.starts_with("refused "), "{told}");
-    assert!(told.contains("locked=true"), "it did not try all: {told}");
+    assert!(report.starts_with("refused "), "{report}");
+    assert!(
+        report.contains("locked=true"),
+        "it did not try all: {report}"
+    );
     assert!(leader.is_alive(), "the run has ended of it");
 
     kennel.restart().await;

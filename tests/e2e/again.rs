@@ -74,9 +74,9 @@ async fn what_was_not_kept_of_a_run_is_given_again_or_it_is_not_run() {
 
     let refused = client.restart_with(again(&run.run_id)).await;
     let refused = refused.expect_err("nothing is made up");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (refused.code(), told.reason.as_str()),
+        (refused.code(), refusal.reason.as_str()),
         (Code::FailedPrecondition, "SPEC_INCOMPLETE")
     );
     assert_eq!(fact(&refused, "missing"), "env.SECRET,initial_input");
@@ -98,9 +98,9 @@ async fn what_was_not_kept_of_a_run_is_given_again_or_it_is_not_run() {
     must("abort", client.abort(unknown).await);
     let refused = client.restart_with(again(unknown)).await;
     let refused = refused.expect_err("there is no command");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (told.reason.as_str(), fact(&refused, "missing").as_str()),
+        (refusal.reason.as_str(), fact(&refused, "missing").as_str()),
         ("SPEC_INCOMPLETE", "spec")
     );
 }

@@ -6,7 +6,7 @@ use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_without_a_server_has_one_of_its_own_which_leaves_nothing() {
     let kennel = Kennel::start(Options {
-        user: User::Nobody,
+        user: User::Unprivileged,
         ..Options::default()
     })
     .await;

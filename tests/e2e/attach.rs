@@ -2,7 +2,7 @@
 
 use kennel_client as client;
 use kennel_client::Attachment;
-use kennel_proto::pb::{self, attach_response::Response as Told, event::Payload};
+use kennel_proto::pb::{self, attach_response::Response as Reported, event::Payload};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually_async,
     fact, must, programs, sh, within,
@@ -280,23 +280,23 @@ struct There {
 }
 
 impl There {
-    async fn next(&mut self) -> Option<Told> {
-        let told = within("something is told", PATIENCE, self.attachment.next()).await;
-        let told = told.unwrap_or_else(|failure| panic!("{failure:?}"));
-        if let Some(Told::Events(events)) = &told {
+    async fn next(&mut self) -> Option<Reported> {
+        let reported = within("something is told", PATIENCE, self.attachment.next()).await;
+        let reported = reported.unwrap_or_else(|failure| panic!("{failure:?}"));
+        if let Some(Reported::Events(events)) = &reported {
             for event in events.run_events.iter().flat_map(|batch| &batch.events) {
                 if let Some(Payload::Output(output)) = &event.payload {
                     self.read += &String::from_utf8_lossy(&output.data);
                 }
             }
         }
-        told
+        reported
     }
 
     async fn opened(&mut self) -> pb::AttachOpened {
         match self.next().await {
-            Some(Told::Opened(opened)) => *opened,
-            told => panic!("not opened but {told:?}"),
+            Some(Reported::Opened(opened)) => *opened,
+            reported => panic!("not opened but {reported:?}"),
         }
     }
 
@@ -312,7 +312,7 @@ impl There {
 
     async fn refused(&mut self) -> (String, String) {
         loop {
-            if let Told::Refused(refused) = self.next().await.expect("it continues") {
+            if let Reported::Refused(refused) = self.next().await.expect("it continues") {
                 return (refused.reason, refused.write_id);
             }
         }
@@ -320,7 +320,7 @@ impl There {
 
     async fn writer(&mut self) -> pb::WriterChanged {
         loop {
-            if let Told::Writer(writer) = self.next().await.expect("it continues") {
+            if let Reported::Writer(writer) = self.next().await.expect("it continues") {
                 return writer;
             }
         }

@@ -136,7 +136,7 @@ async fn a_monitor_looks_as_without_us_also_after_leaving_and_coming_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_while_nobody_was_there_is_shown_as_if_somebody_had_been() {
+async fn output_while_detached_is_shown_on_attach() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     // More than ten megabytes, in colours, with wide letters and lines that wrap.

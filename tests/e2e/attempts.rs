@@ -110,9 +110,9 @@ async fn an_abort_while_a_run_waits_ends_it_at_once(options: Options) {
     assert_eq!(waiting.code(), Some(1));
     assert!(waiting.attempt().certificate.is_some());
     let refused = client.pause(&run.run_id).await.expect_err("nothing runs");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (refused.code(), told.reason.as_str()),
+        (refused.code(), refusal.reason.as_str()),
         (Code::FailedPrecondition, "INVALID_STATE")
     );
 
@@ -331,14 +331,17 @@ async fn a_policy_that_makes_no_sense_is_refused() {
         .on_leader_exit(pb::LeaderExitAction::Keep, None);
     let refused = client.spawn(spec).await.expect_err("refused");
     assert_eq!(refused.code(), Code::InvalidArgument);
-    let told = complaint(&refused);
-    assert_eq!(told.reason, "INVALID_FIELD");
+    let refusal = complaint(&refused);
+    assert_eq!(refusal.reason, "INVALID_FIELD");
     for field in [
         "spec.restart.factor",
         "spec.restart.max_restarts",
         "spec.on_leader_exit.action",
     ] {
-        assert!(told.fields.iter().any(|f| f == field), "{field}: {told:?}");
+        assert!(
+            refusal.fields.iter().any(|f| f == field),
+            "{field}: {refusal:?}"
+        );
     }
 }
 

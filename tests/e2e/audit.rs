@@ -251,19 +251,19 @@ async fn a_marker_is_a_hint_and_strangers_who_carry_one_live_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_of_a_recorded_session_that_cannot_be_proved_is_told_and_left_alone() {
+async fn unproven_session_member_is_reported_and_not_signalled() {
     let mut kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
     // One in the leader's own session, without an environment, whose parent is gone.
-    let told = kennel.scratch().join("member");
+    let file = kennel.scratch().join("member");
     let script = format!(
         "(env -i sh -c 'echo $$ > {}; exec sleep 1000' &); echo up; sleep 1000",
-        told.display()
+        file.display()
     );
     let run = must("spawn", client.spawn(sh(&script)).await);
     // Nobody else of the tree is without an environment, but who is being executed seems to be.
     let member = eventually("it has said who it is", PATIENCE, || {
-        let text = fs::read_to_string(&told).ok()?;
+        let text = fs::read_to_string(&file).ok()?;
         Proc::read(text.strip_suffix('\n')?.parse().ok()?)
     })
     .await;
@@ -351,7 +351,7 @@ async fn an_audit_of_two_hundred_live_runs_calls_none_of_their_processes_a_leak(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_socket_and_a_replaced_lock_are_told() {
+async fn lost_socket_and_replaced_lock_are_reported() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     fs::remove_file(kennel.socket()).expect("it was there");
@@ -500,9 +500,9 @@ async fn a_scope_that_is_not_well_formed_is_refused_whole() {
     let mut client = kennel.client().await;
     let bad = "x".to_owned();
     let refused = client.reap(order(&[&bad])).await.expect_err("refused");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (told.code, told.reason.as_str()),
+        (refusal.code, refusal.reason.as_str()),
         (tonic::Code::InvalidArgument, "INVALID_FIELD")
     );
 }

@@ -183,7 +183,7 @@ async fn runs_cannot_call_by_any_way_around() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_held_by_a_run_lock_nobody_out() {
+async fn connections_held_by_a_run_block_no_client() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let socket = kennel.socket();
@@ -196,7 +196,7 @@ async fn connections_held_by_a_run_lock_nobody_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_held_by_one_process_lock_nobody_out() {
+async fn connections_of_one_process_block_no_client() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);

@@ -8,13 +8,13 @@ use kennel_tests::{
 use std::time::Duration;
 
 with_and_without_cgroup!(
-    a_run_that_ended_by_itself_was_signalled_by_nobody,
-    a_stop_says_each_round_and_whom_it_reached,
+    certificate_of_unstopped_run_has_no_signal,
+    certificate_has_each_round_and_its_processes,
     a_leader_that_ends_first_leaves_the_rest_by_name,
     the_shim_of_a_dead_keeper_says_what_it_sent,
 );
 
-async fn a_run_that_ended_by_itself_was_signalled_by_nobody(options: Options) {
+async fn certificate_of_unstopped_run_has_no_signal(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 3")).await);
@@ -30,7 +30,7 @@ async fn a_run_that_ended_by_itself_was_signalled_by_nobody(options: Options) {
     assert_eq!(certificate.census_time, run.attempt().tree_empty_time);
 }
 
-async fn a_stop_says_each_round_and_whom_it_reached(options: Options) {
+async fn certificate_has_each_round_and_its_processes(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = format!(
@@ -73,8 +73,8 @@ async fn a_stop_says_each_round_and_whom_it_reached(options: Options) {
 
     // The journal tells the same rounds.
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    let told: Vec<&str> = certificate.steps.iter().map(|s| &*s.signal).collect();
-    assert_eq!(heard.signals(), told);
+    let certified: Vec<&str> = certificate.steps.iter().map(|s| &*s.signal).collect();
+    assert_eq!(heard.signals(), certified);
     // So does the row.
     let again = must("get", client.get(&run.run_id).await);
     assert_eq!(again.attempt().certificate, run.attempt().certificate);

@@ -380,15 +380,15 @@ async fn a_signal_that_is_typed_again_under_its_id_goes_out_once() {
 
 /// Each shell has a script; bash is installed, and completes words, runs and labels.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_shell_is_told_how_to_complete() {
+async fn every_shell_has_completion_instructions() {
     let command = || bare_command(&programs::kennel());
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let mut completions = command();
         completions.args(["completions", shell]);
-        let told = text(&run_to_end(completions, PATIENCE).await);
+        let completion = text(&run_to_end(completions, PATIENCE).await);
         assert!(
-            told.contains("kennel") && told.contains("KENNEL_COMPLETE"),
-            "{shell}: {told}"
+            completion.contains("kennel") && completion.contains("KENNEL_COMPLETE"),
+            "{shell}: {completion}"
         );
     }
     let mut bash = bare_command("bash".as_ref());

@@ -194,7 +194,7 @@ async fn given_again(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newer_reader_takes_over_and_the_older_one_is_told() {
+async fn newer_reader_replaces_older_one() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -221,9 +221,9 @@ async fn a_newer_reader_takes_over_and_the_older_one_is_told() {
         ..of_run(id, "one")
     };
     let mut newer = open(&mut client, &from_the_beginning).await;
-    let told = end(&mut older).await;
+    let refusal = end(&mut older).await;
     assert_eq!(
-        (told.code, &*told.reason),
+        (refusal.code, &*refusal.reason),
         (Code::FailedPrecondition, "CONSUMER_TAKEN_OVER")
     );
     fs::write(&go, "").expect("written");
@@ -450,7 +450,7 @@ async fn an_acknowledgement_is_durable_or_refused_while_the_store_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_whose_runs_output_was_removed_is_told_to_the_byte_what_it_misses() {
+async fn consumer_gets_exact_gap_of_removed_output() {
     let kennel = Kennel::start(Options {
         words: vec!["--retain-at-least", "0s", "--retain-runs", "1"],
         ..Options::default()

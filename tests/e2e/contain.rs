@@ -24,12 +24,12 @@ async fn a_status_names_what_the_host_cannot_do() {
         let has_reason = !one.why.is_empty() && !one.instead.is_empty();
         assert_eq!(one.available, !has_reason, "{one:?}");
     }
-    let told = text(&run_to_end(kennel.cli(&["status"]), PATIENCE).await);
+    let status_text = text(&run_to_end(kennel.cli(&["status"]), PATIENCE).await);
     let line = format!(
         "{:15} cgroup: {}; instead: {}",
         "cannot", cgroup.why, cgroup.instead
     );
-    assert!(told.contains(&line), "{told}");
+    assert!(status_text.contains(&line), "{status_text}");
 }
 
 /// The kinds of gaps that a run's coverage names.
@@ -72,9 +72,9 @@ async fn a_run_that_would_be_held_too_weakly_is_refused() {
     spec.set_min_containment(pb::Containment::Cgroup);
     let refused = client.spawn_as(&id, spec.clone()).await;
     let status = refused.expect_err("there are no control groups");
-    let told = complaint(&status);
-    assert_eq!(told.reason, "CONTAINMENT_UNAVAILABLE");
-    assert_eq!(told.code, tonic::Code::FailedPrecondition);
+    let refusal = complaint(&status);
+    assert_eq!(refusal.reason, "CONTAINMENT_UNAVAILABLE");
+    assert_eq!(refusal.code, tonic::Code::FailedPrecondition);
     assert_eq!(
         must("list", client.list_all(pb::RunFilter::default(), 0).await),
         []

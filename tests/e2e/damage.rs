@@ -89,7 +89,7 @@ fn lose_last_line(index: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cut_output_is_told_as_damage() {
+async fn truncated_output_is_reported_as_damage() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (run_id, dir) = ended(&kennel, &mut client).await;

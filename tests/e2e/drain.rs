@@ -51,9 +51,9 @@ async fn a_drained_node_refuses_new_runs_and_lets_the_others_finish() {
     let status = must("drain", drain(&mut client, DrainAction::Finish, None).await);
     assert_eq!(status.run_ids, [run_id.as_str()]);
     let refused = client.spawn(sh("true")).await.expect_err("no new runs");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (told.code, told.reason.as_str()),
+        (refusal.code, refusal.reason.as_str()),
         (Code::Unavailable, "NODE_DRAINING")
     );
     let (_, existing) = must("repeat", client.spawn_as(&run_id, sh(&script)).await);
@@ -107,8 +107,8 @@ async fn what_makes_no_sense_of_a_drain_is_refused() {
         (DrainAction::Finish, month),
     ] {
         let refused = drain(&mut client, action, Some(deadline)).await;
-        let told = complaint(&refused.expect_err("refused"));
-        assert_eq!(told.fields, ["deadline"]);
+        let refusal = complaint(&refused.expect_err("refused"));
+        assert_eq!(refusal.fields, ["deadline"]);
     }
     must("it was not drained", client.spawn(sh("true")).await);
 }
@@ -126,8 +126,8 @@ async fn the_drain_command_waits_until_nothing_is_left() {
     };
     assert!(cli(&["drain"]).await.contains(&run.run_id));
     assert!(cli(&["status"]).await.contains("no new runs"));
-    let told = cli(&["drain", "--abort", "--wait"]).await;
-    assert!(told.ends_with("no run is left"), "{told}");
+    let printed = cli(&["drain", "--abort", "--wait"]).await;
+    assert!(printed.ends_with("no run is left"), "{printed}");
     assert!(cli(&["drain", "--undo"]).await.contains("takes new runs"));
     must("spawn", client.spawn(sh("true")).await);
 }

@@ -14,7 +14,7 @@ with_and_without_cgroup!(
     a_child_that_ignores_what_is_polite_is_killed_after_its_grace,
     a_child_that_is_stopped_takes_its_term,
     what_a_double_fork_leaves_ends_with_its_leader,
-    a_grandchild_that_holds_the_pipe_keeps_nobody_waiting,
+    grandchild_holding_the_pipe_delays_no_caller,
     a_worker_gets_its_second_after_the_shell_has_gone,
     a_storm_of_sessions_is_ended_to_the_last,
     daemons_without_environment_are_ended_too,
@@ -115,7 +115,7 @@ async fn what_a_double_fork_leaves_ends_with_its_leader(options: Options) {
     print.assert_nothing_left();
 }
 
-async fn a_grandchild_that_holds_the_pipe_keeps_nobody_waiting(options: Options) {
+async fn grandchild_holding_the_pipe_delays_no_caller(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     // The grandchild ignores TERM, so that leader's and tree's end are a grace apart.

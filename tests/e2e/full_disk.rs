@@ -60,14 +60,14 @@ async fn while_the_disk_is_full_each_run_does_as_its_policy_says() {
     has_met(&kennel, &blocked).await;
     full.make_room();
 
-    let told = within("it is told", STORE_PATIENCE, async {
+    let warned = within("a warning comes", STORE_PATIENCE, async {
         Heard::read(&client, &dropped.run_id, |heard| !heard.warnings.is_empty()).await
     });
-    let told = told.await;
-    let exact = format!("{} bytes of stdout", told.missing);
+    let warned = warned.await;
+    let exact = format!("{} bytes of stdout", warned.missing);
     assert!(
-        told.missing > PIECE && told.warnings[0].contains(&exact),
-        "{told:?}"
+        warned.missing > PIECE && warned.warnings[0].contains(&exact),
+        "{warned:?}"
     );
     fs::write(&end, "").expect("written");
 
@@ -77,7 +77,7 @@ async fn while_the_disk_is_full_each_run_does_as_its_policy_says() {
     let pieces = fs::read_to_string(&count).expect("it was counted");
     let pieces = PIECE * pieces.trim().parse::<u64>().expect("a number");
     assert_eq!(heard.came + heard.missing, 3 + pieces + 4, "{heard:?}");
-    assert_eq!(heard.missing, told.missing, "{heard:?}");
+    assert_eq!(heard.missing, warned.missing, "{heard:?}");
     assert_eq!(heard.reasons, [pb::GapReason::DiskFull]);
 
     let ended = has_ended(&mut client, &blocked.run_id).await;

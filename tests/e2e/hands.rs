@@ -306,53 +306,6 @@ async fn run_has_the_flags_of_docker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn habits_without_a_place_are_answered_by_name() {
-    let bench = Bench::start().await;
-    for (words, code, hint) in [
-        (
-            &["run", "--uid", "1", "--", "id"][..],
-            125,
-            "--user UID:GID",
-        ),
-        (&["run", "--name=web", "--", "true"], 125, "--label name="),
-        (
-            &["run", "-v", "/a:/b", "--", "true"],
-            125,
-            "host's own files",
-        ),
-        (&["rm", "x"], 2, "retention"),
-        (&["prune"], 2, "kennel reap"),
-        (&["exec", "x", "ls"], 2, "kennel attach"),
-        (&["reload"], 2, "kennel upgrade"),
-        (&["start", "x"], 2, "kennel restart"),
-        (&["ps", "--no-trunc"], 2, "-o wide"),
-        (&["ps", "-w"], 2, "kennel top"),
-        (&["stop", "--force", "x"], 2, "--grace 0"),
-    ] {
-        let (found, said) = bench.refusal(words).await;
-        assert_eq!(found, Some(code), "{words:?}: {said}");
-        assert!(
-            said.starts_with("error: there is no ") && said.contains(hint),
-            "{said}"
-        );
-    }
-    for words in [
-        &["run", "--zzz", "--", "true"][..],
-        &["pss"],
-        &["logs", "-z", "x"],
-    ] {
-        let (_, said) = bench.refusal(words).await;
-        assert!(!said.contains("as a value"), "{said}");
-    }
-    let (_, said) = bench
-        .refusal(&["run", "--user", "nobody", "--", "id"])
-        .await;
-    assert!(said.contains("write numbers"), "{said}");
-    let (_, said) = bench.refusal(&["restrat", "x"]).await;
-    assert!(said.contains("restart"), "{said}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn logs_are_bounded_by_lines_and_times() {
     let bench = Bench::start().await;
     let run = bench

@@ -27,7 +27,7 @@ fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_another_boot_all_that_ran_is_closed_and_nobody_is_signalled() {
+async fn runs_of_another_boot_are_closed_without_signals() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "echo up; exec sleep 1000";
@@ -177,7 +177,7 @@ fn pid_of(child: &Child) -> i32 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_another_container_all_that_ran_is_closed_and_nobody_is_signalled() {
+async fn runs_of_another_container_are_closed_without_signals() {
     let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir();
     let dir = dir.expect("a temporary directory can be made");
     let mut inodes = Vec::new();

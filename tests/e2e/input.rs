@@ -19,7 +19,7 @@ const PIPE: u64 = 65_536;
 
 with_and_without_cgroup!(
     an_input_is_written_once_however_often_it_is_asked_for,
-    a_full_pipe_makes_nobody_wait_but_its_writer,
+    full_pipe_blocks_only_its_writer,
     an_input_outlives_the_service_where_its_run_does,
 );
 
@@ -114,7 +114,7 @@ async fn an_input_is_written_once_however_often_it_is_asked_for(options: Options
     Footprint::of_run(&ended).assert_nothing_left();
 }
 
-async fn a_full_pipe_makes_nobody_wait_but_its_writer(options: Options) {
+async fn full_pipe_blocks_only_its_writer(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -189,7 +189,7 @@ async fn who_goes_away_in_a_write_can_go_on_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_input_that_nobody_reads_any_more_is_told_as_closed() {
+async fn input_without_reader_is_reported_closed() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "exec 0<&-; echo up; exec sleep 1000";

@@ -67,7 +67,7 @@ async fn what_came_and_what_is_missing_is_what_a_run_has_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_wants_no_gap_is_told_that_its_position_has_expired() {
+async fn expired_position_is_refused_if_gaps_are_unwanted() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = format!(

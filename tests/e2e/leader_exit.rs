@@ -20,20 +20,20 @@ with_and_without_cgroup!(
     an_abort_ends_a_drain,
     a_shutdown_ends_a_drain,
     who_is_kept_lives_on_and_is_named_and_the_run_ends,
-    a_leader_that_crashes_leaves_whom_it_kept,
-    a_run_that_could_keep_somebody_and_has_nobody_is_empty,
-    what_is_written_by_one_who_was_kept_harms_nobody,
+    crashed_leader_leaves_its_detached_processes,
+    run_without_detached_processes_is_empty,
+    output_of_detached_process_is_discarded_safely,
     an_abort_ends_all_of_a_tree_that_would_be_kept,
     the_service_ends_without_those_who_were_kept,
-    a_dead_server_keeps_whom_the_leader_has_left,
+    detached_processes_survive_the_server,
     a_dead_server_ends_no_tree_whose_leader_lives,
     a_dead_server_ends_no_drain,
-    a_dead_keeper_keeps_whom_the_leader_has_left,
+    detached_processes_survive_the_keeper,
     a_dead_keeper_ends_a_tree_whose_leader_lives,
     a_dead_keeper_ends_a_drain,
-    a_keeper_that_dies_in_a_stop_keeps_nobody,
+    keeper_killed_in_a_stop_detaches_no_process,
     a_next_start_removes_what_one_who_was_kept_has_left,
-    a_killed_shim_keeps_nobody,
+    killed_shim_detaches_no_process,
     a_killed_shim_ends_a_drain,
     a_pause_ends_with_its_leader_and_who_is_kept_runs,
     a_pause_ends_with_its_leader_and_the_drain_goes_on,
@@ -314,7 +314,7 @@ async fn who_is_kept_lives_on_and_is_named_and_the_run_ends(options: Options) {
     scene.clear().await;
 }
 
-async fn a_leader_that_crashes_leaves_whom_it_kept(options: Options) {
+async fn crashed_leader_leaves_its_detached_processes(options: Options) {
     let scene = Scene::with_end(options, KEEP, "kill -SEGV $$").await;
     scene.leader_ends();
     let run = scene.ended().await;
@@ -323,7 +323,7 @@ async fn a_leader_that_crashes_leaves_whom_it_kept(options: Options) {
     scene.clear().await;
 }
 
-async fn a_run_that_could_keep_somebody_and_has_nobody_is_empty(options: Options) {
+async fn run_without_detached_processes_is_empty(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let spec = sh("sleep 0 & wait; echo done").on_leader_exit(KEEP.0, KEEP.1);
@@ -335,7 +335,7 @@ async fn a_run_that_could_keep_somebody_and_has_nobody_is_empty(options: Options
     run.three_ends();
 }
 
-async fn what_is_written_by_one_who_was_kept_harms_nobody(options: Options) {
+async fn output_of_detached_process_is_discarded_safely(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (go, done) = (kennel.scratch().join("go"), kennel.scratch().join("done"));
@@ -387,7 +387,7 @@ async fn the_service_ends_without_those_who_were_kept(options: Options) {
     scene.clear().await;
 }
 
-async fn a_dead_server_keeps_whom_the_leader_has_left(options: Options) {
+async fn detached_processes_survive_the_server(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     scene.halt_server();
     scene.leader_ends_unheard().await;
@@ -441,7 +441,7 @@ async fn a_dead_server_ends_no_drain(options: Options) {
     scene.print.assert_nothing_left();
 }
 
-async fn a_dead_keeper_keeps_whom_the_leader_has_left(options: Options) {
+async fn detached_processes_survive_the_keeper(options: Options) {
     let mut scene = Scene::set(options, KEEP).await;
     let server = scene.halt_server();
     scene.leader_ends_unheard().await;
@@ -470,7 +470,7 @@ async fn a_dead_keeper_ends_a_drain(options: Options) {
     scene.print.assert_nothing_left();
 }
 
-async fn a_keeper_that_dies_in_a_stop_keeps_nobody(options: Options) {
+async fn keeper_killed_in_a_stop_detaches_no_process(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let stubborn = programs::naughty();
@@ -529,7 +529,7 @@ fn kill_shim(scene: &Scene) {
     kill_exactly(&shim, Signal::SIGKILL);
 }
 
-async fn a_killed_shim_keeps_nobody(options: Options) {
+async fn killed_shim_detaches_no_process(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     kill_shim(&scene);
     scene.ended().await;

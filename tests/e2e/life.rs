@@ -158,7 +158,7 @@ async fn psql_shows_pid_and_group_of_a_running_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn success_and_deaths_by_signal_are_told_apart() {
+async fn success_and_deaths_by_signal_differ() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     for (script, state, code, signal) in [
@@ -258,15 +258,15 @@ async fn a_wait_of_a_live_run_ends_with_the_callers_deadline_and_changes_nothing
 async fn interrupt_is_one_signal_per_request_and_the_run_goes_on() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let told = kennel.scratch().join("told");
-    let spec = naughty(&["tell-signals", told.to_str().expect("UTF-8")]);
+    let signals = kennel.scratch().join("told");
+    let spec = naughty(&["tell-signals", signals.to_str().expect("UTF-8")]);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
 
     must("interrupt", client.interrupt(&run.run_id, "one").await);
     must("repeat", client.interrupt(&run.run_id, "one").await);
     let lines = || {
-        std::fs::read_to_string(&told)
+        std::fs::read_to_string(&signals)
             .unwrap_or_default()
             .lines()
             .count()
@@ -281,7 +281,7 @@ async fn interrupt_is_one_signal_per_request_and_the_run_goes_on() {
     })
     .await;
     assert_eq!(
-        std::fs::read_to_string(&told).expect("told"),
+        std::fs::read_to_string(&signals).expect("told"),
         "SIGINT\nSIGINT\n"
     );
     assert_eq!(

@@ -92,9 +92,9 @@ async fn what_cannot_be_had_here_is_refused_by_its_field() {
     });
     let run_id = kennel_tests::new_run_id();
     let refused = client.spawn_as(&run_id, spec).await.expect_err("refused");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (told.code, told.reason.as_str()),
+        (refusal.code, refusal.reason.as_str()),
         (Code::FailedPrecondition, "CAPABILITY_MISSING")
     );
     assert!(
@@ -114,12 +114,12 @@ async fn what_cannot_be_had_here_is_refused_by_its_field() {
         pids_max: Some(0),
         ..RunLimits::default()
     });
-    let told = complaint(&client.spawn_as(&run_id, spec).await.expect_err("refused"));
+    let refusal = complaint(&client.spawn_as(&run_id, spec).await.expect_err("refused"));
     assert_eq!(
-        (told.code, told.reason.as_str()),
+        (refusal.code, refusal.reason.as_str()),
         (Code::InvalidArgument, "INVALID_FIELD")
     );
-    let mut fields = told.fields;
+    let mut fields = refusal.fields;
     fields.sort();
     let wanted = [
         "spec.limits.nice",
@@ -136,7 +136,7 @@ async fn what_cannot_be_had_here_is_refused_by_its_field() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_without_rights_says_what_it_cannot_set() {
     let user = if Uid::effective().is_root() {
-        User::Nobody
+        User::Unprivileged
     } else {
         User::Own
     };
@@ -227,9 +227,9 @@ async fn a_run_without_a_controller_for_its_limits_does_not_start(options: Optio
         return;
     }
     let refused = asked.expect_err("there is no controller");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (told.code, told.reason.as_str()),
+        (refusal.code, refusal.reason.as_str()),
         (Code::FailedPrecondition, "CAPABILITY_MISSING")
     );
     assert!(

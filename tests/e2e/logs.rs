@@ -12,7 +12,7 @@ use kennel_tests::{
 };
 use serde_json::Value;
 
-with_and_without_cgroup!(what_happens_to_a_run_is_told_as_it_happens_whichever_server_sees_it);
+with_and_without_cgroup!(run_events_are_emitted_once_across_servers);
 
 fn events(records: &[Record]) -> Vec<&str> {
     let records = records.iter().filter(|record| !record.event.is_empty());
@@ -24,7 +24,7 @@ fn ended(records: &[Record]) -> bool {
         && records.iter().any(|record| record.body == "run ended")
 }
 
-async fn what_happens_to_a_run_is_told_as_it_happens_whichever_server_sees_it(options: Options) {
+async fn run_events_are_emitted_once_across_servers(options: Options) {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(with(&collector, options)).await;
     let mut client = kennel.client().await;
@@ -42,11 +42,11 @@ async fn what_happens_to_a_run_is_told_as_it_happens_whichever_server_sees_it(op
     must("end", client.ended(&run.run_id).await);
 
     let records = collector.records_of(&run.run_id, ended).await;
-    let mut told = events(&records);
+    let mut emitted = events(&records);
     // Tree and streams end each when it does.
-    told[6..].sort_unstable();
+    emitted[6..].sort_unstable();
     assert_eq!(
-        told,
+        emitted,
         [
             "kennel.run.recorded",
             "kennel.run.started",
@@ -172,12 +172,14 @@ async fn no_line_has_what_a_client_keeps_to_itself() {
 
     let log = kennel.log();
     assert!(log.lines().any(|line| line.contains("TRACE")), "{log}");
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("s3cret")).collect();
-    assert_eq!(told, Vec::<&str>::new());
-    let told = collector.records();
-    assert!(ended(&told));
-    let told = told.iter().filter(|r| format!("{r:?}").contains("s3cret"));
-    assert_eq!(told.count(), 0);
+    let leaks: Vec<&str> = log.lines().filter(|line| line.contains("s3cret")).collect();
+    assert_eq!(leaks, Vec::<&str>::new());
+    let exported = collector.records();
+    assert!(ended(&exported));
+    let exported = exported
+        .iter()
+        .filter(|r| format!("{r:?}").contains("s3cret"));
+    assert_eq!(exported.count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

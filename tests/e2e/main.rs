@@ -31,6 +31,7 @@ mod forgotten;
 mod forward;
 mod full_disk;
 mod hands;
+mod hands_elsewhere;
 mod health;
 mod host;
 mod inactivity;

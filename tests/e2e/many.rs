@@ -133,20 +133,20 @@ async fn a_stream_by_filter_has_the_runs_that_match_and_those_that_come() {
         crowd.until_ended(stream, runs).await;
     }
     let text = |crowd: &Crowd, run: &pb::Run| crowd.runs.get(&run.run_id).map(Heard::text);
-    let told = |crowd: &Crowd| [&past, &live, &late].map(|run| text(crowd, run));
+    let texts = |crowd: &Crowd| [&past, &live, &late].map(|run| text(crowd, run));
     let some = |text: &str| Some(text.to_owned());
     let [all, only_live, tail] = &crowds;
     assert_eq!(
-        told(all),
+        texts(all),
         [some("past\n"), some("begin\nend\n"), some("late\n")]
     );
-    assert_eq!(told(only_live), [None, some("end\n"), some("late\n")]);
+    assert_eq!(texts(only_live), [None, some("end\n"), some("late\n")]);
     assert_eq!(
-        told(tail),
+        texts(tail),
         [some("past\n"), some("begin\nend\n"), some("late\n")]
     );
     for crowd in &crowds {
-        assert_eq!(crowd.runs.len(), told(crowd).into_iter().flatten().count());
+        assert_eq!(crowd.runs.len(), texts(crowd).into_iter().flatten().count());
     }
     let whole = must("stream", client.hear_all(&live.run_id, 0).await);
     assert_eq!(all.runs[&live.run_id].events, whole.events);
@@ -231,7 +231,7 @@ async fn no_byte_of_many_runs_is_lost_or_repeated_when_the_server_dies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_runs_cost_their_stream_little_and_one_that_is_not_read_nobody() {
+async fn stream_of_two_hundred_runs_is_cheap() {
     const RUNS: usize = 200;
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;

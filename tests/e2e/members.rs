@@ -16,9 +16,9 @@ with_and_without_cgroup!(
 
 /// A leader, one in its group, and one in a session of its own that its parent has left. Each appends its name to a file
 /// at each USR1, and says where it is.
-fn three(told: &Path) -> pb::RunSpec {
-    let told = told.display();
-    let handler = |name: &str| format!("trap \"echo {name} >> {told}\" USR1");
+fn three(log: &Path) -> pb::RunSpec {
+    let log = log.display();
+    let handler = |name: &str| format!("trap \"echo {name} >> {log}\" USR1");
     let stay = "while :; do sleep 0.01; done";
     sh(&format!(
         "(setsid sh -c '{}; echo apart $$; {stay}' &)
@@ -58,16 +58,16 @@ fn reached(response: &pb::SignalResponse) -> BTreeSet<i32> {
 }
 
 /// Who has told of a signal how often: leader, member, apart.
-fn counts(told: &Path) -> [usize; 3] {
-    let text = std::fs::read_to_string(told).unwrap_or_default();
+fn counts(log: &Path) -> [usize; 3] {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
     ["leader", "member", "apart"].map(|name| text.lines().filter(|line| *line == name).count())
 }
 
 async fn a_signal_reaches_the_leader_its_group_or_the_whole_tree(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let told = kennel.scratch().join("told");
-    let run_id = must("spawn", client.spawn(three(&told)).await).run_id;
+    let log = kennel.scratch().join("told");
+    let run_id = must("spawn", client.spawn(three(&log)).await).run_id;
     let [leader, member, apart] = pids(&mut client, &run_id).await;
     // USR1 would end it; it bears the run's mark and is not of the run.
     let mut stranger = Command::new("sleep")
@@ -96,7 +96,7 @@ async fn a_signal_reaches_the_leader_its_group_or_the_whole_tree(options: Option
             .start_ticks)
     );
     eventually("the leader tells", PATIENCE, || {
-        (counts(&told) == [1, 0, 0]).then_some(())
+        (counts(&log) == [1, 0, 0]).then_some(())
     })
     .await;
     // The same request again is no second signal, whatever it asks for.
@@ -118,7 +118,7 @@ async fn a_signal_reaches_the_leader_its_group_or_the_whole_tree(options: Option
     );
     assert!(!group.contains(&apart), "{group:?}");
     eventually("the group tells", PATIENCE, || {
-        (counts(&told) == [2, 1, 0]).then_some(())
+        (counts(&log) == [2, 1, 0]).then_some(())
     })
     .await;
 
@@ -132,7 +132,7 @@ async fn a_signal_reaches_the_leader_its_group_or_the_whole_tree(options: Option
     }
     assert!(!tree.contains(&stranger_pid), "{tree:?}");
     eventually("the tree tells", PATIENCE, || {
-        (counts(&told) == [3, 2, 1]).then_some(())
+        (counts(&log) == [3, 2, 1]).then_some(())
     })
     .await;
     assert!(stranger.try_wait().expect("own child").is_none());

@@ -258,7 +258,7 @@ async fn a_server_ends_in_time_without_its_collector() {
 }
 
 /// A server and where it tells everything.
-async fn told(words: &[&'static str]) -> (Collector, Kennel) {
+async fn observed(words: &[&'static str]) -> (Collector, Kennel) {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(Options {
         env: collector.env(),
@@ -281,7 +281,7 @@ async fn reads(collector: &Collector, metric: &str, attribute: Option<(&str, &st
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_left_behind_is_counted_once_until_gone() {
-    let (collector, kennel) = told(&[]).await;
+    let (collector, kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("true")).await);
     must("end", client.ended(&run.run_id).await);
@@ -309,8 +309,8 @@ async fn who_was_left_behind_is_counted_once_until_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_left_group_and_session_is_counted_once_and_nobody_else() {
-    let (collector, kennel) = told(&[]).await;
+async fn escaped_processes_are_counted_once() {
+    let (collector, kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
     // One who stays in the session, in a group of its own; and nobody who leaves.
     let stays = sh("set -m; sleep 1000 & echo up; wait");
@@ -354,14 +354,14 @@ async fn who_has_left_group_and_session_is_counted_once_and_nobody_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_to_be_left_is_no_orphan() {
-    let (collector, kennel) = told(&[]).await;
+    let (collector, kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
-    let told = kennel.scratch().join("kept");
-    let script = format!("sleep 1000 & echo $! > {}", told.display());
+    let pid_file = kennel.scratch().join("kept");
+    let script = format!("sleep 1000 & echo $! > {}", pid_file.display());
     let spec = sh(&script).on_leader_exit(LeaderExitAction::Keep, None);
     let run = must("spawn", client.spawn(spec).await);
     must("end", client.ended(&run.run_id).await);
-    let kept = must("who is kept", fs::read_to_string(told));
+    let kept = must("who is kept", fs::read_to_string(pid_file));
     let kept = Proc::read(kept.trim().parse().expect("a number")).expect("it lives");
     let seen = must("audit", client.audit().await);
     assert_eq!(seen.processes.len(), 1, "{seen:?}");
@@ -374,7 +374,7 @@ async fn who_was_to_be_left_is_no_orphan() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_is_found_alive_by_a_start_is_counted_as_found_and_ended() {
-    let (collector, mut kennel) = told(&[]).await;
+    let (collector, mut kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
     let leader = Proc::read(run.attempt().pid).expect("it runs");
@@ -395,8 +395,8 @@ async fn who_is_found_alive_by_a_start_is_counted_as_found_and_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_nobody_reads_is_seen_to_be_behind() {
-    let (collector, kennel) = told(&[]).await;
+async fn unread_stream_is_reported_as_lagging() {
+    let (collector, kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
     let script = format!(
         "echo up; read x; {} bytes 8000000; read x",
@@ -421,7 +421,7 @@ async fn a_stream_that_nobody_reads_is_seen_to_be_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_is_refused_is_counted_by_why() {
-    let (collector, kennel) = told(&["--cgroup", "off"]).await;
+    let (collector, kennel) = observed(&["--cgroup", "off"]).await;
     let mut client = kennel.client().await;
     let why = |reason: &'static str| Some(("kennel.reason", reason));
     reads(&collector, "kennel.admission.rejected", None, 0).await;
@@ -475,7 +475,7 @@ const LOOKED_WITHIN: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_server_has_is_measured_beside_what_it_may_have() {
-    let (collector, kennel) = told(&["--retain-bytes", "64M"]).await;
+    let (collector, kennel) = observed(&["--retain-bytes", "64M"]).await;
     let mut client = kennel.client().await;
     reads(&collector, "kennel.journal.limit", None, 64 << 20).await;
     let max = must("the limit", fs::read_to_string("/proc/sys/kernel/pty/max"));

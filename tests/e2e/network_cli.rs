@@ -234,6 +234,17 @@ async fn token_is_accepted_once_the_access_file_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn why_names_an_unreadable_audit_log_once() {
+    let host = Host::start().await;
+    host.use_alice().await;
+    let run = text(&host.cli(&["spawn", "--", "true"]).await);
+    // An operator may not read it.
+    let output = host.cli(&["why", run.trim()]).await;
+    let why = text(&output);
+    assert_eq!(why.matches("audit").count(), 1, "{why}\n{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn revoked_client_is_refused_and_renewed_one_is_not() {
     let host = Host::start().await;
     host.use_alice().await;

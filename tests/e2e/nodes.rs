@@ -14,7 +14,7 @@ use std::{fs, path::Path};
 use tonic::Status;
 
 /// The address of the node that a refusal names.
-fn told(status: &Status) -> (String, String) {
+fn code_and_message(status: &Status) -> (String, String) {
     (complaint(status).reason, fact(status, "address"))
 }
 
@@ -62,7 +62,7 @@ async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
     for (what, result) in refused {
         let status = result.expect_err(what);
         let expected = ("RUN_ON_OTHER_NODE".to_owned(), advertised.to_owned());
-        assert_eq!(told(&status), expected, "{what}");
+        assert_eq!(code_and_message(&status), expected, "{what}");
     }
     let run = must("get", here.get(id).await);
     assert_eq!(

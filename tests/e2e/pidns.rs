@@ -26,8 +26,8 @@ with_and_without_cgroup!(
     a_command_sees_itself_alone_and_is_heard_as_any_other,
     what_leaves_session_and_parent_ends_with_its_namespace,
     a_namespace_ends_at_once_with_its_shim,
-    a_next_server_goes_on_with_it_and_nobody_outlives_its_keeper,
-    that_nobody_is_left_is_proved_also_where_keeper_server_and_shim_died_together,
+    private_namespace_survives_server_and_ends_with_keeper,
+    private_namespace_proves_emptiness_after_total_crash,
     the_rest_of_a_tree_may_finish_in_its_namespace,
     a_sibling_that_the_leader_has_made_is_of_its_tree,
     a_terminal_is_the_commands_in_a_namespace_too,
@@ -179,7 +179,7 @@ async fn a_namespace_ends_at_once_with_its_shim(options: Options) {
     assert_eq!(after.code(), Some(0), "the rest goes on");
 }
 
-async fn a_next_server_goes_on_with_it_and_nobody_outlives_its_keeper(options: Options) {
+async fn private_namespace_survives_server_and_ends_with_keeper(options: Options) {
     if !may_make_namespaces() {
         return;
     }
@@ -208,9 +208,7 @@ async fn a_next_server_goes_on_with_it_and_nobody_outlives_its_keeper(options: O
     }
 }
 
-async fn that_nobody_is_left_is_proved_also_where_keeper_server_and_shim_died_together(
-    options: Options,
-) {
+async fn private_namespace_proves_emptiness_after_total_crash(options: Options) {
     if !may_make_namespaces() {
         return;
     }
@@ -339,7 +337,7 @@ impl Drop for Door {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_leaves_a_private_pid_namespace_for_a_foreign_one() {
+async fn no_process_leaves_private_pid_namespace() {
     if !may_make_namespaces() {
         return;
     }
@@ -403,19 +401,19 @@ async fn what_this_host_or_this_spec_does_not_give_is_refused() {
     let mut spec = touch.clone();
     spec.set_min_containment(pb::Containment::PrivatePidns);
     let refused = client.spawn(spec).await.expect_err("it is not asked for");
-    let told = complaint(&refused);
-    assert_eq!(told.reason, "CONTAINMENT_UNAVAILABLE");
+    let refusal = complaint(&refused);
+    assert_eq!(refusal.reason, "CONTAINMENT_UNAVAILABLE");
     assert!(fact(&refused, "why").contains("private pid namespace"));
     assert_eq!(fact(&refused, "wanted"), "CONTAINMENT_PRIVATE_PIDNS");
     // Nobody can be kept in what ends with the run.
     let spec = private(touch).on_leader_exit(pb::LeaderExitAction::Keep, None);
     let refused = client.spawn(spec).await.expect_err("it contradicts itself");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (told.code, told.reason.as_str()),
+        (refusal.code, refusal.reason.as_str()),
         (Code::InvalidArgument, "INVALID_FIELD")
     );
-    assert_eq!(told.fields, ["spec.on_leader_exit.action"]);
+    assert_eq!(refusal.fields, ["spec.on_leader_exit.action"]);
     assert!(!mark.exists());
     // A weaker one is enough for less.
     let mut spec = private(sh("exit 0"));
@@ -432,7 +430,7 @@ async fn without_privilege_a_private_pid_namespace_is_refused() {
         return;
     }
     let kennel = Kennel::start(Options {
-        user: User::Nobody,
+        user: User::Unprivileged,
         ..Options::default()
     })
     .await;
@@ -448,9 +446,9 @@ async fn without_privilege_a_private_pid_namespace_is_refused() {
     let id = new_run_id();
     let refused = client.spawn_as(&id, private(sh("exit 0"))).await;
     let refused = refused.expect_err("it has no privilege");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (told.code, told.reason.as_str()),
+        (refusal.code, refusal.reason.as_str()),
         (Code::FailedPrecondition, "CAPABILITY_MISSING")
     );
     assert_eq!(fact(&refused, "field"), "spec.pid_namespace");
@@ -517,8 +515,8 @@ async fn a_terminal_is_the_commands_in_a_namespace_too(options: Options) {
         let run = must("spawn", client.spawn(spec).await);
         client.hear_text(&run.run_id, "up\r\n").await;
         let print = Footprint::of_run(&run);
-        let told = client.interrupted_by(&run.run_id, "").await;
-        assert_eq!(must("interrupt", told), way, "{settings}");
+        let method = client.interrupted_by(&run.run_id, "").await;
+        assert_eq!(must("interrupt", method), way, "{settings}");
         client.hear_text(&run.run_id, "got\r\n").await;
         must("resize", client.resize(&run.run_id, 11, 60).await);
         client.hear_text(&run.run_id, "11 60\r\n").await;

@@ -23,7 +23,7 @@ async fn read(client: &mut Client, request: pb::ReadOutputRequest) -> pb::ReadOu
 }
 
 /// The bytes that came, and how many did not.
-fn told(response: &pb::ReadOutputResponse) -> (Vec<u8>, u64, u64) {
+fn bytes_and_gaps(response: &pb::ReadOutputResponse) -> (Vec<u8>, u64, u64) {
     let (mut bytes, mut omitted, mut removed) = (Vec::new(), 0, 0);
     for part in &response.parts {
         match part.part.as_ref().expect("a part that is known") {
@@ -62,7 +62,7 @@ async fn pages_follow_each_other_while_a_run_lives_and_when_it_has_ended() {
             let mut request = ask(&run.run_id, Range::Offset(offset));
             request.bytes_max = 70_001;
             let page = read(&mut client, request).await;
-            let (bytes, omitted, removed) = told(&page);
+            let (bytes, omitted, removed) = bytes_and_gaps(&page);
             assert_eq!((omitted, removed), (0, 0));
             assert!(bytes.len() <= 70_001);
             assert_eq!(page.next_offset, offset + bytes.len() as u64);
@@ -82,14 +82,17 @@ async fn pages_follow_each_other_while_a_run_lives_and_when_it_has_ended() {
             tail_bytes: 5,
         };
         let page = read(&mut client, ask(&run.run_id, Range::HeadTail(ends))).await;
-        let (bytes, omitted, _) = told(&page);
+        let (bytes, omitted, _) = bytes_and_gaps(&page);
         let tail = &wanted.as_bytes()[wanted.len() - 5..];
         assert_eq!(bytes, [b"1\n2\n", tail].concat());
         assert_eq!(omitted, wanted.len() as u64 - 9);
     }
     let mut errors = ask(&run.run_id, Range::Offset(0));
     errors.stream = OutputStream::Stderr.into();
-    assert_eq!(told(&read(&mut client, errors).await).0, b"error\n");
+    assert_eq!(
+        bytes_and_gaps(&read(&mut client, errors).await).0,
+        b"error\n"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -103,7 +106,7 @@ async fn what_is_not_kept_any_more_is_counted() {
     let (mut offset, mut came, mut gone) = (0, 0, 0);
     loop {
         let page = read(&mut client, ask(&run.run_id, Range::Offset(offset))).await;
-        let (bytes, _, removed) = told(&page);
+        let (bytes, _, removed) = bytes_and_gaps(&page);
         came += bytes.len() as u64;
         gone += removed;
         offset = page.next_offset;
@@ -133,7 +136,7 @@ async fn plain_text_has_no_rest_of_a_sequence_wherever_a_page_ends() {
             request.bytes_max = bytes_max;
             request.view = OutputView::Text.into();
             let page = read(&mut client, request).await;
-            text.extend(told(&page).0);
+            text.extend(bytes_and_gaps(&page).0);
             if page.next_offset == page.end_offset {
                 break;
             }

@@ -13,8 +13,8 @@ use kennel_tests::{
 use std::{collections::BTreeSet, fs, path::Path};
 
 with_and_without_cgroup!(
-    who_was_kept_is_told_as_kept_and_ends_by_the_runs_name,
-    who_was_kept_through_the_death_of_the_service_is_told_and_ended,
+    detached_processes_are_listed_and_reaped_by_run,
+    detached_processes_are_reaped_after_service_crash,
 );
 
 /// A run that has kept two, one of them in a session of its own and without our marker.
@@ -73,10 +73,10 @@ impl Scene {
     }
 
     /// Both, and nobody else, are told as kept.
-    async fn assert_told(&self, client: &mut Client) {
+    async fn assert_listed(&self, client: &mut Client) {
         let seen = must("audit", client.audit().await);
-        let told: BTreeSet<i32> = seen.processes.iter().map(pid).collect();
-        assert_eq!(told, self.pids(), "{:?}", seen.processes);
+        let listed: BTreeSet<i32> = seen.processes.iter().map(pid).collect();
+        assert_eq!(listed, self.pids(), "{:?}", seen.processes);
         for process in &seen.processes {
             assert_eq!(process.evidence(), LeakEvidence::Kept, "{process:?}");
             assert_eq!(process.certainty(), LeakCertainty::Proven, "{process:?}");
@@ -111,10 +111,10 @@ async fn cli(kennel: &Kennel, words: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-async fn who_was_kept_is_told_as_kept_and_ends_by_the_runs_name(options: Options) {
+async fn detached_processes_are_listed_and_reaped_by_run(options: Options) {
     let scene = Scene::set(options).await;
     let mut client = scene.kennel.client().await;
-    scene.assert_told(&mut client).await;
+    scene.assert_listed(&mut client).await;
     let unseen = !must("audit", client.audit().await).unverified.is_empty();
     let (code, text) = cli(&scene.kennel, &["doctor"]).await;
     for pid in scene.pids() {
@@ -140,7 +140,7 @@ async fn who_was_kept_is_told_as_kept_and_ends_by_the_runs_name(options: Options
     scene.assert_over(&mut client).await;
 }
 
-async fn who_was_kept_through_the_death_of_the_service_is_told_and_ended(options: Options) {
+async fn detached_processes_are_reaped_after_service_crash(options: Options) {
     let mut scene = Scene::set(options).await;
     scene.kennel.kill_keeper();
     scene.kennel.wait_for_exit(PATIENCE).await;
@@ -148,7 +148,7 @@ async fn who_was_kept_through_the_death_of_the_service_is_told_and_ended(options
     scene.kennel.restart().await;
 
     let mut client = scene.kennel.client().await;
-    scene.assert_told(&mut client).await;
+    scene.assert_listed(&mut client).await;
     let order = pb::ReapLeaksRequest {
         mode: ReapMode::Execute.into(),
         run_ids: vec![scene.run.run_id.clone()],

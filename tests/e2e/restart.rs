@@ -120,7 +120,7 @@ async fn a_start_that_dies_while_it_ends_a_run_tells_the_next_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_of_generation_is_told_at_each_start() {
+async fn each_start_logs_its_generation() {
     let mut kennel = Kennel::on_sqlite().await;
     let first = kennel
         .client()

@@ -183,9 +183,9 @@ async fn the_oldest_make_room_where_the_node_has_too_much_output() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_directory_that_may_not_be_changed_keeps_no_reader_from_being_told() {
+async fn readers_learn_of_removal_despite_readonly_directory() {
     let options = Options {
-        user: User::Nobody,
+        user: User::Unprivileged,
         ..keeping(&["--retain-runs", "1"])
     };
     let kennel = Kennel::start(options).await;
@@ -215,8 +215,8 @@ async fn a_directory_that_may_not_be_changed_keeps_no_reader_from_being_told() {
     late.read(&kennel, &first.run_id, 0).await;
     assert_eq!((late.came, late.missing, late.ended), (0, 5, true));
 
-    let nobody = std::os::unix::fs::MetadataExt::uid(&owner);
-    chown(&runs, Some(nobody), Some(nobody)).expect("root may give it away");
+    let owner_uid = std::os::unix::fs::MetadataExt::uid(&owner);
+    chown(&runs, Some(owner_uid), Some(owner_uid)).expect("root may give it away");
     let gone = async || (!kennel.run_dir(&first.run_id).exists()).then_some(());
     eventually_async("it goes", REMOVED_MAX, gone).await;
     let kept = must("stream", client.hear_all(&second.run_id, 0).await);

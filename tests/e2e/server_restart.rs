@@ -23,7 +23,7 @@ with_and_without_cgroup!(
     a_pause_outlives_the_server,
     a_drain_outlives_the_server,
     a_signal_is_not_repeated_by_the_next_server,
-    what_nobody_has_recorded_is_told_by_the_next_server,
+    unrecorded_events_are_reported_by_next_server,
     a_shutdown_after_a_restart_ends_all_in_order,
 );
 
@@ -83,8 +83,8 @@ async fn a_run_does_not_notice_the_death_of_its_server(options: Options) {
         "ended",
     ];
     for station in once {
-        let told = heard.stations().iter().filter(|s| **s == station).count();
-        assert_eq!(told, 1, "{station}: {:?}", heard.stations());
+        let count = heard.stations().iter().filter(|s| **s == station).count();
+        assert_eq!(count, 1, "{station}: {:?}", heard.stations());
     }
 }
 
@@ -227,14 +227,14 @@ async fn a_drain_outlives_the_server(options: Options) {
 async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let told = kennel.scratch().join("told");
+    let file = kennel.scratch().join("told");
     let script = format!(
         "trap 'echo usr1 >> {}' USR1; echo up; while :; do sleep 0.01; done",
-        told.display()
+        file.display()
     );
     let run = must("spawn", client.spawn(sh(&script)).await);
     client.hear_up(&run.run_id).await;
-    let read = || fs::read_to_string(&told).unwrap_or_default();
+    let read = || fs::read_to_string(&file).unwrap_or_default();
     let (usr1, leader) = ("SIGUSR1", SignalTarget::Leader);
     let sent = client.signal(&run.run_id, usr1, leader, "a").await;
     assert!(!must("signal", sent).repeated_request);
@@ -264,7 +264,7 @@ async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
     assert!(!signals.iter().any(|s| s.contains("INT")), "{signals:?}");
 }
 
-async fn what_nobody_has_recorded_is_told_by_the_next_server(options: Options) {
+async fn unrecorded_events_are_reported_by_next_server(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -382,8 +382,8 @@ async fn the_next_server_says_once_how_the_one_before_it_ended() {
     };
     assert_eq!(signal.name, "SIGKILL");
     let log = kennel.log();
-    let told = log.matches("the server before this one was killed by SIGKILL");
-    assert_eq!(told.count(), 1, "{log}");
+    let mentions = log.matches("the server before this one was killed by SIGKILL");
+    assert_eq!(mentions.count(), 1, "{log}");
     let status = text(&run_to_end(kennel.cli(&["status"]), PATIENCE).await);
     assert!(status.contains("killed by SIGKILL"), "{status}");
 }

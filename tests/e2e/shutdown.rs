@@ -42,8 +42,8 @@ async fn a_shutdown_without_control_groups_does_the_same() {
 async fn shutdown(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let told = kennel.scratch().join("told");
-    let stubborn = naughty(&["tell-signals", told.to_str().expect("UTF-8")]);
+    let signals = kennel.scratch().join("told");
+    let stubborn = naughty(&["tell-signals", signals.to_str().expect("UTF-8")]);
     let stubborn = must(
         "spawn",
         client.spawn(stubborn.grace(Duration::from_secs(3))).await,
@@ -74,7 +74,7 @@ async fn shutdown(options: Options) {
         print.assert_nothing_left();
     }
     assert_eq!(
-        std::fs::read_to_string(&told).expect("told"),
+        std::fs::read_to_string(&signals).expect("told"),
         "SIGINT\nSIGTERM\n"
     );
 
@@ -100,9 +100,9 @@ async fn shutdown(options: Options) {
 async fn a_second_signal_skips_the_graces_and_new_work_is_refused() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let told = kennel.scratch().join("told");
+    let signals = kennel.scratch().join("told");
     let spec =
-        naughty(&["tell-signals", told.to_str().expect("UTF-8")]).grace(Duration::from_mins(1));
+        naughty(&["tell-signals", signals.to_str().expect("UTF-8")]).grace(Duration::from_mins(1));
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
     let print = Footprint::of_run(&run);
@@ -110,7 +110,7 @@ async fn a_second_signal_skips_the_graces_and_new_work_is_refused() {
 
     kennel.signal(Signal::SIGTERM);
     eventually("the child is told", PATIENCE, || {
-        told.exists().then_some(())
+        signals.exists().then_some(())
     })
     .await;
     let refused = eventually_async("new work is refused", PATIENCE, || {

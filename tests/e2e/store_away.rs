@@ -4,7 +4,7 @@ use kennel_proto::pb::{AbortWait, RunState};
 use kennel_tests::{
     Client, Footprint, Kennel, Options, PATIENCE, Postgres, RunExt,
     client::retry_after,
-    collector::{Collector, Manner, Told},
+    collector::{Collector, Manner, SpanRow},
     complaint, eventually, eventually_async, must, new_run_id,
     procfs::Proc,
     sh,
@@ -132,11 +132,11 @@ async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
     // The fence is told outside once the store has taken it.
     let of_fence = [("kennel.run.end_reason", "fenced")];
     eventually("the fence is told", PATIENCE, || {
-        let spans = collector.spans().into_iter().map(Told::from);
+        let spans = collector.spans().into_iter().map(SpanRow::from);
         let runs = spans.filter(|span| span.name == "run");
         let mut ids = runs.filter_map(|run| run.attributes.get("kennel.run.id").cloned());
-        let is_told = ids.any(|id| id == fenced);
-        (is_told && collector.count("kennel.run.ended", &of_fence) == 1).then_some(())
+        let is_exported = ids.any(|id| id == fenced);
+        (is_exported && collector.count("kennel.run.ended", &of_fence) == 1).then_some(())
     })
     .await;
     assert_eq!(tellings(&mut client, &run_id, "ended").await, 1);
@@ -219,8 +219,8 @@ async fn an_upgrade_falls_back_where_the_new_server_cannot_use_the_schema() {
     postgres.psql(NEWER).await;
     let output = upgrade().await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("fell back to kennel"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(printed.contains("fell back to kennel"), "{printed}");
     assert!(kennel.log().contains("schema 999"), "{}", kennel.log());
     let mut client = kennel.client().await;
     let again = must("get", client.get(&run.run_id).await);
@@ -232,8 +232,8 @@ async fn an_upgrade_falls_back_where_the_new_server_cannot_use_the_schema() {
     postgres.crash().await;
     let output = upgrade().await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(told.contains("(generation 0)"), "{told}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(printed.contains("(generation 0)"), "{printed}");
     postgres.run().await;
     becomes_ready(&kennel).await;
     must("abort", kennel.client().await.abort(&run.run_id).await);
@@ -241,7 +241,7 @@ async fn an_upgrade_falls_back_where_the_new_server_cannot_use_the_schema() {
 
 /// Another program has the database file, and does not let go of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sqlite_file_that_somebody_has_locked_takes_no_run_and_loses_no_end() {
+async fn locked_sqlite_refuses_runs_and_loses_no_end() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);

@@ -140,13 +140,13 @@ async fn goes_back(server: Server) {
 /// What a store is told that was slow to take it comes after the answer to the client.
 async fn comes_to_say(postgres: &Postgres, sql: &str, wanted: &str) {
     let mut said = String::new();
-    let told = async {
+    let reported = async {
         while said != wanted {
             said = postgres.psql(sql).await;
         }
     };
-    let told = tokio::time::timeout(STORE_PATIENCE, told).await;
-    assert!(told.is_ok(), "{sql}: {said}");
+    let reported = tokio::time::timeout(STORE_PATIENCE, reported).await;
+    assert!(reported.is_ok(), "{sql}: {said}");
 }
 
 /// All is as it was told.

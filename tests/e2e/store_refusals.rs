@@ -75,7 +75,7 @@ impl Refused {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_cannot_be_used_is_told_in_one_line_and_nothing_is_touched() {
+async fn unusable_store_is_one_line_and_stays_untouched() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -100,8 +100,8 @@ async fn a_store_that_cannot_be_used_is_told_in_one_line_and_nothing_is_touched(
 
     let wrong = refused(&at("guarded:s3cret", "kennel")).await;
     wrong.says(&["refuses the user or the password", "pg_hba.conf"]);
-    let nobody = refused(&at("nobody", "kennel")).await;
-    nobody.says(&["role \"nobody\" does not exist"]);
+    let unknown_role = refused(&at("nobody", "kennel")).await;
+    unknown_role.says(&["role \"nobody\" does not exist"]);
     refused(&at("kennel", "absent"))
         .await
         .says(&["there is no such database", "createdb"]);
@@ -133,7 +133,7 @@ async fn a_store_that_cannot_be_used_is_told_in_one_line_and_nothing_is_touched(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_no_database_of_ours_is_told_and_left_alone() {
+async fn foreign_database_is_reported_and_stays_untouched() {
     let dir = directory();
     let letter = dir.path().join("letter");
     fs::write(&letter, "Dear all, ".repeat(1000)).expect("written");

@@ -101,13 +101,13 @@ async fn a_full_disk_under_sqlite_kills_nothing_and_loses_no_end() {
     let full = Full::make(&kennel);
 
     let refused = client.spawn(sh("exit 0")).await.expect_err("it is full");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     let expected = [
         (Code::Unavailable, "STORE_UNAVAILABLE"),
         (Code::ResourceExhausted, "SPAWN_FAILED"),
     ];
     assert!(
-        expected.contains(&(told.code, told.reason.as_str())),
+        expected.contains(&(refusal.code, refusal.reason.as_str())),
         "{refused:?}"
     );
     assert!(retry_after(&refused).is_some(), "{refused:?}");
@@ -119,7 +119,7 @@ async fn a_full_disk_under_sqlite_kills_nothing_and_loses_no_end() {
 
     full.make_room();
     let mut client = kennel.client().await;
-    runs.are_told(&mut client).await;
+    runs.are_reported(&mut client).await;
     counted_in_order(&mut client, &runs.counter).await;
     goes_on_as_ever(&mut client, &runs.bystander).await;
 }
@@ -145,7 +145,7 @@ async fn a_full_disk_while_the_store_is_away_kills_nothing_and_loses_no_end() {
     // With room alone all is told, with the store it is written.
     full.make_room();
     let mut client = kennel.client().await;
-    runs.are_told(&mut client).await;
+    runs.are_reported(&mut client).await;
     postgres.run().await;
     eventually_async("readiness", STORE_PATIENCE, async || {
         kennel.is_serving("readiness").await.then_some(())
@@ -201,7 +201,7 @@ impl Runs {
     }
 
     /// How the two have ended, now that there is room.
-    async fn are_told(&self, client: &mut Client) {
+    async fn are_reported(&self, client: &mut Client) {
         let aborted = client.abort(&self.victim.run_id);
         let aborted = within("abort", STORE_PATIENCE, aborted).await;
         assert_eq!(must("abort", aborted).reason(), "aborted");

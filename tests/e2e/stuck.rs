@@ -59,10 +59,13 @@ async fn a_run_that_sigkill_does_not_end_is_not_over(options: Options) {
     assert!(run.tree_is_empty(), "{run:?}");
     print.assert_nothing_left();
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    let told = heard.stations();
-    let stuck = told.iter().filter(|station| **station == "stuck").count();
-    assert_eq!(stuck, 1, "{told:?}");
-    assert_eq!(told.last(), Some(&"ended"), "{told:?}");
+    let stations = heard.stations();
+    let stuck = stations
+        .iter()
+        .filter(|station| **station == "stuck")
+        .count();
+    assert_eq!(stuck, 1, "{stations:?}");
+    assert_eq!(stations.last(), Some(&"ended"), "{stations:?}");
 }
 
 async fn a_stuck_run_does_not_hold_up_the_end_of_the_service(options: Options) {
@@ -93,7 +96,7 @@ async fn starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone(option
     kennel.kill_service_after(|| {});
     // It serves although the run is stuck.
     kennel.restart().await;
-    let again = told_stuck(&mut kennel.client().await, &run.run_id).await;
+    let again = reported_stuck(&mut kennel.client().await, &run.run_id).await;
     assert_eq!(pids(&again), [run.attempt().pid]);
     assert_eq!(again.state(), RunState::Stopping, "{again:?}");
     assert_eq!((&again.end_reason, &again.end_time), (&None, &None));
@@ -102,7 +105,7 @@ async fn starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone(option
     assert_eq!(status.code(), Some(1), "{}", kennel.log());
     kennel.restart().await;
     let mut client = kennel.client().await;
-    told_stuck(&mut client, &run.run_id).await;
+    reported_stuck(&mut client, &run.run_id).await;
     tracer.let_go();
     let run = must("wait", client.ended(&run.run_id).await);
     assert_eq!(run.state(), RunState::Lost, "{run:?}");
@@ -114,7 +117,7 @@ async fn starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone(option
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_the_kernel_does_not_let_us_kill_is_watched_over_a_crash() {
     let options = Options {
-        user: User::Nobody,
+        user: User::Unprivileged,
         ..Options::default()
     };
     let mut kennel = Kennel::start(options).await;
@@ -145,18 +148,18 @@ async fn a_process_that_the_kernel_does_not_let_us_kill_is_watched_over_a_crash(
     assert!(metadata["why"].ends_with("uid 0"), "{metadata:?}");
     let asked = client.abort_with(&run.run_id, None, AbortWait::None).await;
     must("abort", asked);
-    let told = told_stuck(&mut client, &run.run_id).await;
-    assert_eq!(pids(&told), [leader.pid]);
-    assert!(whys(&told)[0].contains("refused"), "{told:?}");
-    assert!(whys(&told)[0].contains("uid 0"), "{told:?}");
+    let reported = reported_stuck(&mut client, &run.run_id).await;
+    assert_eq!(pids(&reported), [leader.pid]);
+    assert!(whys(&reported)[0].contains("refused"), "{reported:?}");
+    assert!(whys(&reported)[0].contains("uid 0"), "{reported:?}");
 
     kennel.kill_service_after(|| {});
     kennel.restart().await;
     let mut client = kennel.client().await;
-    let told = told_stuck(&mut client, &run.run_id).await;
-    assert_eq!(pids(&told), [leader.pid]);
-    assert!(whys(&told)[0].contains("refused"), "{told:?}");
-    assert_eq!(told.state(), RunState::Stopping, "{told:?}");
+    let reported = reported_stuck(&mut client, &run.run_id).await;
+    assert_eq!(pids(&reported), [leader.pid]);
+    assert!(whys(&reported)[0].contains("refused"), "{reported:?}");
+    assert_eq!(reported.state(), RunState::Stopping, "{reported:?}");
 
     assert!(leader.is_alive());
     kill_exactly(&leader, Signal::SIGKILL);
@@ -172,7 +175,7 @@ async fn a_process_that_no_signal_reaches_is_watched_over_a_crash(options: Optio
         Err(why) => {
             eprintln!(
                 "this host has no cgroup v1 freezer ({why}): state D is proven by \
-                 stuck.rs::each_reason_is_told_as_the_kernel_shows_it alone"
+                 stuck.rs::each_reason_is_as_the_kernel_shows alone"
             );
             return;
         }
@@ -187,9 +190,12 @@ async fn a_process_that_no_signal_reaches_is_watched_over_a_crash(options: Optio
     freezer.freeze(pid);
     let asked = client.abort_with(&run.run_id, None, AbortWait::None).await;
     must("abort", asked);
-    let told = told_stuck(&mut client, &run.run_id).await;
-    assert_eq!(pids(&told), [pid]);
-    assert!(whys(&told)[0].contains("no signal reaches it"), "{told:?}");
+    let reported = reported_stuck(&mut client, &run.run_id).await;
+    assert_eq!(pids(&reported), [pid]);
+    assert!(
+        whys(&reported)[0].contains("no signal reaches it"),
+        "{reported:?}"
+    );
 
     let shims = kennel.shims();
     kennel.kill_service_after(|| {
@@ -199,9 +205,12 @@ async fn a_process_that_no_signal_reaches_is_watched_over_a_crash(options: Optio
     });
     kennel.restart().await;
     let mut client = kennel.client().await;
-    let told = told_stuck(&mut client, &run.run_id).await;
-    assert_eq!(pids(&told), [pid]);
-    assert!(whys(&told)[0].contains("no signal reaches it"), "{told:?}");
+    let reported = reported_stuck(&mut client, &run.run_id).await;
+    assert_eq!(pids(&reported), [pid]);
+    assert!(
+        whys(&reported)[0].contains("no signal reaches it"),
+        "{reported:?}"
+    );
 
     freezer.thaw();
     let run = must("wait", client.ended(&run.run_id).await);
@@ -224,10 +233,10 @@ async fn stuck(client: &mut Client) -> (pb::Run, Tracer) {
     let tracer = Tracer::of(run.attempt().pid);
     let asked = client.abort_with(&run.run_id, None, AbortWait::None).await;
     must("abort", asked);
-    (told_stuck(client, &run.run_id).await, tracer)
+    (reported_stuck(client, &run.run_id).await, tracer)
 }
 
-async fn told_stuck(client: &mut Client, run_id: &str) -> pb::Run {
+async fn reported_stuck(client: &mut Client, run_id: &str) -> pb::Run {
     eventually_async("it is told to be stuck", PATIENCE, || {
         let (mut client, id) = (client.clone(), run_id.to_owned());
         async move {

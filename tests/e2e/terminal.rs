@@ -81,9 +81,9 @@ async fn a_signal_reaches_the_foreground_of_the_leaders_terminal(options: Option
             .iter()
             .all(|t| t.outcome() == SignalOutcome::Delivered)
     );
-    for (pid, told) in front.iter().zip(&answer.targets) {
+    for (pid, answered) in front.iter().zip(&answer.targets) {
         let proc = Proc::read(*pid).expect("it lives");
-        assert_eq!(proc.start_ticks, told.start_ticks);
+        assert_eq!(proc.start_ticks, answered.start_ticks);
     }
     // Who takes the second has taken the first, if it was sent one.
     let tree = SignalTarget::Tree;

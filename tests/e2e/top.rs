@@ -133,7 +133,7 @@ async fn it_says_that_the_server_is_lost_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_terminal_is_put_back_also_by_a_signal_and_has_no_colours_where_nobody_wants_them() {
+async fn terminal_is_restored_and_uncoloured_as_asked() {
     let kennel = Kennel::start(Options::default()).await;
     let coloured = Tmux::start(kennel.scratch(), "colour", SIZE, &line(&kennel, ""));
     coloured.shows("no live runs").await;

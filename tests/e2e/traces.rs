@@ -4,7 +4,7 @@ use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunKind, RunState};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
-    collector::{Collector, Manner, Told, only},
+    collector::{Collector, Manner, SpanRow, only},
     must, sh,
     shell::{run_to_end, text},
     within,
@@ -65,7 +65,7 @@ async fn first_line(client: &mut Client, run: &str) -> String {
     heard.text().lines().next().expect("a line").to_owned()
 }
 
-fn has(spans: &[Told], name: &str) -> bool {
+fn has(spans: &[SpanRow], name: &str) -> bool {
     spans.iter().any(|span| span.name == name)
 }
 
@@ -175,12 +175,12 @@ async fn one_trace_leads_from_the_caller_to_the_last_signal(options: Options) {
     assert_eq!(urls, ["https://opentelemetry.io/schemas/1.42.0"]);
 }
 
-fn check_stop(spans: &[Told]) {
+fn check_stop(spans: &[SpanRow]) {
     // TERM is not enough: each round of signals is a span under the stop.
     let stop = only(spans, "run.stop");
     assert_eq!(stop.attribute("kennel.tree.verdict"), Some("empty"));
     assert_eq!(stop.attribute("kennel.stop.escalated"), Some("true"));
-    let steps: BTreeMap<u64, &Told> = spans
+    let steps: BTreeMap<u64, &SpanRow> = spans
         .iter()
         .filter(|span| span.name == "run.stop.step")
         .inspect(|span| assert_eq!(span.parent, stop.id))
@@ -251,9 +251,9 @@ async fn a_service_has_a_trace_of_its_own_that_is_linked_to_its_callers() {
     assert_eq!(whole.links, [(TRACE.to_owned(), call.id.clone())]);
 
     // Who asks for the run is told where its spans are, and where its caller's.
-    let told = must("get", client.get(&run.run_id).await);
-    assert_eq!(told.run_trace_parent, said);
-    assert_eq!(told.trace_parent, format!("00-{TRACE}-{}-01", call.id));
+    let stored = must("get", client.get(&run.run_id).await);
+    assert_eq!(stored.run_trace_parent, said);
+    assert_eq!(stored.trace_parent, format!("00-{TRACE}-{}-01", call.id));
     let why = run_to_end(kennel.cli(&["why", &run.run_id]), PATIENCE).await;
     let why = text(&why);
     assert!(why.contains(&format!("trace     {own}")), "{why}");
@@ -261,7 +261,7 @@ async fn a_service_has_a_trace_of_its_own_that_is_linked_to_its_callers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_caller_does_not_sample_is_not_told() {
+async fn unsampled_traces_are_not_exported() {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(with(&collector, Options::default())).await;
     let mut client = kennel.client().await;
@@ -272,8 +272,8 @@ async fn what_a_caller_does_not_sample_is_not_told() {
         "{said}"
     );
     must("end", client.ended(&run.run_id).await);
-    let told = must("get", client.get(&run.run_id).await);
-    assert_eq!(told.run_trace_parent, "", "nothing is to be found there");
+    let stored = must("get", client.get(&run.run_id).await);
+    assert_eq!(stored.run_trace_parent, "", "nothing is to be found there");
     // A later call of another trace is told: what would have come first is not on its way any more.
     let later = must("spawn", client.spawn(sh("true")).await);
     must("end", client.ended(&later.run_id).await);
@@ -288,7 +288,7 @@ async fn what_a_caller_does_not_sample_is_not_told() {
         collector
             .spans()
             .into_iter()
-            .map(Told::from)
+            .map(SpanRow::from)
             .all(|span| span.trace != TRACE)
     );
 }

@@ -114,7 +114,7 @@ async fn signals_that_were_sent_without_a_server_are_written_down_once() {
     let ended = must("wait", client.ended(&run.run_id).await);
     let of_run = must("audit", client.trail(&run.run_id).await);
     let certificate = ended.attempt().certificate.clone().expect("it has ended");
-    let told: Vec<_> = signals(&of_run)
+    let recorded: Vec<_> = signals(&of_run)
         .map(|s| (s.signal.clone(), s.delivered, s.gone))
         .collect();
     let sent: Vec<_> = certificate
@@ -122,7 +122,7 @@ async fn signals_that_were_sent_without_a_server_are_written_down_once() {
         .iter()
         .map(|s| (s.signal.clone(), s.delivered, s.gone))
         .collect();
-    assert_eq!(told, sent, "{of_run:#?}");
+    assert_eq!(recorded, sent, "{of_run:#?}");
     // Each of them is named, with its start: nobody was in the way of a look.
     let first = signals(&of_run).next().expect("it was asked to end");
     let reached = first.processes.iter().filter(|p| p.result == "delivered");

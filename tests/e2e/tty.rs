@@ -90,8 +90,8 @@ async fn what_is_typed_is_read_and_each_byte_is_typed_once() {
 
     let refused = client.close_input(&run, None).await;
     let refused = complaint(&refused.expect_err("a terminal has a key for that"));
-    let told = (refused.code, refused.reason.as_str());
-    assert_eq!(told, (Code::FailedPrecondition, "TERMINAL_INPUT"));
+    let refusal = (refused.code, refused.reason.as_str());
+    assert_eq!(refusal, (Code::FailedPrecondition, "TERMINAL_INPUT"));
     must("the end", client.write(&run, "", None, b"\x04").await);
     let ended = must("ended", client.ended(&run).await);
     assert_eq!(
@@ -159,7 +159,7 @@ async fn who_outlives_the_leader_writes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_size_reaches_the_command_and_is_told() {
+async fn new_size_reaches_the_command_and_events() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let spec = tty("trap 'stty size' WINCH; echo up; while :; do sleep 0.02; done");
@@ -197,8 +197,8 @@ async fn a_new_size_reaches_the_command_and_is_told() {
     let piped = must("spawn", client.spawn(sh("sleep 100")).await).run_id;
     let refused = client.resize(&piped, 1, 1).await;
     let refused = complaint(&refused.expect_err("it has no terminal"));
-    let told = (refused.code, refused.reason.as_str());
-    assert_eq!(told, (Code::FailedPrecondition, "NO_TERMINAL"));
+    let refusal = (refused.code, refused.reason.as_str());
+    assert_eq!(refusal, (Code::FailedPrecondition, "NO_TERMINAL"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -227,8 +227,8 @@ async fn an_interrupt_is_the_key_of_the_terminal_where_that_is_one() {
         let spec = tty(&format!("{settings} {waits}"));
         let run = must("spawn", client.spawn(spec).await).run_id;
         client.hear_text(&run, "up\r\n").await;
-        let told = must("interrupt", client.interrupted_by(&run, "a").await);
-        assert_eq!(told, way, "{settings}");
+        let method = must("interrupt", client.interrupted_by(&run, "a").await);
+        assert_eq!(method, way, "{settings}");
         let again = client.interrupted_by(&run, "a").await;
         if let Ok(again) = again {
             assert_eq!(again, InterruptMethod::Unspecified, "{settings}");
@@ -245,8 +245,8 @@ async fn an_interrupt_is_the_key_of_the_terminal_where_that_is_one() {
     let spec = sh(waits);
     let run = must("spawn", client.spawn(spec).await).run_id;
     client.hear_text(&run, "up\n").await;
-    let told = must("interrupt", client.interrupted_by(&run, "").await);
-    assert_eq!(told, InterruptMethod::ProcessGroup);
+    let method = must("interrupt", client.interrupted_by(&run, "").await);
+    assert_eq!(method, InterruptMethod::ProcessGroup);
     must("ended", client.ended(&run).await);
 }
 
@@ -259,8 +259,8 @@ async fn raw_terminal_gets_the_key_and_no_signal() {
     let run = must("spawn", client.spawn(tty(reads)).await).run_id;
     client.hear_text(&run, "up\n").await;
     for way in [InterruptMethod::TerminalInput, InterruptMethod::Unspecified] {
-        let told = must("interrupt", client.interrupted_by(&run, "a").await);
-        assert_eq!(told, way, "typed once under its request id");
+        let method = must("interrupt", client.interrupted_by(&run, "a").await);
+        assert_eq!(method, way, "typed once under its request id");
     }
     client.hear_text(&run, "up\n 03\n").await;
     let spec = tty("stty raw; echo up; exec sleep 300");

@@ -31,7 +31,7 @@ fn terminals_of(proc: &Proc) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_but_keeper_server_and_command_holds_a_terminal() {
+async fn only_keeper_server_and_command_hold_a_terminal() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut commands = BTreeSet::new();
@@ -83,7 +83,7 @@ async fn nobody_but_keeper_server_and_command_holds_a_terminal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn terminals_that_are_used_up_are_told_with_their_number() {
+async fn exhausted_terminals_are_reported_with_their_number() {
     let kennel = Kennel::start(Options {
         terminals: Some("max=1"),
         ..Options::default()
@@ -95,9 +95,9 @@ async fn terminals_that_are_used_up_are_told_with_their_number() {
     let run_id = kennel_tests::new_run_id();
     let refused = client.spawn_as(&run_id, tty("true")).await;
     let refused = refused.expect_err("there is only one");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (told.code, told.reason.as_str()),
+        (refusal.code, refusal.reason.as_str()),
         (Code::ResourceExhausted, "PTY_EXHAUSTED")
     );
     let number = |name: &str| fact(&refused, name).parse::<u64>().expect("a number");
@@ -130,9 +130,9 @@ async fn a_host_without_terminals_says_so_and_runs_all_else() {
     assert!(!capability.available, "{capability:?}");
     let refused = client.spawn(tty("true")).await;
     let refused = refused.expect_err("there is none");
-    let told = complaint(&refused);
+    let refusal = complaint(&refused);
     assert_eq!(
-        (told.code, told.reason.as_str()),
+        (refusal.code, refusal.reason.as_str()),
         (Code::FailedPrecondition, "PTY_UNAVAILABLE")
     );
     assert!(!fact(&refused, "why").is_empty());
@@ -160,9 +160,9 @@ async fn what_a_terminal_cannot_keep_is_refused() {
         (job, "spec.terminal"),
     ] {
         let refused = client.spawn(spec).await.expect_err(field);
-        let told = complaint(&refused);
+        let refusal = complaint(&refused);
         assert_eq!(
-            (told.reason.as_str(), told.fields),
+            (refusal.reason.as_str(), refusal.fields),
             ("INVALID_FIELD", vec![field.to_owned()])
         );
     }

@@ -6,10 +6,14 @@ use kennel_tests::{
 };
 use std::{fs, path::Path, time::Duration};
 
-/// A whole tutorial takes a second or two on an idle machine.
+/// A page that takes longer is ended with all that it has started.
+const TUTORIAL_MAX: Duration = Duration::from_secs(100);
+/// A whole tutorial takes some seconds on an idle machine.
 const TUTORIAL_PATIENCE: Duration = Duration::from_mins(2);
 /// Stands for any text in what a block prints.
 const ANY: &str = "...";
+/// What a page that fails has started in the background does not outlive it.
+const END_JOBS: &str = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
 /// Printed between two blocks.
 const MARK: &str = "-- end of block --\n";
 
@@ -71,12 +75,17 @@ async fn run_tutorial(name: &str) {
     let dir = kennel.scratch().join("tutorial");
     must("a directory", fs::create_dir(&dir));
     Project::read(&path).write_files(&dir);
+    let proto = programs::repository().join("proto");
+    let mut copy = bare_command(Path::new("/bin/cp"));
+    copy.arg("-r").arg(proto).arg(dir.join("proto"));
+    let copied = run_to_end(copy, TUTORIAL_PATIENCE).await;
+    assert!(copied.status.success(), "{copied:?}");
     let steps = steps(&must("the page", fs::read_to_string(&path)));
     let mark = format!("printf '%s' '{MARK}'\n");
-    let script: String = steps
+    let script = steps
         .iter()
-        .flat_map(|step| [step.commands.as_str(), &mark])
-        .collect();
+        .flat_map(|step| [step.commands.as_str(), &mark]);
+    let script: String = [END_JOBS].into_iter().chain(script).collect();
     // In a file, so that no command of the page finds itself in the shell's arguments.
     must("a script", fs::write(dir.join(".page.sh"), script));
     let (binary, python) = (programs::kennel(), programs::python());
@@ -87,14 +96,17 @@ async fn run_tutorial(name: &str) {
             .display()
             .to_string()
     };
-    let mut shell = bare_command(Path::new("/bin/bash"));
+    // It ends the jobs too.
+    let mut shell = bare_command(Path::new("/usr/bin/timeout"));
     shell
-        .args(["-euo", "pipefail", ".page.sh"])
+        .arg(TUTORIAL_MAX.as_secs().to_string())
+        .args(["/bin/bash", "-euo", "pipefail", ".page.sh"])
         .current_dir(&dir)
         .env(
             "PATH",
             format!("{}:{}:/usr/bin:/bin", folder(&binary), folder(&python)),
         )
+        .env("NPM_CONFIG_CACHE", programs::tools().join("cache/npm"))
         .env("KENNEL_SERVER", kennel.address());
     let ran = run_to_end(shell, TUTORIAL_PATIENCE).await;
     let printed = String::from_utf8_lossy(&ran.stdout);
@@ -135,6 +147,11 @@ async fn build_farm_page_works_as_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn terminal_page_works_as_written() {
     run_tutorial("terminal").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn browser_terminal_page_works_as_written() {
+    run_tutorial("browser-terminal").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -62,11 +62,11 @@ async fn a_run_does_not_notice_an_upgrade() {
     kennel.install(&programs::kennel());
     let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
     assert!(output.status.success(), "{output:?}\n{}", kennel.log());
-    let told = text(&output);
-    assert!(told.contains("(generation 1) -> "), "{told}");
+    let printed = text(&output);
+    assert!(printed.contains("(generation 1) -> "), "{printed}");
     assert!(
-        told.contains("(generation 2); no server answered for "),
-        "{told}"
+        printed.contains("(generation 2); no server answered for "),
+        "{printed}"
     );
 
     let after = info(&kennel).await;
@@ -159,9 +159,9 @@ async fn a_binary_that_will_not_do_is_refused_and_the_server_is_untouched() {
     for (script, why, protocol) in cases {
         kennel.install_script(&script);
         let refused = ask(&mut kennel.client().await, "").await.expect_err(why);
-        let told = complaint(&refused);
-        assert_eq!(told.code, Code::FailedPrecondition, "{refused:?}");
-        assert_eq!(told.reason, "UPGRADE_REFUSED");
+        let refusal = complaint(&refused);
+        assert_eq!(refusal.code, Code::FailedPrecondition, "{refused:?}");
+        assert_eq!(refusal.reason, "UPGRADE_REFUSED");
         assert!(refused.message().contains(why), "{}", refused.message());
         let details = refused.get_error_details();
         let facts = &details.error_info().expect("a reason").metadata;
@@ -170,8 +170,8 @@ async fn a_binary_that_will_not_do_is_refused_and_the_server_is_untouched() {
     fs::remove_file(kennel.program()).expect("own directory");
     let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("No such file"), "{told}");
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains("No such file"), "{errors}");
     let after = info(&kennel).await;
     assert_eq!(
         (after.generation, after.last_upgrade),
@@ -235,9 +235,9 @@ async fn a_new_server_that_does_not_come_to_serve_gives_way_to_the_former_binary
         ));
         let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
         assert_eq!(output.status.code(), Some(1), "{output:?}");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(told.contains("fell back to kennel"), "{told}");
-        assert!(told.contains(how), "{told}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains("fell back to kennel"), "{errors}");
+        assert!(errors.contains(how), "{errors}");
         let after = info(&kennel).await;
         assert_eq!(after.generation, before.generation + 1);
         let last = after.last_upgrade.expect("one");
@@ -280,7 +280,7 @@ async fn an_upgrade_ends_no_run_also_where_a_lost_server_would() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_request_upgrades_once_and_is_told_what_came_of_it() {
+async fn repeated_request_upgrades_once_with_one_result() {
     let kennel = start().await;
     let before = info(&kennel).await;
     let begun = must("upgrade", ask(&mut kennel.client().await, "a").await);
@@ -325,7 +325,7 @@ async fn a_termination_during_an_upgrade_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_is_told_that_the_server_is_replaced_and_to_ask_again() {
+async fn waiting_callers_learn_of_the_replaced_server() {
     let kennel = start().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
@@ -342,7 +342,7 @@ async fn who_waits_is_told_that_the_server_is_replaced_and_to_ask_again() {
     must("get", got);
     let waits = tokio::spawn(waits);
     must("upgrade", ask(&mut kennel.client().await, "").await);
-    let told = loop {
+    let streamed = loop {
         match stream.message().await {
             Ok(Some(_)) => {}
             Ok(None) => panic!("it ended without a word"),
@@ -350,10 +350,10 @@ async fn who_waits_is_told_that_the_server_is_replaced_and_to_ask_again() {
         }
     };
     let waited = must("no panic", waits.await).expect_err("it has not ended");
-    for status in [told, waited] {
-        let told = complaint(&status);
+    for status in [streamed, waited] {
+        let refusal = complaint(&status);
         assert_eq!(
-            (told.code, told.reason.as_str()),
+            (refusal.code, refusal.reason.as_str()),
             (Code::Unavailable, "SERVER_REPLACED")
         );
         assert!(

@@ -4,7 +4,7 @@ use kennel_proto::pb;
 use kennel_tests::{
     Kennel, Options, PATIENCE, RunExt, SpecExt, argv,
     client::duration,
-    collector::{Collector, Manner, Told},
+    collector::{Collector, Manner, SpanRow},
     eventually,
     kennel::{kill_exactly, reap_orphans},
     must, new_run_id,
@@ -109,8 +109,8 @@ impl Scene {
     /// The run's span and the counter of ended runs say the same as the row, once, and nothing else.
     async fn check_telemetry(&self) {
         let collector = &self.stage.collector;
-        let spans = || -> Vec<Told> {
-            let spans = collector.spans().into_iter().map(Told::from);
+        let spans = || -> Vec<SpanRow> {
+            let spans = collector.spans().into_iter().map(SpanRow::from);
             let whole = spans.filter(|span| {
                 span.name == "run" && span.attribute("kennel.run.id") == Some(&self.run)
             });
@@ -121,9 +121,9 @@ impl Scene {
             (!spans().is_empty() && collector.count("kennel.run.ended", &[]) > 0).then_some(())
         })
         .await;
-        let told = spans();
-        let [span] = &told[..] else {
-            panic!("{}: told more than once: {told:#?}", self.says);
+        let found = spans();
+        let [span] = &found[..] else {
+            panic!("{}: told more than once: {found:#?}", self.says);
         };
         let mut expected = self.counted();
         let exit = self.marks.exit;
@@ -205,11 +205,11 @@ async fn the_first_line_names_each_end_that_a_run_can_come_to() {
         } = &scene;
         let ended = must("get", kennel.client().await.get(run).await);
         assert_eq!(ended.reason(), *reason, "{says}: {ended:?}");
-        let told = told(kennel, run, &[]);
-        let first = told.lines().next().unwrap_or_default();
-        assert!(first.starts_with(says), "{reason}: {told}");
+        let answer = answer(kennel, run, &[]);
+        let first = answer.lines().next().unwrap_or_default();
+        assert!(first.starts_with(says), "{reason}: {answer}");
         let json: serde_json::Value =
-            serde_json::from_str(&told_json(kennel, run)).expect("it is JSON");
+            serde_json::from_str(&why_json(kennel, run)).expect("it is JSON");
         assert_eq!(json["answer"], first);
         scene.check_telemetry().await;
         seen.insert(scene.reason);
@@ -249,8 +249,8 @@ async fn the_story_is_in_order_and_says_who_and_what_each_rung_did() {
     must("pause", client.pause(&run.run_id).await);
     must("resume", client.resume(&run.run_id).await);
     must("abort", client.abort(&run.run_id).await);
-    let told = told(&kennel, &run.run_id, &[]);
-    let mut rest = told.as_str();
+    let answer = answer(&kennel, &run.run_id, &[]);
+    let mut rest = answer.as_str();
     for part in [
         "Ended because uid:",
         "after SIGTERM, SIGKILL its command was ended by SIGKILL",
@@ -270,14 +270,17 @@ async fn the_story_is_in_order_and_says_who_and_what_each_rung_did() {
     ] {
         let (_, after) = rest
             .split_once(part)
-            .unwrap_or_else(|| panic!("{part:?} is not there, or not in its place: {told}"));
+            .unwrap_or_else(|| panic!("{part:?} is not there, or not in its place: {answer}"));
         rest = after;
     }
     // Their times are those of two processes.
     for part in ["SIGKILL by keeper (", " leader exited: signal SIGKILL (9)"] {
-        assert!(told.contains(part), "{told}");
+        assert!(answer.contains(part), "{answer}");
     }
-    assert!(!told.contains('\x1b') && !told.contains('\x07'), "{told:?}");
+    assert!(
+        !answer.contains('\x1b') && !answer.contains('\x07'),
+        "{answer:?}"
+    );
 
     let spec = sh("exec sleep 1000").restart(pb::RestartPolicy {
         mode: pb::RestartMode::Always.into(),
@@ -285,7 +288,7 @@ async fn the_story_is_in_order_and_says_who_and_what_each_rung_did() {
     });
     let run = must("spawn", client.spawn(spec).await);
     must("restart", client.restart(&run.run_id, Some(1)).await);
-    let first_line = self::told(&kennel, &run.run_id, &[]);
+    let first_line = self::answer(&kennel, &run.run_id, &[]);
     assert!(first_line.starts_with("Not ended: "), "{first_line}");
     assert!(
         first_line.contains("attempt 1 was over: to be started again, asked by uid:"),
@@ -599,11 +602,11 @@ async fn ended(kennel: &Kennel, run: &str) {
     must("wait", kennel.client().await.ended(run).await);
 }
 
-fn told_json(kennel: &Kennel, run: &str) -> String {
-    told(kennel, run, &["-o", "json"])
+fn why_json(kennel: &Kennel, run: &str) -> String {
+    answer(kennel, run, &["-o", "json"])
 }
 
-fn told(kennel: &Kennel, run: &str, more: &[&str]) -> String {
+fn answer(kennel: &Kennel, run: &str, more: &[&str]) -> String {
     let words: Vec<&str> = ["why", run].iter().chain(more).copied().collect();
     let output = kennel.cli(&words).output().expect("it runs");
     assert!(output.status.success(), "{output:?}");

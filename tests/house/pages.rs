@@ -14,8 +14,6 @@ use std::{
 
 /// Longest line, apart from tables and blocks of code, which cannot be wrapped.
 const COLUMNS_MAX: usize = 120;
-/// Pages that are not wrapped as yet. Only ever fewer.
-const LONG: [&str; 1] = ["CHANGELOG.md"];
 /// Longest README.
 const README_LINES_MAX: usize = 80;
 /// Deepest entry of the list of contents: the sidebar opens a part by one click.
@@ -174,10 +172,7 @@ fn long_lines(pages: &[Page]) -> Vec<String> {
             .map(|(at, _)| format!("{}:{at} is longer than {COLUMNS_MAX}", name(page)));
         long.collect::<Vec<_>>()
     };
-    let wrapped = pages
-        .iter()
-        .filter(|page| !LONG.contains(&name(page).as_str()));
-    wrapped.flat_map(of_page).collect()
+    pages.iter().flat_map(of_page).collect()
 }
 
 /// The forbidden words of a text, code left out, each with its line.

@@ -56,7 +56,7 @@ pub(crate) enum Privilege {
     /// All, with a control group for each run.
     Root,
     /// Nothing, and the control groups are read-only.
-    Nobody,
+    Unprivileged,
     /// All, with a control group and a private pid namespace for each run.
     Private,
 }
@@ -65,9 +65,9 @@ impl Privilege {
     fn options(self) -> Options {
         match self {
             Self::Root | Self::Private => Options::default(),
-            Self::Nobody => Options {
+            Self::Unprivileged => Options {
                 cgroup: Cgroup::ReadOnly,
-                user: User::Nobody,
+                user: User::Unprivileged,
                 ..Options::default()
             },
         }
@@ -97,7 +97,7 @@ pub(crate) async fn fill(how: How, privilege: Privilege) -> Vec<Cell> {
     let client = kennel.client().await;
     let namespace = Holder::start(&kennel);
     let copy = kennel.scratch().join("setuid-kennel");
-    let root = privilege != Privilege::Nobody;
+    let root = privilege != Privilege::Unprivileged;
     if !root {
         install(&kennel.program(), &copy, "4755");
     }

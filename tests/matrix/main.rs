@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 type Matrix = BTreeMap<(usize, Privilege, How), Cell>;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_program_is_ended_or_told_to_be_there_in_every_way() {
-    let (root, nobody, private) = tokio::join!(
+async fn every_program_is_ended_or_reported() {
+    let (root, unprivileged, private) = tokio::join!(
         tokio::spawn(columns(Privilege::Root)),
-        tokio::spawn(columns(Privilege::Nobody)),
+        tokio::spawn(columns(Privilege::Unprivileged)),
         tokio::spawn(columns(Privilege::Private))
     );
     let mut matrix = root.expect("the columns of root");
-    matrix.extend(nobody.expect("the columns of nobody"));
+    matrix.extend(unprivileged.expect("the columns of nobody"));
     matrix.extend(private.expect("the columns of private pid namespaces"));
     page::compare(&matrix);
     let lies: Vec<String> = matrix

@@ -61,7 +61,7 @@ fn render(matrix: &Matrix) -> String {
             "The service is root, each run has a control group",
         ),
         (
-            Privilege::Nobody,
+            Privilege::Unprivileged,
             "The service is uid 65534, the control groups are read-only",
         ),
         (

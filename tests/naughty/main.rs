@@ -209,14 +209,14 @@ fn bytes(count: usize) {
 
 /// Writes each polite signal that comes to a file, a line each, and never ends of it.
 fn tell_signals(file: &str) {
-    let mut told = SigSet::empty();
+    let mut awaited = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        told.add(signal);
+        awaited.add(signal);
     }
-    told.thread_block().expect("signals can be blocked");
+    awaited.thread_block().expect("signals can be blocked");
     say("up");
     loop {
-        let signal = told.wait().expect("the set is not empty");
+        let signal = awaited.wait().expect("the set is not empty");
         let mut out = fs::OpenOptions::new()
             .append(true)
             .create(true)

@@ -215,10 +215,10 @@ impl Collector {
     }
 
     /// Waits until there are spans of a trace that are as they are to be.
-    pub async fn trace(&self, trace: &str, are: impl Fn(&[Told]) -> bool) -> Vec<Told> {
+    pub async fn trace(&self, trace: &str, are: impl Fn(&[SpanRow]) -> bool) -> Vec<SpanRow> {
         let of_trace = || {
-            let spans = self.spans().into_iter().map(Told::from);
-            let spans: Vec<Told> = spans.filter(|span| span.trace == trace).collect();
+            let spans = self.spans().into_iter().map(SpanRow::from);
+            let spans: Vec<SpanRow> = spans.filter(|span| span.trace == trace).collect();
             spans
         };
         eventually("the spans are there", PATIENCE, || {
@@ -230,7 +230,7 @@ impl Collector {
 
 /// A span as its tests want to read it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct SpanRow {
     /// In hexadecimal.
     pub trace: String,
     /// In hexadecimal.
@@ -255,7 +255,7 @@ pub struct Told {
     pub error: Option<String>,
 }
 
-impl From<Span> for Told {
+impl From<Span> for SpanRow {
     fn from(span: Span) -> Self {
         let links = span.links.iter();
         let links = links.map(|link| (hex(&link.trace_id), hex(&link.span_id)));
@@ -276,7 +276,7 @@ impl From<Span> for Told {
     }
 }
 
-impl Told {
+impl SpanRow {
     /// An attribute.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
@@ -327,8 +327,8 @@ impl Record {
 
 /// The only one of this name.
 #[must_use]
-pub fn only<'a>(spans: &'a [Told], name: &str) -> &'a Told {
-    let named: Vec<&Told> = spans.iter().filter(|span| span.name == name).collect();
+pub fn only<'a>(spans: &'a [SpanRow], name: &str) -> &'a SpanRow {
+    let named: Vec<&SpanRow> = spans.iter().filter(|span| span.name == name).collect();
     let [only] = named[..] else {
         panic!("{} spans are called {name}: {named:#?}", named.len());
     };

@@ -50,11 +50,11 @@ pub enum User {
     #[default]
     Own,
     /// As `nobody`, without any privilege. Only root can make it so.
-    Nobody,
+    Unprivileged,
 }
 
 /// Uid and gid of `nobody`.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED_ID: u32 = 65534;
 
 /// How a server is started.
 #[derive(Clone, Debug, Default)]
@@ -134,8 +134,8 @@ impl Kennel {
     pub async fn start_in(dir: TempDir, options: Options) -> Self {
         // Orphans of a killed keeper come to the test, which reaps them: PID 1 of a container may not.
         prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
-        if options.user == User::Nobody {
-            give_to_nobody(dir.path());
+        if options.user == User::Unprivileged {
+            give_to_unprivileged(dir.path());
         } else if options.own_binary {
             install(&programs::kennel(), &dir.path().join("kennel"), "0755");
         }
@@ -651,10 +651,10 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
 
 /// The words before a program that make it run as this user.
 fn as_user(user: User) -> Vec<OsString> {
-    let id = NOBODY.to_string();
+    let id = UNPRIVILEGED_ID.to_string();
     match user {
         User::Own => Vec::new(),
-        User::Nobody => ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]
+        User::Unprivileged => ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups"]
             .map(OsString::from)
             .into(),
     }
@@ -663,26 +663,26 @@ fn as_user(user: User) -> Vec<OsString> {
 fn program(dir: &Path, options: &Options) -> PathBuf {
     match options.user {
         User::Own if !options.own_binary => programs::kennel(),
-        User::Own | User::Nobody => dir.join("kennel"),
+        User::Own | User::Unprivileged => dir.join("kennel"),
     }
 }
 
 /// The directory, and in it a copy of the binary: where it was built may be closed to others.
-fn give_to_nobody(dir: &Path) {
+fn give_to_unprivileged(dir: &Path) {
     install(&programs::kennel(), &dir.join("kennel"), "0755");
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("own directory");
-    chown(dir, Some(NOBODY), Some(NOBODY)).expect("root may give it away");
+    chown(dir, Some(UNPRIVILEGED_ID), Some(UNPRIVILEGED_ID)).expect("root may give it away");
 }
 
 /// Copies a program. Another process does it: while this one had it open for writing, so would have whatever another
 /// thread forks meanwhile, and a file that is written to cannot be executed.
 pub fn install(from: &Path, to: &Path, mode: &str) {
-    let reaps_nobody = WAITED_FOR.lock().expect("nobody panics while holding it");
+    let reaping_paused = WAITED_FOR.lock().expect("nobody panics while holding it");
     let done = Command::new("install")
         .args(["-m", mode])
         .args([from, to])
         .status();
-    drop(reaps_nobody);
+    drop(reaping_paused);
     let done = done.expect("install starts");
     assert!(done.success(), "install: {done}");
 }

@@ -216,16 +216,16 @@ impl Worker {
             let Err(status) = answer else {
                 return (true, refusals);
             };
-            let told = complaint(&status);
-            if told.reason == "SPAWN_FAILED" {
+            let refusal = complaint(&status);
+            if refusal.reason == "SPAWN_FAILED" {
                 return (false, refusals);
             }
             let is_cut_off = status.code() == Code::Unknown && status.source().is_some();
             assert!(
-                told.code == Code::Unavailable || is_cut_off,
+                refusal.code == Code::Unavailable || is_cut_off,
                 "{run_id}: {status:?}"
             );
-            if told.reason == "STORE_UNAVAILABLE" {
+            if refusal.reason == "STORE_UNAVAILABLE" {
                 assert!(retry_after(&status).is_some(), "{status:?}");
             }
             refusals += 1;

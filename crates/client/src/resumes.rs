@@ -47,9 +47,9 @@ pub async fn outlast<T, F>(call: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,
 {
-    let is_told =
+    let is_final =
         |failure: &Failure| failure.is("STORE_UNAVAILABLE") || failure.is("KEEPER_UNRESPONSIVE");
-    repeat(call, |failure| !is_told(failure)).await
+    repeat(call, |failure| !is_final(failure)).await
 }
 
 /// Makes a call, and makes it again where its server was lost on the way, or has made room for another one, at most

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         return reported(help_pages::write(dir.as_ref()));
     }
     complete::answer_shell();
-    let words = kill_signals(words);
+    let words = short_numbers(words);
     let parsed = args::command().try_get_matches_from(&words);
     let parsed = parsed.and_then(|typed| Ok((Cli::from_arg_matches(&typed)?, typed)));
     let (cli, typed) = match parsed {
@@ -110,15 +110,17 @@ fn preflight() -> ExitCode {
     }
 }
 
-/// As kill(1) is typed: `kill -9` and `kill -USR1` are short for `kill -s`.
-fn kill_signals(words: Vec<OsString>) -> Vec<OsString> {
-    if command_of(&words) != Some("kill") {
-        return words;
-    }
+/// As kill(1) and tail(1) are typed: `kill -9` and `kill -USR1` are short for `kill -s`, `tail -100` for `tail -n 100`.
+fn short_numbers(words: Vec<OsString>) -> Vec<OsString> {
+    let (flag, is_value): (_, fn(&str) -> bool) = match command_of(&words) {
+        Some("kill") => ("-s", |word| values::signal(word).is_ok()),
+        Some("logs" | "log" | "tail") => ("-n", |word| word.parse::<u64>().is_ok()),
+        _ => return words,
+    };
     let expanded = words.into_iter().flat_map(|word| {
-        let signal = word.to_str().and_then(|word| word.strip_prefix('-'));
-        match signal.filter(|signal| values::signal(signal).is_ok()) {
-            Some(signal) => vec![OsString::from("-s"), signal.into()],
+        let value = word.to_str().and_then(|word| word.strip_prefix('-'));
+        match value.filter(|value| is_value(value)) {
+            Some(value) => vec![OsString::from(flag), value.into()],
             None => vec![word],
         }
     });
@@ -128,7 +130,7 @@ fn kill_signals(words: Vec<OsString>) -> Vec<OsString> {
 /// Prints what clap has to say, which includes help and version.
 fn not_understood(mut error: clap::Error, words: &[OsString]) -> ExitCode {
     let command = command_of(words);
-    let explained = args::explain(&mut error, matches!(command, Some("run" | "spawn" | "add")));
+    let explained = args::explain(&mut error, command);
     match explained {
         Some(text) => eprintln!("{text}"),
         // No process may be reading; there is nowhere else to say so.
@@ -181,8 +183,8 @@ mod tests {
     }
 
     #[test]
-    fn signals_of_kill_have_a_short_form() {
-        let expanded = |line| kill_signals(words(line));
+    fn signals_and_lines_have_a_short_form() {
+        let expanded = |line| short_numbers(words(line));
         assert_eq!(expanded("kennel kill -9 R"), words("kennel kill -s 9 R"));
         assert_eq!(
             expanded("kennel kill -USR1 R"),
@@ -190,5 +192,10 @@ mod tests {
         );
         assert_eq!(expanded("kennel kill -s 9 R"), words("kennel kill -s 9 R"));
         assert_eq!(expanded("kennel run x -9"), words("kennel run x -9"));
+        assert_eq!(
+            expanded("kennel tail -100 R"),
+            words("kennel tail -n 100 R")
+        );
+        assert_eq!(expanded("kennel logs -n 5 R"), words("kennel logs -n 5 R"));
     }
 }

@@ -3,6 +3,9 @@
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
+/// What is said of loops over documents.
+const ONCE_EACH: &str = "leave range, end and .items out: the template is filled once for each run";
+
 /// Text with places that a document fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template {
@@ -28,9 +31,7 @@ impl Template {
         }
         let inner = |code: &str| match code.strip_prefix('"').and_then(|c| c.strip_suffix('"')) {
             Some(text) => Ok(Part::Text(unescaped(text))),
-            None if code == "end" || code.starts_with("range ") => {
-                Err("leave range and end out: the template is filled once for each run".to_owned())
-            }
+            None if code == "end" || code.starts_with("range ") => Err(ONCE_EACH.to_owned()),
             None => path(code),
         };
         parts(text, "{", "}", inner)
@@ -97,6 +98,9 @@ fn parts(
 /// `.a.b[0]`, with `$` before it or not.
 fn path(typed: &str) -> Result<Part, String> {
     let bare = typed.trim_start_matches(['$', '@']);
+    if bare.starts_with(".items") {
+        return Err(ONCE_EACH.to_owned());
+    }
     let bare = if bare.is_empty() || bare.starts_with(['.', '[']) {
         bare.to_owned()
     } else {
@@ -137,6 +141,10 @@ fn spelt(path: &str) -> String {
     }
     match spelt.as_str() {
         ".iD" | ".id" | ".name" => ".runId".to_owned(),
+        ".status" | ".state.status" => ".state".to_owned(),
+        ".createdAt" | ".created" => ".createTime".to_owned(),
+        ".names" => ".labels.name".to_owned(),
+        ".command" => ".spec.argv.args".to_owned(),
         _ => spelt,
     }
 }

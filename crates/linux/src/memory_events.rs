@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_are_told_with_the_limit_in_force() {
+    fn kills_are_reported_with_the_limit() {
         let killed = |kills, memory_max| Some(MemoryKills { kills, memory_max });
         let limit = ("memory.max", "536870912\n");
         let limited = read(&[("memory.events", KILLED), limit]);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_was_killed_or_nobody_counts_nothing_is_said() {
+    fn no_kill_or_no_counter_reports_nothing() {
         let limit = ("memory.max", "402653184\n");
         let met = "low 0\nhigh 0\nmax 13693\noom 0\noom_kill 0\noom_group_kill 0\n";
         assert_eq!(read(&[("memory.events", met), limit]), None);

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_signal_is_told_from_default() {
+    fn ignored_signal_differs_from_default() {
         let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         assert!(!is_ignored(libc::SIGHUP));
         // SAFETY: to ignore a signal runs nothing of ours.

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_leads_back_to_the_process_and_to_nobody_after_it() {
+    fn handle_leads_to_its_process_alone() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()

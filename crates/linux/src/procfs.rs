@@ -320,14 +320,14 @@ mod tests {
 
     #[test]
     fn the_children_of_every_thread_are_found() {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, forked) = std::sync::mpsc::channel();
         let (leave, left) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
             let sleep = std::process::Command::new("sleep").arg("60").spawn();
             tell.send(sleep.expect("sleep starts")).expect("heard");
             left.recv().expect("told to leave");
         });
-        let mut child = told.recv().expect("a child");
+        let mut child = forked.recv().expect("a child");
         let me = std::process::id().cast_signed();
         let found = children(me);
         child.kill().expect("it can be killed");

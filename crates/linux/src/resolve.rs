@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_execute_permission_and_a_directory_are_told_apart_from_nothing() {
+    fn unexecutable_file_and_directory_differ_from_absent_ones() {
         let refused = executable("/etc/passwd", Path::new("/"), None);
         let expected = ResolveError::NotExecutable {
             path: "/etc/passwd".into(),

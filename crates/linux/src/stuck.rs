@@ -96,21 +96,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_is_told_as_the_kernel_shows_it() {
+    fn each_reason_is_as_the_kernel_shows() {
         let me = std::process::id().cast_signed();
         let in_state = |state| Stat {
             state,
             ..procfs::stat(me).expect("own process")
         };
-        let told = |state, sent| why(me, &in_state(state), sent);
-        let waits = told(b'D', Sent::Done).expect("it is there");
+        let reason = |state, sent| why(me, &in_state(state), sent);
+        let waits = reason(b'D', Sent::Done).expect("it is there");
         assert!(waits.contains("no signal reaches it"), "{waits}");
-        let refused = told(b'S', Sent::Failed(libc::EPERM)).expect("it is there");
+        let refused = reason(b'S', Sent::Failed(libc::EPERM)).expect("it is there");
         let uid = nix::unistd::getuid();
         assert!(refused.contains("refused"), "{refused}");
         assert!(refused.ends_with(&format!("uid {uid}")), "{refused}");
-        let slow = told(b'R', Sent::Done).expect("it is there");
+        let slow = reason(b'R', Sent::Done).expect("it is there");
         assert!(slow.contains("has not ended yet"), "{slow}");
-        assert_eq!(told(b'S', Sent::Gone), None);
+        assert_eq!(reason(b'S', Sent::Gone), None);
     }
 }

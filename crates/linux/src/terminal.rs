@@ -245,24 +245,27 @@ mod tests {
     use nix::sys::termios::{SetArg, tcsetattr};
 
     #[test]
-    fn what_hinders_a_terminal_is_told_apart() {
+    fn obstacles_to_a_terminal_are_distinguished() {
         let none = |errno| no_pty::<()>(errno);
         let Ok(Err(NoPty::Exhausted { current, max })) = none(Errno::ENOSPC) else {
             panic!("not exhausted")
         };
         assert!(current.is_some() && max.is_some());
         for errno in [Errno::ENOENT, Errno::EIO, Errno::ENOTTY, Errno::EACCES] {
-            let Ok(Err(NoPty::Unavailable { errno: told, .. })) = none(errno) else {
+            let Ok(Err(NoPty::Unavailable {
+                errno: reported, ..
+            })) = none(errno)
+            else {
                 panic!("{errno} is not unavailable")
             };
-            assert_eq!(told, Some(errno as i32));
+            assert_eq!(reported, Some(errno as i32));
         }
         let full = none(Errno::EMFILE).expect_err("room for nothing");
         assert_eq!(full.raw_os_error(), Some(libc::EMFILE));
     }
 
     #[test]
-    fn a_terminal_is_of_its_size_and_its_descriptors_are_nobody_elses() {
+    fn terminal_has_its_size_and_private_descriptors() {
         let size = TerminalSize { rows: 3, cols: 500 };
         let (mut terminal, slave) = Terminal::open(size).expect("room").expect("a terminal");
         let seen = |terminal: &Terminal| {

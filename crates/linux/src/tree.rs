@@ -112,8 +112,8 @@ impl Tree {
         living.retain(|(pid, _)| *pid != self.leader_pid);
         living.sort_unstable_by_key(|(pid, _)| *pid);
         let unlisted = living.len().saturating_sub(LEFTOVERS_LISTED_MAX);
-        let told = living.into_iter().take(LEFTOVERS_LISTED_MAX);
-        let processes = told.map(|(pid, stat)| Leftover {
+        let shown = living.into_iter().take(LEFTOVERS_LISTED_MAX);
+        let processes = shown.map(|(pid, stat)| Leftover {
             pid,
             start_ticks: stat.start_ticks,
             name: procfs::name(pid, stat.start_ticks),

@@ -510,10 +510,10 @@ async fn unusable_server_is_distinguished_without_a_password() {
         matches!(no_database, OpenError::PostgresDatabase { .. }),
         "{no_database:?}"
     );
-    let nobody = fails("postgres://kennel:s3cret@localhost/x?host=/nonexistent".into()).await;
+    let unreachable = fails("postgres://kennel:s3cret@localhost/x?host=/nonexistent".into()).await;
     assert!(
-        matches!(nobody, OpenError::PostgresConnect { .. }),
-        "{nobody:?}"
+        matches!(unreachable, OpenError::PostgresConnect { .. }),
+        "{unreachable:?}"
     );
     let forbidden = server
         .schema()

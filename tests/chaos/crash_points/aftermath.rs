@@ -13,23 +13,23 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 /// The call that a client was told to be OK before the crash, if it was.
 #[derive(Debug, Default)]
-pub(crate) struct Told(pub(crate) Option<Act>);
+pub(crate) struct LastAct(pub(crate) Option<Act>);
 
-impl Told {
+impl LastAct {
     fn is(&self, acts: &[Act]) -> bool {
-        self.0.is_some_and(|told| acts.contains(&told))
+        self.0.is_some_and(|acted| acts.contains(&acted))
     }
 }
 
-pub(crate) async fn look(mut scene: Scene, told: Told, survives: bool) {
+pub(crate) async fn look(mut scene: Scene, acted: LastAct, survives: bool) {
     let mut client = scene.kennel.client().await;
     let again = if scene.row.act == Act::Spawn {
-        Box::pin(look_at_spawn(&scene, &told, &mut client, survives)).await
+        Box::pin(look_at_spawn(&scene, &acted, &mut client, survives)).await
     } else {
         false
     };
     if survives {
-        look_at_the_living(&scene, &told, &mut client).await;
+        look_at_the_living(&scene, &acted, &mut client).await;
         for id in [&scene.bystander, &scene.subject] {
             abort(&mut client, id).await;
         }
@@ -42,16 +42,24 @@ pub(crate) async fn look(mut scene: Scene, told: Told, survives: bool) {
             must("wait", ended);
         }
     }
-    verify(&mut scene, &told, &mut client, survives).await;
+    verify(&mut scene, &acted, &mut client, survives).await;
 }
 
 /// Gives whether the subject runs by the second call.
-async fn look_at_spawn(scene: &Scene, told: &Told, client: &mut Client, survives: bool) -> bool {
+async fn look_at_spawn(
+    scene: &Scene,
+    acted: &LastAct,
+    client: &mut Client,
+    survives: bool,
+) -> bool {
     let before = match client.get(&scene.subject).await {
         Ok(run) => Some(run),
         Err(status) => {
             assert_eq!(complaint(&status).reason, "RUN_NOT_FOUND", "{status:?}");
-            assert!(!told.is(&[Act::Spawn]), "an OK Spawn is not there any more");
+            assert!(
+                !acted.is(&[Act::Spawn]),
+                "an OK Spawn is not there any more"
+            );
             assert_eq!(times_ran(scene), 0, "it ran and there is no row");
             let dir = scene.kennel.run_dir(&scene.subject);
             eventually("what was never recorded has no directory", PATIENCE, || {
@@ -63,7 +71,7 @@ async fn look_at_spawn(scene: &Scene, told: &Told, client: &mut Client, survives
     };
     let answer = scene.spawn_again().await;
     let run = client.get(&scene.subject).await;
-    if told.is(&[Act::Spawn]) {
+    if acted.is(&[Act::Spawn]) {
         must("an OK Spawn, asked again", answer.as_ref());
     }
     // Recovery may have withdrawn the record only after it was read above.
@@ -82,8 +90,8 @@ async fn look_at_spawn(scene: &Scene, told: &Told, client: &mut Client, survives
 }
 
 /// The keeper has lived on, so nothing has happened to runs.
-async fn look_at_the_living(scene: &Scene, told: &Told, client: &mut Client) {
-    let was_ok = |act| told.is(&[act]);
+async fn look_at_the_living(scene: &Scene, acted: &LastAct, client: &mut Client) {
+    let was_ok = |act| acted.is(&[act]);
     let run = must("get", client.get(&scene.bystander).await);
     assert_eq!(run.state(), RunState::Running, "{run:?}");
     let before = scene.lines_read();
@@ -144,7 +152,7 @@ async fn abort(client: &mut Client, id: &str) {
     }
 }
 
-async fn verify(scene: &mut Scene, told: &Told, client: &mut Client, survives: bool) {
+async fn verify(scene: &mut Scene, acted: &LastAct, client: &mut Client, survives: bool) {
     let rows = must("list", client.list_all(pb::RunFilter::default(), 100).await);
     for run in &rows {
         assert!(run.end_time.is_some(), "an open row: {run:?}");
@@ -160,7 +168,7 @@ async fn verify(scene: &mut Scene, told: &Told, client: &mut Client, survives: b
     verify_lines(&heard, &scene.files, whole);
     if let Some(run) = rows.iter().find(|run| run.run_id == scene.subject) {
         let heard = must("stream", client.hear_all(&scene.subject, 0).await);
-        verify_subject(scene, told, run, &heard, survives, whole);
+        verify_subject(scene, acted, run, &heard, survives, whole);
     } else {
         assert_eq!(scene.row.act, Act::Spawn, "a row is gone");
     }
@@ -208,7 +216,7 @@ fn verify_lines(heard: &Heard, files: &Files, whole: bool) {
 
 fn verify_subject(
     scene: &Scene,
-    told: &Told,
+    acted: &LastAct,
     run: &pb::Run,
     heard: &Heard,
     survives: bool,
@@ -227,10 +235,10 @@ fn verify_subject(
         "it ran, and its row denies it: {run:?}"
     );
     assert!(
-        !never_ran || !told.is(&[Act::Spawn]),
+        !never_ran || !acted.is(&[Act::Spawn]),
         "an OK Spawn never ran: {run:?}"
     );
-    if told.is(&[Act::Abort, Act::Kill]) && survives {
+    if acted.is(&[Act::Abort, Act::Kill]) && survives {
         assert_eq!(run.reason(), "aborted", "an OK Abort: {run:?}");
     }
     if never_ran {

@@ -57,18 +57,18 @@ pub(crate) async fn play(row: Row) {
     print.assert_nothing_left();
     let attempts = run.attempt().number as usize;
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    let told = |station: &str| heard.stations().iter().filter(|s| **s == station).count();
+    let count_of = |station: &str| heard.stations().iter().filter(|s| **s == station).count();
     assert_eq!(
-        told("attempt_ended"),
+        count_of("attempt_ended"),
         attempts - 1,
         "{:?}",
         heard.stations()
     );
-    assert_eq!(told("ended"), 1);
-    assert!(told("recorded") <= attempts, "{:?}", heard.stations());
+    assert_eq!(count_of("ended"), 1);
+    assert!(count_of("recorded") <= attempts, "{:?}", heard.stations());
     // User code ran once or never for each attempt.
     let lines = fs::read_to_string(&ran).expect("it ran").lines().count();
-    let could = told("started")..=told("recorded");
+    let could = count_of("started")..=count_of("recorded");
     assert!(
         could.contains(&lines),
         "{lines} of {could:?}: {:?}",

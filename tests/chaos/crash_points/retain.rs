@@ -37,8 +37,8 @@ pub(crate) async fn play(row: Row) {
             }
             _ => 0,
         });
-        let told = heard.stdout.len() as u64 + missing.sum::<u64>();
-        assert_eq!(told, 588_895, "{:?}", heard.stations());
+        let accounted = heard.stdout.len() as u64 + missing.sum::<u64>();
+        assert_eq!(accounted, 588_895, "{:?}", heard.stations());
         assert!(heard.has_ended());
         assert_eq!(run.state(), pb::RunState::Failed);
         (run.output_removed.is_some() && is_gone).then_some(run)

@@ -1,7 +1,7 @@
 //! One row: a service, a bystander, a subject; the point is armed, the act is done, and somebody dies.
 
 use super::{
-    aftermath::{self, Told},
+    aftermath::{self, LastAct},
     again, input, retain, says,
     table::{Act, Victim},
     terminal,
@@ -188,10 +188,10 @@ pub(crate) async fn play(row: Row) {
     }
     let mut scene = Scene::set(row).await;
     let keeper = scene.kennel.keeper_pid();
-    let told = scene.crash().await;
+    let last_act = scene.crash().await;
     // A run goes on for as long as its keeper lives.
     let survives = row.adopts() || scene.kennel.keeper_pid() == keeper;
-    Box::pin(aftermath::look(scene, told, survives)).await;
+    Box::pin(aftermath::look(scene, last_act, survives)).await;
 }
 
 impl Scene {
@@ -235,20 +235,20 @@ impl Scene {
     }
 
     /// Does the act, and comes back when the point has fired and somebody serves again.
-    async fn crash(&mut self) -> Told {
+    async fn crash(&mut self) -> LastAct {
         // Before it is armed: the bystander may be the first at the point.
         let client = self.kennel.client().await;
         arm(self.points.path(), &self.row);
-        let mut told = Told::default();
+        let mut last_act = LastAct::default();
         let mut calls = self.act(client).await;
         who_died(self.points.path(), &self.row).await;
         if let Some(call) = calls.take() {
             // It is answered, or its connection is lost.
             let answer = must("a call", call.await);
-            told.0 = answer.is_ok().then_some(self.row.act);
+            last_act.0 = answer.is_ok().then_some(self.row.act);
         }
         self.kennel.serve_again().await;
-        told
+        last_act
     }
 
     async fn act(&mut self, mut client: Client) -> Option<JoinHandle<Result<pb::Run, Status>>> {

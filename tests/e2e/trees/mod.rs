@@ -39,7 +39,9 @@ async fn abort_leaves_nothing(
     while !says(&heard, up) {
         let message = within(up, PROGRAM_PATIENCE, stream.message()).await;
         let message = must("stream", message);
-        heard.take(message.unwrap_or_else(|| panic!("it ended before {up:?}: {}", told(&heard))));
+        heard.take(
+            message.unwrap_or_else(|| panic!("it ended before {up:?}: {}", heard_text(&heard))),
+        );
     }
     let shim = run.attempt().shim_pid;
     eventually("its tree has grown", PROGRAM_PATIENCE, || {
@@ -78,7 +80,7 @@ async fn end_leaves_nothing(options: Options, spec: fn(&Path, Work) -> RunSpec) 
     let ended = must("wait", within("it ends", PROGRAM_PATIENCE, ended).await);
 
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    assert_eq!(ended.state(), RunState::Succeeded, "{}", told(&heard));
+    assert_eq!(ended.state(), RunState::Succeeded, "{}", heard_text(&heard));
     assert!(ended.tree_is_empty(), "{:?}", ended.tree_verdict);
     ended.three_ends();
     assert!(!heard.signals().is_empty(), "nobody was left to end");
@@ -91,7 +93,7 @@ fn says(heard: &Heard, text: &str) -> bool {
         .any(|bytes| String::from_utf8_lossy(bytes).contains(text))
 }
 
-fn told(heard: &Heard) -> String {
+fn heard_text(heard: &Heard) -> String {
     [&heard.stdout, &heard.stderr]
         .map(|bytes| String::from_utf8_lossy(bytes).into_owned())
         .join("\n")

@@ -51,21 +51,24 @@ fn an_editor_is_left_and_what_was_before_it_is_there_again() {
 }
 
 #[test]
-fn title_and_modes_are_told_again() {
+fn title_and_modes_are_repeated() {
     let modes = b"\x1b]0;first\x07\x1b[22;2t\x1b]2;a \xc3\xa4\x1b\\\x1b[?1000;1006h\x1b[?2004h\x1b=\x1b[?1h\x1b[4 q\x1b[?1006l";
     let mut screen = Screen::new(SIZE);
     screen.feed(modes);
     let picture = screen.picture();
     assert_eq!(picture.title.as_deref(), Some("a ä"));
     let repaint = String::from_utf8(picture.repaint.clone()).expect("it is text");
-    for told in [
+    for sequence in [
         "\x1b[?1000h",
         "\x1b[?2004h",
         "\x1b=",
         "\x1b[?1h",
         "\x1b[4 q",
     ] {
-        assert!(repaint.contains(told), "{told:?} is not in {repaint:?}");
+        assert!(
+            repaint.contains(sequence),
+            "{sequence:?} is not in {repaint:?}"
+        );
     }
     assert!(!repaint.contains("\x1b[?1006h"), "{repaint:?}");
     let mut other = Screen::new(SIZE);

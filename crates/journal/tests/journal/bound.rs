@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn twenty_mebibytes_in_one_are_told_to_the_last_byte() {
+fn twenty_mebibytes_are_kept_to_the_byte() {
     for on_full in [OnOutputFull::Rotate, OnOutputFull::HeadTail] {
         let dir = tempdir().unwrap();
         let bound = OutputBound {
@@ -145,7 +145,7 @@ fn twenty_mebibytes_in_one_are_told_to_the_last_byte() {
 }
 
 #[test]
-fn a_reader_that_names_only_a_seq_among_the_missing_is_told_where_the_streams_go_on() {
+fn gap_after_missing_seq_has_next_offsets() {
     let dir = tempdir().unwrap();
     let mut writer = small(dir.path());
     for n in 0..500 {
@@ -240,7 +240,7 @@ fn after_the_death_of_the_host_no_seq_comes_again() {
         for _ in 1..entries {
             output(&mut writer, Kind::Stdout, b"x", 1).unwrap();
         }
-        let told = writer.hub().head();
+        let reported_head = writer.hub().head();
         drop(writer);
         // The disk has the index up to its third entry, and all bytes.
         let index = OpenOptions::new()
@@ -262,7 +262,10 @@ fn after_the_death_of_the_host_no_seq_comes_again() {
         };
         assert_eq!(gap.reason, GapReason::HostLost);
         assert_eq!(gap.bytes, [None; 2]);
-        assert!(gap.last_seq >= told.seq, "{gap:?} after {told:?}");
+        assert!(
+            gap.last_seq >= reported_head.seq,
+            "{gap:?} after {reported_head:?}"
+        );
         let came: Vec<u8> = items[4..]
             .iter()
             .cloned()
@@ -270,22 +273,22 @@ fn after_the_death_of_the_host_no_seq_comes_again() {
             .filter(|e| e.kind == Kind::Stdout)
             .flat_map(|e| e.data)
             .collect();
-        let bytes = usize::try_from(told.lens[0]).unwrap() - 2;
+        let bytes = usize::try_from(reported_head.lens[0]).unwrap() - 2;
         assert_eq!(came, [vec![b'x'; bytes], vec![b'y']].concat());
         // Whoever had read all that was told goes on, and is told.
         let rest = items_on_disk(
             dir.path(),
             Position {
-                seq: told.seq,
-                lens: Some(told.lens),
+                seq: reported_head.seq,
+                lens: Some(reported_head.lens),
             },
         );
-        assert_follow(&rest, told.seq + 1);
+        assert_follow(&rest, reported_head.seq + 1);
     }
 }
 
 #[test]
-fn what_was_dropped_is_told_where_it_was() {
+fn dropped_output_is_a_gap_in_place() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     output(&mut writer, Kind::Stdout, b"one", 1).unwrap();

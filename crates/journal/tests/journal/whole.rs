@@ -22,7 +22,7 @@ fn bounded(dir: &Path) -> Writer {
 }
 
 #[test]
-fn its_end_its_last_entry_and_its_size_are_told() {
+fn end_last_entry_and_size_are_read() {
     let dir = tempdir().unwrap();
     let head = {
         let writer = bounded(dir.path());
@@ -51,7 +51,7 @@ fn its_end_its_last_entry_and_its_size_are_told() {
 }
 
 #[tokio::test]
-async fn a_reader_of_a_journal_that_is_taken_away_is_told_so_and_given_no_hole() {
+async fn reader_of_removed_journal_gets_an_error() {
     let scratch = tempdir().unwrap();
     let (dir, aside) = (scratch.path().join("run"), scratch.path().join("aside"));
     fs::create_dir(&dir).unwrap();

@@ -77,7 +77,7 @@ pub(crate) struct AbortArgs {
     #[command(flatten)]
     pub(crate) runs: RunRefs,
     /// Grace period between SIGTERM and SIGKILL; 0 kills at once [default: the run's own]
-    #[arg(short = 't', long, aliases = ["time", "timeout"], value_name = "DURATION", value_parser = values::duration)]
+    #[arg(short = 't', long, aliases = ["time", "timeout", "grace-period"], value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
     /// What to wait for
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]

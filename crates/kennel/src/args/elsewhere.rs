@@ -2,8 +2,11 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+/// Words that other tools have, and what to do in their place.
+type Habit = (&'static [&'static str], &'static str);
+
 /// Commands, and what to do in their place.
-const COMMANDS: [(&[&str], &str); 20] = [
+const COMMANDS: [Habit; 36] = [
     (
         &["rm", "remove", "delete", "del", "clean"],
         "an ended run goes by itself when retention removes it (kennel serve --help); end a live one with: kennel stop RUN",
@@ -43,7 +46,7 @@ const COMMANDS: [(&[&str], &str); 20] = [
         "the state alone: kennel get RUN -o jsonpath='{.state}'",
     ),
     (
-        &["shutdown", "halt"],
+        &["shutdown", "halt", "quit"],
         "kennel drain --wait lets the runs finish; SIGTERM to kennel serve ends them and the server",
     ),
     (
@@ -82,18 +85,87 @@ const COMMANDS: [(&[&str], &str); 20] = [
     ),
     (
         &[
-            "nice", "renice", "parallel", "group", "stash", "enqueue", "switch",
+            "nice", "renice", "parallel", "group", "stash", "enqueue", "switch", "env",
         ],
         "a run starts at once: there is no queue; what it may use is said at its start: kennel run --help",
     ),
     (
-        &["login", "logout", "context", "cluster-info"],
-        "a server is named by --server unix:PATH or KENNEL_SERVER; kennel status describes it",
+        &["login", "logout", "cluster-info"],
+        "a server is named by --server or KENNEL_SERVER, or chosen by kennel context use NAME; kennel status describes it",
+    ),
+    (
+        &[
+            "get-contexts",
+            "current-context",
+            "use-context",
+            "set-context",
+        ],
+        "servers by name: kennel context ls, kennel context use NAME, kennel context set NAME",
+    ),
+    (
+        &["view"],
+        "the settings of kennel serve: kennel config show --origin; servers by name: kennel context ls",
+    ),
+    (
+        &["container", "pod", "job", "unit", "task"],
+        "leave the word out: kennel ps lists runs, kennel get RUN shows one",
+    ),
+    (
+        &["system"],
+        "kennel status describes the server, its store and its limits; kennel doctor searches for what runs left behind",
+    ),
+    (
+        &["compose", "stack", "rollout", "service"],
+        "there is no file of services: start each by kennel run -d --kind service --restart keepalive -- COMMAND",
+    ),
+    (
+        &["label"],
+        "labels are given at the start (--label KEY=VALUE); what changes later: kennel annotate RUN KEY=VALUE",
+    ),
+    (
+        &["cordon", "uncordon"],
+        "kennel drain refuses new runs; kennel drain --undo accepts them again",
+    ),
+    (
+        &["api-resources", "explain"],
+        "the fields of a run: kennel get RUN -o yaml; the flags of a command: kennel COMMAND --help",
+    ),
+    (
+        &["whoami", "auth"],
+        "kennel audit shows the name that each call had; the server's file of principals (--access) says what it may do",
+    ),
+    (
+        &["debug"],
+        "a run has the host's own processes: kennel tree RUN shows their pids for strace, gdb or perf",
+    ),
+    (
+        &["send"],
+        "write to the input of a run started with --stdin or --tty: echo yes | kennel write RUN",
+    ),
+    (
+        &["reset"],
+        "kennel drain --abort --wait ends all runs; kennel drain --undo accepts new ones",
+    ),
+    (
+        &["pid"],
+        "processes of a run: kennel tree RUN; the command's pid: kennel get RUN -o jsonpath='{.currentAttempt.identity.pid}'",
+    ),
+    (
+        &["avail", "list-units", "list-jobs", "list-unit-files"],
+        "kennel ps lists runs; with --all the ended ones too, with --state failed those that failed",
+    ),
+    (
+        &["clear", "reset-failed"],
+        "nothing needs to be cleared: an ended run and its output go when retention removes them (kennel serve --help)",
+    ),
+    (
+        &["journalctl"],
+        "output of a run: kennel logs RUN; its history: kennel events RUN; the log of the service is its standard error",
     ),
 ];
 
 /// Flags of `run` and `spawn`, and what to do in their place.
-const RUN_FLAGS: [(&[&str], &str); 15] = [
+const RUN_FLAGS: [Habit; 21] = [
     (
         &["--uid", "--gid"],
         "user and group of a run: --user UID:GID",
@@ -116,7 +188,6 @@ const RUN_FLAGS: [(&[&str], &str); 15] = [
     (
         &[
             "--publish",
-            "-p",
             "-P",
             "--publish-all",
             "--expose",
@@ -141,6 +212,11 @@ const RUN_FLAGS: [(&[&str], &str); 15] = [
     (
         &["--entrypoint", "--image", "--platform", "--pull"],
         "there is no image: name the command itself",
+    ),
+    (
+        &["-p"],
+        "a property of systemd has a flag of its own: --memory-max, --pids-max, --cpus, --timeout; a port needs none: a run has \
+         the host's network; kennel spawn prints the id by itself",
     ),
     (
         &["--property"],
@@ -181,8 +257,14 @@ const RUN_FLAGS: [(&[&str], &str); 15] = [
             "--collect",
             "-G",
             "--foreground",
+            "-q",
+            "--quiet",
+            "--same-dir",
+            "--print-task-id",
+            "--send-sighup",
         ],
-        "kennel run waits and passes output on by itself; leave the flag out",
+        "leave the flag out: kennel run waits, passes output on and prints nothing of its own; kennel spawn prints the id; both \
+         start in this directory",
     ),
     (
         &["--log-driver", "--log-opt"],
@@ -192,7 +274,6 @@ const RUN_FLAGS: [(&[&str], &str); 15] = [
         &[
             "--after",
             "--delay",
-            "--group",
             "--priority",
             "--stashed",
             "--on-calendar",
@@ -201,23 +282,179 @@ const RUN_FLAGS: [(&[&str], &str); 15] = [
         "a run starts at once: start it when its time has come, for example from a timer of systemd",
     ),
     (
-        &["--health-cmd", "--healthcheck", "--no-healthcheck"],
-        "health is what the caller makes of output and exit: kennel events RUN",
+        &["--group", "-g"],
+        "a group is a label: --label group=NAME, and then: kennel ps -l group=NAME; there is no queue",
     ),
     (
-        &["--hostname-file", "--link", "--attach", "-a"],
+        &["-d"],
+        "kennel spawn starts the command at once and in the background",
+    ),
+    (
+        &[
+            "--health-cmd",
+            "--healthcheck",
+            "--no-healthcheck",
+            "--health-interval",
+        ],
+        "a command that probes the run: --live-exec SCRIPT, or --ready-exec SCRIPT until it is ready",
+    ),
+    (
+        &["--shell", "-S"],
+        "a shell on this terminal: kennel run -it -- bash",
+    ),
+    (
+        &["--detach-keys"],
+        "ctrl-p ctrl-q leaves the terminal of a run; other keys: kennel run -dt, and then kennel attach --detach-keys KEYS RUN",
+    ),
+    (
+        &["--remain-after-exit", "--service-type", "--no-block"],
+        "a run ends with its command and stays on record: kennel get RUN; what happens to its children: --on-leader-exit",
+    ),
+    (
+        &["--link", "--attach", "-a"],
         "output goes to this terminal already; of a run that was started before: kennel logs -f RUN, or kennel attach RUN",
     ),
 ];
 
+/// Flags and words of single commands, and what to do in their place.
+const OF_COMMANDS: [(&[&str], Habit); 17] = [
+    (
+        &["top", "stats"],
+        (
+            &[WORD],
+            "all live runs are shown, once with --once; the processes of one run: kennel tree RUN",
+        ),
+    ),
+    (
+        &["ps", "ls", "list"],
+        (
+            &[WORD],
+            "states and labels select runs: --state running, -l KEY=VALUE; one run alone: kennel get RUN",
+        ),
+    ),
+    (
+        &["drain"],
+        (
+            &[WORD],
+            "another node of the database: kennel --node NODE drain",
+        ),
+    ),
+    (
+        &["ps", "ls", "list"],
+        (
+            &["--field-selector"],
+            "runs are selected by --state STATE and -l KEY=VALUE",
+        ),
+    ),
+    (
+        &["ps", "ls", "list"],
+        (
+            &["--show-labels", "-s", "--size"],
+            "more columns, labels too: kennel ps -o wide; memory and output: kennel top --once",
+        ),
+    ),
+    (
+        &["ps", "ls", "list"],
+        (
+            &["--no-headers"],
+            "ids alone: -q; columns without a head: -o '{{.runId}} {{.state}}'",
+        ),
+    ),
+    (
+        &["restart"],
+        (
+            &["--in-place", "-i"],
+            "an ended run keeps its record, and a new run is started from its spec",
+        ),
+    ),
+    (
+        &["restart"],
+        (&["-t", "--time"], "the time before SIGKILL: --grace 5s"),
+    ),
+    (
+        &["kill"],
+        (
+            &["--kill-who", "--to"],
+            "kill signals the command; others: kennel signal --to tree|group|leader SIGNAL RUN",
+        ),
+    ),
+    (
+        &["logs", "log", "tail"],
+        (
+            &["-u", "--unit", "-c", "--container"],
+            "name the run itself: kennel logs RUN, or its label: kennel logs -l name=NAME",
+        ),
+    ),
+    (
+        &["logs", "log", "tail"],
+        (
+            &["-e", "-x", "-xe", "--pager-end", "--no-pager", "-r"],
+            "the last lines: -n 100; output is printed in the order of time, without a pager",
+        ),
+    ),
+    (
+        &["logs", "log", "tail"],
+        (&["-S", "-U"], "a part by its time: --since 1h, --until 5m"),
+    ),
+    (
+        &["logs", "log", "tail"],
+        (
+            &["-p"],
+            "the output of all attempts of a run is in one log: kennel logs RUN; one stream alone: --stream stderr",
+        ),
+    ),
+    (
+        &["attach"],
+        (
+            &["-i", "-t", "-it"],
+            "leave the flag out: attach types and shows; only shows with --read-only",
+        ),
+    ),
+    (
+        &["get", "inspect", "describe", "show", "status"],
+        (
+            &["-f", "-p", "--property", "--json", "--value"],
+            "a form is given by -o: kennel get RUN -o json, or -o '{{.state}}'",
+        ),
+    ),
+    (
+        &["get", "inspect", "describe", "show", "status"],
+        (
+            &["-n", "--lines"],
+            "last lines of output: kennel logs -n 20 RUN, or with the history kennel why --lines 20 RUN",
+        ),
+    ),
+    (
+        &["serve"],
+        (
+            &["--socket", "--host", "-H"],
+            "where to listen: --listen unix:PATH or tcp:ADDRESS:PORT",
+        ),
+    ),
+];
+/// Stands for any word that is no flag.
+const WORD: &str = "";
+
 /// Flags of any other command, and what to do in their place.
-const FLAGS: [(&[&str], &str); 6] = [
+const FLAGS: [Habit; 9] = [
+    (
+        &["-l", "--selector", "-g", "--group", "--filter", "--label"],
+        "runs by a label: $(kennel ps -q -l KEY=VALUE) in the place of RUN; ps, logs and events take -l themselves",
+    ),
+    (
+        &["-a", "--all"],
+        "all live runs: $(kennel ps -q) in the place of RUN; with --all the ended ones too",
+    ),
+    (
+        &["-H", "--host", "-s", "--kubeconfig", "--socket"],
+        "a server is named by --server unix:PATH or KENNEL_SERVER, or by --context NAME",
+    ),
     (
         &["--no-trunc", "--full"],
         "whole commands are shown by: kennel ps -o wide",
     ),
     (
-        &["-A", "--all-namespaces"],
+        &["-A", "--all-namespaces", "-n", "--namespace"],
         "ended runs are shown with --all; runs have no namespaces, but labels: -l KEY=VALUE",
     ),
     (
@@ -228,19 +465,30 @@ const FLAGS: [(&[&str], &str); 6] = [
         &["--previous", "--details"],
         "the output of all attempts of a run is in one log: kennel logs RUN; its history: kennel why RUN",
     ),
-    (&["-v"], "the version is printed by: kennel version"),
+    (
+        &["-v", "--verbose", "--debug"],
+        "the version is printed by: kennel version; more about a run: kennel why RUN, about the server: kennel status",
+    ),
     (
         &["--force", "--now"],
         "a run is killed at once with --grace 0: kennel stop --grace 0 RUN",
     ),
 ];
 
-/// Answers a word that is another tool's, and removes tips that lead to something else.
-pub(crate) fn explain(error: &mut clap::Error, is_run: bool) -> Option<String> {
-    let (kind, table) = match error.kind() {
-        ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, &COMMANDS[..]),
-        ErrorKind::UnknownArgument if is_run => (ContextKind::InvalidArg, &RUN_FLAGS[..]),
-        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, &FLAGS[..]),
+/// Answers a word that is another tool's, and removes tips that lead to something else. `command` is what was typed as the
+/// command.
+pub(crate) fn explain(error: &mut clap::Error, command: Option<&str>) -> Option<String> {
+    let command = command.unwrap_or_default();
+    let kind = match error.kind() {
+        ErrorKind::InvalidSubcommand => ContextKind::InvalidSubcommand,
+        ErrorKind::UnknownArgument => ContextKind::InvalidArg,
+        ErrorKind::MissingRequiredArgument
+            if ["logs", "tail", "log", "events"].contains(&command) =>
+        {
+            return Some(format!(
+                "error: kennel {command} needs a run: kennel {command} RUN\nhint: all runs: kennel {command} --all; some: -l KEY=VALUE"
+            ));
+        }
         _ => return None,
     };
     let word = match error.get(kind) {
@@ -249,13 +497,18 @@ pub(crate) fn explain(error: &mut clap::Error, is_run: bool) -> Option<String> {
         }
         _ => return None,
     };
-    let known = table.iter().find(|(words, _)| words.contains(&&*word));
-    if let Some((_, instead)) = known {
+    let found = match kind {
+        ContextKind::InvalidSubcommand => instead(&COMMANDS, &word),
+        _ if ["run", "spawn", "add"].contains(&command) => instead(&RUN_FLAGS, &word),
+        _ => of_command(command, &word).or_else(|| instead(&FLAGS, &word)),
+    };
+    if let Some(hint) = found {
         return Some(match kind {
             ContextKind::InvalidSubcommand => {
-                format!("error: there is no kennel {word}\nhint: {instead}")
+                format!("error: there is no kennel {word}\nhint: {hint}")
             }
-            _ => format!("error: there is no {word}\nhint: {instead}"),
+            _ if word.starts_with('-') => format!("error: there is no {word}\nhint: {hint}"),
+            _ => format!("error: kennel {command} has no place for {word:?}\nhint: {hint}"),
         });
     }
     error.remove(ContextKind::Usage);
@@ -266,7 +519,20 @@ pub(crate) fn explain(error: &mut clap::Error, is_run: bool) -> Option<String> {
     None
 }
 
-/// Keeps those suggestions that are one slip of the fingers from what was typed.
+fn instead(table: &[Habit], word: &str) -> Option<&'static str> {
+    let known = table.iter().find(|(words, _)| words.contains(&word));
+    known.map(|(_, hint)| *hint)
+}
+
+fn of_command(command: &str, word: &str) -> Option<&'static str> {
+    let word = if word.starts_with('-') { word } else { WORD };
+    let mut own = OF_COMMANDS
+        .iter()
+        .filter(|(commands, _)| commands.contains(&command));
+    own.find_map(|(_, habit)| instead(std::slice::from_ref(habit), word))
+}
+
+/// Keeps those suggestions that are a slip of the fingers from what was typed: one in three letters, at most two.
 fn keep_near(error: &mut clap::Error, kind: ContextKind, word: &str) {
     let suggested = match error.remove(kind) {
         Some(ContextValue::String(one)) => vec![one],
@@ -275,7 +541,7 @@ fn keep_near(error: &mut clap::Error, kind: ContextKind, word: &str) {
     };
     let near: Vec<String> = suggested
         .into_iter()
-        .filter(|other| strsim::damerau_levenshtein(other, word) <= 2)
+        .filter(|other| strsim::damerau_levenshtein(other, word) <= (word.len() / 3).min(2))
         .collect();
     if !near.is_empty() {
         error.insert(kind, ContextValue::Strings(near));

@@ -43,7 +43,8 @@ Signals, as for a child of the shell:
 Signals ignored here (nohup) are not forwarded. With --tty keys go to the command.
 
 Standard input is passed to the command; a terminal is read while this command is in its foreground.
-The command reads /dev/null with --no-stdin, with --restart, and if ours is /dev/null.
+The command reads /dev/null with --no-stdin, with --restart, and if ours is /dev/null. With --tty in a pipeline, its
+input is typed on the terminal with the end-of-file key behind it, and output is passed on byte for byte.
 
 The command inherits this environment except KENNEL_*, unless --env-mode says otherwise.
 

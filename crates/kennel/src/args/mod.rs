@@ -123,10 +123,10 @@ pub(crate) enum Command {
     /// Explain why a run ended, or why it is in its current state
     Why(WhyArgs),
     /// Pause all processes of runs until `resume`
-    #[command(alias = "suspend")]
+    #[command(aliases = ["suspend", "freeze"])]
     Pause(RunRefs),
     /// Continue paused runs
-    #[command(aliases = ["unpause", "continue"])]
+    #[command(aliases = ["unpause", "continue", "thaw"])]
     Resume(RunRefs),
     /// Write to the standard input of a run started with --stdin, or to the terminal of one started with --tty
     #[command(after_help = WRITE_HELP)]

@@ -48,10 +48,10 @@ pub(crate) struct AuditArgs {
     #[arg(add = ArgValueCompleter::new(complete::runs), value_name = "RUN")]
     pub(crate) run: Option<String>,
     /// Print only newer records: how long ago, such as 10m, or a time
-    #[arg(long, value_name = "TIME", value_parser = values::moment)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment)]
     pub(crate) since: Option<SystemTime>,
     /// Print only older records: how long ago, or a time
-    #[arg(long, value_name = "TIME", value_parser = values::moment, conflicts_with = "follow")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment, conflicts_with = "follow")]
     pub(crate) until: Option<SystemTime>,
     /// Follow new records
     #[arg(short, long)]
@@ -92,7 +92,8 @@ pub(crate) struct PsArgs {
         short = 'n',
         long = "limit",
         visible_alias = "last",
-        value_name = "NUMBER"
+        value_name = "NUMBER",
+        value_parser = values::count
     )]
     pub(crate) limit: Option<usize>,
     /// Sort by this column
@@ -153,10 +154,10 @@ pub(crate) struct LogsArgs {
     #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
     pub(crate) from_seq: u64,
     /// Print only output written since: how long ago, such as 5m, or a time, such as 2026-01-31T08:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = values::moment)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment)]
     pub(crate) since: Option<SystemTime>,
     /// Print only output written before: how long ago, or a time
-    #[arg(long, value_name = "TIME", value_parser = values::moment, conflicts_with = "follow")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment, conflicts_with = "follow")]
     pub(crate) until: Option<SystemTime>,
     /// Print only the last lines, of both streams together, or all
     #[arg(short = 'n', long, visible_alias = "lines", value_name = "LINES", value_parser = values::tail)]
@@ -231,7 +232,7 @@ pub(crate) struct EventsArgs {
     #[arg(long, value_name = "SEQ", default_value_t = 0, conflicts_with_all = ["labels", "all"])]
     pub(crate) after_seq: u64,
     /// Print only events since: how long ago, such as 5m, or a time, such as 2026-01-31T08:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = values::moment)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment)]
     pub(crate) since: Option<SystemTime>,
     /// Print only the last events of each run, or all
     #[arg(short = 'n', long, visible_alias = "lines", value_name = "EVENTS", value_parser = values::tail, conflicts_with_all = ["labels", "all", "consumer"])]

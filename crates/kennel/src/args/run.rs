@@ -206,7 +206,13 @@ pub(crate) struct SpecArgs {
     #[arg(short, long = "label", value_name = "K=V", value_parser = values::pair)]
     pub(crate) labels: Vec<(String, String)>,
     /// Set a variable: NAME=VALUE, or NAME to pass ours; may be repeated
-    #[arg(short, long = "env", alias = "setenv", value_name = "NAME[=VALUE]")]
+    #[arg(
+        short,
+        short_alias = 'E',
+        long = "env",
+        alias = "setenv",
+        value_name = "NAME[=VALUE]"
+    )]
     pub(crate) env: Vec<EnvArg>,
     /// Read variables from FILE, with lines NAME=VALUE or NAME; --env wins. May be repeated
     #[arg(long, value_name = "FILE")]
@@ -367,7 +373,7 @@ impl RestartWhen {
             Some((name, most)) => (name, Some(most)),
             None => (text, None),
         };
-        let mode = RestartArg::from_str(name, false);
+        let mode = RestartArg::from_str(name, true);
         let mode = mode.map_err(|_| "write never, on-failure, always, agent or keepalive")?;
         let most = most.map(str::parse).transpose();
         let most = most.map_err(|_| "write a number of restarts after the colon")?;
@@ -384,6 +390,7 @@ pub(crate) enum RestartArg {
     #[value(alias = "no")]
     Never,
     /// After every exit except code 0 and those of --success-exit-code
+    #[value(alias = "onfailure")]
     OnFailure,
     /// After every exit
     #[value(alias = "unless-stopped")]

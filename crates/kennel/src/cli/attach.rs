@@ -3,13 +3,14 @@
 use super::{
     link::{Link, refused, stdout_failed},
     run,
+    run_input::end_of_file,
 };
 use crate::{args::AttachArgs, detach_keys::DetachKeys, failure::Failure};
 use kennel_client::{Attachment, MODES_AT_FIRST};
 use kennel_linux::own_terminal::{self, RawMode};
 use kennel_proto::pb::{self, attach_response::Response as Reported, event::Payload};
 use std::{
-    io::{self, Read, Write},
+    io::{self, IsTerminal as _, Read, Write},
     time::Duration,
 };
 use tokio::{
@@ -38,8 +39,8 @@ pub(crate) struct Manner {
     pub(crate) take: bool,
     /// What we leave by.
     pub(crate) keys: DetachKeys,
-    /// The caller decides what SIGTERM and SIGHUP mean.
-    pub(crate) stays_at_signals: bool,
+    /// We stand for the command: the caller decides what SIGTERM and SIGHUP mean, and a pipe that ends ends its input.
+    pub(crate) is_command: bool,
 }
 
 /// How we have left.
@@ -56,7 +57,7 @@ pub(crate) async fn attach(link: &Link, args: AttachArgs) -> Result<u8, Failure>
         read_only: args.read_only,
         take: args.take,
         keys: args.detach_keys.unwrap_or_default(),
-        stays_at_signals: false,
+        is_command: false,
     };
     if !link.format.is_text() {
         return Err(Failure::new("a terminal has no form for programs")
@@ -133,6 +134,7 @@ impl Desk {
 
     async fn work(&mut self) -> Result<Left, Failure> {
         let mut listens = true;
+        let mut last = None;
         loop {
             let Self {
                 attachment,
@@ -141,7 +143,7 @@ impl Desk {
                 ends: [terminate, hangup],
                 ..
             } = self;
-            let leaves_at_signals = !self.manner.stays_at_signals;
+            let leaves_at_signals = !self.manner.is_command;
             let can_type = listens && attachment.can_type();
             tokio::select! {
                 reported = attachment.next() => match reported.map_err(refused)? {
@@ -152,13 +154,20 @@ impl Desk {
                     Some(typed) => {
                         let (keys, leaves) = self.manner.keys.filter(&typed);
                         if !keys.is_empty() {
+                            last = keys.last().copied();
                             self.attachment.type_in(keys, super::calls::new_request_id());
                         }
                         if leaves {
                             return Ok(self.leave().await);
                         }
                     }
-                    None => listens = false,
+                    None => {
+                        listens = false;
+                        if self.manner.is_command && !io::stdin().is_terminal() {
+                            let keys = end_of_file(last);
+                            self.attachment.type_in(keys, super::calls::new_request_id());
+                        }
+                    }
                 },
                 _ = resized.recv() => if let (true, Some(size)) = (self.writes, own_size()) {
                     self.attachment.resize(size);

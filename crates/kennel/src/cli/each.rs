@@ -3,7 +3,7 @@
 use super::link::{Link, print_exact, refused, soon};
 use crate::{args::RunRefs, failure::Failure};
 use futures_util::{StreamExt as _, stream};
-use kennel_lifecycle::{RunId, RunIdPart};
+use kennel_lifecycle::{RunId, RunIdPart, labels::Selector};
 use kennel_proto::pb;
 
 /// Most runs that are acted upon at the same time.
@@ -60,9 +60,32 @@ impl Link {
 }
 
 fn no_run(typed: &str) -> Failure {
-    Failure::new(format!("no run has an id that begins or ends with {typed:?}")).hint(
-        "kennel ps --all lists every run; a run has labels in place of a name: kennel ps -l KEY=VALUE",
-    )
+    let hint = match typed {
+        "all" => "all live runs: $(kennel ps -q) in the place of RUN".to_owned(),
+        "nodes" | "node" => "the nodes are listed by: kennel nodes".to_owned(),
+        "events" | "event" => "the events of all runs: kennel events --all".to_owned(),
+        "stdout" | "stderr" => format!("one stream alone: kennel logs --stream {typed} RUN"),
+        "run" | "runs" | "pod" | "pods" | "po" | "job" | "jobs" | "container" => {
+            "kennel ps lists runs; kennel get takes ids alone, without their kind".to_owned()
+        }
+        typed => match typed.split_once('/') {
+            Some((_, id)) => format!("leave the kind out: {id}"),
+            None => {
+                let named = [typed.to_owned(), format!("name={typed}")];
+                let label = named.into_iter().find(|label| {
+                    label.contains('=') && label.parse::<Selector>().is_ok() && !label.contains(' ')
+                });
+                let label = label.unwrap_or_else(|| "KEY=VALUE".to_owned());
+                format!(
+                    "kennel ps --all lists every run; a run has labels in place of a name: kennel ps -l {label}"
+                )
+            }
+        },
+    };
+    Failure::new(format!(
+        "no run has an id that begins or ends with {typed:?}"
+    ))
+    .hint(hint)
 }
 
 /// Acts upon each run, several at the same time, and prints the answers in the order in which the runs were typed. All are

@@ -44,6 +44,15 @@ pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<u8, Failure>
 
 /// `kill`: the end of runs, or a signal to them.
 pub(crate) async fn kill(link: &Link, args: KillArgs) -> Result<u8, Failure> {
+    // `kill HUP RUN`: it must not end the run.
+    if let (None, [first, _, ..]) = (args.signal, &*args.runs)
+        && first.parse::<i32>().is_err()
+        && values::signal(first).is_ok()
+    {
+        let message = format!("{first} is a signal, not a run");
+        let failure = Failure::new(message).code(crate::USAGE);
+        return Err(failure.hint(format!("kennel kill -s {first} RUN")));
+    }
     let runs = RunRefs { runs: args.runs };
     match args.signal {
         Some(signal) => send(link, &runs, signal, pb::SignalTarget::Leader, None).await,

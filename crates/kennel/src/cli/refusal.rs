@@ -96,7 +96,7 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "RUN_ENDED" => "kennel get RUN shows how it ended".to_owned(),
         "INVALID_STATE" => format!(
             "in this state it can only be: {}",
-            fact("allowed")?.to_lowercase()
+            fact("allowed")?.to_lowercase().replace(',', ", ")
         ),
         "SPEC_MISMATCH" | "RUN_FENCED" | "RUN_ID_EXPIRED" => {
             "leave --run-id out, or name a new one".to_owned()

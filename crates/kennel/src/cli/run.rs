@@ -16,6 +16,7 @@ use kennel_proto::{
     json,
     pb::{self, event::Payload, lifecycle::Station},
 };
+use std::io::{self, IsTerminal as _};
 use tokio::task::JoinHandle;
 
 /// What timeout(1) says of a command that took longer than it may.
@@ -37,13 +38,14 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
     if let Some(spec) = &mut request.spec {
         attach::size_as_ours(spec);
     }
-    let forwards_stdin = request.spec.as_ref().is_some_and(run_input::is_open);
+    let reads_pipe = request.spec.as_ref().is_some_and(run_input::is_open);
     let run_id = request.run_id.clone();
     let on_terminal = request
         .spec
         .as_ref()
         .is_some_and(|spec| spec.kind() == pb::RunKind::Terminal);
-    let shows_terminal = on_terminal && link.format.is_text();
+    // In a pipeline the terminal's output is bytes like any other, as of script(1).
+    let shows_terminal = on_terminal && link.format.is_text() && io::stdout().is_terminal();
     // On a terminal of its own the command is given Ctrl-Z as a key.
     let forwarder = Forwarder::start(&link.connection, &run_id, !shows_terminal)?;
     if let Err(refusal) = spawned(&link.connection, &request).await {
@@ -57,7 +59,7 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
     }
     if shows_terminal {
         let mut manner = Manner {
-            stays_at_signals: true,
+            is_command: true,
             ..Manner::default()
         };
         if link.own {
@@ -73,9 +75,13 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
         drop(forwarder);
         return result;
     }
-    let input = forwards_stdin.then(|| {
-        let connection = link.connection.clone();
-        AbortOnDrop(tokio::spawn(run_input::forward(connection, run_id.clone())))
+    let input = (reads_pipe || on_terminal).then(|| {
+        let (connection, run_id) = (link.connection.clone(), run_id.clone());
+        AbortOnDrop(tokio::spawn(run_input::forward(
+            connection,
+            run_id,
+            on_terminal,
+        )))
     });
     let ends = match stream(link, &run_id, ends_with_keeper(&request)).await {
         Ok(ends) => ends,

@@ -56,17 +56,32 @@ fn is_null() -> bool {
     }
 }
 
+/// The keys that end the input of a command on a terminal; `last` was typed before. VEOF of termios(3) gives the reader
+/// what stands on its line; only on an empty line it is the end of file.
+pub(super) fn end_of_file(last: Option<u8>) -> &'static [u8] {
+    match last {
+        None | Some(b'\n' | b'\r') => b"\x04",
+        Some(_) => b"\x04\x04",
+    }
+}
+
 /// Gives a run all that comes on our own standard input, and its end. A run that reads no more, or has ended, needs none.
-pub(super) async fn forward(connection: Connection, run_id: String) {
+pub(super) async fn forward(connection: Connection, run_id: String, on_terminal: bool) {
     let forwarded = async {
         let mut writer = Writer::begin(&connection, &run_id, None).await?;
         let mut pieces = pieces();
+        let mut last = None;
         while let Some(piece) = pieces.recv().await {
             let piece = piece
                 .map_err(|cause| Failure::new(format!("cannot read standard input: {cause}")))?;
+            last = piece.last().copied();
             writer.piece(piece).await?;
         }
-        writer.close().await
+        if on_terminal {
+            writer.piece(end_of_file(last).to_vec()).await
+        } else {
+            writer.close().await
+        }
     };
     if let Err(failure) = forwarded.await
         && !OVER.iter().any(|reason| failure.is(reason))

@@ -95,9 +95,16 @@ pub(crate) fn filter(text: &str) -> Result<Filter, String> {
         }
         Some(("status" | "state", state)) => Ok(Filter::State(state.to_owned())),
         _ => Err(
-            "write label=KEY=VALUE, label=KEY or status=STATE; a run is named by its id".to_owned(),
+            "write label=KEY=VALUE, label=KEY or status=STATE; a name is a label: label=name=NAME"
+                .to_owned(),
         ),
     }
+}
+
+/// Reads a number of runs.
+pub(crate) fn count(text: &str) -> Result<usize, String> {
+    let read = text.parse();
+    read.map_err(|_| "write a number of runs; a namespace is a label: -l KEY=VALUE".to_owned())
 }
 
 /// How much of the end of something.
@@ -124,7 +131,7 @@ pub(crate) fn user(text: &str) -> Result<(u32, Option<u32>), String> {
         None => number(text).map(|uid| (uid, None)),
     };
     read.ok_or_else(|| {
-        "write numbers, UID or UID:GID: names are those of this host, id -u NAME shows one"
+        "write numbers, UID or UID:GID: id -u NAME shows one; the name of a unit is a label: --label name=NAME"
             .to_owned()
     })
 }

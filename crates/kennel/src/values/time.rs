@@ -24,7 +24,7 @@ pub(crate) fn pace(text: &str) -> Result<Duration, String> {
     Ok(pace)
 }
 
-/// Reads a point in time: how long ago, as `5m` or `5m ago`, `now`, `2026-01-31T08:00:00+01:00`, `2026-01-31`, `@1769846400`.
+/// Reads a point in time: how long ago, as `5m`, `-5m` or `5m ago`, `now`, `2026-01-31T08:00:00+01:00`, `2026-01-31`, `@1769846400`.
 pub(crate) fn moment(text: &str) -> Result<SystemTime, String> {
     moment_at(text, SystemTime::now())
 }
@@ -41,6 +41,8 @@ fn moment_at(text: &str, now: SystemTime) -> Result<SystemTime, String> {
         return at.ok_or_else(|| HINT.to_owned());
     }
     let ago = text.strip_suffix("ago").unwrap_or(text);
+    // As journalctl(1) has it.
+    let ago = ago.strip_prefix('-').unwrap_or(ago);
     if let Ok(span) = duration(ago) {
         let at = now.checked_sub(span).unwrap_or(UNIX_EPOCH);
         // Before all that could have been recorded.
@@ -112,6 +114,7 @@ mod tests {
         assert_eq!(at("now"), 86_400);
         assert_eq!(at("5m"), 86_100);
         assert_eq!(at("5m ago"), 86_100);
+        assert_eq!(at("-5m"), 86_100);
         assert_eq!(at("1h30m ago"), 81_000);
         assert_eq!(at("@7"), 7);
         assert_eq!(at("1970-01-01T02:00:00+01:00"), 3_600);

@@ -1,5 +1,5 @@
 //! `kennel why`: what has become of a run and why, in the order in which it happened, from what was written down: the run,
-//! its journal, the audit trail. What is not known is said.
+//! its journal, the audit log. What is not known is said.
 
 mod answer;
 mod story;
@@ -20,6 +20,9 @@ use story::Moment;
 
 /// For how long after its end what happened to the service belongs to a run's story.
 const AFTER_SECS: i64 = 2;
+
+/// Begins what is said of records that could not be read.
+const UNREAD_AUDIT: &str = "the audit log";
 
 /// All that was written down.
 pub(super) struct Known {
@@ -100,7 +103,11 @@ async fn trail(
     match audit::all(link, request).await {
         Ok(records) => records,
         Err(failure) => {
-            unread.push(format!("the audit trail: {}", failure.message()));
+            let what = format!("{UNREAD_AUDIT}: {}", failure.message());
+            // Both questions to it are refused for one reason.
+            if !unread.contains(&what) {
+                unread.push(what);
+            }
             Vec::new()
         }
     }

@@ -1,6 +1,6 @@
 //! What happened, in the order of its times. Pure.
 
-use super::Known;
+use super::{Known, UNREAD_AUDIT};
 use crate::{
     cli::{audit, command, event_line::event_words, limits, words},
     terminal_text,
@@ -88,7 +88,15 @@ fn created(known: &Known, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) 
             format!("{}{}", request.by, pid.unwrap_or_default())
         }
         _ => {
-            unknown.push("which process asked for it: the audit trail has no line of that".into());
+            // Where no record could be read, that is said once.
+            if !known
+                .unread
+                .iter()
+                .any(|what| what.starts_with(UNREAD_AUDIT))
+            {
+                unknown
+                    .push("which process asked for it: the audit log has no record of it".into());
+            }
             run.owner.clone()
         }
     };

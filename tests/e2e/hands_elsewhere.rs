@@ -1,0 +1,202 @@
+//! Words and flags of docker, kubectl, pueue, supervisorctl and systemd-run: each works, or its answer says what to type.
+
+use kennel_tests::{
+    Kennel, PATIENCE, must, sh,
+    shell::{finish, run_to_end, text},
+};
+use std::{io::Write as _, process::Output, process::Stdio};
+
+/// Exit code of `kennel run` for a command line that is wrong.
+const RUN_USAGE: i32 = 125;
+const USAGE: i32 = 2;
+
+async fn typed(kennel: &Kennel, line: &str) -> Output {
+    let words: Vec<&str> = line.split(' ').collect();
+    run_to_end(kennel.cli(&words), PATIENCE).await
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn habits_without_a_place_are_answered_by_name() {
+    let kennel = Kennel::on_sqlite().await;
+    for (line, code, hint) in [
+        ("run --uid 1 -- id", RUN_USAGE, "--user UID:GID"),
+        ("run --name=web -- true", RUN_USAGE, "--label name="),
+        ("run -v /a:/b -- true", RUN_USAGE, "host's own files"),
+        ("run --network host -- true", RUN_USAGE, "host's network"),
+        ("run -p 80:80 -- true", RUN_USAGE, "host's network"),
+        ("run -p MemoryMax=1G -- true", RUN_USAGE, "--memory-max"),
+        ("run --health-cmd x -- true", RUN_USAGE, "--live-exec"),
+        ("run --wait --pipe -- true", RUN_USAGE, "leave the flag out"),
+        ("run -q -- true", RUN_USAGE, "leave the flag out"),
+        ("run --shell", RUN_USAGE, "kennel run -it -- bash"),
+        (
+            "run --detach-keys ^A -- true",
+            RUN_USAGE,
+            "kennel attach --detach-keys",
+        ),
+        (
+            "run --remain-after-exit -- true",
+            RUN_USAGE,
+            "stays on record",
+        ),
+        ("add -g g -- true", USAGE, "--label group="),
+        ("add -d 1h -- true", USAGE, "at once"),
+        ("rm x", USAGE, "retention"),
+        ("clear x", USAGE, "retention"),
+        ("prune", USAGE, "kennel reap"),
+        ("exec x ls", USAGE, "kennel attach"),
+        ("reload", USAGE, "kennel upgrade"),
+        ("start x", USAGE, "kennel restart"),
+        ("container ls", USAGE, "kennel ps"),
+        ("system df", USAGE, "kennel status"),
+        ("compose up", USAGE, "--kind service"),
+        ("label x a=b", USAGE, "kennel annotate"),
+        ("config use-context prod", USAGE, "kennel context use"),
+        ("cordon node7", USAGE, "kennel drain"),
+        ("login", USAGE, "kennel context use"),
+        ("send x yes", USAGE, "| kennel write RUN"),
+        ("pid x", USAGE, "kennel tree RUN"),
+        ("avail", USAGE, "kennel ps"),
+        ("quit", USAGE, "SIGTERM"),
+        ("list-units --failed", USAGE, "--state failed"),
+        ("journalctl -u x", USAGE, "kennel logs RUN"),
+        ("ps --no-trunc", USAGE, "-o wide"),
+        ("ps -w", USAGE, "kennel top"),
+        ("ps --show-labels", USAGE, "-o wide"),
+        ("ps --no-headers", USAGE, "-q"),
+        ("get x -w", USAGE, "kennel events -f"),
+        ("get -l a=b", USAGE, "kennel ps -q -l"),
+        ("inspect -f x y", USAGE, "-o '{{.state}}'"),
+        ("status --json", USAGE, "-o json"),
+        ("status -n 5 x", USAGE, "kennel logs -n"),
+        ("stop --force x", USAGE, "--grace 0"),
+        ("stop -l a=b", USAGE, "kennel ps -q -l"),
+        ("wait --all", USAGE, "$(kennel ps -q)"),
+        ("restart --in-place x", USAGE, "new run"),
+        ("restart -t 1 x", USAGE, "--grace 5s"),
+        ("kill --kill-who=all x", USAGE, "kennel signal --to tree"),
+        ("logs -u x", USAGE, "kennel logs RUN"),
+        ("logs -xe", USAGE, "-n 100"),
+        ("logs -S today x", USAGE, "--since 1h"),
+        ("attach -it x", USAGE, "--read-only"),
+        ("-H unix:/x ps", USAGE, "--server unix:PATH"),
+        ("-n prod ps", USAGE, "no namespaces"),
+        ("serve --socket /x", USAGE, "--listen unix:PATH"),
+    ] {
+        let output = typed(&kennel, line).await;
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+        assert!(said.starts_with("error: there is no "), "{line}: {said}");
+        assert!(said.contains(hint), "{line}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_that_are_no_run_are_answered_by_name() {
+    let kennel = Kennel::on_sqlite().await;
+    for (line, code, hint) in [
+        ("top x", USAGE, "kennel tree RUN"),
+        ("ps running", USAGE, "--state running"),
+        ("drain node7", USAGE, "kennel --node NODE drain"),
+        ("logs", USAGE, "kennel logs --all"),
+        ("events", USAGE, "kennel events --all"),
+        ("get pods", 1, "kennel ps lists runs"),
+        ("get nodes", 1, "kennel nodes"),
+        ("get events", 1, "kennel events --all"),
+        ("get run/abc", 1, "leave the kind out: abc"),
+        ("stop all", 1, "$(kennel ps -q)"),
+        ("stop web", 1, "kennel ps -l name=web"),
+        ("status name=web", 1, "kennel ps -l name=web"),
+        ("tail stderr", 1, "--stream stderr"),
+        ("ps --filter name=web", USAGE, "label=name=NAME"),
+        ("ps -n default", USAGE, "a namespace is a label"),
+        (
+            "ps -o jsonpath={.items[*].run_id}",
+            USAGE,
+            "once for each run",
+        ),
+        ("run -u web.service -- true", RUN_USAGE, "--label name=NAME"),
+        ("run --user nobody -- id", RUN_USAGE, "write numbers"),
+        ("restrat x", USAGE, "restart"),
+    ] {
+        let output = typed(&kennel, line).await;
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+        assert!(said.contains(hint), "{line}: {said}");
+    }
+    // Nothing is near enough to be meant.
+    for line in ["run --zzz -- true", "logs -z x", "quiz", "isolate x"] {
+        let said = errors(&typed(&kennel, line).await);
+        assert!(
+            !said.contains("as a value") && !said.contains("similar"),
+            "{line}: {said}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn words_of_other_tools_do_the_same_here() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let script = "trap 'echo hup' HUP; echo ready; while :; do sleep 0.02; done";
+    let run = must("spawn", client.spawn(sh(script)).await).run_id;
+    client.hear_text(&run, "ready").await;
+    // A signal in the place of a run ends none.
+    for line in ["kill HUP RUN", "kill SIGTERM RUN"] {
+        let output = typed(&kennel, &line.replace("RUN", &run)).await;
+        let said = errors(&output);
+        assert_eq!(output.status.code(), Some(USAGE), "{line}: {said}");
+        assert!(said.contains("hint: kennel kill -s "), "{line}: {said}");
+    }
+    for (line, prints) in [
+        ("freeze RUN", "PAUSED"),
+        ("thaw RUN", "RUNNING"),
+        ("tail -1 RUN", "ready"),
+        ("logs --since -1h RUN", "ready"),
+        ("ps --format {{.ID}}={{.Status}}", "RUN_STATE_RUNNING"),
+        ("get RUN -o {{.State.Status}}", "RUN_STATE_RUNNING"),
+        ("run -E A=7 -- sh -c echo\t$A", "7"),
+        ("run --restart=Never -- echo never", "never"),
+        ("run --restart=OnFailure -- echo done", "done"),
+        ("stop --grace-period=0 RUN", "CANCELLED"),
+    ] {
+        let output = typed(&kennel, &line.replace("RUN", &run)).await;
+        assert!(output.status.success(), "{line}: {output:?}");
+        assert!(text(&output).contains(prints), "{line}: {output:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn terminal_in_a_pipeline_is_plain_bytes() {
+    let kennel = Kennel::on_sqlite().await;
+    // What was written before anybody attached is drawn on a terminal, and only there.
+    for line in ["run -it -- echo drawn", "run -t -- echo drawn"] {
+        let output = typed(&kennel, line).await;
+        assert_eq!(output.stdout, b"drawn\r\n", "{line}: {output:?}");
+    }
+    // The terminal echoes; behind an unfinished line one end of file gives the line, and a second one ends.
+    for (input, prints) in [("", ""), ("hi\n", "hi\r\nhi\r\n"), ("hi", "hihi")] {
+        let mut run = kennel.cli(&["run", "-it", "--", "cat"]);
+        run.stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut run = must("run", run.spawn());
+        let mut stdin = run.stdin.take().expect("a pipe");
+        must("write", stdin.write_all(input.as_bytes()));
+        drop(stdin);
+        let output = finish(run, "run -it", PATIENCE).await;
+        assert_eq!(output.status.code(), Some(0), "{input:?}: {output:?}");
+        let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+        let shown = shown.replace("^D", "").replace('\u{8}', "");
+        let mut found: Vec<char> = shown.chars().collect();
+        let mut wanted: Vec<char> = prints.chars().collect();
+        // The echo comes when it comes.
+        found.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(found, wanted, "{input:?}: {shown:?}");
+    }
+}
