@@ -19,14 +19,14 @@ pub const WRITES_MAX: usize = 8;
 /// newest size and the writes without an answer.
 const REQUESTS_QUEUED_MAX: usize = 64;
 
-/// A client at a terminal. What it has typed and was not told to be taken is sent again to the next server, which knows it.
+/// A client at a terminal. Input without an acknowledgement is sent again to the next server, which knows it.
 #[derive(Debug)]
 pub struct Attachment {
     connection: Connection,
     open: pb::AttachOpen,
     /// It wants to be the writer.
     takes: bool,
-    /// Typed, and not told to be taken.
+    /// Typed, without an acknowledgement.
     on_the_way: VecDeque<pb::AttachInput>,
     link: Option<Link>,
     resumes: Resumes,

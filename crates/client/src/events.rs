@@ -59,7 +59,7 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    /// Events of this run from a position on. Asks nobody before [`EventReader::next`].
+    /// Events of this run from a position on. Makes no call before [`EventReader::next`].
     #[must_use]
     pub fn new(connection: &Connection, run_id: &str, start: Start) -> Self {
         let position = match start {
@@ -91,7 +91,7 @@ impl EventReader {
 
     /// Events of all runs of this filter, now and later. It does not end by itself, and takes no [`Start::AfterSeq`].
     ///
-    /// A journal that cannot be read is told as a failure, after which [`EventReader::next`] goes on without that run.
+    /// A journal that cannot be read is returned as a failure, after which [`EventReader::next`] continues without that run.
     #[must_use]
     pub fn of_many(connection: &Connection, filter: pb::RunFilter, start: Start) -> Self {
         let filter = Some(filter);

@@ -42,7 +42,7 @@ impl Resumes {
 
 /// Makes a call that waits, and makes it again where its server was lost or is shutting down, at most [`RESUMES_MAX`]
 /// times in a row. For calls that may be repeated: reads, and orders under a request id. A store that is away and a keeper
-/// that does not answer are told at once.
+/// that does not answer are returned at once.
 pub async fn outlast<T, F>(call: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,

@@ -47,7 +47,7 @@ use transport::Io;
 /// When connections have to end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ending {
-    /// Fires when nobody is accepted any more; who connects then waits for the next server.
+    /// Fires when no connection is accepted any more; later ones wait for the next server.
     pub(crate) shut: CancellationToken,
     /// Who was accepted and has not sent a byte.
     pub(crate) silent: TaskTracker,
@@ -232,7 +232,7 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
             Ok(place) => place,
             Err(full) => {
                 self.refusals.note(full.into(), &peer);
-                // Where there is room among the refused, it is told why.
+                // Where there is room among the refused, it gets the reason.
                 peer.standing = Standing::TooMany(full);
                 self.places.take(&peer).ok()?
             }

@@ -33,7 +33,7 @@ impl Admission {
             .with_unit("{run}")
             .with_description("Runs that were refused for what this node has or is")
             .build();
-        // What has not happened yet reads 0: the first time is a rise that somebody can be woken by.
+        // What has not happened yet reads 0: the first time is a rise that an alert can fire on.
         for reason in NOT_ADMITTED {
             rejected.add(0, &[attribute(reason)]);
         }

@@ -28,7 +28,7 @@ pub const HEARTBEAT_MAX: Duration = Duration::from_mins(5);
 pub const STREAMS_MAX: usize = 2048;
 /// Streams of the audit trail that may be open at a time.
 pub const AUDIT_STREAMS_MAX: usize = 16;
-/// Calls and streams on one connection. Above [`STREAMS_MAX`], so that a client that has opened too many is told so and
+/// Calls and streams on one connection. Above [`STREAMS_MAX`], so that a client that has opened too many gets an error and
 /// can still make calls, where at the transport's own limit it would only wait.
 pub const CALLS_PER_CONNECTION_MAX: u32 = 2304;
 /// Connections at a time of peers that may call.
@@ -59,7 +59,7 @@ pub const ACCEPT_REST: Duration = Duration::from_millis(50);
 pub const METADATA_BYTES_MAX: u32 = 64 * 1024;
 /// How often the store is asked whether it answers, for health.
 pub const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
-/// How long a stream, or a call that waits, goes on when the server is about to go, to tell what is known by then.
+/// How long a stream, or a call that waits, continues when the server is about to go, to report what is known by then.
 pub const LAST_WORDS_MAX: Duration = Duration::from_millis(300);
 /// How long connections may take to end when the server is about to go. The runs have been ended by then.
 pub const DRAIN_MAX: Duration = Duration::from_secs(1);

@@ -173,7 +173,7 @@ impl HttpBody for Streaming {
     }
 }
 
-/// What is known of a call; told when it is dropped.
+/// What is known of a call; recorded when it is dropped.
 #[derive(Debug)]
 struct Call {
     observer: Arc<Observer>,

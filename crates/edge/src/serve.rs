@@ -35,7 +35,7 @@ use tower::{
     util::{Either, option_layer},
 };
 
-/// What the edge must be told.
+/// What the edge must know.
 #[derive(Clone, Debug)]
 pub struct EdgeConfig {
     /// Secret of this installation.
@@ -110,7 +110,7 @@ pub async fn serve(
         return Ok(());
     }
     tasks.close();
-    // What is not done by now goes on in the supervisor; nobody is left to be told.
+    // What is not done by now continues in the supervisor; no caller is left to answer.
     let _ = tokio::time::timeout(limits::LAST_WORDS_MAX, tasks.wait()).await;
     Ok(())
 }
@@ -177,7 +177,7 @@ async fn end(reporter: HealthReporter, ending: &Ending) {
     ending.over.cancel();
 }
 
-/// Makes room for another server, from the moment it is told to: nobody is accepted, and when all calls are answered
+/// Makes room for another server, from the moment of the request: no connection is accepted, and when all calls are answered
 /// that were begun, the connections end. What waits or streams ends by itself. Returns when the time of the connections is
 /// over.
 async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
@@ -193,7 +193,7 @@ async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
         loop {
             ending.calls.wait().await;
             tokio::time::sleep(limits::LEAVE_FLUSH).await;
-            // Until the transport has told them, clients ask on their connections.
+            // Until the transport has closed them, clients call on their connections.
             if ending.calls.is_empty() {
                 return;
             }

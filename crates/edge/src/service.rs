@@ -300,7 +300,7 @@ impl ProcessService for Processes {
         let scope = auth::scope(&request)?;
         let call = request::write_input(request.into_inner())?;
         self.in_scope(scope, call.run).await?;
-        // Not to its end: what a caller who goes away has written so far is told to the next one who asks.
+        // Not to its end: what a caller that goes away has written so far is reported to the next one.
         let writing = async {
             let written = self.supervisor.write_input(call).await;
             written.map_err(|e| status::of(&e))

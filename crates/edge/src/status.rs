@@ -28,7 +28,7 @@ use std::{collections::HashMap, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
-/// Violations that are told one by one, in bytes. Details travel in a header, and common clients take 8 KiB of headers:
+/// Violations that are listed one by one, in bytes. Details travel in a header, and common clients take 8 KiB of headers:
 /// a larger one would break the call instead of explaining it.
 const VIOLATIONS_BYTES_MAX: usize = 3072;
 /// Longest message, fact or field: what a caller has sent is repeated in them.

@@ -87,7 +87,7 @@ enum Stage {
     LastWords { head: u64, until: Pin<Box<Sleep>> },
     /// Events are missing behind what was given last, and the reader wants none beyond them.
     Expired(Box<CallError>),
-    /// The end was told.
+    /// The end was reported.
     Reported,
 }
 

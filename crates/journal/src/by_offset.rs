@@ -31,7 +31,7 @@ pub struct LineBegins {
     pub output_seq: u64,
 }
 
-/// What lies before an entry, as far as its segment tells.
+/// What lies before an entry, as far as its segment says.
 pub(crate) struct Before {
     pub(crate) lens: [u64; 2],
     output_seq: u64,

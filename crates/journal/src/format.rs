@@ -89,12 +89,12 @@ impl After {
     }
 }
 
-/// Output for which there was no room, and of which no reader is told yet.
+/// Output for which there was no room, and which no reader has seen yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Bytes of stdout and of stderr.
     pub bytes: [u64; 2],
-    /// Whether it may be more: somebody died while it was being dropped.
+    /// Whether it may be more: a writer died while dropping it.
     pub uncounted: bool,
 }
 
@@ -139,7 +139,7 @@ pub(crate) enum Found {
     Good(Box<Header>),
     /// The writer died before the header was on disk, so there is no entry either.
     Torn,
-    /// A file of somebody else, or a damaged one.
+    /// A foreign file, or a damaged one.
     Foreign,
     /// An index of a version that this code does not know.
     OtherVersion(u32),

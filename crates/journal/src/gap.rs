@@ -20,7 +20,7 @@ pub struct Gap {
     /// The last of them.
     pub last_seq: u64,
     /// How many bytes of standard output and of standard error; absent: not known, because the reader began among them, or
-    /// they were lost or dropped while nobody counted.
+    /// they were lost or dropped uncounted.
     pub bytes: [Option<u64>; 2],
     /// Where the two streams go on.
     pub ends: [u64; 2],
@@ -39,12 +39,12 @@ pub enum GapReason {
     Bound,
     /// There was no room on the disk.
     FullDisk,
-    /// The run has ended, and its journal was removed to make room for others. No journal says so: whoever has removed it does.
+    /// The run has ended, and its journal was removed to make room for others. No journal says so: the code that removed it does.
     Retention,
-    /// The run is of another node, where its journal is. No journal says so: whoever tells of the run without it does.
+    /// The run is of another node, where its journal is. No journal says so: the code that reads the run without it does.
     OtherNode,
     /// The host has died: what it had not written to the disk is lost, and so many seqs are left out that none of those
-    /// which were told comes again.
+    /// which were delivered comes again.
     HostLost,
     /// They were written, and cannot be read any more: files of the journal were cut, changed or removed.
     Damaged,

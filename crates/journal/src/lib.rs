@@ -1,7 +1,7 @@
 //! One ordered log per run: raw files per stream and an index, readable from any position while it grows.
 //!
 //! Owns the layout on disk, sequence numbers, and the tidings to readers. Never moves a byte of output itself:
-//! whoever splices a pipe into the stream's file tells the journal how much came.
+//! the code that splices a pipe into the stream's file gives the journal the count.
 //!
 //! A run's directory holds segments: `index`, `stdout` and `stderr`, then `index.1`, `stdout.1` and so on, of which the
 //! oldest are removed when all together have reached the journal's bound. An index is a header, then entries of one size,
@@ -111,7 +111,7 @@ pub struct Fact {
     pub lens: [u64; 2],
 }
 
-/// Last attempt that is told apart; all after it bear its number.
+/// Last attempt with a number of its own; all after it bear its number.
 pub const ATTEMPT_MAX: u32 = 1 << 24;
 /// Largest number of bytes in one output entry.
 pub const ENTRY_BYTES_MAX: u32 = 64 * 1024;

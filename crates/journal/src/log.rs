@@ -33,7 +33,7 @@ pub(crate) struct Log {
 pub(crate) struct Chain {
     /// In their order; all but the one that is written.
     pub(crate) spans: Vec<Span>,
-    /// The one that is written. Absent: nobody writes.
+    /// The one that is written. Absent: there is no writer.
     pub(crate) current: Option<Arc<Segment>>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum Next {
     Current(Arc<Segment>),
     /// Nothing, up to this place.
     Hole(Point, Why, (Timestamp, u32)),
-    /// There was something, and somebody else has removed it.
+    /// There was something, and it was removed meanwhile.
     Gone,
 }
 
@@ -191,7 +191,7 @@ impl Log {
         }
     }
 
-    /// For readers of a journal that nobody writes. Gives also its end.
+    /// For readers of a journal without a writer. Gives also its end.
     pub(crate) fn to_read(dir: &Path) -> io::Result<(Self, Point)> {
         let log = Self::new(dir, OpenOptions::new().read(true));
         let end = log.look()?;
@@ -227,7 +227,7 @@ impl Log {
         self.chain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a directory that nobody writes. Gives the journal's end.
+    /// Reads a directory without a writer. Gives the journal's end.
     fn look(&self) -> io::Result<Point> {
         let Scanned {
             mut spans,
@@ -313,7 +313,7 @@ impl Log {
         loop {
             let lens = match lens {
                 None if after == 0 => Some([0; 2]),
-                // What was removed meanwhile is met again, and told, by the read.
+                // What was removed meanwhile is met again, and reported, by the read.
                 None => self.lens_after(after).unwrap_or_default(),
                 known => known,
             };
@@ -425,7 +425,7 @@ impl Log {
         Ok(items)
     }
 
-    /// Whether the segment that was to be read is gone. Where nobody writes, the directory says so.
+    /// Whether the segment that was to be read is gone. Without a writer the directory says so.
     pub(crate) fn has_changed(&self, next: &Next) -> io::Result<bool> {
         let Next::Span(number, _) = next else {
             return Ok(false);

@@ -15,7 +15,7 @@ const READ_IN_PLACE_BYTES_MAX: usize = 256 * 1024;
 /// A reader that is at most this many bytes of output behind keeps up.
 const KEEPS_UP_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Up to where somebody has read.
+/// Up to where a reader has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Last seq; 0: nothing.
@@ -46,7 +46,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A reader of a journal that nobody writes any more. Changes nothing on disk; a torn tail is not read.
+    /// A reader of a journal without a writer. Changes nothing on disk; a torn tail is not read.
     ///
     /// Checks whole indexes (36 bytes an entry): call it where blocking is allowed.
     pub fn open_ended(dir: &Path, position: Position) -> io::Result<Self> {

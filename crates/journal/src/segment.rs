@@ -36,7 +36,7 @@ pub(crate) struct Segment {
     pub(crate) raw: [Raw; 2],
 }
 
-/// What is intact in a segment that nobody writes.
+/// What is intact in a segment without a writer.
 #[derive(Debug)]
 pub(crate) struct Intact {
     /// After the last entry that is whole and whose bytes are there.
@@ -81,7 +81,7 @@ pub(crate) fn number_of(name: &str) -> Option<(u32, bool)> {
     }
 }
 
-/// Removes a segment. The index goes first: without it the others are nobody's.
+/// Removes a segment. The index goes first: without it the others belong to no segment.
 pub(crate) fn remove_files(dir: &Path, number: u32) -> io::Result<()> {
     for of in ["index", "stdout", "stderr"] {
         remove(&dir.join(name(of, number)))?;

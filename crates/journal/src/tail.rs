@@ -101,7 +101,7 @@ impl Log {
         }
         let mut behind: Option<Point> = None;
         for (next, first, end) in parts {
-            // A tail that ends at a hole begins before it: what is missing of its first line is told.
+            // A tail that ends at a hole begins before it: what is missing of its first line is a gap.
             if behind.is_some_and(|behind| behind.seq > end.seq)
                 && walk.crosses_hole(behind.unwrap_or(*end))
             {
@@ -131,7 +131,7 @@ impl Log {
             }
             behind = Some(*first);
         }
-        // There is no more, or it is gone: then that is told.
+        // There is no more, or it is gone: then that is an error.
         walk.reaches_the_beginning();
         let is_whole = behind.is_none_or(|first| first.seq == 0);
         Ok(if is_whole && walk.has_all_ends() {

@@ -1,4 +1,4 @@
-//! A journal that nobody writes any more, as a whole: what it holds, and what it takes.
+//! A journal without a writer, as a whole: what it holds, and what it takes.
 
 use crate::{
     Entry, Item, Point,
@@ -18,7 +18,7 @@ pub struct Whole {
     pub end: Point,
     /// Its last entry; absent: there is none, or it is missing.
     pub last: Option<Entry>,
-    /// Whether it is known of all that is missing in it how many bytes that is, as far as its segments tell.
+    /// Whether it is known of all that is missing in it how many bytes that is, as far as its segments say.
     pub counted: bool,
     /// What became of output beyond its bound.
     pub on_full: OnOutputFull,

@@ -1,4 +1,4 @@
-//! The writer: appends entries, tells readers, keeps the bound, and mends what a dead writer left.
+//! The writer: appends entries, notifies readers, keeps the bound, and mends what a dead writer left.
 
 mod late;
 mod segments;
@@ -93,10 +93,10 @@ impl Writer {
     }
 
     /// Opens the journal of a run whose writer died and cuts a torn tail, which needs no room on the disk. Gives also
-    /// how many bytes of stdout and of stderr are in their files and named by no entry: they are to be told with
+    /// how many bytes of stdout and of stderr are in their files and named by no entry: they are to be recorded with
     /// [`Writer::output_written`] before anything else is.
     ///
-    /// Where the host has died as well, it goes on above the mark: entries that were told may be lost.
+    /// Where the host has died as well, it continues above the mark: entries that were delivered may be lost.
     pub fn reopen(dir: &Path, boot: Boot, now: Timestamp) -> io::Result<(Self, [u64; 2])> {
         Self::reopen_as(dir, boot, now, false)
     }
@@ -235,7 +235,7 @@ impl Writer {
     }
 
     /// Where the next bytes of a stream belong. Begins another segment, and removes the oldest, where this one is full: all
-    /// that is in its files must have been told. The first call makes the file.
+    /// that is in its files must have been recorded. The first call makes the file.
     pub fn place(&mut self, kind: Kind, now: Timestamp) -> io::Result<Place<'_>> {
         let Some(stream) = slot(kind) else {
             return Err(whole());
@@ -324,7 +324,7 @@ impl Writer {
         discarded.map(|(_, more)| more)
     }
 
-    /// What was dropped, and no reader is told yet.
+    /// What was dropped, and no reader has seen yet.
     #[must_use]
     pub fn dropped(&self) -> Dropped {
         self.dropped
@@ -336,7 +336,7 @@ impl Writer {
     }
 
     /// Tells readers what was dropped, where something was, and goes on behind it; needs some room on the disk. All that is in
-    /// the files must have been told.
+    /// the files must have been recorded.
     ///
     /// A crash on the way: the next segment is there, or it is done again.
     pub fn go_on_after_dropped(&mut self, now: Timestamp) -> io::Result<()> {
@@ -504,7 +504,7 @@ impl Writer {
             if oldest.number == 0 {
                 self.log.facts.leave_index(self.facts_len)?;
             }
-            // Readers are told before it goes, so that none takes the lack of it for damage.
+            // Readers are notified before it goes, so that none takes the lack of it for damage.
             self.log.chain().spans.remove(keep);
             self.closed_bytes -= oldest.size();
             let removed = remove_files(&self.log.dir, oldest.number);
@@ -514,7 +514,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether it is known of all that is missing how many bytes that is, as far as the segments tell.
+    /// Whether it is known of all that is missing how many bytes that is, as far as the segments say.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         let current = self.segment.header.after;

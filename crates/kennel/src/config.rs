@@ -175,7 +175,7 @@ pub(crate) fn server_address(flag: Option<&str>, here: &Surroundings) -> Result<
     }
 }
 
-/// What `kennel serve` was told, before the environment and the defaults fill the gaps.
+/// What `kennel serve` was given, before the environment and the defaults fill the gaps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServeFlags {
     pub(crate) listen: Vec<String>,

@@ -1,4 +1,4 @@
-//! What is told to a person when something did not work: `error: ...`, where there is one `hint: ...`, and a code.
+//! What a person reads when something did not work: `error: ...`, where there is one `hint: ...`, and a code.
 
 use crate::terminal_text;
 use std::{
@@ -37,7 +37,7 @@ impl Failure {
         }
     }
 
-    /// The reader of our standard output is gone: there is nobody to tell, and nothing is wrong.
+    /// The reader of our standard output is gone: there is no reader, and nothing is wrong.
     pub(crate) fn reader_gone() -> Self {
         Self {
             quiet: true,
@@ -107,7 +107,7 @@ impl Failure {
         self.code
     }
 
-    /// Whether it only says that nobody reads us any more.
+    /// Whether it only says that our output has no reader any more.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet
     }

@@ -175,7 +175,7 @@ fn clear(directory: &Path) {
     let _ = fs::remove_dir_all(directory);
 }
 
-/// Directories alone, and only those that nobody is in.
+/// Directories alone, and only empty ones.
 fn remove_groups(base: &Path) {
     if base.as_os_str().is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! How much output of ended runs a server keeps: flags, variables, defaults; and how that is told.
+//! How much output of ended runs a server keeps: flags, variables, defaults; and how that is shown.
 
 use crate::{config::Surroundings, failure::Failure, values};
 use clap::Args;

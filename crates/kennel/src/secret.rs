@@ -49,7 +49,7 @@ fn make(data_dir: &Path, path: &Path) -> io::Result<[u8; BYTES]> {
         });
     let renamed = written.and_then(|()| fs::rename(&temporary, path));
     if renamed.is_err() {
-        // It is the error above that is told.
+        // The error above is the one reported.
         let _ = fs::remove_file(&temporary);
     }
     renamed?;

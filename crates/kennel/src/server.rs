@@ -105,7 +105,7 @@ fn worker_threads() -> usize {
     (processors / 2).max(1)
 }
 
-/// What this process was told.
+/// What this process was started with.
 struct Wired<'a> {
     config: &'a ServeConfig,
     node: NodeId,
@@ -180,8 +180,8 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
     code
 }
 
-/// What is wrong with the store ends the first server of a keeper, for whoever starts the service to correct. Where runs
-/// wait to be gone on with, the server begins, and the store is opened when that can be done; but one that an upgrade has
+/// What is wrong with the store ends the first server of a keeper, for the operator to correct. Where runs
+/// wait to be resumed, the server begins, and the store is opened when that can be done; but one that an upgrade has
 /// started makes way for the former binary where the store has a schema that it cannot use.
 async fn open_store(
     config: &ServeConfig,
@@ -216,7 +216,7 @@ async fn to_the_end(
     let code = tokio::select! {
         code = &mut ended => code.map_err(|cause| failed("the supervisor failed", &cause).code(LOST))?,
         served = &mut edge => return match served {
-            // It ends before the supervisor where another server takes over, or where nobody is connected.
+            // It ends before the supervisor where another server replaces it, or where no client is connected.
             Ok(Ok(())) => answered(supervisor, ended).await.map_err(|cause| failed("the supervisor failed", &cause).code(LOST)),
             Ok(Err(cause)) => Err(failed("cannot serve", &cause).code(LOST)),
             Err(cause) => Err(failed("the edge failed", &cause).code(LOST)),

@@ -20,7 +20,7 @@ pub enum SignalTarget {
 pub enum ShotResult {
     /// The kernel took it.
     Delivered,
-    /// The process had ended, or its number was another's by then; nobody was signalled.
+    /// The process had ended, or its number was another's by then; no process was signalled.
     Gone,
     /// The call failed with this errno(3).
     Failed(i32),
@@ -55,7 +55,7 @@ impl Holds {
     }
 }
 
-/// Processes of one round of signals that are told one by one; the rest is counted.
+/// Processes of one round of signals that are listed one by one; the rest is counted.
 pub const AIMS_LISTED_MAX: usize = 64;
 
 /// A process that a round of signals was for.

@@ -247,7 +247,7 @@ fn hard_max(resource: Resource) -> io::Result<u64> {
     if resource != Resource::OpenFiles {
         return Ok(UNLIMITED);
     }
-    // Above this nobody can go.
+    // The maximum.
     let text = fs::read_to_string("/proc/sys/fs/nr_open")?;
     text.trim().parse().map_err(io::Error::other)
 }

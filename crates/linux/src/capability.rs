@@ -12,7 +12,7 @@ macro_rules! capabilities {
         }
 
         impl CapabilityName {
-            /// All of them, in the order in which they are told.
+            /// All of them, in the order in which they are listed.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
             /// Its name in the contract.
@@ -61,7 +61,7 @@ capabilities! {
     PidfdExit = "pidfd_exit", "an end that the shim could not write down is not known";
     /// A run can have a pid namespace of its own, with its own /proc.
     PidNamespace = "pid_namespace", "no private pid namespace for a run: one that asks for it is refused";
-    /// A run can outlive the whole service and be gone on with by the next one.
+    /// A run can outlive the whole service and be resumed by the next one.
     Adoption = "adoption", "every run ends with the service, of kind SERVICE too: one that asks to outlive it is refused";
     /// A command can be on a terminal.
     Terminal = "terminal", "no run of kind TERMINAL: one is refused";

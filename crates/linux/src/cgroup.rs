@@ -207,7 +207,7 @@ fn event(group: &CgroupIdentity, key: &str) -> io::Result<Option<bool>> {
     }))
 }
 
-/// Whether a living process is in it or below it. A removed directory holds nobody.
+/// Whether a living process is in it or below it. A removed directory holds no process.
 pub fn is_populated(group: &CgroupIdentity) -> io::Result<bool> {
     Ok(event(group, "populated")?.unwrap_or(false))
 }
@@ -269,7 +269,7 @@ pub fn directories(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes the directory and those that its processes made below it. `false`: somebody is still in it.
+/// Removes the directory and those that its processes made below it. `false`: a process is still in it.
 pub fn remove(group: &CgroupIdentity) -> bool {
     match open(group) {
         Ok(Some(_)) => remove_empty(Path::new(&group.path)),

@@ -51,7 +51,7 @@ pub fn knobs(dir: &Path) -> Vec<Knob> {
     Knob::ALL.iter().filter(there).copied().collect()
 }
 
-/// Sets every limit of a run as a whole, in a directory that nobody is in yet.
+/// Sets every limit of a run as a whole, in a directory that is still empty.
 pub fn apply(dir: &Path, limits: &RunLimits) -> Result<(), NotSet> {
     for (knob, value) in values(limits) {
         let file = file(knob);

@@ -1,8 +1,8 @@
 //! Points at which a test lets a part of the service die. Debug builds have them, a release build has none of it.
 //!
 //! `KENNEL_TEST_CRASH` names a directory. A point fires when there is a file of its name in it, which says who is hit:
-//! `server`, `keeper` or `both`. The file is renamed first, so that whoever starts again does not die at the same point.
-//! It tells the numbers of those who are hit then. They are hit by SIGKILL.
+//! `server`, `keeper` or `both`. The file is renamed first, so that a restarted process does not die at the same point.
+//! It contains the pids to kill then, by SIGKILL.
 
 /// A named point. With a condition it is one only where that holds; a release build does not look.
 #[cfg(debug_assertions)]
@@ -99,7 +99,7 @@ mod armed {
         }
         // A shim does not know whether the server that it was forked beside is still there.
         if server && own == its_keeper {
-            // Not reaped: its number is nobody else's.
+            // Not reaped: its number is not reused.
             kill(its_server, || its_server > 0);
         }
         if (keeper && own == its_keeper) || (server && own == its_server) {

@@ -8,7 +8,7 @@ use std::{io, path::Path};
 pub struct Room {
     /// What is used.
     pub used: u64,
-    /// That, and what this process may still use: what is kept back for root is nobody's, as in df(1).
+    /// That, and what this process may still use: what is reserved for root counts as used, as in df(1).
     pub total: u64,
 }
 

@@ -50,7 +50,7 @@ pub enum Found {
     Same(PidFd),
     /// It is not there, or only its exit status is.
     Gone,
-    /// It cannot be told.
+    /// It cannot be determined.
     Unknown,
 }
 

@@ -43,7 +43,7 @@ pub fn elsewhere(run: RunId) -> Vec<i32> {
     };
     let here = namespace(&"self").ok();
     // Each run asks this at its end, so the quick question comes first: an environment is read from the memory of its
-    // process, and whoever changes that memory has to be waited for.
+    // process, and a process that changes that memory has to be waited for.
     let may_be_below = |pid: &i32| namespace(pid).ok().is_none_or(|there| Some(there) != here);
     let pids = procfs::all_pids().unwrap_or_default();
     pids.into_iter()

@@ -16,7 +16,7 @@ use std::{
     },
 };
 
-/// A file with these bytes that nobody can change, opened for reading only and at its start.
+/// A file with these bytes that cannot be changed, opened for reading only and at its start.
 pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = sealed_for_us(name, bytes)?;
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());

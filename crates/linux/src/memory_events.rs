@@ -4,7 +4,7 @@ use crate::cgroup;
 use kennel_lifecycle::{CgroupIdentity, MemoryKills};
 
 /// How many processes in the group and below it the kernel has killed for want of memory; `None`: none, or without the
-/// controller there is nobody to say.
+/// controller there is no count.
 pub fn kills(group: &CgroupIdentity) -> Option<MemoryKills> {
     let events = cgroup::read(group, "memory.events").ok()??;
     let kills = count(&events, "oom_kill").filter(|kills| *kills > 0)?;

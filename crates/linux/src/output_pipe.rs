@@ -24,7 +24,7 @@ pub enum Look {
     Bytes,
     /// Nothing yet.
     Empty,
-    /// Nothing, and nobody can write to it any more.
+    /// Nothing, and no process can write to it any more.
     End,
 }
 
@@ -44,7 +44,7 @@ const NARROW_BYTES: i32 = 64 * 1024;
 #[derive(Debug)]
 pub struct OutputPipe {
     pipe: Arc<OwnedFd>,
-    /// Absent: nobody is woken by what is written.
+    /// Absent: a write wakes no reader.
     watch: Option<AsyncFd<Arc<OwnedFd>>>,
     relay: Option<Relay>,
 }
@@ -93,7 +93,7 @@ impl OutputPipe {
         Ok(())
     }
 
-    /// From here on what is written wakes nobody, which spares whoever writes that, and more of it finds room. Gives whether it
+    /// From here on a write wakes no reader, which spares the writer that, and more of it finds room. Gives whether it
     /// is so: not of a terminal, nor where the user has no room for more. Until [`Self::watch`], [`Self::readable`] waits for ever.
     pub fn unwatch(&mut self) -> bool {
         let can_be =
@@ -162,7 +162,7 @@ impl OutputPipe {
         })
     }
 
-    /// Whether half of what fits waits in it, so that whoever writes may soon have to wait too. Of a terminal, which
+    /// Whether half of what fits waits in it, so that the writer may soon have to wait too. Of a terminal, which
     /// holds little and does not say how much, it is whether anything waits.
     pub fn is_filling(&self) -> io::Result<bool> {
         let pipe: &OwnedFd = &self.pipe;

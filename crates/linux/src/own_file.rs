@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// How each of them is opened: one that is made is 0600; a link is refused (`ELOOP`); a fifo holds nobody up.
+/// How each of them is opened: one that is made is 0600; a link is refused (`ELOOP`); a fifo does not block.
 #[must_use]
 pub fn options() -> OpenOptions {
     let mut how = OpenOptions::new();

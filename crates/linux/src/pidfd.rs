@@ -44,7 +44,7 @@ struct Info {
 pub enum Sent {
     /// It went out.
     Done,
-    /// There is nobody any more.
+    /// There is no process any more.
     Gone,
     /// The call failed.
     Failed(i32),
@@ -68,7 +68,7 @@ impl PidFd {
         // SAFETY: pidfd_open takes two integers and touches no memory of ours.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         let fd = RawFd::try_from(Errno::result(fd)?).map_err(io::Error::other)?;
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        // SAFETY: the kernel has just made this descriptor for us; no other code owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -120,7 +120,7 @@ impl PidFd {
         self.send(0, 0) != Sent::Gone
     }
 
-    /// Whether the kernel addresses process groups by descriptor. Signals nobody.
+    /// Whether the kernel addresses process groups by descriptor. Sends no signal.
     pub fn addresses_groups(&self) -> bool {
         self.send(0, SIGNAL_PROCESS_GROUP) != Sent::Failed(libc::EINVAL)
     }
@@ -176,7 +176,7 @@ impl PidFd {
         Some(*OF_PIDFS.get_or_init(|| found))
     }
 
-    /// The process with this handle: `Ok(None)` when it is gone; an error when that cannot be told.
+    /// The process with this handle: `Ok(None)` when it is gone; an error when that cannot be determined.
     pub fn open_handle(inode: u64) -> io::Result<Option<Self>> {
         let me = Self::open(std::process::id().cast_signed())?;
         let handle = Handle {
@@ -197,7 +197,7 @@ impl PidFd {
         match Errno::result(opened) {
             Ok(fd) => {
                 let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-                // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+                // SAFETY: the kernel has just made this descriptor for us; no other code owns it.
                 Ok(Some(Self(unsafe { OwnedFd::from_raw_fd(fd) })))
             }
             Err(Errno::ESTALE | Errno::ENOENT | Errno::ESRCH) => Ok(None),

@@ -1,4 +1,4 @@
-//! Whether a directory is as mkdir(2) makes it: nobody could tell it from a fresh one.
+//! Whether a directory is as mkdir(2) makes it: it is the same as a fresh one.
 
 use nix::{dir::Dir, sys::stat::fstat};
 use std::{

@@ -39,7 +39,7 @@ pub fn peek(pid: i32) -> Option<Exit> {
     }
 }
 
-/// A child that was stopped by a signal, this one or any; each stop is told once, and only while it lasts.
+/// A child that was stopped by a signal, this one or any; each stop is reported once, and only while it lasts.
 pub fn stopped(child: Option<i32>) -> Option<i32> {
     let (kind, id) = match child {
         Some(pid) => (libc::P_PID, pid.cast_unsigned()),

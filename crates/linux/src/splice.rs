@@ -11,9 +11,9 @@ use std::{fs::File, io, os::fd::OwnedFd};
 pub enum Spliced {
     /// So many bytes are in the file now, and no longer in the pipe.
     Bytes(usize),
-    /// The pipe is empty, and somebody can still write to it.
+    /// The pipe is empty, and a process can still write to it.
     WouldBlock,
-    /// The pipe is empty, and nobody can write to it any more.
+    /// The pipe is empty, and no process can write to it any more.
     Eof,
 }
 
@@ -33,7 +33,7 @@ pub fn splice_to_file(pipe: &OwnedFd, file: &File, offset: u64, max: usize) -> i
     }
 }
 
-/// Moves at most `max` bytes from the master of a terminal into a pipe that is empty, without waiting. The end is EIO: nobody
+/// Moves at most `max` bytes from the master of a terminal into a pipe that is empty, without waiting. The end is EIO: no process
 /// has the terminal open, and all that was written has been moved.
 pub fn splice_terminal(master: &OwnedFd, pipe: &OwnedFd, max: usize) -> io::Result<Spliced> {
     let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;

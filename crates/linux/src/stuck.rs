@@ -9,7 +9,7 @@ use kennel_lifecycle::{Signal, Stuck, StuckProcess, limits::STUCK_TOLD_MAX};
 use nix::errno::Errno;
 use std::fs;
 
-/// SIGKILL to each member once more; those whom it does not end, by rising number.
+/// SIGKILL to each member once more; the members that survive it, by rising number.
 pub fn kill(tree: &Tree) -> Stuck {
     tree.signal(Signal::KILL);
     let mut pids: Vec<i32> = tree.pids().into_iter().collect();
@@ -17,7 +17,7 @@ pub fn kill(tree: &Tree) -> Stuck {
     list(pids.into_iter().filter_map(|pid| kill_one(tree, pid)))
 }
 
-/// As many as are told, and how many more there are.
+/// As many as are listed, and how many more there are.
 pub fn list(processes: impl Iterator<Item = StuckProcess>) -> Stuck {
     let mut stuck = Stuck::default();
     for process in processes {
@@ -36,7 +36,7 @@ fn kill_one(tree: &Tree, pid: i32) -> Option<StuckProcess> {
     judge(pid, &before, sent)
 }
 
-/// One to whom SIGKILL was `sent` after `before` was seen of it: why it is still there, where it is.
+/// A process that SIGKILL was `sent` to after `before` was seen of it: why it is still there, where it is.
 pub fn judge(pid: i32, before: &Stat, sent: Sent) -> Option<StuckProcess> {
     let after = procfs::stat(pid).ok()?;
     if after.start_ticks != before.start_ticks {
@@ -61,7 +61,7 @@ fn why(pid: i32, after: &Stat, sent: Sent) -> Option<String> {
     })
 }
 
-/// Of one to whom a signal may not be sent.
+/// Of a process that may not be signalled.
 pub fn refused(pid: i32, signal: Signal, errno: i32) -> String {
     let uid = procfs::status(pid, "Uid:").unwrap_or_default();
     let uid = uid.split_ascii_whitespace().next().unwrap_or("?");

@@ -1,6 +1,6 @@
 //! A command's terminal, as the keeper holds it: opened and resized with portable-pty, which does nothing else here.
 //!
-//! That crate marks its descriptors close-on-exec in a step of its own. The keeper has one thread, so nobody is forked
+//! That crate marks its descriptors close-on-exec in a step of its own. The keeper has one thread, so no process is forked
 //! between the two. It never spawns, and its writer is never taken: that one types a newline and an end of file when it is
 //! dropped.
 
@@ -98,12 +98,12 @@ impl Terminal {
         let Ok(pair) = native_pty_system().openpty(pty_size(size)) else {
             return no_pty(Errno::last());
         };
-        // Its own slave is kept until it has another opener: a terminal that nobody has open hangs up.
+        // Its own slave is kept until it has another opener: a terminal that no process has open hangs up.
         let (pty, _slave) = (pair.master, pair.slave);
         let raw = pty.as_raw_fd().ok_or(Errno::EBADF)?;
         // SAFETY: `pty` is open, and is not dropped while this is used.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        // So that opening it again makes it nobody's controlling terminal (TIOCGPTPEER, ioctl_tty(2)).
+        // So that opening it again makes it no controlling terminal (TIOCGPTPEER, ioctl_tty(2)).
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
         // SAFETY: the request takes an integer and gives a new descriptor.
         let peer = unsafe { libc::ioctl(raw, libc::TIOCGPTPEER, flags.bits()) };
@@ -111,7 +111,7 @@ impl Terminal {
             Ok(peer) => peer,
             Err(errno) => return no_pty(errno),
         };
-        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        // SAFETY: the kernel has just made this descriptor for us; no other code owns it.
         let slave = unsafe { OwnedFd::from_raw_fd(peer) };
         fcntl(fd, FcntlArg::F_SETFL(OFlag::O_RDWR | OFlag::O_NONBLOCK))?;
         let master = Rc::new(fd.try_clone_to_owned()?);
@@ -132,7 +132,7 @@ impl Terminal {
         self.size
     }
 
-    /// Makes it so large: whoever is in its foreground gets SIGWINCH, unless it is so large already.
+    /// Makes it so large: its foreground group gets SIGWINCH, unless it is so large already.
     pub fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
         // The crate gives the reason as text.
         Errno::clear();
@@ -177,7 +177,7 @@ impl Terminal {
         vec![Rc::clone(&self.master), Rc::clone(read), Rc::clone(write)]
     }
 
-    /// From here on it hangs up when nobody of the run has it open any more.
+    /// From here on it hangs up when no process of the run has it open any more.
     pub fn leader_is_gone(&mut self) {
         self.slave = None;
     }
@@ -284,7 +284,7 @@ mod tests {
         let status = flags(master, FcntlArg::F_GETFL);
         assert_ne!(status & libc::O_NONBLOCK, 0);
         assert_eq!(flags(&slave, FcntlArg::F_GETFL) & libc::O_NONBLOCK, 0);
-        // The key does nothing here: nobody is in the foreground.
+        // The key does nothing here: no process is in the foreground.
         assert_eq!(terminal.type_interrupt(), TypedInterrupt::ForTerminal);
     }
 

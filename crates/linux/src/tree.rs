@@ -43,7 +43,7 @@ pub struct Tree {
     pub session: Session,
     /// Where the tree hangs.
     pub root: Root,
-    /// The shim, where that is no child of this process: it is reaped without this one, and so is whoever it leaves.
+    /// The shim, where that is no child of this process: it is reaped without this one, and so are the processes it leaves.
     pub foreign: Option<PidFd>,
     /// Its control group, if it has one.
     pub cgroup: Option<CgroupIdentity>,
@@ -124,7 +124,7 @@ impl Tree {
         }
     }
 
-    /// Sends a signal to those whom `target` names, one by one, and tells of each.
+    /// Sends a signal to the processes of `target`, one by one, with a result for each.
     pub fn signal_each(
         &self,
         signal: Signal,
@@ -178,7 +178,7 @@ impl Tree {
         shots
     }
 
-    /// By its descriptor, which names nobody else. `None`: it was reaped, and nothing is known of it any more.
+    /// By its descriptor, which names no other process. `None`: it was reaped, and nothing is known of it any more.
     fn signal_leader(&self, signal: Signal) -> Option<Shot> {
         let stat = procfs::stat(self.leader_pid).ok()?;
         // Good after the look: so the look was at the leader.
@@ -205,7 +205,7 @@ impl Tree {
             || init.is_some_and(|init| init.fd.is_unreaped())
     }
 
-    /// Learns who is of the leader's session, while that is certain: a session that nobody is left in gives its number to
+    /// Learns who is of the leader's session, while that is certain: an empty session gives its number to
     /// the next that asks.
     pub fn learn_session(&self) {
         match self.root {
@@ -232,7 +232,7 @@ impl Tree {
         }
     }
 
-    /// Whether the shim's number is still its own. Of a child of this process it is until that is told of its end.
+    /// Whether the shim's number is still its own. Of a child of this process it is until that has reaped it.
     fn shim_is_there(&self) -> bool {
         self.foreign.as_ref().is_none_or(PidFd::is_unreaped)
     }
@@ -338,7 +338,7 @@ impl Tree {
 
     /// SIGKILL to all in the control group, where all are of the run. Who has left the group is then among those who are
     /// found below the root and were not in it; who has a parent in it that is not gone yet is met in the next round, or by
-    /// the shim. `None`: there is no group, somebody else is in it too, or it cannot be killed.
+    /// the shim. `None`: there is no group, another process is in it too, or it cannot be killed.
     fn kill_group(&self) -> Option<Vec<Volley>> {
         let group = self.cgroup.as_ref()?;
         let inside = self.in_group(&self.below_root());

@@ -402,8 +402,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Gives the lease up: another keeper may have the node at once. One that is another's stays as it is.
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError>;
 
-    /// Gives a node whose lease has ended to nobody: to `keeper_epoch`, which no keeper has. Raises its generation and restamps
-    /// its open rows, as [`Store::open_node`]; whoever had the node is fenced. Gives the new generation. Held where the
+    /// Gives a node whose lease has ended to no keeper: to `keeper_epoch`, which no keeper has. Raises its generation and restamps
+    /// its open rows, as [`Store::open_node`]; its former server is fenced. Gives the new generation. Held where the
     /// lease has not ended, by the clock of the database.
     async fn forget_node(&self, node: NodeId, keeper_epoch: KeeperEpoch)
     -> Result<i64, StoreError>;
@@ -461,7 +461,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// a commit.
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError>;
 
-    /// Removes the row of a run whose gate was never opened: its first attempt, which no caller was told of. One that is not
+    /// Removes the row of a run whose gate was never opened: its first attempt, which no caller knows of. One that is not
     /// there is Ok. Fenced where it is of another generation, has ended, is to stop, or has come further.
     async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError>;
 
@@ -479,7 +479,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         removal: &OutputRemoval,
     ) -> Result<(), StoreError>;
 
-    /// Ended runs of the node that ran, have left nobody behind on purpose, and have their output; at most `limit` after
+    /// Ended runs of the node that ran, have no detached processes, and have their output; at most `limit` after
     /// `start`, the newest end first.
     async fn with_output(
         &self,

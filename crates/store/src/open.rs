@@ -106,7 +106,7 @@ pub enum OpenError {
         "cannot make the tables, those of another program are in the way: give Kennel a database of its own"
     )]
     TableInTheWay(#[source] MigrateError),
-    /// The schema was asked for and nobody answered, or another migration does not come to its end.
+    /// The schema was asked for without an answer, or another migration does not come to its end.
     #[error(
         "the schema was not brought up to date within {wait:?}: check what the database is doing, and whether another \
          Kennel is migrating it"
@@ -157,7 +157,7 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
     }
 }
 
-/// Applies what is missing to a database that nobody else migrates at the same time; gives the newest number.
+/// Applies what is missing to a database that no other process migrates at the same time; gives the newest number.
 pub(crate) async fn migrate<C: Migrate>(conn: &mut C, known: Migrations) -> Result<i64, OpenError> {
     let migrator = Migrator::with_migrations(migrations(known).collect());
     match migrator.run_direct(None, conn, false).await {
@@ -391,7 +391,7 @@ fn corrupt(error: sqlx::Error) -> StoreError {
     StoreError::Corrupt(error.to_string())
 }
 
-/// A row of either database as the trait tells it.
+/// A row of either database as the trait has it.
 pub(crate) fn run_row<R>(row: &R) -> Result<RunRow, StoreError>
 where
     R: Row,

@@ -225,7 +225,7 @@ impl Record {
         record
     }
 
-    /// The row as it is written when its end is known; nobody wants a closed row to run.
+    /// The row as it is written when its end is known; a closed row has no request to run.
     pub(crate) fn closed(new: &NewRun, closure: &Closure) -> Self {
         let mut record = Self::starting(new);
         Desired::Stop.name().clone_into(&mut record.desired);

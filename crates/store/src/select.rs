@@ -82,7 +82,7 @@ where
             limit,
         } => push_page(&mut sql, filter, start, limit),
         Select::These(runs) => {
-            // An empty list is no SQL; the empty key is nobody's.
+            // An empty list is no SQL; the empty key belongs to no run.
             sql.push("run_id IN (").push_bind(String::new());
             for run in runs {
                 sql.push(", ").push_bind(run.to_string());

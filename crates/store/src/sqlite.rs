@@ -93,7 +93,7 @@ pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     }))
 }
 
-/// Makes a missing file readable by nobody else: specs hold what commands are given, secrets included. SQLite gives
+/// Makes a missing file private: specs hold what commands are given, secrets included. SQLite gives
 /// its side files the same mode. A symbolic link is refused: SQLite would follow it.
 fn make_private(path: &Path) -> Result<(), OpenError> {
     if fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
@@ -103,7 +103,7 @@ fn make_private(path: &Path) -> Result<(), OpenError> {
     }
     let mut how = OpenOptions::new();
     how.write(true).create_new(true).mode(0o600);
-    // One that is there keeps its mode; one that cannot be made is told by SQLite, which tries next.
+    // One that is there keeps its mode; one that cannot be made is reported by SQLite, which tries next.
     let _ = how.open(path);
     Ok(())
 }
@@ -420,7 +420,7 @@ const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1";
 /// A file is of one data directory, whose lock says who has it.
 const MAY_BE_HELD: bool = false;
 
-/// That it can be read; whether it can be written to only a write tells.
+/// That it can be read; whether it can be written to only a write shows.
 const PING: &str = "SELECT TRUE, (SELECT 1 FROM nodes LIMIT 1)";
 
 #[derive(Debug)]

@@ -95,7 +95,7 @@ pub(crate) enum Write {
     },
     /// Node and keeper; always alone in its transaction.
     Open(Box<Opening>),
-    /// A node goes to a keeper that nobody is; always alone in its transaction.
+    /// A node goes to a keeper that does not exist; always alone in its transaction.
     Forget {
         node: NodeId,
         keeper_epoch: KeeperEpoch,
@@ -430,7 +430,7 @@ mod tests {
     use std::sync::Arc;
     use tokio::sync::Semaphore;
 
-    /// Commits when it is let, and tells what came together.
+    /// Commits when it is let, and reports what came together.
     struct Gated {
         permits: Arc<Semaphore>,
         commits: mpsc::Sender<Vec<i64>>,

@@ -1,6 +1,6 @@
 //! A client at a terminal: what it shows comes down, what is typed goes up.
 //!
-//! All of it is one stream of answers that is polled by its client: whoever does not read is not heard either, and whoever
+//! All of it is one stream of answers that is polled by its client: a client that does not read is not heard either, and one that
 //! goes away leaves nothing behind.
 
 mod seats;

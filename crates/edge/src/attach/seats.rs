@@ -7,7 +7,7 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// The terminals that somebody is attached to.
+/// The terminals with an attached client.
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
     runs: Mutex<Runs>,
@@ -40,7 +40,7 @@ pub(crate) struct Seat {
 pub(crate) struct Writes {
     /// It is the one who asks.
     pub(crate) you: bool,
-    /// Who it is; absent: nobody.
+    /// The writer; absent: no client writes.
     pub(crate) principal: Option<String>,
 }
 
@@ -87,7 +87,7 @@ impl Seat {
         self.now().you
     }
 
-    /// Becomes the writer, whoever was. Refused where it only watches.
+    /// Becomes the writer in place of any other. Refused where it only watches.
     pub(crate) fn take(&self) -> bool {
         self.change(|own, writer| {
             let other = writer.as_ref() != Some(own);
@@ -102,15 +102,15 @@ impl Seat {
         self.reported(self.writer.borrow().as_ref())
     }
 
-    /// Waits until somebody else writes than when it was asked last. Cancel-safe.
+    /// Waits until the writer is another one than at the last call. Cancel-safe.
     pub(crate) async fn changed(&mut self) -> Writes {
-        // INVARIANT: the sender is there for as long as somebody is attached.
+        // INVARIANT: the sender is there for as long as a client is attached.
         let _ = self.writer.changed().await;
         let writer = self.writer.borrow_and_update().clone();
         self.reported(writer.as_ref())
     }
 
-    /// As [`Self::now`], and nothing of before is told by [`Self::changed`].
+    /// As [`Self::now`]; [`Self::changed`] reports only later changes.
     pub(crate) fn seen(&mut self) -> Writes {
         let writer = self.writer.borrow_and_update().clone();
         self.reported(writer.as_ref())

@@ -10,7 +10,7 @@ use tonic::Status;
 /// Longest name.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What is acknowledged, and of whom.
+/// What is acknowledged, by which consumer.
 #[derive(Clone, Debug)]
 pub(crate) struct AckCall {
     pub(crate) key: ConsumerKey,

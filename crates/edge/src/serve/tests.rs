@@ -88,7 +88,7 @@ async fn who_comes_to_a_server_that_makes_room_waits_for_the_next_one() {
         !over.is_cancelled(),
         "every connection ended before it was cut"
     );
-    // Nobody has met it, and nobody has turned it away.
+    // It was neither accepted nor refused.
     let met = later.try_read(&mut [0]);
     assert_eq!(met.expect_err("nothing").kind(), io::ErrorKind::WouldBlock);
     tokio::io::AsyncWriteExt::write_all(&mut later, b"P")

@@ -1,6 +1,6 @@
 //! Audit-log decorator: records every rpc that asks for a change, with its result.
 //!
-//! Around the services, so that none of them has to think of it; a new rpc does not compile before somebody has said here
+//! Around the services, so that none of them has to think of it; a new rpc does not compile before it is said here
 //! whether it is a change.
 
 mod admin;
@@ -23,7 +23,7 @@ use tonic_types::StatusExt;
 /// Processes of one record that are named.
 const PROCESSES_LOGGED_MAX: usize = 64;
 
-/// A service, and where it is told what was asked of it.
+/// A service, and where its requests are recorded.
 pub(crate) struct Audited<S> {
     inner: S,
     supervisor: Supervisor,
@@ -413,7 +413,7 @@ impl ProcessService for Audited<Processes> {
 
     type AttachStream = BoxStream<pb::AttachResponse>;
 
-    /// What is typed is told where it is taken.
+    /// What is typed is recorded where it is taken.
     async fn attach(
         &self,
         request: Request<Streaming<pb::AttachRequest>>,

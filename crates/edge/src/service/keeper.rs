@@ -16,7 +16,7 @@ pub(super) async fn with_keeper<T>(
     }
     let silent = async {
         if unresponsive.wait_for(Option::is_some).await.is_err() {
-            // It is gone, and that is told elsewhere.
+            // It is gone, and that is reported elsewhere.
             std::future::pending::<()>().await;
         }
     };

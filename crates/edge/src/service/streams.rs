@@ -1,4 +1,4 @@
-//! How a stream of events is opened, in a consumer's name or in nobody's.
+//! How a stream of events is opened, in a consumer's name or without one.
 
 use super::{Processes, unless_leaving};
 use crate::{
@@ -24,7 +24,7 @@ use tonic::{Response, Status, codegen::BoxStream};
 type Opened = Result<Response<BoxStream<pb::StreamEventsResponse>>, Status>;
 
 impl Processes {
-    /// The events of one run. `asks_node`: those of a run of another node are that node's to tell.
+    /// The events of one run. `asks_node`: those of a run of another node come from that node.
     pub(super) async fn stream_one(
         &self,
         request: &pb::StreamEventsRequest,

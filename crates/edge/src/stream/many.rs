@@ -68,9 +68,9 @@ enum Stage {
     Following,
     /// The server is shutting down.
     LastWords(Pin<Box<Sleep>>),
-    /// What is to be told when all before was given.
+    /// What is to be reported when all before was given.
     Failed(Box<Status>),
-    /// The end was told.
+    /// The end was reported.
     Reported,
 }
 

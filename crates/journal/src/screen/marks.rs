@@ -1,4 +1,4 @@
-//! What a command has told its terminal besides what to show: the title of the window, and in which modes keys, mouse and
+//! State that a command has set in its terminal besides what it shows: the title of the window, and in which modes keys, mouse and
 //! pasted text are to be reported. See ctlseqs of xterm(1).
 
 use std::{collections::BTreeSet, fmt::Write, mem};
@@ -19,7 +19,7 @@ const MODES: [u16; 14] = [
 /// The mode that is on in a terminal at first.
 const WHEEL_AS_KEYS: u16 = 1007;
 
-/// What was told.
+/// What was set.
 #[derive(Debug)]
 pub(super) struct Marks {
     state: State,
@@ -184,7 +184,7 @@ impl Marks {
         }
     }
 
-    /// Tells another terminal, to which [`MODES_AT_FIRST`] was told.
+    /// Sets it in another terminal, after [`MODES_AT_FIRST`].
     pub(super) fn dump(&self, text: &mut String) {
         for mode in &self.on {
             if *mode != WHEEL_AS_KEYS {

@@ -18,7 +18,7 @@ pub const SCREEN_CELLS_MAX: u32 = 1 << 20;
 /// Ends what an escape sequence has begun (CAN of ECMA-48).
 const CANCEL: char = '\u{18}';
 
-/// Makes a terminal forget what it has been told to look like, both screens and what is saved of their cursors: RIS would also
+/// Resets the looks of a terminal, both screens and what is saved of their cursors: RIS would also
 /// take away what has scrolled by.
 const AS_AT_FIRST: &str = concat!(
     "\x1b[?1047h\x1b[!p\x1b[0m\x1b[?6l\x1b[?7h\x1b[r\x1b[H\x1b[2J\x1b7",
@@ -177,7 +177,7 @@ impl Screen {
         self.feed_from_letter(&joined);
     }
 
-    /// Bytes are missing here: what they may have begun is not gone on with.
+    /// Bytes are missing here: what they may have begun is not continued.
     pub fn skip(&mut self) {
         self.partial.clear();
         self.feed_text(CANCEL.encode_utf8(&mut [0; 4]));

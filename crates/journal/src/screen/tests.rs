@@ -213,7 +213,7 @@ proptest! {
         prop_assert_eq!(&single.picture(), &whole);
     }
 
-    /// Whoever attaches in the middle sees what somebody sees who has been there all the time, from then on too.
+    /// A client that attaches in the middle sees what one that was attached all the time sees, from then on too.
     #[test]
     fn a_repaint_is_as_good_as_having_been_there(data in pieces(), before in pieces(), after in pieces()) {
         let mut there = Screen::new(SIZE);

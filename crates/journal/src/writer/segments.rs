@@ -34,7 +34,7 @@ pub(super) fn begin_anew(dir: &Path, header: Header) -> io::Result<Segment> {
     Segment::create(dir, header)
 }
 
-/// Makes the segment after another one that ended here. Bytes there that no entry names come along: none of them was told
+/// Makes the segment after another one that ended here. Bytes there that no entry names come along: none of them was delivered
 /// under a number that is known.
 ///
 /// A crash before the header is written: the streams without it are strays, and it is done again.

@@ -35,7 +35,7 @@ const BELL: &[u8] = b"\x07";
 pub(crate) struct Manner {
     /// We only watch.
     pub(crate) read_only: bool,
-    /// We become the writer, whoever is.
+    /// We become the writer in place of any other.
     pub(crate) take: bool,
     /// What we leave by.
     pub(crate) keys: DetachKeys,
@@ -70,7 +70,7 @@ pub(crate) async fn attach(link: &Link, args: AttachArgs) -> Result<u8, Failure>
     }
 }
 
-/// Shows the run's terminal on ours and types there what is typed here, until the run has ended or somebody leaves.
+/// Shows the run's terminal on ours and types there what is typed here, until the run has ended or the detach keys are typed.
 pub(crate) async fn stay(link: &Link, run_id: &str, manner: Manner) -> Result<Left, Failure> {
     let mut desk = Desk::open(link, run_id, manner)?;
     let left = desk.work().await;
@@ -222,7 +222,7 @@ impl Desk {
                 }
                 Ok(())
             }
-            // Somebody else types, or there is nobody to type to.
+            // Another client types, or no process reads.
             Reported::Refused(_) => write(BELL),
             Reported::Taken(_) => Ok(()),
         }
@@ -241,7 +241,7 @@ impl Desk {
     }
 }
 
-/// A terminal that nobody has given a size gets that of ours from the beginning.
+/// A terminal without a size gets that of ours from the beginning.
 pub(crate) fn size_as_ours(spec: &mut pb::RunSpec) {
     if let (Some(pb::run_spec::Stdio::Terminal(terminal)), Some(size)) =
         (&mut spec.stdio, own_size())

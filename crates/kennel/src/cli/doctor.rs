@@ -35,7 +35,7 @@ pub(crate) async fn doctor(link: &Link) -> Result<u8, Failure> {
 /// What can be seen without a server: who carries a marker. That is a hint at whose it is, and no more.
 pub(crate) fn doctor_alone(no_server: Failure, format: &Format) -> Failure {
     if format.is_text() {
-        // Standard output may be closed; the failure is told in any case.
+        // Standard output may be closed; the failure is reported in any case.
         let _ = print(&hints(&marked()));
     }
     no_server

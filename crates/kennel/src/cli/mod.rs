@@ -105,7 +105,7 @@ async fn perform(
     let open = || Link::open(client, format.clone(), here);
     let done = |()| 0;
     match command {
-        // What is wrong with a spec is told whether a server is there or not.
+        // What is wrong with a spec is reported whether a server is there or not.
         Command::Run(args) if args.detach => {
             let request = spec::of_spawn(args.spec, here)?;
             let link = open().await.map_err(|f| f.code(OWN_FAILURE))?;

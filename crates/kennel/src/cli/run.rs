@@ -32,7 +32,7 @@ const NOT_FOUND: u8 = 127;
 /// What a shell says of a command whose reader went away: 128 + SIGPIPE.
 const READER_GONE: u8 = 141;
 
-/// Runs the command to its end and gives the exit code to leave with. Whoever forwards standard input leaves it open
+/// Runs the command to its end and gives the exit code to leave with. The thread that reads standard input leaves it open
 /// where this process ends before it does.
 pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8, Failure> {
     if let Some(spec) = &mut request.spec {
@@ -50,7 +50,7 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
     let forwarder = Forwarder::start(&link.connection, &run_id, !shows_terminal)?;
     if let Err(refusal) = spawned(&link.connection, &request).await {
         return match forwarder.stopped_by() {
-            // We ended it before it ran; there is nothing to explain to whoever typed Ctrl-C.
+            // We ended it before it ran; there is nothing to explain after Ctrl-C.
             Some(signal) if refusal.is("RUN_STOPPED") || refusal.is("RUN_FENCED") => {
                 Ok(128 + signal)
             }
@@ -122,7 +122,7 @@ pub(crate) async fn run_alone(request: pb::SpawnRequest, format: Format) -> Resu
     result
 }
 
-/// A task that nobody waits for.
+/// A task that is not waited for.
 struct AbortOnDrop(JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
@@ -131,7 +131,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// How a run ended, as far as events told it.
+/// How a run ended, as far as events say.
 #[derive(Default)]
 struct Ends {
     /// The leader's end.
@@ -204,7 +204,7 @@ fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
     }
 }
 
-/// The exit code by the run itself, where no event told it.
+/// The exit code by the run itself, where no event has it.
 pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failure> {
     let request = pb::GetRunRequest {
         run_id: run_id.to_owned(),

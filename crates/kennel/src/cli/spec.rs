@@ -331,7 +331,7 @@ pub(crate) fn input(file: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Reads one byte more than is allowed, so that the caller can tell.
+/// Reads one byte more than is allowed, so that the caller sees the excess.
 fn at_most(source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source

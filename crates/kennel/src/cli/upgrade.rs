@@ -1,4 +1,4 @@
-//! `kennel upgrade`: a server of the binary that is installed by now, and how long nobody answered meanwhile.
+//! `kennel upgrade`: a server of the binary that is installed by now, and how long no server answered meanwhile.
 
 use super::{
     calls::new_request_id,
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// How long the whole may take: leaving, starting, and falling back.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// Between two questions whether somebody answers.
+/// Between two checks whether a server answers.
 const ASK_AGAIN: Duration = Duration::from_millis(2);
 
 pub(crate) async fn upgrade(link: &Link) -> Result<(), Failure> {
@@ -59,7 +59,7 @@ async fn info(link: &Link) -> Result<pb::ServerInfo, client::Failure> {
     Ok(server.unwrap_or_default())
 }
 
-/// Asks until a server answers that has begun at another time than this one; also says how long nobody did. It may have no
+/// Asks until a server answers that has begun at another time than this one; also says how long none did. It may have no
 /// generation yet: its store is away.
 async fn watch(link: &Link, former: &pb::ServerInfo) -> (pb::ServerInfo, Duration) {
     let mut answered = Instant::now();

@@ -20,7 +20,7 @@ pub(crate) fn state(state: pb::RunState) -> String {
     name.strip_prefix("RUN_STATE_").unwrap_or(name).to_owned()
 }
 
-/// Whether somebody reads in a consumer's name.
+/// Whether a reader uses a consumer's name.
 pub(crate) fn consumer_state(state: pb::ConsumerState) -> String {
     bare(state.as_str_name(), "CONSUMER_STATE_")
 }
@@ -319,7 +319,7 @@ pub(crate) fn stop_step(step: &pb::StopStep) -> String {
     format!("{} {address}: {went}", step.signal)
 }
 
-/// Who signalled whom, in a few words.
+/// Sender and target of a signal, in a few words.
 pub(crate) fn signal_address(scope: pb::SignalScope, sender: pb::SignalSender) -> String {
     let to = match scope {
         pb::SignalScope::Tree => "to the tree",

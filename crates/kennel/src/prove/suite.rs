@@ -1,4 +1,4 @@
-//! The programs in one service, ended in one way, and each judged by a census that asks nobody.
+//! The programs in one service, ended in one way, and each judged by a census that asks no server.
 
 use crate::{cli::refused, failure::Failure, own_service::Service};
 use kennel_lifecycle::Signal;
@@ -37,7 +37,7 @@ pub(super) enum Way {
 pub(super) enum Outcome {
     /// It cannot be done here.
     NotRun(String),
-    /// Called empty, by this proof, and nobody was found.
+    /// Called empty, by this proof, and no process was found.
     Empty(&'static str),
     /// Not called empty; those who were found are named, or nothing was claimed.
     Admitted { verdict: String, left: Vec<i32> },
@@ -215,7 +215,7 @@ async fn end_all(
     started: &[Result<Running, String>],
 ) -> Result<(), Failure> {
     for (run, program) in started.iter().zip(&PROGRAMS) {
-        // It kills its shim when it is told to leave, and is then ended in this way, too.
+        // It kills its shim when it is asked to leave, and is then ended in this way, too.
         if let Ok(run) = run
             && (way == Way::NormalEnd || program.name == "kills-shim")
         {
@@ -305,7 +305,7 @@ fn compare(verdict: Option<&pb::TreeVerdict>, left: &[Process]) -> Outcome {
     }
 }
 
-/// A pid namespace that is nobody's run.
+/// A pid namespace of no run.
 struct Holder {
     child: Child,
     first: Process,
@@ -323,7 +323,7 @@ impl Holder {
             .map_err(|cause| cause.to_string())?;
         let mut line = String::new();
         if let Some(said) = child.stdout.take() {
-            // An empty line is told below.
+            // An empty line is reported below.
             let _ = BufReader::new(said).read_line(&mut line);
         }
         let first = line.trim().parse().ok().and_then(Process::now);

@@ -40,7 +40,7 @@ fn check(address: HttpAddress, public: bool) -> Result<HttpAddress, Failure> {
     Ok(address)
 }
 
-/// What is told, and where.
+/// What is exported, and where.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TelemetryConfig {
     /// Spans go to a collector.

@@ -53,7 +53,7 @@ pub(crate) fn filter(value: Option<&str>) -> Result<EnvFilter, Failure> {
     })
 }
 
-/// Starts logging for this process. What is given back is told where else lines go, once that is known.
+/// Starts logging for this process. The result takes the other destination of lines, once that is known.
 pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<Collected, Failure> {
     let collected = Collected::default();
     let lines = tracing_subscriber::fmt::layer()

@@ -1,4 +1,4 @@
-//! What was told to a collector and what was not, and how much may wait for it.
+//! What was exported to a collector and what was not, and how much may wait for it.
 
 use kennel_supervisor::telemetry::names;
 use opentelemetry::{
@@ -11,7 +11,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// Counts what was told and what was not.
+/// Counts what was exported and what was not.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Losses(Arc<OnceLock<[Counter<u64>; 2]>>);
 

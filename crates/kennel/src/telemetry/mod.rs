@@ -1,4 +1,4 @@
-//! What is told to the outside: the log, spans and metrics. The only place that knows the SDK of OpenTelemetry.
+//! What goes out: the log, spans and metrics. The only place that knows the SDK of OpenTelemetry.
 //!
 //! Exporters live on a thread of their own, behind queues that lose rather than wait; what is lost is counted.
 
@@ -39,12 +39,12 @@ use std::{
 };
 use tokio::runtime::{Handle, Runtime};
 
-/// How long a server that makes room for another may take to tell the last of it.
+/// How long a server that makes room for another may take to export the last of it.
 const LAST_SPANS_LEAVING: Duration = Duration::from_millis(150);
 /// How long one that ends may.
 const LAST_SPANS: Duration = Duration::from_secs(1);
 
-/// All that exports; dropped, it tells nothing any more.
+/// All that exports; dropped, it exports nothing any more.
 #[derive(Debug)]
 pub(crate) struct Exports {
     telemetry: Telemetry,
@@ -147,7 +147,7 @@ impl Exports {
         })
     }
 
-    /// For whoever has something to tell.
+    /// For each part that has something to export.
     pub(crate) fn telemetry(&self) -> Telemetry {
         self.telemetry.clone()
     }
@@ -165,7 +165,7 @@ impl Exports {
         }
     }
 
-    /// Tells what is left to tell, but not for long. Not inside of a runtime.
+    /// Exports what is left, but not for long. Not inside of a runtime.
     pub(crate) fn finish(self, leaving: bool) {
         let most = if leaving {
             LAST_SPANS_LEAVING
@@ -184,7 +184,7 @@ impl Exports {
             return;
         };
         let (done, over) = mpsc::channel();
-        // Without a collector this takes as long as it likes, whatever it is told: it is not waited for.
+        // Without a collector this takes as long as it likes, in spite of its timeout: it is not waited for.
         thread::spawn(move || {
             if let Some(pipeline) = pipeline {
                 pipeline.shut_down(most);
@@ -198,7 +198,7 @@ impl Exports {
         // Late or not: there is no more to do.
         let _ = over.recv_timeout(most);
         runtime.shutdown_background();
-        // The next server of this keeper takes its place; after the last nobody does.
+        // The next server of this keeper takes its place; after the last one none does.
         if let Some(address) = scraped_at.filter(|_| !leaving) {
             address.clear();
         }
@@ -245,7 +245,7 @@ fn failed(what: &str, cause: &dyn Error) -> Failure {
     Failure::new(format!("{what}: {}", chain(cause)))
 }
 
-/// A future that is always asked inside of this runtime, whoever asks.
+/// A future that is always polled inside of this runtime, by any caller.
 struct Inside<F> {
     runtime: Handle,
     work: Pin<Box<F>>,

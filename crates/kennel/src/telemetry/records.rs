@@ -105,7 +105,7 @@ impl Records {
     }
 
     pub(super) fn shut_down(&self, most: Duration) {
-        // What it says is logged by nobody any more.
+        // Its messages are not logged any more.
         let _ = self.provider.shutdown_with_timeout(most);
     }
 }

@@ -53,7 +53,7 @@ impl Pipeline {
     }
 
     pub(super) fn shut_down(&self, most: Duration) {
-        // What it says is logged by nobody any more.
+        // Its messages are not logged any more.
         let _ = self.processor.shutdown_with_timeout(most);
     }
 }

@@ -287,7 +287,7 @@ fn c_strings(texts: impl Iterator<Item: Into<Vec<u8>>>) -> io::Result<Strings> {
 
 fn stage(fd: &impl AsFd) -> io::Result<OwnedFd> {
     let staged = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(STAGING_FD))?;
-    // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel has just made this descriptor for us; no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(staged) })
 }
 
@@ -352,7 +352,7 @@ fn side(pid: libc::c_long, pidfd: RawFd) -> io::Result<Cloned> {
     match Errno::result(pid)? {
         0 => Ok(Cloned::Child),
         pid => {
-            // SAFETY: CLONE_PIDFD has made this descriptor for us; nobody else owns it.
+            // SAFETY: CLONE_PIDFD has made this descriptor for us; no other code owns it.
             let fd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             let pid = i32::try_from(pid).map_err(io::Error::other)?;
             Ok(Cloned::Parent(pid, PidFd::from_fd(fd)))

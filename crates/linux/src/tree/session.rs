@@ -18,7 +18,7 @@ impl Session {
 
     /// Those of `candidates` that are of the session, as long as its number is certainly its own.
     ///
-    /// INVARIANT: the number of a session is given to nobody while a process of the session is there. One that was known
+    /// INVARIANT: the number of a session is not reused while a process of the session is there. One that was known
     /// before the look and is there after it has been there all the time, and so has the leader until it is reaped.
     pub(super) fn among(
         &self,

@@ -1,4 +1,4 @@
-//! Processes in a run's control group that are not of the run: whoever may write to its `cgroup.procs` can move any process
+//! Processes in a run's control group that are not of the run: a process that may write to its `cgroup.procs` can move any process
 //! there. They are neither signalled nor frozen, and the group proves nothing while they are in it.
 //!
 //! A child is born into the control group of its parent, so a process in the group is taken for the run's unless it is
@@ -18,7 +18,7 @@ pub(super) struct InGroup {
     pub(super) of_run: Vec<i32>,
     /// Certainly not of the run, by number and start time.
     pub(super) unrelated: Vec<(i32, u64)>,
-    /// It cannot be told in this moment, because the shim is just ending: the next round can.
+    /// It cannot be determined in this moment, because the shim is just ending: the next round can.
     has_unclear: bool,
     /// The keeper, the shim, or the first process of the private pid namespace is among them.
     has_ours: bool,
@@ -36,7 +36,7 @@ impl InGroup {
 enum Whose {
     Run,
     Unclear,
-    /// Of somebody else, with its start time.
+    /// An unrelated process, with its start time.
     Other(u64),
 }
 

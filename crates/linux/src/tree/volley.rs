@@ -19,7 +19,7 @@ pub struct Volley {
     pub refused: u32,
     /// Of the first refusal.
     pub errno: Option<i32>,
-    /// Whom it was for, as far as that is told.
+    /// Its target, as far as that is known.
     pub aims: Vec<Aim>,
 }
 
@@ -72,7 +72,7 @@ impl Volley {
         *of = of.saturating_add(processes);
     }
 
-    /// Whether it was meant for nobody.
+    /// Whether it has no target.
     pub fn is_empty(&self) -> bool {
         (self.delivered, self.gone, self.refused) == (0, 0, 0)
     }

@@ -19,7 +19,7 @@ pub(super) fn failure(error: &sqlx::Error) -> Failure {
         // Connection exceptions.
         code if code.starts_with("08") => Failure::Unknown(text),
         // No right to it, no such table, no such column: of a database that is being restored, or was restored wrongly.
-        // Such a statement was prepared by somebody else: a pooler has come in between, and the next transaction knows.
+        // Such a statement was prepared by another client: a pooler has come in between, and the next transaction knows.
         "42501" | "42P01" | "42703" | "42P05" => Failure::Unavailable(text),
         // Data exception, integrity, syntax and access, program limit.
         code if ["22", "23", "42", "54"].iter().any(|c| code.starts_with(c)) => {

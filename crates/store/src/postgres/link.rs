@@ -2,7 +2,7 @@
 //!
 //! Behind such a pooler (PgBouncer in transaction mode) nothing may be left in a session: no prepared statement, no
 //! setting, no lock. Each question is then a transaction with all that it needs, which costs three round trips
-//! more. Which of the two it is nobody has to say: the start of a session carries a mark that only the session's own
+//! more. Which of the two it is needs no setting: the start of a session carries a mark that only the session's own
 //! start can have given it, and a pooler refuses or drops it.
 
 use super::life;
@@ -140,7 +140,7 @@ async fn is_marked(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
 }
 
 /// By SQLSTATE: a parameter at the start that Postgres would have taken; a prepared statement that is gone, or that
-/// somebody else has prepared.
+/// another client has prepared.
 fn tells_of_a_pooler(error: &sqlx::Error) -> bool {
     let code = error
         .as_database_error()
@@ -263,7 +263,7 @@ impl Readers {
 }
 
 /// A connection of a pool that is closed where its question was given up: the pool would wait for its answer, and lend
-/// nobody else one meanwhile.
+/// no other client one meanwhile.
 struct Lent(Option<PoolConnection<Postgres>>);
 
 impl Lent {

@@ -38,7 +38,7 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
     })
 }
 
-/// In whose name it is read, if in somebody's.
+/// The consumer that reads, if it has a name.
 pub(super) fn consumer_name(
     request: &pb::StreamEventsRequest,
     found: &mut Vec<Violation>,

@@ -126,7 +126,7 @@ impl AdminService for Audited<Admin> {
     }
 }
 
-/// One that was left behind and was signalled. `None`: nobody was.
+/// One that was left behind and was signalled. `None`: no process was.
 fn reaped(process: &pb::ReapedProcess, by: &str) -> Option<(Option<String>, LoggedSignal)> {
     let (delivered, gone, refused) = match process.outcome() {
         pb::ReapOutcome::Ended | pb::ReapOutcome::Survived => (1, 0, 0),

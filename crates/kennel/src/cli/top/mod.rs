@@ -130,7 +130,7 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
             Some(Wish::Refresh) => drop(wants.try_send(())),
             Some(wish) => {
                 let (connection, reported) = (link.connection.clone(), reported.clone());
-                // It ends with its call; what it tells nobody may be there to hear.
+                // It ends with its call; its result has no reader.
                 tokio::spawn(async move {
                     let answer = carry_out(&connection, wish).await;
                     drop(reported.send(answer).await);

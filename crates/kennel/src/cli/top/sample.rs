@@ -178,7 +178,7 @@ async fn count(connection: &Connection, run: &str) -> Result<Counted, Failure> {
 }
 
 /// What was used between two counts. Of a process that has come since, all that it has used; of one that has gone nothing, since
-/// nobody knows.
+/// it is unknown.
 pub(super) fn usage(before: Option<&Counted>, now: &Counted) -> Usage {
     let since = before.map(|before| (before, now.at.saturating_duration_since(before.at)));
     let since = since.filter(|(_, span)| !span.is_zero());

@@ -73,7 +73,7 @@ pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
             from: "run",
         });
     }
-    // What came together stays in the order in which it was told.
+    // What came together stays in the order in which it was recorded.
     moments.sort_by_key(|moment| (moment.at.seconds, moment.at.nanos));
     moments
 }
@@ -167,7 +167,7 @@ fn is_spawn(record: &pb::AuditRecord) -> bool {
     matches!(&record.record, Some(Record::Request(request)) if request.rpc == "Spawn" && request.code == "OK")
 }
 
-/// Whether the trail tells of the same signal, and more of it.
+/// Whether the audit log has the same signal, with more detail.
 fn is_same(record: &pb::AuditRecord, at: Time, sent: &pb::SignalSent) -> bool {
     let (Some(Record::Signal(reported)), Some(reported_at)) = (&record.record, record.time) else {
         return false;
