@@ -197,6 +197,19 @@ async fn command_line_sets_and_removes_annotations() {
     let set = annotate(&["session=s=1", "url=x", "--if-version", "0"]).await;
     assert_eq!(set, (Some(0), "session=s=1\nurl=x\n".to_owned()));
     assert_eq!(annotate(&["url-"]).await.1, "session=s=1\n");
+    assert_eq!(annotate(&["--activity", "awaiting-input"]).await.0, Some(0));
+    let seen = must("get", client.get(&run).await);
+    assert_eq!(seen.activity(), pb::Activity::AwaitingInput);
+    for words in [["ps", "-o", "wide"], ["top", "--once", "-n1"]] {
+        let shown = kennel_tests::shell::run_to_end(kennel.cli(&words), PATIENCE).await;
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains("AWAITING_INPUT"), "{shown}");
+    }
+    // With the version of a change that is refused, it is refused too.
+    let refused = annotate(&["a=b", "--if-version", "1", "--activity", "idle"]).await;
+    assert_eq!(refused.0, Some(1));
+    let seen = must("get", client.get(&run).await);
+    assert_eq!(seen.activity(), pb::Activity::AwaitingInput);
     let (code, _) = annotate(&["a=b", "--if-version", "1"]).await;
     assert_eq!(code, Some(1));
     must("abort", client.abort(&run).await);

@@ -50,6 +50,7 @@ mod liveness;
 mod logs;
 mod long_lines;
 mod many;
+mod mcp;
 mod members;
 mod metrics;
 mod metrics_door;

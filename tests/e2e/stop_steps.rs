@@ -17,6 +17,7 @@ with_and_without_cgroup!(
     actions_come_in_order_before_the_first_signal,
     dead_server_changes_nothing_of_a_stop,
     shutdown_carries_out_the_actions_of_all,
+    command_runs_before_the_first_signal,
 );
 
 /// Reads lines until the end of its input, then says which signals come.
@@ -286,4 +287,174 @@ async fn faults_of_stop_actions_are_named() {
         let fields = complaint(&refused.expect_err(field)).fields;
         assert_eq!(fields, [field], "{spec:?}");
     }
+}
+
+fn exec(script: &str) -> Action {
+    Action::Exec(pb::stop_action::Exec {
+        args: ["sh", "-c", script].map(str::to_owned).to_vec(),
+    })
+}
+
+/// Of each command of the stop: exit code, if it exited.
+fn commands(run: &pb::Run) -> Vec<Option<i32>> {
+    let certificate = run.attempt().certificate.as_ref().expect("it has ended");
+    let commands = certificate.commands.iter();
+    let code = |command: &pb::StopCommand| match &command.end {
+        Some(pb::stop_command::End::Exited(exit)) => match exit.result {
+            Some(pb::exit::Result::Code(code)) => Some(code),
+            _ => None,
+        },
+        _ => None,
+    };
+    commands.map(code).collect()
+}
+
+/// The signal follows when it exits; one that hangs has its time, and is gone with all of its session before the signal.
+async fn command_runs_before_the_first_signal(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let said = kennel.scratch().join("said");
+    let script = format!("echo $KENNEL_RUN_ID stops >> {}; exit 7", said.display());
+    let steps = vec![pb::StopAction {
+        action: Some(exec(&script)),
+        wait: None,
+    }];
+    let spec = with(sh(LISTENS).open_input(), steps).grace(Duration::from_hours(1));
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_up(&run).await;
+    must("pause", client.pause(&run).await);
+    let run = must("abort", client.abort(&run).await);
+    assert_eq!(
+        (run.code(), commands(&run)),
+        (Some(5), vec![Some(7)]),
+        "{run:?}"
+    );
+    let text = fs::read_to_string(&said).expect("it was written");
+    assert_eq!(text, format!("{} stops\n", run.run_id));
+
+    let script = format!(
+        "sleep 1000 & sleep 1000 & echo x >> {}; sleep 1000",
+        said.display()
+    );
+    let steps = vec![step(exec(&script), WAIT)];
+    let spec = with(sh(LISTENS).open_input(), steps).grace(Duration::from_secs(20));
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_up(&run).await;
+    let run = must("abort", client.abort(&run).await);
+    assert_eq!(
+        (run.code(), commands(&run)),
+        (Some(5), vec![None]),
+        "{run:?}"
+    );
+    assert_eq!(signals(&run), ["SIGTERM"]);
+    Footprint::of_id(&run.run_id).assert_nothing_left();
+    let shown = run_to_end(kennel.cli(&["get", &run.run_id]), PATIENCE).await;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(
+        shown.contains("sh: took too long, and was ended"),
+        "{shown}"
+    );
+}
+
+/// A third of them hangs; the server is dead when they begin to stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn shutdown_runs_the_commands_of_99_runs() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let client = kennel.client().await;
+    let said = kennel.scratch().join("said");
+    let spawns = (0..99).map(|at| {
+        let mut client = client.clone();
+        let hang = if at % 3 == 0 { "; sleep 1000" } else { "" };
+        let script = format!("echo x >> {}{hang}", said.display());
+        let steps = vec![pb::StopAction {
+            action: Some(exec(&script)),
+            wait: None,
+        }];
+        let spec = with(
+            sh("trap 'exit 5' TERM INT; echo up; while :; do sleep 0.2; done"),
+            steps,
+        );
+        async move {
+            let run = must("spawn", client.spawn(spec).await).run_id;
+            client.hear_up(&run).await;
+            run
+        }
+    });
+    let mut runs = Vec::new();
+    for spawn in spawns {
+        runs.push(spawn.await);
+    }
+    let status = kennel.terminate(SHUTDOWN_LIMIT).await;
+    assert!(status.success(), "{status:?}");
+    let text = fs::read_to_string(&said).expect("it was written");
+    assert_eq!(text.lines().count(), 99);
+    for run in &runs {
+        Footprint::of_id(run).assert_nothing_left();
+    }
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let mut ended = 0;
+    for (at, run) in runs.iter().enumerate() {
+        let run = must("get", client.get(run).await);
+        ended += usize::from(commands(&run) == [(at % 3 != 0).then_some(0)]);
+        assert_eq!(run.code(), Some(5), "{run:?}");
+    }
+    assert_eq!(ended, 99);
+}
+
+/// Its keeper dies with the server: the shim runs the command, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_keeper_leaves_the_command_to_the_shim() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let said = kennel.scratch().join("said");
+    let steps = vec![pb::StopAction {
+        action: Some(exec(&format!("echo x >> {}", said.display()))),
+        wait: None,
+    }];
+    let run = must("spawn", client.spawn(with(sh(LISTENS), steps)).await).run_id;
+    client.hear_up(&run).await;
+    kennel.kill_service_after(|| {});
+    kennel.wait_for_exit(PATIENCE).await;
+    kennel.restart().await;
+    let ended = must("wait", kennel.client().await.ended(&run).await);
+    assert_eq!(signals(&ended), ["SIGTERM"]);
+    assert_eq!(fs::read_to_string(&said).expect("it was written"), "x\n");
+    Footprint::of_id(&run).assert_nothing_left();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn command_line_has_a_command_of_a_stop() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let words = [
+        "spawn",
+        "--grace=9s",
+        "--pre-stop",
+        "exit 3",
+        "--stop-step",
+        "exec:exit 4",
+    ];
+    let words = [&words[..], &["--", "sh", "-c", LISTENS]].concat();
+    let spawned = run_to_end(kennel.cli(&words), PATIENCE).await;
+    assert!(spawned.status.success(), "{spawned:?}");
+    let run = String::from_utf8_lossy(&spawned.stdout).trim().to_owned();
+    client.hear_up(&run).await;
+    let run = must("abort", client.abort(&run).await);
+    assert_eq!(commands(&run), [Some(3), Some(4)]);
+    let steps = vec![
+        step(exec("true"), Duration::from_secs(4)),
+        step(Action::Exec(pb::stop_action::Exec::default()), WAIT),
+    ];
+    let mut spec = with(sh("true"), steps).grace(Duration::from_mins(1));
+    spec.set_pid_namespace(pb::PidNamespace::Private);
+    let fields = complaint(&client.spawn(spec).await.expect_err("faults")).fields;
+    let expected = [
+        "spec.stop.steps",
+        "spec.stop.steps[0]",
+        "spec.stop.steps[1]",
+    ];
+    let mut fields: Vec<&str> = fields.iter().map(String::as_str).collect();
+    fields.sort_unstable();
+    assert_eq!(fields, expected);
 }

@@ -2,7 +2,7 @@
 
 use kennel_tests::{
     Kennel, Options, PATIENCE, SpecExt, eventually, kennel::kill_exactly, must, procfs, programs,
-    sh, tmux::Tmux,
+    sh, shell::run_to_end, tmux::Tmux,
 };
 use nix::sys::signal::Signal;
 use std::fs;
@@ -202,4 +202,43 @@ async fn clicks_and_the_wheel_work_on_a_terminal() {
     tmux.shows("code 0").await;
     // The shell that follows is sent no clicks.
     assert!(!tmux.mouse_is_captured(), "{}", tmux.shown());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_look_shows_readiness_and_activity() {
+    let kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    let words = [
+        "spawn",
+        "--ready-line",
+        "never",
+        "--",
+        "sh",
+        "-c",
+        "echo up; sleep 1000",
+    ];
+    let spawned = run_to_end(kennel.cli(&words), PATIENCE).await;
+    let run = String::from_utf8_lossy(&spawned.stdout).trim().to_owned();
+    client.hear_up(&run).await;
+    let set = ["annotate", &run, "--activity", "working"];
+    assert!(
+        run_to_end(kennel.cli(&set), PATIENCE)
+            .await
+            .status
+            .success()
+    );
+    let look = run_to_end(kennel.cli(&["top", "--once"]), PATIENCE).await;
+    let look = String::from_utf8_lossy(&look.stdout).into_owned();
+    let row = look
+        .lines()
+        .find(|line| line.contains(&run))
+        .expect("it is listed");
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[1..4], ["RUNNING", "no", "WORKING"], "{look}");
+    let tmux = Tmux::start(kennel.scratch(), "top", (24, 130), &line(&kennel, ""));
+    tmux.shows("READY ACTIVITY").await;
+    tmux.shows("WORKING").await;
+    tmux.keys(&["q"]);
+    put_back(&tmux, 0).await;
+    must("abort", client.abort(&run).await);
 }

@@ -359,6 +359,7 @@ impl Client {
             set: set.collect(),
             remove: remove.iter().map(|key| (*key).to_owned()).collect(),
             expected_version,
+            ..pb::AnnotateRunRequest::default()
         };
         let answer = self.process.annotate_run(request).await?.into_inner();
         Ok(answer.run.expect("a run is given"))

@@ -1,7 +1,7 @@
 //! What was done to end a run and what was found when it ended: only ever what really happened.
 
 use crate::names::named;
-use crate::{Leftovers, Signal, Timestamp, limits};
+use crate::{Exit, Leftovers, Signal, Timestamp, limits};
 use serde::{Deserialize, Serialize};
 
 /// The record of a run's end beside its verdict. A run that ended by itself and left nothing has no steps.
@@ -14,6 +14,9 @@ pub struct StopCertificate {
     /// What was done at standard input to end it, in order; at most [`limits::STOP_ACTIONS_MAX`].
     #[serde(default)]
     pub inputs: Vec<StopInput>,
+    /// Commands that ran before the first signal, in order; at most [`limits::STOP_ACTIONS_MAX`].
+    #[serde(default)]
+    pub commands: Vec<StopCommand>,
     /// Who was alive when the leader ended, where SIGKILL had not gone out before.
     pub leftovers: Leftovers,
     /// When the look was taken that the verdict rests on; absent: nobody could look.
@@ -29,6 +32,31 @@ pub struct StopInput {
     pub bytes: Option<u32>,
     /// How many the pipe or the terminal had room for.
     pub written: u32,
+}
+
+/// A command that a stop has run, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopCommand {
+    /// When it was to begin.
+    pub at: Timestamp,
+    /// Its name, without arguments.
+    pub name: String,
+    /// How it ended.
+    pub end: StopCommandEnd,
+}
+
+/// How a command of a stop ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopCommandEnd {
+    /// It exited.
+    Exited(Exit),
+    /// It took too long, and was ended.
+    TimedOut,
+    /// It did not start, with errno(3) where a call failed.
+    NotStarted(Option<i32>),
+    /// The run's command exited before it was over, or did not run any more.
+    CutOff,
 }
 
 /// One round of one signal, and what came of it.
@@ -89,6 +117,14 @@ named! {
 }
 
 impl StopCertificate {
+    /// Adds a command, unless it is there.
+    pub fn add_command(&mut self, command: &StopCommand) {
+        let is_there = self.commands.contains(command);
+        if !is_there && self.commands.len() < limits::STOP_ACTIONS_MAX {
+            self.commands.push(command.clone());
+        }
+    }
+
     /// Adds a round; one too many is counted.
     pub fn add(&mut self, step: StopStep) {
         if self.steps.len() < limits::STEPS_LISTED_MAX {

@@ -1,8 +1,8 @@
 //! What comes into the machine.
 
 use crate::{
-    Exit, Leftovers, MemoryKills, RowState, RunIdentity, StartFailure, StopInput, StopOrder,
-    StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    Exit, Leftovers, MemoryKills, RowState, RunIdentity, StartFailure, StopCommand, StopInput,
+    StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
 };
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ pub enum Report {
     Signalled(StopStep),
     /// The keeper has carried out an action of a stop at standard input.
     InputStopped(StopInput),
+    /// A command of a stop is over.
+    CommandStopped(StopCommand),
     /// SIGKILL does not end these. The keeper goes on watching and killing.
     TreeStuck(Stuck),
     /// A SIGKILL that a caller asked for went out; it is no stop.

@@ -6,6 +6,9 @@ use crate::{Signal, StopAction, limits};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
+/// Time in which a command of a stop is ended before the next rung.
+const COMMAND_END_MS: u64 = 100;
+
 /// Polite actions at their offsets, then SIGKILL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopPlan {
@@ -34,6 +37,8 @@ pub enum Action {
     CloseInput,
     /// These bytes are written to standard input, or typed on the terminal.
     Input(Vec<u8>),
+    /// A command runs in the tree, until the next rung at most.
+    Exec(Vec<String>),
 }
 
 impl StopPlan {
@@ -147,7 +152,25 @@ impl Ladder {
         self.kill_at = kill_at;
     }
 
-    /// Leaves out the actions at standard input that were due before: an earlier climber may have done them.
+    /// For how long a command that the last action has begun may run, in milliseconds: it has ended when the next rung is due.
+    #[must_use]
+    pub fn time_of_command(&self, now: u64) -> u64 {
+        let whole = self.wake_at().map_or(0, |at| at.saturating_sub(now));
+        whole - COMMAND_END_MS.min(whole / 4)
+    }
+
+    /// What the last action has begun is over: the polite rungs that follow come sooner by what it has not needed.
+    pub fn go_on(&mut self, now: u64) {
+        let Some((at, _)) = self.steps.get(self.next) else {
+            return;
+        };
+        let spare = at.saturating_sub(now);
+        for (at, _) in self.steps.iter_mut().skip(self.next) {
+            *at = at.saturating_sub(spare);
+        }
+    }
+
+    /// Leaves out the actions other than signals that were due before: an earlier climber may have done them.
     pub fn skip_input_before(&mut self, now: u64) {
         self.steps
             .retain(|(at, action)| *at >= now || matches!(action, Action::Signal(_)));

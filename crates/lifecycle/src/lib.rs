@@ -44,7 +44,9 @@ mod terminal;
 mod time;
 pub mod verdict;
 
-pub use certificate::{SignalScope, SignalSender, StopCertificate, StopInput, StopStep};
+pub use certificate::{
+    SignalScope, SignalSender, StopCertificate, StopCommand, StopCommandEnd, StopInput, StopStep,
+};
 pub use containment::{Containment, Gap, Held, HostFacts};
 pub use countdown::Countdown;
 pub use effect::{Desired, Effect, ResumeReason, RowState};

@@ -76,6 +76,8 @@ pub const WATCHDOG_MAX: Duration = Duration::from_hours(24);
 pub const RESULT_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 /// Actions of a stop before its first signal.
 pub const STOP_ACTIONS_MAX: usize = 16;
+/// Longest time of one of them that is a command, and that of one that names none.
+pub const STOP_COMMAND_MAX: Duration = Duration::from_secs(3);
 /// Bytes that one of them writes to standard input.
 pub const STOP_INPUT_BYTES_MAX: usize = 1024;
 /// Exit codes beside 0 that count as success.

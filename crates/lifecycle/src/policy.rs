@@ -187,6 +187,10 @@ impl Policy {
         if matches!(ready, Some(ReadyProbe::State(StateProbe::Exec(_)))) {
             found.push(Violation::new("spec.readiness.exec", why));
         }
+        let is_command = |step: &StopAction| matches!(step.action, Action::Exec(_));
+        if self.stop.steps.iter().any(is_command) {
+            found.push(Violation::new("spec.stop.steps", why));
+        }
         let live = self.liveness.as_ref().map(|l| &l.probe);
         if matches!(live, Some(LiveProbe::State(StateProbe::Exec(_)))) {
             found.push(Violation::new("spec.liveness.exec", why));
@@ -329,6 +333,13 @@ impl StopPolicy {
                 Action::Input(bytes) if bytes.len() > limits::STOP_INPUT_BYTES_MAX => {
                     "must have at most 1024 bytes to write"
                 }
+                Action::Exec(argv) => match rules::fault_of_command(argv) {
+                    Some(why) => why,
+                    None if step.wait.is_zero() || step.wait > limits::STOP_COMMAND_MAX => {
+                        "must give a command more than no time, and at most 3 s"
+                    }
+                    None => continue,
+                },
                 Action::Signal(_) | Action::CloseInput | Action::Input(_) => continue,
             };
             found.push(Violation::new(format!("{FIELD}[{at}]"), why));

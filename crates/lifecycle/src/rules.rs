@@ -232,17 +232,26 @@ impl StateProbe {
                 wrong("grpc.service", "must be at most 1024 bytes");
             }
             Self::Exec(argv) => {
-                let bytes: usize = argv.iter().map(String::len).sum();
-                if argv.first().is_none_or(String::is_empty) {
-                    wrong("exec.args", "must name a command");
-                } else if argv.len() > limits::HELPER_ARGS_MAX || bytes > limits::HELPER_BYTES_MAX {
-                    wrong("exec.args", "must be at most 64 words of 4096 bytes in all");
-                } else if argv.iter().any(|word| word.contains('\0')) {
-                    wrong("exec.args", "must not contain a NUL byte");
+                if let Some(why) = fault_of_command(argv) {
+                    wrong("exec.args", why);
                 }
             }
             Self::Tcp(_) | Self::Grpc { .. } => {}
         }
+    }
+}
+
+/// What is wrong with a command beside the run's own.
+pub(crate) fn fault_of_command(argv: &[String]) -> Option<&'static str> {
+    let bytes: usize = argv.iter().map(String::len).sum();
+    if argv.first().is_none_or(String::is_empty) {
+        Some("must name a command")
+    } else if argv.len() > limits::HELPER_ARGS_MAX || bytes > limits::HELPER_BYTES_MAX {
+        Some("must be at most 64 words of 4096 bytes in all")
+    } else if argv.iter().any(|word| word.contains('\0')) {
+        Some("must not contain a NUL byte")
+    } else {
+        None
     }
 }
 

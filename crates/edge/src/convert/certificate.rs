@@ -3,7 +3,8 @@
 use super::{run, time};
 use crate::pb::{self, tree_verdict};
 use kennel_lifecycle::{
-    Outcome, SignalScope, SignalSender, StopInput, StopStep, Stuck, StuckProcess,
+    Outcome, SignalScope, SignalSender, StopCommand, StopCommandEnd, StopInput, StopStep, Stuck,
+    StuckProcess,
 };
 
 /// The certificate of a run that ended so, with what held it and with its verdict.
@@ -19,6 +20,7 @@ pub(crate) fn certificate(outcome: &Outcome, held_by: pb::Containment) -> pb::St
         census_time: certificate.census.map(time::timestamp),
         verdict: Some(run::tree_verdict(&outcome.tree)),
         inputs: certificate.inputs.iter().map(input).collect(),
+        commands: certificate.commands.iter().map(command).collect(),
     }
 }
 
@@ -27,6 +29,22 @@ fn input(input: &StopInput) -> pb::StopInput {
         time: Some(time::timestamp(input.at)),
         bytes: input.bytes,
         written: input.written,
+    }
+}
+
+fn command(command: &StopCommand) -> pb::StopCommand {
+    use pb::stop_command::{End, NotStarted};
+    pb::StopCommand {
+        time: Some(time::timestamp(command.at)),
+        name: command.name.clone(),
+        end: Some(match command.end {
+            StopCommandEnd::Exited(exit) => End::Exited(run::exit(exit)),
+            StopCommandEnd::TimedOut => End::TimedOut(pb::stop_command::TimedOut {}),
+            StopCommandEnd::NotStarted(errno) => End::NotStarted(NotStarted {
+                error_number: errno,
+            }),
+            StopCommandEnd::CutOff => End::CutOff(pb::stop_command::CutOff {}),
+        }),
     }
 }
 

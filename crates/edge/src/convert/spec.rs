@@ -150,21 +150,24 @@ fn stop_steps(steps: Vec<pb::StopAction>, found: &mut Vec<Violation>) -> Vec<Sto
         let action = match step.action {
             Some(Step::CloseInput(_)) => Some(Action::CloseInput),
             Some(Step::Input(bytes)) => Some(Action::Input(bytes.to_vec())),
+            Some(Step::Exec(exec)) => Some(Action::Exec(exec.args)),
             Some(Step::Signal(name)) => {
                 let is_empty = name.is_empty().then_some("NONE");
                 stop_signal(&format!("{field}.signal"), is_empty.unwrap_or(&name), found)
                     .map(Action::Signal)
             }
             None => {
-                let why = "must have one of `close_input`, `input`, `signal`";
+                let why = "must have one of `close_input`, `input`, `signal`, `exec`";
                 found.push(Violation::new(field, why));
                 None
             }
         };
-        Some(StopAction {
-            action: action?,
-            wait: wait.unwrap_or_default(),
-        })
+        let action = action?;
+        let wait = wait.unwrap_or(match action {
+            Action::Exec(_) => bounds::STOP_COMMAND_MAX,
+            Action::CloseInput | Action::Input(_) | Action::Signal(_) => std::time::Duration::ZERO,
+        });
+        Some(StopAction { action, wait })
     });
     steps.collect()
 }
@@ -175,6 +178,7 @@ fn shown_step(step: &StopAction) -> pb::StopAction {
             Action::CloseInput => Step::CloseInput(pb::stop_action::CloseInput {}),
             Action::Input(bytes) => Step::Input(bytes.clone().into()),
             Action::Signal(signal) => Step::Signal(signal.to_string()),
+            Action::Exec(args) => Step::Exec(pb::stop_action::Exec { args: args.clone() }),
         }),
         wait: (!step.wait.is_zero()).then(|| time::duration(step.wait)),
     }

@@ -352,6 +352,10 @@ impl ProcessService for Audited<Processes> {
         let set: Vec<&str> = wish.set.keys().map(String::as_str).collect();
         let asked = asked.with("set", set.join(","));
         let asked = asked.with("remove", wish.remove.join(","));
+        let asked = match wish.activity() {
+            pb::Activity::Unspecified => asked,
+            activity => asked.with("activity", activity.as_str_name()),
+        };
         let answer = self.inner.annotate_run(request).await;
         asked.tell(&answer).await;
         answer

@@ -39,6 +39,12 @@ const END_WAIT_MS: u16 = 100;
 #[derive(Default)]
 pub(super) struct Helpers {
     running: Vec<Helper>,
+    /// Commands of a stop that the keeper has begun here.
+    of_stop: usize,
+    /// Those that were due without one.
+    due_alone: usize,
+    /// One of a stop is over.
+    stop_ended: bool,
 }
 
 struct Helper {
@@ -51,6 +57,8 @@ struct Helper {
     timed_out: bool,
     /// It was ended for the sake of the run: how says nothing of it.
     cut_off: bool,
+    /// It is of a stop.
+    stops: bool,
 }
 
 impl Helper {
@@ -62,6 +70,11 @@ impl Helper {
 }
 
 impl Helpers {
+    /// Whether a command of a stop has ended since this was asked last.
+    pub(super) fn has_stop_ended(&mut self) -> bool {
+        std::mem::take(&mut self.stop_ended)
+    }
+
     /// When the first of them has had its time.
     pub(super) fn wake_at(&self) -> Option<u64> {
         let waiting = self.running.iter().filter(|helper| !helper.timed_out);
@@ -84,9 +97,10 @@ impl Helpers {
         // INVARIANT: the number of the session is that of a child that is not reaped, so it is no other one.
         kill_session(pid);
         let helper = self.running.remove(at);
+        self.stop_ended |= helper.stops;
         let end = match start_failure(&helper.status) {
-            _ if helper.cut_off => HelperEnd::Refused,
             _ if helper.timed_out => HelperEnd::TimedOut,
+            _ if helper.cut_off => HelperEnd::Refused,
             Some(failure) => HelperEnd::Failed(failure),
             None => HelperEnd::Exited(exit),
         };
@@ -108,9 +122,16 @@ impl Helpers {
 
 impl Work {
     /// Begins one; says at once if that cannot be.
-    pub(super) fn help(&mut self, id: u64, argv: Vec<String>, timeout_ms: u64) {
+    pub(super) fn help(&mut self, id: u64, argv: Vec<String>, timeout_ms: u64, stops: bool) {
+        self.helpers.of_stop += usize::from(stops);
+        let may_run = if stops {
+            self.may_run_of_stop()
+        } else {
+            self.has_live_command()
+        };
         // The keeper had not heard of the end when it asked.
-        if !self.has_live_command() {
+        if !may_run {
+            self.helpers.stop_ended |= stops;
             let end = HelperEnd::Refused;
             self.words.push((FromShim::Helped { id, end }, Vec::new()));
             return;
@@ -124,12 +145,29 @@ impl Work {
                 until: clock::boot_ms().saturating_add(timeout_ms),
                 timed_out: false,
                 cut_off: false,
+                stops,
             }),
             Err(failure) => {
+                self.helpers.stop_ended |= stops;
                 let end = HelperEnd::Failed(failure);
                 let word = FromShim::Helped { id, end };
                 self.words.push((word, Vec::new()));
             }
+        }
+    }
+
+    /// A command of a stop without a keeper, until the next rung at most: not one that the keeper has begun before.
+    pub(super) fn stop_command_alone(&mut self, argv: Vec<String>, now: u64) {
+        self.helpers.due_alone += 1;
+        if self.helpers.due_alone > self.helpers.of_stop {
+            let ladder = self.ladder.as_ref();
+            let timeout_ms = ladder.map_or(0, |ladder| ladder.time_of_command(now));
+            self.help(0, argv, timeout_ms, true);
+        } else {
+            self.helpers.stop_ended = true;
+        }
+        if self.helpers.has_stop_ended() {
+            self.ladder.iter_mut().for_each(|ladder| ladder.go_on(now));
         }
     }
 

@@ -229,7 +229,8 @@ impl Shim {
                     id,
                     argv,
                     timeout_ms,
-                }) => self.tell_work(|work| work.help(id, argv, timeout_ms)),
+                    stops,
+                }) => self.tell_work(|work| work.help(id, argv, timeout_ms, stops)),
                 Ok(ToShim::Remember(memory)) => self.tell_work(|work| work.remember(memory)),
                 // Neither a second job nor an unknown word is ever sent; a keeper that sends one is not ours.
                 Ok(ToShim::Job(_)) | Err(_) => self.lose_keeper(),

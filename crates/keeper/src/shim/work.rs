@@ -422,6 +422,12 @@ impl Work {
         self.stage == Stage::Ran && !self.leader_reaped && !self.childless && !self.is_stopped()
     }
 
+    /// Whether a command of a stop may run: the run's command does, and SIGKILL has not gone out.
+    pub(super) fn may_run_of_stop(&self) -> bool {
+        let runs = self.stage == Stage::Ran && !self.leader_reaped && !self.childless;
+        runs && self.killing_since.is_none()
+    }
+
     fn is_by_itself(&self) -> bool {
         let nothing_gone = self.witnessed == Some(true) || self.waiting.is_some();
         self.stage == Stage::Ran && nothing_gone && !self.is_stopped()
@@ -459,15 +465,23 @@ impl Work {
         }
         let policy = &self.policy;
         let start = || Ladder::start(&policy.stop_plan(), now);
-        let ladder = self.ladder.get_or_insert_with(start);
+        if self.helpers.has_stop_ended() {
+            self.ladder.iter_mut().for_each(|ladder| ladder.go_on(now));
+        }
+        self.ladder.get_or_insert_with(start);
         let steps = self.record.steps.len();
-        while let Some(action) = ladder.due(now) {
+        while let Some(action) = self.ladder.as_mut().and_then(|ladder| ladder.due(now)) {
             // What is to be written is left out: whoever counts it is gone.
             if let (Action::CloseInput, Some(waiting)) = (&action, &mut self.waiting) {
                 waiting.close_input();
             }
-            let Action::Signal(signal) = action else {
-                continue;
+            let signal = match action {
+                Action::Signal(signal) => signal,
+                Action::Exec(argv) => {
+                    self.stop_command_alone(argv, now);
+                    continue;
+                }
+                Action::CloseInput | Action::Input(_) => continue,
             };
             let at = clock::wall();
             let volleys = self.tree.signal(signal);

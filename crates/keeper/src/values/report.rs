@@ -2,8 +2,8 @@
 
 use super::Notified;
 use kennel_lifecycle::{
-    Exit, Leftovers, MemoryKills, Signal, StartFailure, StopInput, StopReason, StopStep, Stuck,
-    TreeVerdict,
+    Exit, Leftovers, MemoryKills, Signal, StartFailure, StopCommand, StopInput, StopReason,
+    StopStep, Stuck, TreeVerdict,
 };
 use kennel_linux::aims::Aim;
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,8 @@ pub enum Fact {
     PauseExpired,
     /// An action of a stop at standard input was carried out.
     StopInput(StopInput),
+    /// A command of a stop is over.
+    StopCommand(StopCommand),
     /// What a process of the run has said of it.
     Notified(Notified),
 }

@@ -19,8 +19,9 @@ use kennel_lifecycle::{
     InputClosed, InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers,
     LimitPowers, MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity,
     Proof, Recovery, Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits, Signal,
-    SignalScope, SignalSender, StartFailure, StartStage, StatusText, StopInput, StopPolicy,
-    StopReason, StopStep, Stuck, StuckProcess, TerminalSize, Timestamp, TreeVerdict,
+    SignalScope, SignalSender, StartFailure, StartStage, StatusText, StopCommand, StopCommandEnd,
+    StopInput, StopPolicy, StopReason, StopStep, Stuck, StuckProcess, TerminalSize, Timestamp,
+    TreeVerdict,
     ladder::{Action, Step, StopPlan},
     recovery::ExitRecord,
 };
@@ -284,8 +285,9 @@ fn questions_to_the_keeper_have_these_bytes() {
         id: 2,
         argv: vec!["a".into()],
         timeout_ms: 300,
+        stops: true,
     };
-    check(&help, "0902010161ac02");
+    check(&help, "0902010161ac0201");
     let helped = FromShim::Helped {
         id: 2,
         end: HelperEnd::TimedOut,
@@ -474,28 +476,43 @@ fn answers_and_reports_have_these_bytes() {
 }
 
 #[test]
+fn stop_commands_have_these_bytes() {
+    let fact = |fact| ToServer::Report {
+        run: 5,
+        at_us: 1,
+        fact,
+    };
+    let done = StopCommand {
+        at: Timestamp(1000),
+        name: "x".into(),
+        end: StopCommandEnd::NotStarted(Some(2)),
+    };
+    check(&fact(Fact::StopCommand(done)), "0205020ed00f0178020104");
+}
+
+#[test]
 fn notices_have_these_bytes() {
     let notified = |said| ToServer::Report {
         run: 5,
         at_us: 1,
         fact: Fact::Notified(said),
     };
-    check(&notified(Notified::Ready), "0205020e00");
+    check(&notified(Notified::Ready), "0205020f00");
     let status = StatusText {
         text: "x".into(),
         stopping: true,
     };
-    check(&notified(Notified::Status(status)), "0205020e01017801");
+    check(&notified(Notified::Status(status)), "0205020f01017801");
     check(
         &notified(Notified::Activity(Activity::Idle)),
-        "0205020e0202",
+        "0205020f0202",
     );
     let refused = Notified::Refused {
         pid: 7,
         uid: 300,
         ended: true,
     };
-    check(&notified(refused), "0205020e030eac0201");
+    check(&notified(refused), "0205020f030eac0201");
 }
 
 #[test]

@@ -341,6 +341,8 @@ pub(crate) enum ToShim {
         id: u64,
         argv: Vec<String>,
         timeout_ms: u64,
+        /// It is of a stop that is on its way.
+        stops: bool,
     },
 }
 

@@ -27,7 +27,7 @@ pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, EvidenceArg, ReapA
 pub(crate) use network::{
     CertsCommand, ContextCommand, MakeArgs, NewContext, RemoteArgs, RoleArg, RoleArgs,
 };
-pub(crate) use output::{AnnotateArgs, OutputStreamArg, WaitOutputArgs};
+pub(crate) use output::{ActivityArg, AnnotateArgs, OutputStreamArg, WaitOutputArgs};
 pub(crate) use read::{
     AsConsumer, AuditArgs, ConsumerRef, ConsumersCommand, EventsArgs, LogsArgs, PsArgs, SortArg,
     StateArg, StreamArg, TopArgs, WhichRuns, WhyArgs,

@@ -56,9 +56,19 @@ pub(crate) struct AnnotateArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,
     /// KEY=VALUE sets an annotation, KEY- removes it
-    #[arg(value_name = "KEY=VALUE|KEY-", required = true)]
+    #[arg(value_name = "KEY=VALUE|KEY-", required_unless_present = "activity")]
     pub(crate) changes: Vec<String>,
     /// Change them only if the annotations have this version: 0 if there never were any [default: any]
     #[arg(long = "if-version", value_name = "NUMBER")]
     pub(crate) expected_version: Option<u64>,
+    /// What the run does from here on, as an output rule or the command itself reports it
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) activity: Option<ActivityArg>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ActivityArg {
+    Working,
+    AwaitingInput,
+    Idle,
 }

@@ -176,9 +176,13 @@ pub(crate) struct SpecArgs {
     #[arg(long, value_name = "SIGNAL", value_parser = values::signal)]
     pub(crate) stop_signal: Option<Signal>,
     /// Action of every stop before its first signal; may be repeated, in order: close-stdin, input:TEXT (\\n, \\t, \\xHH),
-    /// signal:NAME, wait:DURATION
+    /// signal:NAME, exec:SCRIPT (sh -c in its tree), wait:DURATION
     #[arg(long = "stop-step", value_name = "ACTION", value_parser = values::stop_step)]
     pub(crate) stop_steps: Vec<values::StopStep>,
+    /// First action of every stop: `sh -c SCRIPT` in the tree of the run, for 3 s at most; the same as --stop-step
+    /// exec:SCRIPT before all others
+    #[arg(long, value_name = "SCRIPT")]
+    pub(crate) pre_stop: Option<String>,
     /// Exit code that counts as success beside 0, 1 to 255; may be repeated, up to 16 times
     #[arg(long = "success-exit-code", value_name = "CODE", value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) success_exit_codes: Vec<u8>,

@@ -1,7 +1,10 @@
 //! `kennel annotate`: sets and removes annotations of a run.
 
 use super::link::{Link, print_exact, refused, run_of};
-use crate::{args::AnnotateArgs, failure::Failure};
+use crate::{
+    args::{ActivityArg, AnnotateArgs},
+    failure::Failure,
+};
 use kennel_client as client;
 use kennel_proto::{json, pb};
 use std::fmt::Write as _;
@@ -20,6 +23,13 @@ pub(crate) async fn annotate(link: &Link, args: AnnotateArgs) -> Result<(), Fail
             let message = format!("{change:?} changes nothing: write KEY=VALUE or KEY-");
             return Err(Failure::new(message));
         }
+    }
+    if let Some(activity) = args.activity {
+        request.set_activity(match activity {
+            ActivityArg::Working => pb::Activity::Working,
+            ActivityArg::AwaitingInput => pb::Activity::AwaitingInput,
+            ActivityArg::Idle => pb::Activity::Idle,
+        });
     }
     request.run_id = link.run_id(&args.run.run).await?;
     let processes = link.connection.processes();

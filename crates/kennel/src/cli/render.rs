@@ -260,6 +260,9 @@ fn certified(view: &mut View, certificate: &pb::StopCertificate) {
     for input in &certificate.inputs {
         view.line("stop step", words::stop_input(input));
     }
+    for command in &certificate.commands {
+        view.line("stop step", words::stop_command(command));
+    }
     if certificate.steps_unlisted > 0 {
         let more = format!("and {} more rounds", certificate.steps_unlisted);
         view.line("signal", more);

@@ -88,7 +88,7 @@ fn request(
             stop: Some(pb::StopPolicy {
                 grace: span(args.grace, "grace")?,
                 signal: args.stop_signal.map(|s| s.to_string()).unwrap_or_default(),
-                steps: stop_steps(args.stop_steps)?,
+                steps: stop_steps(args.pre_stop.as_deref(), args.stop_steps)?,
             }),
             timeouts: Some(pb::Timeouts {
                 max_runtime: span(args.timeout, "timeout")?,
@@ -119,8 +119,15 @@ fn request(
 }
 
 /// The actions, each with the waits behind it.
-fn stop_steps(typed: Vec<StopStep>) -> Result<Vec<pb::StopAction>, Failure> {
-    let mut steps: Vec<pb::StopAction> = Vec::new();
+fn stop_steps(
+    pre_stop: Option<&str>,
+    typed: Vec<StopStep>,
+) -> Result<Vec<pb::StopAction>, Failure> {
+    let first = pre_stop.map(|script| pb::StopAction {
+        action: Some(crate::values::exec(script)),
+        wait: None,
+    });
+    let mut steps: Vec<pb::StopAction> = first.into_iter().collect();
     let mut waits = Duration::ZERO;
     for step in typed {
         match (step, steps.last_mut()) {

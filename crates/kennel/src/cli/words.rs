@@ -312,6 +312,25 @@ pub(crate) fn stop_input(input: &pb::StopInput) -> String {
     }
 }
 
+/// A command of a stop, and how it ended.
+pub(crate) fn stop_command(command: &pb::StopCommand) -> String {
+    use pb::stop_command::End;
+    let end = match &command.end {
+        Some(End::Exited(how)) => exit(how),
+        Some(End::TimedOut(_)) => "took too long, and was ended".to_owned(),
+        Some(End::NotStarted(failed)) => match failed.error_number {
+            Some(errno) => format!(
+                "did not start: {}",
+                std::io::Error::from_raw_os_error(errno)
+            ),
+            None => "did not start".to_owned(),
+        },
+        Some(End::CutOff(_)) => "ended with the run".to_owned(),
+        None => "ended in a way that this client does not know".to_owned(),
+    };
+    format!("{}: {end}", crate::terminal_text::one_line(&command.name))
+}
+
 /// `SIGKILL by cgroup.kill: 3 reached, 1 gone`.
 pub(crate) fn stop_step(step: &pb::StopStep) -> String {
     let address = signal_address(step.scope(), step.sender());

@@ -5,7 +5,7 @@ mod stop_step;
 mod time;
 
 pub(crate) use size::bytes;
-pub(crate) use stop_step::{StopStep, stop_step};
+pub(crate) use stop_step::{StopStep, exec, stop_step};
 pub(crate) use time::{age, duration, moment, pace};
 
 use crate::terminal_text::{is_unsafe, push_bytes};

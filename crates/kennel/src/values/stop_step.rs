@@ -1,7 +1,7 @@
 //! Actions of a stop, as they are typed.
 
 use super::{duration, signal};
-use kennel_proto::pb::stop_action::{Action, CloseInput};
+use kennel_proto::pb::stop_action::{Action, CloseInput, Exec};
 use std::time::Duration;
 
 /// What one `--stop-step` says.
@@ -13,9 +13,16 @@ pub(crate) enum StopStep {
     Wait(Duration),
 }
 
-/// Reads `close-stdin`, `input:TEXT`, `signal:NAME` or `wait:DURATION`.
+/// The action that runs a script.
+pub(crate) fn exec(script: &str) -> Action {
+    Action::Exec(Exec {
+        args: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+    })
+}
+
+/// Reads `close-stdin`, `input:TEXT`, `signal:NAME`, `exec:SCRIPT` or `wait:DURATION`.
 pub(crate) fn stop_step(text: &str) -> Result<StopStep, String> {
-    const HINT: &str = "write close-stdin, input:TEXT, signal:NAME or wait:DURATION";
+    const HINT: &str = "write close-stdin, input:TEXT, signal:NAME, exec:SCRIPT or wait:DURATION";
     if text == "close-stdin" {
         return Ok(StopStep::Action(Action::CloseInput(CloseInput {})));
     }
@@ -28,6 +35,7 @@ pub(crate) fn stop_step(text: &str) -> Result<StopStep, String> {
             let name = signal(name)?.to_string();
             Ok(StopStep::Action(Action::Signal(name)))
         }
+        Some(("exec", script)) => Ok(StopStep::Action(exec(script))),
         Some(("wait", time)) => duration(time).map(StopStep::Wait),
         _ => Err(HINT.to_owned()),
     }
@@ -73,6 +81,8 @@ mod tests {
         };
         assert_eq!(stop_step("input:quit\\n"), input(b"quit\n"));
         assert_eq!(stop_step("input:\\x04a:\\\\"), input(b"\x04a:\\"));
+        let script = StopStep::Action(exec("save; sync"));
+        assert_eq!(stop_step("exec:save; sync"), Ok(script));
         let usr1 = Action::Signal("SIGUSR1".into());
         assert_eq!(stop_step("signal:usr1"), Ok(StopStep::Action(usr1)));
         let wait = StopStep::Wait(Duration::from_secs(2));

@@ -67,9 +67,12 @@ impl AnnotationChange {
                 found.push(Violation::new(format!("set[{key:?}]"), why));
             }
         }
-        if self.set.is_empty() && self.remove.is_empty() {
-            found.push(Violation::new("set", "must be given, or `remove`"));
-        }
+    }
+
+    /// Whether nothing is to be set or removed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.set.is_empty() && self.remove.is_empty()
     }
 
     fn is_made_in(&self, pairs: &BTreeMap<String, String>) -> bool {

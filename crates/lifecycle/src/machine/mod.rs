@@ -202,6 +202,7 @@ impl Machine {
             Report::InputStopped(input) if !self.certificate.inputs.contains(input) => {
                 self.certificate.inputs.push(*input);
             }
+            Report::CommandStopped(command) => self.certificate.add_command(command),
             Report::LeftBehind(left) => self.certificate.leftovers = left.clone(),
             Report::Census(at) => self.certificate.census = Some(*at),
             _ => {}
@@ -268,6 +269,7 @@ impl Machine {
             | Report::LeftBehind(_)
             | Report::Signalled(_)
             | Report::InputStopped(_)
+            | Report::CommandStopped(_)
             | Report::KillSent
             | Report::MemoryKills(_)
             | Report::Census(_)

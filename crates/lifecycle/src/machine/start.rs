@@ -115,6 +115,7 @@ impl Machine {
             | Report::LeftBehind(_)
             | Report::Signalled(_)
             | Report::InputStopped(_)
+            | Report::CommandStopped(_)
             | Report::KillSent
             | Report::MemoryKills(_)
             | Report::Census(_)

@@ -3,8 +3,8 @@
 use crate::samples::{GRACE, MEMORY_KILLS, abort, assert_golden, left, recorded, step, stuck};
 use kennel_lifecycle::{
     Activity, AttemptRecord, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof,
-    ResumeReason, RuleAction, RuleMatch, Signal, StatusText, StopCertificate, StopInput,
-    StreamsEnd, TerminalSize, Timestamp, TreeVerdict,
+    ResumeReason, RuleAction, RuleMatch, Signal, StatusText, StopCertificate, StopCommand,
+    StopCommandEnd, StopInput, StreamsEnd, TerminalSize, Timestamp, TreeVerdict,
 };
 use std::{fmt::Write as _, time::Duration};
 
@@ -23,6 +23,11 @@ fn outcome() -> Outcome {
                 at: Timestamp(6),
                 bytes: Some(2),
                 written: 1,
+            }],
+            commands: vec![StopCommand {
+                at: Timestamp(6),
+                name: "save".into(),
+                end: StopCommandEnd::Exited(Exit::Code(1)),
             }],
         },
     }

@@ -49,6 +49,37 @@ fn no_grace_is_kill_at_once_and_nothing_else() {
 }
 
 #[test]
+fn command_that_is_over_brings_the_rest_forward() {
+    let step = |action, wait| StopAction {
+        action,
+        wait: Duration::from_millis(wait),
+    };
+    let grace = Duration::from_secs(5);
+    let actions = [
+        step(Action::Exec(vec!["save".into()]), 3000),
+        step(Action::Signal(Signal::HUP), 500),
+    ];
+    let mut ladder = Ladder::start(&StopPlan::abort(grace).behind(&actions, grace), 0);
+    assert!(matches!(ladder.due(0), Some(Action::Exec(_))));
+    assert_eq!(
+        ladder.time_of_command(0),
+        2900,
+        "it ends before what follows"
+    );
+    ladder.go_on(200);
+    assert_eq!(ladder.due(200), Some(Action::Signal(Signal::HUP)));
+    assert_eq!(ladder.due(699), None);
+    assert_eq!(ladder.due(700), Some(Action::Signal(Signal::TERM)));
+    assert_eq!(
+        ladder.wake_at(),
+        Some(5000),
+        "SIGKILL comes when it was due"
+    );
+    ladder.go_on(700);
+    assert_eq!(ladder.wake_at(), Some(5000));
+}
+
+#[test]
 fn a_second_order_brings_kill_forward_and_never_back() {
     let first = StopPlan::abort(Duration::from_secs(5));
     let sooner = (1000, StopPlan::abort(Duration::from_secs(1)));

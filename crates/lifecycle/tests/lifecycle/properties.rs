@@ -429,6 +429,7 @@ fn is_fact(report: &Report) -> bool {
             | Report::LeftBehind(_)
             | Report::Signalled(_)
             | Report::InputStopped(_)
+            | Report::CommandStopped(_)
             | Report::TreeStuck(_)
             | Report::KillSent
             | Report::MemoryKills(_)

@@ -3,8 +3,8 @@
 use kennel_lifecycle::{
     CgroupIdentity, Containment, EndReason, Entry, Exit, Facets, Gap, Held, HostIdentity,
     KeeperEpoch, Leftover, Leftovers, NodeId, Outcome, ProcessIdentity, Proof, RecordedSpec, RunId,
-    RunIdentity, RunKind, RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopInput,
-    StopOrder, StopReason, StopStep, StreamsEnd, Timestamp, TreeVerdict,
+    RunIdentity, RunKind, RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopCommand,
+    StopCommandEnd, StopInput, StopOrder, StopReason, StopStep, StreamsEnd, Timestamp, TreeVerdict,
 };
 use kennel_store::{
     Change, Closure, EntriesEnd, EntriesText, EntryList, EntryPlace, NewRun, Opening, RunRow, Times,
@@ -148,6 +148,11 @@ fn certificate() -> StopCertificate {
             at: Timestamp(5_500_000),
             bytes: Some(6),
             written: 4,
+        }],
+        commands: vec![StopCommand {
+            at: Timestamp(5_600_000),
+            name: "/bin/sh".into(),
+            end: StopCommandEnd::NotStarted(Some(2)),
         }],
     }
 }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_keeper::client::{Shots, SignalTarget};
 use kennel_lifecycle::{
-    AnnotationChange, Entry, Exit, Facets, Held, InputClosed, KeeperEpoch, NodeId, Outcome,
-    OutputRemoval, Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck, TerminalSize,
-    Timestamp,
+    Activity, AnnotationChange, Entry, Exit, Facets, Held, InputClosed, KeeperEpoch, NodeId,
+    Outcome, OutputRemoval, Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck,
+    TerminalSize, Timestamp,
 };
 use kennel_store::{Desired, PastAttempt};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -189,6 +189,8 @@ pub struct AnnotateCall {
     pub run: RunId,
     /// What is to be set and removed.
     pub change: AnnotationChange,
+    /// What the run does from here on; absent: as before.
+    pub activity: Option<Activity>,
     /// Who asks.
     pub by: String,
 }

@@ -2,7 +2,7 @@
 
 use super::{parse_run_id, whole};
 use crate::pb;
-use kennel_lifecycle::AnnotationChange;
+use kennel_lifecycle::{Activity, AnnotationChange, Violation};
 use kennel_supervisor::AnnotateCall;
 use tonic::Status;
 
@@ -12,15 +12,31 @@ pub(crate) fn annotate(
 ) -> Result<AnnotateCall, Status> {
     let mut found = Vec::new();
     let run = parse_run_id(&request.run_id, &mut found);
+    let activity = match request.activity() {
+        pb::Activity::Unspecified if request.activity != 0 => {
+            let why = "must be an Activity that this server knows";
+            found.push(Violation::new("activity", why));
+            None
+        }
+        pb::Activity::Unspecified => None,
+        pb::Activity::Working => Some(Activity::Working),
+        pb::Activity::AwaitingInput => Some(Activity::AwaitingInput),
+        pb::Activity::Idle => Some(Activity::Idle),
+    };
     let change = AnnotationChange {
         set: request.set,
         remove: request.remove.into_iter().collect(),
         expected_version: request.expected_version,
     };
     change.check(&mut found);
+    if change.is_empty() && activity.is_none() && found.is_empty() {
+        let why = "must be given, or `remove`, or `activity`";
+        found.push(Violation::new("set", why));
+    }
     Ok(AnnotateCall {
         run: whole(run, &found)?,
         change,
+        activity,
         by,
     })
 }

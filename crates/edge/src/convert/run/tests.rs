@@ -77,6 +77,7 @@ fn certificate() -> StopCertificate {
         },
         census: Some(Timestamp(6_000_000)),
         inputs: Vec::new(),
+        commands: Vec::new(),
     }
 }
 

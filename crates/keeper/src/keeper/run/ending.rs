@@ -43,6 +43,7 @@ impl Run {
                 Action::Signal(signal) => self.send_round(signal, now),
                 Action::CloseInput => self.stop_input(None),
                 Action::Input(bytes) => self.stop_input(Some(&bytes)),
+                Action::Exec(argv) => self.stop_command(argv, now),
             }
         }
     }

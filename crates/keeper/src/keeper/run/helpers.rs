@@ -2,10 +2,10 @@
 
 use super::{Pause, Run, Stage};
 use crate::{
-    values::HelperEnd,
+    values::{Fact, HelperEnd},
     wire::{Answer, ToShim},
 };
-use kennel_lifecycle::limits::HELPERS_MAX;
+use kennel_lifecycle::{StopCommand, StopCommandEnd, Timestamp, limits::HELPERS_MAX};
 use kennel_linux::clock;
 
 /// Requests that wait.
@@ -15,6 +15,8 @@ pub(super) struct Helpers {
     last: u64,
     /// Number and request.
     waiting: Vec<(u64, u64)>,
+    /// That of a stop: number, when it began, its name.
+    of_stop: Option<(u64, Timestamp, String)>,
 }
 
 impl Run {
@@ -37,11 +39,49 @@ impl Run {
             id,
             argv,
             timeout_ms,
+            stops: false,
         });
+    }
+
+    /// An action of a stop: has the shim run a command, until the next rung at most. A tree that is paused could do nothing.
+    pub(super) fn stop_command(&mut self, argv: Vec<String>, now: u64) {
+        self.let_go();
+        let ladder = self.ladder.as_ref();
+        let timeout_ms = ladder.map_or(0, |ladder| ladder.time_of_command(now));
+        self.helpers.last = (self.helpers.last + 1).max(clock::boot_ms() << 10);
+        let id = self.helpers.last;
+        let name = argv.first().cloned().unwrap_or_default();
+        self.helpers.of_stop = Some((id, clock::wall(), name));
+        if self.shim.is_none() {
+            return self.helped(id, HelperEnd::Refused);
+        }
+        self.for_shim.push(ToShim::Help {
+            id,
+            argv,
+            timeout_ms,
+            stops: true,
+        });
+    }
+
+    /// A command of a stop is over: that goes on.
+    fn stop_command_over(&mut self, at: Timestamp, name: String, end: HelperEnd) {
+        let end = match end {
+            HelperEnd::Exited(exit) => StopCommandEnd::Exited(exit),
+            HelperEnd::TimedOut => StopCommandEnd::TimedOut,
+            HelperEnd::Failed(failure) => StopCommandEnd::NotStarted(failure.errno),
+            HelperEnd::Refused => StopCommandEnd::CutOff,
+        };
+        self.tell(Fact::StopCommand(StopCommand { at, name, end }));
+        if let Some(ladder) = &mut self.ladder {
+            ladder.go_on(clock::boot_ms());
+        }
     }
 
     /// One has ended.
     pub(super) fn helped(&mut self, id: u64, end: HelperEnd) {
+        if let Some((_, at, name)) = self.helpers.of_stop.take_if(|(known, ..)| *known == id) {
+            return self.stop_command_over(at, name, end);
+        }
         let waiting = &mut self.helpers.waiting;
         if let Some(at) = waiting.iter().position(|(known, _)| *known == id) {
             let (_, seq) = waiting.remove(at);
@@ -51,6 +91,9 @@ impl Run {
 
     /// No end of one will be heard.
     pub(super) fn refuse_helpers(&mut self) {
+        if let Some((_, at, name)) = self.helpers.of_stop.take() {
+            self.stop_command_over(at, name, HelperEnd::Refused);
+        }
         for (_, seq) in std::mem::take(&mut self.helpers.waiting) {
             self.answer(seq, Answer::Helped(HelperEnd::Refused));
         }

@@ -24,6 +24,7 @@ impl Kept {
             Fact::Notified(Notified::Activity(_)) => self.forget(is_activity),
             Fact::StopStep(_)
             | Fact::StopInput(_)
+            | Fact::StopCommand(_)
             | Fact::Aimed(_)
             | Fact::NotReleased
             | Fact::Executed

@@ -6,7 +6,7 @@ use super::{
     sample::Seen,
 };
 use crate::{
-    cli::{command, words},
+    cli::{command, render, words},
     terminal_text, values,
 };
 use kennel_proto::pb;
@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 /// Lines above and below runs and pages.
 pub(super) const HEADER_LINES: u16 = 4;
 const FOOTER_LINES: u16 = 1;
-/// Narrower than this, a run is shown by the end of its id.
+/// Narrower than this, a run is shown by the end of its id, and without readiness and activity.
 const WIDE: u16 = 110;
 /// Characters of a shortened id.
 const SHORT_ID_CHARS: usize = 10;
@@ -173,7 +173,8 @@ fn heading(board: &Board, width: u16) -> Line<'static> {
     let text = row(
         width,
         [
-            "RUN", "STATE", "AGE", "PROC", "CPU%", "MEM", "OUT/S", "RST", "COMMAND",
+            "RUN", "STATE", "READY", "ACTIVITY", "AGE", "PROC", "CPU%", "MEM", "OUT/S", "RST",
+            "COMMAND",
         ]
         .map(str::to_owned),
     );
@@ -184,10 +185,12 @@ fn heading(board: &Board, width: u16) -> Line<'static> {
     Line::styled(text, style)
 }
 
-fn row(width: u16, cells: [String; 9]) -> String {
+fn row(width: u16, cells: [String; 11]) -> String {
     let [
         run,
         state,
+        ready,
+        activity,
         age,
         processes,
         cpu,
@@ -197,8 +200,13 @@ fn row(width: u16, cells: [String; 9]) -> String {
         command,
     ] = cells;
     let id = if width < WIDE { SHORT_ID_CHARS + 1 } else { 26 };
+    let facets = if width < WIDE {
+        String::new()
+    } else {
+        format!("{ready:5} {activity:14} ")
+    };
     format!(
-        "{run:id$} {state:9} {age:>6} {processes:>4} {cpu:>6} {memory:>6} {output:>7} {restarts:>3} {command}"
+        "{run:id$} {state:9} {facets}{age:>6} {processes:>4} {cpu:>6} {memory:>6} {output:>7} {restarts:>3} {command}"
     )
 }
 
@@ -250,6 +258,8 @@ fn run(seen: &Seen, now: SystemTime, width: u16) -> String {
         [
             id,
             words::state(run.state()),
+            render::ready(run).unwrap_or(UNKNOWN).to_owned(),
+            words::activity(run.activity()),
             age(run, now).map_or_else(unknown, short_age),
             usage.processes.map_or_else(unknown, |n| n.to_string()),
             percent(usage.cpu_percent),

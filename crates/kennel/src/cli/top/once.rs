@@ -10,6 +10,7 @@ use crate::{
         link::{Link, print_exact, refused},
         render,
         table::{self, Cell, in_colour},
+        words,
     },
     failure::Failure,
 };
@@ -37,7 +38,7 @@ pub(super) async fn once(link: &Link, args: &TopArgs) -> Result<(), Failure> {
 fn shown(link: &Link, seen: &[Seen]) -> String {
     if link.format.is_text() {
         let heading = [
-            "RUN", "STATE", "PROCS", "CPU%", "MEMORY", "OUTPUT/S", "COMMAND",
+            "RUN", "STATE", "READY", "ACTIVITY", "PROCS", "CPU%", "MEMORY", "OUTPUT/S", "COMMAND",
         ];
         let rows = seen.iter().map(row).collect();
         return table::table(&heading, rows, in_colour());
@@ -54,6 +55,8 @@ fn row(seen: &Seen) -> Vec<Cell> {
     vec![
         Cell::from(&seen.run.run_id),
         render::state_cell(&seen.run),
+        or_dash(render::ready(&seen.run).map(str::to_owned)),
+        Cell::from(words::activity(seen.run.activity())),
         or_dash(usage.processes.map(|count| count.to_string())),
         Cell::from(percent(usage.cpu_percent)),
         or_dash(usage.memory_bytes.map(bytes)),
@@ -79,6 +82,8 @@ fn document(seen: &Seen) -> String {
     json!({
         "runId": seen.run.run_id,
         "state": render::state_word(&seen.run),
+        "ready": render::ready(&seen.run).map(|word| word == "yes"),
+        "activity": words::activity(seen.run.activity()),
         "processes": usage.processes,
         "cpuPercent": usage.cpu_percent,
         "memoryBytes": usage.memory_bytes,

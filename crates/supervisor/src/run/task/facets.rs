@@ -73,9 +73,14 @@ impl RunTask {
         }
     }
 
-    /// Changes annotations and answers when that is durable.
+    /// Changes annotations and activity, both or neither, and answers when that is durable.
     pub(super) fn annotate(&mut self, call: AnnotateCall, reply: Reply) {
-        let AnnotateCall { run, change, by } = call;
+        let AnnotateCall {
+            run,
+            change,
+            activity,
+            by,
+        } = call;
         if let Some(refusal) = self.refuses_facets() {
             return drop(reply.send(Err(OrderError::Refused(refusal))));
         }
@@ -103,6 +108,9 @@ impl RunTask {
                 };
                 return drop(reply.send(Err(OrderError::Call(error))));
             }
+        }
+        if activity.is_some_and(|activity| self.does(activity, &by)) {
+            self.facets_changed();
         }
         let revision = self.facets.facets.revision;
         if revision > self.facets.recorded {

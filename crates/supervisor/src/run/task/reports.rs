@@ -58,6 +58,7 @@ impl RunTask {
             Fact::MemoryKills(kills) => Report::MemoryKills(kills),
             Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
             Fact::StopInput(done) => Report::InputStopped(done),
+            Fact::StopCommand(done) => Report::CommandStopped(done),
             Fact::Aimed(aims) => {
                 self.note_aims(aims);
                 return;
