@@ -211,7 +211,9 @@ async fn a_start_that_fails_before_the_gate_leaves_nothing() {
     .await;
     let run = RunId::from_u128(7);
     match stage.supervisor.spawn(call(Some(run))).await {
-        Err(CallError::SpawnFailed { failure: told, .. }) => assert_eq!(told, failure),
+        Err(CallError::SpawnFailed {
+            failure: reported, ..
+        }) => assert_eq!(reported, failure),
         other => panic!("{other:?}"),
     }
     assert_eq!(stage.world.store.row(run), None);

@@ -76,8 +76,8 @@ mod tests {
     use std::{os::unix::process::CommandExt, process::Command};
 
     #[test]
-    fn of_a_command_line_that_was_joined_into_one_word_the_first_is_told() {
-        for (own, told) in [
+    fn joined_command_line_gives_its_first_word() {
+        for (own, shown) in [
             ("/opt/browser --type=page --token=secret", "/opt/browser"),
             ("worker:\tpassword", "worker:"),
             ("/bin/sleep", "/bin/sleep"),
@@ -100,7 +100,7 @@ mod tests {
             };
             child.kill().expect("it can be killed");
             child.wait().expect("it can be reaped");
-            assert_eq!(described.argv0, told);
+            assert_eq!(described.argv0, shown);
         }
     }
 }

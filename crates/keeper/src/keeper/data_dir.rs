@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_keeper_is_told_who_holds_the_lock() {
+    fn second_keeper_learns_the_holder_of_the_lock() {
         let dir = tempfile::tempdir().expect("a directory");
         let held = lock(dir.path()).expect("it is free");
         let refused = lock(dir.path());

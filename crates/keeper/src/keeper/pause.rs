@@ -358,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_first_who_did_not_stop_it_is_told_why() {
+    fn first_unstopped_processes_have_reasons() {
         let me = std::process::id().cast_signed();
         let one = |met| told(&[Moving { pid: me, met }]).remove(0);
         let Unstopped { pid, why } = one(Met::Refused(libc::EPERM));

@@ -132,9 +132,9 @@ fn exit_by_pidfd() -> io::Result<Result<(), String>> {
         Cloned::Child => unsafe { libc::_exit(PROBE_CODE) },
         Cloned::Parent(pid, fd) => {
             reap::await_end(pid)?;
-            let told = fd.exit() == Some(Exit::Code(PROBE_CODE));
+            let is_as_expected = fd.exit() == Some(Exit::Code(PROBE_CODE));
             let why = || "this kernel has no PIDFD_INFO_EXIT".to_owned();
-            Ok(told.then_some(()).ok_or_else(why))
+            Ok(is_as_expected.then_some(()).ok_or_else(why))
         }
     }
 }

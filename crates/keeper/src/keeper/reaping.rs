@@ -215,7 +215,7 @@ mod tests {
         time::Duration,
     };
 
-    fn nobody() -> Untouchable {
+    fn no_untouchables() -> Untouchable {
         Untouchable {
             pids: Vec::new(),
             live_shims: Vec::new(),
@@ -261,7 +261,7 @@ mod tests {
             ..process
         };
         assert_eq!(
-            reap(victim(other_start, run), &nobody(), grace),
+            reap(victim(other_start, run), &no_untouchables(), grace),
             Fate::Changed
         );
         if let Some(handle) = process.pidfs_handle {
@@ -270,18 +270,18 @@ mod tests {
                 ..process
             };
             assert_eq!(
-                reap(victim(other_inode, run), &nobody(), grace),
+                reap(victim(other_inode, run), &no_untouchables(), grace),
                 Fate::Changed
             );
         }
         assert_eq!(
-            reap(victim(process, other), &nobody(), grace),
+            reap(victim(process, other), &no_untouchables(), grace),
             Fate::Changed
         );
         // Part of a live run, by its shim.
         let held = Untouchable {
             live_shims: vec![std::process::id().cast_signed()],
-            ..nobody()
+            ..no_untouchables()
         };
         assert_eq!(reap(victim(process, run), &held, grace), Fate::Changed);
         assert!(
@@ -290,21 +290,24 @@ mod tests {
         );
 
         assert_eq!(
-            reap(victim(process, run), &nobody(), grace),
+            reap(victim(process, run), &no_untouchables(), grace),
             Fate::Ended(Signal::TERM)
         );
         sleeper.wait().expect("own child");
-        assert_eq!(reap(victim(process, run), &nobody(), grace), Fate::Gone);
+        assert_eq!(
+            reap(victim(process, run), &no_untouchables(), grace),
+            Fate::Gone
+        );
     }
 
     #[test]
-    fn whoever_is_not_in_the_very_control_group_that_it_was_found_in_lives_on() {
+    fn process_in_another_control_group_is_spared() {
         let (mut sleeper, process) = child(RunId::from_u128(7));
         let reap_in = |path: &std::path::Path, inode| {
             let path = path.display().to_string();
             let holding = Holding::Cgroup(CgroupIdentity { path, inode });
             let victim = Victim { process, holding };
-            reap(victim, &nobody(), Duration::from_mins(1))
+            reap(victim, &no_untouchables(), Duration::from_mins(1))
         };
         assert_eq!(reap_in("/nonexistent/group".as_ref(), 1), Fate::Changed);
         // One that is there, and that it is not in.
@@ -335,12 +338,12 @@ mod tests {
             process,
             holding: Holding::Descent,
         };
-        let fate = reap(victim(process), &nobody(), Duration::from_mins(1));
+        let fate = reap(victim(process), &no_untouchables(), Duration::from_mins(1));
         assert_eq!(fate, Fate::Ended(Signal::TERM));
         stopped.wait().expect("own child");
 
         let (mut sleeper, process) = child(run);
-        let fate = reap(victim(process), &nobody(), Duration::ZERO);
+        let fate = reap(victim(process), &no_untouchables(), Duration::ZERO);
         assert_eq!(fate, Fate::Ended(Signal::KILL));
         sleeper.wait().expect("own child");
     }

@@ -297,13 +297,13 @@ impl Work {
         let steps = self.record.steps.iter();
         let (before, after): (Vec<&StopStep>, Vec<&StopStep>) =
             steps.partition(|step| left_at.is_none_or(|at| step.at < at));
-        let told = |step: &&StopStep| (FromShim::Killed(**step), Vec::new());
-        words.extend(before.iter().map(told));
+        let killed = |step: &&StopStep| (FromShim::Killed(**step), Vec::new());
+        words.extend(before.iter().map(killed));
         if let (Some(left), Some(exit)) = (&waiting.leader, self.record.exit) {
             let (at_us, exit, rest) = (left.at_us, exit, left.rest);
             words.push((FromShim::Exited { at_us, exit, rest }, Vec::new()));
         }
-        words.extend(after.iter().map(told));
+        words.extend(after.iter().map(killed));
         if self.childless && self.record.tree.is_some() {
             let (at_us, elsewhere) = (clock::wall().0, waiting.elsewhere.clone());
             words.push((FromShim::Empty { at_us, elsewhere }, Vec::new()));

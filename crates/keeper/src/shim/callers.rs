@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_of_runs_are_told_from_others() {
+    fn groups_of_runs_differ_from_others() {
         let groups = |path: &str| {
             let groups = groups_of_runs(Path::new(path));
             groups.map(|g| g.display().to_string()).collect::<Vec<_>>()

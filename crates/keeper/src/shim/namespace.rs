@@ -346,7 +346,7 @@ mod tests {
             let why = judge(&ended(exit), String::new()).expect_err("nothing is shown");
             assert!(!why.is_empty());
         }
-        let told = judge(&ended(Exit::Code(1)), "mount".into());
-        assert_eq!(told, Err("mount".to_owned()));
+        let judged = judge(&ended(Exit::Code(1)), "mount".into());
+        assert_eq!(judged, Err("mount".to_owned()));
     }
 }

@@ -52,12 +52,12 @@ mod tests {
         );
         // As where there was no room for the second descriptor.
         say(&keeper, &ToServer::Held(Box::new(run(2))), &[out.as_fd()]);
-        let told = ToServer::Report {
+        let message = ToServer::Report {
             run: 2,
             at_us: 5,
             fact: Fact::Executed,
         };
-        say(&keeper, &told, &[]);
+        say(&keeper, &message, &[]);
         let connected = KeeperClient::connect(server).await.expect("a keeper");
         let (client, mut events, hello, held) = connected;
         assert_eq!(hello.restarts, 3);

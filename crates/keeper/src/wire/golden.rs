@@ -350,7 +350,7 @@ fn the_hello_has_these_bytes() {
 }
 
 #[test]
-fn whom_a_round_was_for_has_these_bytes() {
+fn targets_of_a_round_have_these_bytes() {
     let aim = Aim {
         pid: 7,
         start_ticks: 9,

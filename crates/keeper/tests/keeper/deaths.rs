@@ -223,7 +223,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "leaders_end_unheard" => leaders_end_unheard(stage).await,
         "read_own_ends" => read_own_ends(stage).await,
         "end_orphans" => end_orphans(stage).await,
-        "find_nobody" => find_nobody(stage).await,
+        "find_nobody" => find_none(stage).await,
         "many_killed" => many_killed(stage).await,
         "end_many_orphans" => end_many_orphans(stage).await,
         "until_terminated" => {
@@ -489,7 +489,7 @@ async fn end_many_orphans(stage: &mut Stage) {
     assert!(took < one_by_one / 2, "{took:?}");
 }
 
-async fn find_nobody(stage: &mut Stage) {
+async fn find_none(stage: &mut Stage) {
     for recorded in &recorded::read(&stage.dir) {
         let mut seen = observe(stage, recorded).await;
         // The kernel ends it behind all others.

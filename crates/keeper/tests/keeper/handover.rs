@@ -146,7 +146,7 @@ async fn goes_on(stage: &mut Stage) {
         StopPlan::abort(Duration::from_secs(2))
     );
     assert!(is_alive(held.identity.command.pid) && is_alive(held.identity.shim.pid));
-    assert_eq!(stage.told(held.run).await, [Fact::Executed]);
+    assert_eq!(stage.reports(held.run).await, [Fact::Executed]);
     make(stage, "go");
     let facts = stage.end(held.run).await;
     let expected = [
@@ -179,7 +179,7 @@ async fn ended(stage: &mut Stage) {
                 Fact::LeaderExited(Exit::Code(7)),
                 empty(stage),
             ];
-            assert_eq!(stage.told(held.run).await, expected);
+            assert_eq!(stage.reports(held.run).await, expected);
             if servers == 2 {
                 let (out, err) = pipes(held.outputs.expect("there is room"));
                 assert_eq!((drain(out), drain(err)), ("out\n".into(), "err\n".into()));
@@ -189,7 +189,7 @@ async fn ended(stage: &mut Stage) {
         }
         _ => {
             assert!(stage.held.is_empty(), "{:?}", stage.held);
-            assert!(stage.all_told().await.is_empty());
+            assert!(stage.all_reports().await.is_empty());
         }
     }
 }
@@ -244,7 +244,7 @@ async fn unannounced(stage: &mut Stage) {
     // server's.
     until(|| (shims.iter().filter(|pid| is_alive(**pid)).count() < shims.len()).then_some(()))
         .await;
-    assert!(stage.all_told().await.is_empty());
+    assert!(stage.all_reports().await.is_empty());
     assert!(!stage.file("ran").exists());
 }
 
@@ -289,7 +289,7 @@ async fn released(stage: &mut Stage) {
     }
     let held = held(stage);
     assert!(held.released);
-    assert!(stage.told(held.run).await.is_empty());
+    assert!(stage.reports(held.run).await.is_empty());
     stage.written("up").await;
     make(stage, "let_go");
     make(stage, "go");
@@ -427,7 +427,7 @@ async fn ran_out(stage: &mut Stage) {
         1 => {
             let held = held(stage);
             assert_eq!(held.pause, HeldPause::Expired);
-            assert_eq!(stage.told(held.run).await, [Fact::Executed]);
+            assert_eq!(stage.reports(held.run).await, [Fact::Executed]);
             let resumed = stage.client.resume(held.run).await.expect("a keeper");
             assert_eq!(resumed, SignalResult::Done);
             die().await;
@@ -485,12 +485,12 @@ async fn drained(stage: &mut Stage) {
     }
     let held = held(stage);
     assert!(held.released && !held.stopping);
-    let told = stage.told(held.run).await;
-    assert_eq!(told.len(), 3, "{told:?}");
-    assert_eq!(told[1], Fact::LeaderExited(Exit::Code(4)));
+    let reports = stage.reports(held.run).await;
+    assert_eq!(reports.len(), 3, "{reports:?}");
+    assert_eq!(reports[1], Fact::LeaderExited(Exit::Code(4)));
     make(stage, "go");
     let facts = stage.end(held.run).await;
-    assert_eq!(facts[..3], told);
+    assert_eq!(facts[..3], reports);
     assert_eq!(facts[3..], [empty(stage)]);
     let (out, _) = pipes(held.outputs.expect("there is room"));
     assert_eq!(drain(out), "leader\nlate\n");
@@ -502,9 +502,13 @@ async fn kept(stage: &mut Stage) {
         die().await;
     }
     let held = held(stage);
-    let told = stage.told(held.run).await;
-    assert_eq!(told[1], Fact::LeaderExited(Exit::Code(4)), "{told:?}");
-    assert_eq!(told.len(), 3, "nobody has said that no stop is on its way");
+    let reports = stage.reports(held.run).await;
+    assert_eq!(reports[1], Fact::LeaderExited(Exit::Code(4)), "{reports:?}");
+    assert_eq!(
+        reports.len(),
+        3,
+        "nobody has said that no stop is on its way"
+    );
     stage.client.keep_rest(held.run);
     let facts = stage.end(held.run).await;
     let last = facts.last();
@@ -555,13 +559,14 @@ async fn abandoned(stage: &mut Stage) {
     assert_eq!(stage.hello.restarts, 2);
     let held = held(stage);
     let facts = stage.end(held.run).await;
-    let told = |fact: &Fact| facts.iter().position(|told| told == fact);
+    let position_of = |fact: &Fact| facts.iter().position(|position_of| position_of == fact);
     assert!(
-        told(&Fact::Stops(StopReason::Orphaned)) < told(&Fact::LeaderExited(Exit::Code(5))),
+        position_of(&Fact::Stops(StopReason::Orphaned))
+            < position_of(&Fact::LeaderExited(Exit::Code(5))),
         "{facts:?}"
     );
     assert!(
-        told(&Fact::Stops(StopReason::Orphaned)).is_some(),
+        position_of(&Fact::Stops(StopReason::Orphaned)).is_some(),
         "{facts:?}"
     );
     assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
@@ -615,7 +620,7 @@ async fn crash_loop(stage: &mut Stage) {
     }
     let held = held(stage);
     assert!(!held.stopping, "{held:?}");
-    assert_eq!(stage.told(held.run).await, [Fact::Executed]);
+    assert_eq!(stage.reports(held.run).await, [Fact::Executed]);
     make(stage, "go");
     let facts = stage.end(held.run).await;
     assert!(

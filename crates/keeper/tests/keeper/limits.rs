@@ -22,12 +22,12 @@ const TELL: &str = "
     cat /proc/self/oom_score_adj > $0/oom
     umask > $0/umask";
 
-async fn told(stage: &Stage) -> [String; 3] {
-    let mut told = Vec::new();
+async fn printed_limits(stage: &Stage) -> [String; 3] {
+    let mut printed_limits = Vec::new();
     for name in ["umask", "nice", "oom"] {
-        told.push(stage.written(name).await.trim().to_owned());
+        printed_limits.push(stage.written(name).await.trim().to_owned());
     }
-    told.try_into().expect("three of them")
+    printed_limits.try_into().expect("three of them")
 }
 
 fn expected(nice: i32, oom_score_adj: i32) -> [String; 3] {
@@ -96,7 +96,7 @@ async fn held(stage: &mut Stage) {
     };
     assert_eq!(limits.missing(&stage.hello.powers), []);
     stage.start(run, &spec).await;
-    assert_eq!(told(stage).await, expected(nice, adj));
+    assert_eq!(printed_limits(stage).await, expected(nice, adj));
     let text = stage.written("limits").await;
     for (_, name, value) in wanted {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -119,7 +119,7 @@ async fn held(stage: &mut Stage) {
     stage.start(run, &spec).await;
     stage.end(run).await;
     let own = expected(own_nice().max(0), unnamed_oom_score_adj(may_adjust));
-    assert_eq!(told(stage).await, own);
+    assert_eq!(printed_limits(stage).await, own);
 }
 
 async fn refused(stage: &mut Stage) {
@@ -173,6 +173,6 @@ async fn burdened(stage: &mut Stage) {
     stage.start(run, &spec).await;
     let may_adjust = stage.hello.powers.oom_score_adj_min.is_some();
     let adj = unnamed_oom_score_adj(may_adjust);
-    assert_eq!(told(stage).await, expected(nice, adj));
+    assert_eq!(printed_limits(stage).await, expected(nice, adj));
     stage.end(run).await;
 }

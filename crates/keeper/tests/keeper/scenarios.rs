@@ -18,7 +18,7 @@ use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
-        "output_exit_and_tree_are_told_in_order" => told_in_order(stage).await,
+        "output_exit_and_tree_are_told_in_order" => reported_in_order(stage).await,
         "a_shut_gate_runs_nothing" => shut_gate(stage).await,
         "input_and_long_arguments_arrive_whole" => input(stage).await,
         "the_child_gets_nothing_that_was_not_given" => bare_child(stage).await,
@@ -75,7 +75,7 @@ pub(crate) fn killed_by(signal: Signal) -> Fact {
     })
 }
 
-async fn told_in_order(stage: &mut Stage) {
+async fn reported_in_order(stage: &mut Stage) {
     let (run, spec) = stage.shell("echo out; echo err >&2; exit 7");
     let prepared = stage.start(run, &spec).await;
     let identity = &prepared.identity;

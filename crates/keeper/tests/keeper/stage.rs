@@ -354,14 +354,18 @@ impl Stage {
     }
 
     /// What was told of this run up to now.
-    pub(crate) async fn told(&mut self, run: RunId) -> Vec<Fact> {
-        self.all_told().await.get(&run).cloned().unwrap_or_default()
+    pub(crate) async fn reports(&mut self, run: RunId) -> Vec<Fact> {
+        self.all_reports()
+            .await
+            .get(&run)
+            .cloned()
+            .unwrap_or_default()
     }
 
     /// What was told up to now. What the keeper says comes in order, so that its answer comes after all of it.
-    pub(crate) async fn all_told(&mut self) -> &HashMap<RunId, Vec<Fact>> {
-        let nobody = RunId::from_u128(1);
-        within(self.client.tree(nobody)).await.expect("a keeper");
+    pub(crate) async fn all_reports(&mut self) -> &HashMap<RunId, Vec<Fact>> {
+        let unknown = RunId::from_u128(1);
+        within(self.client.tree(unknown)).await.expect("a keeper");
         while let Ok(event) = tokio::time::timeout(Duration::ZERO, self.events.recv()).await {
             match event {
                 KeeperEvent::Report(report) => {

@@ -313,6 +313,6 @@ async fn stop(handle: &Handle, call: &AbortCall) -> Option<RunView> {
         .await;
     let live = settled.ok()?;
     // A run that was given up before it was recorded shows FAILED but has no outcome: the key is free again.
-    let told = live.view.outcome.is_some() || !live.view.state.is_terminal();
-    (told && !(live.over && live.view.outcome.is_none())).then(|| live.view.clone())
+    let is_decided = live.view.outcome.is_some() || !live.view.state.is_terminal();
+    (is_decided && !(live.over && live.view.outcome.is_none())).then(|| live.view.clone())
 }

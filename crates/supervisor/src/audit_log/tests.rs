@@ -58,7 +58,7 @@ async fn lines_are_numbered_on_by_the_next_server_and_read_by_run_and_position()
 }
 
 #[tokio::test]
-async fn whoever_follows_is_given_what_comes() {
+async fn followers_get_new_records() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path());
     let mut reader = trail.read(TrailAsk {

@@ -50,10 +50,10 @@ mod tests {
         assert_eq!(error.raw_os_error(), None, "the journal names the file");
         // ENOENT; ENOSPC comes the same way.
         assert_eq!(errno(&error), Some(2));
-        let told = Chain(&error).to_string();
+        let text = Chain(&error).to_string();
         assert!(
-            told.contains("missing") && told.contains("os error 2"),
-            "{told}"
+            text.contains("missing") && text.contains("os error 2"),
+            "{text}"
         );
         assert_eq!(errno(&io::Error::from_raw_os_error(28)), Some(28));
         assert_eq!(errno(&io::Error::other("no number")), None);

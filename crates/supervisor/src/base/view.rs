@@ -27,8 +27,8 @@ impl Live {
     /// that of a task which is over while the store says more.
     pub(crate) fn meets(&self, condition: Condition) -> Option<bool> {
         let view = &self.view;
-        let told = view.outcome.is_some() || !(self.over || view.state.is_terminal());
-        told.then(|| view.meets(condition)).flatten()
+        let is_decided = view.outcome.is_some() || !(self.over || view.state.is_terminal());
+        is_decided.then(|| view.meets(condition)).flatten()
     }
 }
 

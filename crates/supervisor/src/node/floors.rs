@@ -21,8 +21,8 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
         for run in changed {
             match ask(&shared, run).await {
                 Ok(floor) => {
-                    if let Some(told) = floors.lock().floors.get(&run) {
-                        told.send_replace(floor);
+                    if let Some(watched) = floors.lock().floors.get(&run) {
+                        watched.send_replace(floor);
                     }
                 }
                 Err(error) => {

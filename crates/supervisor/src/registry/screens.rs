@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_asks_for_is_forgotten_and_no_more_are_kept_than_may_be() {
+    async fn unused_screens_are_forgotten_and_bounded() {
         let screens = Screens::default();
         let run = |number: usize| RunId::from_u128(number as u128);
         let (first, sweeps) = screens.place(run(0));

@@ -145,11 +145,11 @@ async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure
         // Missing or open: the store has gone back meanwhile.
         let row = row_of(store, run).await;
         if let Some(row) = row.filter(|row| row.outcome.is_some()) {
-            let told = row.outcome.as_ref() == Some(&closure.outcome);
-            if told {
+            let is_same = row.outcome.as_ref() == Some(&closure.outcome);
+            if is_same {
                 store.has(row);
             }
-            return told;
+            return is_same;
         }
     }
 }

@@ -26,8 +26,8 @@ fn a_signal_goes_out_once_per_request_whichever_server_is_asked() {
     lives.begin();
     for repeated in [false, true] {
         lives.live(async |stage| {
-            let told = stage.supervisor.signal(hang_up()).await.unwrap();
-            assert_eq!(told.repeated, repeated);
+            let answered = stage.supervisor.signal(hang_up()).await.unwrap();
+            assert_eq!(answered.repeated, repeated);
             let id = Some("a".into());
             stage.supervisor.interrupt(run_id(), id).await.unwrap();
         });
@@ -250,7 +250,7 @@ fn a_child_at_its_gate_has_never_run_and_its_spawn_may_be_made_again() {
 }
 
 #[test]
-fn an_outcome_that_was_written_and_not_acknowledged_is_told_and_acknowledged() {
+fn written_outcome_is_reported_and_acknowledged() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     lives.live(async |stage| {
@@ -402,7 +402,7 @@ fn a_server_that_died_on_a_full_disk_is_followed_by_one_that_reads_on_when_there
 }
 
 #[test]
-fn readers_of_a_run_whose_journal_cannot_be_opened_are_told_so() {
+fn readers_of_unopenable_journal_get_an_error() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     let runs = lives.data_dir.path().join("runs");
@@ -411,11 +411,11 @@ fn readers_of_a_run_whose_journal_cannot_be_opened_are_told_so() {
     assert!(!index.exists());
     std::fs::write(&index, "somebody's own list of things").unwrap();
     lives.live(async |stage| {
-        let told = stage.supervisor.events(run_id(), Position::Beginning);
-        let told = told.await.map(|_| ());
+        let answered = stage.supervisor.events(run_id(), Position::Beginning);
+        let answered = answered.await.map(|_| ());
         assert!(
-            matches!(told, Err(CallError::JournalUnreadable { .. })),
-            "{told:?}"
+            matches!(answered, Err(CallError::JournalUnreadable { .. })),
+            "{answered:?}"
         );
         let aborted = stage.supervisor.abort(abort(run_id())).await.unwrap();
         assert_eq!(aborted.state, RunState::Cancelled);

@@ -53,7 +53,7 @@ async fn panic_does_not_cut_a_shutdown_short() {
 }
 
 #[tokio::test]
-async fn what_is_written_just_before_the_end_is_read_even_if_nobody_has_looked_at_the_pipe_since() {
+async fn output_just_before_the_end_is_read() {
     let stage = Stage::set(Nature {
         output: b"first".to_vec(),
         last_words: b" and last".to_vec(),
@@ -71,7 +71,7 @@ async fn what_is_written_just_before_the_end_is_read_even_if_nobody_has_looked_a
 }
 
 #[tokio::test]
-async fn nothing_is_told_before_recorded_and_no_output_before_started() {
+async fn no_event_precedes_recorded_or_output_started() {
     let stage = Stage::set(Nature {
         output: b"quick".to_vec(),
         verdict_held: true,
@@ -139,7 +139,7 @@ async fn output_that_cannot_be_read_is_not_let_go_and_leaves_no_open_row() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_that_another_generation_has_to_write_is_not_told() {
+async fn end_owned_by_another_generation_is_not_reported() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.world.store.set(Weather::Superseded);
@@ -150,7 +150,7 @@ async fn an_end_that_another_generation_has_to_write_is_not_told() {
 }
 
 #[tokio::test]
-async fn a_wait_is_not_told_that_a_run_without_a_trace_has_ended() {
+async fn wait_reports_no_end_of_untraceable_run() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
     let spawn = spawn_to_the_gate(&stage, run).await;
@@ -208,7 +208,7 @@ async fn more_open_rows_than_there_is_room_for_are_recovered_all_the_same() {
 }
 
 #[tokio::test]
-async fn pages_of_a_live_state_skip_nobody_and_come_to_an_end() {
+async fn pages_of_live_runs_are_complete_and_end() {
     let stage = Stage::set(Nature::default()).await;
     let mut spawned = Vec::new();
     for _ in 0..7 {

@@ -19,7 +19,7 @@ enum Seen {
 }
 
 #[test]
-fn a_run_that_ends_while_the_disk_is_full_is_told_whole_once_there_is_room() {
+fn run_ended_on_a_full_disk_is_recorded_later() {
     let lives = begun(OnDiskFull::Block);
     lives.live(async |stage| {
         fill(&lives);
@@ -30,11 +30,11 @@ fn a_run_that_ends_while_the_disk_is_full_is_told_whole_once_there_is_room() {
         let row = stage.world.store.row(run_id()).unwrap();
         assert_eq!(row.outcome.unwrap().streams, Some(StreamsEnd::Eof));
         let seen = seen(stage).await;
-        let told = seen.iter().filter_map(|s| match s {
+        let texts = seen.iter().filter_map(|s| match s {
             Seen::Output(text) => Some(text.as_str()),
             _ => None,
         });
-        assert_eq!(told.collect::<String>(), "before after");
+        assert_eq!(texts.collect::<String>(), "before after");
         let [warning] = &warnings(&seen)[..] else {
             panic!("{seen:?}");
         };
@@ -49,7 +49,7 @@ fn a_run_that_ends_while_the_disk_is_full_is_told_whole_once_there_is_room() {
 }
 
 #[test]
-fn what_is_dropped_at_the_end_of_a_run_is_told_once_there_is_room() {
+fn output_dropped_at_the_end_is_reported_later() {
     let lives = begun(OnDiskFull::Drop);
     lives.live(async |stage| {
         fill(&lives);

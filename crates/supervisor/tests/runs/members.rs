@@ -43,8 +43,8 @@ async fn a_signal_goes_out_once_per_request_and_says_what_came_of_it() {
     stage.supervisor.interrupt(run, request("a")).await.unwrap();
     assert_eq!(stage.kernel().interrupts, 0);
     stage.supervisor.interrupt(run, request("b")).await.unwrap();
-    let told = stage.supervisor.signal(hang_up(run, Some("b"))).await;
-    assert!(told.unwrap().repeated);
+    let signalled = stage.supervisor.signal(hang_up(run, Some("b"))).await;
+    assert!(signalled.unwrap().repeated);
     assert_eq!(stage.kernel().signals.len(), 1);
     for _ in 0..2 {
         let unnamed = stage.supervisor.signal(hang_up(run, None)).await;
@@ -54,17 +54,17 @@ async fn a_signal_goes_out_once_per_request_and_says_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn a_signal_that_reached_nobody_goes_out_when_it_is_asked_for_again() {
+async fn signal_without_target_is_sent_on_repeat() {
     let (stage, run) = running().await;
     for result in [ShotResult::Failed(1), ShotResult::Gone] {
         stage.kernel().signal_result = result;
-        let told = stage.supervisor.signal(hang_up(run, Some("a"))).await;
-        assert_eq!(told.unwrap().shots.shots[0].result, result);
+        let signalled = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+        assert_eq!(signalled.unwrap().shots.shots[0].result, result);
     }
     stage.kernel().signal_result = ShotResult::Delivered;
     for repeated in [false, true] {
-        let told = stage.supervisor.signal(hang_up(run, Some("a"))).await;
-        assert_eq!(told.unwrap().repeated, repeated);
+        let signalled = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+        assert_eq!(signalled.unwrap().repeated, repeated);
     }
     assert_eq!(stage.kernel().signals.len(), 3);
 }
@@ -78,8 +78,8 @@ async fn a_signal_for_a_terminal_that_is_not_there_is_refused_and_not_remembered
     };
     let refused = stage.supervisor.signal(to_terminal).await.unwrap_err();
     assert!(matches!(refused, CallError::NoTerminal { run: of } if of == run));
-    let told = stage.supervisor.signal(hang_up(run, Some("a"))).await;
-    assert!(!told.unwrap().repeated);
+    let signalled = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    assert!(!signalled.unwrap().repeated);
 }
 
 #[tokio::test]
@@ -93,8 +93,8 @@ async fn a_signal_to_a_run_that_is_paused_or_over_is_refused() {
     assert_eq!(refusal, Refusal::Paused);
     stage.supervisor.resume(run).await.unwrap();
     // What was refused is not remembered.
-    let told = stage.supervisor.signal(hang_up(run, Some("a"))).await;
-    assert!(!told.unwrap().repeated);
+    let signalled = stage.supervisor.signal(hang_up(run, Some("a"))).await;
+    assert!(!signalled.unwrap().repeated);
     stage.supervisor.abort(abort(run)).await.unwrap();
     let refused = stage.supervisor.signal(hang_up(run, None)).await;
     let Err(CallError::Refused { refusal, .. }) = refused else {
@@ -105,7 +105,7 @@ async fn a_signal_to_a_run_that_is_paused_or_over_is_refused() {
 }
 
 #[tokio::test]
-async fn a_signal_that_went_out_is_told_as_that_also_when_none_may_go_out_any_more() {
+async fn sent_signal_is_reported_after_the_stop() {
     let (stage, run) = running().await;
     let request = || Some("a".to_owned());
     stage.supervisor.interrupt(run, request()).await.unwrap();
@@ -143,13 +143,15 @@ async fn signals_that_find_their_run_ended_are_answered_however_many_there_are()
         tokio::task::yield_now().await;
     }
     stage.world.signals_held.send_replace(false);
-    let told = tokio::time::timeout(Duration::from_mins(1), calls.join_all()).await;
-    let told = told.expect("somebody waits for ever");
-    let gone = |told: &Result<kennel_supervisor::Signalled, CallError>| {
-        let told = told.as_ref().map(|told| told.shots.shots[0].result);
-        matches!(told, Ok(ShotResult::Gone))
+    let signalled = tokio::time::timeout(Duration::from_mins(1), calls.join_all()).await;
+    let signalled = signalled.expect("somebody waits for ever");
+    let gone = |signalled: &Result<kennel_supervisor::Signalled, CallError>| {
+        let signalled = signalled
+            .as_ref()
+            .map(|signalled| signalled.shots.shots[0].result);
+        matches!(signalled, Ok(ShotResult::Gone))
     };
-    assert!(told.iter().all(gone), "{told:?}");
+    assert!(signalled.iter().all(gone), "{signalled:?}");
 }
 
 #[tokio::test]
@@ -171,7 +173,7 @@ async fn a_tree_is_listed_while_the_run_lives_and_is_empty_after_it() {
 }
 
 #[tokio::test]
-async fn an_answer_for_which_there_is_no_room_is_told_as_that_and_no_signal_goes_out_twice() {
+async fn oversized_answer_is_reported_and_no_signal_repeated() {
     let (stage, run) = running().await;
     stage.kernel().full = true;
     let listed = stage.supervisor.tree(run).await;

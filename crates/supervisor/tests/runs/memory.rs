@@ -17,26 +17,26 @@ const KILLED: Exit = Exit::Signal {
 
 #[tokio::test]
 async fn a_leader_that_was_killed_for_memory_failed_for_that() {
-    let (run, told) = ended(KILLED, false).await;
+    let (run, reasons) = ended(KILLED, false).await;
     assert_eq!(run.outcome.unwrap().reason, EndReason::OomKilled(KILLS));
     assert_eq!(run.state, RunState::Failed);
-    assert_eq!(told, ["oom_killed"]);
+    assert_eq!(reasons, ["oom_killed"]);
 }
 
 #[tokio::test]
 async fn kills_that_the_leader_outlived_are_a_warning() {
-    let (run, told) = ended(Exit::Code(0), false).await;
+    let (run, reasons) = ended(Exit::Code(0), false).await;
     assert_eq!(run.outcome.unwrap().reason, EndReason::Exited);
     assert_eq!(run.state, RunState::Succeeded);
     let warning = "the kernel killed 2 processes of this run for lack of memory; the run has a memory limit of 4096 bytes";
-    assert_eq!(told, [warning, "exited"]);
+    assert_eq!(reasons, [warning, "exited"]);
 }
 
 #[tokio::test]
 async fn a_leader_that_a_caller_killed_is_not_called_killed_for_memory() {
-    let (run, told) = ended(KILLED, true).await;
+    let (run, reasons) = ended(KILLED, true).await;
     assert_eq!(run.outcome.unwrap().reason, EndReason::Exited);
-    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
 }
 
 /// A run with kills that ended so, maybe after a caller's SIGKILL; its warnings, and the reason that it ended with.
@@ -63,17 +63,17 @@ async fn ended(exit: Exit, kill_sent: bool) -> (RunView, Vec<String>) {
 
     let events = stage.supervisor.events(run, Position::Beginning).await;
     let (_, mut events) = events.unwrap();
-    let mut told = Vec::new();
+    let mut reasons = Vec::new();
     while let Some(batch) = events.next(1 << 20).await.unwrap() {
         for event in batch {
             match event.payload {
                 Payload::Lifecycle(Entry::Ended(outcome)) => {
-                    told.push(outcome.reason.name().to_owned());
+                    reasons.push(outcome.reason.name().to_owned());
                 }
-                Payload::Lifecycle(entry) => told.extend(entry.warning()),
+                Payload::Lifecycle(entry) => reasons.extend(entry.warning()),
                 _ => {}
             }
         }
     }
-    (waited.run, told)
+    (waited.run, reasons)
 }

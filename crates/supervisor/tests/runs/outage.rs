@@ -26,7 +26,7 @@ fn at_once(run: RunId) -> AbortCall {
 }
 
 /// Waits until the store has been told all.
-async fn told(stage: &Stage, run: RunId) {
+async fn wait_until_recorded(stage: &Stage, run: RunId) {
     let until = tokio::time::Instant::now() + SOON;
     while stage
         .world
@@ -81,7 +81,7 @@ async fn an_abort_and_an_end_are_answered_while_the_store_is_away_and_written_wh
         Err(CallError::StoreUnavailable)
     ));
     stage.world.store.set(Weather::Fair);
-    told(&stage, run).await;
+    wait_until_recorded(&stage, run).await;
     let row = stage.world.store.row(run).unwrap();
     assert_eq!((row.desired, row.stop.is_some()), (Desired::Stop, true));
     assert!(matches!(
@@ -128,7 +128,7 @@ async fn a_store_that_answers_and_takes_nothing_is_not_there_and_what_has_ended_
     assert_eq!(info.live.values().sum::<u32>(), 1, "{:?}", info.live);
     assert_eq!(stage.supervisor.drain_status().remaining, [other]);
     stage.world.store.set(Weather::Fair);
-    told(&stage, run).await;
+    wait_until_recorded(&stage, run).await;
     let until = tokio::time::Instant::now() + SOON;
     while !stage.supervisor.info().await.store_reachable {
         assert!(tokio::time::Instant::now() < until, "it is not there again");
@@ -199,7 +199,7 @@ fn what_was_promised_without_the_store_is_written_by_a_later_server() {
 }
 
 #[test]
-fn an_end_that_was_told_without_the_store_is_not_another_one_later() {
+fn end_reported_without_store_stays_the_same() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     lives.live(async |stage| {
@@ -212,9 +212,9 @@ fn an_end_that_was_told_without_the_store_is_not_another_one_later() {
     lives.live(async |stage| {
         let supervisor = &stage.supervisor;
         let ended = (RunState::Failed, Some(Exit::Code(3)));
-        let told = supervisor.get(run_id()).await.unwrap();
-        assert_eq!((told.state, told.exit), ended);
-        assert_eq!(&*told.owner, "uid:0");
+        let stored = supervisor.get(run_id()).await.unwrap();
+        assert_eq!((stored.state, stored.exit), ended);
+        assert_eq!(&*stored.owner, "uid:0");
         let waited = supervisor.wait(run_id(), Condition::Ended).await.unwrap();
         assert!(waited.reached);
         let aborted = supervisor.abort(abort(run_id())).await.unwrap();
@@ -260,7 +260,7 @@ fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late(
         let drained = stage.supervisor.serving();
         drained.until_closing().await;
         store.let_inserts_go();
-        told(stage, run_id()).await;
+        wait_until_recorded(stage, run_id()).await;
     });
     let outcome = lives.world.store.row(run_id()).unwrap().outcome.unwrap();
     assert_eq!(outcome.exit, Some(Exit::Code(3)));
@@ -288,7 +288,7 @@ fn unreadable_node_log_is_kept_aside_and_runs_go_on() {
 }
 
 #[test]
-fn an_abort_of_a_key_that_nobody_knows_fences_it_though_the_store_is_away() {
+fn abort_fences_unknown_id_during_store_outage() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         stage.world.store.set(Weather::Away);
@@ -342,7 +342,7 @@ async fn a_row_that_is_read_while_the_store_lacks_it_is_not_believed() {
     let store = &stage.world.store;
     store.keep_history(100);
     stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
-    told(&stage, run_id()).await;
+    wait_until_recorded(&stage, run_id()).await;
     while !stage.supervisor.info().await.live.is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -362,7 +362,7 @@ async fn a_row_that_is_read_while_the_store_lacks_it_is_not_believed() {
     let read = asked.await.unwrap();
     assert!(matches!(read, Err(CallError::StoreUnavailable)), "{read:?}");
     store.let_inserts_go();
-    told(&stage, run_id()).await;
+    wait_until_recorded(&stage, run_id()).await;
 }
 
 /// The store has told which runs are open, and the server has not gone on with them yet.
@@ -398,7 +398,7 @@ fn an_abort_of_a_run_that_waits_is_carried_out_though_it_comes_while_the_node_is
         assert_eq!(aborted.desired, Desired::Stop);
         store.let_inserts_go();
         // Nobody asks for it: the read would take it in hand.
-        told(stage, run_id()).await;
+        wait_until_recorded(stage, run_id()).await;
     });
     let row = lives.world.store.row(run_id()).unwrap();
     let reason = row.outcome.unwrap().reason;

@@ -78,7 +78,7 @@ async fn a_shutdown_ends_a_drain() {
 }
 
 #[tokio::test]
-async fn a_run_that_keeps_somebody_ends_at_once_and_is_not_signalled_afterwards() {
+async fn run_with_detached_processes_ends_without_signals() {
     let (stage, run) = leaving_one(LeaderExit::Keep).await;
     stage.exits(run, 3);
     let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();
@@ -114,7 +114,7 @@ async fn an_abort_means_the_whole_tree_whatever_the_policy_is() {
 }
 
 #[tokio::test]
-async fn a_start_closes_a_run_that_kept_somebody_and_ends_whom_an_abort_was_for() {
+async fn start_closes_detached_runs_and_ends_aborted_ones() {
     let (kept, stopped) = (RunId::from_u128(1), RunId::from_u128(2));
     let record = ExitRecord {
         exit: Some(Exit::Code(0)),

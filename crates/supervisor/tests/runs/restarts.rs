@@ -85,9 +85,9 @@ async fn an_agent_that_crashes_is_started_four_times_and_has_then_failed() {
     let before: Vec<u32> = ended.past.iter().map(|past| past.number).collect();
     assert_eq!((ended.attempt, before), (4, vec![1, 2, 3]));
 
-    let told = told(&stage).await;
+    let recorded_events = recorded_events(&stage).await;
     for attempt in 1..=4 {
-        let of_it: Vec<&str> = told
+        let of_it: Vec<&str> = recorded_events
             .iter()
             .filter(|(of, name)| *of == attempt && name != "output")
             .map(|(_, name)| name.as_str())
@@ -112,7 +112,7 @@ async fn an_agent_that_crashes_is_started_four_times_and_has_then_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_abort_ends_a_run_that_waits_at_once_and_signals_nobody() {
+async fn abort_ends_a_waiting_run_without_signals() {
     let stage = Stage::set(crashing()).await;
     let spawned = stage.supervisor.spawn(restarting(in_an_hour()));
     spawned.await.unwrap();
@@ -182,7 +182,7 @@ async fn an_attempt_whose_record_is_not_known_never_runs_and_the_next_one_does()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_start_that_fails_is_tried_again_and_a_first_one_is_told() {
+async fn later_failed_start_is_retried_first_is_reported() {
     let mut nature = Nature {
         exec_fails: Some(2),
         ..Nature::default()
@@ -412,10 +412,12 @@ fn a_run_that_waits_is_gone_on_with_by_the_next_server() {
         let running = state(stage, RunState::Running).await;
         assert_eq!((running.attempt, running.past.len()), (2, 1));
         stage.supervisor.abort(abort(run_id())).await.unwrap();
-        let told = told(stage).await;
-        let ends = told.iter().filter(|(_, name)| name == "attempt_ended");
-        assert_eq!(ends.count(), 1, "{told:?}");
-        assert_eq!(told.last().unwrap(), &(2, "ended".to_owned()));
+        let recorded_events = recorded_events(stage).await;
+        let ends = recorded_events
+            .iter()
+            .filter(|(_, name)| name == "attempt_ended");
+        assert_eq!(ends.count(), 1, "{recorded_events:?}");
+        assert_eq!(recorded_events.last().unwrap(), &(2, "ended".to_owned()));
     });
     let executed = lives.world.state.lock().unwrap().executed.clone();
     assert_eq!(executed, [(run_id(), 1), (run_id(), 2)]);
@@ -433,19 +435,25 @@ fn lose_server_before_the_keeper_lets_go(lives: &Lives) {
 }
 
 /// What ends an attempt is told once, and before the next begins.
-fn assert_told_once(told: &[(u32, String)]) {
+fn assert_recorded_once(recorded_events: &[(u32, String)]) {
     for station in ["started", "leader_exited", "tree_ended", "attempt_ended"] {
         for attempt in 1..=2 {
             let line = (attempt, station.to_owned());
-            let times = told.iter().filter(|told| **told == line).count();
-            assert!(times <= 1, "{line:?}: {told:?}");
+            let times = recorded_events
+                .iter()
+                .filter(|recorded_events| **recorded_events == line)
+                .count();
+            assert!(times <= 1, "{line:?}: {recorded_events:?}");
         }
     }
-    assert!(told.windows(2).all(|two| two[0].0 <= two[1].0), "{told:?}");
+    assert!(
+        recorded_events.windows(2).all(|two| two[0].0 <= two[1].0),
+        "{recorded_events:?}"
+    );
 }
 
 #[test]
-fn what_is_told_again_of_an_attempt_that_has_ended_is_not_of_the_next() {
+fn repeated_reports_of_ended_attempt_are_ignored() {
     let lives = Lives::of(crashing());
     lose_server_before_the_keeper_lets_go(&lives);
     lives.world.state.lock().unwrap().nature = Nature::default();
@@ -468,7 +476,7 @@ fn what_is_told_again_of_an_attempt_that_has_ended_is_not_of_the_next() {
         let waiting = state(stage, RunState::Backoff).await;
         assert_eq!(waiting.past[1].outcome.exit, Some(Exit::Code(3)));
         stage.supervisor.abort(abort(run_id())).await.unwrap();
-        assert_told_once(&told(stage).await);
+        assert_recorded_once(&recorded_events(stage).await);
     });
 }
 
@@ -489,7 +497,7 @@ fn intended_next_attempt_is_not_the_last_one() {
         let waiting = state(stage, RunState::Backoff).await;
         assert_eq!(waiting.attempt, 1);
         stage.supervisor.abort(abort(run_id())).await.unwrap();
-        assert_told_once(&told(stage).await);
+        assert_recorded_once(&recorded_events(stage).await);
     });
 }
 
@@ -525,10 +533,10 @@ fn next_attempt_that_is_not_logged_is_not_the_last_one() {
         let never = &failed.past[1].outcome;
         assert_eq!((never.exit, &never.tree), (None, &TreeVerdict::NeverRan));
         stage.supervisor.abort(abort(run_id())).await.unwrap();
-        let told = told(stage).await;
-        assert_told_once(&told);
+        let recorded_events = recorded_events(stage).await;
+        assert_recorded_once(&recorded_events);
         let end = (2, "attempt_ended".to_owned());
-        assert!(told.contains(&end), "{told:?}");
+        assert!(recorded_events.contains(&end), "{recorded_events:?}");
     });
     assert_eq!(lives.world.state.lock().unwrap().executed, [(run_id(), 1)]);
 }
@@ -706,10 +714,10 @@ async fn state(stage: &Stage, wanted: RunState) -> RunView {
 }
 
 /// What the journal tells, and of which attempt.
-async fn told(stage: &Stage) -> Vec<(u32, String)> {
+async fn recorded_events(stage: &Stage) -> Vec<(u32, String)> {
     let events = stage.supervisor.events(run_id(), Position::Beginning).await;
     let mut events = events.unwrap().1;
-    let mut told = Vec::new();
+    let mut recorded_events = Vec::new();
     while let Some(batch) = events.next(1 << 20).await.unwrap() {
         for event in batch {
             let name = match &event.payload {
@@ -718,8 +726,8 @@ async fn told(stage: &Stage) -> Vec<(u32, String)> {
                 Payload::Gap(gap) => panic!("nothing is missing: {gap:?}"),
                 Payload::Line { .. } => panic!("nobody asked for lines"),
             };
-            told.push((event.attempt, name));
+            recorded_events.push((event.attempt, name));
         }
     }
-    told
+    recorded_events
 }

@@ -43,7 +43,7 @@ fn the_last_hundred_runs_of_an_owner_keep_their_output() {
 }
 
 #[test]
-fn of_a_removed_run_a_reader_is_told_how_much_is_missing_and_how_it_ended() {
+fn reading_a_pruned_run_yields_gap_and_outcome() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         let run = ran(stage, run_id(), "uid:0").await;
@@ -328,7 +328,7 @@ fn what_was_marked_is_removed_by_the_next_server_and_what_was_not_is_whole() {
 }
 
 #[test]
-fn what_cannot_be_taken_away_is_told_as_removed_and_goes_when_it_can() {
+fn unremovable_output_is_reported_removed_and_goes_later() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         let run = spawned(stage, run_id(), "uid:0").await;
@@ -413,7 +413,7 @@ fn output_of_a_run_that_was_started_again_goes_as_one() {
 }
 
 #[test]
-fn a_store_that_has_gone_back_is_told_again_what_was_removed() {
+fn restored_store_gets_removals_again() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         let run = ran(stage, run_id(), "uid:0").await;

@@ -284,7 +284,7 @@ impl Shaky {
         })
     }
 
-    async fn close_as_told(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
+    async fn close_as_recorded(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
         let what = format!("close {}: {:?}", of(new), closure.outcome.reason);
         let (new, closure) = (new.clone(), closure.clone());
         self.write(
@@ -771,7 +771,7 @@ impl Store for Shaky {
             .as_ref()
             .is_some_and(|row| row.state == StoredState::Backoff)
         {
-            return self.close_as_told(new, closure).await;
+            return self.close_as_recorded(new, closure).await;
         }
         // So may one whose restarts are used up: it has ended as it has, once somebody wants its end.
         let wanted = row.is_some_and(|row| row.outcome.is_none() && row.desired == Desired::Stop);
@@ -789,7 +789,7 @@ impl Store for Shaky {
             let before = before.map_or_else(|| closure.outcome.clone(), as_wanted);
             assert_eq!(before, closure.outcome, "a run has two outcomes");
         }
-        self.close_as_told(new, closure).await
+        self.close_as_recorded(new, closure).await
     }
 
     async fn mark_output_removed(
@@ -931,10 +931,10 @@ fn whatever_happens_in_ten_thousand_lives_every_run_ends_once() {
 fn play_all(count: u64) {
     let asked = std::env::var("KENNEL_SEED").ok();
     for seed in asked.map_or(1..=count, |asked| seeds(&asked)) {
-        let told = Told(seed);
+        let seed_note = Told(seed);
         story::begin();
         play(&Dice::new(seed));
-        std::mem::forget(told);
+        std::mem::forget(seed_note);
     }
 }
 
@@ -976,7 +976,7 @@ fn play(dice: &Dice) {
         on_their_way: OnTheirWay::default(),
     });
     let data_dir = Arc::new(DataDir::new());
-    let told = Ends::default();
+    let ends = Ends::default();
     let mut lives = 0;
     while lives <= deaths {
         let last = lives == deaths;
@@ -1003,7 +1003,7 @@ fn play(dice: &Dice) {
             let (kernel, store) = (Arc::clone(&shaky), Arc::clone(&shaky));
             let data_dir = Arc::clone(&data_dir);
             let stage = Stage::after(Arc::clone(&world), kernel, late, store, held, data_dir);
-            let live = live(stage, &shaky, &told, last);
+            let live = live(stage, &shaky, &ends, last);
             let mut died = shaky.died.subscribe();
             tokio::select! { biased;
                 _ = died.wait_for(|died| *died) => lives += 1,
@@ -1018,7 +1018,7 @@ fn play(dice: &Dice) {
 async fn live(
     stage: impl Future<Output = Result<Stage, BootError>>,
     shaky: &Shaky,
-    told: &Ends,
+    ends: &Ends,
     last: bool,
 ) -> bool {
     let Ok(stage) = stage.await else {
@@ -1028,9 +1028,9 @@ async fn live(
     let mut calls = Vec::new();
     for _ in 0..CALLS {
         dice.rest(40).await;
-        let (supervisor, dice, told) = (stage.supervisor.clone(), dice.clone(), told.clone());
+        let (supervisor, dice, ends) = (stage.supervisor.clone(), dice.clone(), ends.clone());
         calls.push(tokio::spawn(async move {
-            call_something(&supervisor, &dice, &told).await;
+            call_something(&supervisor, &dice, &ends).await;
         }));
         if shaky.goes_back && shaky.dice.percent(4) {
             shaky.goes_back();
@@ -1057,7 +1057,7 @@ async fn live(
         let answered = timeout(LONG, answered).await;
         answered.expect("every call is answered").unwrap();
     }
-    check(&stage, told, shutdown).await;
+    check(&stage, ends, shutdown).await;
     true
 }
 
@@ -1076,7 +1076,7 @@ impl Ends {
 }
 
 /// One call of a client, who may not wait for its answer.
-async fn call_something(supervisor: &Supervisor, dice: &Dice, told: &Ends) {
+async fn call_something(supervisor: &Supervisor, dice: &Dice, ends: &Ends) {
     let run = dice.run();
     let patience = Duration::from_millis(dice.roll(5000));
     let condition = [
@@ -1100,7 +1100,7 @@ async fn call_something(supervisor: &Supervisor, dice: &Dice, told: &Ends) {
                 if dice.percent(30) {
                     call.spec.policy.kind = RunKind::Service;
                 }
-                told.see(supervisor.spawn(call).await.ok().map(|s| s.run));
+                ends.see(supervisor.spawn(call).await.ok().map(|s| s.run));
             }
             5 => {
                 let wait = [
@@ -1115,7 +1115,7 @@ async fn call_something(supervisor: &Supervisor, dice: &Dice, told: &Ends) {
                     wait: wait[usize::try_from(dice.roll(3)).unwrap()],
                     ..abort(run)
                 };
-                told.see(supervisor.abort(stop).await.ok());
+                ends.see(supervisor.abort(stop).await.ok());
             }
             6 => drop(supervisor.interrupt(run, Some("a".into())).await),
             11 => {
@@ -1127,13 +1127,13 @@ async fn call_something(supervisor: &Supervisor, dice: &Dice, told: &Ends) {
                 };
                 drop(supervisor.signal(call).await);
             }
-            12 => told.see(supervisor.tree(run).await.ok().map(|(run, _)| run)),
+            12 => ends.see(supervisor.tree(run).await.ok().map(|(run, _)| run)),
             7 if dice.percent(50) => drop(supervisor.restart(again(run, dice)).await),
             7 => drop(supervisor.pause(run).await),
             8 => drop(supervisor.resume(run).await),
-            9 => told.see(supervisor.get(run).await.ok()),
+            9 => ends.see(supervisor.get(run).await.ok()),
             10 => drop(supervisor.events(run, Position::Beginning).await),
-            _ => told.see(supervisor.wait(run, condition).await.ok().map(|w| w.run)),
+            _ => ends.see(supervisor.wait(run, condition).await.ok().map(|w| w.run)),
         }
     };
     if dice.percent(30) {
@@ -1193,7 +1193,7 @@ async fn end_all(stage: &Stage, shutdown: bool) {
     }
 }
 
-async fn check(stage: &Stage, told: &Ends, shutdown: bool) {
+async fn check(stage: &Stage, ends: &Ends, shutdown: bool) {
     let rows = stage.world.store.rows.lock().unwrap().clone();
     let (executed, ran) = {
         let kernel = stage.kernel();
@@ -1219,7 +1219,7 @@ async fn check(stage: &Stage, told: &Ends, shutdown: bool) {
             assert_eq!(row.desired, Desired::Run);
             continue;
         };
-        let heard = told.0.lock().unwrap().get(&run).cloned();
+        let heard = ends.0.lock().unwrap().get(&run).cloned();
         assert_eq!(heard.unwrap_or_else(|| outcome.clone()), outcome);
         let last = (run, row.new.attempt);
         // A store that brings a withdrawn row back leaves nothing to tell by that its command never ran.
@@ -1230,7 +1230,7 @@ async fn check(stage: &Stage, told: &Ends, shutdown: bool) {
             once.contains(&last),
             "{outcome:?}"
         );
-        let told = told_by_attempt(stage, run).await;
+        let recorded_events = events_by_attempt(stage, run).await;
         for once in [
             "recorded",
             "started",
@@ -1241,19 +1241,28 @@ async fn check(stage: &Stage, told: &Ends, shutdown: bool) {
         ] {
             for attempt in 1..=row.new.attempt {
                 let line = (attempt, once.to_owned());
-                let times = told.iter().filter(|told| **told == line).count();
-                assert!(times <= 1, "{line:?}: {told:?}");
+                let times = recorded_events
+                    .iter()
+                    .filter(|recorded_events| **recorded_events == line)
+                    .count();
+                assert!(times <= 1, "{line:?}: {recorded_events:?}");
             }
         }
-        let rising = told
+        let rising = recorded_events
             .windows(2)
             .all(|two| two[0].0 <= two[1].0 || two[1].1 == "ended");
-        assert!(rising, "{told:?}");
+        assert!(rising, "{recorded_events:?}");
         let listed = outcome.certificate.steps.len();
         let round = (row.new.attempt, "stop_step".to_owned());
-        let rounds = told.iter().filter(|told| **told == round).count();
-        assert!(told.is_empty() || rounds == listed, "{told:?}");
-        let names: Vec<String> = told.into_iter().map(|(_, name)| name).collect();
+        let rounds = recorded_events
+            .iter()
+            .filter(|recorded_events| **recorded_events == round)
+            .count();
+        assert!(
+            recorded_events.is_empty() || rounds == listed,
+            "{recorded_events:?}"
+        );
+        let names: Vec<String> = recorded_events.into_iter().map(|(_, name)| name).collect();
         let ended = names.iter().filter(|name| *name == "ended").count();
         assert!(ended == 1 || names.is_empty(), "{names:?}");
         assert!(names.last().is_none_or(|last| last == "ended"), "{names:?}");
@@ -1267,19 +1276,19 @@ async fn check(stage: &Stage, told: &Ends, shutdown: bool) {
 }
 
 /// The facts of a run, each with the attempt that it is of.
-async fn told_by_attempt(stage: &Stage, run: RunId) -> Vec<(u32, String)> {
+async fn events_by_attempt(stage: &Stage, run: RunId) -> Vec<(u32, String)> {
     let Ok((_, mut events)) = stage.supervisor.events(run, Position::Beginning).await else {
         return Vec::new();
     };
-    let mut told = Vec::new();
+    let mut recorded_events = Vec::new();
     while let Some(batch) = events.next(1 << 20).await.unwrap() {
         for event in batch {
             if let Payload::Lifecycle(line) = &event.payload {
-                told.push((event.attempt, crate::name(line)));
+                recorded_events.push((event.attempt, crate::name(line)));
             }
         }
     }
-    told
+    recorded_events
 }
 
 /// Bytes of output that the journal has.

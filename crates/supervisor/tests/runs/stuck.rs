@@ -18,15 +18,15 @@ use tokio::time::{sleep, timeout};
 const LONG: Duration = Duration::from_mins(10);
 
 #[tokio::test(start_paused = true)]
-async fn a_start_watches_whom_its_sigkill_does_not_end_and_closes_the_row_when_they_are_gone() {
+async fn start_watches_survivors_of_sigkill_until_gone() {
     let (stage, run) = one_that_is_stuck().await;
     let view = stuck_view(&stage, run).await;
     assert_eq!((view.state, view.outcome), (RunState::Stopping, None));
     assert_eq!(view.stuck, Some(held()));
     // Readers are served meanwhile.
     let events = stage.supervisor.events(run, Position::Beginning).await;
-    let told = events.unwrap().1.next(1 << 20).await.unwrap().unwrap();
-    assert_eq!(told.len(), 1, "{told:?}");
+    let lines = events.unwrap().1.next(1 << 20).await.unwrap().unwrap();
+    assert_eq!(lines.len(), 1, "{lines:?}");
 
     sleep(LONG).await;
     let asked = stage.kernel().orphans_ended.len();

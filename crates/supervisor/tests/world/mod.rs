@@ -383,12 +383,12 @@ impl World {
             at: now(),
             fact,
         };
-        let told_again = match &report.fact {
+        let repeated = match &report.fact {
             Fact::PauseExpired => false,
             Fact::SignalSent { signal, .. } => *signal == Signal::KILL,
             _ => true,
         };
-        if told_again {
+        if repeated {
             self.state.lock().unwrap().facts.push(report.clone());
         }
         story::tell(|| format!("{run}: {:.120?}", report.fact));

@@ -55,7 +55,7 @@ fn recorded(group: Option<kennel_lifecycle::CgroupIdentity>) -> Recorded {
 }
 
 #[test]
-fn a_group_that_cannot_be_read_may_hold_somebody() {
+fn unreadable_group_may_hold_a_process() {
     let dir = tempfile::tempdir().expect("a directory");
     let group = cgroup::identify(dir.path()).expect("it is there");
     let events = dir.path().join("cgroup.events");
@@ -111,7 +111,7 @@ fn what_a_start_has_done_is_known_to_the_next_one() {
 }
 
 #[test]
-fn whoever_shares_our_own_session_is_not_of_a_run_for_that() {
+fn sharing_our_session_makes_no_member() {
     let (leader, stranger) = (child(), child());
     let pid = leader.id().cast_signed();
     let fd = PidFd::open(pid).expect("a pidfd");
@@ -128,7 +128,7 @@ fn whoever_shares_our_own_session_is_not_of_a_run_for_that() {
 }
 
 #[test]
-fn below_a_number_that_has_come_round_during_the_look_nobody_is_a_member() {
+fn descendants_of_a_reused_pid_are_no_members() {
     let root = child_with_child();
     let pid = root.id().cast_signed();
     let below = procfs::descendants(pid);

@@ -37,12 +37,12 @@ impl Run {
         };
         // A key that the command reads is no signal.
         if way != InterruptWay::Typed {
-            let told = Fact::SignalSent {
+            let signal_sent = Fact::SignalSent {
                 signal: Signal::INT,
                 targets: None,
                 errno,
             };
-            self.tell_at(at, told);
+            self.tell_at(at, signal_sent);
         }
         if errno.is_none() {
             self.requests.remember(request_id, now);

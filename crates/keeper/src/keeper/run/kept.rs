@@ -135,7 +135,7 @@ mod tests {
         assert!(times.is_sorted(), "{times:?}");
         let facts: Vec<&Fact> = kept.iter().map(|(_, fact)| fact).collect();
         let first = i64::try_from(STEPS_LISTED_MAX).expect("few");
-        let told: Vec<Fact> = (0..first).chain([steps - 1]).map(step).collect();
+        let steps_kept: Vec<Fact> = (0..first).chain([steps - 1]).map(step).collect();
         let others = [
             Fact::Executed,
             shot(Signal::KILL),
@@ -145,7 +145,7 @@ mod tests {
         ];
         let expected: Vec<&Fact> = others[..3]
             .iter()
-            .chain(&told)
+            .chain(&steps_kept)
             .chain(&others[3..])
             .collect();
         assert_eq!(facts, expected);

@@ -53,7 +53,7 @@ impl Run {
         let stuck = stuck::kill(tree);
         if stuck.processes.is_empty() {
             if now >= killed_at + SHIM_HUNG_AFTER_MS {
-                self.nobody_seen();
+                self.none_seen();
             }
         } else {
             self.tell_stuck(stuck, now, killed_at);
@@ -77,7 +77,7 @@ impl Run {
     }
 
     /// No member is to be seen, and yet the end is not proven.
-    fn nobody_seen(&mut self) {
+    fn none_seen(&mut self) {
         match self.tree.as_ref().map(|tree| tree.root) {
             // A shim that was stopped, or hangs: what it leaves comes to this process.
             Some(Root::Shim(_)) if self.foreign_shim().is_some() && !self.heard.childless => {

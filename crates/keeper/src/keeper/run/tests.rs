@@ -43,7 +43,7 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
 }
 
 #[test]
-fn an_exit_that_nobody_has_written_down_is_told_by_the_kernel_or_unknown() {
+fn unrecorded_exit_is_the_kernels_or_unknown() {
     let dir = tempfile::tempdir().expect("a directory");
     let leader = reaped();
     let copy = PidFd::from_fd(leader.try_clone().expect("a copy"));
@@ -72,7 +72,7 @@ fn a_child_that_was_collected_at_its_gate_by_a_shim_that_died_never_ran() {
 
 /// A keeper that is killed after its first signal must not leave a shim that takes the leader's end for its own.
 #[test]
-fn a_shim_that_may_keep_somebody_hears_of_a_deadline_before_the_first_signal() {
+fn detaching_shim_learns_deadline_before_first_signal() {
     use kennel_lifecycle::{Countdown, LeaderExit};
     let dir = tempfile::tempdir().expect("a directory");
     let mut child = Living::new();
@@ -204,7 +204,7 @@ fn what_sigkill_does_not_end_is_no_end() {
 }
 
 #[test]
-fn a_number_that_a_shim_without_children_has_given_back_leads_to_nobody() {
+fn pid_given_back_by_a_shim_is_unused() {
     let dir = tempfile::tempdir().expect("a directory");
     // As if the number of the shim, which is reaped, had come round: here to a stranger with a child.
     let mut stranger = Command::new("sh")
@@ -283,7 +283,7 @@ fn a_child_without_an_owner_is_over_when_its_shim_is_gone() {
 }
 
 #[test]
-fn a_child_that_only_a_lost_server_waited_for_is_announced_to_nobody() {
+fn child_of_a_lost_server_is_not_announced() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = new(dir.path());
     run.server_lost();
@@ -340,7 +340,7 @@ fn a_pause_that_was_asked_to_end_is_handed_over_as_one_that_ends() {
 }
 
 #[test]
-fn kills_for_memory_are_told_right_before_the_last_word() {
+fn memory_kills_are_reported_before_the_end() {
     let dir = tempfile::tempdir().expect("a directory");
     let files = [
         ("memory.events", "oom 1\noom_kill 2\n"),

@@ -55,7 +55,7 @@ pub(crate) fn round(
     };
     let listed = aims.iter().filter(|aim| aim.tie != Tie::Unrelated).count();
     let listed = u32::try_from(listed).unwrap_or(u32::MAX);
-    let told = LoggedSignal {
+    let logged = LoggedSignal {
         attempt,
         signal: step.signal.to_string(),
         scope: step.scope.name().to_owned(),
@@ -69,7 +69,7 @@ pub(crate) fn round(
         unlisted: step.targets().saturating_sub(listed),
         boot_id: boot_id.to_owned(),
     };
-    TrailRecord::at(step.at, Some(run.to_string()), TrailEntry::Signal(told))
+    TrailRecord::at(step.at, Some(run.to_string()), TrailEntry::Signal(logged))
 }
 
 fn process(aim: &Aim) -> LoggedProcess {

@@ -22,7 +22,7 @@ impl SpanSink for Kept {
 }
 
 /// The only span that is told of a run that ends like this.
-fn told(reason: EndReason, exit: Option<Exit>, tree: TreeVerdict) -> Span {
+fn span_of(reason: EndReason, exit: Option<Exit>, tree: TreeVerdict) -> Span {
     let sink = Arc::new(Kept::default());
     let tracing = Tracing {
         sink: Arc::clone(&sink) as Arc<dyn SpanSink>,
@@ -40,9 +40,9 @@ fn told(reason: EndReason, exit: Option<Exit>, tree: TreeVerdict) -> Span {
     let new = new_run();
     let mut spans = RunSpans::new(&telemetry, &new);
     spans.ends(&new, &Times::default(), &outcome, Timestamp(1), true);
-    let mut told = sink.0.lock().expect("no panic");
-    assert_eq!(told.len(), 1, "{told:?}");
-    told.remove(0)
+    let mut emitted = sink.0.lock().expect("no panic");
+    assert_eq!(emitted.len(), 1, "{emitted:?}");
+    emitted.remove(0)
 }
 
 fn attribute(span: &Span, name: &str) -> Option<String> {
@@ -64,13 +64,13 @@ fn an_end_for_want_of_memory_and_one_without_a_successor_are_named_on_the_span()
         by: "uid:0".into(),
         request_id: None,
     };
-    let oom = told(
+    let oom = span_of(
         EndReason::OomKilled(killed),
         Some(signal),
         TreeVerdict::Empty(Proof::CgroupAndEchild),
     );
     let unknown = TreeVerdict::Unverified("nobody looked".into());
-    let restarted = told(restarted, None, unknown);
+    let restarted = span_of(restarted, None, unknown);
     for (span, word, error, signal) in [
         (oom, "oom_killed", "oom", Some("SIGKILL")),
         (restarted, "restarted", "unverified", None),

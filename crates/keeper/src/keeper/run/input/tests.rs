@@ -49,7 +49,7 @@ fn taken(start: u64, repeated: bool) -> InputSaid {
 }
 
 #[test]
-fn a_repeat_is_told_and_not_written() {
+fn repeated_input_is_reported_and_not_written() {
     let mut stage = Stage::new();
     assert_eq!(stage.write("a", None, b"one"), [(1, taken(0, false))]);
     assert_eq!(stage.write("a", None, b"one"), [(2, taken(0, true))]);
