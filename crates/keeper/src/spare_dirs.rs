@@ -167,7 +167,7 @@ impl Waiting {
     /// Puts one of these under `name` in `parent`. `false`: none waits, or it cannot be put there.
     fn give<P: NixPath + ?Sized>(
         &mut self,
-        of: impl FnOnce(&mut Self) -> &mut Vec<u64>,
+        of: impl Fn(&mut Self) -> &mut Vec<u64>,
         parent: BorrowedFd<'_>,
         name: &P,
     ) -> bool {
@@ -175,8 +175,12 @@ impl Waiting {
             return false;
         };
         let from = self.opened.as_ref().map(|opened| &opened.dir);
-        let number = number.to_string();
-        from.is_some_and(|from| renameat(from, number.as_str(), parent, name).is_ok())
+        let text = number.to_string();
+        let given = from.is_some_and(|from| renameat(from, text.as_str(), parent, name).is_ok());
+        if !given {
+            of(self).push(number);
+        }
+        given
     }
 }
 

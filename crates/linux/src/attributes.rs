@@ -12,7 +12,6 @@ use std::{
     io,
     os::unix::fs::FileExt,
     ptr,
-    sync::OnceLock,
 };
 
 /// Where a process says how soon it wants to be ended; see `proc_pid_oom_score_adj(5)`.
@@ -159,35 +158,6 @@ impl Protection {
         // The kernel lets every process go back to what was set by a privileged one.
         file.write_all_at(format!("{}\n", self.own).as_bytes(), 0)?;
         Ok(done)
-    }
-}
-
-/// The score of a child that is born into this process's memory, which this process has until that child has a memory of
-/// its own: what one of them writes, both have.
-pub(crate) struct LentScore {
-    file: File,
-    own: i32,
-}
-
-impl LentScore {
-    /// Takes the score that the child is to be born with.
-    pub(crate) fn begin(of_child: i32) -> io::Result<Self> {
-        static OWN: OnceLock<i32> = OnceLock::new();
-        let own = match OWN.get() {
-            Some(own) => *own,
-            None => *OWN.get_or_init({
-                let own = oom_score_adj()?;
-                move || own
-            }),
-        };
-        let file = OpenOptions::new().write(true).open(OOM_SCORE_ADJ)?;
-        file.write_all_at(of_child.to_string().as_bytes(), 0)?;
-        Ok(Self { file, own })
-    }
-
-    /// Takes this process's own score again, which it has had and so may have.
-    pub(crate) fn end(self) {
-        let _ = self.file.write_all_at(self.own.to_string().as_bytes(), 0);
     }
 }
 

@@ -11,11 +11,6 @@ const IS_CHANGED: &str = "a_shim_that_was_changed_serves_no_other_run";
 const RUNS: usize = 20;
 /// Shims that they may have: those that wait, and one that has not come back when the next run begins.
 const SHIMS_MAX: usize = 6;
-/// A shim has its command's score until that is executed, and then its own again, which is another one for root.
-const CHANGES_SCORE: &str = "\
-    score() { cat /proc/$1/oom_score_adj; }; \
-    for i in 1 2 3 4 5 6 7 8 9; do [ $(score $PPID) = $(score self) ] || break; done; \
-    choom -n 900 -p $PPID >&2";
 /// Descriptors of a shim without a run: the standard ones, its keeper, the file of exit records, signals.
 const DESCRIPTORS: usize = 6;
 
@@ -64,7 +59,7 @@ async fn is_changed(stage: &mut Stage) {
     for change in [
         "renice -n 7 -p $PPID >&2",
         "prlimit --pid $PPID --nofile=500:500",
-        CHANGES_SCORE,
+        "choom -n 900 -p $PPID >&2",
     ] {
         spent.insert(shim_of(stage, change).await);
     }

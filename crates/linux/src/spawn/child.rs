@@ -109,7 +109,7 @@ impl Plan {
     /// Whether a child can carry it out that shares this process's memory, and is born with its score: another user would
     /// change who may look into that memory, and mounts are made by libc.
     pub(super) fn suits_shared_memory(&self) -> bool {
-        self.user.is_none() && !self.own_proc
+        self.user.is_none() && self.oom_score_adj.is_empty() && !self.own_proc
     }
 }
 
@@ -174,7 +174,8 @@ fn reset_signals(ignored: SignalSet) {
     // All zeroes is the kernel's sigaction for SIG_DFL: no handler, no flags, no mask. libc's own signal(2) refuses the
     // two numbers that it uses itself, which may be ignored all the same.
     let default = [0u64; 4];
-    for signal in ignored.numbers() {
+    // The handlers that Rust installs for these two are for this memory's owner.
+    for signal in ignored.numbers().chain([libc::SIGSEGV, libc::SIGBUS]) {
         let action = [
             wide(signal),
             default.as_ptr() as usize,

@@ -4,7 +4,7 @@ pub mod child;
 mod raw;
 
 use crate::{
-    attributes::{self, Attributes, LentScore},
+    attributes::{self, Attributes},
     pidfd::PidFd,
     signal_set::SignalSet,
 };
@@ -70,13 +70,12 @@ pub struct Gated {
     pub lent: Option<Lent>,
 }
 
-/// Memory and score that a child uses until it executes the command or ends.
+/// Memory that a child uses until it executes the command or ends.
 ///
-/// Dropped, the memory stays: a child may be at its gate that uses it.
+/// Dropped, it stays: a child may be at its gate that uses it.
 pub struct Lent {
     plan: ManuallyDrop<Box<Plan>>,
     stack: ManuallyDrop<Box<[MaybeUninit<u128>]>>,
-    score: Option<LentScore>,
 }
 
 impl Lent {
@@ -84,9 +83,6 @@ impl Lent {
     pub fn end(self) {
         drop(ManuallyDrop::into_inner(self.plan));
         drop(ManuallyDrop::into_inner(self.stack));
-        if let Some(score) = self.score {
-            score.end();
-        }
     }
 }
 
@@ -143,15 +139,10 @@ pub fn fork_gated(
     };
     let group = ends.born_in.as_ref();
     let shared = memory == Memory::Shared && raw::CAN_CLONE && plan.suits_shared_memory();
-    let score = if shared {
-        let score = attributes.oom_score_adj.map(LentScore::begin);
-        score.transpose().ok()
+    let cloned = if shared {
+        lend(plan, group)
     } else {
-        None
-    };
-    let cloned = match score {
-        Some(score) => lend(plan, score, group),
-        None => copy(&plan, group),
+        copy(&plan, group)
     };
     let (pid, leader, lent) = cloned.map_err(|error| failure(stage, &error, None))?;
     // Only the child may hold its ends, above all the gate's.
@@ -207,9 +198,7 @@ fn copy(plan: &Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
 }
 
 /// A child in this memory, on a stack of its own.
-fn lend(mut plan: Plan, score: Option<LentScore>, group: Option<&OwnedFd>) -> io::Result<Born> {
-    // It is born with the score that this process has now.
-    plan.oom_score_adj.clear();
+fn lend(plan: Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
     let plan = Box::new(plan);
     let mut stack = Box::new_uninit_slice(STACK_BYTES / size_of::<u128>());
     let entry = raw::Entry {
@@ -242,7 +231,6 @@ fn lend(mut plan: Plan, score: Option<LentScore>, group: Option<&OwnedFd>) -> io
     let lent = Lent {
         plan: ManuallyDrop::new(plan),
         stack: ManuallyDrop::new(stack),
-        score,
     };
     let pid = match pid {
         Ok(pid) => libc::c_long::try_from(pid).map_err(io::Error::other)?,
