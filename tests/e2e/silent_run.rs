@@ -18,7 +18,7 @@ const MADE: usize = 0;
 const RENAMED: usize = 1;
 /// Runs that may begin before one before them has given back its directory.
 const AHEAD: usize = 3;
-/// System calls of keeper and shim together: 121, and what pings and new shims add. Closes are not looked at first, as builds
+/// System calls of keeper and shim together: 123, and what pings and new shims add. Closes are not looked at first, as builds
 /// with debug assertions do.
 const CALLS: usize = 134;
 /// Commits that it waits for: of its row, and of its end.

@@ -3,10 +3,17 @@
 //! It may share the memory of its shim, and so its errno: what such a child does goes by [`super::raw`]. What it does only with a
 //! copy of that memory may go by libc.
 
-use super::raw::call;
+use super::{
+    Memory,
+    raw::{self, call},
+};
 use crate::signal_set::SignalSet;
-use libc::{c_char, c_int, c_void};
-use std::{ffi::CString, ptr};
+use libc::{c_char, c_int, c_long, c_void};
+use std::{
+    ffi::CString,
+    ptr,
+    sync::atomic::{AtomicI64, Ordering},
+};
 
 /// The child says: all is set up, I wait at the gate.
 pub const READY: u8 = b'r';
@@ -73,6 +80,8 @@ pub(super) struct Plan {
     pub(super) oom_score_file: CString,
     /// What goes into it; empty: it stays as it is.
     pub(super) oom_score_adj: String,
+    /// Where it begins.
+    pub(super) memory: Memory,
     /// Whether it was born into a pid namespace of its own, and so needs the /proc of that.
     pub(super) own_proc: bool,
     /// What this process ignores, and the command is not to inherit.
@@ -109,7 +118,7 @@ impl Plan {
     /// Whether a child can carry it out that shares this process's memory, and is born with its score: another user would
     /// change who may look into that memory, and mounts are made by libc.
     pub(super) fn suits_shared_memory(&self) -> bool {
-        self.user.is_none() && self.oom_score_adj.is_empty() && !self.own_proc
+        self.user.is_none() && !self.own_proc
     }
 }
 
@@ -117,6 +126,57 @@ impl Plan {
 pub(super) extern "C" fn begin(plan: *const c_void) -> ! {
     // SAFETY: a pointer to a plan that stays as it is: see [`super::raw::clone`].
     run(unsafe { &*plan.cast::<Plan>() })
+}
+
+/// How a child is cloned, and by a process between the two how that went.
+pub(super) struct Birth {
+    pub(super) plan: Plan,
+    /// Number and arguments of the call.
+    pub(super) call: (c_long, raw::Arguments),
+    pub(super) entry: raw::Entry,
+    /// The child's number; negative: an errno. Nothing yet: the process between ended before.
+    pub(super) born: AtomicI64,
+}
+
+/// The process between shim and child: it takes the child's score, has the child made beside itself, which inherits that,
+/// and ends. Its shim waits for that, as after vfork(2), and so its writing visits no other process, as it does where two
+/// processes share a memory and none waits.
+pub(super) extern "C" fn deliver(birth: *const c_void) -> ! {
+    // SAFETY: a pointer to a birth that outlives this process: its parent waits for its end.
+    let birth = unsafe { &*birth.cast::<Birth>() };
+    let born = match take_score(&birth.plan) {
+        // SAFETY: the caller of `lend` has made the arguments; stack and plan stay as they are.
+        Ok(()) => match unsafe { raw::clone(birth.call.0, birth.call.1, birth.entry) } {
+            Ok(pid) => i64::try_from(pid).unwrap_or(i64::MAX),
+            Err(errno) => -i64::from(errno),
+        },
+        Err(errno) => -i64::from(errno),
+    };
+    birth.born.store(born, Ordering::Release);
+    exit(0)
+}
+
+/// Writes the score of the command for this process.
+fn take_score(plan: &Plan) -> Result<(), c_int> {
+    let flags = wide(libc::O_WRONLY | libc::O_CLOEXEC);
+    let file = plan.oom_score_file.as_ptr() as usize;
+    // SAFETY: the path is a NUL-terminated string.
+    let fd = unsafe { call(libc::SYS_openat, [wide(libc::AT_FDCWD), file, flags, 0, 0]) }?;
+    let text = plan.oom_score_adj.as_bytes();
+    // SAFETY: `text` is readable for its length.
+    let written = unsafe {
+        call(
+            libc::SYS_write,
+            [fd, text.as_ptr() as usize, text.len(), 0, 0],
+        )
+    };
+    // SAFETY: close takes an integer, of the file that was opened above.
+    let _ = unsafe { call(libc::SYS_close, [fd, 0, 0, 0, 0]) };
+    match written {
+        Ok(len) if len == text.len() => Ok(()),
+        Ok(_) => Err(libc::EIO),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Sets the child up, waits at the gate, executes. Its caller has just been cloned.
@@ -259,7 +319,8 @@ pub fn mount_own_proc() -> Result<(), u8> {
 
 /// What it may use. Its limits come last: they could stand in the way of the rest.
 fn hold_back(plan: &Plan) {
-    if !plan.oom_score_adj.is_empty() && !write_oom_score(plan) {
+    // One that shares its memory was born with it.
+    if plan.memory == Memory::Copied && !plan.oom_score_adj.is_empty() && !write_oom_score(plan) {
         fail(STATUS_FD, STEP_OOM_SCORE, errno(), EXIT_NOT_RELEASED);
     }
     if let Some(nice) = plan.nice {

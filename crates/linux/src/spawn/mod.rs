@@ -6,9 +6,10 @@ mod raw;
 use crate::{
     attributes::{self, Attributes},
     pidfd::PidFd,
+    reap,
     signal_set::SignalSet,
 };
-use child::{Plan, Strings, User};
+use child::{Birth, Plan, Strings, User};
 use kennel_lifecycle::{PidNamespace, Rlimit, StartFailure, StartStage};
 use nix::{
     errno::Errno,
@@ -22,6 +23,7 @@ use std::{
     mem::{ManuallyDrop, MaybeUninit},
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
     ptr,
+    sync::atomic::{AtomicI64, Ordering},
 };
 
 /// First number for descriptors on their way into the child: above the numbers that they get there.
@@ -74,14 +76,14 @@ pub struct Gated {
 ///
 /// Dropped, it stays: a child may be at its gate that uses it.
 pub struct Lent {
-    plan: ManuallyDrop<Box<Plan>>,
+    birth: ManuallyDrop<Box<Birth>>,
     stack: ManuallyDrop<Box<[MaybeUninit<u128>]>>,
 }
 
 impl Lent {
     /// The child uses nothing of it any more: its end of the status pipe is closed.
     pub fn end(self) {
-        drop(ManuallyDrop::into_inner(self.plan));
+        drop(ManuallyDrop::into_inner(self.birth));
         drop(ManuallyDrop::into_inner(self.stack));
     }
 }
@@ -138,8 +140,8 @@ pub fn fork_gated(
         None => StartStage::Fork,
     };
     let group = ends.born_in.as_ref();
-    let shared = memory == Memory::Shared && raw::CAN_CLONE && plan.suits_shared_memory();
-    let cloned = if shared {
+    let cloned = if memory == Memory::Shared && raw::CAN_CLONE && plan.suits_shared_memory() {
+        plan.memory = Memory::Shared;
         lend(plan, group)
     } else {
         copy(&plan, group)
@@ -177,6 +179,7 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
         no_new_privileges: privileges.no_new_privileges,
         oom_score_file: c_string(attributes::OOM_SCORE_ADJ)?,
         oom_score_adj: oom_score_adj.unwrap_or_default(),
+        memory: Memory::Copied,
         own_proc: false,
         ignored: SignalSet::ignored(),
         terminal: false,
@@ -199,37 +202,52 @@ fn copy(plan: &Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
 
 /// A child in this memory, on a stack of its own.
 fn lend(plan: Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
-    let plan = Box::new(plan);
     let mut stack = Box::new_uninit_slice(STACK_BYTES / size_of::<u128>());
-    let entry = raw::Entry {
-        function: child::begin,
-        argument: ptr::from_ref::<Plan>(&plan).cast(),
-    };
-    let mut pidfd: RawFd = -1;
     let base = stack.as_mut_ptr() as usize;
-    let memory = libc::CLONE_VM | libc::CLONE_PIDFD;
-    let pid = if let Some(group) = group {
-        let mut args = into_group(group, &mut pidfd);
-        args.flags |= libc::CLONE_VM as u64;
-        (args.stack, args.stack_size) = (base as u64, STACK_BYTES as u64);
-        let arguments = [&raw const args as usize, size_of_val(&args), 0, 0, 0];
-        // SAFETY: `args` is complete and outlives the call. Plan and stack stay as they are until the child needs them no
-        // more, or for good: see [`Lent`].
-        unsafe { raw::clone(libc::SYS_clone3, arguments, entry) }
+    let mut pidfd: RawFd = -1;
+    // A process between has the signal of its end handed down to its child, and asks for none itself.
+    let is_between = !plan.oom_score_adj.is_empty();
+    let (beside, signal) = if is_between {
+        (libc::CLONE_PARENT, 0)
     } else {
-        let flags = usize::try_from(memory | libc::SIGCHLD).unwrap_or_default();
+        (0, libc::SIGCHLD)
+    };
+    let memory = libc::CLONE_VM | libc::CLONE_PIDFD | beside;
+    let args = group.map(|group| {
+        let mut args = into_group(group, &mut pidfd);
+        args.flags |= u64::from((libc::CLONE_VM | beside).cast_unsigned());
+        args.exit_signal = u64::from(signal.cast_unsigned());
+        (args.stack, args.stack_size) = (base as u64, STACK_BYTES as u64);
+        args
+    });
+    let call = if let Some(args) = &args {
+        let arguments = [ptr::from_ref(args) as usize, size_of_val(args), 0, 0, 0];
+        (libc::SYS_clone3, arguments)
+    } else {
+        let flags = usize::try_from(memory | signal).unwrap_or_default();
         let place = ptr::from_mut(&mut pidfd) as usize;
-        // SAFETY: the third argument is the place for the pidfd; a stack begins at its upper end. As above.
-        unsafe {
-            raw::clone(
-                libc::SYS_clone,
-                [flags, base + STACK_BYTES, place, 0, 0],
-                entry,
-            )
-        }
+        // A stack begins at its upper end.
+        (libc::SYS_clone, [flags, base + STACK_BYTES, place, 0, 0])
+    };
+    let mut birth = Box::new(Birth {
+        plan,
+        call,
+        entry: raw::Entry {
+            function: child::begin,
+            argument: ptr::null(),
+        },
+        born: AtomicI64::new(-i64::from(libc::ECHILD)),
+    });
+    birth.entry.argument = ptr::from_ref(&birth.plan).cast();
+    let pid = if is_between {
+        deliver(&birth)
+    } else {
+        // SAFETY: the arguments are complete and outlive the call. Plan and stack stay as they are until the child needs
+        // them no more, or for good: see [`Lent`].
+        unsafe { raw::clone(birth.call.0, birth.call.1, birth.entry) }
     };
     let lent = Lent {
-        plan: ManuallyDrop::new(plan),
+        birth: ManuallyDrop::new(birth),
         stack: ManuallyDrop::new(stack),
     };
     let pid = match pid {
@@ -244,6 +262,27 @@ fn lend(plan: Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
         Cloned::Parent(pid, leader) => Ok((pid, leader, Some(lent))),
         Cloned::Child => Err(Errno::EINVAL.into()),
     }
+}
+
+/// Has the child made by a process between, and waits for the end of that one. The child's number, or an errno.
+fn deliver(birth: &Birth) -> Result<usize, libc::c_int> {
+    let mut stack: Box<[MaybeUninit<u128>]> =
+        Box::new_uninit_slice(STACK_BYTES / size_of::<u128>());
+    let end = stack.as_mut_ptr() as usize + STACK_BYTES;
+    // Descriptors are shared: the child's pidfd is to be this process's.
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::SIGCHLD;
+    let flags = usize::try_from(flags).unwrap_or_default();
+    let entry = raw::Entry {
+        function: child::deliver,
+        argument: ptr::from_ref(birth).cast(),
+    };
+    // SAFETY: the call comes back when that process has ended: until then nothing of its stack and argument goes.
+    let between = unsafe { raw::clone(libc::SYS_clone, [flags, end, 0, 0, 0], entry) }?;
+    let between = i32::try_from(between).map_err(|_| libc::EOVERFLOW)?;
+    // It is nobody else's to collect: this process has one thread.
+    let _ = reap::await_end(between);
+    let born = birth.born.load(Ordering::Acquire);
+    usize::try_from(born).map_err(|_| libc::c_int::try_from(-born).unwrap_or(libc::EIO))
 }
 
 /// A failure with its errno.
