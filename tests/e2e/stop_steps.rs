@@ -356,7 +356,7 @@ async fn command_runs_before_the_first_signal(options: Options) {
     );
 }
 
-/// A third of them hangs; the server is dead when they begin to stop.
+/// A third of them hangs: each has its time and no more.
 #[tokio::test(flavor = "multi_thread")]
 async fn shutdown_runs_the_commands_of_99_runs() {
     let mut kennel = Kennel::on_sqlite().await;
