@@ -115,6 +115,9 @@ impl Keeper {
             None => on_pipes(&wish, || fds.next().ok_or_else(lost))?,
         };
         let gate = spawn::small_pipe()?;
+        let outlives = wish.policy.recovery() == Recovery::Adopt;
+        // Before the group, which a failure would leave behind.
+        let notices = RunNotices::open(&wish.policy, Path::new(&wish.run_dir), outlives)?;
         let group = self.groups.create(wish.run);
         crash_point!("keeper.group_made");
         let limited = hold(&group, &wish.policy);
@@ -140,8 +143,6 @@ impl Keeper {
             self.leftovers.add(group, clock::boot_ms());
             return Err(refused);
         }
-        let outlives = wish.policy.recovery() == Recovery::Adopt;
-        let notices = RunNotices::open(&wish.policy, Path::new(&wish.run_dir), outlives)?;
         let given = self.pool.take().and_then(|warm| {
             let files = (&child, &gate.0, &streams, notices.as_ref());
             let slot = self.exits.take(self.next_shim);
