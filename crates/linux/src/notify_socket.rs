@@ -5,7 +5,6 @@ use crate::fdpass::{self, Datagram};
 use nix::{
     errno::Errno,
     fcntl::{OFlag, open},
-    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, setsockopt, socket, sockopt},
         stat::{Mode, fchmod},
@@ -54,13 +53,6 @@ impl NotifySocket {
     /// The first datagram that is there, which stays there.
     pub fn peek(&self) -> io::Result<Option<Datagram>> {
         fdpass::peek_datagram(&self.0)
-    }
-
-    /// Whether a datagram is there.
-    #[must_use]
-    pub fn has_message(&self) -> bool {
-        let mut socket = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        poll(&mut socket, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
     /// Takes the first datagram away. What came with it is closed.

@@ -299,11 +299,6 @@ impl Run {
             notices.watchdog.iter_mut().for_each(|left| left.run(now));
         }
         let is_over = |left: &Option<Countdown>| left.is_some_and(|left| left.is_over(now));
-        let is_due = is_over(&notices.start) || is_over(&notices.watchdog);
-        if is_due && notices.waits_for().is_some() && notices.socket.has_message() {
-            // What the command has said in time is heard before it is judged: the last keeper may have left it.
-            return self.tell_news(Some(now));
-        }
         let error = match time {
             Some(_) if counts && notices.fails => {
                 Some("the command found itself not to work (WATCHDOG=trigger)".to_owned())
