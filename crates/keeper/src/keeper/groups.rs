@@ -9,6 +9,7 @@ use kennel_linux::{
     reap::{self, Waited},
     spawn::{self, Cloned},
 };
+use nix::{fcntl::OFlag, unistd::pipe2};
 use std::{
     fs, io,
     os::fd::OwnedFd,
@@ -317,7 +318,7 @@ fn probe_clone(group: &CgroupIdentity) -> io::Result<Option<String>> {
 
 /// A child waits at a pipe until it has been moved.
 fn probe_write(group: &CgroupIdentity) -> io::Result<()> {
-    let (read, write) = spawn::small_pipe()?;
+    let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
     match spawn::clone_here()? {
         Cloned::Child => {
             drop(write);

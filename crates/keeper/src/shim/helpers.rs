@@ -20,6 +20,7 @@ use kennel_linux::{
         failure,
     },
 };
+use nix::{fcntl::OFlag, unistd::pipe2};
 use std::{
     fs::{File, OpenOptions},
     io,
@@ -70,7 +71,7 @@ impl Helper {
 }
 
 impl Helpers {
-    /// Whether a command of a stop has ended since this was asked last.
+    /// Whether a command of a stop has ended since the last call.
     pub(super) fn has_stop_ended(&mut self) -> bool {
         std::mem::take(&mut self.stop_ended)
     }
@@ -192,7 +193,7 @@ impl Work {
         let null = OpenOptions::new().read(true).write(true).open("/dev/null");
         let null = null.map_err(|e| prepare(&e))?;
         let copy = |file: &File| file.try_clone().map(OwnedFd::from).map_err(|e| prepare(&e));
-        let (gate, open) = spawn::small_pipe().map_err(|e| prepare(&e))?;
+        let (gate, open) = pipe2(OFlag::O_CLOEXEC).map_err(|e| prepare(&e.into()))?;
         let cgroup_failure = |e: &io::Error| failure(StartStage::Cgroup, e, None);
         let born_in = match (&self.tree.cgroup, self.placement) {
             (Some(group), Placement::ByClone) => {

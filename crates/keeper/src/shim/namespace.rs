@@ -16,6 +16,7 @@ use kennel_linux::{
 };
 use nix::{
     errno::Errno,
+    fcntl::OFlag,
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         prctl,
@@ -23,7 +24,7 @@ use nix::{
         signalfd::{SfdFlags, SignalFd},
         socket::{AddressFamily, SockFlag, SockType, socketpair},
     },
-    unistd::{read, setsid, write},
+    unistd::{pipe2, read, setsid, write},
 };
 use std::{
     fs::File,
@@ -261,7 +262,7 @@ fn reap_all() -> io::Result<bool> {
 
 /// Whether such a namespace can be made here: makes one with its /proc, and lets it go. The caller is single-threaded.
 pub(crate) fn try_out() -> io::Result<Result<(), String>> {
-    let (said, say) = spawn::small_pipe()?;
+    let (said, say) = pipe2(OFlag::O_CLOEXEC)?;
     match spawn::clone_here()? {
         Cloned::Child => {
             let tried = try_below();
@@ -293,7 +294,7 @@ fn judge(ended: &Waited, why: String) -> Result<(), String> {
 
 fn try_below() -> Result<(), String> {
     enter_new().map_err(|error| format!("unshare(CLONE_NEWPID): {error}"))?;
-    let (said, say) = spawn::small_pipe().map_err(|error| format!("pipe: {error}"))?;
+    let (said, say) = pipe2(OFlag::O_CLOEXEC).map_err(|error| format!("pipe: {error}"))?;
     match spawn::clone_here() {
         Ok(Cloned::Child) => {
             let tried = try_proc().err().unwrap_or_default();

@@ -3,16 +3,14 @@
 //! It may share the memory of its shim, and so its errno: what such a child does goes by [`super::raw`]. What it does only with a
 //! copy of that memory may go by libc.
 
-use super::{
-    Memory,
-    raw::{self, call},
-};
+use super::raw::{self, call};
 use crate::signal_set::SignalSet;
 use libc::{c_char, c_int, c_long, c_void};
 use std::{
     ffi::CString,
+    mem::MaybeUninit,
     ptr,
-    sync::atomic::{AtomicI64, Ordering},
+    sync::atomic::{AtomicI32, Ordering},
 };
 
 /// The child says: all is set up, I wait at the gate.
@@ -76,12 +74,8 @@ pub(super) struct Plan {
     pub(super) user: Option<User>,
     /// Whether no program may give it more than it has.
     pub(super) no_new_privileges: bool,
-    /// Path of the file.
-    pub(super) oom_score_file: CString,
-    /// What goes into it; empty: it stays as it is.
-    pub(super) oom_score_adj: String,
-    /// Where it begins.
-    pub(super) memory: Memory,
+    /// Absent: it was born with it.
+    pub(super) score: Option<Score>,
     /// Whether it was born into a pid namespace of its own, and so needs the /proc of that.
     pub(super) own_proc: bool,
     /// What this process ignores, and the command is not to inherit.
@@ -107,6 +101,40 @@ impl Strings {
     }
 }
 
+/// An `oom_score_adj`.
+pub(super) struct Score {
+    /// Path of the file.
+    pub(super) file: CString,
+    /// What goes into it.
+    pub(super) text: String,
+}
+
+impl Score {
+    /// Takes it for this process. The error is an errno.
+    fn take(&self) -> Result<(), c_int> {
+        let flags = wide(libc::O_WRONLY | libc::O_CLOEXEC);
+        let open = [
+            wide(libc::AT_FDCWD),
+            self.file.as_ptr() as usize,
+            flags,
+            0,
+            0,
+        ];
+        // SAFETY: the path is a NUL-terminated string.
+        let fd = unsafe { call(libc::SYS_openat, open) }?;
+        let write = [fd, self.text.as_ptr() as usize, self.text.len(), 0, 0];
+        // SAFETY: the text is readable for its length.
+        let written = unsafe { call(libc::SYS_write, write) };
+        // SAFETY: close takes an integer, of the file that was opened above.
+        let _ = unsafe { call(libc::SYS_close, [fd, 0, 0, 0, 0]) };
+        match written {
+            Ok(len) if len == self.text.len() => Ok(()),
+            Ok(_) => Err(libc::EIO),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
 /// A user, with all its groups.
 pub(super) struct User {
     pub(super) uid: libc::uid_t,
@@ -128,55 +156,34 @@ pub(super) extern "C" fn begin(plan: *const c_void) -> ! {
     run(unsafe { &*plan.cast::<Plan>() })
 }
 
-/// How a child is cloned, and by a process between the two how that went.
+/// How a child begins that shares memory, and what it uses until then.
 pub(super) struct Birth {
     pub(super) plan: Plan,
+    /// What a process between takes for it.
+    pub(super) score: Option<Score>,
     /// Number and arguments of the call.
     pub(super) call: (c_long, raw::Arguments),
     pub(super) entry: raw::Entry,
-    /// The child's number; negative: an errno. Nothing yet: the process between ended before.
-    pub(super) born: AtomicI64,
+    /// The child's number by the word of that process; negative: an errno.
+    pub(super) made: AtomicI32,
+    /// The child's.
+    pub(super) _stack: Box<[MaybeUninit<u128>]>,
 }
 
-/// The process between shim and child: it takes the child's score, has the child made beside itself, which inherits that,
-/// and ends. Its shim waits for that, as after vfork(2), and so its writing visits no other process, as it does where two
-/// processes share a memory and none waits.
+/// The process between shim and child: it takes the child's score, makes the child beside itself, which inherits that, and
+/// ends. Its shim waits for that, as after vfork(2), and so its writing visits no other process, as it does where two
+/// processes share a memory and neither waits.
 pub(super) extern "C" fn deliver(birth: *const c_void) -> ! {
     // SAFETY: a pointer to a birth that outlives this process: its parent waits for its end.
     let birth = unsafe { &*birth.cast::<Birth>() };
-    let born = match take_score(&birth.plan) {
-        // SAFETY: the caller of `lend` has made the arguments; stack and plan stay as they are.
-        Ok(()) => match unsafe { raw::clone(birth.call.0, birth.call.1, birth.entry) } {
-            Ok(pid) => i64::try_from(pid).unwrap_or(i64::MAX),
-            Err(errno) => -i64::from(errno),
-        },
-        Err(errno) => -i64::from(errno),
-    };
-    birth.born.store(born, Ordering::Release);
+    let scored = birth.score.as_ref().map_or(Ok(()), Score::take);
+    let made = scored.and_then(|()| {
+        // SAFETY: the arguments are complete; stack and plan stay as they are.
+        unsafe { raw::clone(birth.call.0, birth.call.1, birth.entry) }
+    });
+    let made = made.unwrap_or_else(|errno| -errno);
+    birth.made.store(made, Ordering::Release);
     exit(0)
-}
-
-/// Writes the score of the command for this process.
-fn take_score(plan: &Plan) -> Result<(), c_int> {
-    let flags = wide(libc::O_WRONLY | libc::O_CLOEXEC);
-    let file = plan.oom_score_file.as_ptr() as usize;
-    // SAFETY: the path is a NUL-terminated string.
-    let fd = unsafe { call(libc::SYS_openat, [wide(libc::AT_FDCWD), file, flags, 0, 0]) }?;
-    let text = plan.oom_score_adj.as_bytes();
-    // SAFETY: `text` is readable for its length.
-    let written = unsafe {
-        call(
-            libc::SYS_write,
-            [fd, text.as_ptr() as usize, text.len(), 0, 0],
-        )
-    };
-    // SAFETY: close takes an integer, of the file that was opened above.
-    let _ = unsafe { call(libc::SYS_close, [fd, 0, 0, 0, 0]) };
-    match written {
-        Ok(len) if len == text.len() => Ok(()),
-        Ok(_) => Err(libc::EIO),
-        Err(errno) => Err(errno),
-    }
 }
 
 /// Sets the child up, waits at the gate, executes. Its caller has just been cloned.
@@ -188,7 +195,7 @@ pub(super) fn run(plan: &Plan) -> ! {
     }
     place_descriptors(plan);
     if plan.terminal {
-        // SAFETY: the request takes an integer; 0 steals the terminal from nobody (ioctl_tty(2)).
+        // SAFETY: the request takes an integer; 0 takes no terminal from another session (ioctl_tty(2)).
         let taken = unsafe { call(libc::SYS_ioctl, [0, TAKE_TERMINAL, 0, 0, 0]) };
         must(taken, STEP_SESSION);
     }
@@ -319,9 +326,10 @@ pub fn mount_own_proc() -> Result<(), u8> {
 
 /// What it may use. Its limits come last: they could stand in the way of the rest.
 fn hold_back(plan: &Plan) {
-    // One that shares its memory was born with it.
-    if plan.memory == Memory::Copied && !plan.oom_score_adj.is_empty() && !write_oom_score(plan) {
-        fail(STATUS_FD, STEP_OOM_SCORE, errno(), EXIT_NOT_RELEASED);
+    if let Some(score) = &plan.score
+        && let Err(errno) = score.take()
+    {
+        fail(STATUS_FD, STEP_OOM_SCORE, errno, EXIT_NOT_RELEASED);
     }
     if let Some(nice) = plan.nice {
         let process = libc::PRIO_PROCESS.cast_signed();
@@ -388,19 +396,6 @@ fn is_own_stream(fd: c_int, terminal: bool) -> bool {
     // SAFETY: fstat has filled it.
     let mode = unsafe { about.assume_init() }.st_mode;
     mode & libc::S_IFMT == libc::S_IFIFO
-}
-
-fn write_oom_score(plan: &Plan) -> bool {
-    let flags = libc::O_WRONLY | libc::O_CLOEXEC;
-    // SAFETY: the path is a NUL-terminated string.
-    let fd = unsafe { libc::open(plan.oom_score_file.as_ptr(), flags) };
-    if fd < 0 {
-        return false;
-    }
-    let text = plan.oom_score_adj.as_bytes();
-    // SAFETY: `text` is readable for its length. exec closes the descriptor.
-    let written = unsafe { libc::write(fd, text.as_ptr().cast(), text.len()) };
-    usize::try_from(written) == Ok(text.len())
 }
 
 /// Returns when exactly [`OPEN`] was read. End of file: the keeper is gone or shut the gate, and nothing may run.

@@ -9,7 +9,7 @@ use crate::{
     reap,
     signal_set::SignalSet,
 };
-use child::{Birth, Plan, Strings, User};
+use child::{Birth, Plan, Score, Strings, User};
 use kennel_lifecycle::{PidNamespace, Rlimit, StartFailure, StartStage};
 use nix::{
     errno::Errno,
@@ -23,7 +23,7 @@ use std::{
     mem::{ManuallyDrop, MaybeUninit},
     os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
     ptr,
-    sync::atomic::{AtomicI64, Ordering},
+    sync::atomic::{AtomicI32, Ordering},
 };
 
 /// First number for descriptors on their way into the child: above the numbers that they get there.
@@ -75,16 +75,12 @@ pub struct Gated {
 /// Memory that a child uses until it executes the command or ends.
 ///
 /// Dropped, it stays: a child may be at its gate that uses it.
-pub struct Lent {
-    birth: ManuallyDrop<Box<Birth>>,
-    stack: ManuallyDrop<Box<[MaybeUninit<u128>]>>,
-}
+pub struct Lent(ManuallyDrop<Box<Birth>>);
 
 impl Lent {
     /// The child uses nothing of it any more: its end of the status pipe is closed.
     pub fn end(self) {
-        drop(ManuallyDrop::into_inner(self.birth));
-        drop(ManuallyDrop::into_inner(self.stack));
+        drop(ManuallyDrop::into_inner(self.0));
     }
 }
 
@@ -95,11 +91,6 @@ pub enum Memory {
     Copied,
     /// In this one, as after vfork(2), where that can be. This process goes on meanwhile.
     Shared,
-}
-
-/// A pipe, close-on-exec.
-pub fn small_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(pipe2(OFlag::O_CLOEXEC)?)
 }
 
 /// Clones the child, into the pid namespace that this process has made for its children if it has made one. The caller is
@@ -132,21 +123,21 @@ pub fn fork_gated(
             copies.push(copy);
         }
     }
-    let mut plan = plan(child, attributes, fds).map_err(|e| prepare(&e))?;
-    plan.own_proc = pid_namespace == PidNamespace::Private;
-    plan.terminal = ends.terminal;
-    let stage = match ends.born_in {
+    let plan = Plan {
+        own_proc: pid_namespace == PidNamespace::Private,
+        terminal: ends.terminal,
+        ..plan(child, attributes, fds).map_err(|e| prepare(&e))?
+    };
+    let group = ends.born_in.as_ref();
+    let born = match memory {
+        Memory::Shared if raw::CAN_CLONE && plan.suits_shared_memory() => lend(plan, group),
+        Memory::Shared | Memory::Copied => copy(&plan, group),
+    };
+    let stage = match group {
         Some(_) => StartStage::Cgroup,
         None => StartStage::Fork,
     };
-    let group = ends.born_in.as_ref();
-    let cloned = if memory == Memory::Shared && raw::CAN_CLONE && plan.suits_shared_memory() {
-        plan.memory = Memory::Shared;
-        lend(plan, group)
-    } else {
-        copy(&plan, group)
-    };
-    let (pid, leader, lent) = cloned.map_err(|error| failure(stage, &error, None))?;
+    let (pid, leader, lent) = born.map_err(|error| failure(stage, &error, None))?;
     // Only the child may hold its ends, above all the gate's.
     drop(ends);
     Ok(Gated {
@@ -161,7 +152,11 @@ pub fn fork_gated(
 fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Result<Plan> {
     let env = child.env.iter();
     let env = env.map(|(name, value)| format!("{name}={value}"));
-    let oom_score_adj = attributes.oom_score_adj.map(|adj| adj.to_string());
+    let score = attributes.oom_score_adj.map(|adj| {
+        let file = c_string(attributes::OOM_SCORE_ADJ)?;
+        let text = adj.to_string();
+        io::Result::Ok(Score { file, text })
+    });
     let privileges = &attributes.privileges;
     Ok(Plan {
         executable: c_string(child.executable.as_slice())?,
@@ -177,9 +172,7 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
             groups: user.groups.clone(),
         }),
         no_new_privileges: privileges.no_new_privileges,
-        oom_score_file: c_string(attributes::OOM_SCORE_ADJ)?,
-        oom_score_adj: oom_score_adj.unwrap_or_default(),
-        memory: Memory::Copied,
+        score: score.transpose()?,
         own_proc: false,
         ignored: SignalSet::ignored(),
         terminal: false,
@@ -200,19 +193,17 @@ fn copy(plan: &Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
     }
 }
 
-/// A child in this memory, on a stack of its own.
-fn lend(plan: Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
-    let mut stack = Box::new_uninit_slice(STACK_BYTES / size_of::<u128>());
+/// A child in this memory, on a stack of its own; where none can be made so, one with a copy.
+fn lend(mut plan: Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
+    let score = plan.score.take();
+    let mut stack = new_stack();
     let base = stack.as_mut_ptr() as usize;
     let mut pidfd: RawFd = -1;
-    // A process between has the signal of its end handed down to its child, and asks for none itself.
-    let is_between = !plan.oom_score_adj.is_empty();
-    let (beside, signal) = if is_between {
-        (libc::CLONE_PARENT, 0)
-    } else {
-        (0, libc::SIGCHLD)
+    // A process between hands the signal of its own end down to the child, and may ask for none.
+    let (beside, signal) = match score {
+        Some(_) => (libc::CLONE_PARENT, 0),
+        None => (0, libc::SIGCHLD),
     };
-    let memory = libc::CLONE_VM | libc::CLONE_PIDFD | beside;
     let args = group.map(|group| {
         let mut args = into_group(group, &mut pidfd);
         args.flags |= u64::from((libc::CLONE_VM | beside).cast_unsigned());
@@ -224,50 +215,55 @@ fn lend(plan: Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
         let arguments = [ptr::from_ref(args) as usize, size_of_val(args), 0, 0, 0];
         (libc::SYS_clone3, arguments)
     } else {
-        let flags = usize::try_from(memory | signal).unwrap_or_default();
+        let flags = libc::CLONE_VM | libc::CLONE_PIDFD | beside | signal;
+        let flags = usize::try_from(flags).unwrap_or_default();
         let place = ptr::from_mut(&mut pidfd) as usize;
         // A stack begins at its upper end.
         (libc::SYS_clone, [flags, base + STACK_BYTES, place, 0, 0])
     };
     let mut birth = Box::new(Birth {
         plan,
+        score,
         call,
         entry: raw::Entry {
             function: child::begin,
             argument: ptr::null(),
         },
-        born: AtomicI64::new(-i64::from(libc::ECHILD)),
+        made: AtomicI32::new(0),
+        _stack: stack,
     });
     birth.entry.argument = ptr::from_ref(&birth.plan).cast();
-    let pid = if is_between {
-        deliver(&birth)
-    } else {
+    let made = match &birth.score {
+        Some(_) => deliver(&birth),
         // SAFETY: the arguments are complete and outlive the call. Plan and stack stay as they are until the child needs
         // them no more, or for good: see [`Lent`].
-        unsafe { raw::clone(birth.call.0, birth.call.1, birth.entry) }
+        None => unsafe { raw::clone(call.0, call.1, birth.entry) },
     };
-    let lent = Lent {
-        birth: ManuallyDrop::new(birth),
-        stack: ManuallyDrop::new(stack),
-    };
-    let pid = match pid {
-        Ok(pid) => libc::c_long::try_from(pid).map_err(io::Error::other)?,
-        Err(errno) => {
-            // No child was made.
-            lent.end();
-            return Err(io::Error::from_raw_os_error(errno));
+    match made {
+        Ok(0) => {
+            // There may be a child, which ends with its gate.
+            std::mem::forget(birth);
+            Err(Errno::ECHILD.into())
         }
-    };
-    match side(pid, pidfd)? {
-        Cloned::Parent(pid, leader) => Ok((pid, leader, Some(lent))),
-        Cloned::Child => Err(Errno::EINVAL.into()),
+        Ok(pid) => {
+            let lent = Lent(ManuallyDrop::new(birth));
+            Ok((pid, process(pidfd), Some(lent)))
+        }
+        Err(_) => {
+            let Birth { plan, score, .. } = *birth;
+            copy(&Plan { score, ..plan }, group)
+        }
     }
 }
 
-/// Has the child made by a process between, and waits for the end of that one. The child's number, or an errno.
-fn deliver(birth: &Birth) -> Result<usize, libc::c_int> {
-    let mut stack: Box<[MaybeUninit<u128>]> =
-        Box::new_uninit_slice(STACK_BYTES / size_of::<u128>());
+fn new_stack() -> Box<[MaybeUninit<u128>]> {
+    Box::new_uninit_slice(STACK_BYTES / size_of::<u128>())
+}
+
+/// Has the child made by a process between, and waits for the end of that one. The child's number, 0 where that process was
+/// ended before it said one, or an errno.
+fn deliver(birth: &Birth) -> Result<libc::c_int, libc::c_int> {
+    let mut stack = new_stack();
     let end = stack.as_mut_ptr() as usize + STACK_BYTES;
     // Descriptors are shared: the child's pidfd is to be this process's.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::SIGCHLD;
@@ -276,13 +272,14 @@ fn deliver(birth: &Birth) -> Result<usize, libc::c_int> {
         function: child::deliver,
         argument: ptr::from_ref(birth).cast(),
     };
-    // SAFETY: the call comes back when that process has ended: until then nothing of its stack and argument goes.
+    // SAFETY: the call comes back when that process has ended: until then its stack and argument stay.
     let between = unsafe { raw::clone(libc::SYS_clone, [flags, end, 0, 0, 0], entry) }?;
-    let between = i32::try_from(between).map_err(|_| libc::EOVERFLOW)?;
-    // It is nobody else's to collect: this process has one thread.
+    // No other code collects it: this process has one thread.
     let _ = reap::await_end(between);
-    let born = birth.born.load(Ordering::Acquire);
-    usize::try_from(born).map_err(|_| libc::c_int::try_from(-born).unwrap_or(libc::EIO))
+    match birth.made.load(Ordering::Acquire) {
+        made @ 0.. => Ok(made),
+        errno => Err(-errno),
+    }
 }
 
 /// A failure with its errno.
@@ -379,10 +376,14 @@ fn side(pid: libc::c_long, pidfd: RawFd) -> io::Result<Cloned> {
     match Errno::result(pid)? {
         0 => Ok(Cloned::Child),
         pid => {
-            // SAFETY: CLONE_PIDFD has made this descriptor for us; no other code owns it.
-            let fd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             let pid = i32::try_from(pid).map_err(io::Error::other)?;
-            Ok(Cloned::Parent(pid, PidFd::from_fd(fd)))
+            Ok(Cloned::Parent(pid, process(pidfd)))
         }
     }
+}
+
+/// The child that a call with `CLONE_PIDFD` has made.
+fn process(pidfd: RawFd) -> PidFd {
+    // SAFETY: CLONE_PIDFD has made this descriptor for us; no other code owns it.
+    PidFd::from_fd(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }

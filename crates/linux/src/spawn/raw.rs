@@ -76,7 +76,7 @@ pub(super) unsafe fn clone(
     number: c_long,
     arguments: Arguments,
     entry: Entry,
-) -> Result<usize, c_int> {
+) -> Result<c_int, c_int> {
     let returned: c_long;
     // SAFETY: the kernel's calling convention. Only the child goes on at `call`, on the stack that the call gave it, and does
     // not come back; the parent's registers and stack are as `syscall` leaves them.
@@ -97,7 +97,7 @@ pub(super) unsafe fn clone(
             lateout("rcx") _, lateout("r11") _,
         );
     }
-    result(returned)
+    result(returned).and_then(|pid| c_int::try_from(pid).map_err(|_| libc::EOVERFLOW))
 }
 
 /// Not on this architecture: see [`CAN_CLONE`].
@@ -105,6 +105,6 @@ pub(super) unsafe fn clone(
 /// # Safety
 /// None is needed.
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) unsafe fn clone(_: c_long, _: Arguments, _: Entry) -> Result<usize, c_int> {
+pub(super) unsafe fn clone(_: c_long, _: Arguments, _: Entry) -> Result<c_int, c_int> {
     Err(libc::ENOSYS)
 }

@@ -11,7 +11,7 @@ use crate::{
 use kennel_lifecycle::{Held, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize};
 use kennel_linux::{
     cgroup_limits, clock, crash_point, fdpass,
-    spawn::{self, failure},
+    spawn::failure,
     terminal::{NoPty, Terminal},
 };
 use nix::{
@@ -114,7 +114,7 @@ impl Keeper {
             Some(size) => on_terminal(&wish, size)?,
             None => on_pipes(&wish, || fds.next().ok_or_else(lost))?,
         };
-        let gate = spawn::small_pipe()?;
+        let gate = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
         let outlives = wish.policy.recovery() == Recovery::Adopt;
         // Before the group, which a failure would leave behind.
         let notices = RunNotices::open(&wish.policy, Path::new(&wish.run_dir), outlives)?;
