@@ -31,16 +31,22 @@ impl Run {
         if !runs || self.helpers.waiting.len() >= HELPERS_MAX {
             return self.answer(seq, Answer::Helped(HelperEnd::Refused));
         }
-        // A shim may still have some of an earlier keeper: none of theirs has such a number.
-        self.helpers.last = (self.helpers.last + 1).max(clock::boot_ms() << 10);
-        let id = self.helpers.last;
+        let id = self.ask_shim(argv, timeout_ms, false);
         self.helpers.waiting.push((id, seq));
+    }
+
+    /// Has the shim run a command. Gives its number.
+    fn ask_shim(&mut self, argv: Vec<String>, timeout_ms: u64, stops: bool) -> u64 {
+        // A shim may still have some of an earlier keeper: none of theirs has such a number.
+        let id = (self.helpers.last + 1).max(clock::boot_ms() << 10);
+        self.helpers.last = id;
         self.for_shim.push(ToShim::Help {
             id,
             argv,
             timeout_ms,
-            stops: false,
+            stops,
         });
+        id
     }
 
     /// An action of a stop: has the shim run a command, until the next rung at most. A tree that is paused could do nothing.
@@ -48,19 +54,12 @@ impl Run {
         self.let_go();
         let ladder = self.ladder.as_ref();
         let timeout_ms = ladder.map_or(0, |ladder| ladder.time_of_command(now));
-        self.helpers.last = (self.helpers.last + 1).max(clock::boot_ms() << 10);
-        let id = self.helpers.last;
         let name = argv.first().cloned().unwrap_or_default();
-        self.helpers.of_stop = Some((id, clock::wall(), name));
         if self.shim.is_none() {
-            return self.helped(id, HelperEnd::Refused);
+            return self.stop_command_over(clock::wall(), name, HelperEnd::Refused);
         }
-        self.for_shim.push(ToShim::Help {
-            id,
-            argv,
-            timeout_ms,
-            stops: true,
-        });
+        let id = self.ask_shim(argv, timeout_ms, true);
+        self.helpers.of_stop = Some((id, clock::wall(), name));
     }
 
     /// A command of a stop is over: that goes on.
