@@ -171,14 +171,13 @@ impl Waiting {
         parent: BorrowedFd<'_>,
         name: &P,
     ) -> bool {
-        let Some(number) = of(self).pop() else {
+        let number = of(self).last().map(u64::to_string);
+        let (Some(number), Some(opened)) = (number, &self.opened) else {
             return false;
         };
-        let from = self.opened.as_ref().map(|opened| &opened.dir);
-        let text = number.to_string();
-        let given = from.is_some_and(|from| renameat(from, text.as_str(), parent, name).is_ok());
-        if !given {
-            of(self).push(number);
+        let given = renameat(&opened.dir, number.as_str(), parent, name).is_ok();
+        if given {
+            of(self).pop();
         }
         given
     }
@@ -189,6 +188,13 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::MetadataExt};
 
+    /// A data directory with its spare ones, and two runs.
+    fn scene() -> (tempfile::TempDir, SpareDirs, [RunId; 2]) {
+        let data = tempfile::tempdir().expect("a directory");
+        let spares = SpareDirs::new(data.path());
+        (data, spares, [1, 2].map(RunId::from_u128))
+    }
+
     fn inode(run_dir: &Path) -> u64 {
         fs::metadata(run_dir.join("tmp"))
             .expect("it is there")
@@ -197,9 +203,7 @@ mod tests {
 
     #[test]
     fn untouched_directory_serves_the_next_run() {
-        let data = tempfile::tempdir().expect("a directory");
-        let spares = SpareDirs::new(data.path());
-        let [one, other] = [RunId::from_u128(1), RunId::from_u128(2)];
+        let (data, spares, [one, other]) = scene();
         let first = spares.create_run_dir(one).expect("it is made");
         let made = inode(&first);
         assert!(spares.take_back(one, false));
@@ -211,9 +215,7 @@ mod tests {
 
     #[test]
     fn silent_runs_directory_serves_the_next() {
-        let data = tempfile::tempdir().expect("a directory");
-        let spares = SpareDirs::new(data.path());
-        let [one, other] = [RunId::from_u128(1), RunId::from_u128(2)];
+        let (data, spares, [one, other]) = scene();
         let first = spares.create_run_dir(one).expect("it is made");
         let made = fs::metadata(&first).expect("it is there").ino();
         assert!(spares.take_back(one, true));
@@ -225,9 +227,7 @@ mod tests {
 
     #[test]
     fn directory_with_a_file_stays_with_its_run() {
-        let data = tempfile::tempdir().expect("a directory");
-        let spares = SpareDirs::new(data.path());
-        let [one, other] = [RunId::from_u128(1), RunId::from_u128(2)];
+        let (_data, spares, [one, other]) = scene();
         let first = spares.create_run_dir(one).expect("it is made");
         fs::write(first.join("child"), b"x").expect("a file");
         assert!(spares.take_back(one, true), "its tmp is taken");
@@ -238,22 +238,20 @@ mod tests {
 
     #[test]
     fn directory_in_use_is_not_replaced() {
-        let data = tempfile::tempdir().expect("a directory");
-        let spares = SpareDirs::new(data.path());
-        let [one, other] = [RunId::from_u128(1), RunId::from_u128(2)];
+        let (_data, spares, [one, other]) = scene();
         let kept = spares.create_run_dir(one).expect("it is made");
         fs::write(kept.join("exit"), b"x").expect("a file");
-        spares.create_run_dir(other).expect("it is made");
+        let made = inode(&spares.create_run_dir(other).expect("it is made"));
         assert!(spares.take_back(other, true));
         spares.create_run_dir(one).expect("it is there");
         assert!(kept.join("exit").exists());
+        let next = spares.create_run_dir(other).expect("it is made");
+        assert_eq!(inode(&next), made, "it waits on for another run");
     }
 
     #[test]
     fn touched_directory_never_reaches_another_run() {
-        let data = tempfile::tempdir().expect("a directory");
-        let spares = SpareDirs::new(data.path());
-        let [one, other] = [RunId::from_u128(1), RunId::from_u128(2)];
+        let (_data, spares, [one, other]) = scene();
         let first = spares.create_run_dir(one).expect("it is made");
         fs::write(first.join("tmp/secret"), b"x").expect("a file");
         let used = fs::File::open(first.join("tmp")).expect("it is there");
