@@ -19,6 +19,15 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// The errors of a line that is refused with this code and hint.
+async fn refused(kennel: &Kennel, line: &str, code: i32, hint: &str) -> String {
+    let output = typed(kennel, line).await;
+    let errors = errors(&output);
+    assert_eq!(output.status.code(), Some(code), "{line}: {errors}");
+    assert!(errors.contains(hint), "{line}: {errors}");
+    errors
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn habits_without_a_place_are_answered_by_name() {
     let kennel = Kennel::on_sqlite().await;
@@ -87,11 +96,8 @@ async fn habits_without_a_place_are_answered_by_name() {
         ("-n prod ps", USAGE, "no namespaces"),
         ("serve --socket /x", USAGE, "--listen unix:PATH"),
     ] {
-        let output = typed(&kennel, line).await;
-        let said = errors(&output);
-        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
+        let said = refused(&kennel, line, code, hint).await;
         assert!(said.starts_with("error: there is no "), "{line}: {said}");
-        assert!(said.contains(hint), "{line}: {said}");
     }
 }
 
@@ -123,10 +129,7 @@ async fn words_that_are_no_run_are_answered_by_name() {
         ("run --user nobody -- id", RUN_USAGE, "write numbers"),
         ("restrat x", USAGE, "restart"),
     ] {
-        let output = typed(&kennel, line).await;
-        let said = errors(&output);
-        assert_eq!(output.status.code(), Some(code), "{line}: {said}");
-        assert!(said.contains(hint), "{line}: {said}");
+        refused(&kennel, line, code, hint).await;
     }
     // Nothing is near enough to be meant.
     for line in ["run --zzz -- true", "logs -z x", "quiz", "isolate x"] {
