@@ -1,5 +1,5 @@
-//! Descriptors of runs that are watched: inputs that are full while somebody writes, for room and only then, and sockets at
-//! which processes of runs say something of them.
+//! Descriptors of runs that are watched: full inputs for room, while a client writes, and sockets at which processes of runs
+//! report.
 
 use super::Keeper;
 use crate::{

@@ -27,11 +27,11 @@ use std::{
     time::Duration,
 };
 
-/// For so long no more is told of status and activity than the last of each.
+/// Interval in which the last status and the last activity are reported, in milliseconds.
 const NEWS_EVERY_MS: u64 = 100;
 /// Messages of one run that are read in that time: others wait in the socket, and who sends more waits with them.
 const NOTICES_AT_ONCE_MAX: u32 = 100;
-/// Refused messages of one run that are told.
+/// Most refused messages of one run that are reported.
 const REFUSALS_REPORTED_MAX: u32 = 8;
 /// By so much this process may be late before a missing sign says more about it than about the command.
 const LATE_MS: u64 = 1_000;
@@ -57,7 +57,7 @@ pub(in crate::keeper) struct RunNotices {
     refusals: u32,
 }
 
-/// What is told at most every [`NEWS_EVERY_MS`].
+/// What is reported at most every [`NEWS_EVERY_MS`].
 #[derive(Clone, Default, PartialEq, Eq)]
 struct News {
     status: StatusText,
@@ -261,15 +261,15 @@ impl Run {
         }
     }
 
-    /// Tells again that it is ready: the keeper that has heard so may not have come to tell.
+    /// Reports again that it is ready: the previous keeper may have died before its report.
     pub(super) fn tell_ready_again(&mut self) {
         if self.notices.as_ref().is_some_and(|notices| notices.ready) {
             self.tell(Fact::Notified(Notified::Ready));
         }
     }
 
-    /// Counts the time until it is ready and that between two signs, tells the news, and begins to stop the tree where such a
-    /// time is over.
+    /// Counts the time until it is ready and the time between two signs, reports changes, and begins to stop the tree when
+    /// such a time is over.
     pub(super) fn keep_notices(&mut self, now: u64) {
         let paused = self.pause.stopped_since().is_some();
         let runs = self.stage == Stage::Ran && !self.heard.leader_exited && self.ladder.is_none();
@@ -320,7 +320,7 @@ impl Run {
         }
     }
 
-    /// Tells what has changed; not more often than it may, where it is said what time it is.
+    /// Reports what has changed: with the time, at most once in [`NEWS_EVERY_MS`]; without it, at once.
     pub(super) fn tell_news(&mut self, now: Option<u64>) {
         let Some(notices) = &mut self.notices else {
             return;
