@@ -51,15 +51,13 @@ async fn suspended_job_is_a_paused_run() {
     shell.types("kennel run -l job=suspend -- sh -c 'echo up; while :; do sleep 0.05; done'");
     shell.shows("up").await;
     let run = shell.run_in("suspend", RunState::Running).await;
-    shell.suspends().await;
+    shell.suspends("suspend").await;
     shell.run_in("suspend", RunState::Paused).await;
     shell.types("bg");
     shell.run_in("suspend", RunState::Running).await;
     shell.clear().await;
     shell.types("fg");
-    // The shell names what it puts into the foreground. A key before that would take "fg" with it.
-    shell.shows(&programs::kennel().display().to_string()).await;
-    shell.suspends().await;
+    shell.suspends("suspend").await;
     shell.run_in("suspend", RunState::Paused).await;
     shell.types("fg");
     shell.run_in("suspend", RunState::Running).await;
@@ -157,14 +155,18 @@ impl<'a> Shell<'a> {
         self.shows(&format!("code={code}")).await;
     }
 
-    /// Types Ctrl-Z until the shell says so: it may not have put the job into the foreground yet, and then ignores the key.
-    async fn suspends(&self) {
-        let suspended = || {
-            self.tmux.keys(&["C-z"]);
-            let has = |line: &str| line.starts_with('[') && line.contains("Stopped");
-            self.tmux.shown().lines().any(has).then_some(())
-        };
-        eventually("the job is suspended", PATIENCE, suspended).await;
+    /// Types Ctrl-Z once the job is in the foreground, and waits until the shell says so. Once: the kernel throws away with
+    /// every such key what has been written and not been shown, and with a second one that may be the word of the shell.
+    async fn suspends(&self, job: &str) {
+        let mark = format!("job={job}");
+        eventually("the job is in the foreground", PATIENCE, || {
+            let all = procfs::all();
+            let mut clients = all.iter().filter(|proc| proc.cmdline().contains(&mark));
+            clients.any(procfs::Proc::is_in_foreground).then_some(())
+        })
+        .await;
+        self.tmux.keys(&["C-z"]);
+        self.shows("[1]+  Stopped").await;
     }
 
     async fn clear(&self) {

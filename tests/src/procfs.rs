@@ -45,6 +45,14 @@ impl Proc {
         })
     }
 
+    /// Whether the keys of its terminal are its own: its process group is the one in the foreground.
+    #[must_use]
+    pub fn is_in_foreground(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        after_name.split(' ').nth(5) == Some(&self.pgid.to_string())
+    }
+
     /// Whether it is dead and only waits to be reaped.
     #[must_use]
     pub fn is_zombie(&self) -> bool {

@@ -60,6 +60,8 @@ pub struct SecondLook {
     pub processes: Vec<Option<Described>>,
     /// Those of the directories that still are there and empty.
     pub directories: Vec<(RunId, CgroupIdentity)>,
+    /// What the keeper knew after that: a shim may have gone from one run to the next since the first look.
+    pub books: Books,
 }
 
 /// What came of one.
@@ -102,17 +104,21 @@ impl KeeperClient {
         })
     }
 
-    /// Looks again at what was found, and says more of it.
+    /// Looks again at what was found, says more of it, and asks the keeper again.
     pub async fn look_again(
         &self,
         processes: Vec<ProcessIdentity>,
         directories: Vec<(RunId, CgroupIdentity)>,
     ) -> Result<SecondLook, ClientError> {
-        let looking = tokio::task::spawn_blocking(move || SecondLook {
-            processes: audit::describe(&processes),
-            directories: audit::still_empty(directories),
+        let looking = tokio::task::spawn_blocking(move || {
+            (audit::describe(&processes), audit::still_empty(directories))
         });
-        looking.await.map_err(|_| ClientError::KeeperGone)
+        let (processes, directories) = looking.await.map_err(|_| ClientError::KeeperGone)?;
+        Ok(SecondLook {
+            processes,
+            directories,
+            books: self.books().await?,
+        })
     }
 
     /// What the keeper alone knows of its processes and sockets. Changes nothing.

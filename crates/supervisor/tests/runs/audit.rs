@@ -114,6 +114,37 @@ async fn an_audit_tells_whose_each_process_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn shim_with_new_work_is_no_leak() {
+    let (stage, over, live) = left_behind().await;
+    let given_back = Books {
+        spare_shims: vec![500],
+        ..Books::default()
+    };
+    let serves_another = Books {
+        shims: vec![(500, live)],
+        ..Books::default()
+    };
+    let still_the_same = Books {
+        shims: vec![(500, over)],
+        ..Books::default()
+    };
+    for (books, expected) in [
+        (given_back, vec![]),
+        (serves_another, vec![]),
+        (still_the_same, vec![500]),
+    ] {
+        stage.kernel().books_again = books;
+        let audit = stage.supervisor.audit().await.unwrap();
+        let all = found(&audit).into_iter();
+        let shims: Vec<i32> = all
+            .filter(|(_, evidence, _)| *evidence == Evidence::Shim)
+            .map(|(pid, ..)| pid)
+            .collect();
+        assert_eq!(shims, expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_its_store_an_audit_says_so_and_finds_what_the_keeper_knows() {
     let (stage, over, live) = left_behind().await;
     stage.world.store.set(Weather::Away);

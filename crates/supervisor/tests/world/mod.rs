@@ -18,10 +18,10 @@ use async_trait::async_trait;
 use kennel_keeper::{
     audit::{Described, Whose},
     client::{
-        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, InterruptWay, Interrupted,
-        KeeperEvent, KeeperHello, KeeperReport, Listing, Look, Member, Outputs, Prepared, Reaped,
-        Recorded, Resized, SecondLook, Sent, Shot, ShotResult, Shots, SignalResult, SignalTarget,
-        Upgrade, UpgradeRefusal, Victim,
+        Books, ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, InterruptWay,
+        Interrupted, KeeperEvent, KeeperHello, KeeperReport, Listing, Look, Member, Outputs,
+        Prepared, Reaped, Recorded, Resized, SecondLook, Sent, Shot, ShotResult, Shots,
+        SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_lifecycle::{
@@ -162,6 +162,8 @@ pub struct KernelState {
     pub orphans_ended: Vec<RunId>,
     /// What an audit sees.
     pub look: Option<Look>,
+    /// What the keeper knows by the second look of an audit.
+    pub books_again: Books,
     pub reaped: Vec<Victim>,
     /// What has happened to runs that nobody has acknowledged.
     facts: Vec<KeeperReport>,
@@ -360,6 +362,7 @@ impl World {
             full: false,
             orphans_ended: Vec::new(),
             look: None,
+            books_again: Books::default(),
             reaped: Vec::new(),
             facts: Vec::new(),
         };
@@ -935,6 +938,7 @@ impl Kernel for World {
         Ok(SecondLook {
             processes: processes.iter().map(described).collect(),
             directories,
+            books: self.state.lock().unwrap().books_again.clone(),
         })
     }
 

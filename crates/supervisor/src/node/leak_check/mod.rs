@@ -15,7 +15,7 @@ use inventory::Compiled;
 pub use inventory::Labels;
 use kennel_keeper::{
     audit::{Described, Unseen, Whose},
-    client::{Look, SocketSeen},
+    client::{Books, Look, SocketSeen},
 };
 use kennel_lifecycle::{
     CgroupIdentity, RunId,
@@ -164,6 +164,7 @@ impl Supervisor {
             let again = looking.await.map_err(|e| keeper_fault(&e))?;
             let both = open.drain(..).zip(again.processes);
             found = both
+                .filter(|(finding, _)| !has_new_work(finding, &again.books))
                 .filter_map(|(finding, described)| still_there(finding, described?, labels))
                 .collect();
             directories = again.directories;
@@ -224,6 +225,15 @@ impl Audit {
 
 fn is_passing(finding: &Finding) -> bool {
     matches!(finding.evidence, Evidence::Zombie | Evidence::Shim)
+}
+
+/// Whether it is a shim that its run has given back since the first look: it waits for work, or serves another run.
+fn has_new_work(finding: &Finding, books: &Books) -> bool {
+    let pid = finding.process.pid;
+    let serves_another =
+        |(shim, run): &(i32, RunId)| *shim == pid && finding.run.is_some_and(|own| own != *run);
+    finding.evidence == Evidence::Shim
+        && (books.spare_shims.contains(&pid) || books.shims.iter().any(serves_another))
 }
 
 /// Who has ended since takes no more than its parent's wait.
