@@ -6,34 +6,34 @@ use crate::{
 };
 
 impl Supervisor {
-    /// Writes down that somebody has asked for a change. Waits a moment for the disk, never longer.
+    /// Records that a caller requested a change. Waits a moment for the disk, never longer.
     pub async fn audit_told(&self, record: TrailRecord) {
         self.shared.trail.told(record).await;
     }
 
-    /// The same for one of many, and where nobody can wait.
+    /// Records one of many similar calls, where the caller cannot wait.
     pub fn audit_counted(&self, record: TrailRecord) {
         self.shared.trail.count(record);
     }
 
-    /// Writes down that a caller was refused who may not call: the first at once, then so many in a minute as one line, so that
-    /// a flood of them pushes nothing else out.
+    /// Records that a caller without permission was refused: the first refusal at once, then those of a minute as one
+    /// line, so that a flood of refusals pushes nothing else out.
     pub fn audit_denied(&self, record: TrailRecord) {
         self.shared.trail.deny(record);
     }
 
-    /// The same, at once and without a word about how it went.
+    /// Queues a record at once and does not report whether it was written.
     pub fn audit_noted(&self, record: TrailRecord) {
         self.shared.trail.tell(record);
     }
 
-    /// Reads the trail, with all that was handed in by now.
+    /// Reads the audit log, with every record queued by now.
     pub async fn audit_trail(&self, ask: TrailAsk) -> TrailReader {
         self.shared.trail.flush().await;
         self.shared.trail.read(ask)
     }
 
-    /// How many lines of the trail were dropped and are not accounted for in it yet.
+    /// Number of lines that were dropped and that the audit log does not account for yet.
     #[must_use]
     pub fn audit_lost(&self) -> u64 {
         self.shared.trail.lost()

@@ -1,4 +1,4 @@
-//! The calls on a run that is there: abort, interrupt, resize, pause, resume.
+//! Calls on an existing run: abort, interrupt, resize, pause, resume.
 
 use crate::{
     base::{
@@ -22,8 +22,8 @@ use tokio::sync::oneshot;
 type Reply<T> = oneshot::Sender<Result<T, OrderError>>;
 
 impl Supervisor {
-    /// Ends a run. May be repeated; a repeat may only shorten the grace. A key that nobody knows is fenced, and the
-    /// closed run that stands for the fence is given.
+    /// Ends a run. May be repeated; a repeat may only shorten the grace. An unknown key is fenced, and the closed run
+    /// that stands for the fence is returned.
     pub async fn abort(&self, call: AbortCall) -> Result<RunView, CallError> {
         loop {
             if let Some(handle) = self.shared.find(call.run) {
@@ -48,7 +48,7 @@ impl Supervisor {
                 Some(row) if row.new.node != self.shared.config.node => {
                     self.refuse_elsewhere(&row.into()).await?;
                 }
-                // Recovery has taken it in hand by now.
+                // Recovery has taken up the run by now.
                 Some(_) if self.shared.find(call.run).is_some() => {}
                 Some(_) => tokio::time::sleep(OPEN_ROW_POLL).await,
                 None if call.if_unknown == IfUnknown::Refuse => {
@@ -63,8 +63,8 @@ impl Supervisor {
         }
     }
 
-    /// SIGINT to the leader's group, or what interrupts on a terminal, once per request id. Gives how it went out, where it
-    /// did now.
+    /// Sends SIGINT to the leader's group, or what interrupts on a terminal, once per request id. Returns how the
+    /// signal was sent, where it was sent now.
     pub async fn interrupt(
         &self,
         run: RunId,
@@ -75,12 +75,12 @@ impl Supervisor {
             .await?;
         match result {
             SignalResult::Failed(errno) => Err(CallError::SignalFailed { run, errno }),
-            // Gone: its end is on its way; the signal had nobody to reach and hurt nobody.
+            // The run is gone: its end is on its way; the signal reached no process and did no harm.
             _ => Ok((view, way)),
         }
     }
 
-    /// Makes the terminal of a run so large; answers when it is.
+    /// Sets the size of a run's terminal; answers when the size is applied.
     pub async fn resize(&self, call: ResizeCall) -> Result<RunView, CallError> {
         let handle = self.shared.find(call.run);
         let turn = handle.map(|handle| handle.resize_turn);
@@ -94,7 +94,8 @@ impl Supervisor {
         Ok(view)
     }
 
-    /// Stops every task; answers when all were seen stopped and the row says so. OK when it is paused already.
+    /// Stops every task; answers when all tasks were seen stopped and the row says so. OK when the run is paused
+    /// already.
     pub async fn pause(&self, run: RunId) -> Result<RunView, CallError> {
         let (view, result) = self.ask(run, Order::Pause).await?;
         match result {
@@ -108,12 +109,12 @@ impl Supervisor {
         }
     }
 
-    /// Continues; OK when it runs already.
+    /// Continues a paused run; OK when it runs already.
     pub async fn resume(&self, run: RunId) -> Result<RunView, CallError> {
         Ok(self.ask(run, Order::Resume).await?.0)
     }
 
-    /// Begins another attempt; answers when that runs or could not be started, or the run is over.
+    /// Starts another attempt; answers when that runs or could not be started, or the run has ended.
     pub async fn restart(&self, call: RestartCall) -> Result<RunView, CallError> {
         let run = call.run;
         let order = |reply| Order::Restart(call, reply);
@@ -142,7 +143,7 @@ impl Supervisor {
         Ok(view)
     }
 
-    /// One signal, once per request id; the memory of ids is that of [`Self::interrupt`], and the keeper's.
+    /// Sends one signal, once per request id; the memory of ids is that of [`Self::interrupt`], and the keeper's.
     pub async fn signal(&self, call: SignalCall) -> Result<Signalled, CallError> {
         let (run, sent) = self
             .ask(call.run, |reply| Order::Signal(call, reply))
@@ -161,7 +162,7 @@ impl Supervisor {
         })
     }
 
-    /// Who is in the run's tree now; nobody where the run has ended, or is another server's.
+    /// Lists the processes of the run's tree; empty where the run has ended, or is another server's.
     pub async fn tree(&self, run: RunId) -> Result<(RunView, Listing), CallError> {
         let Some(handle) = self.shared.find(run) else {
             let view = self.get(run).await?;
@@ -177,7 +178,7 @@ impl Supervisor {
             .await
             .map_err(|e| keeper_fault(&e))?;
         let view = handle.live.borrow().view.clone();
-        // A run that left without a trace is not to be found.
+        // A run that left without a trace cannot be found.
         if view.state.is_terminal() {
             return Ok((self.get(run).await?, Listing::default()));
         }
@@ -215,8 +216,9 @@ impl Supervisor {
         }
     }
 
-    /// A stop is accepted for a key that only the store could know: nobody lives under it here, and the fence that is owed
-    /// to the store is met by a later spawn. How the run of this key stands is not told. `None`: the store may know now.
+    /// Accepts a stop for a key that only the store could know: no run of this key is live here, and a later spawn
+    /// meets the fence that is pending for the store. The state of a run of this key is not reported. `None`: the store
+    /// may know now.
     async fn fence_later(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
         let (new, closure) = self.fenced(call);
         let mut view = intake::unborn(&new);
@@ -228,7 +230,7 @@ impl Supervisor {
             let promised = record.promise(call.run, fence).await;
             promised.map_err(|_| CallError::StoreUnavailable)?;
         }
-        // One that was spawned meanwhile is there to be stopped; a later one meets what is owed.
+        // A run that was spawned meanwhile can be stopped; a later one meets the pending fence.
         if self.shared.find(call.run).is_some() {
             return Ok(None);
         }
@@ -239,7 +241,8 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// Puts a closed row under a key that nobody knows, so that a later spawn meets it. `None`: somebody was quicker.
+    /// Puts a closed row under an unknown key, so that a later spawn meets it. `None`: another call inserted a row
+    /// first.
     async fn fence(&self, call: &AbortCall) -> Result<Option<RunView>, CallError> {
         let (new, closure) = self.fenced(call);
         match self.shared.store.fence(&new, &closure).await {
@@ -259,7 +262,7 @@ impl Supervisor {
         }
     }
 
-    /// The row that stands for a fence.
+    /// Makes the row that stands for a fence.
     fn fenced(&self, call: &AbortCall) -> (NewRun, Closure) {
         let new = intake::undescribed(&self.shared, call.run, call.by.clone());
         let outcome = Outcome {
@@ -312,7 +315,7 @@ async fn stop(handle: &Handle, call: &AbortCall) -> Option<RunView> {
         })
         .await;
     let live = settled.ok()?;
-    // A run that was given up before it was recorded shows FAILED but has no outcome: the key is free again.
+    // A run that was abandoned before it was recorded shows FAILED but has no outcome: the key is free again.
     let is_decided = live.view.outcome.is_some() || !live.view.state.is_terminal();
     (is_decided && !(live.over && live.view.outcome.is_none())).then(|| live.view.clone())
 }

@@ -1,4 +1,4 @@
-//! Calls and reads: what a client asks, answered from the tracker or the store.
+//! Calls and reads: client requests, answered from the tracker or the store.
 
 pub(crate) mod audit_log;
 pub(crate) mod calls;

@@ -1,4 +1,4 @@
-//! What can be read: one run, lists, waits, the server itself.
+//! Reads: one run, lists, waits, the server itself.
 
 use crate::{
     base::{
@@ -23,11 +23,11 @@ use std::{
     time::Duration,
 };
 
-/// How long the store may take to say that it is there.
+/// Longest time for the store to answer a ping.
 const PING_MAX: Duration = Duration::from_secs(1);
 
 impl Supervisor {
-    /// One run.
+    /// Returns one run.
     pub async fn get(&self, run: RunId) -> Result<RunView, CallError> {
         if let Some(handle) = self.shared.find(run)
             && let Some(live) = settled(&handle).await
@@ -37,7 +37,7 @@ impl Supervisor {
         Box::pin(self.located(self.row(run).await?.into())).await
     }
 
-    /// Runs, newest first, and where the next page begins, if there is one.
+    /// Lists runs, newest first, and where the next page begins, if there is one.
     pub async fn list(
         &self,
         filter: ListFilter,
@@ -82,7 +82,7 @@ impl Supervisor {
         }
     }
 
-    /// At most so many runs that may fit a filter, as they are.
+    /// Lists at most so many runs that may fit a filter, as they are.
     pub(crate) async fn page(
         &self,
         filter: &ListFilter,
@@ -130,7 +130,7 @@ impl Supervisor {
         }
     }
 
-    /// What this server is.
+    /// Describes this server.
     pub async fn info(&self) -> ServerInfo {
         let shared = &self.shared;
         let ping = tokio::time::timeout(PING_MAX, shared.store.ping()).await;
@@ -157,20 +157,20 @@ impl Supervisor {
         }
     }
 
-    /// The user and process that have connected this socket.
+    /// Returns the user and process that connected this socket.
     pub fn peer(&self, socket: &impl AsFd) -> io::Result<PeerSeen> {
         peer::credentials(socket)
     }
 
-    /// Whether the process that has connected this socket is a run's own: then it has no rights here.
+    /// Whether the process that connected this socket belongs to a run: then it has no rights here.
     #[must_use]
     pub fn descent(&self, socket: &impl AsFd) -> Descent {
         let base = self.shared.hello.cgroup_base.as_ref().ok();
-        // Their numbers may be strangers' by now where they have ended.
+        // Where they have ended, their process ids may belong to unrelated processes by now.
         let live = self.shared.running().into_iter();
         let live = live.filter_map(|(_, handle)| handle.live.borrow().view.identity.clone());
         let live: Vec<RunIdentity> = live.collect();
-        // The group of a run that an earlier keeper has begun is not below this one's.
+        // The control group of a run that an earlier keeper began is not below this keeper's.
         let groups = live.iter().filter_map(|run| run.cgroup.as_ref());
         let groups = groups.map(|group| Path::new(&group.path));
         let elsewhere = groups.filter(|group| base.is_none_or(|base| !group.starts_with(base)));
@@ -180,14 +180,15 @@ impl Supervisor {
             .chain(elsewhere)
             .collect();
         let mut ancestors: Vec<i32> = live.iter().map(|run| run.shim.pid).collect();
-        // All that this keeper has begun, the survivors of ended runs among it. Process 1 is everybody's ancestor.
+        // All processes that this keeper began, the survivors of ended runs among them. Process 1 is the ancestor of
+        // every process.
         let keeper = self.shared.hello.keeper.pid;
         ancestors.extend((keeper > 1).then_some(keeper));
         peer::descent(socket, &groups, &ancestors)
     }
 
-    /// The row of a run that is not live. An open one of this node that no task holds is taken in hand by recovery. What
-    /// an earlier server has told while the store was away is told here, wherever the store is.
+    /// Reads the row of a run that is not live. Recovery takes up an open row of this node that has no task. What an
+    /// earlier server reported while the store was unavailable is reported here too, whatever the state of the store.
     pub(crate) async fn row(&self, run: RunId) -> Result<RunRow, CallError> {
         if let Some(row) = self.shared.record.pending_end(run) {
             return Ok(row);
@@ -206,12 +207,12 @@ impl Supervisor {
         if row.outcome.is_some() || row.new.node != self.shared.config.node {
             return Ok(row);
         }
-        // It may have ended between the look at the tracker and the read.
+        // The run may have ended between the lookup in the tracker and the read.
         if self.shared.find(run).is_some() {
             return Ok(row);
         }
         let row = read().await?.ok_or(CallError::RunNotFound(run))?;
-        // Of a later generation it is another server's, and so is everything about it.
+        // A row of a later generation is another server's, and so is everything about it.
         let ours = self.shared.store.generation().unwrap_or_default();
         if row.outcome.is_none() && row.new.generation <= ours {
             recover::take_in_hand(&self.shared, row.clone());
@@ -219,9 +220,9 @@ impl Supervisor {
         Ok(row)
     }
 
-    /// The run of a row that has just been read, as it is now.
+    /// Returns the run of a row that was just read, in its present state.
     async fn freshest(&self, row: RunRow) -> RunView {
-        // The live view of what has ended may not have heard of it yet.
+        // The live view of an ended run may not have its end yet.
         if row.outcome.is_some() {
             return row.into();
         }
@@ -236,7 +237,7 @@ impl Supervisor {
         if row.new.node != self.shared.config.node {
             return row.into();
         }
-        // It has ended since the row was read, and the state of an open row lags behind that of its run.
+        // The run has ended since the row was read, and the state of an open row lags behind that of its run.
         let ended = self.shared.record.pending_end(run);
         let again = match ended {
             Some(row) => Some(row),
@@ -246,7 +247,7 @@ impl Supervisor {
     }
 }
 
-/// The live state, once it is more than a start whose record is not known; `None` when the store has the last word.
+/// Returns the live state, once it is more than a start whose record is not known; `None` when the store decides.
 async fn settled(handle: &Handle) -> Option<Live> {
     let mut live = handle.live.clone();
     let live = live
@@ -263,7 +264,7 @@ async fn settled(handle: &Handle) -> Option<Live> {
     (!live.over).then_some(live)
 }
 
-/// An open state in the store may be another one by now: all open rows are looked at where one is asked for.
+/// An open state in the store may be another one by now: all open rows are examined where one open state is requested.
 fn stored_states(wanted: &[RunState]) -> Vec<RunState> {
     let mut states: Vec<RunState> = wanted.iter().copied().filter(|s| s.is_terminal()).collect();
     if states.len() < wanted.len() {

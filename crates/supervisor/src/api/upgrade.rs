@@ -1,4 +1,5 @@
-//! A server makes room for one of another binary. Who asks, and what becomes of this one; the keeper does the rest.
+//! Upgrade: a server makes room for one of another binary. Who requests it, and what happens to this server; the keeper
+//! does the rest.
 
 use crate::{
     base::{calls::CallError, faults::keeper_fault},
@@ -7,15 +8,15 @@ use crate::{
 use kennel_keeper::client::{Upgrade, UpgradeRefusal};
 
 impl Supervisor {
-    /// Asks the keeper to start a server of the binary that is installed by now, in the place of this one. Answers when
-    /// that binary was found fit: from then on this server leaves.
+    /// Asks the keeper to start a server of the installed binary in the place of this one. Answers when that binary was
+    /// found fit: from then on this server leaves.
     pub async fn upgrade(&self, request_id: Option<String>) -> Result<Upgrade, CallError> {
         let asked = self.shared.kernel.upgrade(request_id.as_deref()).await;
         let asked = asked.map_err(|error| keeper_fault(&error))?;
         asked.map_err(CallError::NotUpgraded)
     }
 
-    /// A signal has asked for an upgrade, and nobody else is told what came of it.
+    /// Logs a refused upgrade that a signal requested: no caller gets the result.
     pub(crate) fn tell_not_upgraded(refusal: &UpgradeRefusal) {
         tracing::error!("not upgraded: {refusal}");
     }

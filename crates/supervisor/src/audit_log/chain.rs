@@ -1,5 +1,6 @@
-//! The chain of the trail's lines: each line has the SHA-256 of the line before it, so that none can be changed, left out or put
-//! in without that showing. Who can write the files can make the whole chain anew: a head that is kept elsewhere shows that too.
+//! The hash chain of the audit log: each line has the SHA-256 of the line before it, so that a line that is changed,
+//! left out or inserted is detected. A user who can write the files can rebuild the whole chain: a head that is kept
+//! elsewhere detects that too.
 
 use super::{TrailRecord, files};
 use sha2::{Digest, Sha256};
@@ -12,50 +13,50 @@ use std::{
 /// The newest line of a chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChainHead {
-    /// Its seq; 0: there is no line.
+    /// Seq of the line; 0: the chain is empty.
     pub seq: u64,
-    /// Its SHA-256 in hexadecimal digits.
+    /// SHA-256 of the line in hexadecimal digits.
     pub hash: String,
 }
 
-/// What a check of the files has found.
+/// Result of a check of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChainChecked {
-    /// Seq of the oldest line that is kept; 0: there is none.
+    /// Seq of the oldest retained line; 0: there is none.
     pub first: u64,
     /// The newest line.
     pub head: ChainHead,
-    /// Lines that are no records: what the death of a host left half written.
+    /// Lines that are no records: writes that a crash of the host left unfinished.
     pub fragments: u64,
 }
 
-/// Why the files are not what was written.
+/// Why the check of the files failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Error of the read.
         source: io::Error,
     },
     /// A line does not follow the one before it.
     #[error("{}, line {line} (seq {seq}): {what}", path.display())]
     Broken {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// Which line of it, from 1.
+        /// Number of the line in the file, from 1.
         line: u64,
-        /// Its seq.
+        /// Seq of the line.
         seq: u64,
-        /// What does not fit.
+        /// What does not match.
         what: &'static str,
     },
-    /// The line of a head that is known from before is not there as it was.
+    /// The line of a head known from an earlier check is missing or changed.
     #[error("the line with seq {seq} is not the one that the known head names")]
     OtherHead {
-        /// Its seq.
+        /// Seq of the line.
         seq: u64,
     },
 }
@@ -63,7 +64,7 @@ pub enum ChainError {
 const OTHER: &str = "the line before it is not the one that it was written after";
 const CUT: &str = "it is not the line that its file begins with";
 
-/// The hash of a line, without its end.
+/// Hashes a line without its line end.
 pub(super) fn hash(line: &[u8]) -> String {
     let digits = Sha256::digest(line)
         .into_iter()
@@ -71,8 +72,8 @@ pub(super) fn hash(line: &[u8]) -> String {
     digits.collect()
 }
 
-/// Checks the lines that a data directory has. `known`: a head of an earlier check, whose line must be there unchanged unless it
-/// has been removed for its age. Blocks.
+/// Checks the lines in a data directory. `known`: a head of an earlier check, whose line must be present and unchanged
+/// unless it has been removed for its age. Blocks.
 pub fn check(data_dir: &Path, known: Option<&ChainHead>) -> Result<ChainChecked, ChainError> {
     let dir = data_dir.join(files::DIR);
     let unread = |path: &Path| {
@@ -93,7 +94,7 @@ pub fn check(data_dir: &Path, known: Option<&ChainHead>) -> Result<ChainChecked,
             };
             let seq = record.seq;
             let follows = follows(&checked, &record, known);
-            // A fragment may have been before it.
+            // A fragment may precede it.
             let begins = begun || (first..=first + 1).contains(&seq);
             begun = true;
             if let Err(what) = follows.and(begins.then_some(()).ok_or(CUT)) {
@@ -116,7 +117,7 @@ pub fn check(data_dir: &Path, known: Option<&ChainHead>) -> Result<ChainChecked,
         }
     }
     match known {
-        // One that is older than all that is kept was removed for its age.
+        // A line that is older than all retained lines was removed for its age.
         Some(known) if !is_met && known.seq >= checked.first => {
             Err(ChainError::OtherHead { seq: known.seq })
         }
@@ -134,7 +135,7 @@ fn follows(
         if known.is_some_and(|known| known.seq + 1 == record.seq && known.hash != record.prev) {
             return Err(OTHER);
         }
-        // What came before the oldest line that is kept is not known.
+        // The line before the oldest retained line is not known.
         return Ok(());
     }
     if record.seq <= head.seq {

@@ -1,4 +1,4 @@
-//! The files of the trail: `audit/<seq of the first line>.jsonl`.
+//! Files of the audit log: `audit/<seq of the first line>.jsonl`.
 
 use std::{
     fs, io,
@@ -6,18 +6,18 @@ use std::{
     time::Duration,
 };
 
-/// Below the data directory.
+/// Directory name below the data directory.
 pub(super) const DIR: &str = "audit";
-/// When the next file is begun.
+/// Size at which the next file is begun.
 pub(super) const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Most files.
 pub(super) const FILES_MAX: usize = 16;
-/// For how long a file is kept after its last line.
+/// How long a file is retained after its last line.
 pub(super) const AGE_MAX: Duration = Duration::from_hours(90 * 24);
 
 const SUFFIX: &str = ".jsonl";
 
-/// The files that are there, by rising seq of their first lines.
+/// Lists the existing files, by rising seq of their first lines.
 pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -33,7 +33,7 @@ pub(super) fn list(dir: &Path) -> io::Result<Vec<u64>> {
     Ok(firsts)
 }
 
-/// Where the file is that begins with this line.
+/// Path of the file that begins with this line.
 pub(super) fn path(dir: &Path, first: u64) -> PathBuf {
     dir.join(format!("{first:020}{SUFFIX}"))
 }

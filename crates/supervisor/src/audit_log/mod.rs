@@ -1,8 +1,8 @@
-//! The audit trail: who asked for which change, which signals were sent, and what happened to the service itself. Lines of
-//! JSON in files of their own, only ever appended.
+//! The audit log: which caller requested which change, which signals were sent, and what happened to the service
+//! itself. Lines of JSON in files of their own, only ever appended.
 //!
-//! One thread writes them, beside the runtime: a disk that hangs holds up nobody. What it cannot write waits, within bounds;
-//! beyond them it is dropped and counted, and the count is written when there is room again.
+//! One thread writes them, beside the runtime: a disk that hangs blocks no other work. Lines that cannot be written are
+//! queued, within bounds; beyond them lines are dropped and counted, and the count is written when there is room again.
 //!
 //! INVARIANT: no line holds an argument of a command beyond its name, a value of a variable, or a byte of input.
 
@@ -29,39 +29,39 @@ use std::{
 };
 use tokio::sync::{oneshot, watch};
 
-/// Lines that wait for the thread.
+/// Most lines queued for the thread.
 const JOBS_MAX: usize = 4096;
 /// How long an answer waits for its line.
 const WRITTEN_MAX: Duration = Duration::from_millis(100);
-/// How long the end of a server waits for its last lines.
+/// How long the shutdown of a server waits for its last lines.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
-/// Longest text of a caller that is kept.
+/// Longest text of a caller that is recorded.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// One line.
+/// One line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrailRecord {
-    /// Rises by one; 0 as long as it is not written.
+    /// Sequence number, rising by one; 0 as long as the line is not written.
     #[serde(default)]
     pub seq: u64,
-    /// SHA-256 of the line before it, in hexadecimal digits; empty: it is the first of all.
+    /// SHA-256 of the line before it, in hexadecimal digits; empty: this is the first line.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prev: String,
-    /// When, in microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub at_us: i64,
-    /// Which run, as its id was asked for. Absent: it is about the node.
+    /// Id of the run, as requested. Absent: the line is about the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// What.
+    /// Content of the line.
     #[serde(flatten)]
     pub entry: TrailEntry,
 }
 
-/// What a line tells of.
+/// Content of a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum TrailEntry {
-    /// Somebody has asked for a change.
+    /// A caller requested a change.
     Request(LoggedRequest),
     /// A signal was sent.
     Signal(LoggedSignal),
@@ -69,31 +69,31 @@ pub enum TrailEntry {
     Node(NodeTold),
 }
 
-/// A change that somebody has asked for.
+/// A change that a caller requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedRequest {
     /// Name of the rpc.
     pub rpc: String,
-    /// Who, as a principal.
+    /// The caller, as a principal.
     pub by: String,
-    /// Process that asked, as the socket knows it; absent: not known.
+    /// Process id of the caller, from the socket; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
     /// The request's own id; empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
-    /// What was asked for, without anything that could be a secret.
+    /// Requested values, without anything that could be a secret.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub asked: BTreeMap<String, String>,
-    /// Name of the status, `OK` where it was done.
+    /// Name of the status, `OK` where the request succeeded.
     pub code: String,
     /// The documented reason of a refusal; empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// How many calls this stands for: those that come in great numbers are written together.
+    /// Number of calls that this line stands for: frequent calls are recorded together.
     #[serde(default = "one")]
     pub calls: u64,
-    /// How many bytes they brought.
+    /// Number of bytes that the calls brought.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bytes: u64,
 }
@@ -101,55 +101,55 @@ pub struct LoggedRequest {
 /// A signal that was sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedSignal {
-    /// Of which attempt; 0: of none that is known.
+    /// The attempt; 0: no attempt is known.
     pub attempt: u32,
-    /// Name.
+    /// Name of the signal.
     pub signal: String,
-    /// By which address: `tree`, `cgroup_kill`, `shim_children`, `pid_namespace`, `client`, `reap`.
+    /// How the processes were addressed: `tree`, `cgroup_kill`, `shim_children`, `pid_namespace`, `client`, `reap`.
     pub scope: String,
     /// `keeper` or `shim`.
     pub sender: String,
-    /// Why, in a few words.
+    /// Reason, in a few words.
     pub why: String,
-    /// How many processes it reached.
+    /// Number of processes that the signal reached.
     pub delivered: u32,
-    /// How many had ended before.
+    /// Number of processes that had ended before.
     pub gone: u32,
-    /// How many the kernel refused.
+    /// Number of processes for which the kernel refused the signal.
     pub refused: u32,
     /// errno(3) of the first refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno: Option<i32>,
-    /// Whom, as far as that is known.
+    /// Target processes, as far as they are known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub processes: Vec<LoggedProcess>,
-    /// How many more.
+    /// Number of further target processes.
     #[serde(default, skip_serializing_if = "is_zero_u32")]
     pub unlisted: u32,
-    /// The boot in which start times mean something.
+    /// Id of the boot to which the start times refer.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub boot_id: String,
 }
 
-/// A process that was to get a signal.
+/// A process that a signal was meant for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoggedProcess {
     /// Process id in the keeper's pid namespace.
     pub pid: i32,
     /// Start time in clock ticks since boot; 0: not known.
     pub start_ticks: u64,
-    /// What made sure that it was the run's.
+    /// Evidence that the process was the run's.
     pub evidence: Vec<String>,
-    /// `delivered`, `gone`, `refused`, or what became of one that was reaped.
+    /// `delivered`, `gone`, `refused`, or the result of a reap.
     pub result: String,
 }
 
 /// Something that happened to the service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTold {
-    /// One word, such as `server_started`.
+    /// Kind of event in one word, such as `server_started`.
     pub what: String,
-    /// More of it.
+    /// Further details.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub detail: BTreeMap<String, String>,
 }
@@ -175,7 +175,7 @@ fn is_zero_u32(value: &u32) -> bool {
 }
 
 impl TrailRecord {
-    /// A line about now.
+    /// Makes a line with the present time.
     #[must_use]
     pub fn now(run: Option<String>, entry: TrailEntry) -> Self {
         Self::at(clock::now(), run, entry)
@@ -205,21 +205,21 @@ impl TrailRecord {
 }
 
 impl LoggedRequest {
-    /// With something that was asked for; a long text is cut.
+    /// Adds a requested value; a long text is cut.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<String>) -> Self {
         self.asked.insert(name.into(), cut(&value.into()));
         self
     }
 
-    /// Whether the other one may be counted with this one.
+    /// Whether the other request may be counted together with this one.
     fn is_like(&self, other: &Self) -> bool {
         (&self.rpc, &self.by, self.pid, &self.code, &self.reason)
             == (&other.rpc, &other.by, other.pid, &other.code, &other.reason)
     }
 }
 
-/// A text of at most so many bytes.
+/// Cuts a text to at most so many bytes.
 fn cut(text: &str) -> String {
     if text.len() <= TEXT_BYTES_MAX {
         return text.to_owned();
@@ -233,14 +233,14 @@ fn cut(text: &str) -> String {
 
 enum Job {
     Line(Box<TrailRecord>, Option<oneshot::Sender<()>>),
-    /// One of many: they are counted together for a while.
+    /// One of many similar calls: they are counted together for a while.
     Counted(Box<TrailRecord>),
-    /// A refused caller's: they are counted together for longer, whatever was asked for.
+    /// A refused caller's request: refusals are counted together for longer, whatever was requested.
     Denied(Box<TrailRecord>),
     Flush(oneshot::Sender<()>),
 }
 
-/// Where lines are handed in. Nothing here fails, and nothing waits for a disk.
+/// Queue of the audit log. Nothing here fails, and nothing waits for a disk.
 #[derive(Debug)]
 pub(crate) struct Trail {
     dir: PathBuf,
@@ -250,7 +250,7 @@ pub(crate) struct Trail {
 }
 
 impl Trail {
-    /// The trail in this data directory, with what is there.
+    /// Opens the audit log in this data directory, with the existing files.
     pub(crate) fn open(data_dir: &Path) -> Self {
         let dir = data_dir.join(files::DIR);
         let (jobs, queue) = sync_channel(JOBS_MAX);
@@ -269,30 +269,30 @@ impl Trail {
         }
     }
 
-    /// Hands a line in.
+    /// Queues a line.
     pub(crate) fn tell(&self, record: TrailRecord) {
         self.hand_in(Job::Line(Box::new(record), None));
     }
 
-    /// Hands in one of many.
+    /// Queues one of many similar calls.
     pub(crate) fn count(&self, record: TrailRecord) {
         self.hand_in(Job::Counted(Box::new(record)));
     }
 
-    /// Hands in what a caller was refused who may not call.
+    /// Queues the refusal of a caller without permission.
     pub(crate) fn deny(&self, record: TrailRecord) {
         self.hand_in(Job::Denied(Box::new(record)));
     }
 
-    /// Hands a line in, and waits a moment until it is in its file.
+    /// Queues a line, and waits a moment until it is in its file.
     pub(crate) async fn told(&self, record: TrailRecord) {
         let (written, when) = oneshot::channel();
         self.hand_in(Job::Line(Box::new(record), Some(written)));
-        // Late or lost: the answer does not wait for it.
+        // The line is late or lost: the answer does not wait for it.
         let _ = tokio::time::timeout(WRITTEN_MAX, when).await;
     }
 
-    /// Waits until all that was handed in is in its file, for a second at most.
+    /// Waits until every queued line is in its file, for a second at most.
     pub(crate) async fn flush(&self) {
         let (written, when) = oneshot::channel();
         self.hand_in(Job::Flush(written));
@@ -309,12 +309,12 @@ impl Trail {
         }
     }
 
-    /// A reader from its own position on.
+    /// Makes a reader that starts at its own position.
     pub(crate) fn read(&self, ask: TrailAsk) -> TrailReader {
         TrailReader::new(self.dir.clone(), ask, self.head.clone())
     }
 
-    /// How many lines were dropped by this server and are not accounted for in the trail yet.
+    /// Number of lines that this server dropped and that the audit log does not account for yet.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }

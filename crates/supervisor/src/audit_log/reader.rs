@@ -1,4 +1,4 @@
-//! Reads the trail, from any line on, while it grows.
+//! Reads the audit log from any line on, while it grows.
 
 use super::{TrailEntry, TrailRecord, files};
 use crate::base::blocking::blocking;
@@ -12,25 +12,25 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Records that are given at once.
+/// Most records returned at once.
 const BATCH_MAX: usize = 256;
-/// Bytes that are looked through at once.
+/// Most bytes examined at once.
 const LOOK_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Which lines are wanted.
+/// Selects lines.
 #[derive(Clone, Debug, Default)]
 pub struct TrailAsk {
-    /// Those behind this one.
+    /// Lines behind this seq.
     pub after_seq: u64,
-    /// About this run alone.
+    /// Lines about this run only.
     pub run: Option<String>,
-    /// Not before.
+    /// Lines not older than this.
     pub since: Option<Timestamp>,
-    /// Not after.
+    /// Lines not newer than this.
     pub until: Option<Timestamp>,
-    /// Of these kinds.
+    /// Lines of these kinds.
     pub kinds: Vec<TrailKind>,
-    /// Those that come, too.
+    /// Whether to follow new lines.
     pub follow: bool,
 }
 
@@ -61,7 +61,7 @@ impl TrailAsk {
     }
 }
 
-/// A position in the trail.
+/// A position in the audit log.
 #[derive(Debug)]
 pub struct TrailReader {
     place: Option<Place>,
@@ -72,9 +72,9 @@ pub struct TrailReader {
 #[derive(Debug)]
 struct Place {
     dir: PathBuf,
-    /// The file that is read, and how far; absent: none yet.
+    /// The file being read, and the offset in it; absent: none yet.
     at: Option<(u64, u64)>,
-    /// Signals that were given: a keeper tells again what a dead server may not have written down.
+    /// Signals already returned: a keeper reports again what a dead server may not have recorded.
     told: HashSet<u64>,
     ask: TrailAsk,
 }
@@ -94,15 +94,15 @@ impl TrailReader {
         }
     }
 
-    /// The next records, at least one; `None` where there are no more, and more are not waited for. Not to be dropped
-    /// while it is asked.
+    /// Returns the next records, at least one; `None` where there are no more, and new ones are not awaited. Not
+    /// cancel-safe.
     ///
     /// # Errors
     ///
     /// A file cannot be read.
     pub async fn next(&mut self) -> io::Result<Option<Vec<TrailRecord>>> {
         loop {
-            // What is written from here on is seen as a change.
+            // Whatever is written from here on is seen as a change.
             self.head.borrow_and_update();
             let Some(mut place) = self.place.take() else {
                 return Ok(None);
@@ -122,7 +122,7 @@ impl TrailReader {
 }
 
 impl Place {
-    /// What is found by going on for a while, and whether that was all.
+    /// Reads on for a while; returns what it found, and whether that was all.
     fn look(&mut self) -> io::Result<(Vec<TrailRecord>, bool)> {
         let firsts = files::list(&self.dir)?;
         let mut found = Vec::new();
@@ -131,7 +131,7 @@ impl Place {
             let Some((first, offset)) = self.at.or_else(|| self.beginning(&firsts)) else {
                 return Ok((found, true));
             };
-            // Before the file is read to its end: nothing is added to one that has a successor.
+            // Read before the file is read to its end: a file that has a successor does not grow.
             let successor = firsts.iter().find(|other| **other > first).copied();
             let (read, at_end) = self.look_into(first, offset, &mut found)?;
             looked += read;
@@ -147,14 +147,14 @@ impl Place {
         }
     }
 
-    /// The last file that begins at or before what is wanted.
+    /// Finds the last file that begins at or before the requested position.
     fn beginning(&self, firsts: &[u64]) -> Option<(u64, u64)> {
         let wanted = self.ask.after_seq.saturating_add(1);
         let at_or_before = firsts.iter().rev().find(|first| **first <= wanted);
         at_or_before.or(firsts.first()).map(|first| (*first, 0))
     }
 
-    /// Bytes of whole lines that were read, and whether there are no more.
+    /// Reads whole lines; returns their bytes, and whether there are no more.
     fn look_into(
         &mut self,
         first: u64,
@@ -163,7 +163,7 @@ impl Place {
     ) -> io::Result<(u64, bool)> {
         let mut file = match File::open(files::path(&self.dir, first)) {
             Ok(file) => file,
-            // It was too old.
+            // The file was removed for its age.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, true)),
             Err(error) => return Err(error),
         };
@@ -177,7 +177,7 @@ impl Place {
                 return Ok((read, true));
             }
             read += bytes as u64;
-            // A line that is no record is what a dead host has left.
+            // A line that is no record was left by a crash of the host.
             if let Ok(record) = serde_json::from_slice::<TrailRecord>(&line)
                 && self.is_new(&record)
                 && self.ask.wants(&record)

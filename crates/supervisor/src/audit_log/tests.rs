@@ -155,7 +155,7 @@ async fn files_are_bounded_in_size_and_number_and_the_newest_lines_stay() {
 #[tokio::test]
 async fn what_cannot_be_written_waits_and_what_is_too_much_is_counted_in_the_trail() {
     let dir = tempfile::tempdir().expect("a directory");
-    // A file stands where the directory is to be.
+    // A file stands in the place of the directory.
     let in_the_way = dir.path().join(files::DIR);
     fs::write(&in_the_way, b"").expect("own directory");
     let trail = Trail::open(dir.path());
@@ -208,7 +208,7 @@ async fn refused_callers_are_summed() {
     assert!(all.len() > 16, "{} lines", all.len());
 }
 
-/// A trail of three servers, over a torn line; its file.
+/// Writes the audit log of three servers, over a torn line; returns its file.
 async fn chained(dir: &Path) -> PathBuf {
     let file = files::path(&dir.join(files::DIR), 1);
     for run in 1..=3 {

@@ -1,4 +1,4 @@
-//! The thread that writes the trail.
+//! The thread that writes the audit log.
 
 use super::{
     Job, LoggedRequest, NodeTold, TrailEntry, TrailRecord,
@@ -25,23 +25,23 @@ use tokio::{
     time::Instant,
 };
 
-/// Lines that wait for room on the disk.
+/// Most lines that wait for room on the disk.
 const PENDING_MAX: usize = 4096;
-/// Lines that are written by one call.
+/// Most lines written by one call.
 const BATCH_MAX: usize = 256;
-/// How often it is looked what is due, where something is.
+/// How often pending work is checked for being due.
 const TICK: Duration = Duration::from_secs(1);
-/// For how long calls are counted together.
+/// How long calls are counted together.
 const COUNT_FOR: Duration = Duration::from_secs(10);
-/// For how long refusals of one user and reason are counted together.
+/// How long refusals of one user and reason are counted together.
 const DENIED_FOR: Duration = Duration::from_mins(1);
-/// Users and reasons whose refusals are counted at a time; those of more are lost, and counted as that.
+/// Most users and reasons whose refusals are counted at a time; refusals of further ones are lost, and counted as lost.
 const DENIED_MAX: usize = 16;
-/// Kinds of calls that are counted at a time.
+/// Most kinds of calls that are counted at a time.
 const COUNTED_MAX: usize = 1024;
-/// Bytes at the end of a file in which its last line is looked for; no line is nearly as long.
+/// Bytes at the end of a file in which its last line is searched; no line is nearly as long.
 const TAIL_BYTES: u64 = 256 * 1024;
-/// How often old files are looked for.
+/// How often old files are searched for.
 const AGE_EVERY: Duration = Duration::from_hours(1);
 
 pub(super) struct Writer {
@@ -53,9 +53,9 @@ pub(super) struct Writer {
     waiting: Vec<oneshot::Sender<()>>,
     counted: Vec<(Instant, TrailRecord)>,
     denied: Vec<(Instant, TrailRecord)>,
-    /// Written, and not synced.
+    /// Written, but not synced.
     dirty: bool,
-    /// It was said that nothing can be written.
+    /// Whether the failure to write was logged.
     said: bool,
     aged: Option<Instant>,
 }
@@ -86,9 +86,9 @@ impl Writer {
         }
     }
 
-    /// Writes until nobody can hand anything in any more.
+    /// Writes until every sender of the queue is dropped.
     pub(super) fn run(mut self, jobs: &Receiver<Job>) {
-        // So that readers know how far it goes before anything is written.
+        // Opened now so that readers know the last line before anything is written.
         let _ = self.opened();
         loop {
             let job = if self.is_idle() {
@@ -143,7 +143,7 @@ impl Writer {
         self.pending.push_back(record);
     }
 
-    /// The first of a kind is written at once, those after it together.
+    /// Writes the first call of a kind at once, those after it together.
     fn count(&mut self, record: TrailRecord) {
         let is_like = |one: &LoggedRequest, other: &LoggedRequest| one.is_like(other);
         if add_to(&mut self.counted, &record, is_like) {
@@ -155,7 +155,7 @@ impl Writer {
         self.pend(record);
     }
 
-    /// The same of refused callers, of whom there may be any number.
+    /// Counts refused callers like [`Self::count`]; there may be any number of them.
     fn deny(&mut self, record: TrailRecord) {
         let is_like = |one: &LoggedRequest, other: &LoggedRequest| {
             (&one.by, &one.reason) == (&other.by, &other.reason)
@@ -207,7 +207,7 @@ impl Writer {
                 }
             }
         }
-        // Whoever waits is told nothing by this but that there is nothing more to wait for.
+        // This only tells those who wait that there is nothing more to wait for.
         self.waiting.clear();
     }
 
@@ -232,7 +232,7 @@ impl Writer {
             }
             let open = self.opened()?;
             if let Err(error) = open.file.write_all(&text) {
-                // Half a line must not be in the way of the next one.
+                // An unfinished line must not stand before the next one.
                 let whole = open.bytes;
                 if open.file.set_len(whole).is_err() {
                     self.open = None;
@@ -252,12 +252,12 @@ impl Writer {
         Ok(())
     }
 
-    /// The newest file, opened behind its last line.
+    /// Opens the newest file behind its last line.
     fn opened(&mut self) -> io::Result<&mut Open> {
         match &mut self.open {
             Some(_) => {}
             none => {
-                // Not above it: a data directory that is gone is not made again.
+                // Parent directories are not made: a data directory that is gone is not made again.
                 match DirBuilder::new().mode(0o700).create(&self.dir) {
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                         return Err(error);
@@ -273,7 +273,7 @@ impl Writer {
         self.open.as_mut().ok_or(io::ErrorKind::NotFound.into())
     }
 
-    /// Where the newest file is full. What is too old or too much goes.
+    /// Begins the next file where the newest is full. Removes files that are too old or too many.
     fn begin_next_file(&mut self) -> io::Result<()> {
         let open = self.opened()?;
         let full = open.bytes >= files::FILE_BYTES_MAX;
@@ -292,7 +292,7 @@ impl Writer {
 
     fn remove_old(&self) {
         let firsts = files::list(&self.dir).unwrap_or_default();
-        // Never the one that is written to.
+        // The file being written is never removed.
         let before = firsts.len().saturating_sub(1);
         let too_many = firsts.len().saturating_sub(files::FILES_MAX);
         for (nth, first) in firsts[..before].iter().enumerate() {
@@ -331,12 +331,12 @@ impl Open {
         let text = tail(&mut file, bytes)?;
         let mut bytes = bytes;
         if text.last().is_some_and(|last| *last != b'\n') {
-            // A host that has died: what is not whole stays a line of its own, and is no record.
+            // After a crash of the host: the unfinished line stays a line of its own, and is no record.
             file.write_all(b"\n")?;
             bytes += 1;
         }
         let last = last_line(&text);
-        // No file begins where another one does.
+        // No two files begin at the same seq.
         let next = first + u64::from(bytes > 0);
         let next = last.as_ref().map_or(next, |last| last.seq + 1);
         let last = match last {
@@ -352,7 +352,7 @@ impl Open {
     }
 }
 
-/// The end of a file, in which its last line is.
+/// Reads the end of a file, which holds its last line.
 fn tail(file: &mut File, bytes: u64) -> io::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES)))?;
     let mut text = Vec::new();
@@ -360,7 +360,7 @@ fn tail(file: &mut File, bytes: u64) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// The last record of a file.
+/// Finds the last record of a file.
 fn last_line(text: &[u8]) -> Option<ChainHead> {
     let lines = text.split(|byte| *byte == b'\n').filter(|l| !l.is_empty());
     lines.rev().find_map(|line| {
@@ -372,7 +372,7 @@ fn last_line(text: &[u8]) -> Option<ChainHead> {
     })
 }
 
-/// The last record of the files before this one.
+/// Finds the last record of the files before this one.
 fn last_before(dir: &Path, first: u64) -> io::Result<Option<ChainHead>> {
     let before = files::list(dir)?
         .into_iter()
@@ -388,7 +388,7 @@ fn last_before(dir: &Path, first: u64) -> io::Result<Option<ChainHead>> {
     Ok(None)
 }
 
-/// Adds a call to the sum of those like it; whether there is one.
+/// Adds a call to the sum of similar calls; returns whether there is such a sum.
 fn add_to(
     sums: &mut [(Instant, TrailRecord)],
     record: &TrailRecord,
@@ -409,7 +409,7 @@ fn add_to(
     true
 }
 
-/// A sum of the calls that come after this one.
+/// Begins a sum of the calls that come after this one.
 fn sum_after(record: &TrailRecord) -> Option<(Instant, TrailRecord)> {
     let mut sum = record.clone();
     let TrailEntry::Request(of_sum) = &mut sum.entry else {

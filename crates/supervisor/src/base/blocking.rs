@@ -1,9 +1,9 @@
-//! Work that blocks: files, mostly.
+//! Blocking work, mostly on files.
 
 use std::io;
 
-/// Does it on a thread of its own, beside the tasks. The error says that it did not come to its end: it has panicked, or the
-/// runtime ends.
+/// Runs the work on a thread of its own, beside the tasks. The error means that the work did not complete: it has
+/// panicked, or the runtime ends.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {

@@ -1,4 +1,4 @@
-//! What the edge may ask, and what it gets.
+//! Types of the edge's calls and of their answers.
 
 mod error;
 
@@ -27,91 +27,91 @@ pub struct SpawnCall {
     pub spec: RunSpec,
     /// Keyed digest of the client's whole spec.
     pub spec_digest: Vec<u8>,
-    /// Which way of making the digest.
+    /// Version of the way in which the digest is made.
     pub spec_digest_version: i32,
-    /// Who asks, as a principal such as `uid:0`.
+    /// The caller, as a principal such as `uid:0`.
     pub owner: String,
     /// Most live runs of this owner; absent: as many as the node may have.
     pub owner_runs_max: Option<u32>,
-    /// The W3C trace context to be under: that of the call's span, or the caller's where spans are not recorded.
+    /// W3C trace context of the parent: that of the call's span, or the caller's where spans are not recorded.
     pub traceparent: Option<String>,
     /// The caller's W3C trace state.
     pub tracestate: Option<String>,
     /// The caller's W3C baggage.
     pub baggage: Option<String>,
-    /// The ended run that this one is made of.
+    /// The ended run that this one repeats.
     pub restarted_from: Option<RunId>,
 }
 
-/// A run that runs, or has run.
+/// The result of a spawn: a run that runs, or has run.
 #[derive(Clone, Debug)]
 pub struct Spawned {
     /// The run.
     pub run: RunView,
-    /// The key was there before, with the same digest: nothing new was started.
+    /// The key existed before, with the same digest: nothing new was started.
     pub existing: bool,
 }
 
-/// Everything that is known of a run.
+/// All that is known of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunView {
-    /// Key.
+    /// Id of the run.
     pub run: RunId,
-    /// Who spawned it.
+    /// Principal that spawned it.
     pub owner: String,
     /// Node that runs it.
     pub node: NodeId,
     /// State.
     pub state: RunState,
-    /// What is wanted of it.
+    /// Desired state.
     pub desired: Desired,
-    /// 1 for the first.
+    /// Number of the attempt; 1 for the first.
     pub attempt: u32,
     /// Command, shim, control group, host; absent: never prepared.
     pub identity: Option<kennel_lifecycle::RunIdentity>,
-    /// What holds the run, and what that leaves open; absent: never prepared.
+    /// Containment of the run, and what it leaves open; absent: never prepared.
     pub held: Option<Held>,
-    /// When SIGKILL is due, where a stop was asked for.
+    /// When SIGKILL is due, where a stop was requested.
     pub stop_deadline: Option<Timestamp>,
-    /// When it will have taken as long as it may, while that counts.
+    /// When its time limit is reached, while that counts.
     pub deadline: Option<Timestamp>,
-    /// When its pause will have lasted as long as it may, while it is paused.
+    /// When its pause reaches the time limit, while it is paused.
     pub pause_expires: Option<Timestamp>,
-    /// How large Kennel has made its terminal last, while it runs; absent: it has none.
+    /// Size that Kennel last set for its terminal, while it runs; absent: it has none.
     pub terminal: Option<TerminalSize>,
-    /// What the client wants, without environment values and input.
+    /// The requested spec, without environment values and input.
     pub spec: Arc<RecordedSpec>,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
-    /// The ended run that this one was made of.
+    /// The ended run that this one repeats.
     pub restarted_from: Option<RunId>,
     /// When the request was accepted.
     pub created: Timestamp,
-    /// Stations.
+    /// Times of the milestones.
     pub times: kennel_store::Times,
-    /// The leader's end, told as soon as it is known; absent: not yet, or it never ran.
+    /// Exit of the leader, reported as soon as it is known; absent: not yet, or it never ran.
     pub exit: Option<Exit>,
-    /// The end; present exactly where `state` is terminal.
+    /// Outcome of the run; present exactly where `state` is terminal.
     pub outcome: Option<Outcome>,
-    /// Whom SIGKILL does not end, while that is so and the run has not ended.
+    /// Processes that SIGKILL does not end, while that is so and the run has not ended.
     pub stuck: Option<Stuck>,
-    /// Attempts that have ended, the newest of them, in order. While the run waits for another one, the last of them is
-    /// the present one.
+    /// Ended attempts, the newest of them, in order. While the run waits for another attempt, the last of them is the
+    /// present one.
     pub past: Vec<PastAttempt>,
     /// Restarts in a row.
     pub restarts: u32,
     /// When the next attempt is due; present exactly where `state` is `Backoff`.
     pub next_restart: Option<Timestamp>,
-    /// That its output was removed after its end; absent: it was not.
+    /// Removal of its output after its end; absent: not removed.
     pub output_removed: Option<OutputRemoval>,
-    /// What clients and output say of it beside its state.
+    /// What clients and output report of it beside its state.
     pub facets: Facets,
-    /// Where it is, if another node has it.
+    /// The node that has it, if that is another one.
     pub elsewhere: Option<Elsewhere>,
 }
 
 impl RunView {
-    /// What is done with the run, and how it is ended.
+    /// The policy of the run: what is done with it, and how it is ended.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.spec.policy
@@ -121,10 +121,10 @@ impl RunView {
 /// What an abort of an unknown id does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfUnknown {
-    /// It leaves a fence: a spawn that it has overtaken never runs.
+    /// Leaves a fence: a spawn that the abort has overtaken never runs.
     #[default]
     Fence,
-    /// It is refused and leaves nothing.
+    /// Refuses the abort and leaves nothing.
     Refuse,
 }
 
@@ -133,76 +133,76 @@ pub enum IfUnknown {
 pub enum AbortWait {
     /// Until the stop is durable.
     None,
-    /// Until the leader has ended.
+    /// Until the leader has exited.
     LeaderExited,
     /// Until the tree is empty and the run has ended.
     TreeEmpty,
 }
 
-/// A wish to end a run.
+/// A request to end a run.
 #[derive(Clone, Debug)]
 pub struct AbortCall {
-    /// Which.
+    /// Run to end.
     pub run: RunId,
-    /// Absent: the run's own grace.
+    /// Grace; absent: the run's own grace.
     pub grace: Option<Duration>,
     /// How long to wait.
     pub wait: AbortWait,
-    /// What is done where no run has this id.
+    /// What to do where no run has this id.
     pub if_unknown: IfUnknown,
-    /// Who asks.
+    /// The caller, as a principal.
     pub by: String,
     /// The request's own id.
     pub request_id: Option<String>,
 }
 
-/// A wish for another size of a terminal.
+/// A request for another size of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResizeCall {
-    /// Which run.
+    /// Id of the run.
     pub run: RunId,
-    /// How large.
+    /// New size.
     pub size: TerminalSize,
-    /// The attempt that is meant; absent: the present one.
+    /// Expected attempt; absent: the present one.
     pub expected_attempt: Option<u32>,
 }
 
-/// A wish for another attempt of a run.
+/// A request for another attempt of a run.
 #[derive(Clone, Debug)]
 pub struct RestartCall {
-    /// Which.
+    /// Id of the run.
     pub run: RunId,
-    /// Absent: the run's own grace.
+    /// Grace; absent: the run's own grace.
     pub grace: Option<Duration>,
-    /// The attempt that is meant; absent: the present one.
+    /// Expected attempt; absent: the present one.
     pub expected_attempt: Option<u32>,
-    /// Who asks.
+    /// The caller, as a principal.
     pub by: String,
     /// The request's own id.
     pub request_id: Option<String>,
 }
 
-/// A wish for other annotations.
+/// A request to change annotations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotateCall {
-    /// Which run.
+    /// Id of the run.
     pub run: RunId,
-    /// What is to be set and removed.
+    /// Annotations to set and remove.
     pub change: AnnotationChange,
-    /// What the run does from here on; absent: as before.
+    /// Activity of the run from here on; absent: unchanged.
     pub activity: Option<Activity>,
-    /// Who asks.
+    /// The caller, as a principal.
     pub by: String,
 }
 
-/// A wish for one signal.
+/// A request for one signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignalCall {
-    /// Which run.
+    /// Id of the run.
     pub run: RunId,
-    /// Which signal.
+    /// Signal to send.
     pub signal: Signal,
-    /// Whom of the run it is for.
+    /// Processes of the run to signal.
     pub target: SignalTarget,
     /// The request's own id.
     pub request_id: Option<String>,
@@ -213,26 +213,26 @@ pub struct SignalCall {
 pub struct Signalled {
     /// The run.
     pub run: RunView,
-    /// What came of it for each process; empty where `repeated`.
+    /// Result for each process; empty where `repeated`.
     pub shots: Shots,
-    /// A signal went out under this request id before, and none did now.
+    /// A signal was sent under this request id before, and none now.
     pub repeated: bool,
 }
 
-/// What to wait for.
+/// Condition to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     /// The command runs.
     Started,
     /// Every task is stopped.
     Paused,
-    /// First end.
+    /// The leader has exited.
     LeaderExited,
-    /// Second end.
+    /// Both output streams have ended.
     StreamsClosed,
-    /// Third end.
+    /// The process tree is empty.
     TreeEmpty,
-    /// All is known and written.
+    /// The outcome is known and written.
     Ended,
     /// The present attempt is ready.
     Ready,
@@ -243,11 +243,11 @@ pub enum Condition {
 pub struct Waited {
     /// False: the condition can no longer occur.
     pub reached: bool,
-    /// The run as it is then.
+    /// The run as it is at that moment.
     pub run: RunView,
 }
 
-/// Which events to read.
+/// Position from which to read events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
     /// From the first.
@@ -256,14 +256,15 @@ pub enum Position {
     After(Reached),
     /// From the next that happens.
     LiveOnly,
-    /// From where so much of the output begins that there is; what has come before it of the other stream is left out.
+    /// From the offset at which the last so many bytes of output begin; what the other stream has before it is left
+    /// out.
     Tail(Tail),
 }
 
-/// Which kinds of events a reader wants. Gaps are given to everybody.
+/// Kinds of events that a reader selects. Gaps are given to every reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kinds {
-    /// Stations.
+    /// Lifecycle events.
     pub lifecycle: bool,
     /// Standard output and standard error.
     pub output: [bool; 2],
@@ -289,7 +290,7 @@ impl Kinds {
         warnings: false,
     };
 
-    /// Whether this is among them.
+    /// Whether this payload is selected.
     pub(crate) fn has(self, payload: &Payload) -> bool {
         match payload {
             Payload::Lifecycle(Entry::SignalSent { .. } | Entry::StopStep(_)) => self.signals,
@@ -306,17 +307,18 @@ impl Kinds {
     }
 }
 
-/// Up to where somebody has read a run's events.
+/// Position up to which a run's events were read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// Last seq; 0: nothing.
+    /// Seq of the last event; 0: none.
     pub seq: u64,
-    /// How much of standard output and of standard error that was, if it is known.
+    /// Lengths of standard output and of standard error up to there, if known.
     pub lens: Option<[u64; 2]>,
-    /// From which of these bytes on a view must be fed to go on behind them: where the line began that had not ended, or
-    /// the escape sequence. Absent: it was no view, or that is not known.
+    /// Offsets from which a view must be fed to continue behind them: the start of the unfinished line, or of the
+    /// escape sequence. Absent: it was no view, or they are not known.
     pub fed_from: Option<[u64; 2]>,
-    /// Of each stream, offset before which nothing is given, where that lies behind this position: it began with a tail.
+    /// For each stream, the offset before which nothing is given, where that lies behind this position: the reader
+    /// began with a tail.
     pub begins: Option<[u64; 2]>,
 }
 
@@ -345,20 +347,20 @@ impl From<Reached> for JournalPosition {
 pub struct Event {
     /// Position in the run's order, from 1.
     pub seq: u64,
-    /// Of which attempt.
+    /// Attempt of the event.
     pub attempt: u32,
-    /// When it was recorded.
+    /// Time of the record.
     pub at: Timestamp,
-    /// What.
+    /// Content.
     pub payload: Payload,
 }
 
-/// What an event says.
+/// Content of an event.
 #[derive(Clone, Debug)]
 pub enum Payload {
-    /// A station or a fact of the run.
+    /// A lifecycle entry of the run.
     Lifecycle(Entry),
-    /// Bytes of the command's.
+    /// Output bytes of the command.
     Output {
         /// 1: standard output, 2: standard error.
         stream: u8,
@@ -375,53 +377,53 @@ pub enum Payload {
         offset: u64,
         /// The line without its end.
         text: Vec<u8>,
-        /// It goes on in the next line of the stream, or what follows of it is missing.
+        /// The line continues in the next line of the stream, or the rest of it is missing.
         is_cut: bool,
     },
     /// Events that can no longer be read; the event's seq is that of the last of them.
     Gap(Gap),
 }
 
-/// What this server is and what its host can do.
+/// Identity of this server and capabilities of its host.
 #[derive(Clone, Debug)]
 pub struct ServerInfo {
     /// This node.
     pub node: NodeId,
-    /// Its name for people.
+    /// Display name of the node.
     pub node_name: String,
     /// Generation of this server; 0 while the store has not given it one.
     pub generation: i64,
-    /// The keeper, and what the host can do.
+    /// The keeper, and the capabilities of the host.
     pub keeper: kennel_keeper::client::KeeperHello,
-    /// Since when the keeper has not answered; absent: it does.
+    /// Time since which the keeper has not answered; absent: it answers.
     pub keeper_unresponsive: Option<Timestamp>,
-    /// What kind of store this is.
+    /// Kind of the store.
     pub store: String,
-    /// Whether the store answers, and takes what it is told: it is owed nothing.
+    /// Whether the store answers and accepts writes: none are pending for it.
     pub store_reachable: bool,
     /// How long the node's lease lasts from each renewal.
     pub lease: Duration,
-    /// The keeper that has the lease in the place of this one.
+    /// The keeper that has acquired the lease in the place of this one.
     pub fenced_by: Option<KeeperEpoch>,
     /// Live runs by state.
     pub live: BTreeMap<RunState, u32>,
-    /// When this server began.
+    /// Start time of this server.
     pub started: Timestamp,
-    /// Most live runs that this host's limits allow.
+    /// Most live runs that the limits of this host allow.
     pub runs_max: u32,
-    /// How much output of ended runs it keeps.
+    /// Limits of the retained output of ended runs.
     pub retention: kennel_lifecycle::RetentionLimits,
-    /// Lines of the audit trail that were dropped and are not accounted for in it yet.
+    /// Lines of the audit log that were dropped and that it does not account for yet.
     pub audit_lost: u64,
-    /// Whether the node is out of service.
+    /// Drain state of the node.
     pub drain: crate::base::drain::DrainStatus,
 }
 
-/// Why nothing more is accepted.
+/// Why no more input is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputEnd {
-    /// It was open, and no longer is.
+    /// The input was open, and is closed now.
     Closed(InputClosed),
-    /// The run was spawned without one to write to.
+    /// The run was spawned without a standard input to write to.
     Spec,
 }
