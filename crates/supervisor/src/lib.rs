@@ -1,8 +1,8 @@
 //! Drives runs: one task per run feeds the pure machine and performs its effects.
 //!
-//! The tracker of all live runs lives here, and so does the clock. Knows neither prost nor SQL nor system calls:
-//! it asks the keeper, the store and the journal. Read `run_task` for the life of one run, `intake` for how it
-//! begins, `boot` and `recover` for what a start does with what an earlier one has left.
+//! This crate has the tracker of all live runs and the clock. It knows neither prost nor SQL nor system calls: it asks
+//! the keeper, the store and the journal. Read `run/task` for the life of one run, `run/intake` for how it begins,
+//! `node/boot` and `node/recover` for what a start does with what an earlier server left.
 
 mod api;
 mod audit_log;

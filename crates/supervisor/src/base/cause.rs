@@ -1,4 +1,4 @@
-//! Why a file could not be written: the journal's errors name the file, and have the kernel's answer as their cause.
+//! Causes of failed file writes: the journal's errors name the file, and have the kernel's error as their cause.
 
 use std::{error::Error, fmt, io};
 
@@ -17,7 +17,7 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-/// The errno(3) of the error, or of the nearest of its causes that has one.
+/// Returns the errno(3) of the error, or of the nearest of its causes that has one.
 pub(crate) fn errno(error: &io::Error) -> Option<i32> {
     let own = error.raw_os_error();
     let mut cause = error.source();

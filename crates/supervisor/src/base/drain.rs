@@ -1,14 +1,14 @@
-//! A drain of this node, as it is asked for and as it stands.
+//! Drain of this node: the request and its state.
 
 use kennel_lifecycle::{RunId, Timestamp};
 use std::time::Duration;
 
-/// What becomes of the runs that are there when a drain begins.
+/// What a drain does with the existing runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainAction {
-    /// They go on to their own end, or to the drain's deadline.
+    /// Runs continue to their own end, or to the drain's deadline.
     Finish,
-    /// They are ended, each within its own grace.
+    /// Runs are ended, each within its own grace.
     Abort,
 }
 
@@ -25,32 +25,32 @@ impl DrainAction {
 /// A request to drain this node.
 #[derive(Clone, Debug)]
 pub struct DrainCall {
-    /// What becomes of the runs.
+    /// What happens to the existing runs.
     pub action: DrainAction,
-    /// After this time what still runs is ended; absent: never.
+    /// Time after which runs that remain are ended; absent: never.
     pub deadline: Option<Duration>,
-    /// Who asks.
+    /// The caller, as a principal.
     pub by: String,
-    /// The request's own id, where it has one; it is that of the aborts that follow.
+    /// Request id of the drain, if it has one; the aborts that follow have it too.
     pub request_id: Option<String>,
 }
 
 /// A drain in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drain {
-    /// What becomes of the runs.
+    /// What happens to the existing runs.
     pub action: DrainAction,
-    /// Who asked for it.
+    /// The caller who requested it.
     pub by: String,
-    /// The request's own id, where it had one.
+    /// Request id of the drain, if it had one.
     pub request_id: Option<String>,
-    /// Since when.
+    /// Start of the drain.
     pub since: Timestamp,
-    /// When what still runs is ended; absent: never, or it has been.
+    /// When runs that remain are ended; absent: never, or they have been.
     pub deadline: Option<Timestamp>,
 }
 
-/// How far a node is out of service.
+/// Drain state of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrainStatus {
     /// The drain in force; absent: the node takes new runs.

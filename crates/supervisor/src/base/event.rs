@@ -1,4 +1,4 @@
-//! The entries of a run in its journal: their form there, and what they say.
+//! Entries of a run in its journal: their stored form and their content.
 
 use crate::base::calls::{CallError, Event, Payload};
 use kennel_journal::{Fact, Item, Kind};
@@ -7,11 +7,11 @@ use kennel_store::{EntryList, EntryPlace};
 
 /// The journal's form of an entry.
 pub(crate) fn encode(entry: &Entry) -> String {
-    // Numbers and strings only: there is nothing in it that JSON could refuse.
+    // Entries hold only numbers and strings, which JSON never refuses.
     serde_json::to_string(entry).unwrap_or_default()
 }
 
-/// What the journal says of one attempt. An entry that cannot be read says nothing: readers get the error.
+/// Folds the journal's entries of one attempt. An entry that cannot be read is skipped: readers get the error.
 pub(crate) fn record(facts: &[Fact], attempt: u32) -> AttemptRecord {
     let entries: Vec<_> = readable(facts)
         .map(|(fact, read)| (fact.entry.at, fact.entry.attempt, read))
@@ -20,7 +20,7 @@ pub(crate) fn record(facts: &[Fact], attempt: u32) -> AttemptRecord {
     AttemptRecord::of(entries, attempt)
 }
 
-/// What the journal says of the run's facets.
+/// Folds the journal's entries into the run's facets.
 pub(crate) fn facets(facts: &[Fact]) -> Facets {
     let entries: Vec<_> = readable(facts)
         .map(|(fact, read)| (fact.entry.at, fact.entry.attempt, read))
@@ -28,7 +28,7 @@ pub(crate) fn facets(facts: &[Fact]) -> Facets {
     Facets::of(entries.iter().map(|(at, of, entry)| (*at, *of, entry)))
 }
 
-/// What the row of the run is to have of these, once the run has ended.
+/// Entries that the row of the run gets once the run has ended.
 pub(crate) fn entry_list(facts: &[Fact]) -> EntryList {
     let mut list = EntryList::default();
     for (Fact { entry, lens }, read) in readable(facts) {
@@ -50,7 +50,7 @@ fn readable(facts: &[Fact]) -> impl Iterator<Item = (&Fact, Entry)> {
         .filter_map(move |fact| Some((fact, read(fact)?)))
 }
 
-/// An event from what a journal gives.
+/// Makes an event of an item of the journal.
 pub(crate) fn decode(run: RunId, item: Item) -> Result<Event, CallError> {
     let entry = match item {
         Item::Entry(entry) => entry,

@@ -1,4 +1,4 @@
-//! Why a server does not begin, and how failures of keeper and store are reported to callers.
+//! Why a server fails to start, and how failures of keeper and store are reported to callers.
 
 use crate::base::calls::CallError;
 use kennel_keeper::client::ClientError;
@@ -6,16 +6,16 @@ use kennel_lifecycle::KeeperEpoch;
 use kennel_store::StoreError;
 use std::{io, time::Duration};
 
-/// Why a server does not begin.
+/// Why a server fails to start.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
-    /// The store does not do what a start needs.
+    /// The store fails at what a start needs.
     #[error("the store cannot be used")]
     Store(#[source] StoreError),
     /// The keeper cannot be asked.
     #[error("the keeper cannot be asked")]
     Keeper(#[source] ClientError),
-    /// The record of the node cannot be opened.
+    /// The node log cannot be opened.
     #[error("cannot open the record of the node")]
     Record(#[source] io::Error),
     /// The runs of an earlier server cannot be supervised.
@@ -24,9 +24,9 @@ pub enum BootError {
     /// Another keeper holds runs of this node.
     #[error("keeper {epoch} of this node is still alive as process {pid}")]
     KeeperAlive {
-        /// Its name.
+        /// Epoch of that keeper.
         epoch: KeeperEpoch,
-        /// Its process.
+        /// Process id of that keeper.
         pid: i32,
     },
     /// Another keeper has the node's lease.
@@ -34,22 +34,22 @@ pub enum BootError {
         "keeper {epoch} has the lease of this node and renews it: stop that server, or give this data directory an own node"
     )]
     LeaseHeld {
-        /// Its name.
+        /// Epoch of that keeper.
         epoch: KeeperEpoch,
-        /// How long the lease lasts, if it is not renewed.
+        /// Time left until the lease expires, if it is not renewed.
         left: Duration,
     },
-    /// Whether another keeper of this node lives cannot be told.
+    /// Kennel cannot determine whether another keeper of this node is alive.
     #[error("it is unknown whether keeper {epoch} of this node (process {pid}) is still alive")]
     KeeperUnknown {
-        /// Its name.
+        /// Epoch of that keeper.
         epoch: KeeperEpoch,
-        /// Its process.
+        /// Process id of that keeper.
         pid: i32,
     },
 }
 
-/// What a caller is told of a keeper that could not do it.
+/// Error reported to a caller where the keeper failed.
 pub(crate) fn keeper_fault(error: &ClientError) -> CallError {
     match error {
         ClientError::KeeperGone => CallError::Draining,
@@ -61,7 +61,7 @@ pub(crate) fn keeper_fault(error: &ClientError) -> CallError {
     }
 }
 
-/// What a caller is told of a store that did not answer.
+/// Error reported to a caller where the store did not answer.
 pub(crate) fn store_fault(error: &StoreError) -> CallError {
     match error {
         StoreError::Unavailable(_) | StoreError::Unknown(_) => CallError::StoreUnavailable,

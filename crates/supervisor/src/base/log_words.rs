@@ -1,4 +1,4 @@
-//! How values are spelled in lines of the log: in the words of the contract, each on one line.
+//! Spelling of values in log lines: the names of the contract, each value on one line.
 
 use kennel_lifecycle::{
     Exit, Outcome, ProcessIdentity, RunIdentity, Stuck,
@@ -7,7 +7,7 @@ use kennel_lifecycle::{
 use kennel_store::StoredState;
 use std::fmt::Write as _;
 
-/// The exit code, where the command has called exit.
+/// Exit code, where the command has exited.
 pub(crate) fn exit_code(exit: Option<Exit>) -> Option<i32> {
     match exit {
         Some(Exit::Code(code)) => Some(code),
@@ -15,7 +15,7 @@ pub(crate) fn exit_code(exit: Option<Exit>) -> Option<i32> {
     }
 }
 
-/// The signal that has ended the command, where one has.
+/// Signal that killed the command, where one did.
 pub(crate) fn exit_signal(exit: Option<Exit>) -> Option<String> {
     match exit {
         Some(Exit::Signal { signal, .. }) => Some(signal.to_string()),
@@ -71,7 +71,7 @@ pub(crate) fn stuck(stuck: &Stuck) -> String {
     text
 }
 
-/// What was seen of a run of an earlier server.
+/// Observation of a run of an earlier server.
 pub(crate) fn observation(seen: &Observation) -> String {
     let mut text = format!(
         "host={} shim={} command={} cgroup={} exit_record={}",

@@ -10,9 +10,9 @@ use regex::bytes::{Regex, RegexBuilder};
 /// A part of a line that matched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineMatch {
-    /// The text that matched: of JSON the value, as JSON.
+    /// The text that matched; for JSON the value, as JSON.
     pub text: String,
-    /// Captured groups that took part, in order; the name is empty where the group has none.
+    /// Captured groups that took part in the match, in order; the name is empty where the group has none.
     pub groups: Vec<MatchGroup>,
 }
 
@@ -21,7 +21,7 @@ pub struct LineMatch {
 pub struct MatchGroup {
     /// Name in the pattern; empty: the group has none.
     pub name: String,
-    /// Its text; of JSON a string without its quotes, or any other value as JSON.
+    /// Its text; for JSON a string without its quotes, or any other value as JSON.
     pub text: String,
 }
 
@@ -59,7 +59,7 @@ impl LineMatcher {
             .map_err(|e| e.to_string())
     }
 
-    /// The match in this line, if there is one.
+    /// Returns the match in this line, if there is one.
     #[must_use]
     pub fn test(&self, line: &[u8]) -> Option<LineMatch> {
         let regex = match &self.0 {

@@ -1,4 +1,4 @@
-//! What every room uses: the types of calls and answers, faults, the clock, the keeper as the server sees it.
+//! Shared by all modules: types of calls and answers, faults, the clock, the keeper as the server sees it.
 
 pub(crate) mod blocking;
 pub(crate) mod calls;
@@ -19,5 +19,5 @@ use std::time::Duration;
 /// The two streams of output, in the order of their files.
 pub(crate) const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
 
-/// How often an open row that no task here holds, such as one of another node, is looked at while somebody waits.
+/// How often an open row without a task here, such as another node's, is read while a caller waits.
 pub(crate) const OPEN_ROW_POLL: Duration = Duration::from_secs(1);

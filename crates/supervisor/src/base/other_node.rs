@@ -1,29 +1,29 @@
-//! Where a run of another node is.
+//! The node of a run that another node has.
 
 use kennel_lifecycle::{NodeId, Timestamp};
 use kennel_store::NodeRow;
 
-/// Where a run of another node is.
+/// The node of a run that another node has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// Its node.
+    /// Id of the node.
     pub node: NodeId,
     /// The node's name for people.
     pub name: String,
     /// Where its server listens; empty: not known.
     pub address: String,
-    /// When it took or renewed its lease, by the clock of the database; absent: never.
+    /// When the node acquired or renewed its lease, by the clock of the database; absent: never.
     pub last_heard: Option<Timestamp>,
-    /// When its lease has ended; absent: it has one, or never had.
+    /// When its lease ended; absent: it has one, or never had.
     pub unreachable_since: Option<Timestamp>,
-    /// When an operator has forgotten it.
+    /// When an operator forgot the node.
     pub forgotten: Option<Timestamp>,
     /// Whether it has a lease.
     pub is_reachable: bool,
 }
 
 impl Elsewhere {
-    /// For people.
+    /// Describes the node for people.
     pub(crate) fn described(&self) -> String {
         let Self {
             name,

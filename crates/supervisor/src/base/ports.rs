@@ -1,4 +1,4 @@
-//! What the supervisor asks of the keeper, as a trait: the tests put a kernel of their own behind it.
+//! The keeper as the supervisor uses it, as a trait: tests implement it with a fake kernel.
 
 use async_trait::async_trait;
 use kennel_keeper::{
@@ -16,14 +16,14 @@ use kennel_lifecycle::{
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use tokio::sync::watch;
 
-/// grpc.health.v1 of servers of this host, which is not spoken here.
+/// Client of grpc.health.v1 for servers of this host; implemented outside this crate.
 #[async_trait]
 pub trait HealthCheck: Send + Sync + std::fmt::Debug {
     /// Asks the server at this address for the health of a service; empty: of the whole server.
     ///
     /// # Errors
     ///
-    /// The text says why it does not report SERVING.
+    /// The text says why the server does not report SERVING.
     async fn check(&self, address: SocketAddr, service: &str) -> Result<(), String>;
 }
 
@@ -38,22 +38,23 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
     fn shut_gate(&self, run: RunId);
     /// Starts or shortens the ladder.
     fn stop(&self, run: RunId, plan: &StopPlan);
-    /// The rest of the tree may be left alone.
+    /// Allows the survivors of the tree to be detached.
     fn keep_rest(&self, run: RunId);
-    /// SIGINT to the leader's group, or what interrupts on a terminal, unless a signal went out under this request id.
+    /// Sends SIGINT to the leader's group, or what interrupts on a terminal, unless a signal was sent under this
+    /// request id.
     async fn interrupt(
         &self,
         run: RunId,
         request_id: Option<&str>,
     ) -> Result<Interrupted, ClientError>;
-    /// Makes the terminal of an attempt so large.
+    /// Sets the size of an attempt's terminal.
     async fn resize(
         &self,
         run: RunId,
         attempt: u32,
         size: TerminalSize,
     ) -> Result<Resized, ClientError>;
-    /// A signal to those whom `target` names, one by one, unless one went out under this request id.
+    /// Sends a signal to the processes that `target` names, one by one, unless one was sent under this request id.
     async fn signal(
         &self,
         run: RunId,
@@ -68,7 +69,7 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         argv: &[String],
         timeout: Duration,
     ) -> Result<HelperEnd, ClientError>;
-    /// Whether a signal went out under this request id.
+    /// Whether a signal was sent under this request id.
     async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError>;
     /// Writes to standard input.
     async fn write_input(
@@ -85,32 +86,32 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         attempt: u32,
         offset: Option<u64>,
     ) -> Result<InputAnswer, ClientError>;
-    /// How far standard input has come.
+    /// Returns the state of standard input.
     async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError>;
-    /// Who is in the tree.
+    /// Lists the processes of the tree.
     async fn tree(&self, run: RunId) -> Result<Listing, ClientError>;
-    /// Asks for a server of the binary that is installed by now.
+    /// Requests a server of the installed binary.
     async fn upgrade(
         &self,
         request_id: Option<&str>,
     ) -> Result<Result<Upgrade, UpgradeRefusal>, ClientError>;
-    /// Stops every task and looks.
+    /// Stops every task and verifies that.
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError>;
-    /// Continues what was stopped.
+    /// Continues stopped tasks.
     async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError>;
-    /// The outcome is durable.
+    /// Acknowledges the run: the outcome is durable.
     fn acknowledge(&self, run: RunId);
-    /// Looks for a recorded run.
+    /// Looks for the processes of a recorded run.
     async fn observe(&self, recorded: &Recorded) -> Result<recovery::Observation, ClientError>;
-    /// Ends what is certainly of a recorded run.
+    /// Ends the processes verified as a recorded run's.
     async fn end_orphan(
         &self,
         recorded: &Recorded,
         plan: &StopPlan,
     ) -> Result<recovery::Observation, ClientError>;
-    /// A run that was late, and that the keeper has by now; once.
+    /// Takes a run whose shim was unreachable, and which the keeper has by now; each run once.
     fn take_held(&self, run: RunId) -> Option<HeldRun>;
-    /// Since when the keeper has not answered, and every change of that; absent: it answers.
+    /// Time since which the keeper has not answered, and every change of it; absent: it answers.
     fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
         watch::Sender::new(None).subscribe()
     }
@@ -120,15 +121,15 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         keeper: ProcessIdentity,
         host: HostIdentity,
     ) -> Result<recovery::Seen, ClientError>;
-    /// Looks at all processes of the host.
+    /// Scans all processes of the host.
     async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError>;
-    /// Looks again at what an audit has found.
+    /// Verifies the findings of a scan again.
     async fn look_again(
         &self,
         processes: Vec<ProcessIdentity>,
         directories: Vec<(RunId, CgroupIdentity)>,
     ) -> Result<SecondLook, ClientError>;
-    /// Ends what an audit has found.
+    /// Ends the findings of a scan.
     async fn reap(
         &self,
         victims: &[Victim],
@@ -295,10 +296,10 @@ impl Kernel for KeeperClient {
     }
 }
 
-/// Where the keeper's events come out.
+/// Receiver of the keeper's events.
 #[async_trait]
 pub trait KernelEvents: Send {
-    /// The next event; after [`KeeperEvent::Gone`] only that. Cancel-safe.
+    /// Returns the next event; after [`KeeperEvent::Gone`] only that. Cancel-safe.
     async fn recv(&mut self) -> KeeperEvent;
 }
 

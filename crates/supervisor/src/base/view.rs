@@ -1,4 +1,4 @@
-//! What is known of a run, as callers see it, and how far its start and its stop have come.
+//! The state of a run as callers see it, and the progress of its start and its stop.
 
 use crate::base::calls::{CallError, Condition, RunView};
 use kennel_journal::Hub;
@@ -10,21 +10,21 @@ use kennel_store::{Desired, RunRow, StoredState};
 pub(crate) struct Live {
     /// The run.
     pub(crate) view: RunView,
-    /// How the start went; absent: not decided yet.
+    /// Result of the start; absent: not decided yet.
     pub(crate) start: Option<StartAnswer>,
-    /// Where readers come from; absent: nothing has been journalled yet.
+    /// Source of readers; absent: nothing has been written to the journal yet.
     pub(crate) hub: Option<Hub>,
-    /// There will be none: the journal cannot be opened.
+    /// The journal cannot be opened: there will be no source of readers.
     pub(crate) no_journal: bool,
-    /// A stop was asked for and is not on the row yet.
+    /// A stop was requested and is not on the row yet.
     pub(crate) stop_owed: bool,
-    /// The task is over: the store has the last word.
+    /// The task has ended: the store decides.
     pub(crate) over: bool,
 }
 
 impl Live {
-    /// As [`RunView::meets`], where the view can be told: not that of a run that was given up without a trace, and not
-    /// that of a task which is over while the store says more.
+    /// As [`RunView::meets`], where the view can be shown: not the view of a run that was abandoned without a trace,
+    /// and not that of an ended task while the store knows more.
     pub(crate) fn meets(&self, condition: Condition) -> Option<bool> {
         let view = &self.view;
         let is_decided = view.outcome.is_some() || !(self.over || view.state.is_terminal());
@@ -32,14 +32,14 @@ impl Live {
     }
 }
 
-/// How a start went.
+/// Result of a start.
 #[derive(Clone, Debug)]
 pub(crate) enum StartAnswer {
     /// The command runs, or has run.
     Started,
-    /// It does not.
+    /// The command does not run.
     Failed(CallError),
-    /// Another row stands under the key.
+    /// Another row has the key.
     Taken(Box<RunRow>),
 }
 
@@ -55,7 +55,7 @@ impl From<RunRow> for RunView {
         };
         let waits = matches!(row.state, StoredState::Backoff);
         let last = row.past.last().filter(|_| waits);
-        // An attempt that was not begun has left the process of one before it on the row.
+        // An attempt that did not start has left the process of the attempt before it on the row.
         let own = last.map(|last| last.leader);
         let past = row.past.iter().filter(|_| !waits).map(|past| past.leader);
         let past: Vec<_> = past.collect();
@@ -98,7 +98,7 @@ impl From<RunRow> for RunView {
 }
 
 impl RunView {
-    /// Whether the present attempt is ready: one that nothing is said of, once its command runs.
+    /// Whether the present attempt is ready; without a readiness condition it is, once its command runs.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         if self.policy().says_ready() {

@@ -1,7 +1,7 @@
-//! Runs that this server's keeper holds from an earlier server: each is gone on with where it stands.
+//! Adoption: runs that this server's keeper holds from an earlier server are resumed in their present state.
 //!
-//! What a run is comes from its row; where the database has lost the row, from the record of the node; where neither is
-//! there, it is what the keeper knows.
+//! The description of a run comes from its row; where the database has lost the row, from the node log; where neither
+//! exists, from the keeper.
 
 use crate::{
     base::{blocking::blocking, calls::RunView, faults::BootError, log_words},
@@ -27,19 +27,19 @@ use std::{
 use tokio::task::JoinSet;
 use tracing::Instrument;
 
-/// Most rows that are asked for at once.
+/// Most rows requested at once.
 pub(crate) const ROWS_MAX: usize = 500;
 
-/// What came of the runs that were handed over.
+/// Result of adopting the runs that were handed over.
 #[derive(Debug, Default)]
 pub(crate) struct Adopted {
-    /// How many are gone on with.
+    /// Number of adopted runs.
     pub(crate) count: usize,
-    /// Another row stands under their keys: they are neither signalled nor acknowledged.
+    /// Runs whose keys have another row: they are neither signalled nor acknowledged.
     pub(crate) left_alone: HashSet<RunId>,
 }
 
-/// Goes on with all of them. `rows` are the open ones of the node; those that are nobody's here stay in it.
+/// Adopts all of them. `rows` are the open rows of the node; rows without a run here stay in it.
 pub(crate) async fn all(
     shared: &Arc<Shared>,
     held: Vec<HeldRun>,
@@ -59,8 +59,8 @@ pub(crate) async fn all(
     Ok(adopted)
 }
 
-/// Goes on with all of them while the store is away: what a run is comes from the record of the node, and what the row
-/// says beyond that is met when the store is there. Gives how many.
+/// Adopts all of them while the store is unavailable: a run's description comes from the node log, and the task reads
+/// the rest from its row once the store is back. Returns their number.
 pub(crate) async fn without_store(
     shared: &Arc<Shared>,
     held: Vec<HeldRun>,
@@ -77,7 +77,7 @@ pub(crate) async fn without_store(
     Ok(count)
 }
 
-/// Looks at what is left of each run, beside each other: the whole index of a journal is gone through, which may be long.
+/// Opens what is left of each run, concurrently: the whole index of a journal is read, which may be long.
 fn open_all(
     shared: &Arc<Shared>,
     held: Vec<HeldRun>,
@@ -96,7 +96,7 @@ async fn next(opened: &mut JoinSet<Found>) -> Result<Option<Found>, BootError> {
     found.map_err(|e| BootError::Adoption(io::Error::other(e)))
 }
 
-/// Where a run stands that the keeper has found late; absent where its key is another run's.
+/// Returns the standing of a run that the keeper found late; absent where its key is another run's.
 pub(crate) async fn late(
     shared: &Arc<Shared>,
     held: HeldRun,
@@ -108,7 +108,7 @@ pub(crate) async fn late(
     found.standing(shared).await.map_err(BootError::Store)
 }
 
-/// The rows of the runs that are held, open or closed.
+/// Takes the rows of the runs that the keeper holds, open or closed.
 async fn take_rows(
     shared: &Shared,
     held: &[HeldRun],
@@ -128,7 +128,7 @@ async fn take_rows(
     Ok(known)
 }
 
-/// The rows of these runs, so far as there are any.
+/// Reads the rows of these runs, as far as they exist.
 pub(crate) async fn rows(
     shared: &Shared,
     runs: &[RunId],
@@ -146,11 +146,11 @@ pub(crate) async fn rows(
     Ok(known)
 }
 
-/// A run with all that is left of its server.
+/// A run with all that its server left.
 struct Found {
     held: HeldRun,
     row: Option<RunRow>,
-    /// What the attempt was to be that was intended last.
+    /// The attempt that was intended last.
     intended: Option<NewRun>,
     journal: io::Result<Reopened>,
 }
@@ -183,7 +183,7 @@ impl Found {
         Ok(true)
     }
 
-    /// Starts the task of a run whose row is not known: it is there, for the gate was opened.
+    /// Starts the task of a run whose row is not known: the run exists, for its gate was opened.
     fn go_on_without_row(self, shared: &Arc<Shared>) {
         if self.intended.is_none() {
             tracing::error!(run_id = %self.held.run, "the record of the node does not have this run, what it is comes with the store");
@@ -200,7 +200,8 @@ impl Found {
         enter(shared, standing, meet);
     }
 
-    /// A child whose gate was shut never ran. Whether that is to be written only the store can say; nothing is done before.
+    /// Waits for the row of a child whose gate was shut and which never ran. Only the store knows whether that is to be
+    /// written; nothing is done before.
     fn await_row(mut self, shared: &Arc<Shared>) {
         let run = self.held.run;
         let new = self.described(shared);
@@ -213,7 +214,7 @@ impl Found {
                     tokio::select! {
                         row = writes::row_of(&waiting.store, run) => break row,
                         Some(order) = seat.orders.recv() => recover::answer(order),
-                        // The next server is told of it again.
+                        // The keeper reports it to the next server again.
                         () = waiting.serving.until_refusing() => return drop(waiting.place(run)),
                     }
                 };
@@ -222,19 +223,19 @@ impl Found {
                     Ok(Some(standing)) => {
                         Box::pin(RunTask::adopt(waiting, standing, seat).go_on()).await;
                     }
-                    // As well.
+                    // The next server gets it in this case too.
                     Ok(None) | Err(_) => drop(waiting.place(run)),
                 }
             };
             shared.tasks.spawn(meeting.instrument(marks));
             handle
         };
-        // Nothing else has entered at a start, and nothing is refused.
+        // No other run has entered during a start, and no entry is refused.
         let _ = shared.enter(run, None, make);
     }
 
-    /// What is known of the run without the store. What was intended may be ahead of what the keeper holds: it is written
-    /// before the keeper is asked for the next attempt, and may be there before the keeper has heard that the last is over.
+    /// Describes the run without the store. The intended attempt may be ahead of the keeper's: it is recorded before
+    /// the keeper is asked for the next attempt, possibly before the keeper knows that the last one has ended.
     fn described(&self, shared: &Shared) -> NewRun {
         let noted = shared.record.open_row(self.held.run);
         let held = Some(&self.held.identity);
@@ -247,7 +248,7 @@ impl Found {
         }
     }
 
-    /// Where the run stands by its row; absent where its key is another run's.
+    /// Returns the standing of the run by its row; absent where its key is another run's.
     async fn standing(self, shared: &Arc<Shared>) -> Result<Option<Standing>, StoreError> {
         let Self {
             held,
@@ -284,7 +285,7 @@ impl Found {
                     }
                 }
             }
-            // Its gate was shut before it was recorded, or another row stands under its key.
+            // Its gate was shut before it was recorded, or its key has another row.
             (_, Some(_) | None) => None,
         };
         let recorded = row.is_some();
@@ -298,7 +299,7 @@ impl Found {
     }
 }
 
-/// Starts the run's task; it meets the row that is given here.
+/// Starts the run's task; it meets the row given here.
 fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
     let row = &standing.left.row;
     let run = row.new.run;
@@ -317,19 +318,19 @@ fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
                 || tracing::info!(run_id = %run, "held by the keeper, continuing with it"),
             );
         }
-        // Nothing else has entered at a start, and nothing is refused.
+        // No other run has entered during a start, and no entry is refused.
         Ok(Entered::Existing) | Err(_) => {}
     }
 }
 
-/// Of which attempt the child is that the keeper holds.
+/// The attempt of the child that the keeper holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
-    /// Of the one that the row tells of.
+    /// The attempt of the row.
     Present,
-    /// Of the one that follows it: its server died before it was recorded, so its gate was shut.
+    /// The attempt after it: its server died before it was recorded, so its gate was shut.
     Next,
-    /// Of none that the row knows.
+    /// No attempt that the row knows.
     Other,
 }
 
@@ -340,7 +341,7 @@ fn whose(node: NodeId, row: &RunRow, held: &HeldRun) -> Whose {
         }
         _ => row.new.identity.as_ref() == Some(&held.identity),
     };
-    // Its run was ended before it was recorded: the row is of the attempt before.
+    // Its run was ended before it was recorded: the row is that of the attempt before.
     let ended = row.outcome.is_some() && !held.released && row.new.policy().restart.restarts();
     let ours = ended && row.new.identity.is_some() && row.new.node == node;
     match row.state {
@@ -350,7 +351,7 @@ fn whose(node: NodeId, row: &RunRow, held: &HeldRun) -> Whose {
     }
 }
 
-/// The row as it would be of an attempt that was not begun.
+/// Makes the row of an attempt that did not start.
 fn not_begun(shared: &Shared, held: &HeldRun, row: RunRow) -> RunRow {
     let attempt = row.new.attempt + 1;
     let new = NewRun {
@@ -367,7 +368,7 @@ fn not_begun(shared: &Shared, held: &HeldRun, row: RunRow) -> RunRow {
     }
 }
 
-/// The row of a run that has lived on under this keeper.
+/// Makes the row of a run that has lived on under this keeper.
 fn as_held(shared: &Shared, held: &HeldRun, new: NewRun) -> NewRun {
     NewRun {
         keeper_epoch: shared.hello.epoch,
@@ -377,9 +378,9 @@ fn as_held(shared: &Shared, held: &HeldRun, new: NewRun) -> NewRun {
     }
 }
 
-/// In the place of a row of which nothing is left: what the keeper knows.
+/// Makes a row of what the keeper knows, where nothing is left of the run's own.
 fn placeholder(shared: &Shared, held: &HeldRun) -> NewRun {
-    // Without its row no further attempt of it begins.
+    // Without its row the run gets no further attempt.
     let policy = Policy {
         restart: RestartPolicy::default(),
         ..held.policy.clone()
@@ -424,7 +425,7 @@ mod tests {
         }
     }
 
-    /// An attempt was aborted before its gate was opened, and the row says so with the identity of the one before.
+    /// An attempt was aborted before its gate was opened; its row says so with the identity of the attempt before.
     #[test]
     fn a_child_that_never_began_is_of_the_run_that_was_ended_for_it() {
         let mut new = crate::registry::tests::new_run();
@@ -459,7 +460,8 @@ mod tests {
             terminal: None,
         };
         assert_eq!(whose(node, &row, &held(false)), Whose::Present);
-        // What runs is another one's, and so is what another node has ended or what has one attempt only.
+        // A running child belongs to another run, and so does a child where another node ended the run or the run has
+        // one attempt only.
         assert_eq!(whose(node, &row, &held(true)), Whose::Other);
         let elsewhere = NodeId::from_u128(2);
         assert_eq!(whose(elsewhere, &row, &held(false)), Whose::Other);

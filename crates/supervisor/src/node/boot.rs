@@ -1,4 +1,4 @@
-//! How a server begins and how it ends.
+//! Start and shutdown of a server.
 
 use crate::{
     audit_log::TrailRecord,
@@ -24,9 +24,9 @@ use std::{
 };
 use tokio::{sync::oneshot, task::JoinHandle};
 
-/// Everything stopped inside the deadline.
+/// Everything stopped within the deadline.
 pub const EXIT_CLEAN: i32 = 0;
-/// Something was still alive at the deadline.
+/// Some process was still alive at the deadline.
 pub const EXIT_FORCED: i32 = 1;
 /// The keeper is gone.
 pub const EXIT_KEEPER_LOST: i32 = 70;
@@ -34,17 +34,17 @@ pub const EXIT_KEEPER_LOST: i32 = 70;
 /// A task of the server has failed; the keeper starts the next server.
 pub const EXIT_FAULT: i32 = 71;
 
-/// Another server takes the place of this one.
+/// Another server replaces this one.
 pub const EXIT_LEFT: i32 = 75;
 
-/// How often the end of all output is looked for after the keeper's death.
+/// How often all output is checked for its end after the keeper's death.
 const PIPES_POLL: Duration = Duration::from_millis(20);
 
 impl Supervisor {
-    /// Takes the node over: makes sure that no other keeper of it lives, raises the generation, goes on with the runs
-    /// that the keeper holds, takes every other open row in hand. A server that comes after another one of its keeper goes
-    /// on with the runs whether the store is there or not, and takes the node over when it is. The second value ends with
-    /// the exit code when the server is to go.
+    /// Acquires the node: makes sure that no other keeper of it lives, raises the generation, adopts the runs that the
+    /// keeper holds, starts recovery of every other open row. A server that follows another one of its keeper adopts
+    /// the runs whether the store is available or not, and acquires the node when it is. The second value ends with the
+    /// exit code when the server is to exit.
     pub async fn boot(
         config: SupervisorConfig,
         kernel: Arc<dyn Kernel>,
@@ -73,32 +73,32 @@ impl Supervisor {
         supervisor.start_background();
         supervisor.go_on_with_drain().await;
         recover::take_all(&supervisor.shared, begun.others);
-        // Of those that have just come too: one that waits for its next attempt is ended by nobody else.
+        // Runs that entered just now included: no other code ends one that waits for its next attempt.
         supervisor.abort_drained();
         let task = supervisor.clone().dispatch(events, begun.left_alone);
         let ended = tokio::spawn(task);
         Ok((supervisor, ended))
     }
 
-    /// Where what happens here is told.
+    /// Returns the telemetry of this server.
     #[must_use]
     pub fn telemetry(&self) -> Telemetry {
         self.shared.config.telemetry.clone()
     }
 
-    /// Whether this server serves, and how it goes.
+    /// Returns the serving state of this server.
     #[must_use]
     pub fn serving(&self) -> Serving {
         self.shared.serving.clone()
     }
 
-    /// Ends what this server does beside the calls, and waits for it: the last thing before its process exits. What is
-    /// pending for the store is delivered until then, and by the next server after that.
+    /// Ends the background work of this server, and waits for it: the last step before its process exits. Pending
+    /// writes are delivered until then, and by the next server after that.
     pub async fn end(&self) {
         self.shared.background.end().await;
     }
 
-    /// Starts what this server does beside the calls, for as long as it lives.
+    /// Starts the background work of this server, for its lifetime.
     fn start_background(&self) {
         let (shared, background) = (&self.shared, &self.shared.background);
         let delivering = Arc::clone(shared);
@@ -113,11 +113,11 @@ impl Supervisor {
         background.spawn(self.clone().watch_keeper());
     }
 
-    /// Brings the keeper's events to the runs; gives the exit code.
+    /// Dispatches the keeper's events to the runs; returns the exit code.
     async fn dispatch(self, mut events: impl KernelEvents, left_alone: HashSet<RunId>) -> i32 {
         let mut end: Option<JoinHandle<i32>> = None;
         let code = loop {
-            // A shutdown wins: no other server would end the runs and record how.
+            // A shutdown wins: no other server would end the runs and record their ends.
             let serves = end.is_none();
             let leaves = serves && self.shared.serving.is_leaving();
             let ended = async {
@@ -187,9 +187,9 @@ impl Supervisor {
             Some(handle) => handle.reports.send(report).await.is_err(),
             None => true,
         };
-        // Of one that was late the next server may be told, where this one has not come to it.
+        // A run that was late may be reported to the next server, where this one has not come to it.
         if refused && last && !self.shared.doors.is_late(run) {
-            // Nobody waits for it any more; the keeper need not keep it.
+            // No task waits for it any more; the keeper need not store it.
             self.shared.kernel.acknowledge(run);
         }
     }
@@ -226,11 +226,11 @@ impl Supervisor {
         live.len()
     }
 
-    /// The shims end the runs now; what they still say is read, then the server goes.
+    /// The shims end the runs now; the server reads the output that remains, then exits.
     async fn keeper_lost(&self) -> i32 {
         self.tell_node("keeper_lost");
         tracing::error!("the keeper is gone: reading what is left of the output");
-        // The sockets are free for the next service; readers go on there, after what they have.
+        // The sockets are free for the next service; readers continue there, after what they have.
         self.shared.serving.lose_keeper();
         let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
         while self.shared.pipes_open.load(Ordering::Relaxed) > 0 && clock::instant() < deadline {
@@ -250,7 +250,7 @@ fn log_stray(stray: StraySignal) {
     );
 }
 
-/// What is known at a start: of this server, of the one before it, and of its keeper.
+/// Logs what is known at a start: of this server, of the one before it, and of its keeper.
 fn tell_start(shared: &Shared, held: usize) {
     let hello = &shared.hello;
     if hello.restarts == 0 {

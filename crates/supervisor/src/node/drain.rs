@@ -1,6 +1,6 @@
-//! Drain: an operator takes the node out of service, without taking anything from its runs, and may take it back.
+//! Drain: an operator takes the node out of service, without disturbing its runs, and may put it back.
 //!
-//! A drain lives as long as the service: the next server of this keeper goes on with it (`state_file`).
+//! A drain lives as long as the service: the next server of this keeper continues it (`state_file`).
 
 mod state_file;
 
@@ -20,8 +20,8 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 impl Supervisor {
-    /// Refuses new runs from now on, and ends those that are there at once, at the deadline, or never. Another drain
-    /// takes the place of the one before. Answers when every run that shall end has been asked to.
+    /// Refuses new runs from now on, and ends existing ones at once, at the deadline, or never. A new drain replaces
+    /// the one before. Answers when every run that is to end has been asked to.
     pub async fn drain(&self, call: DrainCall) -> Result<DrainStatus, CallError> {
         if self.shared.serving.is_refusing() {
             return Err(CallError::Draining);
@@ -54,7 +54,7 @@ impl Supervisor {
         Ok(self.drain_status())
     }
 
-    /// Takes new runs again. What a drain has begun to end goes on to its end.
+    /// Takes new runs again. Stops that a drain has begun continue to their end.
     pub async fn undrain(&self) -> Result<DrainStatus, CallError> {
         if self.shared.serving.is_refusing() {
             return Err(CallError::Draining);
@@ -65,7 +65,7 @@ impl Supervisor {
         Ok(self.drain_status())
     }
 
-    /// Goes on with the drain that an earlier server of this keeper has begun. Before anybody is answered.
+    /// Continues the drain that an earlier server of this keeper began, before any call is answered.
     pub(crate) async fn go_on_with_drain(&self) {
         let (dir, epoch) = (self.shared.config.data_dir.clone(), self.shared.hello.epoch);
         let found = blocking(move || state_file::find(&dir, epoch)).await;
@@ -97,7 +97,7 @@ impl Supervisor {
         }
     }
 
-    /// Puts a drain in force, or none; on disk first. Gives the one before it.
+    /// Puts a drain in force, or none; on disk first. Returns the one before it.
     async fn keep(&self, drain: Option<Drain>) -> Result<Option<Drain>, CallError> {
         let _one_at_a_time = self.shared.drain_on_disk.lock().await;
         let (dir, epoch) = (self.shared.config.data_dir.clone(), self.shared.hello.epoch);
@@ -113,7 +113,7 @@ impl Supervisor {
         Ok(self.shared.drain.send_replace(drain))
     }
 
-    /// Whether this node is being drained, and who is still running.
+    /// Returns whether this node is being drained, and the runs that remain.
     #[must_use]
     pub fn drain_status(&self) -> DrainStatus {
         let running = self.shared.running().into_iter();
@@ -125,7 +125,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells each drain, and its end.
+    /// Watches drains: each start and each end.
     #[must_use]
     pub fn drains(&self) -> watch::Receiver<Option<Drain>> {
         self.shared.drain.subscribe()
@@ -144,7 +144,7 @@ impl Supervisor {
     ) {
         watch.mark_unchanged();
         tokio::select! {
-            // Another drain, or none: this one's deadline is nobody's any more.
+            // Another drain is in force, or none: this deadline no longer counts.
             _ = watch.changed() => return,
             () = self.shared.serving.until_refusing() => return,
             () = tokio::time::sleep(wait) => {}
@@ -167,7 +167,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends what is there, where the drain in force is to end it.
+    /// Ends the existing runs, where the drain in force is to end them.
     pub(crate) fn abort_drained(&self) {
         let drain = self.drained();
         if let Some(drain) = drain.filter(|drain| drain.action == DrainAction::Abort) {
@@ -185,7 +185,7 @@ impl Supervisor {
 }
 
 impl Drain {
-    /// The end of one run, as if its abort had been asked for.
+    /// Makes the stop order of one run, as if its abort had been requested.
     pub(crate) fn order(&self, grace: Duration) -> StopOrder {
         StopOrder {
             reason: StopReason::Abort {

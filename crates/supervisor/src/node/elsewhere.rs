@@ -1,6 +1,6 @@
-//! Runs of other nodes of the same database: where they are, and whether their nodes have a lease.
+//! Runs of other nodes of the same database: their nodes, and whether those have a lease.
 //!
-//! That the lease of a node has ended ends none of its runs: it may be cut off from the database, and its runs may live.
+//! The end of a node's lease ends none of its runs: the node may be cut off from the database, and its runs may live.
 
 use crate::{
     base::{
@@ -13,13 +13,13 @@ use crate::{
 use kennel_lifecycle::{NodeId, RunId};
 
 impl Supervisor {
-    /// Says of the runs of other nodes where they are.
+    /// Adds the node to the views of runs of other nodes.
     pub(crate) async fn locate(&self, views: &mut [RunView]) -> Result<(), CallError> {
         let own = self.shared.config.node;
         if views.iter().all(|view| view.node == own) {
             return Ok(());
         }
-        // Rare, and larger than what most calls wait for.
+        // Rare, and larger than the futures of most calls.
         Box::pin(self.locate_others(views)).await
     }
 
@@ -59,13 +59,13 @@ impl Supervisor {
         self.refuse_elsewhere(&self.get(run).await?).await
     }
 
-    /// The same of one run.
+    /// Adds the node to one view.
     pub(crate) async fn located(&self, mut view: RunView) -> Result<RunView, CallError> {
         self.locate(std::slice::from_mut(&mut view)).await?;
         Ok(view)
     }
 
-    /// Refuses what only the run's own node can do.
+    /// Refuses a call that only the run's own node can carry out.
     pub(crate) async fn refuse_elsewhere(&self, view: &RunView) -> Result<(), CallError> {
         if view.node == self.shared.config.node {
             return Ok(());

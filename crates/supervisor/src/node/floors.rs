@@ -1,4 +1,4 @@
-//! Asks the store how far all consumers of a run have acknowledged, each time that something has changed.
+//! Reads from the store how far all consumers of a run have acknowledged, each time that a consumer has changed.
 
 use crate::{
     registry::{Shared, floors::Floor},
@@ -8,10 +8,10 @@ use kennel_lifecycle::RunId;
 use kennel_store::{ConsumerFilter, StoreError};
 use std::{sync::Arc, time::Duration};
 
-/// When the store is asked again after it did not answer.
+/// Wait before the store is asked again after it did not answer.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// Keeps the floors as the store has them, for as long as this server has the node.
+/// Updates the floors from the store, for as long as this server has the node.
 pub(crate) async fn look_after(shared: Arc<Shared>) {
     let floors = &shared.consumers.floors;
     loop {

@@ -1,8 +1,8 @@
-//! A node that does not come back: an operator decides that its open runs are over.
+//! Forgetting a node that does not come back: an operator decides that its open runs have ended.
 //!
-//! First the node is given to nobody, which fences whoever has it; then its open rows are closed, under the generation that this
-//! gave. Where the server dies in between, the rows stay open, and a repeat closes them. A node that is back meanwhile has a higher
-//! generation, and what is not closed stays its own.
+//! First the node is acquired for no keeper, which fences any keeper that has it; then its open rows are closed, under
+//! the generation that this gave. Where the server dies in between, the rows stay open, and a repeat closes them. A
+//! node that comes back meanwhile has a higher generation, and keeps the rows that are not closed.
 
 use crate::{
     audit_log::TrailRecord,
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tokio::{sync::oneshot, task::JoinSet};
 
 impl Supervisor {
-    /// The node of this name or id.
+    /// Finds the node of this name or id.
     pub async fn node_named(&self, name: &str) -> Result<Elsewhere, CallError> {
         let is_meant = |node: &Elsewhere| node.name == name || node.node.to_string() == name;
         let mut found = self.nodes().await?.into_iter().filter(is_meant);
@@ -32,14 +32,14 @@ impl Supervisor {
         Err(CallError::NodeNotFound { name, why })
     }
 
-    /// Ends the open runs of a node whose lease has ended, as lost, in the name of an operator. A repeat ends what is left. Gives
-    /// the node, and how many runs this call has ended.
+    /// Ends the open runs of a node whose lease has ended, as lost, in the name of an operator. A repeat ends the
+    /// remaining ones. Returns the node, and how many runs this call has ended.
     pub async fn forget_node(&self, name: &str, by: &str) -> Result<(Elsewhere, u32), CallError> {
         let node = self.node_named(name).await?;
         let store = &self.shared.store;
         let vacant = KeeperEpoch::from_u128(self.shared.next_id().as_u128());
         let fault = |error: StoreError| match error {
-            // Its own server has it again.
+            // Its own server has acquired it again.
             StoreError::Held | StoreError::Fenced(_) => {
                 CallError::NodeHasLease(Box::new(node.clone()))
             }
@@ -75,13 +75,13 @@ impl Supervisor {
     }
 }
 
-/// The end of a run of which nobody knows more than its row.
+/// Makes the end of a run of which only the row is known.
 fn closure(row: &RunRow, by: &str) -> Closure {
     let reason = EndReason::NodeForgotten { by: by.to_owned() };
     let waits = row.past.last();
     let waits = waits.filter(|_| row.state == StoredState::Backoff);
     let outcome = match waits {
-        // Its last attempt has ended, and is known.
+        // Its last attempt has ended with a known outcome.
         Some(last) => Outcome {
             reason,
             ..last.outcome.clone()
@@ -104,7 +104,7 @@ fn closure(row: &RunRow, by: &str) -> Closure {
     }
 }
 
-/// Who has decided that this run is over, where an operator has.
+/// Returns the operator who ended this run by forgetting its node, if one did.
 pub(crate) fn forgotten_by(row: &RunRow) -> Option<&str> {
     match &row.outcome.as_ref()?.reason {
         EndReason::NodeForgotten { by } => Some(by),
@@ -112,7 +112,7 @@ pub(crate) fn forgotten_by(row: &RunRow) -> Option<&str> {
     }
 }
 
-/// A run that was forgotten with this node lives here all the same: it is ended, as the operator has decided.
+/// Ends a run that was forgotten with this node but lives here, as the operator decided.
 pub(crate) fn end(shared: &Shared, run: RunId, by: &str) {
     let Some(handle) = shared.find(run) else {
         return;

@@ -1,4 +1,4 @@
-//! What is looked up when somebody asks: how much of everything there is now.
+//! Gauges: present amounts, read when metrics are collected.
 
 use crate::{
     base::view::Live,
@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, PoisonError, Weak},
 };
 
-/// Registers them; they read nothing once the server is gone.
+/// Registers the gauges; they read nothing once the server is gone.
 pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
     let meter = telemetry.meter();
     active(meter, Arc::downgrade(shared));
@@ -83,7 +83,7 @@ pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
     );
 }
 
-/// What there is not always: where nobody knows it, it has no value.
+/// Registers gauges that have no value where the amount is not known.
 fn looked_up(meter: &Meter, shared: &Arc<Shared>) {
     type Look = fn(&Shared) -> Option<u64>;
     let all: [(&'static str, &'static str, &'static str, Look); 8] = [
@@ -155,7 +155,7 @@ fn active(meter: &Meter, shared: Weak<Shared>) {
             let Some(shared) = shared.upgrade() else {
                 return;
             };
-            // A state in which there is none reads 0.
+            // A state without runs reads 0.
             let mut counts: BTreeMap<&str, i64> =
                 RunState::OPEN.iter().map(|s| (s.name(), 0)).collect();
             for (_, handle) in shared.all() {
@@ -189,7 +189,7 @@ fn disk(
     of: fn(Room) -> u64,
 ) {
     lookup(meter, shared, (name, "By"), what, move |shared| {
-        // One that cannot be looked at has no value.
+        // A file system that cannot be read has no value.
         kennel_linux::room_of(&shared.config.data_dir).ok().map(of)
     });
 }

@@ -1,17 +1,18 @@
-//! A keeper that does not answer: what needs it is refused meanwhile, and the log and the audit trail have it.
+//! Watches for a keeper that does not answer: calls that need it are refused meanwhile; the log and the audit log
+//! record it.
 
 use crate::{audit_log::TrailRecord, registry::Supervisor};
 use kennel_lifecycle::Timestamp;
 use tokio::sync::watch;
 
 impl Supervisor {
-    /// Since when the keeper has not answered, and every change of that; absent: it answers.
+    /// Time since which the keeper has not answered, and every change of it; absent: it answers.
     #[must_use]
     pub fn keeper_unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
         self.shared.kernel.unresponsive()
     }
 
-    /// Writes down each time that it does not answer, and when it does again.
+    /// Records each time that the keeper stops answering, and when it answers again.
     pub(crate) async fn watch_keeper(self) {
         let mut unresponsive = self.keeper_unresponsive();
         let pid = self.shared.hello.keeper.pid;

@@ -13,51 +13,51 @@ pub enum CallError {
     /// No such run.
     #[error("there is no run {0}")]
     RunNotFound(RunId),
-    /// The key is taken by another spec.
+    /// Another spec has this key.
     #[error("run {0} exists with another spec")]
     SpecMismatch(RunId),
-    /// Abort came first.
+    /// An abort came before the spawn.
     #[error("run {0} was aborted before it was spawned")]
     RunFenced(RunId),
-    /// The key is older than what is remembered, or from the future.
+    /// The key is older than the remembered ones, or from the future.
     #[error("the time in run id {0} is not within what this server accepts")]
     RunIdExpired(RunId),
-    /// Not now.
+    /// The run's state does not allow this now.
     #[error("run {run}: {refusal}")]
     Refused {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Why.
+        /// Reason of the refusal.
         refusal: Refusal,
-        /// Its state.
+        /// State of the run.
         state: RunState,
     },
     /// The executable was not found.
     #[error("command {command:?} was not found")]
     CommandNotFound {
-        /// What was asked for.
+        /// The command as requested.
         command: String,
-        /// Where was looked.
+        /// Paths that were searched.
         looked_in: Vec<String>,
     },
     /// A step of the start failed.
     #[error("the command could not be started: {failure}")]
     SpawnFailed {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Which step, which errno, which path.
+        /// The failed step, its errno and its path.
         failure: StartFailure,
     },
-    /// What would hold the run is weaker than its spec allows. Nothing was started.
+    /// The available containment is weaker than the spec allows. Nothing was started.
     #[error("run {run} would be held by {} alone, and its spec wants {}", held_by(*.reached), held_by(*.wanted))]
     ContainmentUnavailable {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// The weakest that will do.
+        /// Weakest containment that the spec allows.
         wanted: Containment,
-        /// What there is here and now.
+        /// Containment available here and now.
         reached: Containment,
-        /// Why there is no more, where that is known.
+        /// Why no stronger one is available, where that is known.
         why: Option<String>,
     },
     /// The run was stopped before it had started.
@@ -66,12 +66,12 @@ pub enum CallError {
     /// A cap is reached.
     #[error("no room for another run: {what} (limit {limit})")]
     QuotaExceeded {
-        /// Which cap.
+        /// Name of the cap.
         what: String,
-        /// Its value.
+        /// Value of the cap.
         limit: u64,
     },
-    /// The host has no descriptor or no memory left for the keeper's answer. What was asked for may have been done.
+    /// The host has no descriptor or no memory left for the keeper's answer. The request may have been carried out.
     #[error("this host has no room for the answer: {0}")]
     HostFull(String),
     /// The store does not answer. Nothing was started.
@@ -88,211 +88,211 @@ pub enum CallError {
     /// The service is shutting down, or its keeper is gone.
     #[error("this server is shutting down")]
     Draining,
-    /// This server goes on.
+    /// The upgrade was refused: this server continues.
     #[error("{0}")]
     NotUpgraded(UpgradeRefusal),
-    /// A pause did not reach every task; what had been stopped goes on.
+    /// A pause did not reach every task; tasks that were stopped continue.
     #[error("run {run} could not be paused: some tasks did not stop")]
     NotPaused {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Who did not stop, and why.
+        /// Tasks that did not stop, and why.
         moving: Vec<Unstopped>,
     },
     /// The spec asks for what this host or this server's rights do not allow.
     #[error("this server cannot do this here: {}", .0.first().map_or("", |m| m.capability.as_str()))]
     CapabilityMissing(Vec<Missing>),
-    /// There is no terminal for the run. Nothing was started.
+    /// No terminal is available for the run. Nothing was started.
     #[error("{}", no_pty(.0))]
     NoPty(NoPty),
-    /// The run is on no terminal.
+    /// The run has no terminal.
     #[error("run {run} has no terminal")]
     NotOnTerminal {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
     },
-    /// The terminal is larger than one that is drawn.
+    /// The terminal is larger than the largest that is drawn.
     #[error(
         "the terminal of run {run} has {} rows of {} characters, more than is drawn", .size.rows, .size.cols
     )]
     ScreenTooLarge {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// How large.
+        /// Size of the terminal.
         size: TerminalSize,
     },
-    /// The input of a terminal is not closed but ended by a key.
+    /// Input of a terminal is not closed: a key ends it.
     #[error(
         "run {run} is on a terminal, whose input is not closed: type its end-of-file character"
     )]
     TerminalInput {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
     },
     /// A signal was for the foreground group of a terminal that the leader does not have.
     #[error("the leader of run {run} has no controlling terminal with a foreground process group")]
     NoTerminal {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
     },
     /// A signal could not be sent.
     #[error("the signal could not be sent to run {run} (errno {errno})")]
     SignalFailed {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
         /// errno(3).
         errno: i32,
     },
-    /// The annotations of a run have changed since the caller has read them.
+    /// The annotations of a run have changed since the caller read them.
     #[error("run {run}: the annotations have version {present}, not {expected}")]
     AnnotationsChanged {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
         /// Version that the caller expects.
         expected: u64,
         /// Present version.
         present: u64,
     },
-    /// Nothing more is accepted on standard input.
+    /// Standard input accepts no more.
     #[error("the input of run {run} is closed: {}; {accepted} bytes were accepted", why_closed(*.end))]
     InputClosed {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Why.
+        /// Reason.
         end: InputEnd,
-        /// How much was accepted.
+        /// Number of bytes accepted.
         accepted: u64,
     },
-    /// A write is not for where standard input stands.
+    /// The offset of a write is not the position of standard input.
     #[error("the input of run {run} stands at {accepted}{}", if *.unfinished { ", in the middle of another write" } else { "" })]
     InputOffset {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// How much was accepted.
+        /// Number of bytes accepted.
         accepted: u64,
-        /// Another write was cut off midway.
+        /// Whether another write was cut off midway.
         unfinished: bool,
     },
-    /// How much was accepted is not known.
+    /// The number of accepted bytes is not known.
     #[error(
         "how far the input of run {run} has come is not known: the service died while it was written"
     )]
     InputUnknown {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// At least so much was.
+        /// Least number of bytes accepted.
         least: u64,
-        /// And at most so much.
+        /// Largest number of bytes accepted.
         most: u64,
     },
-    /// The run is over, and its input with it.
+    /// The run has ended, and its input with it.
     #[error("run {run} has ended, and so has its input")]
     InputEnded {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Its state.
+        /// State of the run.
         state: RunState,
-        /// How much was accepted, where that is known.
+        /// Number of bytes accepted, where known.
         accepted: Option<u64>,
     },
-    /// Another attempt than was meant.
+    /// The present attempt is not the expected one.
     #[error("attempt {attempt} of run {run} is the present one")]
     OtherAttempt {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
         /// The present attempt.
         attempt: u32,
     },
-    /// The position is beyond what the run has.
+    /// The position is beyond the run's last event.
     #[error("position {asked} is beyond the head {head} of run {run}")]
     CursorAhead {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Asked for.
+        /// Requested position.
         asked: u64,
-        /// The last that there is.
+        /// Seq of the last event.
         head: u64,
     },
-    /// The offset is beyond what the stream has.
+    /// The offset is beyond the end of the stream.
     #[error("offset {asked} is beyond the {end} bytes that run {run} has written")]
     OffsetAhead {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Asked for.
+        /// Requested offset.
         asked: u64,
-        /// How many bytes there are.
+        /// Length of the stream in bytes.
         end: u64,
     },
-    /// Events at the position can no longer be read, and the caller wants none beyond them.
+    /// Events at the position can no longer be read, and the caller does not accept a gap.
     #[error("events {first_seq} to {last_seq} of run {run} can no longer be read")]
     CursorExpired {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// The first that is missing.
+        /// First missing seq.
         first_seq: u64,
-        /// The last that is missing.
+        /// Last missing seq.
         last_seq: u64,
     },
-    /// There is no such consumer, or no more.
+    /// The consumer does not exist, or no longer.
     #[error("there is no consumer {name:?}{}", of_run(*.run))]
     ConsumerNotFound {
-        /// Of which run; absent: of many.
+        /// Id of the run; absent: a consumer of many runs.
         run: Option<RunId>,
-        /// Its name.
+        /// Name of the consumer.
         name: String,
     },
-    /// Somebody else reads in the consumer's name since.
+    /// A newer reader of the same consumer has replaced this one.
     #[error("another reader has acquired consumer {name:?}{}", of_run(*.run))]
     ConsumerTakenOver {
-        /// Of which run; absent: of many.
+        /// Id of the run; absent: a consumer of many runs.
         run: Option<RunId>,
-        /// Its name.
+        /// Name of the consumer.
         name: String,
     },
-    /// No more consumers are kept.
+    /// The cap of consumers is reached.
     #[error("no room for another consumer: {what} (limit {limit})")]
     TooManyConsumers {
-        /// Which cap.
+        /// Name of the cap.
         what: &'static str,
-        /// Its value.
+        /// Value of the cap.
         limit: u64,
     },
     /// The run's journal cannot be read.
     #[error("the journal of run {run} cannot be read: {why}")]
     JournalUnreadable {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// The run is another node's: only that can do it.
+    /// The run belongs to another node, which alone can do this.
     #[error("run {run} is on node {}", .elsewhere.described())]
     RunElsewhere {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Where it is.
+        /// The node of the run.
         elsewhere: Box<Elsewhere>,
     },
-    /// The run's node could not be reached: the stop is left for it, and not done.
+    /// The run's node could not be reached: the stop is queued for it, and not carried out.
     #[error("the stop of run {run} is left for its node {}, which cannot be reached: it is not done yet", .elsewhere.name)]
     AbortQueued {
-        /// Which run.
+        /// Id of the run.
         run: RunId,
-        /// Where it is.
+        /// The node of the run.
         elsewhere: Box<Elsewhere>,
     },
-    /// A node that has a lease is not forgotten.
+    /// A node that has a lease cannot be forgotten.
     #[error("node {} has a lease: it can be forgotten once that has ended", .0.name)]
     NodeHasLease(Box<Elsewhere>),
     /// No node, or several, have this name.
     #[error("there is no node {name:?}: {why}")]
     NodeNotFound {
-        /// As it was asked for.
+        /// The name as requested.
         name: String,
-        /// Why none is meant.
+        /// Why the name selects no node.
         why: &'static str,
     },
-    /// A fault of ours.
+    /// An internal fault.
     #[error("internal fault: {0}")]
     Internal(String),
 }

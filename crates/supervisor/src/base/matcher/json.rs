@@ -1,4 +1,4 @@
-//! A value in a line of JSON, found without making the whole of it: what is not asked for is skipped.
+//! Finds a value in a line of JSON without parsing it into values: all other parts are skipped.
 
 use super::{LineMatch, MatchGroup};
 use kennel_lifecycle::{JsonPattern, limits};
@@ -67,7 +67,7 @@ fn tokens(pointer: &str) -> Result<Vec<String>, String> {
     Ok(pointer.split('/').map(token).collect())
 }
 
-/// The value at this place; none where the line is not JSON as a whole.
+/// Returns the value at this pointer; `None` where the line as a whole is not JSON.
 fn at(line: &[u8], pointer: &[String]) -> Option<Box<RawValue>> {
     let mut json = serde_json::Deserializer::from_slice(line);
     let found = Place(pointer).deserialize(&mut json).ok()?;
@@ -75,7 +75,7 @@ fn at(line: &[u8], pointer: &[String]) -> Option<Box<RawValue>> {
     found
 }
 
-/// A string without its quotes, any other value as it is written.
+/// A string without its quotes, any other value as written.
 fn shown(value: &RawValue) -> String {
     let text: Option<String> = serde_json::from_str(value.get()).ok();
     cut(&text.unwrap_or_else(|| value.get().to_owned()))
@@ -85,7 +85,7 @@ fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(limits::MATCH_TEXT_BYTES_MAX)].to_owned()
 }
 
-/// Descends to a place and skips what lies beside it.
+/// Descends to the value at a pointer and skips the values beside it.
 struct Place<'a>(&'a [String]);
 
 impl<'de> DeserializeSeed<'de> for Place<'_> {

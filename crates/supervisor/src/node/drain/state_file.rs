@@ -1,6 +1,6 @@
-//! The drain in force, as a file in the data directory: the next server of the same keeper goes on with it.
+//! The drain in force, as a file in the data directory: the next server of the same keeper continues it.
 //!
-//! The start of a new keeper is that of the service, which takes runs: what an earlier one has left is removed.
+//! A new keeper starts without a drain: the file of an earlier keeper is removed.
 
 use super::{Drain, DrainAction};
 use kennel_lifecycle::{KeeperEpoch, Timestamp};
@@ -33,7 +33,7 @@ enum Action {
     Abort,
 }
 
-/// Writes it down; when this comes back it outlives the host.
+/// Writes the drain; once this returns, it survives a crash of the host.
 pub(super) fn keep(data_dir: &Path, epoch: KeeperEpoch, drain: &Drain) -> io::Result<()> {
     let kept = Kept {
         keeper_epoch: epoch.to_string(),
@@ -57,7 +57,7 @@ pub(super) fn keep(data_dir: &Path, epoch: KeeperEpoch, drain: &Drain) -> io::Re
     sync(data_dir)
 }
 
-/// There is none any more.
+/// Removes the drain.
 pub(super) fn forget(data_dir: &Path) -> io::Result<()> {
     match fs::remove_file(data_dir.join(FILE)) {
         Ok(()) => sync(data_dir),
@@ -66,7 +66,7 @@ pub(super) fn forget(data_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// The one that is in force under this keeper.
+/// Reads the drain in force under this keeper.
 pub(super) fn find(data_dir: &Path, epoch: KeeperEpoch) -> io::Result<Option<Drain>> {
     let bytes = match fs::read(data_dir.join(FILE)) {
         Ok(bytes) => bytes,

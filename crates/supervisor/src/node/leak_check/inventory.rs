@@ -1,4 +1,4 @@
-//! What is known of the runs that something points to: from the tracker, from the keeper, from the store.
+//! What is known of the runs that findings point to: from the tracker, the keeper and the store.
 
 use crate::registry::{Shared, Supervisor};
 use kennel_keeper::client::Look;
@@ -31,9 +31,9 @@ impl Deref for Labels {
     }
 }
 
-/// Keys or numbers that are asked for at once.
+/// Most keys or numbers in one query.
 const ASKED_MAX: usize = 500;
-/// Rows of ended runs that are compared by their numbers, for each question.
+/// Most rows of ended runs compared by their numbers, for each query.
 const NUMBERED_MAX: u32 = 5_000;
 
 /// A live run.
@@ -56,7 +56,7 @@ pub(super) struct Compiled {
 }
 
 impl Supervisor {
-    /// All runs that a task here has in hand, those under recovery among them.
+    /// Returns all runs that have a task here, those under recovery among them.
     pub(super) fn live(&self) -> HashMap<RunId, InHand> {
         let host = &self.shared.hello.host;
         let all = self.shared.all().into_iter();
@@ -72,7 +72,7 @@ impl Supervisor {
         in_hand.collect()
     }
 
-    /// Asks everybody. `before` is who was live before the look.
+    /// Asks tracker, keeper and store. `before`: runs that were live before the scan.
     pub(super) async fn compile(&self, look: &Look, before: HashMap<RunId, InHand>) -> Compiled {
         let live = self.live();
         let mut compiled = Compiled {
@@ -134,7 +134,7 @@ impl Supervisor {
             .map(|row| row.new.run)
             .filter(|run| !before.contains_key(run) && self.shared.find(*run).is_none());
         let unattended: Vec<RunId> = unattended.collect();
-        // One that ended meanwhile was open when it was read.
+        // A run that ended meanwhile was open when its row was read.
         for runs in unattended.chunks(ASKED_MAX) {
             let rows = store.get_all(runs).await?.into_iter();
             let still = rows.filter(|row| row.outcome.is_none());
@@ -143,7 +143,7 @@ impl Supervisor {
         self.ask_for_run_dirs(look, compiled).await
     }
 
-    /// A directory of a run has a row, or is being made for one.
+    /// Asks for runs by their directories: a directory has a row, or is being made for one.
     async fn ask_for_run_dirs(
         &self,
         look: &Look,
@@ -168,7 +168,7 @@ impl Compiled {
         self.books.runs.keys().copied().collect()
     }
 
-    /// Another node's run is none of this installation's, as far as this host goes.
+    /// A run of another node is not of this installation, as far as this host is concerned.
     fn add(&mut self, shared: &Shared, row: RunRow) {
         let run = row.new.run;
         if row.new.node != shared.config.node || self.books.runs.contains_key(&run) {
@@ -186,7 +186,7 @@ impl Compiled {
     }
 }
 
-/// Runs that a directory, a marker or a shim names.
+/// Returns the runs that a directory, a marker or a shim names.
 fn pointed_to(look: &Look) -> BTreeSet<RunId> {
     let mut runs = BTreeSet::new();
     for process in &look.scan.processes {
@@ -198,7 +198,7 @@ fn pointed_to(look: &Look) -> BTreeSet<RunId> {
     runs
 }
 
-/// Numbers of groups and sessions that are there now, but for those of live runs: an ended run may have had one.
+/// Returns the numbers of present groups and sessions, except those of live runs: an ended run may have had one.
 fn numbers(look: &Look, compiled: &Compiled) -> Vec<i32> {
     let mut numbers = BTreeSet::new();
     for process in look.scan.processes.iter().filter(|p| !p.has_ended) {

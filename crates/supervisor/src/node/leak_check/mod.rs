@@ -1,6 +1,7 @@
-//! An audit: who is there, who should be, and what could not be looked at. Signals nobody and changes nothing.
+//! Leak check: the processes that exist, those that should exist, and what could not be checked. It signals no process
+//! and changes nothing.
 //!
-//! What is made of it is decided in [`kennel_lifecycle::audit`]; here it is asked and put together.
+//! [`kennel_lifecycle::audit`] judges the findings; this module collects them and combines the result.
 
 mod inventory;
 mod reap;
@@ -24,49 +25,49 @@ use kennel_lifecycle::{
 use std::{collections::HashMap, time::Duration};
 use tokio::time::{self, Instant};
 
-/// How long what may only be on its way out is looked at again: a child that is about to be reaped, a directory that is
+/// How long findings that may be transient are checked again: a child that is about to be reaped, a directory that is
 /// about to be removed.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Between two such looks.
+/// Pause between two such checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// What an audit gives.
+/// Result of a leak check.
 #[derive(Clone, Debug)]
 pub struct Audit {
-    /// Processes that are part of no live run and that something leads to from us, by process id.
+    /// Processes that belong to no live run and are linked to this installation, by process id.
     pub findings: Vec<AuditFinding>,
-    /// Control groups of runs that are over, with nobody in them.
+    /// Empty control groups of ended runs.
     pub directories: Vec<(RunId, CgroupIdentity)>,
-    /// Runs that are in hand.
+    /// Number of runs that have a task.
     pub live_runs: u32,
     /// Processes of live runs.
     pub held: u32,
-    /// Processes whose marker is of no run of this installation.
+    /// Processes whose marker names no run of this installation.
     pub foreign: u32,
-    /// Runs whose row is open and that nobody has in hand.
+    /// Runs whose row is open and that have no task.
     pub unattended: Vec<RunId>,
     /// Directories of runs that have no row.
     pub unknown_run_dirs: u32,
-    /// The service itself.
+    /// State of the service itself.
     pub service: ServiceSeen,
-    /// What could not be looked at. Empty: everything was.
+    /// What could not be checked. Empty: everything was checked.
     pub unverified: Vec<Unverified>,
-    /// Who is known to have which labels.
+    /// Labels of the runs whose labels are known.
     pub labels: HashMap<RunId, Labels>,
 }
 
 /// A process that was found.
 #[derive(Clone, Debug)]
 pub struct AuditFinding {
-    /// Which, and why.
+    /// The finding and its reason.
     pub finding: Finding,
-    /// The same in words.
+    /// The finding, described in words.
     pub described: Described,
     /// Labels of its run; absent: not known.
     pub labels: Option<Labels>,
 }
 
-/// How the service itself was found.
+/// State of the service itself.
 #[derive(Clone, Debug)]
 pub struct ServiceSeen {
     /// Listening sockets.
@@ -85,29 +86,29 @@ pub struct ServiceSeen {
     pub clock_behind: Option<Duration>,
 }
 
-/// Something that could not be looked at.
+/// Something that could not be checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unverified {
     /// The store did not answer: nothing was compared with rows.
     StoreAway(String),
     /// There are more rows than are compared.
     RowsCut,
-    /// Environments of so many processes could not be read, as a rule since this server's user may not.
+    /// Number of processes whose environments could not be read, usually because this server's user has no right to.
     Environs(u32),
-    /// So many environments are longer than what is searched.
+    /// Number of environments longer than the searched part.
     LongEnvirons(u32),
-    /// So many processes were not looked at: more than there is room for, or nothing could be read of them.
+    /// Number of processes that were not checked: there were too many, or nothing could be read of them.
     Processes(u32),
-    /// /proc hides the processes of other users: its mount option.
+    /// /proc hides the processes of other users; the mount option.
     ProcHidden(String),
-    /// So many directories of control groups could not be read.
+    /// Number of control group directories that could not be read.
     Groups(u32),
-    /// So many directories of runs more than are looked at.
+    /// Number of run directories beyond those that are checked.
     RunDirs(u32),
 }
 
 impl Supervisor {
-    /// Looks for everything that may have been left behind. Goes on without the store where that is away.
+    /// Looks for everything that may have been left behind. Continues without the store where that is unavailable.
     pub async fn audit(&self) -> Result<Audit, CallError> {
         let shared = &self.shared;
         let before = self.live();
@@ -118,7 +119,7 @@ impl Supervisor {
         };
         let looking = shared.kernel.audit(whose, shared.config.data_dir.clone());
         let look = looking.await.map_err(|e| keeper_fault(&e))?;
-        // After the scan: whoever was seen in it was live then, or is still there now.
+        // Compiled after the scan: a run with a process in the scan was live before it, or is still live.
         let compiled = self.compile(&look, before).await;
         let compared = audit::compare(&look.scan.processes, &compiled.books);
         let empty = audit::leaked_directories(&look.scan.empty_directories, &compiled.books);
@@ -147,8 +148,8 @@ impl Supervisor {
         })
     }
 
-    /// Looks again, until nothing is there that may only be on its way out or the time for that is over; keeps what is
-    /// still there.
+    /// Checks again, until no finding is left that may be transient or the time for that has passed; retains the
+    /// findings that remain.
     async fn settle(
         &self,
         findings: Vec<Finding>,
@@ -227,7 +228,8 @@ fn is_passing(finding: &Finding) -> bool {
     matches!(finding.evidence, Evidence::Zombie | Evidence::Shim)
 }
 
-/// Whether it is a shim that its run has given back since the first look: it waits for work, or serves another run.
+/// Whether the finding is a shim that its run has returned since the first check: it waits for work, or serves another
+/// run.
 fn has_new_work(finding: &Finding, books: &Books) -> bool {
     let pid = finding.process.pid;
     let serves_another =
@@ -236,7 +238,7 @@ fn has_new_work(finding: &Finding, books: &Books) -> bool {
         && (books.spare_shims.contains(&pid) || books.shims.iter().any(serves_another))
 }
 
-/// Who has ended since takes no more than its parent's wait.
+/// Retains the findings whose processes still exist: one that has exited since only waits for its parent.
 fn still_there(
     finding: Finding,
     described: Described,

@@ -1,4 +1,5 @@
-//! Ends what an audit has found, as far as the rules allow it; without the order to, says whom it would end.
+//! Ends the findings of a leak check, as far as the rules allow; without `execute` it only reports which processes it
+//! would end.
 
 use super::{Audit, AuditFinding, Unverified};
 use crate::{
@@ -17,58 +18,58 @@ use kennel_lifecycle::{
 use kennel_linux::effective_uid;
 use std::time::Duration;
 
-/// A wish to end what was left behind.
+/// A request to end leaked processes.
 #[derive(Clone, Debug)]
 pub struct ReapCall {
-    /// Which part of it.
+    /// Findings to end.
     pub scope: Scope,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// Absent: nobody is signalled.
+    /// Whether to end them; false: no process is signalled.
     pub execute: bool,
-    /// Who asks.
+    /// The caller, as a principal.
     pub by: String,
 }
 
-/// What is to become of one process, or has.
+/// What happens to one process, or has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReapResult {
     /// It would be ended.
     Planned,
-    /// It is left alone.
+    /// It is not signalled.
     Spared(Spared),
-    /// It was asked for by its identity, and nothing of ours is known of it.
+    /// It was named by its identity, and nothing links it to this installation.
     NotFound,
-    /// What came of it.
+    /// Its result.
     Done(Fate),
 }
 
-/// One process with what became of it.
+/// One process with its result.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// Which.
+    /// Identity of the process.
     pub process: ProcessIdentity,
-    /// What was found of it; absent where nothing was.
+    /// Its finding; absent where there was none.
     pub found: Option<AuditFinding>,
-    /// What becomes of it.
+    /// Its result.
     pub result: ReapResult,
 }
 
-/// What came of all.
+/// Result of a reap.
 #[derive(Clone, Debug)]
 pub struct ReapReport {
-    /// Everybody who was asked for.
+    /// All processes in scope.
     pub judged: Vec<Judged>,
     /// Empty control groups that were removed, or would be.
     pub directories: u32,
-    /// What more there is than is ended at once: ask again.
+    /// Findings beyond those ended at once: repeat the request.
     pub left_over: u32,
-    /// The audit that this goes by.
+    /// The leak check that this is based on.
     pub audit: Audit,
 }
 
 impl Supervisor {
-    /// Audits anew, judges each finding, and has the keeper end those that may be ended.
+    /// Runs a new leak check, judges each finding, and has the keeper end those that may be ended.
     pub async fn reap(&self, call: ReapCall) -> Result<ReapReport, CallError> {
         let audit = self.audit().await?;
         let mut judged = judge_all(&audit, &call.scope);
@@ -158,7 +159,7 @@ fn judge_all(audit: &Audit, scope: &Scope) -> Vec<Judged> {
             result,
         });
     }
-    // Whoever was named is answered for.
+    // Each process that was named gets an answer.
     for process in &scope.processes {
         let is_found = |found: &AuditFinding| is_same(process, &found.finding.process);
         if !audit.findings.iter().any(is_found) {
@@ -172,7 +173,7 @@ fn judge_all(audit: &Audit, scope: &Scope) -> Vec<Judged> {
     judged
 }
 
-/// What has to hold at each signal beside the identity.
+/// Conditions that must hold at each signal beside the identity.
 fn victim(found: &AuditFinding) -> Option<Victim> {
     let finding = &found.finding;
     let holding = match (finding.evidence, &finding.cgroup) {
@@ -186,7 +187,7 @@ fn victim(found: &AuditFinding) -> Option<Victim> {
     })
 }
 
-/// Empty directories that are in scope. They have no user, no age and no identity as processes have.
+/// Empty directories that are in scope. Unlike processes they have no user, age or identity.
 fn directories(audit: &Audit, scope: &Scope) -> Vec<CgroupIdentity> {
     let by_process = !scope.processes.is_empty();
     let by_evidence =
