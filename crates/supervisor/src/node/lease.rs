@@ -1,8 +1,8 @@
-//! The node's lease: it says to all servers of the database that this one has the node.
+//! The node's lease: it shows all servers of the database that this server has the node.
 //!
-//! It is renewed by the clock of the database after about a third of its time. Where that fails nothing ends: the runs of this
-//! node are shown as unreachable until it succeeds. Only another keeper that has taken the lease meanwhile fences this one, as
-//! every write of it names the generation.
+//! It is renewed by the clock of the database after about a third of its duration. Where a renewal fails nothing ends:
+//! the runs of this node are shown as unreachable until one succeeds. Only another keeper that acquired the lease
+//! meanwhile fences this one, as every write names the generation.
 
 use crate::{
     base::clock,
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Renews the lease for as long as this server lives.
 pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
     let shared = &supervisor.shared;
-    // Also what was left before this start.
+    // Stops left before this start are carried out too.
     let mut left = true;
     let lease = shared.config.lease;
     let mut renewed = clock::instant();
@@ -22,7 +22,8 @@ pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
     loop {
         if left && shared.store.generation().is_some() {
             let carried_out = supervisor.carry_out_left_stops();
-            // A stop may wait for the recovery of its run; what is left after this is tried again behind the next renewal.
+            // A stop may wait for the recovery of its run; stops that remain after this are tried again after the next
+            // renewal.
             left = tokio::time::timeout(lease / 6, carried_out).await.is_err();
         }
         tokio::time::sleep(pause(lease, clock::now().0)).await;
@@ -57,13 +58,14 @@ pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
     }
 }
 
-/// A third of the lease, a tenth more or less, so that nodes that began together do not stay together.
+/// A third of the lease, a tenth more or less, so that nodes started together drift apart.
 fn pause(lease: Duration, seed: i64) -> Duration {
     let tenths = u32::try_from(seed.rem_euclid(201)).unwrap_or(100) + 900;
     lease / 3 * tenths / 1000
 }
 
-/// The last thing that a server does whose runs have all ended: the next keeper of the node does not wait, wherever it is.
+/// Releases the lease, as the last step of a server whose runs have all ended: the next keeper of the node does not
+/// wait, on whichever host.
 pub(crate) async fn give_up(shared: &Shared) {
     let Some(generation) = shared.store.generation() else {
         return;

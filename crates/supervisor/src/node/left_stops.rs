@@ -1,7 +1,7 @@
-//! Stops of runs whose node could not be reached: left in the store, and carried out by the node.
+//! Stops of runs whose node could not be reached: queued in the store, and carried out by the node.
 //!
-//! A stop is removed after it is durable in the run's own row. A server that dies in between meets it again, and a stop that is
-//! there already changes nothing: each takes effect once.
+//! A stop is removed after it is durable in the run's own row. The server after one that dies in between meets it
+//! again, and a stop that is on the row already changes nothing: each takes effect once.
 
 use crate::{
     audit_log::{LoggedRequest, TrailEntry, TrailRecord},
@@ -18,7 +18,7 @@ use kennel_linux::crash_point;
 use kennel_store::LeftStop;
 
 impl Supervisor {
-    /// Ends a run. One of another node, which could not be reached, is left a stop.
+    /// Ends a run. For a run of a node that could not be reached, a stop is queued.
     pub async fn abort_or_leave(&self, call: AbortCall) -> Result<RunView, CallError> {
         match self.abort(call.clone()).await {
             Err(CallError::RunElsewhere { elsewhere, .. }) => {
@@ -28,8 +28,8 @@ impl Supervisor {
         }
     }
 
-    /// Leaves a stop for the node of a run. Gives the run where it has ended meanwhile; else the answer is that the stop is
-    /// left, which is an error: it is not done.
+    /// Queues a stop for the node of a run. Returns the run where it has ended meanwhile; otherwise an error which says
+    /// that the stop is queued and not carried out.
     async fn leave_abort(
         &self,
         call: AbortCall,
@@ -49,7 +49,7 @@ impl Supervisor {
         };
         let left = self.shared.store.leave_stop(elsewhere.node, &stop).await;
         left.map_err(|error| store_fault(&error))?;
-        // One that has ended is not left a stop.
+        // No stop is queued for an ended run.
         let view = self.get(run).await?;
         if view.state.is_terminal() {
             return Ok(view);
@@ -57,7 +57,7 @@ impl Supervisor {
         Err(CallError::AbortQueued { run, elsewhere })
     }
 
-    /// Carries out the stops that are left for this node.
+    /// Carries out the stops that are queued for this node.
     pub(crate) async fn carry_out_left_stops(&self) {
         let shared = &self.shared;
         let stops = match shared.store.left_stops().await {

@@ -1,4 +1,4 @@
-//! The node as a whole: how a server boots, recovers and ends, and what it looks after meanwhile.
+//! The node as a whole: how a server starts, recovers and shuts down, and its periodic work.
 
 pub(crate) mod adopt;
 pub(crate) mod boot;

@@ -1,5 +1,5 @@
-//! Runs that no keeper holds and whose rows are closed, but whose end is not wholly in their journal: their server has died
-//! meanwhile. The record of the node says for which runs something is left to do.
+//! Runs that no keeper holds and whose rows are closed, but whose end is not wholly in their journal: their server died
+//! meanwhile. The node log names the runs for which work remains.
 
 use crate::{
     base::{blocking::blocking, faults::BootError},
@@ -12,7 +12,7 @@ use kennel_lifecycle::RunId;
 use kennel_store::RunRow;
 use std::{collections::HashSet, io, sync::Arc};
 
-/// Finishes all but those that another part goes on with. No reader is served yet.
+/// Finishes all but those that other code resumes. No reader is served yet.
 pub(crate) async fn finish_all(
     shared: &Arc<Shared>,
     others: HashSet<RunId>,
@@ -20,7 +20,7 @@ pub(crate) async fn finish_all(
     let mut left = shared.record.unfinished();
     left.retain(|run| !others.contains(run));
     for run in left {
-        // Read one by one: only so it comes with its entries.
+        // Rows are read one by one: only then they come with their entries.
         let row = shared.store.raw().get(run).await;
         let row = row.map_err(BootError::Store)?;
         let finishing = Arc::clone(shared);
@@ -34,7 +34,7 @@ pub(crate) async fn finish_all(
 
 fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
     let dir = rundir::path(&shared.config.data_dir, run);
-    // A row without an identity says that nothing ran: it is another run's, which stands under this key.
+    // A row without an identity says that nothing ran: it belongs to another run of this key.
     match row.filter(|row| row.new.identity.is_some()) {
         Some(row) if record::silent(&row).is_some() && !kennel_journal::is_made(&dir) => {
             let ended = row.outcome.as_ref();
@@ -62,11 +62,11 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
     }
 }
 
-/// What was not recorded was never released.
+/// Whether the run was recorded: a run that was not recorded was never released.
 fn was_recorded(shared: &Shared, run: RunId) -> io::Result<bool> {
     match Reopened::open(shared, run) {
         Ok(journal) => Ok(journal.record(1).recorded),
-        // The directory was not made any more.
+        // The directory was never made.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }

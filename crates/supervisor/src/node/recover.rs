@@ -1,6 +1,7 @@
-//! A row that is open and whose keeper is gone: looked at, ended where that is certain, closed.
+//! Recovery of an open row whose keeper is gone: its processes are looked for, ended where they are verified, and the
+//! row is closed.
 //!
-//! The order of evidence and the decision are in [`kennel_lifecycle::recovery`]; here it is asked and carried out.
+//! [`kennel_lifecycle::recovery`] has the order of evidence and the decision; this module observes and carries out.
 
 use crate::{
     base::{
@@ -36,22 +37,23 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tracing::Instrument;
 
-/// How often a shim that still works is looked at.
+/// How often a shim that still works is polled.
 const SHIM_POLL: Duration = Duration::from_millis(50);
 /// How much longer than the run's grace a shim may take before we end the run ourselves.
 const SHIM_MARGIN: Duration = Duration::from_secs(2);
-/// Longest grace that a start waits for: what has no server has no reader either.
+/// Longest grace that a start waits for: a run without a server has no reader either.
 const ORPHAN_GRACE_MAX: Duration = Duration::from_secs(10);
-/// After what could not be recovered: whoever asks for the run begins it anew, and must not do so without a pause.
+/// Pause after a failed recovery: a caller that asks for the run restarts the recovery, and must not do so without a
+/// pause.
 const REST: Duration = Duration::from_secs(1);
-/// Shortest wait before another look at what SIGKILL does not end.
+/// Shortest wait before the next check of processes that SIGKILL does not end.
 const WATCH_MIN: Duration = Duration::from_millis(50);
-/// Longest one.
+/// Longest such wait.
 const WATCH_MAX: Duration = Duration::from_secs(1);
-/// A wait is this part of the time since the first look.
+/// A wait is this fraction of the time since the first check.
 const WATCH_SLOWER: u32 = 32;
 
-/// Starts a task that ends and closes the run of this row, unless one is at it.
+/// Starts a task that ends and closes the run of this row, unless one is running.
 pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
     begin(shared, row, true);
 }
@@ -64,7 +66,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
         if row.state != StoredState::Backoff && !shared.doors.is_late(run) {
             view.state = RunState::Stopping;
         }
-        // Whether the command of a first attempt was let go is not known before the run is looked at.
+        // Whether the gate of a first attempt was opened is not known before the run is observed.
         let may_have_run = row.state != StoredState::Starting || row.new.attempt > 1;
         let start = may_have_run.then_some(StartAnswer::Started);
         let (handle, seat) = Handle::new(&row.new, view, start);
@@ -94,25 +96,25 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     });
 }
 
-/// What is found of a run, of which nothing is there any more.
+/// What recovery decides about a run whose processes are all gone.
 enum Way {
     /// Another attempt is due.
     Due,
-    /// It has ended so.
+    /// The run has ended with this outcome.
     Ended(Box<Outcome>),
 }
 
 struct Recovery {
     shared: Arc<Shared>,
     row: RunRow,
-    /// By a call, while this server has been at work for a while.
+    /// Started by a call, long after this server's start.
     asked_for: bool,
     live: watch::Sender<Live>,
     /// Opened when there is something to write.
     journal: Option<Reopened>,
-    /// Its shim does not answer, so it is not waited for that it ends the run.
+    /// The shim does not answer, so recovery does not wait for it to end the run.
     no_wait: bool,
-    /// Since when it is in hand.
+    /// Start of the recovery.
     since: Timestamp,
 }
 
@@ -139,7 +141,7 @@ impl Recovery {
             self.live
                 .send_modify(|live| live.view.state = RunState::Stopping);
         }
-        // Where another attempt may follow, whoever wants something is answered by what follows.
+        // Where another attempt may follow, callers are answered by that attempt.
         let waits = self.row.state == StoredState::Backoff || outlives_service(&self.row.new);
         let found = {
             let work = self.work();
@@ -180,7 +182,7 @@ impl Recovery {
         }
     }
 
-    /// Waits for a shim that is there and has not answered. `None`: it has gone, or the run is to end.
+    /// Waits for a shim that is alive and has not reconnected. `None`: it is gone, or the run is to end.
     async fn await_door(&mut self, orders: &mut mpsc::Receiver<Order>) -> Option<HeldRun> {
         let run = self.row.new.run;
         let shim = self.row.new.identity.as_ref().map(|i| i.shim.pid);
@@ -216,8 +218,8 @@ impl Recovery {
         });
     }
 
-    /// Gives what is found of the run, once nothing of it is there any more; absent: another has ended it, it has left no
-    /// trace, or it cannot be recovered now.
+    /// Returns the decision, once no process of the run is left; absent: other code has ended it, it has left no trace,
+    /// or it cannot be recovered now.
     async fn work(&mut self) -> Option<Way> {
         if self.asked_for && self.has_ended_since().await {
             return None;
@@ -234,7 +236,7 @@ impl Recovery {
                     return None;
                 }
             },
-            // No row without identity is ever open; should one be, nothing is known of it.
+            // No row without identity is ever open; should one be, nothing is known of its run.
             None => unknown(),
         };
         if self.never_began(&outcome) && writes::withdraw(&self.shared, self.row.new.run).await {
@@ -245,8 +247,8 @@ impl Recovery {
         Some(Way::Ended(Box::new(outcome)))
     }
 
-    /// Whether the gate of a first attempt was not opened when the service ended: no caller was told that it runs, and its Spawn
-    /// may be made again.
+    /// Whether the gate of a first attempt was not opened when the service ended: no caller got a report that it runs,
+    /// and its Spawn may be repeated.
     fn never_began(&self, outcome: &Outcome) -> bool {
         let lost = matches!(outcome.reason, EndReason::ServiceLost | EndReason::Rebooted);
         let never_ran = outcome.exit.is_none() && outcome.tree == TreeVerdict::NeverRan;
@@ -263,7 +265,7 @@ impl Recovery {
         }
     }
 
-    /// Between the read of its row and the entry into the tracker a run may have ended under its own task.
+    /// Whether the run has ended under its own task, between the read of its row and its entry into the tracker.
     async fn has_ended_since(&mut self) -> bool {
         let run = self.row.new.run;
         match self.shared.store.get(run).await {
@@ -280,7 +282,7 @@ impl Recovery {
         }
     }
 
-    /// Looks and acts until the decision is to close.
+    /// Observes and acts until the decision is to close.
     async fn settle(&mut self, identity: RunIdentity) -> Result<Outcome, ClientError> {
         let run = self.row.new.run;
         let kernel = Arc::clone(&self.shared.kernel);
@@ -340,7 +342,7 @@ impl Recovery {
         }
     }
 
-    /// Whom the first round of this start was for.
+    /// Counts the runs whose processes got this start's first round of signals.
     fn count_orphans(&self, outcome: &Outcome) {
         let steps = outcome.certificate.steps.iter();
         let own = steps.filter(|step| step.sender == SignalSender::Keeper);
@@ -350,8 +352,8 @@ impl Recovery {
         metrics.orphans.recovered(count.into(), have_ended);
     }
 
-    /// What was sent while no server lived, or by this start. Told again by whoever comes next, should this one not close
-    /// the row.
+    /// Records the signals sent while no server lived, or by this start. The next server records them again, should
+    /// this one not close the row.
     fn tell_rounds(&self, outcome: &Outcome) {
         let boot_id = self
             .row
@@ -373,8 +375,8 @@ impl Recovery {
         }
     }
 
-    /// Tells whom SIGKILL does not end, and again when they are others. From here on readers are served: the end may be
-    /// far away.
+    /// Reports the processes that SIGKILL does not end, and again when they change. From here on readers are served:
+    /// the end may be far away.
     async fn show_stuck(&mut self, stuck: Stuck) {
         let run = self.row.new.run;
         let told = self.live.borrow().view.stuck.clone();
@@ -401,7 +403,7 @@ impl Recovery {
     }
 }
 
-/// Goes on with a run that the keeper has found late.
+/// Adopts a run that the keeper found late.
 async fn go_on_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
     let run = held.run;
     match adopt::late(&shared, held, row).await {
@@ -412,14 +414,14 @@ async fn go_on_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat,
         Ok(None) => drop(place),
         Err(error) => {
             tracing::error!(run_id = %run, error = %Chain(&error), "it cannot be continued here, the next server tries again");
-            // Nobody else here may take it for one that is to be ended.
+            // No other code here may take it for a run that is to be ended.
             shared.serving.until_refusing().await;
             drop(place);
         }
     }
 }
 
-/// What an order means to a run that nobody can do anything to any more: it is being ended already.
+/// Answers an order to a run on which nothing can act any more: it is being ended already.
 pub(crate) fn answer(order: Order) {
     let refused = || OrderError::Refused(Refusal::Stopping);
     // A caller that has gone needs no answer.
@@ -448,7 +450,7 @@ fn unknown() -> Outcome {
     }
 }
 
-/// The open rows of the node, each taken in hand at a start. Gives how many.
+/// Starts recovery of each open row of the node, at a start. Returns their number.
 pub(crate) fn take_all(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
     let count = rows.len();
     for row in rows {
@@ -457,7 +459,7 @@ pub(crate) fn take_all(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
     count
 }
 
-/// Open rows of the node that no task holds, each taken in hand while this server is at work. Gives how many.
+/// Starts recovery of each open row of the node that has no task, while this server is at work. Returns their number.
 pub(crate) fn take_each_in_hand(shared: &Arc<Shared>, rows: Vec<RunRow>) -> usize {
     let count = rows.len();
     for row in rows {

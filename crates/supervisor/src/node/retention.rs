@@ -1,8 +1,8 @@
-//! Removes the output of ended runs, as the limits of this node want it: how many of an owner, how old, how many bytes.
+//! Removes the output of ended runs, within the limits of this node: runs per owner, age, bytes.
 //!
-//! In this order: the mark is on the row; the directory is taken away in one step; what was taken away is removed. Whoever
-//! dies in between leaves something that the next server goes on with: a directory whose row is marked, or one that was
-//! taken away. What has no ended row of this node stays, whatever it is.
+//! The order: the row is marked; the directory is moved away in one step; the moved directory is removed. Whatever a
+//! crash leaves in between, the next server continues with: a directory whose row is marked, or a moved one. A
+//! directory without an ended row of this node always stays.
 
 use crate::{
     base::{
@@ -33,49 +33,49 @@ use std::{
 };
 use tokio::task::JoinSet;
 
-/// How often it is looked whether something is to go.
+/// How often the limits are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How long a consumer of a run stays after the run's output went: it may come back to hear of that.
+/// How long a consumer of a run stays after the run's output was removed: a reader may return and be told of that.
 const CONSUMER_REST: Duration = Duration::from_hours(24);
-/// Looks from one removal of such consumers to the next.
+/// Checks of the limits between two removals of such consumers.
 const CONSUMERS_EVERY: u32 = 60;
-/// Rows that are asked for at a time.
+/// Rows read at a time.
 const PAGE: u32 = 5_000;
-/// Rows that are marked at a time: they share a commit.
+/// Rows marked at a time: they share a commit.
 const MARKED_AT_ONCE: usize = 64;
 
-/// What is known from one look to the next.
+/// State carried from one check to the next.
 #[derive(Debug, Default)]
 struct Book {
-    /// Whether it was looked what an earlier server has left.
+    /// Whether the remains of earlier servers were searched.
     has_looked_back: bool,
-    /// Marked, and not taken away yet.
+    /// Marked runs whose directories are not moved away yet.
     marked: BTreeSet<RunId>,
-    /// Of which nothing can be removed: there is no journal, or it cannot be read.
+    /// Runs whose output cannot be removed: there is no journal, or it cannot be read.
     left: HashSet<RunId>,
-    /// What journals of ended runs take.
+    /// Sizes of the journals of ended runs.
     bytes: HashMap<RunId, u64>,
-    /// What was said last, so that it is not said each time.
+    /// The last failure that was logged, so that it is not logged each time.
     said: String,
     is_over: bool,
-    /// Looks until consumers are removed.
+    /// Checks left until consumers are removed.
     consumers_in: u32,
 }
 
-/// What became of one run.
+/// Result for one run.
 enum Went {
     Marked,
     /// It may be.
     Unknown,
-    /// Not now: its end is not told in full yet.
+    /// Not now: its end is not fully written yet.
     NotYet,
-    /// Not now: the store is away.
+    /// Not now: the store is unavailable.
     Away,
-    /// It stays, for a reason that does not pass.
+    /// It stays, for a permanent reason.
     Left,
 }
 
-/// Looks for as long as this server has the node.
+/// Checks for as long as this server has the node.
 pub(crate) async fn look_after(shared: Arc<Shared>) {
     let mut book = Book::default();
     loop {
@@ -96,7 +96,7 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
     }
 }
 
-/// Goes on with what was begun, then sees what is to go. The error says what could not be done.
+/// Continues what was begun, then removes what exceeds the limits. The error says what failed.
 async fn look(shared: &Arc<Shared>, book: &mut Book) -> Result<(), String> {
     if !book.has_looked_back {
         look_back(shared, book).await.map_err(|e| e.to_string())?;
@@ -107,7 +107,7 @@ async fn look(shared: &Arc<Shared>, book: &mut Book) -> Result<(), String> {
         let (retained, others) = retained(shared, book).await.map_err(|e| e.to_string())?;
         let mut going = due(&retained, others, limits, clock::now());
         say_if_over(book, limits, others);
-        // Those that a task still has are counted, and wait.
+        // Runs that still have a task are counted, and wait.
         going.retain(|(run, _)| !book.left.contains(run) && shared.find(*run).is_none());
         mark_all(shared, book, &going).await;
     }
@@ -124,8 +124,8 @@ async fn look(shared: &Arc<Shared>, book: &mut Book) -> Result<(), String> {
     Ok(())
 }
 
-/// Finds what an earlier server has marked and not taken away. Whose directory it is that no row of this node tells of is not
-/// known: it stays.
+/// Finds what earlier servers marked and did not move away. A directory without a row of this node stays: its owner is
+/// not known.
 async fn look_back(shared: &Arc<Shared>, book: &mut Book) -> Result<(), StoreError> {
     let data_dir = shared.config.data_dir.clone();
     let all = blocking(move || rundir::all(&data_dir)).await;
@@ -143,7 +143,7 @@ async fn look_back(shared: &Arc<Shared>, book: &mut Book) -> Result<(), StoreErr
             }
         }
     }
-    // Of these some may have come and gone since.
+    // Some of these may have come and gone since.
     if strange > 0 {
         tracing::warn!(
             count = strange,
@@ -153,8 +153,8 @@ async fn look_back(shared: &Arc<Shared>, book: &mut Book) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Ended runs that have their output, the newest first, and what the journals of all others take. Bytes are looked at only
-/// where somebody wants to know.
+/// Lists ended runs that have their output, the newest first, and the total size of all other journals. Sizes are read
+/// only where a limit needs them.
 async fn retained(
     shared: &Arc<Shared>,
     book: &mut Book,
@@ -195,7 +195,7 @@ async fn retained(
     let measured = blocking(move || {
         let (mut known, mut others) = (known, 0u64);
         for run in rundir::all(&data_dir) {
-            // What cannot be listed is taken for nothing: it cannot be removed either.
+            // A journal that cannot be listed counts as empty: it cannot be removed either.
             let size = || kennel_journal::size_bytes(&rundir::path(&data_dir, run)).unwrap_or(0);
             if there.contains(&run) {
                 known.entry(run).or_insert_with(size);
@@ -231,7 +231,7 @@ fn say_if_over(book: &mut Book, limits: &RetentionLimits, others: u64) {
     book.is_over = is_over;
 }
 
-/// Marks the rows of these runs. Where the store is away nothing is marked, and so nothing removed.
+/// Marks the rows of these runs. Where the store is unavailable nothing is marked, and so nothing removed.
 async fn mark_all(shared: &Arc<Shared>, book: &mut Book, going: &[(RunId, RemovalReason)]) {
     let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
     for runs in going.chunks(MARKED_AT_ONCE) {
@@ -263,7 +263,7 @@ async fn mark_all(shared: &Arc<Shared>, book: &mut Book, going: &[(RunId, Remova
     }
 }
 
-/// Writes it on the row that the output of this run is removed.
+/// Marks on the row that the output of this run is removed.
 async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
     let data_dir = shared.config.data_dir.clone();
     if shared.record.is_unfinished(run) {
@@ -299,7 +299,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
     write_mark(shared, run, whole.on_full, removal).await
 }
 
-/// The same for a run that has no journal: one that wrote nothing, whose row says where its end stands.
+/// Marks a run without a journal: a run that wrote nothing, whose row has the position of its end.
 async fn mark_silent(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
     let row = match shared.store.get(run).await {
         Ok(Some(row)) => row,
@@ -337,7 +337,7 @@ async fn write_mark(
         Ok(()) => Went::Marked,
         Err(StoreError::Unknown(_)) => Went::Unknown,
         Err(StoreError::Unavailable(_) | StoreError::Held) => Went::Away,
-        // The node is another server's by now, which looks after it.
+        // Another server has the node by now, and takes care of it.
         Err(StoreError::Fenced(_)) => Went::NotYet,
         Err(error @ StoreError::Corrupt(_)) => {
             tracing::warn!(run_id = %run, %error, "the output of an ended run stays");
@@ -357,7 +357,7 @@ async fn is_owed(shared: &Shared, run: RunId, end: u64) -> Result<bool, StoreErr
     Ok(rows.iter().any(|row| row.acked < end))
 }
 
-/// Takes away what is marked, then removes it. Both are tried again by the next look.
+/// Moves the marked directories away, then removes them. The next check retries both.
 async fn take_away(shared: &Shared, book: &mut Book) -> Result<(), String> {
     let data_dir = shared.config.data_dir.clone();
     let marked = std::mem::take(&mut book.marked);

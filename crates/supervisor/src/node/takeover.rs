@@ -1,4 +1,4 @@
-//! How a server takes its node over: at its start, or later, where the store is away when it comes.
+//! Acquires the node: at a server's start, or later where the store is unavailable then.
 
 use crate::{
     audit_log::TrailRecord,
@@ -21,31 +21,31 @@ use tokio::{sync::oneshot, task::JoinSet};
 
 /// How long the runs of an earlier server wait for the store.
 const STORE_WAIT: Duration = Duration::from_secs(2);
-/// First and longest pause between two tries.
+/// First and longest pause between two attempts.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
-/// How often a lease is asked for that is another keeper's, and for how long after its end.
+/// How often a lease that another keeper has is requested, and for how long after its end.
 const LEASE_POLL: Duration = Duration::from_millis(500);
 const LEASE_MARGIN: Duration = Duration::from_secs(2);
-/// How often it is looked whether the store is the one that it was.
+/// How often the store is checked for being the same one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What the store has given.
+/// Result of acquiring the node in the store.
 pub(crate) struct Taken {
     generation: i64,
-    /// The open ones of the node.
+    /// The node's open rows.
     rows: Vec<RunRow>,
-    /// Those that were open here, and that an operator has forgotten with the node; and who.
+    /// Runs that were open here and that an operator has forgotten with the node; with the operator.
     forgotten: Vec<(RunId, String)>,
 }
 
-/// The node at the start of a server. Absent: the store is not there, and runs wait for somebody to go on with them.
+/// Acquires the node at the start of a server. Absent: the store is unavailable, and runs wait for their adoption.
 pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Taken>, BootError> {
     if shared.hello.restarts == 0 && held.is_empty() {
         return Box::pin(take_first(shared)).await.map(Some);
     }
     let given = held.iter().map(|held| held.run).collect();
-    // Whatever it is: to end here would end the runs in the end, and they have done nothing.
+    // Whatever the error: exiting here would end the runs in the end, and they are not at fault.
     let why = match tokio::time::timeout(STORE_WAIT, take(shared, given)).await {
         Ok(Ok(taken)) => return Ok(Some(taken)),
         Ok(Err(error)) => cause(&error),
@@ -58,8 +58,8 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
     Ok(None)
 }
 
-/// The node at the start of a service. The lease of an earlier keeper, of which nobody can say here that it has ended (another
-/// host, another boot), is waited for; one that is renewed meanwhile is another server's.
+/// Acquires the node at the start of a service. The lease of an earlier keeper whose end cannot be verified here
+/// (another host, another boot) is waited for; a lease that is renewed meanwhile is another server's.
 async fn take_first(shared: &Shared) -> Result<Taken, BootError> {
     let begun = clock::instant();
     let mut longest = None;
@@ -80,16 +80,16 @@ async fn take_first(shared: &Shared) -> Result<Taken, BootError> {
     }
 }
 
-/// What is to be done with runs after a start.
+/// What remains to be done with runs after a start.
 #[derive(Default)]
 pub(crate) struct Begun {
-    /// Whose key is another run's.
+    /// Runs whose key is another run's.
     pub(crate) left_alone: HashSet<RunId>,
-    /// Open, and held by nobody.
+    /// Open rows that no keeper holds.
     pub(crate) others: Vec<RunRow>,
 }
 
-/// Goes on with what the keeper holds.
+/// Adopts what the keeper holds.
 pub(crate) async fn with_rows(
     shared: &Arc<Shared>,
     held: Vec<HeldRun>,
@@ -113,7 +113,7 @@ pub(crate) async fn with_rows(
     })
 }
 
-/// Goes on with what the keeper holds; the rest waits for the store.
+/// Adopts what the keeper holds; the other runs wait for the store.
 pub(crate) async fn without_rows(
     shared: &Arc<Shared>,
     held: Vec<HeldRun>,
@@ -133,7 +133,7 @@ enum Again {
     Yes,
 }
 
-/// Takes the node over when the store is there.
+/// Acquires the node when the store is available.
 async fn take_at_last(shared: &Arc<Shared>, again: Again) {
     let mut pause = RETRY_FIRST;
     let mut said = String::new();
@@ -163,16 +163,16 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
         rows,
         forgotten,
     } = take(shared, given).await?;
-    // What this server has begun it also finishes.
+    // Runs that this server started also end here.
     if again == Again::No {
-        // Whatever the keeper holds has a task, which meets its row by itself.
+        // Every run of the keeper has a task, which meets its row by itself.
         let live = shared.all().into_iter().map(|(run, _)| run);
         let others = live.chain(rows.iter().map(|row| row.new.run)).collect();
         pending_ends::finish_all(shared, others).await?;
     }
     let open: Vec<RunId> = rows.iter().map(|row| row.new.run).collect();
     let rows = rows.into_iter();
-    // Whose end came to be owed meanwhile is not open any more.
+    // A run whose end became pending meanwhile is not open any more.
     let nobodys = |run| shared.find(run).is_none() && !shared.record.has_pending_of(run);
     let rows = rows.filter(|row| nobodys(row.new.run));
     let rows: Vec<RunRow> = rows.collect();
@@ -181,10 +181,10 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     shared.trail.tell(TrailRecord::node("store_back", taken));
     let found = match again {
         Again::No => recover::take_all(shared, rows),
-        // One that has ended here meanwhile is closed when it is looked at.
+        // A run that has ended here meanwhile is closed when it is observed.
         Again::Yes => recover::take_each_in_hand(shared, rows),
     };
-    // After all have entered: whoever owes a fence looks for a run of its key afterwards.
+    // After all have entered: a task with a pending fence looks for a run of its key afterwards.
     for run in open {
         if shared.record.has_pending_fence(run) {
             let fencing = Arc::clone(shared);
@@ -203,8 +203,8 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     Ok(())
 }
 
-/// A fence was promised for the key of a run that is open, while only the store could know that it is: told, it is a stop on
-/// its row, which nobody who holds the run has seen.
+/// Carries out a fence that was promised for the key of an open run, while only the store could know that it is open:
+/// delivered, it is a stop on the row, which no task of the run has seen.
 async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
     shared.record.delivered(run).await;
     let row = writes::row_of(&shared.store, run).await;
@@ -214,17 +214,17 @@ async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
     match (shared.find(run), row.stop.clone()) {
         (None, _) => recover::take_in_hand(shared, row),
         (Some(handle), Some(order)) => {
-            // It is on the row: nobody waits for an answer.
+            // The stop is on the row: no caller waits for an answer.
             let (reply, _) = oneshot::channel();
             handle.tell(Order::Stop(order, reply), &shared.background);
         }
-        // Somebody else's.
+        // The row is another run's.
         (Some(_), None) => {}
     }
 }
 
-/// Looks each second, and when somebody doubts it, whether the store is the one that it was. Where it is not, the node is
-/// taken over in it as at a start: until then it is away to everybody, and what it lacks is written again.
+/// Checks each second, and on request, whether the store is the same one. Where it is not, the node is acquired in it
+/// as at a start: until then it is unavailable to all callers, and the rows that it lacks are written again.
 pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
     let store = &shared.store;
     let mut pause = LOOK_EVERY;
@@ -255,13 +255,13 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
                 }
                 LOOK_EVERY
             }
-            // A new life is not to be waited for when it comes.
+            // No pause: a new life of the store is to be met when it comes.
             Err(_) => RETRY_FIRST,
         };
     }
 }
 
-/// The runs go on: only their node's records are another server's.
+/// Logs the loss of the lease. The runs continue: only their node's records are another server's.
 fn tell_fenced(shared: &Shared, by: KeeperEpoch) {
     tracing::error!(keeper_epoch = %by, "another server has the lease of this node: nothing is started here until it is this one's again; runs continue");
     shared.store.lose(by);
@@ -279,7 +279,7 @@ fn tell_store(shared: &Shared, away: Option<&StoreError>) {
 
 /// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.
 async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
-    // Another delivery would name a generation that is over.
+    // Another delivery would name an outdated generation.
     let delivery = shared.record.delivery().await;
     let gone = refuse_beside_another(shared).await?;
     let (store, record) = (shared.store.raw(), &shared.record);
@@ -313,7 +313,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     record.raised(generation);
     let mended = mend(shared, &opening, generation, lost).await;
     mended.map_err(BootError::Store)?;
-    // Before anybody reads, and before a row that is open here is taken for one.
+    // Before any read, and before a row is taken for open that is open here.
     let delivered = delivery.deliver_all(&shared.store, generation).await;
     delivered.map_err(BootError::Store)?;
     let rows = store.open_runs(opening.node).await;
@@ -337,8 +337,8 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     })
 }
 
-/// Writes again what the store had taken and lacks: the rows of runs that are held, and where it has gone back all that is
-/// known, the end of a run as well as where it stands.
+/// Writes again what the store had taken and lacks: the rows of runs that the keeper holds, and where the store has
+/// gone back all that is known, ends of runs as well as states.
 async fn mend(
     shared: &Shared,
     opening: &Opening,
@@ -360,7 +360,7 @@ async fn mend(
             if held.contains(&row.new.run) {
                 row.new.keeper_epoch = opening.keeper_epoch;
             }
-            // Whoever wrote a stop did not live to note it.
+            // The server that wrote the stop died before it noted it.
             if let (Some(there), None) = (there.get(&row.new.run), &row.stop) {
                 row.desired = there.desired;
                 row.stop.clone_from(&there.stop);
@@ -370,7 +370,7 @@ async fn mend(
                 && there.outcome.is_some()
                 && there.output_removed.is_none()
             {
-                // A closed row stays as it is, but what is removed is not there again.
+                // A closed row stays as it is, but a removal of output must not be lost.
                 let (raw, run) = (shared.store.raw(), row.new.run);
                 let marked = raw.mark_output_removed(run, opening.node, generation, &removal);
                 match marked.await {
@@ -404,8 +404,8 @@ async fn mend(
     Ok(())
 }
 
-/// Rows of a living keeper are not ours: starting beside it would end its runs. Gives the keeper of the lease, where it has
-/// certainly ended: it was one of this boot and this pid namespace.
+/// Refuses to start beside a living keeper: its runs would be ended. Returns the keeper of the lease, where it is
+/// verified to have ended: it was one of this boot and this pid namespace.
 async fn refuse_beside_another(shared: &Shared) -> Result<Option<KeeperEpoch>, BootError> {
     let mut gone = None;
     let standing = shared.store.raw().standing(shared.config.node).await;

@@ -1,4 +1,4 @@
-//! What is known of the node's runs, in memory: the rows that the store has taken, and what it is still to be given.
+//! What is known of the node's runs, in memory: rows that the store has taken, and writes pending for it.
 
 use super::late::LateEntries;
 use kennel_lifecycle::RunId;
@@ -8,36 +8,36 @@ use std::{
     sync::Arc,
 };
 
-/// Most ended runs whose rows are kept.
+/// Most ended runs whose rows are retained.
 pub(super) const CLOSED_MAX: usize = 1024;
 /// Most bytes of their specs and entries.
 const CLOSED_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Pending changes that are written to the store at once.
+/// Most pending changes written to the store at once.
 const AT_ONCE_MAX: usize = 256;
 
 /// One run.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// Which life of the run's key: the log's frames name it.
+    /// Incarnation of the run's key, named in the log's frames.
     pub(super) incarnation: u64,
     /// Seq of its last frame.
     pub(super) seq: u64,
-    /// What the store has; absent: it has none, or that is not known.
+    /// The row in the store; absent: there is none, or it is not known.
     pub(super) row: Option<RunRow>,
-    /// The row was neither read nor written, or the log is not whole: a row that is there knows more.
+    /// The row was neither read nor written, or the log is incomplete: a row in the store knows more.
     pub(super) assumed: bool,
-    /// The attempt that was intended last, until nothing is left to do for the run.
+    /// The attempt that was intended last, until no work remains for the run.
     pub(super) intended: Option<NewRun>,
-    /// What stands here of the run's journal, until that is made; absent: it is made, or that is not known.
+    /// Entries of the run's journal, until that is made; absent: it is made, or they are not known.
     pub(super) late: Option<LateEntries>,
-    /// What the store is still to be given, in order.
+    /// Pending changes for the store, in order.
     pub(super) pending: VecDeque<Pending>,
-    /// What is written down and not synced yet.
+    /// Changes written to the log and not synced yet.
     pub(super) in_flight: VecDeque<Pending>,
     is_listed: bool,
 }
 
-/// A change that the store is still to be given.
+/// A change that is pending for the store.
 #[derive(Clone, Debug)]
 pub(super) struct Pending {
     pub(super) seq: u64,
@@ -58,16 +58,16 @@ pub(super) struct Book {
     /// Ended runs, the newest last.
     closed: VecDeque<RunId>,
     closed_bytes: usize,
-    /// One for each pending change, in the order of their promises.
+    /// One item for each pending change, in the order in which they were promised.
     queue: VecDeque<RunId>,
     pub(super) pending_bytes: usize,
-    /// Life of the store in which the rows are known to be there.
+    /// Life of the store that is known to have the rows.
     pub(super) life: Option<Life>,
-    /// The last generation that is known.
+    /// The last known generation.
     pub(super) generation: i64,
-    /// Runs of which the log says less than the book.
+    /// Runs for which the log is behind this book.
     pub(super) behind: BTreeSet<RunId>,
-    /// Incarnation and last seq of the frames of the node.
+    /// Incarnation and last seq of the node's frames.
     pub(super) node: (u64, u64),
     next_incarnation: u64,
     /// Incarnations that ended while the log was trimmed, with their last seqs.
@@ -97,7 +97,7 @@ impl Entry {
         self.row.as_ref().is_some_and(|row| row.outcome.is_some())
     }
 
-    /// Its next frame is the first of another incarnation, and says all.
+    /// Begins another incarnation: its next frame is its first, and holds the whole state.
     pub(super) fn begin_anew(&mut self, incarnation: u64) {
         self.incarnation = incarnation;
         self.seq = 0;
@@ -116,7 +116,7 @@ impl Entry {
 }
 
 impl Book {
-    /// Incarnations of this server begin above those of all before it.
+    /// Makes incarnations of this server begin above those of all before it.
     pub(super) fn begin_incarnations(&mut self, log_generation: u64) {
         let first = log_generation << 32;
         self.next_incarnation = self.next_incarnation.max(first);
@@ -130,7 +130,7 @@ impl Book {
         self.next_incarnation
     }
 
-    /// The entry of the run, which is made where it is missing.
+    /// Returns the entry of the run; makes it where it is missing.
     pub(super) fn entry(&mut self, run: RunId) -> &mut Entry {
         if !self.runs.contains_key(&run) {
             let entry = Entry::new(self.new_incarnation());
@@ -139,7 +139,7 @@ impl Book {
         self.runs.get_mut(&run).expect("it was just looked for")
     }
 
-    /// Whether a change says anything of a run of which this is known. All others are not written down.
+    /// Whether a change alters what is known of a run. Others are not logged.
     pub(super) fn concerns(&self, run: RunId, change: &Change) -> bool {
         match change {
             Change::Intended(_)
@@ -158,26 +158,26 @@ impl Book {
         }
     }
 
-    /// Folds a change that counts into what is known.
+    /// Folds a durable change into what is known.
     pub(super) fn fold(&mut self, run: RunId, change: &Change) {
         let entry = self.entry(run);
         match change {
             Change::Intended(new) => {
-                // A run begins anew where its first attempt does, and not under the key of one that has ended.
+                // The first attempt of a run begins it anew, but not under the key of an ended run.
                 if new.attempt == 1 {
                     entry.late = (!entry.is_closed()).then(LateEntries::default);
                 }
                 entry.intended = Some((**new).clone());
             }
             Change::Forgotten => (entry.intended, entry.late) = (None, None),
-            // All that happens to a run that has ended is the removal of its output.
+            // The only change of an ended run is the removal of its output.
             Change::Snapshot(row)
                 if entry.is_closed() && row.outcome.is_some() && row.output_removed.is_none() => {}
             change => {
                 let before = entry.row.take();
                 let entries = before.as_ref().and_then(|row| row.entries.clone());
                 entry.row = change.upon(before);
-                // A row that was read with others comes without them.
+                // A row that was read together with others comes without entries.
                 if let Some(row) = entry.row.as_mut().filter(|row| row.outcome.is_some()) {
                     row.entries = row.entries.take().or(entries);
                 }
@@ -187,7 +187,7 @@ impl Book {
         self.list(run);
     }
 
-    /// Keeps the list of ended runs, and of ended runs the newest.
+    /// Updates the list of ended runs, which retains the newest.
     pub(super) fn list(&mut self, run: RunId) {
         let Some(entry) = self.runs.get_mut(&run) else {
             return;
@@ -220,7 +220,7 @@ impl Book {
         self.closed_bytes = closed.map(text_len).sum();
     }
 
-    /// Removes the entry of a run of which nothing is to be known any more.
+    /// Removes the entry of a run of which nothing needs to be known any more.
     pub(super) fn prune(&mut self, run: RunId) {
         let is_empty = self.runs.get(&run).is_some_and(Entry::is_empty);
         if !is_empty || self.behind.contains(&run) {
@@ -240,7 +240,7 @@ impl Book {
         }
     }
 
-    /// The first change in flight counts: the store is to be given it.
+    /// Moves the first change in flight to the pending ones: it is durable here.
     pub(super) fn promise(&mut self, run: RunId) {
         let entry = self.entry(run);
         if let Some(pending) = entry.in_flight.pop_front() {
@@ -256,7 +256,7 @@ impl Book {
         entry.is_some_and(|entry| !entry.in_flight.is_empty())
     }
 
-    /// Forgets the run with all that is known of it.
+    /// Removes the run with all that is known of it.
     pub(super) fn remove(&mut self, run: RunId) {
         self.take_pending(run, u64::MAX);
         if let Some(entry) = self.runs.get_mut(&run) {
@@ -283,10 +283,10 @@ impl Book {
         taken
     }
 
-    /// The store has taken these.
+    /// Folds changes that the store has taken.
     pub(super) fn fold_delivered(&mut self, run: RunId, taken: &[Pending]) {
         for pending in taken {
-            // What stands under the key of a fence may be another run: it is read.
+            // A fence may have found another run under its key: the row is read.
             let counts = match &*pending.change {
                 Change::Fenced(..) => false,
                 change => self.concerns(run, change),
@@ -297,7 +297,7 @@ impl Book {
         }
     }
 
-    /// Puts the queue in order again, after entries were put in whole.
+    /// Rebuilds the queue, after entries were inserted as a whole.
     pub(super) fn queue_all(&mut self) {
         self.queue.clear();
         self.pending_bytes = 0;
@@ -309,7 +309,7 @@ impl Book {
         }
     }
 
-    /// The first pending changes, none of them of the same run: they may be written in any order.
+    /// Returns the first pending changes, at most one per run: they may be written in any order.
     pub(super) fn first_due(&self) -> Vec<Due> {
         let mut runs = HashSet::new();
         let queue = self.queue.iter().take(AT_ONCE_MAX);
@@ -334,7 +334,7 @@ impl Book {
         pending.map(|pending| &*pending.change)
     }
 
-    /// A row with what is pending of its run.
+    /// Applies the pending changes of a run to its row.
     pub(super) fn with_pending(&self, mut row: RunRow) -> RunRow {
         for change in self.pending_of(row.new.run) {
             row = change.upon(Some(row.clone())).unwrap_or(row);
@@ -342,7 +342,7 @@ impl Book {
         row
     }
 
-    /// Rows of ended runs, the oldest first, and then those of open ones.
+    /// Iterates over the rows of ended runs, the oldest first, and then those of open ones.
     pub(super) fn known(&self) -> impl Iterator<Item = (&RunRow, bool)> {
         let closed = self.closed.iter().filter_map(|run| self.runs.get(run));
         let open = self.runs.values().filter(|e| e.open_row().is_some());

@@ -1,7 +1,7 @@
-//! The frames of the node log: their kinds, and what their payloads mean.
+//! Frames of the node log: their kinds and payloads.
 //!
-//! Seqs of a run are contiguous within one incarnation, which a run gets when it comes into the book. Frames of no run
-//! have run 0.
+//! Seqs of a run are contiguous within one incarnation, which a run gets when it enters the book. Frames of no run have
+//! run 0.
 
 use super::{
     book::{Book, Entry, Pending},
@@ -14,23 +14,23 @@ use kennel_store::{Change, NewRun, RunEntry, RunRow};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 
-/// A change that counts as it stands: the store has taken it, or it is this node's alone.
+/// A change in force: the store has taken it, or it concerns this node only.
 const KNOWN: u16 = 1;
-/// A change that the store is still to be given.
+/// A change that is pending for the store.
 const PENDING: u16 = 2;
 /// The store has taken the pending changes up to a seq.
 const DELIVERED: u16 = 3;
 /// The store will never take the pending changes up to a seq, or they were never promised.
 const REFUSED: u16 = 4;
-/// All that is known of a run.
+/// The whole state of a run.
 const STATE: u16 = 5;
-/// What is known of the node.
+/// State of the node.
 const NODE: u16 = 6;
 /// An entry of a run whose journal is not made yet.
 const ENTRY: u16 = 7;
 const FLAGS: u16 = CRITICAL | SNAPSHOT | ESSENTIAL;
 
-/// What a frame says.
+/// Content of a frame.
 #[derive(Debug)]
 pub(super) enum Line {
     Known(Change),
@@ -40,7 +40,7 @@ pub(super) enum Line {
     State(Box<EntryState>),
     Node(NodeState),
     Entry(Box<RunEntry>),
-    /// Of a later version, and nothing that changes what is known here.
+    /// A kind of a later version, which changes nothing that is known here.
     Other,
 }
 
@@ -49,16 +49,16 @@ pub(super) enum Line {
 pub(super) struct EntryState {
     pub(super) row: Option<RunRow>,
     pub(super) assumed: bool,
-    /// Absent where there is none, or where it is the row's own attempt.
+    /// Absent where there is none, or where the row has this attempt.
     pub(super) intended: Option<NewRun>,
-    /// Whether something is left to do for the run.
+    /// Whether work remains for the run.
     pub(super) unfinished: bool,
     pub(super) pending: Vec<(u64, Change)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) late: Option<LateEntries>,
 }
 
-/// What is known of the node.
+/// State of the node.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct NodeState {
     pub(super) generation: i64,
@@ -72,7 +72,7 @@ struct Upto {
 }
 
 impl Line {
-    /// The error says why these bytes mean nothing here.
+    /// Decodes a frame. The error says why the bytes are not valid here.
     pub(super) fn decode(kind: u16, payload: &[u8]) -> Result<Self, String> {
         Ok(match kind & !FLAGS {
             KNOWN => Self::Known(Change::decode(payload)?),
@@ -113,7 +113,7 @@ impl EntryState {
         }
     }
 
-    /// Puts the state into an entry; a row that is not believed stays out.
+    /// Restores the state into an entry; an untrusted row is left out.
     pub(super) fn restore(self, entry: &mut Entry, is_believed: bool) {
         let of_row = self.row.as_ref().filter(|_| self.unfinished);
         let of_row = of_row.map(|row| super::intention(&row.new));
@@ -146,7 +146,7 @@ impl Entry {
         }
     }
 
-    /// The next frame of the run: a change that counts.
+    /// Makes the next frame of the run: a change in force.
     pub(super) fn known(&mut self, run: RunId, change: &Change) -> OwnedFrame {
         let essential = match change {
             Change::Stop { .. } | Change::Closed(..) | Change::Fenced(..) => ESSENTIAL,
@@ -156,32 +156,32 @@ impl Entry {
         self.frame(run, KNOWN | essential, seq, change.encode())
     }
 
-    /// The next frame of the run: a change that the store is to be given.
+    /// Makes the next frame of the run: a pending change.
     pub(super) fn pending(&mut self, run: RunId, bytes: Vec<u8>) -> OwnedFrame {
         let seq = self.next_seq();
         self.frame(run, PENDING | CRITICAL | ESSENTIAL, seq, bytes)
     }
 
-    /// The next frame of the run: what became of its pending changes up to a seq.
+    /// Makes the next frame of the run: the result of its pending changes up to a seq.
     pub(super) fn settled(&mut self, run: RunId, upto: u64, delivered: bool) -> OwnedFrame {
         let kind = if delivered { DELIVERED } else { REFUSED };
         let seq = self.next_seq();
         self.frame(run, kind | ESSENTIAL, seq, write(&Upto { upto }))
     }
 
-    /// The next frame of the run: an entry of its journal.
+    /// Makes the next frame of the run: an entry of its journal.
     pub(super) fn late_entry(&mut self, run: RunId, entry: &RunEntry) -> OwnedFrame {
         let seq = self.next_seq();
         self.frame(run, ENTRY | CRITICAL, seq, write(entry))
     }
 
-    /// The next frame of the run, which stands for all before it.
+    /// Makes the next frame of the run, which replaces all before it.
     pub(super) fn state(&mut self, run: RunId) -> OwnedFrame {
         let seq = self.next_seq();
         self.state_at(run, seq)
     }
 
-    /// A frame that stands for all up to the last one.
+    /// Makes a frame that replaces all up to the last one.
     pub(super) fn snapshot(&self, run: RunId) -> OwnedFrame {
         self.state_at(run, self.seq)
     }
@@ -198,7 +198,7 @@ impl Entry {
 }
 
 impl Book {
-    /// The newest state of the node.
+    /// Makes a frame of the node's newest state.
     pub(super) fn node_frame(&self) -> OwnedFrame {
         let state = NodeState {
             generation: self.generation,
@@ -217,7 +217,7 @@ impl Book {
     }
 }
 
-/// Nothing is known of an incarnation any more.
+/// Makes a frame that removes an incarnation.
 pub(super) fn gone(run: RunId, incarnation: u64, seq: u64) -> OwnedFrame {
     let mut entry = Entry::new(incarnation);
     entry.seq = seq;

@@ -1,7 +1,7 @@
 //! Entries of runs whose journals are not made yet: they stand in the node log, and in memory.
 //!
-//! A journal is made with its first output, when its entries become long, or when the log cannot be written; after a crash
-//! before anything else is done with it. From then on it has all of them.
+//! A journal is made with its first output, when its entries become long, when the log cannot be written, or after a
+//! crash before anything else is done with it. From then on it has all entries.
 
 use super::{NodeRecord, book::Entry, log::Record};
 use crate::base::{clock, event};
@@ -14,21 +14,22 @@ use std::{io, path::Path};
 /// The entries of a run whose journal is not made, from the first one on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct LateEntries {
-    /// Readers may have been given more than these.
+    /// Readers may have got more entries than these.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     is_cut: bool,
     entries: Vec<RunEntry>,
 }
 
 impl LateEntries {
-    /// Nothing is known.
+    /// No entry is known.
     const CUT: Self = Self {
         is_cut: true,
         entries: Vec::new(),
     };
 }
 
-/// All entries of a run that wrote nothing, where its row has them, and its end behind them. Such a run needs no journal.
+/// Returns all entries of a run that wrote nothing, where its row has them, and the position of its end behind them.
+/// Such a run needs no journal.
 pub(crate) fn silent(row: &RunRow) -> Option<(Vec<RunEntry>, EntriesEnd)> {
     let read = row.entries.as_ref()?.read().ok()?;
     let end = read.end?;
@@ -37,7 +38,7 @@ pub(crate) fn silent(row: &RunRow) -> Option<(Vec<RunEntry>, EntriesEnd)> {
 }
 
 impl Entry {
-    /// Adds an entry that was written down.
+    /// Adds a logged entry.
     pub(super) fn put_late(&mut self, entry: RunEntry) {
         let late = self.late.get_or_insert_default();
         let follows = entry.place.seq == late.entries.len() as u64 + 1;
@@ -47,7 +48,7 @@ impl Entry {
         }
     }
 
-    /// Entries may be missing behind those that are known.
+    /// Marks that entries may be missing behind the known ones.
     pub(super) fn lose_late(&mut self) {
         if let Some(late) = &mut self.late {
             late.is_cut = true;
@@ -74,26 +75,26 @@ impl Record {
 }
 
 impl NodeRecord {
-    /// Writes down an entry of a run whose journal is not made: before any reader is given it.
+    /// Logs an entry of a run whose journal is not made, before any reader gets it.
     ///
     /// # Errors
     ///
-    /// It is not written down: the journal is to be made.
+    /// The entry is not logged: the journal has to be made.
     pub(crate) fn log_entry(&self, run: RunId, entry: RunEntry) -> io::Result<()> {
         self.lock().log_entry(run, entry)
     }
 
-    /// The journal of the run is made, and has all its entries.
+    /// Drops the entries: the journal of the run is made, and has them all.
     pub(crate) fn journal_made(&self, run: RunId) {
         if let Some(entry) = self.lock().book.runs.get_mut(&run) {
             entry.late = None;
         }
     }
 
-    /// Opens the journal of a run of an earlier server, as [`Writer::reopen`] does; one that was not made is made of what
-    /// stands here. Of a run that was silent to its end nothing is made: its row has all.
+    /// Opens the journal of a run of an earlier server, as [`Writer::reopen`] does; a missing journal is made of the
+    /// entries known here. For a run that was silent to its end none is made: its row has all entries.
     ///
-    /// Where nothing is known of it, or not all, it goes on above the mark: no seq is given twice.
+    /// Where not all entries are known, the journal continues above the mark: no seq is given twice.
     pub(crate) fn reopen_journal(
         &self,
         run: RunId,

@@ -1,4 +1,4 @@
-//! How the book comes into the node log, and what stands in its place while the log cannot be written.
+//! Writes the book into the node log, and handles a log that cannot be written.
 
 use super::{book::Book, frames, replay};
 use crate::base::cause::Chain;
@@ -18,14 +18,14 @@ use tokio::sync::Notify;
 
 /// The directory of the log, in the data directory.
 const DIR: &str = "log";
-/// A file in it: what former servers have written of rows is behind, and no server believes it.
+/// A marker file: the rows that former servers logged are outdated, and no server trusts them.
 const BEHIND: &str = "behind";
 /// Number of the format of the frames.
 const FORMAT: u32 = 2;
-/// Most bytes of frames that are appended at once, about.
+/// Approximate largest size of frames appended at once.
 pub(super) const AT_ONCE_BYTES: usize = 1024 * 1024;
 
-/// Where the log of this server is, and who writes it.
+/// Location and writer of this server's log.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) dir: PathBuf,
@@ -36,12 +36,12 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) book: Book,
-    /// Absent: it cannot be opened.
+    /// Absent: the log cannot be opened.
     pub(super) log: Option<Arc<NodeLog>>,
-    /// Whether the book has what former servers have left.
+    /// Whether the book has what former servers logged.
     has_read: bool,
     pub(super) behind_mark: PathBuf,
-    /// Number of the segment that was written last.
+    /// Number of the segment written last.
     segment: u32,
     has_complained: bool,
     trim_due: Arc<Notify>,
@@ -67,7 +67,7 @@ impl Place {
     }
 }
 
-/// Each name of a boot is a number here, also one that is no UUID.
+/// Maps the name of a boot to a number, also a name that is no UUID.
 fn boot(boot_id: &str) -> Boot {
     let digits = boot_id.replace('-', "");
     let hashed = || {
@@ -97,7 +97,7 @@ impl Record {
         }
     }
 
-    /// Folds changes that count, and writes them down.
+    /// Folds changes in force, and logs them.
     pub(super) fn note(&mut self, mut changes: Vec<(RunId, Change)>) {
         changes.retain(|(run, change)| {
             let concerns = self.book.concerns(*run, change);
@@ -123,7 +123,7 @@ impl Record {
         }
     }
 
-    /// Writes down what is known of the node.
+    /// Logs the state of the node.
     pub(super) fn note_node(&mut self) {
         self.book.node.1 += 1;
         let frame = self.book.node_frame();
@@ -133,7 +133,7 @@ impl Record {
         }
     }
 
-    /// Writes down what is about to be made, or nothing.
+    /// Logs an intended attempt, or fails without a trace of it.
     pub(super) fn intend(&mut self, new: NewRun) -> io::Result<()> {
         let run = new.run;
         let change = Change::Intended(Box::new(new));
@@ -145,7 +145,7 @@ impl Record {
         let frame = self.book.entry(run).known(run, &change);
         match self.append(&[&frame]) {
             Ok(_) => {}
-            // Larger than the log takes: less is known of it.
+            // Larger than the log takes: the log knows less of it.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.take_back(run),
             Err(error) => {
                 self.take_back(run);
@@ -157,7 +157,7 @@ impl Record {
         Ok(())
     }
 
-    /// The last frame of the run is not there.
+    /// Undoes a seq: the last frame of the run was not written.
     pub(super) fn take_back(&mut self, run: RunId) {
         self.book.entry(run).seq -= 1;
     }
@@ -191,7 +191,7 @@ impl Record {
         Ok(end)
     }
 
-    /// The log cannot be written, and what it says is behind.
+    /// Logs that the node log cannot be written and is outdated.
     fn complain(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.has_complained, true) {
             let why = Chain(error).to_string();
@@ -199,7 +199,7 @@ impl Record {
         }
     }
 
-    /// The log says less of these runs than the book. No later server may believe what it says of rows.
+    /// Records that the log knows less of these runs than the book. No later server may trust its rows.
     fn fall_behind(&mut self, runs: impl Iterator<Item = RunId>) {
         let was_behind = !self.book.behind.is_empty();
         self.book.behind.extend(runs);
@@ -210,7 +210,7 @@ impl Record {
         how.write(true).create(true);
         match how.open(&self.behind_mark) {
             Ok(_) => {}
-            // There is nothing that could be believed.
+            // There is no log to be trusted.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 let why = Chain(&error).to_string();
@@ -219,7 +219,7 @@ impl Record {
         }
     }
 
-    /// Writes down what the log lacks, as far as it takes it.
+    /// Appends what the log lacks, as far as the log accepts it.
     pub(super) fn catch_up(&mut self) {
         if self.log.is_none() || self.book.behind.is_empty() {
             return;
@@ -244,7 +244,7 @@ impl Record {
         }
     }
 
-    /// Opens the log, where it could not be opened before. What it holds comes before all that is new.
+    /// Opens the log, where that failed before. What it holds counts as older than all that is new.
     pub(super) fn open_late(&mut self, place: &Place) -> io::Result<()> {
         if self.log.is_some() {
             return Ok(());
@@ -260,7 +260,7 @@ impl Record {
         Ok(())
     }
 
-    /// The first frames of this server.
+    /// Writes the first frames of this server.
     pub(super) fn begin(&mut self) {
         let Some(log) = self.log.clone() else {
             return;
@@ -274,7 +274,7 @@ impl Record {
         }
         self.catch_up();
         self.note_node();
-        // What is pending of them is needed nowhere else any more.
+        // Their pending changes are needed nowhere else any more.
         if !behind.is_empty()
             && let Err(error) = log.sync(log.end())
         {
@@ -282,7 +282,7 @@ impl Record {
         }
     }
 
-    /// What is known of a run here is newer than what was found, but for what the store is still to be given.
+    /// Merges what was found: what is known of a run here is newer, except for changes pending for the store.
     fn put_found(&mut self, found: Book) {
         self.book.generation = self.book.generation.max(found.generation);
         for (run, old) in found.runs {
@@ -301,7 +301,7 @@ impl Record {
     }
 }
 
-/// Parts of about [`AT_ONCE_BYTES`].
+/// Splits frames into parts of about [`AT_ONCE_BYTES`].
 fn parts(frames: &[(RunId, OwnedFrame)]) -> impl Iterator<Item = &[(RunId, OwnedFrame)]> {
     let mut rest = frames;
     std::iter::from_fn(move || {
@@ -319,7 +319,7 @@ fn parts(frames: &[(RunId, OwnedFrame)]) -> impl Iterator<Item = &[(RunId, Owned
 }
 
 impl super::NodeRecord {
-    /// Removes the segments of the log in which nothing is needed; blocks.
+    /// Removes segments of the log that hold nothing needed; blocks.
     pub(super) fn trim(&self) {
         let log = {
             let mut record = self.lock();
@@ -329,7 +329,7 @@ impl super::NodeRecord {
         };
         let trimmed = log.map(|log| log.trim(&mut Needs(self)));
         let mut record = self.lock();
-        // A state that was copied while its run was forgotten would bring it back.
+        // A state copied while its run was forgotten would bring the run back.
         for (run, incarnation, seq) in record.book.ended_in_trim.take().unwrap_or_default() {
             let frame = frames::gone(run, incarnation, seq);
             if let Err(error) = record.append(&[&frame]) {
@@ -350,7 +350,7 @@ impl super::NodeRecord {
     }
 }
 
-/// What the log keeps.
+/// Decides which frames the log retains.
 struct Needs<'a>(&'a super::NodeRecord);
 
 impl Retain for Needs<'_> {

@@ -1,12 +1,12 @@
-//! The one record of the node: what the store has taken of its runs, what it is still to be given, and which runs are not
-//! over. It is a book in memory, and the node log behind it.
+//! The one record of the node: what the store has taken of its runs, which writes are pending for it, and which runs
+//! have unfinished work. It is a book in memory, and the node log behind it.
 //!
-//! A store may go back: another life of it, such as a copy that takes its place, may lack what it had answered. From here
-//! that is written again. What the store does not take is promised here: such a change is synced, and the store is given
-//! it when it is back. While any is pending, all that can be pending is put behind it.
+//! A store may go back: another life of it, such as a copy that replaces it, may lack what it had confirmed. Those rows
+//! are written again from this record. A change that the store does not take is promised here: it is synced, and
+//! delivered when the store is back. While any change is pending, all that can be pending is queued behind it.
 //!
-//! INVARIANT: a change is noted after the store has taken it and before any caller acts upon that or is answered. So a row
-//! that is put back to what is noted is never behind what was reported, and what was written beyond it is written again.
+//! INVARIANT: a change is noted after the store has taken it and before any caller acts upon that or is answered. So a
+//! row restored to the noted state is never behind what was reported, and what was written beyond it is written again.
 
 mod book;
 mod frames;
@@ -37,11 +37,11 @@ pub(crate) struct NodeRecord {
     place: Place,
     state: Mutex<Record>,
     jobs: mpsc::Sender<outbox::Job>,
-    /// Changes with the pending ones.
+    /// Watches for changes of the pending writes.
     pending: watch::Sender<()>,
     /// Held while pending changes are delivered.
     delivering: tokio::sync::Mutex<()>,
-    /// A segment of the log was closed.
+    /// Notified when a segment of the log was closed.
     trim_due: Arc<Notify>,
 }
 
@@ -49,12 +49,12 @@ pub(crate) struct NodeRecord {
 #[derive(Debug)]
 pub(crate) struct KnownRow {
     pub(crate) row: RunRow,
-    /// A row that is there knows more.
+    /// A row in the store knows more.
     pub(crate) assumed: bool,
 }
 
 impl NodeRecord {
-    /// Whether the store is not the one, or not as far, as it was.
+    /// Whether the store is another one, or has gone back.
     pub(crate) fn differs(&self, standing: &Standing) -> bool {
         let record = self.lock();
         let book = &record.book;
@@ -63,19 +63,19 @@ impl NodeRecord {
             || standing.generation.unwrap_or(0) < book.generation
     }
 
-    /// The last generation that is known.
+    /// Returns the last known generation.
     pub(crate) fn generation(&self) -> i64 {
         self.lock().book.generation
     }
 
-    /// The node was given this generation; what the store has of its runs is not known yet.
+    /// Records the generation of the node; what the store has of its runs is not known yet.
     pub(crate) fn raised(&self, generation: i64) {
         let mut record = self.lock();
         record.book.generation = record.book.generation.max(generation);
         record.note_node();
     }
 
-    /// Open rows that are known and not among these.
+    /// Returns the known open rows that are not among these.
     pub(crate) fn open_beside(&self, rows: &[RunRow]) -> Vec<RunId> {
         let rows: HashSet<RunId> = rows.iter().map(|row| row.new.run).collect();
         let record = self.lock();
@@ -84,7 +84,8 @@ impl NodeRecord {
         open.map(|(run, _)| *run).collect()
     }
 
-    /// The node was acquired in this life; `open` are its open rows there, and `ended` those that were known as open.
+    /// Records that the node was acquired in this life; `open` are its open rows there, and `ended` the rows that were
+    /// known as open.
     pub(crate) fn acquired(&self, life: Life, open: &[RunRow], ended: Vec<RunRow>) {
         let gone = self.open_beside(open);
         let ended_runs: HashSet<RunId> = ended.iter().map(|row| row.new.run).collect();
@@ -102,13 +103,12 @@ impl NodeRecord {
         self.trim_due.notify_one();
     }
 
-    /// The store has taken this change.
-    /// INV-21: noted before any caller acts upon it.
+    /// Notes that the store has taken this change. INV-21: noted before any caller acts upon it.
     pub(crate) fn took(&self, run: RunId, change: Change) {
         self.lock().note(vec![(run, change)]);
     }
 
-    /// The store has this row: it was read. Of one that has ended that is all there is to know.
+    /// Notes that the store has this row: it was read. For an ended run that is all there is to know.
     pub(crate) fn has(&self, row: RunRow) {
         let run = row.new.run;
         let mut record = self.lock();
@@ -119,12 +119,12 @@ impl NodeRecord {
         }
     }
 
-    /// The store has marked the row of an ended run: its output is removed.
+    /// Notes that the store has marked the row of an ended run: its output is removed.
     pub(crate) fn output_removed(&self, run: RunId, removal: OutputRemoval) {
         self.took(run, Change::OutputRemoved(removal));
     }
 
-    /// What the row says at least of a run that is adopted without it.
+    /// Notes the minimal row of a run that is adopted without it.
     pub(crate) fn assume(&self, row: &RunRow) {
         let mut record = self.lock();
         let entry = record.book.entry(row.new.run);
@@ -135,13 +135,13 @@ impl NodeRecord {
         }
     }
 
-    /// The open row of this run.
+    /// Returns the open row of this run.
     pub(crate) fn open_row(&self, run: RunId) -> Option<RunRow> {
         let record = self.lock();
         record.book.runs.get(&run)?.open_row().cloned()
     }
 
-    /// All that the store should have.
+    /// Returns all rows that the store should have.
     pub(crate) fn known_rows(&self) -> Vec<KnownRow> {
         let record = self.lock();
         let known = record.book.known().map(|(row, assumed)| KnownRow {
@@ -151,28 +151,28 @@ impl NodeRecord {
         known.collect()
     }
 
-    /// An attempt is about to be made, of which something is left to do until [`Self::forget`].
+    /// Records an attempt that is about to be made; work remains for it until [`Self::forget`].
     ///
     /// # Errors
     ///
-    /// It cannot be written down, and must not be made.
+    /// The attempt cannot be recorded, and must not be made.
     pub(crate) fn intend(&self, new: &NewRun) -> io::Result<()> {
         self.lock().intend(intention(new))
     }
 
-    /// The attempt of this run that was intended last, where something is left to do for the run.
+    /// Returns the attempt of this run that was intended last, where work remains for the run.
     pub(crate) fn intended(&self, run: RunId) -> Option<NewRun> {
         self.lock().book.runs.get(&run)?.intended.clone()
     }
 
-    /// Whether something is left to do for the run.
+    /// Whether work remains for the run.
     pub(crate) fn is_unfinished(&self, run: RunId) -> bool {
         let record = self.lock();
         let entry = record.book.runs.get(&run);
         entry.is_some_and(|entry| entry.intended.is_some())
     }
 
-    /// All runs for which something is left to do.
+    /// Returns all runs for which work remains.
     pub(crate) fn unfinished(&self) -> Vec<RunId> {
         let record = self.lock();
         let runs = record.book.runs.iter();
@@ -180,19 +180,19 @@ impl NodeRecord {
         runs.map(|(run, _)| *run).collect()
     }
 
-    /// Nothing is left to do for the run.
+    /// Records that no work remains for the run.
     pub(crate) fn forget(&self, run: RunId) {
         self.took(run, Change::Forgotten);
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {
-        // A panic elsewhere leaves changes that are whole.
+        // A panic in another thread leaves whole changes.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Book {
-    /// Whether that is known already.
+    /// Whether this is known already.
     fn says(&self, run: RunId, change: &Change) -> bool {
         let entry = self.runs.get(&run).filter(|entry| !entry.assumed);
         match (change, entry.and_then(|entry| entry.row.as_ref())) {
@@ -202,7 +202,7 @@ impl Book {
     }
 }
 
-/// What an attempt is to be: it has no identity yet.
+/// Makes the row of an intended attempt: it has no identity yet.
 fn intention(new: &NewRun) -> NewRun {
     NewRun {
         identity: None,

@@ -1,5 +1,5 @@
-//! The store as this node's server uses it: not before the server has taken its node over, and each write by the
-//! generation that this has given.
+//! The store as this node's server uses it: only after the server has acquired its node, and each write under the
+//! generation that this gave.
 
 use crate::{
     base::clock,
@@ -16,20 +16,20 @@ use kennel_store::{
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, RwLock, watch};
 
-/// What the store has had for longer than this no copy of it lacks that takes its place.
+/// A copy that replaces the store lacks nothing that the store has had for longer than this.
 const YOUNG: Duration = Duration::from_mins(10);
 
 /// The store, and this server's generation in it.
 #[derive(Debug)]
 pub(crate) struct NodeStore {
     store: Arc<dyn Store>,
-    /// Absent: the node is not taken over yet.
+    /// Absent: the node is not acquired yet.
     generation: watch::Sender<Option<i64>>,
-    /// The keeper that has the node's lease in the place of this one.
+    /// The keeper that acquired the node's lease in the place of this one.
     fenced_by: watch::Sender<Option<KeeperEpoch>>,
     node: NodeId,
     keeper_epoch: KeeperEpoch,
-    /// What the store has taken is noted there.
+    /// Notes what the store has taken.
     record: Arc<NodeRecord>,
     telemetry: Telemetry,
     /// Held to read by each write, from before it until it is noted.
@@ -58,71 +58,70 @@ impl NodeStore {
         }
     }
 
-    /// The store itself, for whoever takes the node over.
+    /// Returns the store itself, for code that acquires the node.
     pub(crate) fn raw(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// The node is taken over: from here on everybody may read and write.
+    /// Opens the store to all callers: the node is acquired.
     pub(crate) fn open(&self, generation: i64) {
         self.fenced_by.send_replace(None);
         self.generation.send_replace(Some(generation));
     }
 
-    /// Another keeper has the lease: until the node is taken over again, nothing is read or written.
+    /// Records that another keeper has the lease: until the node is acquired again, nothing is read or written.
     pub(crate) fn lose(&self, by: KeeperEpoch) {
         self.fenced_by.send_replace(Some(by));
     }
 
-    /// The keeper that has the node's lease in the place of this one.
+    /// Returns the keeper that acquired the node's lease in the place of this one.
     pub(crate) fn fenced_by(&self) -> Option<KeeperEpoch> {
         *self.fenced_by.borrow()
     }
 
-    /// The keeper that this node's lease was lost to. An earlier generation of the same keeper has lost nothing: its next
-    /// server has the node.
+    /// Returns the keeper to which this node's lease was lost. An earlier generation of the same keeper has lost
+    /// nothing: its next server has the node.
     pub(crate) fn lost_to(&self, standing: &Standing) -> Option<KeeperEpoch> {
         let is_later = standing.generation > self.generation();
         let other = standing.keeper_epoch.filter(|_| is_later);
         other.filter(|epoch| *epoch != self.keeper_epoch)
     }
 
-    /// Has somebody look whether the store is what it was.
+    /// Requests a check whether the store is the same one.
     pub(crate) fn doubt(&self) {
         self.doubt.notify_one();
     }
 
-    /// The node has to be taken over anew: until then the store is away to everybody. Ends when no write is on its way any
-    /// more.
+    /// Closes the store to all callers, until the node is acquired again. Returns when no write is on its way any more.
     pub(crate) async fn shut(&self) {
         self.generation.send_replace(None);
         drop(self.at_work.write().await);
     }
 
-    /// Ends when somebody doubts that the store is what it was.
+    /// Returns when a check of the store is requested.
     pub(crate) async fn doubted(&self) {
         self.doubt.notified().await;
     }
 
-    /// This server's generation; absent while the node is not taken over.
+    /// Returns this server's generation; absent while the node is not acquired.
     pub(crate) fn generation(&self) -> Option<i64> {
         *self.generation.borrow()
     }
 
-    /// Ends when the node is taken over; never where it is already.
+    /// Returns when the node is acquired; never where it is already.
     pub(crate) async fn opened(&self) {
         let mut generation = self.generation.subscribe();
-        // The sender is this very value.
+        // Never an error: `self` owns the sender.
         let _ = generation.changed().await;
     }
 
-    /// This server's generation, once the node is taken over.
+    /// Returns this server's generation, once the node is acquired.
     pub(crate) async fn taken_over(&self) -> i64 {
         let mut generation = self.generation.subscribe();
         let taken = generation.wait_for(Option::is_some).await;
         match taken.ok().and_then(|generation| *generation) {
             Some(generation) => generation,
-            // The sender is this very value.
+            // Never an error: `self` owns the sender.
             None => std::future::pending().await,
         }
     }
@@ -185,8 +184,8 @@ impl NodeStore {
         Ok(())
     }
 
-    /// The end of a run. Another's closed row may stand under the key of what never ran: whoever has seen that it does not
-    /// says so by [`Self::has`].
+    /// Writes the end of a run. Another run's closed row may have the key of a run that never ran: a caller that has
+    /// seen that it does not notes that by [`Self::has`].
     pub(crate) async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
         let work = async |generation| self.store.close(&stamped(new, generation), closure).await;
         let (generation, ()) = self.write("close", new.run, work).await?;
@@ -197,7 +196,7 @@ impl NodeStore {
         Ok(())
     }
 
-    /// There is no row of a run whose gate was never opened.
+    /// Removes a row: there is none for a run whose gate was never opened.
     pub(crate) async fn withdraw(&self, run: RunId) -> Result<(), StoreError> {
         let work = async |generation| self.store.withdraw(run, generation).await;
         self.write("withdraw", run, work).await?;
@@ -205,7 +204,7 @@ impl NodeStore {
         Ok(())
     }
 
-    /// A young end is told wherever it is read, and whoever has written it may not have lived to note it.
+    /// A recent end is noted wherever it is read: the server that wrote it may have died before it noted it.
     fn seen(&self, row: &RunRow) {
         let young = |ended: Timestamp| ended.plus(YOUNG) > clock::now();
         if row.times.ended.is_some_and(young) {
@@ -213,7 +212,7 @@ impl NodeStore {
         }
     }
 
-    /// A fence that was pending is written; this row stands under its key.
+    /// Notes that a pending fence is written; this row has its key.
     pub(crate) fn fenced_late(&self, new: &NewRun, closure: &Closure, row: RunRow) {
         let outcome = row.outcome.as_ref();
         if outcome == Some(&closure.outcome) && row.new.created == new.created {
@@ -222,7 +221,7 @@ impl NodeStore {
         self.has(row);
     }
 
-    /// This row was read, and is what somebody is told.
+    /// Notes this row: it was read, and is reported to a caller.
     pub(crate) fn has(&self, row: RunRow) {
         if row.new.node == self.node {
             self.record.has(row);
@@ -269,7 +268,7 @@ impl NodeStore {
         Ok(())
     }
 
-    /// That the output of an ended run of this node is removed, before it is.
+    /// Marks that the output of an ended run of this node is removed, before it is.
     pub(crate) async fn mark_output_removed(
         &self,
         run: RunId,
@@ -354,7 +353,7 @@ impl NodeStore {
         .await
     }
 
-    /// One write that is about no run's row.
+    /// Does one write that concerns no run's row.
     async fn write_beside(
         &self,
         what: &'static str,
@@ -371,7 +370,8 @@ impl NodeStore {
         }
     }
 
-    /// Which generation the store knows. One older than ours: it is not what it was, and is away until the node is taken over anew.
+    /// Checks the generation that the store knows. An older one than ours: the store has gone back, and is unavailable
+    /// until the node is acquired again.
     async fn known(&self, generation: i64) -> Result<i64, StoreError> {
         let standing = self.store.standing(self.node).await;
         let standing = standing.map_err(|e| unavailable(&e))?;
@@ -387,7 +387,7 @@ impl NodeStore {
         Ok(known)
     }
 
-    /// One write, with the generation that it names.
+    /// Does one write, under the generation that it names.
     async fn write<T>(
         &self,
         what: &'static str,
@@ -403,7 +403,7 @@ impl NodeStore {
         }
     }
 
-    /// Why the store refuses a write: where it is not what it was, that passes.
+    /// Returns why the store refuses a write: where the store is another one, that is transient.
     pub(crate) async fn refused(&self, run: RunId, generation: i64) -> StoreError {
         let known = match self.known(generation).await {
             Ok(known) => known,
@@ -425,8 +425,8 @@ impl NodeStore {
         }
     }
 
-    /// What was asked before the node was taken over anew, and answered while what the store lacks was not written again,
-    /// counts for nothing.
+    /// Does one read. A query sent before the node was acquired again, and answered before lost rows were written
+    /// again, does not count.
     async fn read<T>(
         &self,
         what: &'static str,
@@ -455,7 +455,7 @@ impl NodeStore {
             .await
     }
 
-    /// The stops that are left for this node.
+    /// Returns the stops that are queued for this node.
     pub(crate) async fn left_stops(&self) -> Result<Vec<LeftStop>, StoreError> {
         self.read("left_stops", self.store.left_stops(self.node))
             .await
@@ -523,7 +523,7 @@ fn away() -> StoreError {
     StoreError::Unavailable("this server has not taken its node over yet".into())
 }
 
-/// A question that was not answered leaves open what it was about.
+/// Maps a query without an answer: its subject stays undecided.
 fn unavailable(error: &StoreError) -> StoreError {
     StoreError::Unavailable(error.to_string())
 }

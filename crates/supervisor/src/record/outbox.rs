@@ -1,6 +1,7 @@
-//! Promises what the store does not take, and gives it to the store when it is back.
+//! Outbox: makes changes that the store does not take durable, and delivers them when it is back.
 //!
-//! One task writes promises down; whatever queues while it syncs shares the next sync. To deliver twice is to deliver once.
+//! One task logs them; changes that queue while it syncs share the next sync. A change that is delivered twice takes
+//! effect once.
 
 use super::{
     NodeRecord,
@@ -25,15 +26,15 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Promises that wait for the log; more have to wait outside.
+/// Most changes queued for the log; further ones wait with their callers.
 pub(super) const PROMISES_QUEUED_MAX: usize = 1024;
-/// Most bytes of promises: what does not fit waits with its caller.
+/// Most bytes of pending changes: a change that does not fit waits with its caller.
 const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// First and longest pause between two tries to deliver.
+/// First and longest pause between two deliveries.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 
-/// A promise that is to be written down.
+/// A change that is to be logged.
 #[derive(Debug)]
 pub(super) struct Job {
     run: RunId,
@@ -43,7 +44,7 @@ pub(super) struct Job {
 }
 
 impl NodeRecord {
-    /// Makes a change durable here; the store is given it when it is there.
+    /// Makes a change durable here; it is delivered when the store is available.
     pub(crate) async fn promise(&self, run: RunId, change: Change) -> io::Result<()> {
         let (reply, answer) = oneshot::channel();
         let job = Job {
@@ -79,8 +80,8 @@ impl NodeRecord {
         pending.any(|change| matches!(change, Change::Fenced(..)))
     }
 
-    /// The row of a run whose end is pending, as it will be: the end was reported, and nothing changes it any more. A fence
-    /// does not say whether a run has ended under its key.
+    /// Returns the row of a run whose end is pending, in its final form: the end was reported, and nothing changes it
+    /// any more. A fence does not say whether a run of its key has ended.
     pub(crate) fn pending_end(&self, run: RunId) -> Option<RunRow> {
         let record = self.lock();
         let pending = record.book.pending_of(run);
@@ -93,21 +94,21 @@ impl NodeRecord {
         Some(record.book.with_pending(row))
     }
 
-    /// The row of a run with what is pending of it.
+    /// Applies the pending changes of a run to its row.
     pub(crate) fn with_pending(&self, row: RunRow) -> RunRow {
         self.lock().book.with_pending(row)
     }
 
-    /// Ends when nothing of this run is pending.
+    /// Returns when nothing of this run is pending.
     pub(crate) async fn delivered(&self, run: RunId) {
         let mut pending = self.pending.subscribe();
         while self.has_pending_of(run) {
-            // The sender is this very value.
+            // Never an error: `self` owns the sender.
             let _ = pending.changed().await;
         }
     }
 
-    /// Nothing else delivers meanwhile.
+    /// Acquires the right to deliver: nothing else delivers meanwhile.
     pub(crate) async fn delivery(&self) -> Delivery<'_> {
         Delivery {
             record: self,
@@ -115,19 +116,19 @@ impl NodeRecord {
         }
     }
 
-    /// Delivers whatever comes to be pending, for as long as this server lives.
+    /// Delivers changes as they become pending, for this server's lifetime.
     pub(crate) async fn deliver_for_ever(&self, store: &NodeStore) {
         let mut pending = self.pending.subscribe();
         let mut pause = RETRY_FIRST;
         let mut said = String::new();
         loop {
             while !self.has_pending() {
-                // The sender is this very value.
+                // Never an error: `self` owns the sender.
                 let _ = pending.changed().await;
             }
             let _ = store.taken_over().await;
             let delivery = self.delivery().await;
-            // It may have been taken away meanwhile.
+            // The node may have been lost meanwhile.
             let Some(generation) = store.generation() else {
                 continue;
             };
@@ -151,7 +152,7 @@ impl NodeRecord {
         }
     }
 
-    /// Trims the log whenever a segment was closed, for as long as this server lives.
+    /// Trims the log whenever a segment was closed, for this server's lifetime.
     pub(crate) async fn trim_for_ever(self: Arc<Self>) {
         loop {
             self.trim_due.notified().await;
@@ -162,7 +163,7 @@ impl NodeRecord {
         }
     }
 
-    /// Writes promises down: all are synced, or none counts. Blocks.
+    /// Logs changes: all are synced, or none counts. Blocks.
     fn write(&self, jobs: &[Job]) -> io::Result<()> {
         crash_point!("log.append");
         let (frames, end) = {
@@ -225,7 +226,7 @@ impl NodeRecord {
     }
 }
 
-/// Writes down what is promised, until the record is gone.
+/// Logs promised changes, until the record is gone.
 pub(super) async fn write_promises(record: Weak<NodeRecord>, mut queue: mpsc::Receiver<Job>) {
     let mut waiting: Option<Job> = None;
     loop {
@@ -266,7 +267,7 @@ pub(super) async fn write_promises(record: Weak<NodeRecord>, mut queue: mpsc::Re
         for job in jobs {
             let answer = written.as_ref().copied();
             let answer = answer.map_err(|error| io::Error::new(error.kind(), error.to_string()));
-            // A caller that has gone needs no answer.
+            // A caller that is gone needs no answer.
             let _ = job.reply.send(answer);
         }
     }
@@ -279,7 +280,7 @@ pub(crate) struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Gives the store all that is pending, in order.
+    /// Delivers all pending changes to the store, in order.
     pub(crate) async fn deliver_all(
         &self,
         store: &NodeStore,
@@ -307,14 +308,14 @@ impl Delivery<'_> {
 }
 
 impl NodeRecord {
-    /// These are pending no more; the flag says whether the store has taken the change.
+    /// Removes these from the pending changes; the flag says whether the store has taken the change.
     pub(super) fn settle(&self, answers: &[(Due, bool)]) {
         let mut record = self.lock();
         let mut frames = Vec::new();
         for (due, is_taken) in answers {
             let entry = record.book.runs.get(&due.run);
             let front = entry.and_then(|entry| entry.pending.front());
-            // It may have got another seq meanwhile.
+            // Its seq may have changed meanwhile.
             let Some(front) = front.filter(|p| Arc::ptr_eq(&p.change, &due.change)) else {
                 continue;
             };
@@ -335,7 +336,7 @@ impl NodeRecord {
     }
 }
 
-/// Writes changes of as many runs. None is done with while one is not.
+/// Writes changes, at most one per run. Returns only when all are done.
 async fn deliver(
     store: &NodeStore,
     generation: i64,
@@ -364,7 +365,7 @@ async fn deliver(
     all.map(|()| answers)
 }
 
-/// What is to be made of the store's answer: whether it has taken the change, or never will.
+/// Interprets the store's answer: whether it has taken the change, or never will.
 async fn answered(
     store: &NodeStore,
     generation: i64,
@@ -377,7 +378,7 @@ async fn answered(
         written => written,
     };
     if let (Ok(()), Change::Fenced(new, closure)) = (&written, &*due.change) {
-        // The row that stands under the key now is what callers are given.
+        // Callers get the row that has the key now.
         if let Some(row) = store.raw().get(run).await? {
             store.fenced_late(new, closure, row);
         }
@@ -392,7 +393,7 @@ async fn answered(
     }
 }
 
-/// The row is closed, or another server's: what is not its end is of no interest any more.
+/// Logs a refusal: the row is closed, or another server's; only its end matters then.
 fn log_refusal(due: &Due, error: &StoreError) {
     let (run, change) = (due.run, due.change.name());
     match *due.change {

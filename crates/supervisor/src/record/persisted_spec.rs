@@ -1,5 +1,5 @@
-//! Persisted spec: what the next attempt of a run is made of, in the run's private directory. It has the values of the run's
-//! variables, which the store never sees; so it is readable by its owner alone, and removed when the run has ended.
+//! Persisted spec: the input of a run's next attempt, in the run's private directory. It has the values of the run's
+//! variables, which the store never gets; so only its owner can read it, and it is removed when the run has ended.
 
 use kennel_keeper::client::ChildSpec;
 use std::{
@@ -12,7 +12,7 @@ use std::{
 const FILE: &str = "child";
 const TEMPORARY: &str = "child.new";
 
-/// Writes it, whole or not at all, so that it is there after a power loss too. Blocks.
+/// Writes the spec atomically, so that it survives a power loss. Blocks.
 pub(crate) fn write(dir: &Path, child: &ChildSpec) -> io::Result<()> {
     let bytes = serde_json::to_vec(child)?;
     let temporary = dir.join(TEMPORARY);
@@ -23,19 +23,19 @@ pub(crate) fn write(dir: &Path, child: &ChildSpec) -> io::Result<()> {
     file.write_all(&bytes)?;
     file.sync_all()?;
     fs::rename(&temporary, dir.join(FILE))?;
-    // The names of the file, of the run's directory and of the directory of all runs.
+    // Syncs the entries of the file, of the run's directory and of the directory of all runs.
     for dir in dir.ancestors().take(3) {
         File::open(dir)?.sync_all()?;
     }
     Ok(())
 }
 
-/// Looks whether it is there.
+/// Checks that the spec exists.
 pub(crate) fn look(dir: &Path) -> io::Result<()> {
     fs::symlink_metadata(dir.join(FILE)).map(drop)
 }
 
-/// Reads it, for this attempt. Blocks.
+/// Reads the spec for this attempt. Blocks.
 pub(crate) fn read(dir: &Path, attempt: u32) -> io::Result<ChildSpec> {
     let child: ChildSpec = serde_json::from_slice(&fs::read(dir.join(FILE))?)?;
     Ok(ChildSpec {
@@ -45,7 +45,7 @@ pub(crate) fn read(dir: &Path, attempt: u32) -> io::Result<ChildSpec> {
     })
 }
 
-/// Removes it, if it is there.
+/// Removes the spec, if it exists.
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     gone_is_fine(fs::remove_file(dir.join(TEMPORARY)))?;
     gone_is_fine(fs::remove_file(dir.join(FILE)))

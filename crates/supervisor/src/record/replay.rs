@@ -1,8 +1,8 @@
-//! The book at a start: what former servers have left in the log.
+//! Replay: builds the book at a start from what former servers logged.
 //!
-//! Pending changes were synced, and are delivered whichever boot they are of. Rows are believed of this boot alone: what
-//! was noted last of another one may not have come to the disk. Damage taints the runs that it may concern: their rows
-//! are the least that is known of them.
+//! Pending changes were synced, and are delivered whichever boot they are of. Rows are trusted of this boot only: the
+//! last notes of another boot may not have reached the disk. Damage taints the runs that it may concern: their rows are
+//! a minimum of what is known of them.
 
 use super::{
     NodeRecord,
@@ -26,19 +26,19 @@ use std::{
 };
 use tokio::sync::{Notify, mpsc, watch};
 
-/// How often it is tried again while a former server holds its lock, and how long.
+/// Pause and limit of retries while a former server holds the lock.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 const LOCK_TRIES: u32 = 2_000;
-/// Tainted runs that one line of the server's log names.
+/// Most tainted runs named in one log line.
 const NAMED_MAX: usize = 20;
 
 impl NodeRecord {
-    /// The record with what former servers have left. Runs do not end because of a log that cannot be read: it is moved
+    /// Opens the record with what former servers logged. Runs do not end because of an unreadable log: it is moved
     /// aside, and what cannot be written waits for the store.
     ///
     /// # Errors
     ///
-    /// A former server still lives.
+    /// A former server is still alive.
     pub(crate) async fn open(
         data_dir: &Path,
         epoch: KeeperEpoch,
@@ -74,7 +74,7 @@ impl NodeRecord {
     }
 }
 
-/// The log and what it says. Without a log there is no room for one, or what stands in its place cannot be read.
+/// Opens the log and reads it. No log: there is no space for one, or the path in its place cannot be read.
 fn open_somehow(place: &Place) -> io::Result<(Option<NodeLog>, Option<Book>)> {
     let error = match open(place) {
         Ok((log, book)) => return Ok((Some(log), Some(book))),
@@ -127,7 +127,7 @@ fn is_full(error: &ReplayError) -> bool {
     )
 }
 
-/// A log of this server, and what those of the former ones say.
+/// Opens this server's log, and reads those of the former ones.
 pub(super) fn open(place: &Place) -> Result<(NodeLog, Book), ReplayError> {
     let log = NodeLog::open(&place.dir, place.origin)?;
     let mut tries = 0;
@@ -144,7 +144,7 @@ pub(super) fn open(place: &Place) -> Result<(NodeLog, Book), ReplayError> {
     }
 }
 
-/// What the logs of former servers say.
+/// Reads the logs of former servers.
 fn read(place: &Place) -> Result<Book, ReplayError> {
     let mut replay = Replay::new(place);
     let replayed = NodeLog::read_former(&place.dir, |frame| replay.visit(&frame))?;
@@ -155,14 +155,14 @@ fn read(place: &Place) -> Result<Book, ReplayError> {
 struct Replay {
     book: Book,
     place_boot: kennel_journal::Boot,
-    /// No row is believed: the log was left behind.
+    /// No row is trusted: the log is outdated.
     is_behind: bool,
-    /// Frames whose turn has not come.
+    /// Frames that arrived before their predecessors.
     early: BTreeMap<RunId, BTreeMap<u64, (Line, bool)>>,
     continuity: Continuity,
-    /// Runs whose rows are not believed though they are of this boot.
+    /// Runs whose rows are not trusted although they are of this boot.
     tainted: Vec<RunId>,
-    /// Runs with a frame that cannot be read.
+    /// Runs with an unreadable frame.
     unread: Vec<RunId>,
 }
 
@@ -224,7 +224,7 @@ impl Replay {
         self.book.life = of_boot.map(Life::named);
     }
 
-    /// Whether this is the newest incarnation of the run that was met; one that is newer takes the place of the others.
+    /// Whether this is the newest incarnation of the run seen so far; a newer one replaces the others.
     fn is_of_newest(&mut self, run: RunId, incarnation: u64) -> bool {
         let known = self.book.runs.get(&run).map(|entry| entry.incarnation);
         if known.is_none_or(|known| known < incarnation) {
@@ -284,7 +284,7 @@ impl Replay {
             Line::Entry(late) => entry.put_late(*late),
             Line::Node(_) | Line::Other => {}
         }
-        // What came after it may not have come to the disk.
+        // What followed it may not have reached the disk.
         if !is_ours {
             self.book.entry(run).lose_late();
         }
@@ -345,7 +345,7 @@ impl Replay {
     fn report_damage(&self, place: &Place, replayed: &Replayed) {
         for damage in &replayed.damages {
             tracing::error!(%damage, "the node log is damaged");
-            // A copy by name: the segment itself goes when nothing in it is needed.
+            // A hard link: the segment itself is removed when nothing in it is needed.
             let path = damage.segment.path(&place.dir);
             let _ = fs::hard_link(&path, path.with_extension("damaged"));
         }
