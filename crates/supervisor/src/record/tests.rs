@@ -97,7 +97,7 @@ fn size(dir: &Path) -> u64 {
     sizes.sum()
 }
 
-/// Nothing holds the record of before any more.
+/// Drops the record with all that holds it.
 async fn drop_all(record: Arc<NodeRecord>) {
     let weak = Arc::downgrade(&record);
     drop(record);
@@ -144,7 +144,7 @@ async fn server_of_another_boot_knows_no_row() {
         assert!(rows(&other).is_empty());
         assert_eq!(other.generation(), 3);
         assert!(!other.differs(&standing("b", 3)));
-        // What was promised counts, and so does what is left to do.
+        // Promised changes count, and so does unfinished work.
         assert_eq!(other.pending_end(run(8)), Some(ended(8)));
         assert_eq!(other.unfinished(), [run(7)]);
         drop_all(other).await;
@@ -224,7 +224,7 @@ async fn log_that_cannot_be_opened_is_opened_by_the_next_promise() {
     let before = open(&data).await;
     before.promise(run(1), closed(1)).await.unwrap();
     drop_all(before).await;
-    // Its place is none: it can be neither read nor moved aside.
+    // The directory is unusable: it can be neither read nor moved aside.
     fs::rename(&data, dir.path().join("elsewhere")).unwrap();
     fs::write(&data, b"").unwrap();
     let later = open(&data).await;
@@ -280,7 +280,7 @@ async fn changes_of_a_run_are_due_in_their_order() {
     record = open(dir.path()).await;
     let due = record.lock().book.first_due();
     assert_eq!((due.len(), &*due[0].change), (1, &closed(7)));
-    // The row is as the store has it, without what is pending.
+    // The row is the store's, without the pending changes.
     assert_eq!(record.open_row(run(7)).unwrap().state, StoredState::Paused);
     assert!(rows(&record).contains(&ended(8)));
     record.settle(&[(due[0].clone(), false)]);
@@ -309,8 +309,8 @@ async fn log_left_behind_is_not_believed() {
     }
 }
 
-/// Each byte of the log's first segment that is written, sampled: nothing comes up that was not written, and no server
-/// is refused.
+/// Changes sampled bytes of the log's first written segment: nothing is replayed that was not written, and no server is
+/// refused.
 #[tokio::test]
 async fn damage_invents_nothing_and_taints_only_what_it_concerns() {
     let dir = tempfile::tempdir().unwrap();
@@ -366,7 +366,7 @@ async fn damage_invents_nothing_and_taints_only_what_it_concerns() {
                     unfinished.iter().all(|r| [run(7), run(9)].contains(r)),
                     "at {at}"
                 );
-                // It can be written, and is whole from here on.
+                // The log can be written, and is complete from here on.
                 record.took(run(6), closed(6));
                 drop_all(record).await;
                 record = open(damaged.path()).await;

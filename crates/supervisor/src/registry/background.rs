@@ -3,7 +3,7 @@
 use super::serving::Serving;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// Owner of such tasks.
+/// Owner of the background tasks.
 #[derive(Debug)]
 pub(crate) struct Background {
     tasks: TaskTracker,
@@ -20,7 +20,7 @@ impl Background {
         }
     }
 
-    /// Starts a task, which may end by itself and is ended by [`Self::end`].
+    /// Starts a task, which may end by itself and is otherwise ended by [`Self::end`].
     pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let (stop, serving) = (self.stop.clone(), self.serving.clone());
         self.tasks.spawn(async move {

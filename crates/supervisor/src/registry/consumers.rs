@@ -1,4 +1,4 @@
-//! Which reader of each consumer is active, and the turns that changes of one consumer take.
+//! The active reader of each consumer, and serialisation of changes of one consumer.
 
 use super::floors::Floors;
 use crate::base::calls::CallError;
@@ -13,21 +13,21 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Changes of different consumers that may be on their way at a time.
+/// Locks for changes of consumers; changes of different consumers run concurrently.
 const TURNS: usize = 64;
 
-/// Where a reader of many runs says that it was.
+/// Position that a reader of many runs reports.
 #[derive(Clone, Debug)]
 pub struct ConsumerPlace {
-    /// As whose reader.
+    /// Session of the reader.
     pub session: u64,
-    /// The number of the message.
+    /// Number of the message.
     pub number: u64,
-    /// What that message led to.
+    /// Cursor of that message.
     pub cursor: Vec<u8>,
 }
 
-/// The right to read in a consumer's name, until somebody else takes it.
+/// The right to read in a consumer's name, until a newer reader takes it.
 #[derive(Debug)]
 pub struct ConsumerSeat {
     consumers: Arc<Consumers>,
@@ -39,30 +39,30 @@ pub struct ConsumerSeat {
 }
 
 impl ConsumerSeat {
-    /// The consumer when this reader came.
+    /// The consumer at this reader's start.
     #[must_use]
     pub fn row(&self) -> &ConsumerRow {
         &self.row
     }
 
-    /// Where it goes on, as a client is given it.
+    /// Start of the reader, as a cursor for the client.
     #[must_use]
     pub fn begin(&self) -> &[u8] {
         &self.begin
     }
 
-    /// The number of the last message of many runs that this reader's beginning stands for.
+    /// Number of the last message of many runs before this reader's start.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Events up to this seq were given, or messages of many runs up to this number.
+    /// Records that events up to this seq were given, or messages of many runs up to this number.
     pub fn given(&self, seq: u64) {
         self.given.store(seq, Ordering::Relaxed);
     }
 
-    /// Ends when this reader has to, with the reason. Cancel-safe.
+    /// Returns when this reader has to stop, with the reason. Cancel-safe.
     pub async fn lost(&mut self) -> CallError {
         let key = self.row.key.clone();
         let lost = self.lost.wait_for(Option::is_some).await;
@@ -71,7 +71,7 @@ impl ConsumerSeat {
                 run: key.run,
                 name: key.name,
             },
-            // Its sender is dropped only where another one stands in its place.
+            // Its sender is dropped only where another one replaces it.
             Ok(Some(Lost::TakenOver) | None) | Err(_) => CallError::ConsumerTakenOver {
                 run: key.run,
                 name: key.name,
@@ -98,24 +98,24 @@ pub(crate) enum Lost {
     Deleted,
 }
 
-/// Who reads in a consumer's name.
+/// The active reader of a consumer.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    /// Last seq that it was given; of many runs, number of its last message.
+    /// Seq of the last event that it got; for many runs, number of its last message.
     pub(crate) given: Arc<AtomicU64>,
     pub(crate) lost: watch::Sender<Option<Lost>>,
 }
 
-/// What all calls about consumers share.
+/// State of consumers shared by all calls.
 #[derive(Debug)]
 pub(crate) struct Consumers {
     readers: Mutex<HashMap<ConsumerKey, Reader>>,
-    /// Changes of one consumer take turns: each is made of what was read before.
+    /// Changes of one consumer are serialised: each is based on what was read before.
     turns: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
-    /// Held while it is counted how many there are, and one more is made.
+    /// Held while consumers are counted and one more is made.
     pub(crate) making: tokio::sync::Mutex<()>,
-    /// Up to where runs are acknowledged whose output waits for that.
+    /// Acknowledged positions of runs whose output waits for consumers.
     pub(crate) floors: Floors,
 }
 
@@ -140,11 +140,11 @@ impl Consumers {
     }
 
     pub(crate) fn readers(&self) -> MutexGuard<'_, HashMap<ConsumerKey, Reader>> {
-        // Each change of it is one call.
+        // Each change of the map is one call.
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a reader in; the one before it loses its seat.
+    /// Inserts a reader; the one before it loses its seat.
     pub(crate) fn seat(
         self: &Arc<Self>,
         row: ConsumerRow,
@@ -162,7 +162,7 @@ impl Consumers {
             before.lost.send_replace(Some(Lost::TakenOver));
             named = before.given.load(Ordering::Relaxed);
         }
-        // What was acknowledged is not given again.
+        // Acknowledged events are not given again.
         let place = place.filter(|place| place.number >= row.acked);
         let (begin, number) = match place {
             // No number names two messages.

@@ -1,6 +1,6 @@
-//! Up to where all consumers of a run have acknowledged, for runs whose output waits for that.
+//! Positions that all consumers of a run have acknowledged, for runs whose output waits for consumers.
 //!
-//! The store is asked each time that something has changed: what is told here was durable before.
+//! The store is asked after each change of a consumer: what is reported here was durable before.
 
 use kennel_lifecycle::RunId;
 use std::{
@@ -9,18 +9,18 @@ use std::{
 };
 use tokio::sync::{Notify, watch};
 
-/// What all consumers of a run have acknowledged.
+/// Position that all consumers of a run have acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Floor {
     /// Not known: the store has not been asked yet.
     Unknown,
-    /// There are none.
+    /// The run has no consumers.
     NoConsumer,
     /// Events up to this seq.
     UpTo(u64),
 }
 
-/// The floors that somebody waits for.
+/// The floors that tasks wait for.
 #[derive(Debug, Default)]
 pub(crate) struct Floors {
     wanted: Mutex<Wanted>,
@@ -30,12 +30,12 @@ pub(crate) struct Floors {
 #[derive(Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) floors: HashMap<RunId, watch::Sender<Floor>>,
-    /// Of which the store is to be asked.
+    /// Runs for which the store is to be asked.
     pub(crate) changed: BTreeSet<RunId>,
 }
 
 impl Floors {
-    /// The floor of a run from here on, for as long as somebody holds it.
+    /// Watches the floor of a run, for as long as the receiver lives.
     pub(crate) fn of(&self, run: RunId) -> watch::Receiver<Floor> {
         let mut wanted = self.lock();
         wanted.floors.retain(|_, floor| floor.receiver_count() > 0);
@@ -47,7 +47,7 @@ impl Floors {
         floor
     }
 
-    /// A consumer of this run has changed.
+    /// Records that a consumer of this run has changed.
     pub(crate) fn changed(&self, run: Option<RunId>) {
         let mut wanted = self.lock();
         if let Some(run) = run
@@ -59,7 +59,7 @@ impl Floors {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Wanted> {
-        // Each change of it is whole.
+        // Each change of the map is whole.
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

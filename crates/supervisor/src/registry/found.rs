@@ -1,4 +1,4 @@
-//! Whom the last audit has found, for whoever measures how much of that is still there.
+//! Findings of the last leak check, for the gauges that measure how many of them remain.
 
 use crate::telemetry::Metrics;
 use kennel_keeper::audit::{Still, still};
@@ -8,20 +8,20 @@ use kennel_lifecycle::{
 };
 use std::sync::{Mutex, PoisonError};
 
-/// Processes that are looked at for one measurement; more are taken to be still there.
+/// Most processes examined for one measurement; further ones count as present.
 const LOOKED_AT_MAX: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Nobody has looked until there was an audit.
+    /// Absent until the first leak check.
     left: Mutex<Option<Vec<(ProcessIdentity, Evidence)>>>,
     escaped: Mutex<Vec<ProcessIdentity>>,
 }
 
 impl Found {
-    /// Takes what an audit has found; counts whom the one before it had not.
+    /// Takes the findings of a leak check; counts those that the one before it did not have.
     pub(crate) fn take<'a>(&self, findings: impl Iterator<Item = &'a Finding>, metrics: &Metrics) {
-        // A marker leads to a live run too, where somebody has copied it.
+        // A marker leads to a live run too, where a process has copied it.
         let of_the_past = |standing| !matches!(standing, Some(Standing::Live | Standing::Open));
         let found: Vec<(ProcessIdentity, Evidence)> = findings
             .filter(|finding| of_the_past(finding.standing))
@@ -35,9 +35,10 @@ impl Found {
         }
     }
 
-    /// Takes who is of a live run and in neither group nor session of its leader; gives those whom the audit before had not.
+    /// Takes the processes of live runs outside group and session of their leader; returns those that the leak check
+    /// before did not have.
     pub(crate) fn take_escaped(&self, escaped: Vec<(ProcessIdentity, RunId)>) -> Vec<RunId> {
-        // A panic elsewhere leaves it whole: it is replaced in one step.
+        // A panic in another thread leaves it whole: it is replaced in one step.
         let mut before = self.escaped.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known =
             |process: &ProcessIdentity| before.iter().any(|known| is_same(known, process));
@@ -47,14 +48,14 @@ impl Found {
         fresh
     }
 
-    /// How many were left behind and live.
+    /// Number of leaked processes that are alive.
     pub(crate) fn orphans(&self) -> Option<u64> {
         self.count(|evidence, still| {
             !matches!(evidence, Evidence::Kept | Evidence::Zombie) && still == Still::Living
         })
     }
 
-    /// How many have ended and are not reaped.
+    /// Number of leaked processes that have ended and are not reaped.
     pub(crate) fn zombies(&self) -> Option<u64> {
         self.count(|evidence, still| evidence == Evidence::Zombie && still == Still::Ended)
     }
@@ -76,7 +77,7 @@ impl Found {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Vec<(ProcessIdentity, Evidence)>>> {
-        // A panic elsewhere leaves it whole: it is replaced in one step.
+        // A panic in another thread leaves it whole: it is replaced in one step.
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -90,7 +91,7 @@ mod tests {
         process::{Child, Command},
     };
 
-    /// What an audit would say of this child.
+    /// Makes the finding that a leak check would report for this child.
     fn found(child: &Child, evidence: Evidence) -> Finding {
         let pid = child.id().cast_signed();
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");

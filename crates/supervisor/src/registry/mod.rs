@@ -1,4 +1,4 @@
-//! Who is live: one handle per run, found by its id.
+//! The live runs: one handle per run, found by its id.
 
 pub(crate) mod background;
 pub(crate) mod consumers;
@@ -38,11 +38,11 @@ use std::{
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio_util::task::TaskTracker;
 
-/// Commands that wait for one run's task.
+/// Most orders queued for one run's task.
 const ORDERS_QUEUED_MAX: usize = 64;
-/// Runs that have come and of which a stream of many has not heard yet; one that misses some looks for them.
+/// Most arrived runs queued for a multi-run stream; a stream that misses some searches for them.
 const ARRIVALS_MAX: usize = 1024;
-/// Reports that wait for one run's task; the dispatcher waits when it is full.
+/// Most reports queued for one run's task; the dispatcher waits when the queue is full.
 const REPORTS_QUEUED_MAX: usize = 64;
 
 /// The tracker of all runs of this node. Cheap to clone.
@@ -51,32 +51,32 @@ pub struct Supervisor {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What the binary tells the supervisor.
+/// Configuration of the supervisor.
 #[derive(Clone, Debug)]
 pub struct SupervisorConfig {
     /// This node.
     pub node: NodeId,
-    /// Its name for people.
+    /// Display name of the node.
     pub node_name: String,
-    /// Where its server listens, as clients name it.
+    /// Address of its server, as clients name it.
     pub address: String,
     /// How long the node's lease lasts from each renewal; it is renewed after a third of that.
     pub lease: Duration,
-    /// Where runs have their directories: `<data_dir>/runs/<id>`.
+    /// Parent of the runs' directories: `<data_dir>/runs/<id>`.
     pub data_dir: PathBuf,
-    /// The server's own environment, from which commands may inherit.
+    /// The server's own environment, from which commands may inherit variables.
     pub server_env: Vec<(String, String)>,
     /// Most live runs.
     pub runs_max: u32,
-    /// How much output of ended runs is kept.
+    /// Limits of the retained output of ended runs.
     pub retention: RetentionLimits,
-    /// Where spans and measurements go.
+    /// Receiver of spans and measurements.
     pub telemetry: Telemetry,
-    /// How servers of runs are asked for their health.
+    /// Checks the health of servers that runs provide.
     pub health: Arc<dyn HealthCheck>,
 }
 
-/// A wish for one run, with where the answer goes.
+/// A request to one run, with the channel of its answer.
 #[derive(Debug)]
 pub(crate) enum Order {
     Stop(StopOrder, oneshot::Sender<Result<(), Refusal>>),
@@ -86,9 +86,9 @@ pub(crate) enum Order {
     ),
     Resize(ResizeCall, oneshot::Sender<Result<(), OrderError>>),
     Signal(SignalCall, oneshot::Sender<Result<Sent, OrderError>>),
-    /// Answered with the number of the attempt before the one that is wanted.
+    /// Answered with the number of the attempt before the requested one.
     Restart(RestartCall, oneshot::Sender<Result<u32, OrderError>>),
-    /// Not an order: input was accepted, which counts as activity.
+    /// A notice, not an order: input was accepted, which counts as activity.
     InputAccepted,
     /// Answered when the change is durable.
     Annotate(Box<AnnotateCall>, oneshot::Sender<Result<(), OrderError>>),
@@ -103,7 +103,7 @@ pub(crate) enum OrderError {
     Call(CallError),
 }
 
-/// A live run, seen from outside its task.
+/// A live run, as seen from outside its task.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     pub(crate) spec_digest: Arc<[u8]>,
@@ -112,13 +112,13 @@ pub(crate) struct Handle {
     pub(crate) orders: mpsc::Sender<Order>,
     pub(crate) reports: mpsc::Sender<KeeperReport>,
     pub(crate) live: watch::Receiver<Live>,
-    /// Writes to standard input take turns.
+    /// Serialises writes to standard input.
     pub(crate) input_turn: Arc<tokio::sync::Mutex<()>>,
-    /// So do changes of a terminal's size.
+    /// Serialises changes of a terminal's size.
     pub(crate) resize_turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// The other ends of a handle: what the run's task has.
+/// The task's ends of a handle's channels.
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) orders: mpsc::Receiver<Order>,
@@ -127,7 +127,7 @@ pub(crate) struct Seat {
 }
 
 impl Handle {
-    /// A handle to a run that is seen like this until its task says more.
+    /// Makes a handle to a run with this view, until its task publishes another.
     pub(crate) fn new(new: &NewRun, view: RunView, start: Option<StartAnswer>) -> (Self, Seat) {
         let (orders, orders_queue) = mpsc::channel(ORDERS_QUEUED_MAX);
         let (reports, reports_queue) = mpsc::channel(REPORTS_QUEUED_MAX);
@@ -157,19 +157,19 @@ impl Handle {
         (handle, seat)
     }
 
-    /// Gives the run's task an order, and waits for no answer and for no place in its queue.
+    /// Sends an order to the run's task, and waits neither for an answer nor for room in its queue.
     pub(crate) fn tell(&self, order: Order, background: &Background) {
         if let Err(mpsc::error::TrySendError::Full(order)) = self.orders.try_send(order) {
             let orders = self.orders.clone();
-            // A task that is over has nothing to do.
+            // A task that has ended has nothing to do.
             background.spawn(async move { drop(orders.send(order).await) });
         }
     }
 
-    /// Gives the run's task an order and waits for the answer; `None` where the task ends without one.
+    /// Sends an order to the run's task and waits for the answer; `None` where the task ends without one.
     ///
-    /// The end of the task is waited for beside the answer. That its queue is dropped with it is not enough: an order
-    /// that gets into the queue at that very moment stays there for as long as there is a sender, and here is one.
+    /// The end of the task is awaited beside the answer. Dropping the receiver is not enough: an order that enters the
+    /// queue at that very moment stays there for as long as there is a sender, and this handle is one.
     pub(crate) async fn ask<T>(
         &self,
         order: impl FnOnce(oneshot::Sender<T>) -> Order,
@@ -179,13 +179,13 @@ impl Handle {
         let mut live = self.live.clone();
         tokio::select! { biased;
             answered = &mut answer => answered.ok(),
-            // Closed only when nothing that belongs to the task can answer any more.
+            // Closed only when no part of the task can answer any more.
             _ = live.wait_for(|_| false) => answer.try_recv().ok(),
         }
     }
 }
 
-/// What all calls and all runs share.
+/// State shared by all calls and all runs.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: SupervisorConfig,
@@ -196,39 +196,39 @@ pub(crate) struct Shared {
     /// Runs that the keeper may still find.
     pub(crate) doors: Doors,
     pub(crate) started: kennel_lifecycle::Timestamp,
-    /// Whether this server serves, and how it goes.
+    /// Serving state of this server.
     pub(crate) serving: Serving,
     /// Tasks that belong to no run.
     pub(crate) background: Background,
     /// An operator's drain, while one is in force.
     pub(crate) drain: watch::Sender<Option<Drain>>,
-    /// One change of it at a time.
+    /// Serialises changes of the drain.
     pub(crate) drain_on_disk: tokio::sync::Mutex<()>,
     pub(crate) tasks: TaskTracker,
-    /// Streams of commands that are still being read.
+    /// Number of command streams that are still being read.
     pub(crate) pipes_open: Arc<AtomicUsize>,
     pub(crate) ids: Mutex<ulid::Generator>,
-    /// Each run that comes among the live ones.
+    /// Announces each run that enters the live ones.
     pub(crate) arrivals: broadcast::Sender<RunId>,
-    /// What terminals show, as far as somebody has asked lately.
+    /// Models of the terminals that callers requested lately.
     pub(crate) screens: Screens,
-    /// Who asked for what, and who was signalled.
+    /// The audit log.
     pub(crate) trail: Trail,
-    /// Whom the last audit has found.
+    /// Findings of the last leak check.
     pub(crate) found: Found,
-    /// How far streams of live runs are behind.
+    /// Lag of the streams of live runs.
     pub(crate) subscribers: Arc<Subscribers>,
-    /// What journals take, as far as somebody has looked.
+    /// Size of all journals, if a reader has measured it.
     pub(crate) journals_bytes: Mutex<Option<u64>>,
-    /// Readers with a name.
+    /// Named readers.
     pub(crate) consumers: Arc<Consumers>,
-    /// For temporary files of runs to come.
+    /// Directories for temporary files of future runs.
     pub(crate) spare_dirs: SpareDirs,
     runs: Mutex<BTreeMap<RunId, Handle>>,
 }
 
 impl Shared {
-    /// Which boot of the host this is.
+    /// The boot of the host.
     pub(crate) fn boot(&self) -> Boot {
         let boot_id = self.hello.host.boot_id.replace('-', "");
         u128::from_str_radix(&boot_id, 16).map_or(Boot::UNKNOWN, Boot)
@@ -276,13 +276,13 @@ impl Shared {
         }
     }
 
-    /// The live run of this id.
+    /// Returns the live run of this id.
     pub(crate) fn find(&self, run: RunId) -> Option<Handle> {
         self.lock().get(&run).cloned()
     }
 
-    /// Puts a run in, unless one of this id is live or a limit is reached. `limits` absent: what has to be recovered
-    /// is there already and has to come in.
+    /// Inserts a run, unless one of this id is live or a limit is reached. `limits` absent: a run under recovery exists
+    /// already and has to enter.
     pub(crate) fn enter(
         &self,
         run: RunId,
@@ -293,7 +293,7 @@ impl Shared {
         if runs.contains_key(&run) {
             return Ok(Entered::Existing);
         }
-        // Looked at while nobody else enters: whoever owes a fence to this key looks for a run of it afterwards.
+        // Checked while no other run enters: a task with a pending fence for this key looks for a run of it afterwards.
         if limits.is_some() && (self.store.generation().is_none() || self.record.has_pending()) {
             return Err(match self.store.fenced_by() {
                 Some(_) => CallError::NodeFenced,
@@ -305,12 +305,12 @@ impl Shared {
         }
         let handle = make();
         runs.insert(run, handle.clone());
-        // Where no stream listens nobody has to hear of it.
+        // An error means that no stream listens.
         let _ = self.arrivals.send(run);
         Ok(Entered::New(handle))
     }
 
-    /// The place of a run that has entered, for its task to hold.
+    /// Returns the place of a run that has entered, for its task to hold.
     pub(crate) fn place(self: &Arc<Self>, run: RunId) -> Place {
         Place {
             shared: Arc::clone(self),
@@ -318,7 +318,7 @@ impl Shared {
         }
     }
 
-    /// All live runs.
+    /// Returns all live runs.
     pub(crate) fn all(&self) -> Vec<(RunId, Handle)> {
         self.lock()
             .iter()
@@ -326,14 +326,14 @@ impl Shared {
             .collect()
     }
 
-    /// Those that have not ended: of the others the store is still to be told, and nobody else.
+    /// Returns the live runs that have not ended: for the others only writes to the store are pending.
     pub(crate) fn running(&self) -> Vec<(RunId, Handle)> {
         let mut all = self.all();
         all.retain(|(_, handle)| handle.live.borrow().view.outcome.is_none());
         all
     }
 
-    /// A run id that is new and greater than those before it.
+    /// Makes a new run id, greater than those before it.
     pub(crate) fn next_id(&self) -> RunId {
         let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         // Overflow of 80 random bits within one millisecond: any other id will do.
@@ -342,13 +342,13 @@ impl Shared {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<RunId, Handle>> {
-        // A panic elsewhere leaves the map whole: each operation on it is one call.
+        // A panic in another thread leaves the map whole: each operation on it is one call.
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A run's place among the live ones. Its drop takes the run out, however its task ends; the row is the truth from
-/// there on.
+/// A run's place among the live ones. Its drop removes the run, however its task ends; from then on the row is
+/// authoritative.
 pub(crate) struct Place {
     shared: Arc<Shared>,
     run: RunId,
@@ -360,7 +360,7 @@ impl Drop for Place {
     }
 }
 
-/// How many live runs there may be.
+/// Limits of the number of live runs.
 pub(crate) struct RunsMax<'a> {
     pub(crate) of_node: u32,
     pub(crate) owner: &'a str,
@@ -369,7 +369,7 @@ pub(crate) struct RunsMax<'a> {
 }
 
 impl RunsMax<'_> {
-    /// Whether one more may come.
+    /// Whether one more run may enter.
     fn hold(&self, runs: &BTreeMap<RunId, Handle>) -> Result<(), CallError> {
         let (what, limit) = match self.of_owner {
             _ if runs.len() >= self.of_node as usize => ("live runs", self.of_node),
@@ -384,7 +384,7 @@ impl RunsMax<'_> {
         })
     }
 
-    /// Those that have ended and are only to be recorded do not count.
+    /// Counts the owner's runs, except those that have ended and are only to be recorded.
     fn of_its_owner(&self, runs: &BTreeMap<RunId, Handle>) -> usize {
         let lives = |run: &&Handle| run.live.borrow().view.outcome.is_none();
         let own = runs.values().filter(|run| *run.owner == *self.owner);
@@ -394,9 +394,9 @@ impl RunsMax<'_> {
 
 /// The result of [`Shared::enter`].
 pub(crate) enum Entered {
-    /// This call made it.
+    /// This call inserted it.
     New(Handle),
-    /// It was there.
+    /// A run of this id was live.
     Existing,
 }
 
@@ -422,14 +422,14 @@ pub(crate) mod tests {
         Handle::new(&new, intake::unborn(&new), None)
     }
 
-    /// The longest that a call waits for a task that is over; on a clock that runs ahead when nobody has work.
+    /// The longest that a call waits for an ended task; on a clock that advances when no task has work.
     const LONG: Duration = Duration::from_hours(1);
 
     #[tokio::test(start_paused = true)]
     async fn an_order_that_its_task_never_sees_is_answered_by_the_end_of_the_task() {
         let (handle, task) = entered();
         let asked = tokio::spawn(async move { handle.ask(Order::Pause).await.is_none() });
-        // It stays in the queue, as one does that came into it while the queue was being let go.
+        // It stays in the queue, as an order does that enters while the queue is being closed.
         while task.orders.is_empty() {
             tokio::task::yield_now().await;
         }

@@ -1,5 +1,5 @@
-//! The terminals that were asked for lately: a model of each, kept for a while, so that frequent callers do not have all output
-//! read each time.
+//! Recently requested terminals: a model of each is retained for a while, so that frequent callers do not cause all
+//! output to be read each time.
 
 use crate::base::calls::{Event, Payload, Reached};
 use kennel_journal::Screen;
@@ -11,22 +11,22 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// Most terminals that are kept.
+/// Most models that are retained.
 const KEPT_MAX: usize = 32;
-/// How long one is kept after somebody has asked.
+/// How long a model is retained after the last request.
 pub(crate) const KEPT_FOR: Duration = Duration::from_mins(1);
-/// The terminals that somebody has asked for lately.
+/// Models of the recently requested terminals.
 #[derive(Debug, Default)]
 pub(crate) struct Screens(Mutex<AllKept>);
 
 #[derive(Debug, Default)]
 struct AllKept {
     runs: HashMap<RunId, Kept>,
-    /// Somebody sees to it that none is kept for longer.
+    /// A task removes models whose time has passed.
     swept: bool,
 }
 
-/// Absent: not made, or lost with a caller that went away in the middle.
+/// Absent: not made, or lost with a caller that was cancelled midway.
 pub(crate) type Place = Arc<tokio::sync::Mutex<Option<Follower>>>;
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Screens {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the model of this run is kept, and whether the caller is the one who has to [`sweep`](Self::sweep).
+    /// Returns the slot of this run's model, and whether the caller is the one that has to [`sweep`](Self::sweep).
     pub(crate) fn place(&self, run: RunId) -> (Place, bool) {
         let now = Instant::now();
         let mut all = self.all();
@@ -60,7 +60,7 @@ impl Screens {
         (place, sweeps)
     }
 
-    /// Forgets those that nobody has asked for lately. Gives whether there are others.
+    /// Removes models without a recent request. Returns whether others remain.
     pub(crate) fn sweep(&self) -> bool {
         let now = Instant::now();
         let mut all = self.all();
@@ -71,13 +71,13 @@ impl Screens {
     }
 }
 
-/// A model of a terminal, made of the events up to a position.
+/// Model of a terminal, made of the events up to a position.
 #[derive(Debug)]
 pub(crate) struct Follower {
-    /// Absent: of none.
+    /// Absent: made of no events.
     pub(crate) position: Option<Reached>,
     pub(crate) screen: Screen,
-    /// How large the terminal is said to be.
+    /// Size of the terminal.
     pub(crate) size: TerminalSize,
     pub(crate) attempt: u32,
     pub(crate) whole_from: u64,
@@ -101,7 +101,7 @@ impl Follower {
     pub(crate) fn feed(&mut self, events: Vec<Event>) {
         for event in events {
             if event.attempt > self.attempt {
-                // It runs on a terminal of its own.
+                // Each attempt runs on a terminal of its own.
                 self.attempt = event.attempt;
                 self.screen = Screen::new(self.size);
             }

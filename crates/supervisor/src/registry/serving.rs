@@ -1,4 +1,4 @@
-//! Whether this server serves, and how it goes: one state, which only advances.
+//! Serving state of this server: one state, which only advances.
 
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -7,13 +7,13 @@ use tokio::sync::watch;
 enum Stage {
     #[default]
     Serving,
-    /// Another server takes its place: what waits ends, what is short is finished.
+    /// Another server replaces this one: waiting calls end, short ones are finished.
     Leaving,
-    /// Another server takes its place, and all calls are answered.
+    /// Another server replaces this one, and all calls are answered.
     Answered,
     /// New work is refused, and runs are ended.
     ShuttingDown,
-    /// The keeper is gone: what is left of all output is read, and nothing more is done.
+    /// The keeper is gone: what remains of all output is read, and nothing more is done.
     KeeperLost,
 }
 
@@ -22,23 +22,23 @@ struct State {
     stage: Stage,
     /// Streams end and listeners close.
     is_closing: bool,
-    /// A task of this server has failed that others rely on.
+    /// A task of this server has failed on which others rely.
     has_failed: bool,
 }
 
-/// The state, for all that act upon it. Clones share it.
+/// Serving state, shared by its clones.
 #[derive(Clone, Debug, Default)]
 pub struct Serving(Arc<watch::Sender<State>>);
 
 impl Serving {
-    /// Another server is to take the place of this one.
+    /// Begins to leave: another server is to replace this one.
     pub fn leave(&self) {
         self.advance(Stage::Leaving);
     }
 
-    /// Every call is answered: a server that leaves goes now.
+    /// Reports that every call is answered: a server that leaves exits now.
     pub fn has_answered(&self) {
-        // One that does not leave answers on.
+        // A server that does not leave continues to answer.
         self.0.send_if_modified(|state| {
             let leaves = state.stage == Stage::Leaving;
             if leaves {
@@ -48,7 +48,7 @@ impl Serving {
         });
     }
 
-    /// Streams end and listeners close.
+    /// Closes: streams end and listeners close.
     pub fn close(&self) {
         self.0.send_modify(|state| state.is_closing = true);
     }
@@ -66,7 +66,7 @@ impl Serving {
         self.0.send_modify(|state| state.has_failed = true);
     }
 
-    /// Whether another server is to take the place of this one.
+    /// Whether another server is to replace this one.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         matches!(self.stage(), Stage::Leaving | Stage::Answered)
@@ -82,7 +82,7 @@ impl Serving {
         self.stage() == Stage::KeeperLost
     }
 
-    /// Waits until another server is to take the place of this one. Cancel-safe, as all of these.
+    /// Waits until another server is to replace this one. Cancel-safe, as all of these.
     pub async fn until_leaving(&self) {
         self.until(|state| matches!(state.stage, Stage::Leaving | Stage::Answered))
             .await;
@@ -125,7 +125,7 @@ impl Serving {
     }
 
     async fn until(&self, holds: impl Fn(&State) -> bool) {
-        // Never an error: this end keeps the channel open.
+        // Never an error: `self` keeps the channel open.
         let _ = self.0.subscribe().wait_for(|state| holds(state)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! How far the streams of live runs are behind what has happened: what was not given yet waits in the journal, and holds nobody up.
+//! Lag of the streams of live runs: events that were not given yet wait in the journal, and block no other reader.
 
 use kennel_journal::Hub;
 use std::{
@@ -19,7 +19,7 @@ struct Seats {
     taken: BTreeMap<u64, (Hub, Arc<AtomicU64>)>,
 }
 
-/// One of them, for as long as it lives.
+/// One stream, for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     subscribers: Arc<Subscribers>,
@@ -28,7 +28,7 @@ pub(crate) struct Subscription {
 }
 
 impl Subscribers {
-    /// One that is given the events of this journal, by now up to `seq`.
+    /// Adds a stream of this journal's events that got those up to `seq`.
     pub(crate) fn join(self: &Arc<Self>, hub: Hub, seq: u64) -> Subscription {
         let given = Arc::new(AtomicU64::new(seq));
         let mut seats = self.lock();
@@ -42,7 +42,7 @@ impl Subscribers {
         }
     }
 
-    /// Of how many events the one that is farthest behind has not heard.
+    /// Lag, in events, of the stream that is farthest behind.
     pub(crate) fn lag(&self) -> u64 {
         let seats = self.lock();
         let behind = |(hub, given): &(Hub, Arc<AtomicU64>)| {
@@ -52,13 +52,13 @@ impl Subscribers {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Seats> {
-        // A panic elsewhere leaves the map whole: each operation on it is one call.
+        // A panic in another thread leaves the map whole: each operation on it is one call.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Subscription {
-    /// It was given everything up to here.
+    /// Records that the stream got everything up to here.
     pub(crate) fn given(&self, seq: u64) {
         self.given.store(seq, Ordering::Relaxed);
     }

@@ -1,28 +1,30 @@
-//! What is removed of a run on this node, and when nothing is left to do for it.
+//! Removal of a run's files on this node, and of its unfinished work from the record.
 
 use crate::{record::persisted_spec, registry::Shared};
 use kennel_keeper::rundir;
 use kennel_lifecycle::{Outcome, RunId, TreeVerdict};
 use std::{io, path::Path};
 
-/// How much of a run goes.
+/// Extent of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cleanup {
-    /// What a run needs no more that has ended. Its end is not wholly in its journal: the next start goes through it again.
+    /// Removes what an ended run no longer needs. Its end is not wholly in its journal: the next start handles the run
+    /// again.
     Needless,
-    /// The same, and nothing is left to do.
+    /// Removes the same, and no work remains.
     Ended,
-    /// The same, and nothing of it lives, by proof.
+    /// Removes the same, of a run of which provably no process lives.
     Empty {
-        /// It has made no file: its directory goes, for the row has all that happened.
+        /// The run made no file: its directory is removed, for the row has all that happened.
         is_silent: bool,
     },
-    /// All of a run that leaves no trace.
+    /// Removes everything of a run that leaves no trace.
     All,
 }
 
 impl Cleanup {
-    /// Of a run that has ended so. A process that may be left of it bears the name of its directory, which stays for that.
+    /// Returns the cleanup of a run with this outcome. A process that may be left has the directory's name in its
+    /// marker, so then the directory stays.
     pub(crate) fn of_ended(outcome: &Outcome, is_silent: bool) -> Self {
         match outcome.tree {
             TreeVerdict::Empty(_) | TreeVerdict::NeverRan => Self::Empty { is_silent },
@@ -30,7 +32,8 @@ impl Cleanup {
         }
     }
 
-    /// The record is changed last, so that a server that comes after a crash finds what is left to do. Blocks.
+    /// Carries out the cleanup. The record is changed last, so that a server that starts after a crash finds the
+    /// remaining work. Blocks.
     pub(crate) fn carry_out(self, shared: &Shared, run: RunId) -> io::Result<()> {
         let data_dir = &shared.config.data_dir;
         match self {
@@ -52,8 +55,8 @@ impl Cleanup {
     }
 }
 
-/// The same of [`Cleanup::Empty`], where it takes but a few steps: the run has left nothing in its directory for temporary
-/// files. `false`: it takes more, which may block.
+/// Carries out [`Cleanup::Empty`], where it takes few steps: the run's directory for temporary files is empty. `false`:
+/// it takes more steps, which may block.
 pub(crate) fn carry_out_at_once(shared: &Shared, run: RunId, is_silent: bool) -> bool {
     let data_dir = &shared.config.data_dir;
     let is_done = persisted_spec::remove(&rundir::path(data_dir, run)).is_ok()
@@ -65,7 +68,7 @@ pub(crate) fn carry_out_at_once(shared: &Shared, run: RunId, is_silent: bool) ->
     is_done
 }
 
-/// The environment of the command's attempts, and its temporary files.
+/// Removes the environment of the command's attempts, and its temporary files.
 fn remove_needless(data_dir: &Path, run: RunId) -> io::Result<()> {
     persisted_spec::remove(&rundir::path(data_dir, run))?;
     rundir::remove_tmp(data_dir, run)

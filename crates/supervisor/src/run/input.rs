@@ -1,5 +1,5 @@
-//! The calls on a run's standard input. They do not go through the run's task: a write waits for as long as the command
-//! likes, and the keeper alone knows how far it has come.
+//! Calls on a run's standard input. They bypass the run's task: a write waits for as long as the command takes, and
+//! only the keeper knows the state of the input.
 
 use crate::{
     base::{
@@ -15,53 +15,53 @@ use kennel_keeper::{
 };
 use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunKind, RunState};
 
-/// A wish to write.
+/// A request to write.
 #[derive(Clone, Debug)]
 pub struct WriteCall {
-    /// Which run.
+    /// Id of the run.
     pub run: RunId,
     /// Not empty.
     pub data: Vec<u8>,
-    /// Where the first byte goes; absent: behind all that was accepted.
+    /// Offset of the first byte; absent: behind all accepted bytes.
     pub offset: Option<u64>,
-    /// The write's own id.
+    /// Id of the write.
     pub write_id: Option<String>,
-    /// The attempt that is meant; absent: the present one.
+    /// Expected attempt; absent: the present one.
     pub expected_attempt: Option<u32>,
 }
 
-/// A wish for the end.
+/// A request to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CloseCall {
-    /// Which run.
+    /// Id of the run.
     pub run: RunId,
-    /// Only where so many bytes were accepted; absent: however many.
+    /// Close only if exactly so many bytes were accepted; absent: always.
     pub offset: Option<u64>,
-    /// The attempt that is meant; absent: the present one.
+    /// Expected attempt; absent: the present one.
     pub expected_attempt: Option<u32>,
 }
 
-/// How far the input of an attempt has come.
+/// State of an attempt's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputProgress {
-    /// Which attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// How many bytes were accepted; absent: not known.
+    /// Number of accepted bytes; absent: not known.
     pub accepted: Option<u64>,
-    /// Of these, how many nobody has read; absent: not known any more.
+    /// Accepted bytes that no process has read; absent: no longer known.
     pub unread: Option<u64>,
-    /// Why nothing more is accepted; absent: it is open.
+    /// Why no more is accepted; absent: the input is open.
     pub end: Option<InputEnd>,
 }
 
 /// A write that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InputWritten {
-    /// How far the input has come.
+    /// State of the input.
     pub progress: InputProgress,
-    /// Where the first byte went.
+    /// Offset of the first byte.
     pub start: u64,
-    /// It had been accepted before.
+    /// The write had been accepted before.
     pub repeated: bool,
 }
 
@@ -77,7 +77,8 @@ impl From<InputState> for InputProgress {
 }
 
 impl Supervisor {
-    /// Writes; answers when the pipe has taken all of it. Dropped before, it leaves what was accepted by then.
+    /// Writes; answers when the pipe has taken all bytes. A write that is dropped before leaves the bytes accepted by
+    /// then.
     pub async fn write_input(&self, call: WriteCall) -> Result<InputWritten, CallError> {
         let run = call.run;
         let handle = self.writable(run).await?;
@@ -85,7 +86,7 @@ impl Supervisor {
         let attempt = present(run, &handle, call.expected_attempt)?;
         let id = match call.write_id {
             Some(id) => format!("w{id}"),
-            // Known to nobody else: it holds the parts of this one write together.
+            // An id that no other caller knows: it joins the parts of this one write.
             None => format!("c{}", self.shared.next_id()),
         };
         let write = InputWrite {
@@ -113,7 +114,7 @@ impl Supervisor {
         }
     }
 
-    /// Closes; answers when the pipe is closed.
+    /// Closes the input; answers when the pipe is closed.
     pub async fn close_input(&self, call: CloseCall) -> Result<InputProgress, CallError> {
         let run = call.run;
         let handle = self.writable(run).await?;
@@ -130,7 +131,7 @@ impl Supervisor {
         }
     }
 
-    /// How far the input has come; as it was noted where nobody holds the run any more.
+    /// Returns the state of the input; the recorded state where no keeper holds the run any more.
     pub async fn input_progress(&self, run: RunId) -> Result<InputProgress, CallError> {
         let view = self.get(run).await?;
         self.refuse_elsewhere(&view).await?;
@@ -147,14 +148,14 @@ impl Supervisor {
             end: Some(InputEnd::Spec),
         };
         Ok(self.noted(run).await.map_or(without, |mut noted| {
-            // Its keeper may have died before it could say so.
+            // Its keeper may have died before it could report that.
             let over = InputEnd::Closed(InputClosed::AttemptEnded);
             noted.end.get_or_insert(over);
             noted
         }))
     }
 
-    /// A run that may be written to.
+    /// Returns a run that may be written to.
     async fn writable(&self, run: RunId) -> Result<Handle, CallError> {
         match self.shared.find(run) {
             Some(handle) if !handle.live.borrow().view.state.is_terminal() => Ok(handle),
@@ -183,7 +184,7 @@ impl Supervisor {
                 run,
                 attempt: handle.live.borrow().view.attempt,
             }),
-            // It has left the keeper, and so has ended, or waits for its next attempt.
+            // The run has left the keeper: it has ended, or waits for its next attempt.
             InputAnswer::UnknownRun => {
                 let view = self.get(run).await?;
                 Err(self.over(run, view.state).await)
@@ -218,7 +219,7 @@ fn not_running(run: RunId, state: RunState) -> CallError {
     }
 }
 
-/// The attempt that is there to be written to.
+/// Returns the attempt that may be written to.
 fn present(run: RunId, handle: &Handle, expected: Option<u32>) -> Result<u32, CallError> {
     let live = handle.live.borrow();
     let (state, attempt) = (live.view.state, live.view.attempt);
@@ -227,7 +228,7 @@ fn present(run: RunId, handle: &Handle, expected: Option<u32>) -> Result<u32, Ca
             Err(CallError::OtherAttempt { run, attempt })
         }
         RunState::Starting | RunState::Backoff => Err(not_running(run, state)),
-        // The keeper says of one that ends how far it has come.
+        // For an attempt that ends, the keeper reports the state.
         _ => Ok(attempt),
     }
 }

@@ -1,6 +1,6 @@
 //! Spawn: from a call to a run's task.
 //!
-//! Nothing exists before a run has entered the tracker; from there on its task owns it, and the caller only watches.
+//! Nothing exists before a run has entered the tracker; from then on its task owns it, and the caller only watches.
 
 use crate::{
     base::{
@@ -40,11 +40,11 @@ use std::{
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
-/// How far ahead of this host's clock the time in a client's run id may be.
+/// Limit by which the time in a client's run id may be ahead of this host's clock.
 const RUN_ID_AHEAD_MAX: Duration = Duration::from_mins(5);
 
 impl Supervisor {
-    /// Runs a command; answers when it runs, or why it does not. May be dropped at any time: the start goes on.
+    /// Runs a command; answers when it runs, or why it does not. May be dropped at any time: the start continues.
     pub async fn spawn(&self, call: SpawnCall) -> Result<Spawned, CallError> {
         let spawned = self.spawn_here(call).await?;
         let run = self.located(spawned.run).await?;
@@ -64,7 +64,7 @@ impl Supervisor {
             if let Some(handle) = shared.find(run) {
                 match existing(&handle, run, &call).await? {
                     Some(spawned) => return Ok(spawned),
-                    // It left no trace: this call is the first again.
+                    // The run left no trace: this call is the first again.
                     None => continue,
                 }
             }
@@ -94,7 +94,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for the start of a run that this call has made.
+    /// Waits for the start of a run that this call made.
     async fn begun(&self, handle: Handle, call: SpawnCall) -> Result<Spawned, CallError> {
         if let Some(order) = self.late_order(&handle) {
             let (reply, _) = oneshot::channel();
@@ -115,7 +115,7 @@ impl Supervisor {
         }
     }
 
-    /// The end of a run that slipped in while a shutdown or a drain looked around.
+    /// Returns the stop order of a run that entered while a shutdown or a drain listed the live runs.
     fn late_order(&self, handle: &Handle) -> Option<StopOrder> {
         if self.shared.serving.is_refusing() {
             return Some(StopOrder {
@@ -128,7 +128,7 @@ impl Supervisor {
         (drain.action == DrainAction::Abort).then(|| drain.order(grace))
     }
 
-    /// A command that cannot be started now may be one that has run before: the key decides.
+    /// Handles a command that cannot be started now: it may be one that has run before, which the key decides.
     async fn not_startable(
         &self,
         call: &SpawnCall,
@@ -146,7 +146,7 @@ impl Supervisor {
 }
 
 impl Supervisor {
-    /// The answer to a spawn whose key is taken by a row.
+    /// Answers a spawn whose key has a row.
     fn answer_of_row(&self, row: RunRow, call: &SpawnCall) -> Result<Spawned, CallError> {
         let run = row.new.run;
         let reason = row.outcome.as_ref().map(|outcome| &outcome.reason);
@@ -169,7 +169,7 @@ impl Supervisor {
     }
 }
 
-/// A run of this id is live: the same spec gives its answer, `None` when it left no trace.
+/// Answers a spawn whose key has a live run: with the answer of the same spec, or `None` when that run left no trace.
 async fn existing(
     handle: &Handle,
     run: RunId,
@@ -189,7 +189,7 @@ async fn existing(
             existing: true,
         }));
     }
-    // What failed is told by what it leaves behind: wait until that is settled, then look again.
+    // A failed start is known by what it leaves: wait until that is settled, then check again.
     let _ = watch.wait_for(|live| live.over).await;
     Ok(None)
 }
@@ -202,8 +202,8 @@ async fn started(watch: &mut watch::Receiver<Live>) -> Result<Live, CallError> {
         .map_err(|_| CallError::Internal("the run's task is gone".into()))
 }
 
-/// Whether a row is of the very run that a call asks for. A digest is keyed by the installation that made it, so that no
-/// reader guesses values by it; of another node's run the recorded specs are compared, which have no values of variables
+/// Whether a row is the run that a call requests. A digest is keyed by the installation that made it, so that no reader
+/// can guess values from it; for another node's run the recorded specs are compared, which have no values of variables
 /// and no input.
 fn is_same(own: NodeId, row: &RunRow, call: &SpawnCall) -> bool {
     let same_spec = if row.new.node == own {
@@ -253,7 +253,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         run_dir,
         attempt: 1,
         command: CommandSpec {
-            // It is part of the whole environment.
+            // It is included in the whole environment.
             env: BTreeMap::new(),
             ..command.clone()
         },
@@ -261,7 +261,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
     })
 }
 
-/// Whether what holds runs on this host is strong enough. The keeper looks again when it makes the run.
+/// Checks whether containment on this host is strong enough. The keeper checks again when it makes the run.
 fn check_containment(shared: &Shared, run: RunId, policy: &Policy) -> Result<(), CallError> {
     let base = &shared.hello.cgroup_base;
     let reached = Containment::reached(base.is_ok(), policy.pid_namespace);
@@ -280,7 +280,7 @@ fn check_containment(shared: &Shared, run: RunId, policy: &Policy) -> Result<(),
     })
 }
 
-/// Whether there are terminals on this host. Whether there is one left is seen when the run is made.
+/// Checks whether this host has terminals. Whether one is free is found out when the run is made.
 fn check_terminal(shared: &Shared, command: &CommandSpec) -> Result<(), CallError> {
     let wanted = command.terminal.as_ref();
     match wanted.and_then(|_| shared.hello.lacks(CapabilityName::Terminal)) {
@@ -292,7 +292,7 @@ fn check_terminal(shared: &Shared, command: &CommandSpec) -> Result<(), CallErro
     }
 }
 
-/// Adds why the control groups of runs lack controllers, and what to do about it: each reason once.
+/// Adds why the control groups of runs lack controllers, and how to fix it: each reason once.
 fn explain(missing: &mut [Missing], hello: &KeeperHello) {
     let mut before = None;
     for missing in missing {
@@ -303,7 +303,7 @@ fn explain(missing: &mut [Missing], hello: &KeeperHello) {
             _ => continue,
         };
         let why = hello.lacks(controller);
-        // Without any group the reason is there already.
+        // Without any group the reason is in the error already.
         if let (Ok(_), Some(text)) = (&hello.cgroup_base, why)
             && why != before
         {
@@ -313,7 +313,7 @@ fn explain(missing: &mut [Missing], hello: &KeeperHello) {
     }
 }
 
-/// What a private pid namespace lacks here, where one is asked for.
+/// Returns what this host lacks for a private pid namespace, where one is requested.
 fn no_pid_namespace(shared: &Shared, policy: &Policy) -> Option<Missing> {
     let why = match policy.pid_namespace {
         PidNamespace::Private => shared.hello.lacks(CapabilityName::PidNamespace)?,
@@ -325,7 +325,7 @@ fn no_pid_namespace(shared: &Shared, policy: &Policy) -> Option<Missing> {
     })
 }
 
-/// What a run that is to outlive the service lacks here.
+/// Returns what this host lacks for a run that is to outlive the service.
 fn no_adoption(shared: &Shared, policy: &Policy) -> Option<Missing> {
     let why = match policy.recovery() {
         Recovery::Adopt => shared.hello.lacks(CapabilityName::Adoption)?,
@@ -337,7 +337,7 @@ fn no_adoption(shared: &Shared, policy: &Policy) -> Option<Missing> {
     })
 }
 
-/// What a run of another user lacks here.
+/// Returns what this host lacks for a run of another user.
 fn no_other_user(shared: &Shared, policy: &Policy) -> Option<Missing> {
     policy.privileges.user.as_ref()?;
     let why = shared.hello.lacks(CapabilityName::RunAs)?;
@@ -361,12 +361,12 @@ fn child_env(
     } = &call.spec.command;
     let mut ours = vec![("KENNEL_RUN_ID".to_owned(), run.to_string())];
     ours.extend(notify_env(&call.spec.policy, run_dir));
-    // It is below the data directory, where no other user can go.
+    // The path is below the data directory, which no other user can enter.
     if call.spec.policy.privileges.user.is_none() {
         let dir = run_dir.join("tmp").display().to_string();
         ours.push(("KENNEL_RUN_DIR".to_owned(), dir));
     }
-    // The caller's explicit values are kept.
+    // The caller's explicit values take precedence.
     let context = trace_env(&shared.config.telemetry, run, call);
     let context = context
         .into_iter()
@@ -378,7 +378,7 @@ fn child_env(
             let mut env = env.clone();
             env.entry("TERM".into())
                 .or_insert_with(|| terminal.term.clone());
-            // How large another terminal is.
+            // Variables of another terminal's size.
             let sizes = ["COLUMNS", "LINES"];
             let server = shared.config.server_env.iter();
             let server = server.filter(|(name, _)| !sizes.contains(&name.as_str()));
@@ -388,8 +388,8 @@ fn child_env(
     }
 }
 
-/// How the command says something of itself, where its spec wants that: by the rules of `sd_notify(3)`, without
-/// `WATCHDOG_PID`, so that each process of the run may.
+/// Variables with which the command reports its own state, where its spec enables that: by the rules of `sd_notify(3)`,
+/// without `WATCHDOG_PID`, so that each process of the run may report.
 fn notify_env(policy: &Policy, run_dir: &Path) -> Vec<(String, String)> {
     let mut env = Vec::new();
     if policy.hears_notices() {
@@ -403,7 +403,7 @@ fn notify_env(policy: &Policy, run_dir: &Path) -> Vec<(String, String)> {
     env
 }
 
-/// What a run that says something of itself lacks here: its processes have to reach the socket.
+/// Returns what this host lacks for a run that reports its own state: its processes have to reach the socket.
 fn no_notices(policy: &Policy, run_dir: &Path) -> Option<Missing> {
     let bytes = rundir::notify_path(run_dir).as_os_str().len();
     let is_reached = bytes <= notify_socket::PATH_BYTES_MAX;
@@ -424,8 +424,8 @@ fn no_notices(policy: &Policy, run_dir: &Path) -> Option<Missing> {
     })
 }
 
-/// The trace context for the command, by the rules for environment variables as carriers: under the run's span, or where no spans
-/// are recorded, the caller's as it came.
+/// Trace context for the command, by the rules for environment variables as carriers: under the run's span, or where no
+/// spans are recorded, the caller's unchanged.
 fn trace_env(telemetry: &Telemetry, run: RunId, call: &SpawnCall) -> Vec<(&'static str, String)> {
     let caller = call.traceparent.as_deref();
     let trace = telemetry.run(run, call.spec.policy.kind, caller);
@@ -435,7 +435,7 @@ fn trace_env(telemetry: &Telemetry, run: RunId, call: &SpawnCall) -> Vec<(&'stat
             let baggage = call.baggage.as_deref();
             (
                 Some(context::traceparent(&trace.context(Part::Run))),
-                // It is of the caller's trace.
+                // The trace state belongs to the caller's trace.
                 call.tracestate.clone().filter(|_| !trace.is_own()),
                 baggage.and_then(|baggage| telemetry.baggage(baggage)),
             )
@@ -452,7 +452,7 @@ fn trace_env(telemetry: &Telemetry, run: RunId, call: &SpawnCall) -> Vec<(&'stat
         .collect()
 }
 
-/// The directories that were searched, or the one path that was named; each once.
+/// Lists the directories that were searched, or the one path that was named; each once.
 fn places(command: &str, looked_in: &[PathBuf]) -> Vec<String> {
     let named = command.contains('/');
     let mut places = Vec::new();
@@ -498,8 +498,8 @@ fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
     }
 }
 
-/// What is written of a run that no caller has described: that it never ran. Its generation is that of the moment at which
-/// it is written.
+/// Makes the record of a run that no caller has described: that it never ran. Its generation is that of the moment of
+/// the write.
 pub(crate) fn undescribed(shared: &Shared, run: RunId, owner: String) -> NewRun {
     NewRun {
         run,
@@ -511,7 +511,7 @@ pub(crate) fn undescribed(shared: &Shared, run: RunId, owner: String) -> NewRun 
     }
 }
 
-/// The view of a run of which nothing exists yet.
+/// Makes the view of a run of which nothing exists yet.
 pub(crate) fn unborn(new: &NewRun) -> RunView {
     RunRow::open(new.clone()).into()
 }

@@ -1,4 +1,4 @@
-//! One run: how it begins, the task that owns it, its output, its input, its writes to the store.
+//! One run: its start, the task that owns it, its output, its input, its writes to the store.
 
 pub(crate) mod cleanup;
 pub(crate) mod input;

@@ -1,8 +1,8 @@
-//! A run's output and its journal: the pump from pipes or terminal, and the lines that the machine announces.
+//! A run's output and its journal: the pump from pipes or terminal, and the entries that the machine appends.
 //!
 //! Bytes go from pipe to file by splice and are indexed after; a server that dies between the two has lost neither.
-//! Where the disk is full the run's policy says whether the pump waits, and the command with it, or drops and counts. Lines
-//! are never dropped for that: they wait, in their order.
+//! Where the disk is full the run's policy says whether the pump waits, and the command with it, or drops and counts.
+//! Entries are never dropped for that: they wait, in their order.
 
 mod dropping;
 mod entries;
@@ -40,19 +40,19 @@ use std::{
 };
 use tokio::{sync::watch, time::Instant};
 
-/// Most bytes that are moved before the run's task looks at its commands again.
+/// Most bytes moved before the run's task handles its orders again.
 const PUMP_BYTES_MAX: usize = 1024 * 1024;
-/// Most bytes of one stream that are read after the tree is empty: more than a pipe can hold (pipe(7): 1 MiB).
+/// Most bytes of one stream read after the tree is empty: more than a pipe can hold (pipe(7): 1 MiB).
 const FINISH_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// How long to wait after the disk has refused.
+/// Wait after the disk refused a write.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
-/// Lines that wait for a disk that refuses; beyond it the oldest are given up, and it is said.
+/// Most entries that wait for a disk that refuses; beyond it the oldest are given up, and that is reported.
 const LINES_OWED_MAX: usize = 256;
 
-/// Warnings about a disk that refuses, in one life of the server; more are in the log alone.
+/// Most warnings about a disk that refuses, per server; further ones are only logged.
 const WARNINGS_MAX: u32 = 64;
 
-/// A way to move bytes from a pipe to an offset of a file.
+/// A function that moves bytes from a pipe to an offset of a file.
 type Splice = fn(&OutputPipe, &File, u64, usize) -> io::Result<Spliced>;
 
 /// The journal of one run and the pipes that feed it.
@@ -62,43 +62,43 @@ pub(crate) struct Output {
     writer: Writer,
     pipes: [Option<OutputPipe>; 2],
     paces: Box<[Pace; 2]>,
-    /// Whether they are read.
+    /// Whether the pipes are read.
     flows: bool,
     /// Bytes that are in the file of a stream and not yet in the index.
     unindexed: [u64; 2],
     owed: VecDeque<Owed>,
-    /// What is in the journal beside output.
+    /// Entries of the journal.
     entries: EntryList,
-    /// Has the entries of a journal that is not made; absent: it is.
+    /// Holds the entries while the journal is not made; absent: it is made.
     record: Option<Arc<NodeRecord>>,
-    /// Where the row says that the run's end stands.
+    /// Seq of the run's end according to the row.
     row_end: Option<u64>,
-    /// Lines that were given up.
+    /// Number of entries that were given up.
     given_up: u64,
-    /// Of which attempt what comes is.
+    /// Attempt of whatever is written next.
     attempt: u32,
     retry_at: Option<Instant>,
-    /// Since the disk has refused, until all is written again.
+    /// Present from the first refused write until everything is written again.
     refusal: Option<Refusal>,
-    /// Warnings about that so far.
+    /// Number of warnings so far.
     warnings: u32,
     /// Where dropped output goes.
     sink: Option<File>,
-    /// The tree is gone and what is left is being read; how that has ended so far.
+    /// The tree is gone and the rest is being read; the streams' end so far.
     finishing: Option<StreamsEnd>,
-    /// The run is over, and the disk has not taken the last lines.
+    /// The run has ended, and the disk has not taken the last entries.
     told_late: bool,
-    /// Nobody waits any longer for room on the disk.
+    /// Output no longer waits for room on the disk.
     hurries: bool,
     limit: Reached,
-    /// Where output waits at the bound: what consumers have acknowledged.
+    /// Acknowledged position of the consumers, where output waits at the bound.
     floor: Option<watch::Receiver<Floor>>,
     held: Held,
-    /// Streams still being read, in the whole server.
+    /// Number of streams still being read, in the whole server.
     pipes_open: Arc<AtomicUsize>,
 }
 
-/// A line that the disk has not taken yet.
+/// An entry that the disk has not taken yet.
 #[derive(Debug)]
 struct Owed {
     entry: Entry,
@@ -106,7 +106,7 @@ struct Owed {
     attempt: u32,
 }
 
-/// Whether the run has come to a limit at which it is to be stopped.
+/// Whether the run has reached a limit at which it is to be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reached {
     No,
@@ -114,7 +114,7 @@ enum Reached {
     Told,
 }
 
-/// What the pump should look at.
+/// What the pump should handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ready {
     Pipe(usize),
@@ -124,8 +124,8 @@ pub(crate) enum Ready {
 }
 
 impl Output {
-    /// A new journal in `dir`, made when it has to be. Where output may be dropped for want of room, there must be a place to
-    /// count it: that journal is made at once.
+    /// Makes a new journal in `dir`, at its first use. Where output may be dropped when the disk is full, it must be
+    /// possible to count that: then the journal is made at once.
     pub(crate) fn create(
         run: RunId,
         dir: &Path,
@@ -143,8 +143,7 @@ impl Output {
         Ok(output)
     }
 
-    /// On a journal that is there, with the bytes that its index does not name ([`Writer::reopen`]) and the entries that it
-    /// has.
+    /// Continues an existing journal, with the bytes that its index does not name ([`Writer::reopen`]) and its entries.
     pub(crate) fn over(
         run: RunId,
         reopened: (Writer, [u64; 2]),
@@ -165,7 +164,7 @@ impl Output {
             owed: VecDeque::new(),
             entries,
             record: None,
-            // One that is not made here is of a run whose row has its end, which is to follow.
+            // A journal that is not made here belongs to a run whose row has its end, which is to follow.
             row_end: is_silent.then_some(head + 1),
             given_up: 0,
             retry_at: left.then(clock::instant),
@@ -182,12 +181,12 @@ impl Output {
         }
     }
 
-    /// Where readers come from.
+    /// Returns the source of readers.
     pub(crate) fn hub(&self) -> Hub {
         self.writer.hub()
     }
 
-    /// What is written from here on is of this attempt, and its output is not moved before it runs.
+    /// Begins an attempt: later writes belong to it, and its output is not moved before it runs.
     pub(crate) fn begin_attempt(&mut self, attempt: u32) {
         self.attempt = attempt;
         self.flows = false;
@@ -195,19 +194,19 @@ impl Output {
         self.held = Held::default();
     }
 
-    /// How long standard output and error are by now.
+    /// Lengths of standard output and error by now.
     pub(crate) fn lens(&self) -> [u64; 2] {
         KINDS.map(|kind| self.writer.len(kind))
     }
 
-    /// Begins to read the command's output.
+    /// Starts to read the command's output.
     pub(crate) fn attach(&mut self, outputs: Outputs) -> io::Result<()> {
         self.pipes = match outputs {
             Outputs::Pipes { stdout, stderr } => [
                 Some(OutputPipe::new(stdout)?),
                 Some(OutputPipe::new(stderr)?),
             ],
-            // What is shown on it is one stream.
+            // A terminal shows one stream.
             Outputs::Terminal(ends) => [Some(OutputPipe::of_terminal(ends)?), None],
         };
         *self.paces = Default::default();
@@ -216,12 +215,12 @@ impl Output {
         Ok(())
     }
 
-    /// From here on output is moved: the first thing that is told of a command is that it runs.
+    /// Moves output from here on: the first entry of a command is that it runs.
     pub(crate) fn flow(&mut self) {
         self.flows = true;
     }
 
-    /// Whether it is.
+    /// Whether output is moved.
     pub(crate) fn flows(&self) -> bool {
         self.flows
     }
@@ -247,7 +246,7 @@ impl Output {
         let wait = |index: usize| async move {
             match &self.pipes[index] {
                 Some(pipe) if self.flows => match self.paces[index].next() {
-                    // An error of the poll is met again, and handled, by the read that follows.
+                    // The read that follows meets and handles an error of the poll again.
                     None => drop(pipe.readable().await),
                     Some(Next::Now) => tokio::task::yield_now().await,
                     Some(Next::At(at)) => tokio::time::sleep_until(at).await,
@@ -263,7 +262,7 @@ impl Output {
         }
     }
 
-    /// Moves what is ready. Gives the end of the output when this has reached it.
+    /// Moves what is ready. Returns the end of the output when this call has reached it.
     pub(crate) fn pump(&mut self, ready: Ready) -> Option<StreamsEnd> {
         let was_open = self.is_open();
         let before = self.lens();
@@ -290,9 +289,9 @@ impl Output {
         (was_open && !self.is_open()).then_some(StreamsEnd::Eof)
     }
 
-    /// Sees to when a pipe is looked into next, now that so much was found in it.
+    /// Sets when a pipe is read next, after so many bytes were found in it.
     fn pace(&mut self, index: usize, bytes: u64) {
-        // What waits in a pipe at the end goes beyond that bound: it is not to become more.
+        // Bytes that wait in a pipe at the end exceed that bound: they are not to become more.
         if self.writer.bound().on_full == OnOutputFull::Block {
             return;
         }
@@ -305,7 +304,7 @@ impl Output {
             Change::None | Change::Unwatch => {}
             Change::Watch => {
                 if let Err(error) = pipe.watch() {
-                    // It may be so again in a moment, and again.
+                    // It may happen again at once, and repeatedly.
                     tracing::debug!(run_id = %self.run, %error, "output cannot be waited for, it is looked for all the time");
                     pace.unwatched(now);
                 }
@@ -333,25 +332,25 @@ impl Output {
         self.pipes.iter().any(Option::is_some)
     }
 
-    /// Whether all of a run that is over is on the disk.
+    /// Whether everything of an ended run is on the disk.
     pub(crate) fn has_written_all(&mut self) -> bool {
         self.told_late = self.owes();
         !self.told_late
     }
 
-    /// Whether it has come to be, since it was not: once.
+    /// Whether that has become true after it was not: once.
     pub(crate) fn has_told_late(&mut self) -> bool {
         !self.owes() && std::mem::take(&mut self.told_late)
     }
 
-    /// Whether the disk has not taken all that was told.
+    /// Whether entries wait for the disk.
     pub(crate) fn owes(&self) -> bool {
         self.unindexed != [0, 0]
             || !self.owed.is_empty()
             || self.writer.dropped() != Dropped::default()
     }
 
-    /// Puts a line into the journal, or keeps it until the disk takes it.
+    /// Appends an entry to the journal, or queues it until the disk takes it.
     pub(crate) fn line(&mut self, line: &Entry, at: Timestamp) {
         self.owed.push_back(Owed {
             entry: line.clone(),
@@ -368,8 +367,9 @@ impl Output {
         }
     }
 
-    /// Writes what is owed, in order: what is in the files, what was dropped behind it, then lines. Where the disk was full,
-    /// there must be some room again before anything follows what was told: nothing does after the last line of a run.
+    /// Writes what is queued, in order: bytes in the files, what was dropped behind them, then entries. Where the disk
+    /// was full, some room is required before anything follows the queued entries: nothing follows the last entry of a
+    /// run.
     fn settle(&mut self) -> io::Result<()> {
         for (index, kind) in KINDS.into_iter().enumerate() {
             let bytes = self.unindexed[index];
@@ -384,7 +384,7 @@ impl Output {
             self.refusal
                 .get_or_insert_with(Refusal::found)
                 .is_over(dropped);
-            // What comes is moved again at once.
+            // Output is moved again at once.
             self.retry_at = Some(clock::instant());
         }
         if !self.owed.is_empty() {
@@ -400,7 +400,7 @@ impl Output {
         Ok(())
     }
 
-    /// Moves what is there of one stream.
+    /// Moves available bytes of one stream.
     fn move_some(&mut self, index: usize) -> io::Result<()> {
         if self.is_silent(index, OutputPipe::look)? {
             return Ok(());
@@ -408,7 +408,8 @@ impl Output {
         self.drain(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
     }
 
-    /// Whether a stream has no file yet, and needs none now: a file is made for its first byte. Closes it at its end.
+    /// Whether a stream has no file yet, and needs none now: a file is made for its first byte. Closes the stream at
+    /// its end.
     fn is_silent(
         &mut self,
         index: usize,
@@ -424,7 +425,7 @@ impl Output {
         Ok(found != Look::Bytes)
     }
 
-    /// Moves at most `bytes_max` of one stream, until nothing is left for now or it ends.
+    /// Moves at most `bytes_max` of one stream, until it is empty for now or ends.
     fn drain(&mut self, index: usize, bytes_max: usize, splice: Splice) -> io::Result<()> {
         if self.pipes[index].is_some() {
             self.make_journal()?;
@@ -464,7 +465,7 @@ impl Output {
         }
     }
 
-    /// Says for how long the disk has refused and what is missing for that, if it has not been said.
+    /// Warns for how long the disk has refused and what is missing, if that was not reported.
     fn warn(&mut self) -> io::Result<()> {
         let Some(refusal) = &self.refusal else {
             return Ok(());
@@ -490,7 +491,7 @@ impl Output {
         Ok(())
     }
 
-    /// All is written.
+    /// Ends the refusal: everything is written.
     fn recovered(&mut self) {
         if self.refusal.is_none() {
             return;
@@ -507,7 +508,7 @@ impl Output {
         let policy = self.writer.bound().on_disk_full;
         let again = self.refusal.is_some();
         if !again {
-            // Once, not at each try, for the log may lie on that disk.
+            // Logged once, not at each attempt, for the log may lie on that disk.
             let error = Chain(error);
             tracing::error!(run_id = %self.run, %error, policy = policy.api_name(), "the journal cannot be written, trying until it can");
         }
@@ -535,23 +536,23 @@ impl Output {
         }
     }
 
-    /// How many bytes of output were read, dropped ones counted.
+    /// Number of output bytes read, dropped ones included.
     pub(crate) fn read_bytes(&self) -> u64 {
         let dropped = self.writer.dropped().bytes;
         self.lens().iter().chain(&dropped).sum()
     }
 
-    /// Whether output is left in its pipe: consumers have not acknowledged, or there is no room on the disk.
+    /// Whether output is left in its pipe: consumers have not acknowledged, or the disk is full.
     pub(crate) fn is_held_back(&self) -> bool {
         self.held.holds() || self.retry_at.is_some() && !self.drops()
     }
 
-    /// When a server before this one recorded the run's last event.
+    /// Time at which an earlier server recorded the run's last event.
     pub(crate) fn found_at(&self) -> Timestamp {
         self.writer.found_at()
     }
 
-    /// The limit at which the run is to be stopped, once.
+    /// Returns the limit at which the run is to be stopped, once.
     pub(crate) fn limit_reached(&mut self) -> Option<Limit> {
         let Reached::Now(limit) = self.limit else {
             return None;

@@ -1,4 +1,4 @@
-//! Output for which the disk has no room, where the policy of its run drops it: counted, and thrown away.
+//! Dropping of output when the disk is full, where the run's policy allows it: counted, and discarded.
 
 use super::{Output, Splice};
 use crate::base::{KINDS, cause::Chain};
@@ -7,17 +7,17 @@ use kennel_linux::splice::Spliced;
 use std::{fs::File, io, sync::atomic::Ordering};
 
 impl Output {
-    /// Whether output may be dropped for which there is no room.
+    /// Whether output may be dropped when the disk is full.
     pub(super) fn may_drop(&self) -> bool {
         self.writer.bound().on_disk_full != OnDiskFull::Block
     }
 
-    /// Whether it is.
+    /// Whether output is being dropped.
     pub(super) fn drops(&self) -> bool {
         self.refusal.as_ref().is_some_and(|refusal| refusal.drops)
     }
 
-    /// Drops at most `bytes_max` of one stream, until nothing is left for now or it ends.
+    /// Drops at most `bytes_max` of one stream, until it is empty for now or ends.
     pub(super) fn discard(
         &mut self,
         index: usize,
@@ -52,7 +52,7 @@ impl Output {
         Ok(())
     }
 
-    /// What cannot be counted stays in its pipe.
+    /// Bytes that cannot be counted stay in their pipe.
     pub(super) fn cannot_drop(&mut self, error: &io::Error) {
         let error = Chain(error);
         tracing::warn!(run_id = %self.run, %error, "output for which there is no room cannot be counted, the command waits");

@@ -1,4 +1,4 @@
-//! The entries of a run among its output: where they stand, and what the row of the run is to have of them.
+//! Entries of a run among its output: their positions, and those that the row of the run gets.
 
 use super::{Output, Owed};
 use crate::base::event;
@@ -12,7 +12,7 @@ use std::io;
 const LATE_BYTES_MAX: u64 = 16 * 1024;
 
 impl Output {
-    /// Puts a line into the journal.
+    /// Appends an entry to the journal.
     pub(super) fn put(&mut self, line: &Owed) -> io::Result<()> {
         let payload = event::encode(&line.entry);
         let place = EntryPlace {
@@ -28,10 +28,10 @@ impl Output {
         Ok(())
     }
 
-    /// Sees to it that an entry outlives this server before a reader is given it. A run that is silent to its end has its
-    /// entries in the node log, and at its end in its row: that has the end itself.
+    /// Makes an entry survive this server before a reader gets it. A run that is silent to its end has its entries in
+    /// the node log, and at its end in its row, which has the end itself.
     ///
-    /// A crash behind it: the next server finds the entry there, and no reader has it.
+    /// After a crash behind it the next server finds the entry there, and no reader has got it.
     fn persist(&mut self, place: EntryPlace, entry: &Entry, bytes: usize) -> io::Result<()> {
         if !self.writer.is_late() {
             return Ok(());
@@ -53,7 +53,7 @@ impl Output {
         self.make_journal()
     }
 
-    /// Makes the journal, if it is not made. The node log need not have its entries any more.
+    /// Makes the journal, if it is not made. The node log does not need its entries any more.
     pub(super) fn make_journal(&mut self) -> io::Result<()> {
         if self.record.is_none() {
             return Ok(());
@@ -66,13 +66,13 @@ impl Output {
         Ok(())
     }
 
-    /// Whether the journal is not made: no output has come.
+    /// Whether the journal is not made: there was no output.
     pub(crate) fn has_no_file(&self) -> bool {
         self.writer.is_late()
     }
 
-    /// What the row is to have, before the run's end is put into the journal as its last line. Where the disk refuses, what
-    /// waits for it has no place yet: another server may come to write it.
+    /// Returns the entries for the row, before the run's end is appended to the journal as its last entry. Where the
+    /// disk refuses, waiting entries have no position yet: another server may have to write them.
     pub(crate) fn entries_at_end(&mut self) -> EntriesText {
         let end = (!self.owes()).then(|| EntriesEnd {
             seq: self.hub().head().seq + 1,

@@ -1,4 +1,4 @@
-//! The end of a run's output: what is left in its pipes when the tree is gone, or when the service goes.
+//! The end of a run's output: what remains in its pipes when the tree is gone, or when the service shuts down.
 
 use super::{FINISH_BYTES_MAX, Output, refusal::is_full};
 use crate::{base::cause::Chain, run::saved_output};
@@ -7,7 +7,7 @@ use kennel_linux::OutputPipe;
 use std::{io, path::Path};
 
 impl Output {
-    /// Takes what the shim has saved of the output while no server was there, behind what is there.
+    /// Appends the output that the shim has saved while no server was there, behind what exists.
     pub(crate) fn take_saved(&mut self, run_dir: &Path) {
         let taken = self
             .settle()
@@ -17,16 +17,16 @@ impl Output {
         }
     }
 
-    /// The tree is gone: reads what is left and does not wait for more. Absent: there is no room for it, and what is left
-    /// waits in its pipe; [`Self::pump`] gives the end.
+    /// Reads what remains after the tree is gone, without waiting for more. Absent: the disk is full, and the rest
+    /// waits in its pipe; [`Self::pump`] returns the end.
     pub(crate) fn finish(&mut self) -> Option<StreamsEnd> {
-        // Nobody can be slowed down any more, and nothing is lost.
+        // No command can be slowed down any more, and nothing is lost.
         self.go_beyond();
         let mut end = self.finishing.unwrap_or(StreamsEnd::Eof);
         for index in 0..2 {
             match self.read_rest(index) {
                 Ok(()) if self.pipes[index].is_none() => {}
-                // Somebody outside the tree still holds the stream.
+                // A process outside the tree still has the stream open.
                 Ok(()) if end == StreamsEnd::Eof => end = StreamsEnd::Cut,
                 Ok(()) => {}
                 Err(error) if is_full(&error) && !self.hurries => {
@@ -54,7 +54,7 @@ impl Output {
         self.finishing.is_some()
     }
 
-    /// The service goes: what there is no room for is dropped, and counted.
+    /// Drops and counts what does not fit on the disk: the service shuts down.
     pub(crate) fn hurry(&mut self) {
         self.hurries = true;
     }
@@ -75,7 +75,8 @@ impl Output {
         }
     }
 
-    /// The run outlives this service: what is there is kept, and what comes is left to the next one.
+    /// Stops to read the output of a run that outlives this service: what was read is kept, and the rest is left to the
+    /// next service.
     pub(crate) fn let_go(&mut self) {
         for index in 0..2 {
             if self.flows

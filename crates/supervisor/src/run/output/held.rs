@@ -8,11 +8,11 @@ use crate::{
 use kennel_lifecycle::{Entry, OnOutputFull};
 use std::mem::Discriminant;
 
-/// Whether output waits, and what was said of that.
+/// Whether output waits, and what was reported of that.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     holds: bool,
-    /// For whom it was said last that it waits.
+    /// The floor that was last reported as blocking.
     said: Option<Discriminant<Floor>>,
 }
 
@@ -27,7 +27,7 @@ impl Held {
 }
 
 impl Output {
-    /// The same, waiting for consumers of the run where its policy says so.
+    /// Makes the output wait for consumers of the run where its policy says so.
     pub(crate) fn behind(mut self, floors: &Floors) -> Self {
         if self.writer.bound().on_full == OnOutputFull::Block {
             self.floor = Some(floors.of(self.run));
@@ -35,14 +35,14 @@ impl Output {
         self
     }
 
-    /// Whether there is output that waits for consumers.
+    /// Whether output waits for consumers.
     pub(crate) fn holds(&self) -> bool {
         self.held.holds()
     }
 
     /// Waits until consumers have acknowledged more. Cancel-safe.
     pub(super) async fn floor_moved(&self) -> Ready {
-        // What this copy has seen is what was heard.
+        // What this copy has seen counts as handled.
         let moved = match self.floor.clone() {
             Some(mut floor) => floor.changed().await.is_ok(),
             None => false,
@@ -53,7 +53,7 @@ impl Output {
         Ready::Floor
     }
 
-    /// Takes in what was acknowledged by now.
+    /// Applies what was acknowledged by now.
     pub(super) fn hear_floor(&mut self) {
         self.held.holds = false;
         if let Some(floor) = &mut self.floor
@@ -63,13 +63,13 @@ impl Output {
         }
     }
 
-    /// Waits for nobody any more: what comes goes beyond the bound, and nothing is removed for it that is not released.
+    /// Stops to wait for consumers: further output exceeds the bound, and nothing unacknowledged is removed for it.
     pub(crate) fn go_beyond(&mut self) {
         self.held.holds = false;
         self.writer.go_beyond_bound(true);
     }
 
-    /// Says among the events that output waits, and for whom.
+    /// Reports among the events that output waits, and for which consumers.
     pub(super) fn say_held(&mut self) {
         let Some(floor) = self.floor.as_ref().filter(|_| self.held.holds) else {
             return;
@@ -77,7 +77,7 @@ impl Output {
         let floor = *floor.borrow();
         let max = self.writer.bound().max_bytes;
         let why = match floor {
-            // The store is asked, and that may pass at once.
+            // The store is being asked; the wait may pass at once.
             Floor::Unknown => return,
             Floor::NoConsumer => {
                 "no consumer of the run is registered that could acknowledge the oldest"

@@ -1,54 +1,54 @@
-//! When a pipe is looked into: as soon as something comes, or by the clock where a command writes little all the time.
+//! When a pipe is read: as soon as it is readable, or by a timer where a command writes little all the time.
 //!
-//! A wake-up for each write costs the command more than the write does, and makes an entry of each. So a pipe that has kept the
-//! pump busy with little is not watched: it is looked into again and again, and what has gathered in it goes on as one.
+//! A wake-up for each write costs the command more than the write does, and makes an entry of each. So a pipe that has
+//! kept the pump busy with little is not watched: it is read repeatedly, and the bytes gathered in it become one entry.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Looks of little, each soon after the one before, until a pipe is not watched any more.
+/// Small reads in close succession until a pipe is not watched any more.
 const BUSY_LOOKS: u32 = 8;
-/// How soon.
+/// Longest distance of such reads.
 const SOON: Duration = Duration::from_millis(1);
-/// Less than this is little.
+/// Bytes below which a read is small.
 const LITTLE_BYTES: u64 = 16 * 1024;
-/// How long output may gather in a pipe that is not watched; the runtime's timers make up to twice as much of it.
+/// How long output may gather in an unwatched pipe; the runtime's timers make up to twice as much of it.
 const REST: Duration = Duration::from_millis(1);
-/// A look that finds so much is followed by another at once, so that the pipe does not become full.
+/// Bytes from which on a read is followed by another at once, so that the pipe does not become full.
 const MUCH_BYTES: u64 = 128 * 1024;
-/// Looks that find nothing until a pipe is watched again.
+/// Empty reads until a pipe is watched again.
 const EMPTY_LOOKS: u32 = 2;
 
-/// How a pipe is looked into.
+/// How a pipe is read.
 #[derive(Debug)]
 pub(super) enum Pace {
-    /// When something comes.
+    /// When it is readable.
     Watched {
         looked_at: Option<Instant>,
-        /// Looks of little that followed each other soon, less those that found more.
+        /// Small reads in close succession, less the larger ones.
         busy: u32,
     },
-    /// By the clock.
+    /// By a timer.
     Timed {
         next: Next,
-        /// Looks in a row that have found nothing.
+        /// Empty reads in a row.
         empty: u32,
     },
 }
 
-/// When a pipe that is not watched is looked into again.
+/// When an unwatched pipe is read next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// When others have had their turn.
+    /// After other work had its turn.
     Now,
     At(Instant),
 }
 
-/// What there is to be done with a pipe after a look.
+/// What to do with a pipe after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     None,
-    /// It need not be watched any more: [`Pace::unwatched`] says that it is not.
+    /// The pipe need not be watched any more: [`Pace::unwatched`] records that it is not.
     Unwatch,
     Watch,
 }
@@ -71,7 +71,7 @@ impl Pace {
         }
     }
 
-    /// A look has found so many bytes.
+    /// Records a read of so many bytes.
     pub(super) fn looked(&mut self, bytes: u64, now: Instant) -> Change {
         match self {
             Self::Watched { looked_at, busy } => {
@@ -103,7 +103,7 @@ impl Pace {
         }
     }
 
-    /// From here on the pipe is not watched.
+    /// Records that the pipe is not watched from here on.
     pub(super) fn unwatched(&mut self, now: Instant) {
         let next = Next::At(now + REST);
         *self = Self::Timed { next, empty: 0 };
@@ -116,7 +116,7 @@ mod tests {
 
     const STEP: Duration = Duration::from_micros(50);
 
-    /// Looks of so many bytes, one step after the other, until a change. Gives the change and how many looks it took.
+    /// Reads so many bytes, one step after the other, until a change. Returns the change and the number of reads.
     fn look(pace: &mut Pace, now: &mut Instant, step: Duration, bytes: u64) -> (Change, u32) {
         for looks in 1..=100 {
             *now += step;

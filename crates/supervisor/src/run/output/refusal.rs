@@ -1,24 +1,24 @@
-//! What is known of a disk that takes nothing.
+//! State of a disk that refuses writes.
 
 use crate::base::cause::Chain;
 use kennel_journal::Dropped;
 use kennel_lifecycle::Timestamp;
 use std::{fmt::Write as _, io};
 
-/// The disk refuses.
+/// A refusal of the disk.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// Since when; absent: an earlier server has met it.
+    /// Start; absent: an earlier server met it.
     since: Option<Timestamp>,
-    /// What it said first.
+    /// Its first error.
     why: String,
-    /// Whether it is for want of room.
+    /// Whether the disk is full.
     pub(super) full: bool,
     /// Whether output is dropped meanwhile.
     pub(super) drops: bool,
-    /// What was dropped and is told.
+    /// What was dropped and reported.
     dropped: Dropped,
-    /// Whether a warning has told of it.
+    /// Whether a warning has reported it.
     pub(super) is_warned: bool,
 }
 
@@ -34,7 +34,7 @@ impl Refusal {
         }
     }
 
-    /// What an earlier server has dropped.
+    /// Makes the refusal that an earlier server left by dropping output.
     pub(super) fn found() -> Self {
         Self {
             since: None,
@@ -46,7 +46,7 @@ impl Refusal {
         }
     }
 
-    /// There is room again, and readers are told that this is missing.
+    /// Ends it: there is room again, and readers are told that this is missing.
     pub(super) fn is_over(&mut self, dropped: Dropped) {
         self.drops = false;
         self.dropped.bytes[0] += dropped.bytes[0];
@@ -54,7 +54,7 @@ impl Refusal {
         self.dropped.uncounted |= dropped.uncounted;
     }
 
-    /// The warning to readers, now that it is written again; so many lines were given up.
+    /// Makes the warning for readers, now that writes succeed again; so many entries were given up.
     pub(super) fn message(&self, now: Timestamp, given_up: u64) -> String {
         let mut message = match self.since {
             Some(since) => {
@@ -91,7 +91,7 @@ impl Refusal {
     }
 }
 
-/// Whether a file could not be written for want of room: on the disk, in a quota, or under a limit on the size of files.
+/// Whether a file could not be written because of a full disk, a quota, or a limit on the size of files.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
