@@ -39,57 +39,57 @@ use tokio::{
 pub struct Prepared {
     /// Command, shim, control group, host.
     pub identity: RunIdentity,
-    /// Where its output comes from.
+    /// Ends of its output that are to be read.
     pub outputs: Outputs,
-    /// How large its terminal is; absent: it has none.
+    /// Size of its terminal; absent: it has none.
     pub terminal: Option<TerminalSize>,
-    /// What holds the run, and what that leaves open.
+    /// Containment of the run, and what it leaves open.
     pub held: Held,
 }
 
-/// One thing the keeper tells on its own. Reports of one run come in the order in which things happened.
+/// A report that the keeper sends unasked. Reports of one run come in the order of the events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeeperReport {
-    /// Of which run.
+    /// Id of the run.
     pub run: RunId,
-    /// When, by the wall clock of keeper or shim.
+    /// Time of the event, by the wall clock of keeper or shim.
     pub at: Timestamp,
-    /// What.
+    /// Content of the report.
     pub fact: Fact,
 }
 
-/// What the keeper wants of the server as a whole.
+/// An event of the keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeeperEvent {
     /// About one run.
     Report(KeeperReport),
-    /// SIGTERM or SIGINT came: stop all runs by the shutdown ladder, commit, end with exit code 0.
+    /// SIGTERM or SIGINT was received: stop all runs by the shutdown ladder, commit, exit with code 0.
     Shutdown,
-    /// It came again: skip the graces.
+    /// The signal was received again: skip the graces.
     ShutdownNow,
-    /// Another server is to take the place of this one: finish what there is, end with exit code 75.
+    /// Another server is to replace this one: finish pending work, exit with code 75.
     Leave,
-    /// A signal asked for an upgrade, and there is none.
+    /// A signal requested an upgrade, which was refused.
     NotUpgraded(UpgradeRefusal),
-    /// A signal that means nothing to the keeper has come, and was ignored.
+    /// The keeper received a signal that means nothing to it, and ignored it.
     Stray(StraySignal),
-    /// A run that the hello has called late has been found: [`KeeperClient::take_held`] gives it. What has happened to it
-    /// follows.
+    /// The shim of a run that the hello has called late has reconnected: [`KeeperClient::take_held`] returns the run.
+    /// Reports of its past follow.
     DoorOpened(RunId),
-    /// Nobody waits at the door of such a run any more.
+    /// The shim of such a run is gone.
     DoorLeft(RunId),
-    /// The keeper is gone (end of file): drain, commit, end with exit code 70.
+    /// The keeper is gone (end of file): drain, commit, exit with code 70.
     Gone,
 }
 
-/// What the keeper and its host are; sent once, at the start.
+/// Description of the keeper and its host; sent once, at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeeperHello {
-    /// This keeper's name.
+    /// Epoch of this keeper.
     pub epoch: KeeperEpoch,
     /// Version of the keeper, which is that of the binary it was started from.
     pub version: String,
-    /// This keeper as a process.
+    /// Process of this keeper.
     pub keeper: ProcessIdentity,
     /// Boot and pid namespace.
     pub host: kennel_lifecycle::HostIdentity,
@@ -97,24 +97,24 @@ pub struct KeeperHello {
     pub cgroup_base: Result<PathBuf, String>,
     /// Whether pidfs inodes can be recorded.
     pub pidfs: bool,
-    /// To which limits runs can be held.
+    /// Resources for which runs can have limits.
     pub powers: kennel_lifecycle::LimitPowers,
-    /// Version of the kernel, as uname(2) says it.
+    /// Version of the kernel, as in uname(2).
     pub kernel: String,
-    /// What the host can do, found out by trying it.
+    /// Capabilities of the host, found by trying them.
     pub capabilities: Vec<Capability>,
-    /// Runs of an earlier keeper whose shims are there and have not answered yet: an event tells of each.
+    /// Runs of an earlier keeper whose shims are alive and have not reconnected yet: an event follows for each.
     pub late: Vec<RunId>,
-    /// How many servers this keeper has had before this one.
+    /// Number of servers that this keeper has had before this one.
     pub restarts: u32,
     /// How the last of them ended.
     pub former: Option<FormerServer>,
-    /// The last upgrade for which a server has left: what has come of it, if this server serves.
+    /// The last upgrade for which a server has left, and its result, if this server serves.
     pub upgrade: Option<Upgrade>,
 }
 
 impl KeeperHello {
-    /// Why this host cannot do that; absent: it can.
+    /// Returns why this host lacks a capability; absent: it has it.
     #[must_use]
     pub fn lacks(&self, name: CapabilityName) -> Option<&str> {
         let found = self.capabilities.iter().find(|c| c.name == name);
@@ -122,24 +122,24 @@ impl KeeperHello {
     }
 }
 
-/// The keeper could not be asked, or said no.
+/// Why a request to the keeper failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The keeper is gone.
     #[error("the keeper is gone")]
     KeeperGone,
-    /// The step that failed.
+    /// A step of the start failed.
     #[error("cannot prepare the command: {0}")]
     Start(StartFailure),
-    /// What would hold the run here and now is weaker than the spec allows. Nothing was made.
+    /// The available containment is weaker than the spec allows. Nothing was made.
     #[error("this run would be held by {} and wants {}", held.by.api_name(), wanted.api_name())]
     TooWeak {
-        /// The weakest that will do.
+        /// Weakest containment that the spec allows.
         wanted: Containment,
-        /// What there is.
+        /// Available containment.
         held: Held,
     },
-    /// There is no terminal for the run. Nothing was made.
+    /// No terminal is available for the run. Nothing was made.
     #[error("there is no terminal for this run: {0}")]
     NoPty(NoPty),
     /// The descriptors or processes of this host are used up.
@@ -147,31 +147,31 @@ pub enum ClientError {
     Exhausted(String),
 }
 
-/// How long the keeper may take over a request before the server takes it for dead.
+/// Longest time of the keeper for a request; after it the server takes the keeper for dead.
 pub const KEEPER_ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// What a recorded run looked like, for the keeper to look for.
+/// A recorded run, for the keeper to look for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Which run.
+    /// Id of the run.
     pub run: RunId,
-    /// What was recorded of it.
+    /// Its recorded identity.
     pub identity: RunIdentity,
     /// Its private directory.
     pub run_dir: PathBuf,
 }
 
-/// Asks the keeper. Cheap to clone.
+/// Client of the keeper. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct KeeperClient {
     link: Arc<Link>,
 }
 
-/// Where the keeper's events come out. One reader.
+/// Receiver of the keeper's events. It has one reader.
 #[derive(Debug)]
 pub struct KeeperEvents {
     queue: mpsc::Receiver<KeeperEvent>,
-    /// Reads the socket.
+    /// Task that reads the socket.
     reading: JoinHandle<()>,
     link: Arc<Link>,
 }
@@ -184,9 +184,9 @@ impl Drop for KeeperEvents {
 }
 
 impl KeeperClient {
-    /// Takes the server's end of the socket over and waits for the keeper's hello, and for the runs that it holds from
-    /// an earlier server: what has happened to them and was not acknowledged is told again, as the first events.
-    /// Must be called inside a tokio runtime.
+    /// Acquires the server's end of the socket and waits for the keeper's hello, and for the runs that the keeper holds
+    /// from an earlier server: their unacknowledged reports come again, as the first events. Must be called inside a
+    /// tokio runtime.
     pub async fn connect(
         socket: OwnedFd,
     ) -> Result<(Self, KeeperEvents, KeeperHello, Vec<HeldRun>), ClientError> {
@@ -194,25 +194,25 @@ impl KeeperClient {
         Ok((Self { link }, events, hello, held))
     }
 
-    /// The listening sockets that the keeper owns were handed over with the hello: takes them, once.
+    /// Takes the keeper's listening sockets, which came with the hello; once.
     #[must_use]
     pub fn take_listeners(&self) -> Vec<OwnedFd> {
         self.link.take_listeners()
     }
 
-    /// A run that was late: takes it, once.
+    /// Takes a run whose shim was late; once.
     #[must_use]
     pub fn take_held(&self, run: RunId) -> Option<HeldRun> {
         self.link.take_held(run)
     }
 
-    /// Since when the keeper has not answered, and every change of that; absent: it answers.
+    /// Time since which the keeper has not answered, and every change of it; absent: it answers.
     #[must_use]
     pub fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
         self.link.unresponsive()
     }
 
-    /// Tells the keeper that this server serves: recovery is done.
+    /// Notifies the keeper that this server serves: recovery is done.
     pub fn ready(&self) {
         self.link.tell(&ToKeeper::Ready);
     }
@@ -231,12 +231,12 @@ impl KeeperClient {
             terminal,
         };
         let answered = self.link.ask(asked, files).await;
-        // A child whose announcement nobody waits for must not wait at its gate for ever.
+        // A child whose announcement no task awaits must not wait at its gate for ever.
         let (answer, fds) = answered.inspect_err(|_| self.shut_gate(run))?;
         match answer {
             Answer::Prepared { identity, held } => {
                 let Some(outputs) = Outputs::of(terminal.is_some(), fds) else {
-                    // They found no room in this process's table: nothing can be read, so nothing may run.
+                    // This process had no free descriptors for them: nothing can be read, so nothing may run.
                     self.shut_gate(run);
                     return Err(ClientError::Exhausted("descriptors of the server".into()));
                 };
@@ -270,33 +270,33 @@ impl KeeperClient {
         self.link.tell(&ToKeeper::ShutGate { run });
     }
 
-    /// Starts the run's ladder, or shortens the one that is on its way. Thaws a paused tree after the first signal.
+    /// Starts the run's ladder, or shortens the one in progress. Thaws a paused tree after the first signal.
     pub fn stop(&self, run: RunId, plan: &StopPlan) {
         let run = run.as_u128();
         let plan = plan.clone();
         self.link.tell(&ToKeeper::Stop { run, plan });
     }
 
-    /// The leader has ended by itself and no stop is on its way: the rest of the tree may be left alone.
+    /// Allows the rest of the tree to be detached: the leader has exited by itself and no stop is in progress.
     pub fn keep_rest(&self, run: RunId) {
         let run = run.as_u128();
         self.link.tell(&ToKeeper::KeepRest { run });
     }
 
-    /// Stops every task of the tree and looks: `Done` only when all were seen stopped.
+    /// Stops every task of the tree and verifies that: `Done` only when all were seen stopped.
     pub async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
         let run = run.as_u128();
         self.ask_signal(|seq| ToKeeper::Pause { seq, run }).await
     }
 
-    /// Continues what `pause` has stopped.
+    /// Continues the tasks that `pause` has stopped.
     pub async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
         let run = run.as_u128();
         self.ask_signal(|seq| ToKeeper::Resume { seq, run }).await
     }
 
-    /// Runs a command beside the run's own, in its tree, with its directory and environment and without its streams, and
-    /// ends it after this time.
+    /// Runs a command beside the run's own, in its tree, with its directory and environment and without its streams,
+    /// and ends it after this time.
     pub async fn help(
         &self,
         run: RunId,
@@ -321,8 +321,8 @@ impl KeeperClient {
         }
     }
 
-    /// Sends a signal to whom `target` names, one by one, each checked at that moment. None goes out twice under one
-    /// request id, whichever server of this keeper asks.
+    /// Sends a signal to the processes that `target` names, one by one, each verified at that moment. None is sent
+    /// twice under one request id, whichever server of this keeper asks.
     pub async fn signal(
         &self,
         run: RunId,
@@ -342,14 +342,14 @@ impl KeeperClient {
         match self.link.ask(asked, Vec::new()).await? {
             (Answer::Signalled, fds) => Ok(Sent::Now(listing::read(fds)?)),
             (Answer::SentBefore, _) => Ok(Sent::Before),
-            // The keeper holds no such run: there is nobody to reach.
+            // The keeper has no such run: there is no process to signal.
             (Answer::Signal(_), _) => Ok(Sent::Now(Shots::default())),
             (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),
         }
     }
 
-    /// Whether a signal went out under this request id. Sends none.
+    /// Whether a signal was sent under this request id. Sends none.
     pub async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
         let (run, request) = (run.as_u128(), request_id.to_owned());
         let asked = |seq| ToKeeper::WasSent { seq, run, request };
@@ -360,8 +360,8 @@ impl KeeperClient {
         }
     }
 
-    /// Asks for a server of the binary that is installed by now, in the place of this one. Where it will do,
-    /// [`KeeperEvent::Leave`] follows. One that was asked for before under the same request id is not begun again.
+    /// Requests a server of the installed binary in the place of this one. Where the binary is fit,
+    /// [`KeeperEvent::Leave`] follows. A request with the id of an earlier one does not begin again.
     pub async fn upgrade(
         &self,
         request_id: Option<&str>,
@@ -375,7 +375,7 @@ impl KeeperClient {
         }
     }
 
-    /// Who is in the run's tree now. Changes nothing.
+    /// Lists the processes of the run's tree. Changes nothing.
     pub async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
         let run = run.as_u128();
         let asked = |seq| ToKeeper::Tree { seq, run };
@@ -385,7 +385,7 @@ impl KeeperClient {
             (Answer::Exhausted(what), _) => return Err(ClientError::Exhausted(what)),
             _ => return Err(ClientError::KeeperGone),
         };
-        // The keeper has other runs to serve, so what takes long to read is read here.
+        // The keeper has other runs to serve, so slow reads happen here.
         let described = tokio::task::spawn_blocking(move || listing::describe(&listed)).await;
         described.map_err(|_| ClientError::KeeperGone)
     }
@@ -401,7 +401,7 @@ impl KeeperClient {
         }
     }
 
-    /// The run's outcome is durable: the keeper forgets it and removes its control group.
+    /// Acknowledges that the run's outcome is durable: the keeper forgets the run and removes its control group.
     pub fn acknowledge(&self, run: RunId) {
         let run = run.as_u128();
         self.link.tell(&ToKeeper::Acknowledge { run });
@@ -414,7 +414,7 @@ impl KeeperClient {
             .await
     }
 
-    /// Ends what is certainly of the recorded run, identity checked at each signal; answers when nothing certain is
+    /// Ends the processes verified as the recorded run's, each verified at each signal; answers when no verified one is
     /// left or when the plan and two seconds have passed. `plan` with zero grace kills at once.
     pub async fn end_orphan(
         &self,
@@ -444,7 +444,7 @@ impl KeeperClient {
         }
     }
 
-    /// Whether the keeper that was recorded as this process on this host is gone.
+    /// Whether the keeper recorded as this process on this host is gone.
     pub async fn keeper_seen(
         &self,
         keeper: ProcessIdentity,
@@ -459,7 +459,7 @@ impl KeeperClient {
 }
 
 impl KeeperEvents {
-    /// The next event; after [`KeeperEvent::Gone`] only that. Cancel-safe.
+    /// Returns the next event; after [`KeeperEvent::Gone`] only that. Cancel-safe.
     pub async fn recv(&mut self) -> KeeperEvent {
         self.queue.recv().await.unwrap_or(KeeperEvent::Gone)
     }

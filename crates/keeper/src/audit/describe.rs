@@ -1,10 +1,10 @@
-//! A second look at what was found: who is still there, and what only /proc can say of it.
+//! Second check of findings: whether each process still exists, and what only /proc can say about it.
 
 use kennel_lifecycle::{CgroupIdentity, ProcessIdentity, RunId};
 use kennel_linux::{cgroup, clock, procfs};
 use std::time::Duration;
 
-/// Most of the command's name that is told.
+/// Most bytes of the command's name that are reported.
 const ARGV0_BYTES_MAX: usize = 256;
 
 /// A process in words for people.
@@ -12,8 +12,8 @@ const ARGV0_BYTES_MAX: usize = 256;
 pub struct Described {
     /// The kernel's name for it, at most 15 bytes.
     pub name: String,
-    /// The first word of its command line as it is now, which it may have overwritten, up to the first blank in it. What
-    /// follows may hold secrets.
+    /// The first word of its command line as it is now, up to the first blank; the process may have overwritten it.
+    /// What follows may hold secrets.
     pub argv0: String,
     /// Its real user.
     pub uid: u32,
@@ -21,11 +21,11 @@ pub struct Described {
     pub state: char,
     /// For how long it has lived.
     pub age: Duration,
-    /// Its control group; absent: none that can be seen from here.
+    /// Its control group; absent: none is visible from here.
     pub cgroup: Option<String>,
 }
 
-/// Each process in words; absent: it is not there any more, or its number is another's.
+/// Describes each process; absent: it no longer exists, or its pid belongs to another one.
 #[must_use]
 pub fn describe(processes: &[ProcessIdentity]) -> Vec<Option<Described>> {
     let up = clock::since_boot();
@@ -38,7 +38,7 @@ fn one(process: &ProcessIdentity, up: Duration) -> Option<Described> {
     let argv0 = argv0(pid);
     let uid = procfs::uid(pid)?;
     let cgroup = cgroup::path_of(pid).map(|path| path.display().to_string());
-    // The same after all was read as before, so nothing of it is another's.
+    // The start time is unchanged after everything was read, so nothing read belongs to another process.
     let stat = procfs::stat(pid).ok()?;
     (stat.start_ticks == process.start_ticks).then(|| Described {
         name,
@@ -52,13 +52,13 @@ fn one(process: &ProcessIdentity, up: Duration) -> Option<Described> {
 
 fn argv0(pid: i32) -> String {
     let bytes = procfs::cmdline(pid, ARGV0_BYTES_MAX);
-    // Who overwrites its title may join the whole command line into the first word.
+    // A process that overwrites its title may join the whole command line into the first word.
     let ends = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
     let first = bytes.split(ends).next().unwrap_or_default();
     String::from_utf8_lossy(first).into_owned()
 }
 
-/// Those of the directories that are still there and still empty.
+/// Returns the directories that still exist and are still empty.
 #[must_use]
 pub fn still_empty(directories: Vec<(RunId, CgroupIdentity)>) -> Vec<(RunId, CgroupIdentity)> {
     let is_empty = |group: &CgroupIdentity| {
@@ -92,7 +92,7 @@ mod tests {
             let process = identity::of(pid, &fd).expect("it is there");
             let described = loop {
                 let described = describe(&[process]).remove(0).expect("it is there");
-                // The kernel lets the parent go on before it has put the command line in place.
+                // The kernel lets the parent continue before it has put the command line in place.
                 if !described.argv0.is_empty() {
                     break described;
                 }

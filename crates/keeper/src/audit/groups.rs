@@ -1,11 +1,11 @@
-//! The directories of this node's control groups, with who is in them.
+//! Control group directories of this node, with their processes.
 
 use super::Whose;
 use kennel_lifecycle::{CgroupIdentity, RunId, audit::GroupSeen};
 use kennel_linux::cgroup;
 use std::{collections::HashMap, fs, io, path::Path};
 
-/// Which process is in a directory of ours, and which directories are empty.
+/// Processes in directories of this node, and its empty directories.
 #[derive(Default)]
 pub(super) struct Groups {
     by_pid: HashMap<i32, GroupSeen>,
@@ -55,7 +55,7 @@ impl Groups {
         let Some(run) = name_of(dir).and_then(run_of) else {
             return;
         };
-        // One that has gone meanwhile is none.
+        // A directory that was removed meanwhile does not count.
         let Ok(identity) = cgroup::identify(dir) else {
             return;
         };
@@ -79,7 +79,7 @@ fn name_of(dir: &Path) -> Option<&str> {
     dir.file_name()?.to_str()
 }
 
-/// The run of a directory that is called `run-<id>-<n>`.
+/// Returns the run of a directory named `run-<id>-<n>`.
 fn run_of(name: &str) -> Option<RunId> {
     let (run, number) = name.strip_prefix("run-")?.rsplit_once('-')?;
     number.parse::<u64>().ok()?;

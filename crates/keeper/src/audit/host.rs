@@ -1,31 +1,31 @@
-//! What belongs to the service itself: lock, directories of runs, descriptors, boot.
+//! Resources of the service itself: lock, run directories, descriptors, boot.
 
 use crate::rundir;
 use kennel_lifecycle::{HostIdentity, RunId};
 use kennel_linux::{identity, limits};
 use std::{fs, path::Path};
 
-/// Most directories of runs that are looked at.
+/// Most run directories that are listed.
 const RUN_DIRS_MAX: usize = 10_000;
 
-/// What the service has on this host.
+/// Resources of the service on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Belongings {
     /// Whether the lock of the data directory names the keeper.
     pub lock_is_ours: bool,
-    /// Directories of runs, at most so many.
+    /// Run directories, at most 10,000.
     pub run_dirs: Vec<RunId>,
-    /// How many more there are.
+    /// Number of further run directories.
     pub run_dirs_unlisted: u32,
-    /// Boot and pid namespace as they are now; absent: they cannot be read.
+    /// Present boot and pid namespace; absent: they cannot be read.
     pub host: Option<HostIdentity>,
-    /// Descriptors that the server has open; absent: the kernel does not say (before Linux 6.2).
+    /// Number of descriptors that the server has open; absent: the kernel does not report it (before Linux 6.2).
     pub server_fds: Option<u64>,
-    /// Descriptors that it may have open.
+    /// Number of descriptors that the server may have open.
     pub fds_max: Option<u64>,
 }
 
-/// Looks at them.
+/// Reads them.
 #[must_use]
 pub fn belongings(data_dir: &Path, keeper: i32) -> Belongings {
     let holder = fs::read_to_string(data_dir.join("lock")).unwrap_or_default();
@@ -42,7 +42,7 @@ pub fn belongings(data_dir: &Path, keeper: i32) -> Belongings {
     }
 }
 
-/// The option of /proc that hides processes of others, where it is set (proc(5)).
+/// Returns the option of /proc that hides processes of other users, where it is set (proc(5)).
 pub(super) fn proc_hidden() -> Option<String> {
     let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let line = text

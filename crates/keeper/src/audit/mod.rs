@@ -1,6 +1,7 @@
-//! One look at all processes of this host, and at what we have left on it. Signals nobody, changes nothing.
+//! One scan of all processes of this host, and of what Kennel has left on it. It signals no process and changes
+//! nothing.
 //!
-//! The server takes this look, not the keeper, which has runs to serve meanwhile.
+//! The server does this scan, not the keeper, which has runs to serve meanwhile.
 
 mod describe;
 mod groups;
@@ -25,34 +26,34 @@ use std::{
     path::PathBuf,
 };
 
-/// Most processes that are looked at.
+/// Most processes that are scanned.
 const PROCESSES_MAX: usize = 262_144;
-/// Most of one environment that is searched for a marker.
+/// Most bytes of one environment that are searched for a marker.
 const ENVIRON_BYTES_MAX: u64 = 256 * 1024;
 
-/// Whose traces are looked for.
+/// The installation whose traces are searched.
 #[derive(Clone, Debug)]
 pub struct Whose {
-    /// This node: its directories have its name.
+    /// This node, whose name is in its directories.
     pub node: NodeId,
     /// The keeper.
     pub keeper: i32,
-    /// Where the keeper makes control groups, if it does.
+    /// Parent of the keeper's control groups, if it makes any.
     pub cgroup_base: Option<PathBuf>,
 }
 
-/// What has become of a process that was seen.
+/// State of a process that was found before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Still {
-    /// It lives.
+    /// It is alive.
     Living,
     /// It has ended, and waits to be reaped.
     Ended,
-    /// It is not there any more.
+    /// It no longer exists.
     Gone,
 }
 
-/// Looks for it by its number and its start.
+/// Looks a process up by its pid and start time.
 #[must_use]
 pub fn still(process: &ProcessIdentity) -> Still {
     match procfs::stat(process.pid) {
@@ -63,33 +64,34 @@ pub fn still(process: &ProcessIdentity) -> Still {
     }
 }
 
-/// What was seen, and what could not be looked at.
+/// Result of a scan.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// All processes but threads of the kernel.
     pub processes: Vec<Seen>,
-    /// Directories that were made for runs and that nobody is in.
+    /// Directories that were made for runs and hold no process.
     pub empty_directories: Vec<(RunId, CgroupIdentity)>,
-    /// What could not be looked at.
+    /// What could not be scanned.
     pub unseen: Unseen,
 }
 
-/// What could not be looked at.
+/// What could not be scanned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unseen {
-    /// Processes whose environment could not be read, as a rule since this user may not. The keeper, the server and their shims are not counted.
+    /// Processes whose environment could not be read, usually because this user has no right to. The keeper, the server
+    /// and their shims are not counted.
     pub environs: u32,
-    /// Environments that are longer than what is searched.
+    /// Environments that are longer than the searched part.
     pub long_environs: u32,
-    /// Processes beyond [`PROCESSES_MAX`], and those of which nothing could be read.
+    /// Processes beyond [`PROCESSES_MAX`], and those that could not be read at all.
     pub processes: u32,
-    /// Why the processes of other users are not shown.
+    /// Why processes of other users are hidden.
     pub proc_hidden: Option<String>,
     /// Directories of control groups that could not be read.
     pub groups: u32,
 }
 
-/// Looks at everything.
+/// Scans everything.
 pub fn scan(whose: &Whose) -> io::Result<Scan> {
     let groups = Groups::look(whose);
     let mut pids = procfs::all_pids()?;
@@ -131,15 +133,15 @@ fn count(len: usize) -> u32 {
 /// A process that carries a marker.
 #[derive(Clone, Debug)]
 pub struct Marked {
-    /// The run that the marker names.
+    /// Run that the marker names.
     pub run: RunId,
     /// The process.
     pub process: ProcessIdentity,
-    /// It in words.
+    /// Description of the process.
     pub described: Described,
 }
 
-/// Everybody whose marker can be read from here: hints, for where no server can be asked.
+/// Lists all processes whose marker is readable from here: hints, for use where no server can be asked.
 #[must_use]
 pub fn marked() -> Vec<Marked> {
     let groups = Groups::default();
@@ -158,20 +160,20 @@ pub fn marked() -> Vec<Marked> {
     marked.collect()
 }
 
-/// What an environment says.
+/// Content of an environment.
 enum Environ {
     Read(Option<RunId>),
-    /// There is more of it, and no marker in what was read.
+    /// It is longer than what was read, and that has no marker.
     Long,
     Refused,
 }
 
-/// Whether an error says that the process is not there any more. Any other says nothing of it.
+/// Whether an error means that the process no longer exists. Any other error means nothing of the kind.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
 }
 
-/// What /proc says of it; `None` where it is gone.
+/// Reads /proc's stat of a process; `None` where it is gone.
 fn stat(pid: i32) -> io::Result<Option<Stat>> {
     match procfs::stat(pid) {
         Ok(stat) => Ok(Some(stat)),
@@ -180,7 +182,7 @@ fn stat(pid: i32) -> io::Result<Option<Stat>> {
     }
 }
 
-/// Everything about one process; `None` where it has gone meanwhile or is a thread of the kernel.
+/// Reads everything about one process; `None` where it has exited meanwhile or is a thread of the kernel.
 fn look_at(pid: i32, groups: &Groups) -> io::Result<Option<(Seen, Environ)>> {
     let Some(before) = stat(pid)?.filter(|stat| !stat.is_kernel_thread) else {
         return Ok(None);
@@ -192,7 +194,7 @@ fn look_at(pid: i32, groups: &Groups) -> io::Result<Option<(Seen, Environ)>> {
         environ(pid)
     };
     let handle = PidFd::open(pid).ok().and_then(|fd| fd.handle());
-    // The same after all was read as before, so nothing of it is another's.
+    // The start time is unchanged after everything was read, so nothing read belongs to another process.
     let Some(after) = stat(pid)?.filter(|after| after.start_ticks == before.start_ticks) else {
         return Ok(None);
     };
@@ -216,7 +218,7 @@ fn look_at(pid: i32, groups: &Groups) -> io::Result<Option<(Seen, Environ)>> {
     Ok(Some((seen, environ)))
 }
 
-/// Who was read as a member may have ended since, and its number be another's.
+/// A process that was read as a member may have exited since, and its pid may belong to another one.
 fn in_group(pid: i32, group: &GroupSeen) -> Option<GroupSeen> {
     let there = cgroup::path_of(pid)?.starts_with(&group.identity.path);
     there.then(|| group.clone())
@@ -231,7 +233,7 @@ fn environ(pid: i32) -> Environ {
             None if bytes.len() as u64 == ENVIRON_BYTES_MAX => Environ::Long,
             found => Environ::Read(found),
         },
-        // It has ended.
+        // The process has exited.
         Err(error) if is_gone(&error) => Environ::Read(None),
         Err(_) => Environ::Refused,
     }
@@ -247,7 +249,7 @@ mod tests {
         assert!([libc::ENOENT, libc::ESRCH].map(error).iter().all(is_gone));
         let unread = [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EACCES];
         assert!(!unread.map(error).iter().any(is_gone));
-        // Nobody has such a number.
+        // No process has such a pid.
         assert!(matches!(look_at(i32::MAX, &Groups::default()), Ok(None)));
     }
 
@@ -265,7 +267,7 @@ mod tests {
             keeper: std::process::id().cast_signed(),
             cgroup_base: None,
         };
-        // Between fork and exec it has the environment of its parent.
+        // Between fork and exec a child has the environment of its parent.
         let seen = loop {
             let scan = scan(&whose).expect("a look");
             let seen = scan.processes.into_iter().find(|p| p.identity.pid == pid);

@@ -1,4 +1,4 @@
-//! What an audit asks of the keeper.
+//! Requests of a leak check to the keeper.
 
 use super::{ClientError, KEEPER_ANSWER_MAX, KeeperClient, Victim, listing};
 use crate::{
@@ -16,80 +16,80 @@ use std::path::PathBuf;
 /// Most processes and most directories that [`KeeperClient::reap`] takes at once.
 pub const REAPED_MAX: usize = VICTIMS_MAX / 2;
 
-/// What the keeper alone knows.
+/// Processes and sockets that only the keeper knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Books {
-    /// The server.
+    /// Pid of the server.
     pub server: i32,
     /// Shims without work.
     pub spare_shims: Vec<i32>,
     /// Shims with their runs.
     pub shims: Vec<(i32, RunId)>,
-    /// Sockets that it listens on, and what stands at their paths.
+    /// Listening sockets, and the state of their paths.
     pub sockets: Vec<(String, SocketSeen)>,
-    /// Descriptors that it has open; absent: the kernel does not say (before Linux 6.2).
+    /// Number of descriptors that the keeper has open; absent: the kernel does not report it (before Linux 6.2).
     pub fds: Option<u64>,
 }
 
-/// What stands at the path of a listening socket.
+/// State of the path of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SocketSeen {
-    /// The socket.
+    /// The socket is there.
     InPlace,
-    /// Nothing: nobody new can connect.
+    /// Nothing is there: no new client can connect.
     Missing,
-    /// Something else.
+    /// Another file is there.
     Replaced,
 }
 
-/// All that an audit looks at, but the store.
+/// Input of a leak check, except for the store.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// The host's processes, and what we have left on it.
+    /// The host's processes, and what Kennel has left on it.
     pub scan: Scan,
-    /// What the keeper knew after that.
+    /// What the keeper knew after the scan.
     pub books: Books,
-    /// What belongs to the service itself.
+    /// Resources of the service itself.
     pub belongings: Belongings,
 }
 
-/// A second look.
+/// Result of a second check.
 #[derive(Clone, Debug, Default)]
 pub struct SecondLook {
-    /// Each process that was asked for; absent: it is gone.
+    /// Each requested process; absent: it is gone.
     pub processes: Vec<Option<Described>>,
-    /// Those of the directories that still are there and empty.
+    /// Directories that still exist and are empty.
     pub directories: Vec<(RunId, CgroupIdentity)>,
-    /// What the keeper knew after that: a shim may have gone from one run to the next since the first look.
+    /// What the keeper knew after that: a shim may have gone from one run to the next since the first scan.
     pub books: Books,
 }
 
-/// What came of one.
+/// Result for one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
     /// It ended after this signal.
     Ended(Signal),
     /// It had ended before the first.
     Gone,
-    /// It is not what it was taken for, or is part of a live run: nothing was sent.
+    /// It is not the recorded process, or is part of a live run: nothing was sent.
     Changed,
     /// A signal could not be sent: errno(3).
     Failed(i32),
-    /// It was still there two seconds after SIGKILL.
+    /// It was still alive two seconds after SIGKILL.
     Survived,
 }
 
-/// What came of all.
+/// Result of a reap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reaped {
-    /// Of each, in the order in which they were given.
+    /// Result for each process, in the order of the request.
     pub fates: Vec<Fate>,
-    /// Directories that were removed.
+    /// Number of directories that were removed.
     pub directories_removed: u32,
 }
 
 impl KeeperClient {
-    /// Looks at all processes of the host, then asks the keeper what it knows of them. Signals nobody.
+    /// Scans all processes of the host, then asks the keeper what it knows of them. Signals no process.
     pub async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError> {
         let looking = tokio::task::spawn_blocking(move || {
             let scan = audit::scan(&whose);
@@ -104,7 +104,7 @@ impl KeeperClient {
         })
     }
 
-    /// Looks again at what was found, says more of it, and asks the keeper again.
+    /// Checks findings again, describes them further, and asks the keeper again.
     pub async fn look_again(
         &self,
         processes: Vec<ProcessIdentity>,
@@ -121,7 +121,7 @@ impl KeeperClient {
         })
     }
 
-    /// What the keeper alone knows of its processes and sockets. Changes nothing.
+    /// Returns what only the keeper knows of its processes and sockets. Changes nothing.
     pub async fn books(&self) -> Result<Books, ClientError> {
         let asked = |seq| ToKeeper::Books { seq };
         match self.link.ask(asked, Vec::new()).await? {
@@ -131,7 +131,7 @@ impl KeeperClient {
         }
     }
 
-    /// Ends these processes by the plan, each checked at each signal, and removes these directories where they are
+    /// Ends these processes by the plan, each verified at each signal, and removes these directories where they are
     /// empty; at most [`REAPED_MAX`] of each. Answers when all have ended, or two seconds after SIGKILL.
     pub async fn reap(
         &self,

@@ -1,11 +1,11 @@
-//! What a child behind a gate is made of: the spec of its run, and what was found out about it.
+//! Input for a child behind a gate: the spec of its run, and what was resolved for it.
 
 use kennel_lifecycle::{CommandSpec, Policy, os_text};
 use kennel_linux::spawn::ChildImage;
 use serde::{Deserialize, Serialize};
 use std::{ffi::OsStr, fmt, os::unix::ffi::OsStrExt, path::PathBuf};
 
-/// What the keeper needs to make a child behind a gate. Written down as it is, it is what the next attempt is made of.
+/// What the keeper needs to make a child behind a gate. Its stored form is the input of the next attempt.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChildSpec {
@@ -17,11 +17,11 @@ pub struct ChildSpec {
     /// The run's private directory, which exists; the shim writes the exit record there.
     #[serde(with = "os_text::path")]
     pub run_dir: PathBuf,
-    /// 1 for the first: input that is meant for one is not written to another.
+    /// Number of the attempt, 1 for the first: input meant for one is not written to another.
     pub attempt: u32,
-    /// What the caller wants executed.
+    /// The command as requested.
     pub command: CommandSpec,
-    /// What keeper and shim do on their own.
+    /// Rules that keeper and shim follow on their own.
     pub policy: Policy,
 }
 

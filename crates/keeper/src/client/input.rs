@@ -1,4 +1,4 @@
-//! A run's standard input, as the server asks for it.
+//! A run's standard input, as the server uses it.
 
 use super::{ClientError, InputSaid, InputState, KeeperClient, link::Link};
 use crate::wire::{
@@ -8,18 +8,18 @@ use crate::wire::{
 use kennel_lifecycle::{InputWrite, RunId};
 use std::time::Duration;
 
-/// Bytes of one message to the keeper, which has to stay under 64 KiB. It is also what the keeper holds of a run while that
-/// does not read.
+/// Bytes of one message to the keeper, which has to stay under 64 KiB. It is also how much the keeper buffers of a run
+/// while its command does not read.
 const CHUNK_BYTES: usize = 48 * 1024;
-/// A command may read when it likes; whoever waits for that gives up by going.
+/// A command may read at any time; a caller that waits for that gives up by dropping the future.
 const FOR_EVER: Duration = Duration::from_hours(10 * 365 * 24);
 
-/// The answer to a wish.
+/// Answer to a request about input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputAnswer {
-    /// What it says, and how the input stands.
+    /// The result, and the state of the input.
     Said(InputState, InputSaid),
-    /// The command has no input that could be written to.
+    /// The command has no writable input.
     None,
     /// The keeper holds another attempt.
     OtherAttempt,
@@ -61,7 +61,7 @@ impl KeeperClient {
                 return Ok(answer);
             };
             let repeated = *repeated_first.get_or_insert(repeated);
-            // From here on it is where it is.
+            // From here on its offset is fixed.
             write.offset = Some(start);
             let taken = usize::try_from(state.accepted.saturating_sub(start)).unwrap_or(usize::MAX);
             if taken >= data.len() {
@@ -74,8 +74,8 @@ impl KeeperClient {
         }
     }
 
-    /// Closes the input of an attempt, where it stands at this offset if one is given. Returns when no copy of the pipe's
-    /// end is left but with a shim that has been told to close its own.
+    /// Closes the input of an attempt, where it stands at this offset if one is given. Returns when no copy of the
+    /// pipe's end is left except with a shim that was told to close its own.
     pub async fn close_input(
         &self,
         run: RunId,
@@ -88,7 +88,7 @@ impl KeeperClient {
         Ok(said(&self.link.ask(asked, Vec::new()).await?.0))
     }
 
-    /// How far the input of an attempt has come.
+    /// Returns the state of an attempt's input.
     pub async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError> {
         let run = run.as_u128();
         let wish = WireInputWish::State { attempt };
@@ -106,7 +106,7 @@ fn said(answer: &Answer) -> InputAnswer {
     }
 }
 
-/// A question that is taken back where nobody waits for its answer any more.
+/// A request that is withdrawn when no caller waits for its answer any more.
 struct Asking<'a> {
     link: &'a Link,
     run: u128,

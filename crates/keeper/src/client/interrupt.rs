@@ -1,35 +1,35 @@
-//! What is asked of a run's terminal, and the interrupt that may be a key of it.
+//! Requests about a run's terminal, and the interrupt, which may be a key of it.
 
 use super::{ClientError, InterruptWay, KeeperClient, SignalResult};
 use crate::wire::{Answer, ToKeeper, WireResize};
 use kennel_lifecycle::{RunId, TerminalSize};
 
-/// What came of an interrupt.
+/// Result of an interrupt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interrupted {
-    /// `Done` also where a signal went out under this request id before.
+    /// `Done` also where a signal was sent under this request id before.
     pub result: SignalResult,
-    /// How it went out; absent: none did now.
+    /// How the interrupt was sent; absent: none was sent now.
     pub way: Option<InterruptWay>,
 }
 
-/// What came of a new size.
+/// Result of a change of size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resized {
-    /// The terminal is so large now.
+    /// The terminal has the size now.
     Done,
-    /// The run has none.
+    /// The run has no terminal.
     NoTerminal,
     /// The keeper holds another attempt.
     OtherAttempt,
-    /// The attempt is over, or the keeper holds no such run.
+    /// The attempt has ended, or the keeper holds no such run.
     Gone,
     /// The call failed with this errno(3).
     Failed(i32),
 }
 
 impl KeeperClient {
-    /// SIGINT to the leader's process group, or on a terminal the key for that, once.
+    /// Sends SIGINT to the leader's process group, or on a terminal the key for that, once.
     pub async fn interrupt(
         &self,
         run: RunId,
@@ -46,7 +46,7 @@ impl KeeperClient {
         Ok(Interrupted { result, way })
     }
 
-    /// Makes the terminal of an attempt so large.
+    /// Sets the size of an attempt's terminal.
     pub async fn resize(
         &self,
         run: RunId,

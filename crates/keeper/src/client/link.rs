@@ -1,4 +1,4 @@
-//! The socket to the keeper: numbers requests, hands answers to those who wait, keeps events in order.
+//! The socket to the keeper: numbers requests, passes answers to their callers, keeps events in order.
 
 use super::{
     ChildSpec, ClientError, HeldRun, KEEPER_ANSWER_MAX, KeeperEvent, KeeperEvents, KeeperHello,
@@ -29,19 +29,19 @@ use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
 };
 
-/// Most messages that wait for a keeper that does not read. Beyond it the keeper is taken for dead.
+/// Most messages queued for a keeper that does not read. Beyond it the keeper is taken for dead.
 const QUEUED_MAX: usize = 65_536;
 
-/// Most events that wait for the server, far more than all runs of a node can report at their ends. A server that is
-/// further behind takes the link for lost; the keeper reports all of it again to the next one.
+/// Most events queued for the server, far more than all runs of a node can report at their ends. A server that is
+/// further behind treats the link as lost; the keeper reports all of it again to the next one.
 const EVENTS_QUEUED_MAX: usize = 262_144;
 
-/// Between two tries to send where no event may tell that there is room.
+/// Pause between two attempts to send where no event may announce free space.
 const SEND_AGAIN: Duration = Duration::from_millis(20);
 
 type Reply = (Answer, Vec<OwnedFd>);
 
-/// The link, its events, and what the keeper says first.
+/// The link, its events, and the keeper's first message with its runs.
 type Opened = (Arc<Link>, KeeperEvents, KeeperHello, Vec<HeldRun>);
 
 /// One end of the socket, shared by all clones of the client and by the task that reads.
@@ -50,7 +50,7 @@ pub(super) struct Link {
     /// Watched for messages alone: each message that the keeper takes makes room, and would wake this process.
     socket: AsyncFd<OwnedFd>,
     state: Mutex<State>,
-    /// Something waits to be sent.
+    /// Notified when a message waits to be sent.
     behind: Notify,
     liveness: Liveness,
 }
@@ -62,13 +62,12 @@ struct State {
     waiting: HashMap<u64, oneshot::Sender<Reply>>,
     queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     listeners: Vec<OwnedFd>,
-    /// Runs that were late, until they are taken.
+    /// Runs whose shims were late, until they are taken.
     held: HashMap<RunId, HeldRun>,
 }
 
 impl Link {
-    /// Waits for the hello and what is handed over with it, then leaves a task behind that reads until the keeper is
-    /// gone.
+    /// Waits for the hello and what comes with it, then starts a task that reads until the keeper is gone.
     pub(super) async fn open(socket: OwnedFd) -> Result<Opened, ClientError> {
         fdpass::set_nonblocking(&socket).map_err(|_| ClientError::KeeperGone)?;
         // SAFETY: an OwnedFd gives the same open descriptor for as long as it lives, `socket` owns it, and it is
@@ -108,7 +107,7 @@ impl Link {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock in a half-changed state.
+        // No code panics while it holds the lock in a half-changed state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,7 +115,7 @@ impl Link {
         std::mem::take(&mut self.state().listeners)
     }
 
-    /// Since when the keeper has not answered, and every change of that.
+    /// Time since which the keeper has not answered, and every change of it.
     pub(super) fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
         self.liveness.unresponsive()
     }
@@ -130,7 +129,7 @@ impl Link {
         self.send(message, Vec::new());
     }
 
-    /// Asks, and waits for the answer as long as a keeper may take.
+    /// Sends a request, and waits for the answer as long as a keeper may take.
     pub(super) async fn ask(
         &self,
         message: impl FnOnce(u64) -> ToKeeper,
@@ -165,7 +164,7 @@ impl Link {
         }
     }
 
-    /// Nobody waits for the answer to this question any more.
+    /// Drops a request: no caller waits for its answer any more.
     pub(super) fn forget(&self, seq: u64) {
         self.state().waiting.remove(&seq);
     }
@@ -185,7 +184,7 @@ impl Link {
         }
     }
 
-    /// Sends what waits; `false` where the keeper has to read first.
+    /// Sends queued messages; `false` where the keeper has to read first.
     fn flush(&self, state: &mut State) -> bool {
         while let Some((bytes, fds)) = state.queue.front() {
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
@@ -198,7 +197,7 @@ impl Link {
                     }
                     return false;
                 }
-                // Sent; or the keeper is gone, which the reading task sees; or the message can never be sent.
+                // The message was sent; or the keeper is gone, which the reading task sees; or it can never be sent.
                 Ok(()) | Err(_) => {}
             }
             state.queue.pop_front();
@@ -206,11 +205,11 @@ impl Link {
         true
     }
 
-    /// Sends what waits, whenever the socket takes more, and from time to time where the host is short.
+    /// Sends queued messages whenever the socket takes more, and periodically where the host has no descriptors.
     async fn write(&self) {
         loop {
             self.behind.notified().await;
-            // Without a descriptor to spare, from time to time.
+            // Without a free descriptor it retries periodically.
             let room = self.watch_for_room().ok();
             loop {
                 let ready = tokio::time::timeout(SEND_AGAIN, wait_for_room(room.as_ref())).await;
@@ -226,7 +225,7 @@ impl Link {
         }
     }
 
-    /// The same socket, watched for room.
+    /// Opens a copy of the socket, watched for free space.
     fn watch_for_room(&self) -> io::Result<AsyncFd<OwnedFd>> {
         let copy = self.socket.get_ref().try_clone()?;
         // SAFETY: as in `open`; the copy is owned by what is returned.
@@ -241,7 +240,8 @@ impl Link {
                 let event = match message {
                     ToServer::Answer { seq, answer } => {
                         let waiting = self.state().waiting.remove(&seq);
-                        // Who no longer waits has said so by dropping its end; what came with the answer is closed.
+                        // A caller that no longer waits has dropped its end; descriptors that came with the answer are
+                        // closed.
                         if let Some(waiting) = waiting {
                             let _ = waiting.send((answer, fds));
                         }
@@ -254,7 +254,7 @@ impl Link {
                     }),
                     ToServer::Shutdown => KeeperEvent::Shutdown,
                     ToServer::ShutdownNow => KeeperEvent::ShutdownNow,
-                    // Here and nowhere else, so that the answer says that messages of the keeper are taken.
+                    // Answered here and nowhere else, so that the answer shows that the keeper's messages are read.
                     ToServer::Ping => {
                         self.tell(&ToKeeper::Pong);
                         continue;
@@ -275,23 +275,23 @@ impl Link {
                     ToServer::DoorLeft { run } => KeeperEvent::DoorLeft(RunId::from_u128(run)),
                     ToServer::Hello(_) => continue,
                 };
-                // Never waited for: an answer that a run waits for may be behind this event.
+                // Never waits: an answer that a run waits for may be behind this event.
                 if events.try_send(event).is_err() {
                     break;
                 }
             }
         };
-        // What the keeper has said comes first: after a pause of this process its answer may be there.
+        // Messages of the keeper come first: after a pause of this process its answer may be there.
         tokio::select! { biased;
             () = reading => {}
             () = self.write() => {}
             () = self.liveness.watch(|| self.tell(&ToKeeper::Ping)) => {}
         }
-        // The reader of events learns it from the end of its queue.
+        // The reader of events sees the end of its queue.
         self.close();
     }
 
-    /// Nothing is sent any more, and no answer is waited for.
+    /// Closes the link: nothing is sent any more, and no answer is awaited.
     pub(super) fn close(&self) {
         let mut state = self.state();
         state.gone = true;
@@ -299,7 +299,7 @@ impl Link {
         state.queue.clear();
     }
 
-    /// The next message; `None` when the keeper is gone.
+    /// Receives the next message; `None` when the keeper is gone.
     async fn receive(&self) -> Option<(ToServer, Vec<OwnedFd>)> {
         loop {
             let mut ready = self.socket.readable().await.ok()?;
@@ -314,7 +314,7 @@ impl Link {
     }
 }
 
-/// Returns when there is room; without anything to watch, never.
+/// Returns when the socket has free space; without a watched copy, never.
 async fn wait_for_room(
     room: Option<&AsyncFd<OwnedFd>>,
 ) -> io::Result<AsyncFdReadyGuard<'_, OwnedFd>> {
@@ -346,7 +346,7 @@ impl TryFrom<WireHello> for KeeperHello {
     }
 }
 
-/// The child, and its standard input where that is one, as files.
+/// Makes files of the child and of its standard input, where that is data.
 pub(super) fn spec_files(spec: &ChildSpec) -> Result<Vec<OwnedFd>, ClientError> {
     let child = ChildImage::from(spec);
     let made = wire::encode(&child).and_then(|bytes| {

@@ -1,4 +1,4 @@
-//! Who is in a tree and what came of a signal to each, as the server is told; and what only /proc can say of them.
+//! Processes of a tree and results of a signal to each, as the server gets them; and details that only /proc has.
 
 use super::ClientError;
 use crate::wire::{self, LIST_BYTES_MAX, WireListing, WireMember};
@@ -16,36 +16,36 @@ use std::{
 
 /// Most of one command line that is read.
 const ARGS_BYTES_MAX: usize = 4096;
-/// Most of all command lines of a tree together.
+/// Most bytes of all command lines of a tree together.
 const ARGS_BYTES_TOTAL_MAX: usize = 512 * 1024;
-/// Most descriptors of one process that are looked at for sockets.
+/// Most descriptors of one process that are searched for sockets.
 const FDS_MAX: usize = 4096;
-/// Most descriptors of a tree that are looked at.
+/// Most descriptors of a tree that are searched.
 const FDS_TOTAL_MAX: usize = 262_144;
-/// Most of one table of sockets that is read.
+/// Most bytes of one socket table that are read.
 const SOCKETS_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// Most ports of one process that are told.
+/// Most ports of one process that are reported.
 const PORTS_MAX: usize = 32;
 /// State of a listening socket in /proc/net/tcp (`TCP_LISTEN`).
 const LISTENING: &str = "0A";
 
-/// A signal to several processes.
+/// Results of a signal to several processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shots {
-    /// To each, by rising process id.
+    /// Result for each, by rising process id.
     pub shots: Vec<Shot>,
-    /// How many more it was sent to.
+    /// Number of further processes that were signalled.
     pub unlisted: u32,
-    /// It was for a foreground group, and the leader has no terminal with one: nobody was signalled.
+    /// The signal was for a foreground group, and the leader has no terminal with one: no process was signalled.
     pub no_terminal: bool,
 }
 
-/// What came of a signal that was asked for.
+/// Result of a requested signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It went out.
+    /// The signal was sent.
     Now(Shots),
-    /// One went out under its request id before; this one did not.
+    /// A signal was sent under its request id before; none was sent now.
     Before,
 }
 
@@ -66,37 +66,37 @@ pub struct Member {
     pub name: String,
     /// Its command line as it is now, which it may have overwritten; empty for a zombie.
     pub args: Vec<String>,
-    /// Whether there is more of `args`.
+    /// Whether `args` is cut.
     pub args_cut: bool,
     /// Letter of proc(5), such as `S`.
     pub state: char,
     /// Resident memory in bytes.
     pub rss_bytes: u64,
-    /// Processor time that it has used, all of its threads together; absent: it cannot be read.
+    /// Processor time used by all of its threads; absent: it cannot be read.
     pub cpu_time: Option<Duration>,
     /// TCP ports that it listens on, rising.
     pub listening_ports: Vec<u16>,
-    /// Whether not all of its descriptors were looked at, or not all ports are told.
+    /// Whether some of its descriptors were not searched, or some ports are not listed.
     pub ports_cut: bool,
-    /// What holds it.
+    /// Its containment.
     pub holds: Holds,
 }
 
-/// A tree.
+/// Processes of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     /// Its processes by rising process id.
     pub members: Vec<Member>,
-    /// How many more there were.
+    /// Number of further processes.
     pub unlisted: u32,
 }
 
-/// A list that came as a file.
+/// Reads a list that came as a file.
 pub(super) fn read<T: DeserializeOwned>(fds: Vec<OwnedFd>) -> Result<T, ClientError> {
     read_up_to(fds, LIST_BYTES_MAX)
 }
 
-/// The same with another bound.
+/// Reads a list with another bound.
 pub(super) fn read_up_to<T: DeserializeOwned>(
     fds: Vec<OwnedFd>,
     bytes_max: u64,
@@ -107,7 +107,7 @@ pub(super) fn read_up_to<T: DeserializeOwned>(
     bytes.map_err(|_| ClientError::KeeperGone)
 }
 
-/// Adds what takes long to find out. Who has ended meanwhile is left out.
+/// Adds details that are slow to read. Processes that have exited meanwhile are left out.
 pub(super) fn describe(listed: &WireListing) -> Listing {
     let mut look = Look::default();
     let members = listed.members.iter().filter_map(|m| look.describe(m));
@@ -117,7 +117,7 @@ pub(super) fn describe(listed: &WireListing) -> Listing {
     }
 }
 
-/// What is read once for all members, and how much has been read.
+/// Tables that are read once for all members, and how much has been read.
 #[derive(Default)]
 struct Look {
     args_bytes: usize,
@@ -134,7 +134,7 @@ impl Look {
         let rss_bytes = procfs::rss_bytes(pid);
         let cpu_time = procfs::cpu_ticks(pid).map(clock::of_ticks);
         let (listening_ports, ports_cut) = self.ports(pid);
-        // The same after all was read as before, so nothing of it is a stranger's.
+        // The start time is unchanged after everything was read, so nothing read belongs to another process.
         let stat = procfs::stat(pid).ok()?;
         (stat.start_ticks == member.start_ticks).then(|| Member {
             pid,
@@ -156,7 +156,7 @@ impl Look {
 
     fn args(&mut self, pid: i32) -> (Vec<String>, bool) {
         let most = ARGS_BYTES_MAX.min(ARGS_BYTES_TOTAL_MAX - self.args_bytes);
-        // One more than is told, to see whether there is more.
+        // One byte more than is reported, to see whether there is more.
         let mut bytes = procfs::cmdline(pid, most + 1);
         let cut = bytes.len() > most;
         bytes.truncate(most);
@@ -200,13 +200,13 @@ impl Look {
     }
 }
 
-/// The inode in `socket:[123]`.
+/// Parses the inode in `socket:[123]`.
 fn socket(link: &std::path::Path) -> Option<u64> {
     let inode = link.to_str()?.strip_prefix("socket:[")?;
     inode.strip_suffix(']')?.parse().ok()
 }
 
-/// The listening sockets of the network namespace of this process.
+/// Reads the listening sockets of this process's network namespace.
 fn listening_sockets(pid: i32) -> HashMap<u64, u16> {
     let mut found = HashMap::new();
     for table in ["tcp", "tcp6"] {
@@ -219,7 +219,7 @@ fn listening_sockets(pid: i32) -> HashMap<u64, u16> {
     found
 }
 
-/// Inode and port of a line of /proc/net/tcp, if the socket listens.
+/// Parses inode and port of a line of /proc/net/tcp, if the socket listens.
 fn listening(line: &str) -> Option<(u64, u16)> {
     let mut fields = line.split_ascii_whitespace().skip(1);
     let (_, port) = fields.next()?.rsplit_once(':')?;

@@ -1,5 +1,5 @@
-//! Whether the keeper answers: it is asked each second, and the questions are counted, not the seconds. So a server that was
-//! stopped, or a host that was suspended, finds at most one question unanswered.
+//! Liveness of the keeper: it gets a ping each second, and pings are counted, not seconds. So a server that was
+//! stopped, or a host that was suspended, finds at most one ping unanswered.
 
 use kennel_lifecycle::Timestamp;
 use kennel_linux::clock;
@@ -9,25 +9,25 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// Between two questions.
+/// Time between two pings.
 const ASK_EVERY: Duration = Duration::from_secs(1);
-/// So many looks in a row at an unanswered question, and the keeper is taken for unresponsive.
+/// Checks in a row that find a ping unanswered before the keeper counts as unresponsive.
 const LOOKS_MAX: u32 = 5;
 
-/// What is known of the keeper's answers.
+/// State of the keeper's answers.
 #[derive(Debug)]
 pub(super) struct Liveness {
-    /// Since when it has not answered; absent: it does.
+    /// Time since which it has not answered; absent: it answers.
     unresponsive: watch::Sender<Option<Timestamp>>,
     question: Mutex<Question>,
 }
 
-/// The last question.
+/// The last ping.
 #[derive(Debug, Default)]
 struct Question {
-    /// When it was asked, while it is not answered.
+    /// Time of the ping, while it is not answered.
     asked_at: Option<Timestamp>,
-    /// How often it was found unanswered.
+    /// Number of checks that found it unanswered.
     looks: u32,
 }
 
@@ -41,12 +41,12 @@ impl Default for Liveness {
 }
 
 impl Liveness {
-    /// Since when the keeper has not answered, and every change of that.
+    /// Time since which the keeper has not answered, and every change of it.
     pub(super) fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
         self.unresponsive.subscribe()
     }
 
-    /// Asks for ever.
+    /// Sends pings for ever.
     pub(super) async fn watch(&self, ask: impl Fn()) {
         loop {
             tokio::time::sleep(ASK_EVERY).await;
@@ -56,7 +56,7 @@ impl Liveness {
         }
     }
 
-    /// Whether the keeper is to be asked: there is one question at a time.
+    /// Whether to send a ping: there is one at a time.
     fn look(&self, now: Timestamp) -> bool {
         let mut question = self.question();
         let Some(asked_at) = question.asked_at else {
@@ -74,20 +74,20 @@ impl Liveness {
         false
     }
 
-    /// It has answered.
+    /// Records an answer.
     pub(super) fn answered(&self) {
         *self.question() = Question::default();
         let was_silent = |since: &mut Option<Timestamp>| since.take().is_some();
         self.unresponsive.send_if_modified(was_silent);
     }
 
-    /// It has said something else, perhaps long ago.
+    /// Records another message, which may be old.
     pub(super) fn heard(&self) {
         self.question().looks = 0;
     }
 
     fn question(&self) -> MutexGuard<'_, Question> {
-        // Nothing panics while it holds the lock in a half-changed state.
+        // No code panics while it holds the lock in a half-changed state.
         self.question.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,7 +102,7 @@ mod tests {
         let seen = liveness.unresponsive();
         assert!(liveness.look(Timestamp(1)), "it is asked");
         for look in 1..LOOKS_MAX {
-            // However long this process was stopped, it is one look.
+            // However long this process was stopped, it counts as one check.
             let now = Timestamp(1_000_000_000 * i64::from(look));
             assert!(!liveness.look(now), "there is one question at a time");
             assert_eq!(*seen.borrow(), None);

@@ -17,7 +17,7 @@ use std::{
 };
 
 impl Keeper {
-    /// Goes on with a run. Where this process has no room for it, its shim goes on waiting.
+    /// Adopts a run. Where this process has no descriptors for it, its shim continues to wait.
     pub(in crate::keeper) fn adopt(&mut self, found: Adoptable) {
         let id = found.id;
         let token = self.next_shim;
@@ -39,8 +39,8 @@ impl Keeper {
         self.runs.insert(id, Run::adopted(found, token));
     }
 
-    /// Somebody behind a door has not answered yet: that is taken in whenever it comes. Where this process has no room for
-    /// it, recovery looks at the row.
+    /// Watches a shim that has not answered yet: its answer is handled whenever it comes. Where this process has no
+    /// descriptors for it, recovery looks at the row.
     pub(in crate::keeper) fn wait_at_door(&mut self, knock: Knock) {
         let token = self.next_shim;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
@@ -50,7 +50,7 @@ impl Keeper {
         }
     }
 
-    /// It has answered, or has gone.
+    /// Handles a late shim that has answered, or is gone.
     pub(super) fn hear_late(&mut self, token: u64) {
         let Some(knock) = self.late.remove(&token) else {
             return;
@@ -68,14 +68,14 @@ impl Keeper {
         self.send(&word, outputs);
     }
 
-    /// Nobody waits for this run any more: it is being ended.
+    /// Stops to wait for this run's shim: the run is being ended.
     pub(super) fn leave_door(&mut self, run: RunId) {
         for (_, knock) in self.late.extract_if(|_, knock| knock.run == run) {
             let _ = self.epoll.delete(&knock.socket);
         }
     }
 
-    /// Its words, and its end: no SIGCHLD comes for it.
+    /// Watches the shim's messages, and its exit: no SIGCHLD comes for it.
     fn watch_foreign(&self, found: &Adoptable, token: u64) -> io::Result<(OwnedFd, PidFd)> {
         let socket = found.socket.try_clone()?;
         let foreign = PidFd::from_fd(found.shim.as_fd().try_clone_to_owned()?);
@@ -88,7 +88,7 @@ impl Keeper {
         Ok((socket, foreign))
     }
 
-    /// No server has ever served here: what waits for one at its own door does so again.
+    /// Gives adopted runs back, where no server has ever served here: their shims wait at their sockets again.
     pub(super) fn give_back(&mut self) {
         let given = self.runs.values().filter(|run| run.can_be_given_back());
         let given: Vec<RunId> = given.map(|run| run.id).collect();

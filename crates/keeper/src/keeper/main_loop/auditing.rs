@@ -1,4 +1,4 @@
-//! What an audit wants of the keeper: what it knows, and the end of what was found.
+//! Requests of a leak check to the keeper: its inventory, and the end of findings.
 
 use super::Keeper;
 use crate::{
@@ -17,7 +17,7 @@ use kennel_linux::{clock, limits, memfd};
 use std::{os::fd::OwnedFd, rc::Rc};
 
 impl Keeper {
-    /// Tells what nobody else knows.
+    /// Reports the processes and sockets that only the keeper knows.
     pub(super) fn tell_books(&mut self, seq: u64) {
         let shims = self.shims.values();
         let sockets = self
@@ -34,13 +34,13 @@ impl Keeper {
         self.answer_with_file(seq, Answer::Books, &books);
     }
 
-    /// Begins to end those that the file names.
+    /// Begins to end the processes that the file names.
     pub(super) fn begin_reaping(&mut self, seq: u64, plan: &StopPlan, fds: Vec<OwnedFd>) {
         let order = fds.into_iter().next().map(|file| {
             memfd::read(file, AUDIT_BYTES_MAX).and_then(|bytes| wire::decode::<WireVictims>(&bytes))
         });
         let Some(Ok(order)) = order else {
-            // The file found no room in this process's table.
+            // This process had no free descriptor for the file.
             return self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
         };
         let now = clock::boot_ms();
@@ -71,7 +71,7 @@ impl Keeper {
             };
             self.answer_with_file(seq, Answer::Reaped, &reaped);
         }
-        // From here on, so that a long round leaves time for others.
+        // Counted from here on, so that a long round leaves time for other work.
         self.reapings_due = Reaping::wake_at(clock::boot_ms());
     }
 

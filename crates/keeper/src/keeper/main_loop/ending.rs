@@ -1,4 +1,4 @@
-//! How the service ends: asked to, or because its server has ended and none takes its place.
+//! Shutdown of the service: on request, or because its server has exited and none replaces it.
 
 use super::Keeper;
 use crate::wire::ToServer;
@@ -10,30 +10,30 @@ use kennel_lifecycle::{
 use kennel_linux::{clock, crash_point, reap};
 use std::time::Duration;
 
-/// Between the end of the server's socket and SIGKILL to a server that does not exit.
+/// Time between the end of the server's socket and SIGKILL to a server that does not exit.
 const SERVER_EXIT_MS: u64 = 5_000;
-/// After the deadline of a shutdown: time for the server's last commits before it is taken for hung.
+/// Time after the deadline of a shutdown for the server's last commits, before it counts as hung.
 const LAST_COMMITS_MS: u64 = 5_000;
-/// How long a server that is not ready yet may take to become so after SIGTERM or SIGINT; it does not listen before.
+/// Longest time for a server that is not ready yet to become so after SIGTERM or SIGINT; it does not listen before.
 const START_UP_MS: u64 = 2_000;
 /// Most messages that a dead server can have left in the socket.
 const LAST_WORDS_MAX: usize = 65_536;
-/// How long a directory of a run that is over may stay in use when all else is done, and how often it is tried.
+/// How long a directory of an ended run may stay in use when all else is done.
 const LEFTOVERS_MAX: u64 = 1_000;
 const LEFTOVERS_POLL: Duration = Duration::from_millis(2);
 /// Exit code where the service ended without a server.
 const CODE_LOST: i32 = 70;
-/// Exit code where something was still alive at the deadline.
+/// Exit code where a process was still alive at the deadline.
 const CODE_ALIVE: i32 = 1;
 
-/// How far the end of the service has come.
+/// Progress of the shutdown.
 #[derive(Default)]
 pub(super) struct Ending {
-    /// SIGTERM or SIGINT came.
+    /// SIGTERM or SIGINT was received.
     pub(super) asked: bool,
-    /// It came again.
+    /// The signal was received again.
     again: bool,
-    /// No server will be started any more: then all is over at this time, ended or not.
+    /// No further server is started: at this time everything ends, finished or not.
     pub(super) drained_by: Option<u64>,
 }
 
@@ -45,12 +45,12 @@ impl Keeper {
         self.ending.again |= again;
         self.cancel_check();
         if self.server.socket.is_none() && self.upgrades.is_between_servers() {
-            // The one that comes is told.
+            // The next server gets the request.
             return;
         }
         self.restarts.give_up();
         if self.server.socket.is_none() {
-            // There is no server to ask: what is left has its bound from here on.
+            // No server is there to ask: what is left has its bound from here on.
             if self.ending.drained_by.is_none() {
                 return self.end_all(now);
             }
@@ -88,7 +88,7 @@ impl Keeper {
         }
     }
 
-    /// How long it may take to end after it was asked to.
+    /// How long the server may take to exit after it was asked to.
     fn server_patience(&self) -> u64 {
         if self.restarts.has_served() || !self.runs.is_empty() {
             millis(SHUTDOWN_DEADLINE) + LAST_COMMITS_MS
@@ -97,8 +97,8 @@ impl Keeper {
         }
     }
 
-    /// Its socket is closed, and all it wanted before that is done. Gates shut at once; whether another server takes the
-    /// rest over is known when this one has ended.
+    /// Handles the close of the server's socket, after all its requests. Gates shut at once; whether another server
+    /// adopts the rest is known when this one has exited.
     pub(super) fn server_gone(&mut self) {
         crash_point!("keeper.server_lost");
         let now = clock::boot_ms();
@@ -122,7 +122,7 @@ impl Keeper {
         }
     }
 
-    /// No server will come: gates shut, what runs is ended by its own plan.
+    /// Ends all runs, because no server will come: gates shut, and each run ends by its own plan.
     fn end_all(&mut self, now: u64) {
         if !self.restarts.has_served() && !self.ending.asked {
             self.give_back();
@@ -144,8 +144,9 @@ impl Keeper {
         }
     }
 
-    /// A server that has exited in order has left nothing running. What it has left all the same, and what is left when
-    /// somebody waits for the end of the service, is ended within the bound of a shutdown, whatever its own plan says.
+    /// Hastens the end of what is left. A server that has exited in order has left nothing running. What it has left
+    /// all the same, and what is left when the end of the service is awaited, is ended within the bound of a shutdown,
+    /// whatever its own plan says.
     fn hasten(&mut self, grace: Duration, now: u64) {
         let plan = StopPlan::abort(grace);
         let ids: Vec<RunId> = self.runs.keys().copied().collect();
@@ -160,19 +161,19 @@ impl Keeper {
         self.ending.drained_by = Some(by);
     }
 
-    /// The server has been reaped.
+    /// Handles the exit of the server, which has been reaped.
     pub(super) fn server_ended(&mut self, exit: Exit) {
         self.server.exit = Some(exit);
         #[cfg(debug_assertions)]
         kennel_linux::crash_point::server_is(None);
-        // It is dead, so what it has sent is all there: read it to its end.
+        // The server is dead, so all its messages are there: read them to the end.
         self.hear_server(LAST_WORDS_MAX);
-        // Somebody else holds its end; nobody but the server is obeyed.
+        // Another process holds its end; only the server is obeyed.
         if self.server.socket.is_some() {
             self.server_gone();
         }
         let now = clock::boot_ms();
-        // One that is to begin, or to make room, does not end the service.
+        // The exit of a server that is to begin, or to make room, does not end the service.
         let is_the_end = self.ending.asked || !self.upgrades.is_between_servers();
         if exit == Exit::Code(0) && is_the_end {
             if self.ending.drained_by.is_none() {
@@ -206,7 +207,7 @@ impl Keeper {
         }
         let left = self.runs.values().any(|run| !run.has_ended());
         let drained_by = self.ending.drained_by.unwrap_or(now);
-        // What SIGKILL does not end is left to the next start; nobody waits for it here.
+        // Processes that SIGKILL does not end are left to the next start; the shutdown does not wait for them.
         let waits = self
             .runs
             .values()
@@ -215,7 +216,7 @@ impl Keeper {
             return None;
         }
         if !self.restarts.has_served() && self.server.killed {
-            // It was asked to end before it had begun.
+            // The service was asked to end before it had begun.
             return Some(if left { CODE_ALIVE } else { 0 });
         }
         Some(match exit {
@@ -227,7 +228,7 @@ impl Keeper {
         })
     }
 
-    /// Leaves nothing behind: idle shims, control groups; the socket files go with their owners.
+    /// Cleans up: ends idle shims, removes control groups; the socket files go with their owners.
     pub(super) fn close(&mut self) {
         let free = self.shims.values();
         let free = free.filter(|shim| shim.is_free && shim.foreign.is_none());
@@ -242,7 +243,7 @@ impl Keeper {
         self.groups.remove();
     }
 
-    /// A child that was refused is told of before it has wholly left its group.
+    /// A refused child is reported before it has wholly left its group.
     fn remove_leftovers(&mut self) {
         let by = clock::boot_ms() + LEFTOVERS_MAX;
         loop {

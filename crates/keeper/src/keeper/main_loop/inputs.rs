@@ -1,5 +1,5 @@
-//! Descriptors of runs that are watched: full inputs for room, while a client writes, and sockets at which processes of runs
-//! report.
+//! Watched descriptors of runs: full inputs for free space, while a client writes, and sockets at which processes of
+//! runs report.
 
 use super::Keeper;
 use crate::{
@@ -15,10 +15,10 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// Messages of one run that are acted upon before others are looked at.
+/// Most messages of one run that are handled before other events.
 const NOTICES_IN_TURN_MAX: usize = 16;
 
-/// Those of one kind, each by a copy that goes when the wait is over.
+/// Watched descriptors of one kind, each a copy that is closed when the wait is over.
 #[derive(Default)]
 pub(super) struct Watched {
     tokens: HashMap<RunId, u64>,
@@ -34,7 +34,8 @@ impl Watched {
         self.watched.get(&token).map(|(id, _)| *id)
     }
 
-    /// Begins or ends the watch of a run. Where this process has no room for a copy, the next event of the run looks again.
+    /// Begins or ends the watch of a run. Where this process has no descriptor for a copy, the next event of the run
+    /// retries.
     fn keep(
         &mut self,
         epoll: &Epoll,
@@ -66,7 +67,7 @@ impl Watched {
 }
 
 impl Keeper {
-    /// What a server wants of the standard input of a run.
+    /// Handles a server's request about the standard input of a run.
     pub(super) fn ask_input(&mut self, seq: u64, run: u128, wish: WireInputWish) {
         let id = RunId::from_u128(run);
         match self.runs.get_mut(&id) {
@@ -76,7 +77,7 @@ impl Keeper {
         self.touch(id, clock::boot_ms());
     }
 
-    /// A command that a server wants beside that of a run.
+    /// Runs a command that a server wants beside that of a run.
     pub(super) fn help(&mut self, wish: WireHelp) {
         let id = RunId::from_u128(wish.run);
         match self.runs.get_mut(&id) {
@@ -86,7 +87,7 @@ impl Keeper {
         self.touch(id, clock::boot_ms());
     }
 
-    /// What a server wants of the terminal of a run.
+    /// Handles a server's request about the terminal of a run.
     pub(super) fn resize_terminal(&mut self, wish: WireResize) {
         let id = RunId::from_u128(wish.run);
         match self.runs.get_mut(&id) {
@@ -96,7 +97,7 @@ impl Keeper {
         self.touch(id, clock::boot_ms());
     }
 
-    /// There is room, or nobody reads any more.
+    /// Handles an input that has free space, or that no process reads any more.
     pub(super) fn room_in_input(&mut self, token: u64) {
         let Some(id) = self.inputs.run_of(token) else {
             return;
@@ -105,11 +106,11 @@ impl Keeper {
             run.room_in_input();
         }
         self.touch(id, clock::boot_ms());
-        // Of a run that was given back without another word.
+        // The run was given back without a further message.
         self.watch(id);
     }
 
-    /// Processes of a run, or others, have said something of it.
+    /// Handles messages that processes of a run, or others, have sent about it.
     pub(super) fn hear_notices(&mut self, token: u64) {
         let Some(id) = self.notices.run_of(token) else {
             return;
@@ -120,7 +121,7 @@ impl Keeper {
                 .runs
                 .get_mut(&id)
                 .is_some_and(|run| run.hear_notice(now));
-            // What follows from it is said to the shim and to the server before it is taken away.
+            // Its effects go to the shim and to the server before the message counts as handled.
             self.touch(id, now);
             if !heard {
                 break;
@@ -133,7 +134,7 @@ impl Keeper {
         self.watch(id);
     }
 
-    /// After any event of a run: begins or ends the watch of what it has.
+    /// Begins or ends the watches of a run; called after any event of it.
     pub(super) fn watch(&mut self, id: RunId) {
         let (epoll, next) = (&self.epoll, &mut self.next_shim);
         let run = self.runs.get(&id);

@@ -1,31 +1,31 @@
-//! How long runs have been without a server that serves, as far as that was not the keeper's own doing.
+//! How long runs have been without a server that serves, except for the keeper's own waiting.
 //!
 //! The clock runs from the loss of a server, while that one ends and while each next one is given its chance. It stands
 //! still while the keeper waits between two starts. A start that failed counts for [`CHANCE_MIN_MS`] at least, so that
 //! servers that fail at once do not keep runs without a server for ever: each second on the clock costs at most one
 //! start, and the keeper waits no longer than its longest pause before each.
 
-/// A start that failed counts for so long at least.
+/// A start that failed counts for at least this long.
 const CHANCE_MIN_MS: u64 = 1_000;
 
 /// Time without a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OrphanClock {
-    /// What has been counted before it was started last.
+    /// Time counted before the clock was last started.
     counted: u64,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It runs since then, and counts for at least that long.
+    /// The clock runs since then, and counts at least that much.
     Runs { since: u64, least: u64 },
     /// The keeper waits.
     Stands,
 }
 
 impl OrphanClock {
-    /// A server was lost, and is not reaped yet.
+    /// Starts the clock: a server was lost, and is not reaped yet.
     pub(super) fn of_loss(now: u64) -> Self {
         let state = State::Runs {
             since: now,
@@ -34,7 +34,7 @@ impl OrphanClock {
         Self { counted: 0, state }
     }
 
-    /// The next server has been started.
+    /// Continues the clock: the next server has been started.
     pub(super) fn server_started(&mut self, now: u64) {
         self.stop(now);
         self.state = State::Runs {
@@ -43,12 +43,12 @@ impl OrphanClock {
         };
     }
 
-    /// There is none: the keeper waits before it starts the next one.
+    /// Stops the clock: the keeper waits before it starts the next server.
     pub(super) fn keeper_waits(&mut self, now: u64) {
         self.stop(now);
     }
 
-    /// When so much has been counted, if the clock goes on as it does now; absent: it stands before that.
+    /// Returns when so much has been counted, if the clock runs on; absent: it stops before that.
     pub(super) fn reaches_at(&self, ttl: u64) -> Option<u64> {
         let left = ttl.saturating_sub(self.counted);
         match self.state {

@@ -1,4 +1,4 @@
-//! What earlier keepers have left: ended on request, answered, and kept in mind while it is stuck.
+//! Processes of earlier keepers: ended on request, reported, and remembered while they are stuck.
 
 use super::Keeper;
 use crate::{
@@ -36,13 +36,13 @@ impl Keeper {
             .extract_if(.., |o| asked_for(o) && o.step(host, &sessions, now));
         let over: Vec<Orphan> = over.collect();
         if !over.is_empty() {
-            // What was just ended must not be remembered as alive.
+            // A process that was just ended must not be remembered as alive.
             self.markers = Markers::default();
         }
         for orphan in over {
             self.answer_orphan(orphan, now);
         }
-        // From here on, so that a long round leaves time for others.
+        // Counted from here on, so that a long round leaves time for other work.
         self.orphans_due = Orphan::wake_at(clock::boot_ms());
     }
 
