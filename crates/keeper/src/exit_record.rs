@@ -1,10 +1,10 @@
 //! A shim's record of how its run has ended: in its slot of its keeper's file, or in the run's private directory.
 //!
-//! The slot costs one write and no file. A record that does not fit, or for which there is no slot, is a file: whole or not
-//! there, since it is renamed into place. A shim that has once made a file stays with it, so where both are of one leader the
-//! file is the newer one.
+//! The slot costs one write and no file. A record that does not fit, or for which there is no slot, is a file, which is
+//! renamed into place and so complete or absent. A shim that has once made a file continues to use it, so where slot
+//! and file are of one leader the file is the newer one.
 //!
-//! A record must outlive processes, not the host: after another boot no process asks for it, so it is not synced.
+//! A record must outlive processes, not the host: after another boot no process reads it, so it is not synced.
 
 use crate::{
     exit_slots::{ExitFiles, ExitSlot},
@@ -34,11 +34,11 @@ const RECORD_BYTES_MAX: u64 = 20 * 1024;
 /// Longest record that is replaced in place: one write(2) within one page is not cut by a signal.
 const IN_PLACE_BYTES_MAX: usize = 1024;
 
-/// A record that is written and may be added to.
+/// A record that is written and may be extended.
 pub(crate) struct Will {
     run: RunId,
     slot: Option<ExitSlot>,
-    /// The file, once there is one.
+    /// The file, once it exists.
     written: Option<File>,
     leader: WireLeader,
 }
@@ -53,14 +53,14 @@ impl Will {
         }
     }
 
-    /// Whose end is told: without this name the record of one attempt could be taken for that of the next, where its shim
-    /// goes late.
+    /// Sets the leader whose exit is recorded: without this name the record of one attempt could be taken for that of
+    /// the next, where its shim exits late.
     pub(crate) fn name(&mut self, leader: WireLeader) {
         self.leader = leader;
     }
 
-    /// Writes the record, or replaces it. The second time is in place: a new file each time, and the end of the old
-    /// one, is what a file system is slowest at.
+    /// Writes the record, or replaces it. The second write is in place: to make a new file each time, and remove the
+    /// old one, is the slowest operation of a file system.
     pub(crate) fn write(&mut self, run_dir: &Path, record: &ExitRecord) -> io::Result<()> {
         let named = WireWill {
             leader: self.leader,
@@ -77,7 +77,8 @@ impl Will {
             && bytes.len() <= IN_PLACE_BYTES_MAX
         {
             let found = file.metadata()?;
-            // Only what is still there by its name, and only by growing: whoever reads it sees one record or the other.
+            // Only a file that still has its name is replaced, and never by a shorter record: a reader sees one record or
+            // the other.
             if found.nlink() == 1 && found.len() <= bytes.len() as u64 {
                 return file.write_all_at(&bytes, 0);
             }
@@ -98,14 +99,14 @@ pub(crate) fn read(run_dir: &Path, run: RunId, leader: WireLeader) -> Option<Exi
     })
 }
 
-/// Keeps a record from a slot that is about to go, as the file that its shim would have made. A run without a directory has
-/// no record that is asked for.
+/// Saves a record from a slot that is about to be removed, as the file that its shim would have made. A record of a run
+/// without a directory is never read.
 pub(crate) fn keep(run_dir: &Path, bytes: &[u8]) -> io::Result<()> {
     let Ok(slot) = wire::decode::<WireWill>(bytes) else {
         return Ok(());
     };
-    // Of one leader, the file is the newer one. Of two attempts, the later one's: a number of ticks tells within one boot, and
-    // the file of an attempt is removed before the next one begins.
+    // For one leader the file is the newer one. For two attempts it is the later one's: start ticks are comparable
+    // within one boot, and the file of an attempt is removed before the next one begins.
     let newer = |file: WireWill| {
         file.leader == slot.leader || file.leader.start_ticks > slot.leader.start_ticks
     };
@@ -120,7 +121,7 @@ fn read_file(run_dir: &Path) -> Option<WireWill> {
     wire::decode::<WireWill>(&bytes).ok()
 }
 
-/// Removes the record of an attempt that is over, so that it is not taken for that of the next.
+/// Removes the record of an ended attempt, so that it is not taken for that of the next.
 pub(crate) fn remove(run_dir: &Path) -> io::Result<()> {
     private_file::remove(run_dir, TEMPORARY)?;
     private_file::remove(run_dir, NAME)

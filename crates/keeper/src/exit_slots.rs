@@ -35,9 +35,9 @@ const DIR: &str = "exits";
 const SLOT_BYTES: u64 = 2 * HALF_BYTES as u64;
 const HALF_BYTES: usize = 512;
 const HEADER_BYTES: usize = 32;
-/// Longest record that fits.
+/// Longest record that fits into a half.
 pub(crate) const RECORD_BYTES_MAX: usize = HALF_BYTES - HEADER_BYTES;
-/// Slots for which room on the disk is taken at once.
+/// Slots for which disk space is allocated at once.
 const SLOTS_AHEAD: u32 = 64;
 /// Bytes read at once, a whole number of slots.
 const READ_BYTES: usize = 256 * 1024;
@@ -46,7 +46,7 @@ const READ_BYTES: usize = 256 * 1024;
 pub(crate) struct ExitSlot {
     file: Rc<File>,
     number: u32,
-    /// How often this run has written to it.
+    /// Number of this run's writes to the slot.
     count: u64,
 }
 
@@ -59,10 +59,10 @@ impl ExitSlot {
         }
     }
 
-    /// Writes the record in the place of the one before the last. The error says why it is not there: it does not fit, or
-    /// it would not be found.
+    /// Writes the record in the place of the one before the last. The error says why it is not there: it does not fit,
+    /// or could not be found later.
     ///
-    /// A crash within: the last one is there.
+    /// A crash within the write: the last record is still there.
     pub(crate) fn write(&mut self, run: RunId, record: &[u8]) -> io::Result<()> {
         let half = encode(run, self.count + 1, record).ok_or(io::ErrorKind::FileTooLarge)?;
         // A command of the same user may have removed the file: it has no name by which it could be found.
@@ -92,11 +92,11 @@ impl ExitFiles {
         }
     }
 
-    /// The newest records of this run, one for each leader, as they were written, in no order.
+    /// Returns the newest records of this run, one for each leader, as written, in no order.
     pub(crate) fn records(&self, run: RunId) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
         for path in self.paths() {
-            // One that cannot be read has nothing to say.
+            // A file that cannot be read has no records.
             let _ = each_half(&path, &mut |of, count, record| {
                 if of == run {
                     found.push((count, record.to_vec()));
@@ -107,8 +107,8 @@ impl ExitFiles {
         found.into_iter().map(|(_, record)| record).collect()
     }
 
-    /// Empties and removes each file that no process can write to any more: `keep` is given all records, of each leader the
-    /// newest first, and keeps that where it is found without the file. `true`: none but that of `own` is left.
+    /// Empties and removes each file that no process can write to any more: `keep` gets all records, for each leader
+    /// the newest first, and saves a record where it is found without the file. `true`: none but that of `own` is left.
     pub(crate) fn settle(
         &self,
         own: &str,
@@ -124,7 +124,7 @@ impl ExitFiles {
     }
 }
 
-/// A crash within: the file is there, and what was kept is kept again.
+/// A crash within: the file still exists, and its records are saved again.
 fn settle_one(path: &Path, keep: &mut dyn FnMut(RunId, &[u8]) -> io::Result<()>) -> io::Result<()> {
     let file = open(path)?;
     match file.try_lock() {
@@ -144,21 +144,21 @@ fn settle_one(path: &Path, keep: &mut dyn FnMut(RunId, &[u8]) -> io::Result<()>)
     fs::remove_file(path)
 }
 
-/// The slots of one keeper: which of them are free.
+/// The slots of one keeper, and which of them are free.
 pub(crate) struct ExitSlots {
     files: ExitFiles,
     name: String,
-    /// Absent: none could be made, and each shim makes a file of its own.
+    /// Absent: the file could not be made, and each shim makes a file of its own.
     file: Option<Rc<File>>,
     free: Vec<u32>,
-    /// Slots that have room on the disk.
+    /// Number of slots with allocated disk space.
     made: u32,
     taken: HashMap<u64, Taken>,
     /// Whether files of earlier keepers are left.
     has_others: bool,
 }
 
-/// A slot that a shim has.
+/// A slot in use by a shim.
 struct Taken {
     number: u32,
     acknowledged: bool,
@@ -166,7 +166,7 @@ struct Taken {
 }
 
 impl ExitSlots {
-    /// Makes the file of this keeper. Without one, exits are recorded all the same.
+    /// Makes the file of this keeper. Without it, exits are still recorded.
     pub(crate) fn open(data_dir: &Path, name: String) -> Self {
         let files = ExitFiles::of(data_dir);
         let file = make(&files.dir, &name).ok().map(Rc::new);
@@ -181,12 +181,12 @@ impl ExitSlots {
         }
     }
 
-    /// What each shim inherits.
+    /// Returns the file, which each shim inherits.
     pub(crate) fn file(&self) -> Option<Rc<File>> {
         self.file.clone()
     }
 
-    /// Gives a slot to the shim with this token; absent: there is no room for one.
+    /// Allocates a slot to the shim with this token; absent: there is no space for one.
     pub(crate) fn take(&mut self, shim: u64) -> Option<u32> {
         let file = self.file.as_ref()?;
         if self.free.is_empty() {
@@ -194,7 +194,7 @@ impl ExitSlots {
             let [from, to] = [self.made, more].map(|slots| u64::from(slots) * SLOT_BYTES);
             let length = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
             let (from, bytes) = (length(from), length(to - from));
-            // A write to it needs no room any more, so that a full disk takes no exit code with it.
+            // Later writes need no further space, so that a full disk loses no exit code.
             posix_fallocate(file.as_fd(), from, bytes).ok()?;
             self.free.extend((self.made..more).rev());
             self.made = more;
@@ -209,13 +209,13 @@ impl ExitSlots {
         Some(number)
     }
 
-    /// Nothing was or will be written there.
+    /// Frees the slot of a shim that never wrote to it and never will.
     pub(crate) fn never_used(&mut self, shim: u64) {
         self.acknowledged(shim);
         self.reaped(shim);
     }
 
-    /// The end of its run is on record elsewhere.
+    /// Marks that the end of the shim's run is on record elsewhere.
     pub(crate) fn acknowledged(&mut self, shim: u64) {
         if let Some(taken) = self.taken.get_mut(&shim) {
             taken.acknowledged = true;
@@ -223,7 +223,7 @@ impl ExitSlots {
         self.free_if_done(shim);
     }
 
-    /// It writes no more.
+    /// Marks that the shim was reaped, and writes no more.
     pub(crate) fn reaped(&mut self, shim: u64) {
         if let Some(taken) = self.taken.get_mut(&shim) {
             taken.reaped = true;
@@ -247,7 +247,7 @@ impl ExitSlots {
         }
     }
 
-    /// The service has ended: where all that is in the file was acknowledged, it is not needed any more.
+    /// Removes the file at the end of the service, where all its records were acknowledged.
     pub(crate) fn close(&mut self) {
         if self.file.take().is_some() && self.taken.values().all(|taken| taken.acknowledged) {
             let _ = fs::remove_file(self.files.dir.join(&self.name));
@@ -255,7 +255,7 @@ impl ExitSlots {
     }
 }
 
-/// The lock lasts for as long as this process or a shim has the file.
+/// Makes and locks a file. The lock lasts for as long as this process or a shim has the file.
 fn make(dir: &Path, name: &str) -> io::Result<File> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let mut fresh = own_file::options();
@@ -270,7 +270,7 @@ fn open(path: &Path) -> io::Result<File> {
     how.read(true).open(path).and_then(own_file::regular)
 }
 
-/// Gives every half that is whole.
+/// Passes on every complete half.
 fn each_half(path: &Path, found: &mut dyn FnMut(RunId, u64, &[u8])) -> io::Result<()> {
     let file = open(path)?;
     let mut bytes = vec![0; READ_BYTES];
@@ -289,7 +289,7 @@ fn each_half(path: &Path, found: &mut dyn FnMut(RunId, u64, &[u8])) -> io::Resul
     }
 }
 
-/// As many bytes as there are, or as fit.
+/// Reads as many bytes as there are, or as fit.
 fn read_full(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut read = 0;
     while read < bytes.len() {
@@ -303,7 +303,7 @@ fn read_full(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(read)
 }
 
-/// The bytes of a half; absent: the record is too long.
+/// Encodes a half; absent: the record is too long.
 fn encode(run: RunId, count: u64, record: &[u8]) -> Option<[u8; HALF_BYTES]> {
     if record.len() > RECORD_BYTES_MAX {
         return None;
@@ -319,7 +319,7 @@ fn encode(run: RunId, count: u64, record: &[u8]) -> Option<[u8; HALF_BYTES]> {
     Some(half)
 }
 
-/// Run, count and record of a half; absent: it was never written, or not wholly.
+/// Decodes run, count and record of a half; absent: it was never written, or not completely.
 fn decode(half: &[u8]) -> Option<(RunId, u64, &[u8])> {
     let count = u64::from_le_bytes(half.get(8..16)?.try_into().ok()?);
     let length = u16::from_le_bytes(half.get(4..6)?.try_into().ok()?);
@@ -382,7 +382,7 @@ mod tests {
             let half = encode(run(), count, new.as_bytes()).expect("it fits");
             let offset = usize::from(count == 2) * HALF_BYTES;
             for cut in 0..=HALF_BYTES {
-                // Before the first write the slot has what the earlier run has left.
+                // Before the first write the slot holds what the earlier run has left.
                 let mut bytes = untorn.clone();
                 if count == 1 {
                     let left = encode(earlier, 1, b"another run's").expect("it fits");

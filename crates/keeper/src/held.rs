@@ -1,7 +1,7 @@
-//! Whom a pause has stopped, written into the run's private directory before it is done.
+//! Processes that a pause has stopped, recorded in the run's private directory before they are stopped.
 //!
-//! So nobody stays stopped when whoever stopped it dies: a keeper, a shim or the next start continues them, and none that
-//! had stopped itself.
+//! So no process stays stopped when the process that stopped it dies: a keeper, a shim or the next start continues
+//! them, and none that had stopped itself.
 
 use crate::{
     private_file,
@@ -18,21 +18,21 @@ use std::{ffi::CStr, io, path::Path};
 const NAME: &CStr = c"held";
 const TEMPORARY: &CStr = c"held.new";
 
-/// Most processes that are stopped one by one. Beyond them a pause is not complete.
+/// Most processes that are stopped one by one. Beyond them a pause is incomplete.
 pub(crate) const HELD_MAX: usize = 16_384;
 /// No entry takes more than 32 bytes.
 const HELD_BYTES_MAX: u64 = 32 * HELD_MAX as u64 + 64;
 
-/// Whom we have stopped, and nobody else.
+/// Processes that Kennel has stopped, and no others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// The control group was frozen.
     pub(crate) frozen: bool,
-    /// Those who got SIGSTOP.
+    /// Processes that got SIGSTOP.
     pub(crate) processes: Vec<HeldProcess>,
 }
 
-/// One process, named beyond doubt within one boot.
+/// One process, identified unambiguously within one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeldProcess {
     pub(crate) pid: i32,
@@ -41,7 +41,7 @@ pub(crate) struct HeldProcess {
 }
 
 impl HeldProcess {
-    /// Who that is now: `None` where `pid` no longer means the process that began at `start_ticks`.
+    /// Identifies the process: `None` where `pid` no longer means the process that began at `start_ticks`.
     pub(crate) fn of(pid: i32, start_ticks: u64) -> Option<Self> {
         let fd = PidFd::open(pid).ok()?;
         let found = identity::of(pid, &fd).ok()?;
@@ -52,12 +52,12 @@ impl HeldProcess {
         })
     }
 
-    /// Looks for the very process.
+    /// Looks the process up.
     pub(crate) fn find(&self) -> Found {
         identity::find_started(self.pid, self.start_ticks, self.pidfs_handle)
     }
 
-    /// Continues it, wherever it has gone meanwhile.
+    /// Continues the process, wherever it has moved meanwhile.
     pub(crate) fn let_go(&self) -> Sent {
         match self.find() {
             Found::Same(fd) => fd.signal(Signal::CONT),
@@ -67,31 +67,30 @@ impl HeldProcess {
     }
 }
 
-/// Writes it down, before anybody is stopped by it.
-/// INV-16: called before the first of them is stopped.
+/// Records the processes before any of them is stopped. INV-16: called before the first of them is stopped.
 pub(crate) fn write(run_dir: &Path, held: &Held) -> io::Result<()> {
     let bytes = wire::encode(&WireHeld::from(held))?;
     private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
 }
 
-/// Whom an earlier keeper has stopped; nobody, where it has written nothing down.
+/// Reads the processes that an earlier keeper has stopped; empty where it has recorded nothing.
 pub(crate) fn read(run_dir: &Path) -> Held {
     let bytes = private_file::read(run_dir, NAME, HELD_BYTES_MAX);
     let held = bytes.and_then(|bytes| wire::decode::<WireHeld>(&bytes).ok());
     held.map(Held::from).unwrap_or_default()
 }
 
-/// They go on, and nobody has to know of them any more.
+/// Removes the record: the processes run again.
 pub(crate) fn remove(run_dir: &Path) {
-    // What is left of it names those who run: SIGCONT hurts none of them.
+    // If it stays, it names running processes: SIGCONT does them no harm.
     let _ = private_file::remove(run_dir, NAME);
 }
 
-/// Continues all that were written down by whoever has died since, and nobody else.
+/// Continues all processes that were recorded by a process that has died since, and no others.
 pub(crate) fn let_go(run_dir: &Path, group: Option<&CgroupIdentity>) {
     let held = read(run_dir);
     if let Some(group) = group.filter(|_| held.frozen) {
-        // A group that is gone holds nobody.
+        // A group that is gone contains no process.
         let _ = cgroup::freeze(group, false);
     }
     for one in held.processes {

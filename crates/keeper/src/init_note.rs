@@ -1,7 +1,8 @@
-//! The first process of a run's private pid namespace, named in the run's private directory before the command may run.
+//! Note of the first process of a run's private pid namespace, written to the run's private directory before the
+//! command may run.
 //!
-//! The kernel lets it end as the last of all in its namespace (`pid_namespaces(7)`). So that it is not there any more is
-//! the proof that nobody is, also for a start that finds neither keeper nor shim.
+//! The kernel lets this process exit as the last one of its namespace (`pid_namespaces(7)`). So its absence proves that
+//! the namespace is empty, also for a start that finds neither keeper nor shim.
 
 use crate::{
     held::HeldProcess,
@@ -22,7 +23,7 @@ const TEMPORARY: &CStr = c"init.new";
 /// It is a few numbers.
 const NOTE_BYTES_MAX: u64 = 128;
 
-/// Writes down who it is. The caller is its parent, and has not reaped it.
+/// Writes the note. The caller is the parent of the process, and has not reaped it.
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, init: i32) -> io::Result<()> {
     let start_ticks = procfs::stat(init)?.start_ticks;
     let init = HeldProcess::of(init, start_ticks).ok_or(Errno::ESRCH)?;
@@ -33,12 +34,12 @@ pub(crate) fn write(run_dir: &Path, leader: WireLeader, init: i32) -> io::Result
     private_file::replace(run_dir, NAME, TEMPORARY, &bytes).map(|_| ())
 }
 
-/// Whether that of this leader's run is there; `None` where none is named.
+/// Whether the first process of this leader's run is alive; `None` where none is recorded.
 pub(crate) fn see(run_dir: &Path, leader: WireLeader) -> Option<Seen> {
     let bytes = private_file::read(run_dir, NAME, NOTE_BYTES_MAX)?;
     let note = wire::decode::<WireInit>(&bytes).ok()?;
     let init = HeldProcess::from(note.init);
-    // It ends after all others in its namespace: nobody needs to have reaped it.
+    // It exits after all others in its namespace: it need not have been reaped.
     let seen = || match init.find() {
         Found::Same(fd) if fd.has_ended() => Seen::Gone,
         found => found.seen(),

@@ -1,7 +1,7 @@
-//! How far a run's standard input has come, as the keeper notes it in the run's private directory: for whoever asks after the
-//! run has ended, and for the keeper after this one.
+//! Progress of a run's standard input, noted by the keeper in the run's private directory: for reads after the run has
+//! ended, and for the next keeper.
 //!
-//! It must outlive processes, not the host: after another boot nobody goes on with the run, so it is not synced.
+//! It must outlive processes, not the host: after another boot no keeper resumes the run, so it is not synced.
 
 use crate::{
     private_file,
@@ -14,25 +14,26 @@ use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};
 const NAME: &CStr = c"input";
 const TEMPORARY: &CStr = c"input.new";
 
-/// Size of the file, so that no later note needs room on the disk. One write(2) within one page is not cut by a signal, and
-/// [`WRITES_REMEMBERED_MAX`](kennel_lifecycle::WRITES_REMEMBERED_MAX) writes fit, none of which takes more than 160 bytes.
+/// Size of the file, so that no later note needs disk space. One write(2) within one page is not cut by a signal, and
+/// [`WRITES_REMEMBERED_MAX`](kennel_lifecycle::WRITES_REMEMBERED_MAX) writes fit, none of which takes more than 160
+/// bytes.
 const BYTES: usize = 4096;
 
-/// The note of one attempt, while it can be kept.
+/// The note of one attempt, while it can be written.
 #[derive(Default)]
 pub(crate) struct Note {
     file: Option<File>,
 }
 
 impl Note {
-    /// Begins a note, in the place of that of an earlier attempt.
+    /// Begins a note, which replaces that of an earlier attempt.
     pub(crate) fn begin(run_dir: &Path, attempt: u32, book: &InputBook) -> io::Result<Self> {
         let bytes = encode(attempt, book)?;
         let file = private_file::replace(run_dir, NAME, TEMPORARY, &bytes)?;
         Ok(Self { file: Some(file) })
     }
 
-    /// Notes how it stands. A note that cannot be kept is removed: none says that nothing is known.
+    /// Notes the present state. A note that cannot be written is removed: no note means that nothing is known.
     pub(crate) fn keep(&mut self, run_dir: &Path, attempt: u32, book: &InputBook) {
         let Some(file) = &self.file else { return };
         let kept = encode(attempt, book).and_then(|bytes| file.write_all_at(&bytes, 0));
@@ -52,14 +53,14 @@ fn encode(attempt: u32, book: &InputBook) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The note with the number of its attempt; `None`: there is none that can be read.
+/// Reads the note with the number of its attempt; `None`: no readable note exists.
 pub(crate) fn read_book(run_dir: &Path) -> Option<(u32, InputBook)> {
     let bytes = private_file::read(run_dir, NAME, 2 * BYTES as u64)?;
     let note = wire::decode::<WireInputNote>(&bytes).ok()?;
     Some((note.attempt, note.book))
 }
 
-/// How far the input of the last attempt that had one has come, as far as that was noted.
+/// Returns the input state of the last attempt that had an input, as far as it was noted.
 #[must_use]
 pub fn read(run_dir: &Path) -> Option<InputState> {
     let (attempt, book) = read_book(run_dir)?;

@@ -1,8 +1,9 @@
-//! Runs that have outlived an earlier keeper: asked for at their doors before a server starts, and gone on with.
+//! Adoption of runs that have outlived an earlier keeper: their shims are contacted at their sockets before a server
+//! starts.
 //!
-//! Who answers at a door is believed as far as the kernel says the same. Whoever does not answer in time is waited for
-//! while a server works. Whoever says what is not so is left as it is: recovery looks at the row, as it does where nobody is
-//! at the door.
+//! An answer counts as far as the kernel confirms it. A shim that does not answer in time is awaited while a server
+//! works. A process with a wrong answer is left as it is: recovery looks at the row, as it does where no process
+//! listens at the socket.
 
 use super::doors::Doors;
 use crate::{
@@ -30,7 +31,7 @@ use std::{
 /// How long a server waits for the next shim to answer.
 const ANSWERS_WAIT: Duration = Duration::from_secs(5);
 
-/// Somebody behind a door, who has not said anything yet.
+/// A process behind a socket that has not answered yet.
 pub(super) struct Knock {
     pub(super) run: RunId,
     pub(super) socket: OwnedFd,
@@ -38,7 +39,7 @@ pub(super) struct Knock {
     process: PidFd,
 }
 
-/// A run to go on with.
+/// A run that can be adopted.
 pub(super) struct Adoptable {
     pub(super) id: RunId,
     pub(super) socket: OwnedFd,
@@ -53,7 +54,7 @@ pub(super) struct Adoptable {
     pub(super) outputs: (OwnedFd, OwnedFd),
     /// Write end of standard input, where that is an open pipe.
     pub(super) input: Option<OwnedFd>,
-    /// Where its processes say something of it.
+    /// Socket for the reports of its processes.
     pub(super) notify: Option<OwnedFd>,
     pub(super) memory: WireMemory,
     pub(super) leader_left_at: Option<u64>,
@@ -61,14 +62,14 @@ pub(super) struct Adoptable {
 }
 
 impl Knock {
-    /// Who listens there; only a process of this uid can be a shim of ours.
+    /// Identifies the listening process; only a process of this uid can be a shim of this installation.
     pub(super) fn new(run: RunId, socket: OwnedFd) -> io::Result<Self> {
         let who = peer::credentials(&socket)?;
         let other = || io::Error::from(io::ErrorKind::PermissionDenied);
         if who.uid != nix::unistd::geteuid().as_raw() || who.pid <= 0 {
             return Err(other());
         }
-        // Linux 6.5 names the process itself. Before, the number has to do until the shim has said who it is.
+        // Linux 6.5 identifies the process itself. Before, its pid has to do until the shim has named itself.
         let process = match peer::pidfd(&socket) {
             Ok(fd) => PidFd::from_fd(fd),
             Err(_) => PidFd::open(who.pid)?,
@@ -81,7 +82,7 @@ impl Knock {
         })
     }
 
-    /// What it says, once it has; `None`: it says nothing that could be believed, or has gone.
+    /// Receives the answer; `None`: no credible answer, or the process is gone.
     pub(super) fn hear(self, data_dir: &Path, host: &HostIdentity) -> Option<Adoptable> {
         let Ok(Received::Message(bytes, fds)) = fdpass::receive(&self.socket) else {
             return None;
@@ -105,7 +106,7 @@ impl Knock {
             cgroup: said.cgroup,
             host: said.keepsake.host,
         };
-        // The kernel's word on who listens there against its own.
+        // The kernel's credentials of the listening process are compared with the answer.
         let is_shim = identity.shim.pid == self.pid
             && identity::of(self.pid, &self.process).ok()? == identity.shim;
         if RunId::from_u128(said.run) != self.run || !identity.host.is_same_as(host) || !is_shim {
@@ -148,7 +149,7 @@ impl Knock {
     }
 }
 
-/// All runs that can be gone on with, and those behind whose doors somebody has not answered yet.
+/// Returns all runs that can be adopted, and the sockets whose processes have not answered yet.
 pub(super) fn collect(
     doors: &Doors,
     data_dir: &Path,
@@ -167,20 +168,20 @@ pub(super) fn collect(
         let mut answered = answered.into_iter();
         let here = waiting.extract_if(.., |_| answered.next().unwrap_or(false));
         found.extend(here.filter_map(|knock| knock.hear(data_dir, host)));
-        // Many on a busy host: each answer is a reason to wait for the next.
+        // On a busy host many answers come: each extends the wait for the next.
         give_up = Instant::now() + ANSWERS_WAIT;
     }
     (found, waiting)
 }
 
-/// Who has answered after at most this time.
+/// Marks the processes that have answered after at most this time.
 fn answered(waiting: &[Knock], wait: Duration) -> Vec<bool> {
     let sockets = waiting.iter().map(|knock| knock.socket.as_fd());
     let mut fds: Vec<PollFd<'_>> = sockets
         .map(|socket| PollFd::new(socket, PollFlags::POLLIN))
         .collect();
     let wait = PollTimeout::try_from(wait);
-    // An interrupted wait is as one without an answer: no signal comes here, they are blocked.
+    // An interrupted wait counts as one without an answer: signals are blocked here.
     if poll(&mut fds, wait.unwrap_or(PollTimeout::ZERO)).is_err() {
         return Vec::new();
     }
@@ -203,7 +204,7 @@ mod tests {
     struct Shim {
         doors: Doors,
         data: tempfile::TempDir,
-        /// Nobody answers at it.
+        /// No process answers at it.
         _listener: OwnedFd,
         leader: Child,
     }
@@ -257,7 +258,7 @@ mod tests {
             }
         }
 
-        /// Whether it is believed when it says this, with a descriptor of `leader`.
+        /// Whether this answer is accepted, with a descriptor of `leader`.
         fn is_believed(&self, said: WireAdoptable, leader: &PidFd) -> bool {
             let knock = self.doors.knock(run()).expect("somebody is there");
             let (out, err) = nix::unistd::pipe().expect("a pipe");

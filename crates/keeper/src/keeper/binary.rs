@@ -15,18 +15,18 @@ use std::{
     process::Command,
 };
 
-/// An executable that stays the same, whatever becomes of its path.
+/// An executable that stays the same, whatever happens to its path.
 pub(super) struct Binary {
     /// Absent: the one that this process runs.
     file: Option<OwnedFd>,
-    /// Where it was found.
+    /// Path at which it was found.
     path: PathBuf,
-    /// As it has said.
+    /// Version that it has reported.
     pub(super) version: String,
 }
 
 impl Binary {
-    /// The one that this process runs, which the kernel keeps.
+    /// Returns the executable of this process, which the kernel retains.
     pub(super) fn own() -> Self {
         Self {
             file: None,
@@ -35,7 +35,7 @@ impl Binary {
         }
     }
 
-    /// The one that is at this path now. Its version is not known before it has said it.
+    /// Opens the executable at this path. Its version is unknown until it has reported it.
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         let file = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
         Ok(Self {
@@ -45,12 +45,12 @@ impl Binary {
         })
     }
 
-    /// The same, which has said its version.
+    /// Sets the version that it has reported.
     pub(super) fn of_version(self, version: String) -> Self {
         Self { version, ..self }
     }
 
-    /// To execute it. What was opened is executed, not what may be at its path by then.
+    /// Makes a command of it. The opened file is executed, not whatever is at its path by then.
     pub(super) fn command(&self) -> Command {
         let Some(file) = &self.file else {
             return Command::new(&self.path);

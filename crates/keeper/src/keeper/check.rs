@@ -1,7 +1,7 @@
-//! A look at a binary before a server is started from it: it is run, and says what it speaks.
+//! Preflight check of a binary before a server is started from it: it is run, and reports the protocol that it speaks.
 //!
-//! Nobody waits for it here. It has a time, its end is told by the kernel, and what it has left behind in its group goes
-//! with it.
+//! The keeper does not wait for it. It has a time limit, SIGCHLD announces its exit, and processes that it has left in
+//! its group are killed with it.
 
 use super::binary::Binary;
 use crate::{
@@ -22,14 +22,14 @@ use std::{
 
 /// How long it may take.
 pub(super) const CHECK_MAX_MS: u64 = 5_000;
-/// Longest part of what a binary has written that is told when it does not fit.
+/// Longest part of a binary's output that is reported when the binary is unfit.
 const TOLD_BYTES_MAX: usize = 200;
 
-/// A binary that is being looked at.
+/// A binary that is being checked.
 pub(super) struct Check {
     pub(super) pid: i32,
     pub(super) binary: Binary,
-    /// What it writes.
+    /// Read end of its output.
     written: OwnedFd,
     /// When it is killed.
     pub(super) by: u64,
@@ -40,7 +40,7 @@ pub(super) struct Check {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unfit {
     pub(super) why: String,
-    /// What it speaks, where it has said so.
+    /// Protocol that it speaks, where it has reported that.
     pub(super) speaks: Option<u32>,
 }
 
@@ -49,7 +49,7 @@ impl Check {
         let (written, writes) = pipe2(OFlag::O_CLOEXEC)?;
         fdpass::set_nonblocking(&written)?;
         let mut command = binary.command();
-        // It may be anything: none of the service's secrets are for it.
+        // It may be any program: it gets no secret of the service.
         command.arg(preflight::WORD).env_clear();
         command.envs(env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null());
@@ -66,7 +66,7 @@ impl Check {
         })
     }
 
-    /// It takes too long: it is killed, once.
+    /// Kills a check that takes too long, once.
     pub(super) fn give_up(&mut self) {
         if !std::mem::replace(&mut self.late, true) {
             self.kill();
@@ -77,13 +77,13 @@ impl Check {
         Some(self.by).filter(|_| !self.late)
     }
 
-    /// SIGKILL to all of its group.
+    /// Sends SIGKILL to all of its group.
     pub(super) fn kill(&self) {
         // SAFETY: kill takes integers; the group is that of an unreaped child of this process, which leads it.
         unsafe { libc::kill(-self.pid, libc::SIGKILL) };
     }
 
-    /// It has ended and is not reaped yet: what it is, or why it will not do.
+    /// Evaluates a binary that has exited and is not reaped yet: the binary, or why it is unfit.
     pub(super) fn end(self, exit: Exit) -> Result<Binary, Unfit> {
         self.kill();
         let said = self.said();
@@ -122,7 +122,7 @@ impl Check {
         }
     }
 
-    /// What is there; whoever may still hold the other end is not waited for.
+    /// Reads the available output; a process that still has the other end open is not waited for.
     fn said(&self) -> String {
         let mut bytes = [0; ANSWER_BYTES_MAX];
         let mut len = 0;
@@ -133,7 +133,7 @@ impl Check {
     }
 }
 
-/// The first line that says something, without what a terminal would obey.
+/// Returns the first line with text, without control characters for terminals.
 fn first_line(said: &str) -> Option<String> {
     let line = said.lines().find(|line| !line.trim().is_empty())?;
     let plain: String = line.chars().filter(|c| !c.is_control()).collect();

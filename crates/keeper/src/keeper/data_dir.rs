@@ -1,4 +1,4 @@
-//! The data directory: made, locked, and named once.
+//! The data directory: made, locked, and given its node id once.
 
 use super::KeeperError;
 use kennel_lifecycle::{KeeperEpoch, NodeId};
@@ -14,12 +14,12 @@ use std::{
 
 /// How long a lock may outlive its holder.
 const DEAD_HOLDER_WAIT: Duration = Duration::from_secs(2);
-/// Between two tries.
+/// Pause between two attempts.
 const DEAD_HOLDER_LOOK: Duration = Duration::from_millis(5);
 
 /// Mode of the directory.
 const MODE: u32 = 0o700;
-/// What this service makes in it, where no setting names another place.
+/// Names that this service makes in it, where no setting names another place.
 const ENTRIES: [&str; 16] = [
     "lock",
     "node",
@@ -38,11 +38,11 @@ const ENTRIES: [&str; 16] = [
     "exits",
     "spare",
 ];
-/// What earlier builds have made in it, which were never released. There may be ends in it that no database has.
+/// Names that earlier, unreleased builds have made in it. They may hold ends of runs that no database has.
 const ENTRIES_OF_EARLIER_BUILDS: [&str; 3] = ["facts", "ledger", "unfinished"];
 
-/// Makes the data directory, 0700, if it is missing. One that is there must be of this user and closed to all others, and
-/// what is ours in it must be ours and no symbolic link. Nothing in it is touched.
+/// Makes the data directory, 0700, if it is missing. An existing one must belong to this user and be closed to all
+/// others, and Kennel's files in it must belong to this user and be no symbolic links. Nothing in it is changed.
 pub(super) fn create(dir: &Path) -> Result<(), KeeperError> {
     let fail = |source| data_dir_error(dir, source);
     let mut builder = DirBuilder::new();
@@ -76,7 +76,7 @@ fn check_dir(dir: &Path, found: &Metadata) -> io::Result<()> {
     if mode & !MODE == 0 {
         return Ok(());
     }
-    // Fresh, from whatever prepares volumes: as good as made here.
+    // A fresh directory of a volume: treated as made here.
     if fs::read_dir(dir)?.next().is_none() {
         return fs::set_permissions(dir, Permissions::from_mode(MODE));
     }
@@ -151,10 +151,10 @@ fn is_alive(pid: i32) -> bool {
     procfs::stat(pid).is_ok_and(|stat| !stat.is_dead())
 }
 
-/// What a server leaves in the directory of a node that has its name.
+/// Traces of a server in the directory of a node that has its id.
 const TRACES_OF_NODE: [&str; 2] = ["log", "runs"];
 
-/// The node's name, which is in `<data-dir>/node`; made if there is none.
+/// Returns the node's id, which is in `<data-dir>/node`; makes it if there is none.
 pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
     let path = dir.join("node");
     let fail = |source| data_dir_error(&path, source);
@@ -179,9 +179,9 @@ pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
         return Err(fail(io::Error::new(io::ErrorKind::NotFound, lost)));
     }
     let node = NodeId::from_u128(new_ulid().map_err(fail)?);
-    // A link never replaces: of two that make the name at once, both take the first one's.
+    // A link never replaces: of two processes that make the id at once, both take the first one's.
     let temporary = dir.join(format!("node.{}", std::process::id()));
-    // Of a process that was killed here.
+    // Left by a process that was killed here.
     let _ = fs::remove_file(&temporary);
     let fresh = own_file::options()
         .write(true)
@@ -204,12 +204,12 @@ pub fn node_id(dir: &Path) -> Result<NodeId, KeeperError> {
     }
 }
 
-/// A name for this keeper.
+/// Makes an epoch for this keeper.
 pub(super) fn new_epoch() -> io::Result<KeeperEpoch> {
     new_ulid().map(KeeperEpoch::from_u128)
 }
 
-/// 48 bits of milliseconds, 80 random bits.
+/// Makes a ULID: 48 bits of milliseconds, 80 random bits.
 fn new_ulid() -> io::Result<u128> {
     let mut random = [0u8; 16];
     File::open("/dev/urandom")?.read_exact(&mut random[6..])?;

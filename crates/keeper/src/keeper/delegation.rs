@@ -13,7 +13,7 @@ use std::{
 
 /// The leaf. All keepers of a delegated group share it, whatever their node.
 const LEAF: &str = "kennel-keeper";
-/// Beginning of the names of all groups of ours.
+/// Prefix of the names of all groups of Kennel.
 const OURS: &str = "kennel-";
 /// Where systemd runs reload commands and the like of a unit with `Delegate=` (systemd.exec(5)).
 const SYSTEMD_CONTROL: &str = ".control";
@@ -22,7 +22,7 @@ const MARKS: [&CStr; 2] = [c"user.delegate", c"trusted.delegate"];
 /// How often a group is listed and its processes are moved: they may fork meanwhile.
 const ROUNDS_MAX: usize = 64;
 
-/// Where the groups of runs are made.
+/// The group in which the groups of runs are made.
 #[derive(Debug)]
 pub(super) struct Delegation {
     /// The delegated group, or the keeper's own where that is not delegated.
@@ -38,11 +38,11 @@ pub(super) struct Delegation {
 #[expect(clippy::struct_excessive_bools, reason = "each is seen by itself")]
 struct Seen {
     own: PathBuf,
-    /// Processes in the root of the hierarchy are in no controller's way.
+    /// Processes in the root of the hierarchy block no controller.
     is_root: bool,
-    /// It is marked, or it is the topmost one of this cgroup namespace or mount, as in a container.
+    /// The group is marked, or it is the topmost one of this cgroup namespace or mount, as in a container.
     is_delegated: bool,
-    /// The own one is a subgroup for the processes of a service (`DelegateSubgroup=`) or a container.
+    /// The own group is a subgroup for the processes of a service (`DelegateSubgroup=`) or a container.
     is_parent_delegated: bool,
     /// A group that is not Kennel's, in the own one and beside it.
     other_below: Option<String>,
@@ -54,10 +54,10 @@ struct Seen {
     has_systemd: bool,
 }
 
-/// What lets the group hand its controllers down.
+/// How the group can enable its controllers.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
-    /// No process is in the way.
+    /// No process blocks them.
     Stay(PathBuf),
     /// All its processes move to the leaf.
     Move(PathBuf),
@@ -113,8 +113,8 @@ impl Delegation {
         }
     }
 
-    /// Takes back at the end what was done at the start, unless another process needs it: processes can be started in
-    /// the group again.
+    /// Reverts at the end what was done at the start, unless another process needs it: processes can be started in the
+    /// group again.
     pub(super) fn release(&self) {
         let Some((leaf, controllers)) = &self.moved else {
             return;
@@ -154,7 +154,7 @@ impl Seen {
     }
 }
 
-/// Which group is Kennel's to manage, and how. An error says why none is, and what to do.
+/// Decides which group is Kennel's to manage, and how. An error says why none is, and what to do.
 fn decide(seen: &Seen) -> Result<Plan, String> {
     let own = seen.own.display();
     let advice = "start Kennel in one that is delegated to it (Delegate=yes in its unit, or xattr user.delegate=1)";
@@ -195,7 +195,7 @@ fn is_marked(group: &Path) -> bool {
     MARKS.iter().any(|mark| is_one(mark))
 }
 
-/// A group in this one that Kennel has not made; `own` is the keeper's.
+/// Returns a group in this one that Kennel has not made; `own` is the keeper's.
 fn other_group(group: &Path, own: Option<&str>) -> Option<String> {
     let below = cgroup::directories(group);
     below.iter().find_map(|dir| {
@@ -205,7 +205,7 @@ fn other_group(group: &Path, own: Option<&str>) -> Option<String> {
     })
 }
 
-/// A process in this group that is not this one or below it.
+/// Returns a process in this group that is neither this one nor a descendant of it.
 fn other_process(group: &Path) -> Option<String> {
     let me = std::process::id().cast_signed();
     let pids = match processes(group) {
@@ -248,7 +248,7 @@ fn move_to_leaf(group: &Path) -> Result<PathBuf, String> {
     Err(failed(io::Error::other("more and more of them appear")))
 }
 
-/// Those in the group itself. A process that this pid namespace does not show is 0.
+/// Lists the processes of the group itself. A process that this pid namespace does not show is 0.
 fn processes(group: &Path) -> io::Result<Vec<i32>> {
     let text = fs::read_to_string(group.join("cgroup.procs"))?;
     Ok(text.lines().filter_map(|pid| pid.parse().ok()).collect())

@@ -1,4 +1,5 @@
-//! The sockets at which shims wait for the next keeper, one for each run that outlives a keeper, in one directory.
+//! Reconnect sockets: shims listen at them for the next keeper. Each run that outlives a keeper has one, in one
+//! directory.
 
 use crate::keeper::adoption::Knock;
 use kennel_lifecycle::RunId;
@@ -25,16 +26,16 @@ use std::{
 
 /// The directory below the data directory.
 const NAME: &str = "adoptable";
-/// What a trial is called; no run's id.
+/// Name of the trial socket; it is no run's id.
 const TRIAL: &str = "trial";
 
-/// The directory of the doors, or why there is none.
+/// The directory of the sockets, or why there is none.
 pub(super) struct Doors(Result<OwnedFd, String>);
 
 impl Doors {
-    /// Makes the directory if it is missing, and tries out whether a door can be made in it.
+    /// Makes the directory if it is missing, and tries to make a socket in it.
     pub(super) fn open(data_dir: &Path) -> Self {
-        // The kernel ends all in a pid namespace with its first process (pid_namespaces(7)).
+        // The kernel kills all processes of a pid namespace with its first process (pid_namespaces(7)).
         if std::process::id() == 1 {
             let why = "this keeper is the first process of its pid namespace, and all in that end with it";
             return Self(Err(why.into()));
@@ -51,7 +52,7 @@ impl Doors {
         )
     }
 
-    /// The same for who asks what the host can do.
+    /// Returns the result as a capability of the host.
     pub(super) fn capability(&self) -> Capability {
         let tried = self.0.as_ref().map(|_| ()).map_err(Clone::clone);
         Capability::tried(CapabilityName::Adoption, tried)
@@ -62,7 +63,7 @@ impl Doors {
         self.0.is_ok()
     }
 
-    /// The door of a run, for its shim to listen at.
+    /// Makes the socket of a run, for its shim to listen at.
     pub(super) fn make(&self, run: RunId) -> io::Result<OwnedFd> {
         let dir = self
             .0
@@ -71,15 +72,15 @@ impl Doors {
         make(dir, &run.to_string())
     }
 
-    /// Nobody comes for this run any more.
+    /// Removes the socket of a run: no keeper will connect for it.
     pub(super) fn remove(&self, run: RunId) {
         if let Ok(dir) = &self.0 {
-            // What stays is found and removed by the next keeper.
+            // If it stays, the next keeper finds and removes it.
             let _ = remove(dir, &run.to_string());
         }
     }
 
-    /// The runs that have a door.
+    /// Lists the runs that have a socket.
     pub(super) fn all(&self) -> Vec<RunId> {
         let Ok(dir) = &self.0 else { return Vec::new() };
         let Ok(mut dir) = Dir::openat(dir, ".", FLAGS, Mode::empty()) else {
@@ -90,7 +91,7 @@ impl Doors {
         names.collect()
     }
 
-    /// Goes to the door of a run. `None`: nobody is behind it, or whatever is there is none.
+    /// Connects to the socket of a run. `None`: no process is behind it, or the file is no socket.
     pub(super) fn knock(&self, run: RunId) -> Option<Knock> {
         let dir = self.0.as_ref().ok()?;
         let name = run.to_string();
@@ -124,7 +125,7 @@ fn new_socket() -> nix::Result<OwnedFd> {
     socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
 }
 
-/// An address has room for 108 bytes, and a data directory may be longer.
+/// An address is limited to 108 bytes, and a data directory may be longer.
 fn address(dir: &impl AsFd, name: &str) -> nix::Result<UnixAddr> {
     UnixAddr::new(format!("/proc/self/fd/{}/{name}", dir.as_fd().as_raw_fd()).as_str())
 }

@@ -1,7 +1,7 @@
-//! Which directories for control groups the keepers of this node have made, in a file of the data directory.
+//! Record of the control group directories that keepers of this node have made, as a file of the data directory.
 //!
-//! A keeper that is killed may leave its directory behind, and the next one may start in another control group, where it
-//! would not look. What is found by this record is only ever removed when it is the very directory and empty.
+//! A killed keeper may leave its directory behind, and the next one may start in another control group, where it would
+//! not search. A recorded directory is only ever removed when it has the recorded identity and is empty.
 
 use kennel_lifecycle::CgroupIdentity;
 use kennel_linux::cgroup;
@@ -10,17 +10,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Most directories that are remembered; one is forgotten only after it was removed, or beyond this.
+/// Most directories that are remembered; one is dropped only after it was removed, or beyond this.
 const REMEMBERED_MAX: usize = 64;
 
-/// Directories that may still be there.
+/// Directories that may still exist.
 pub(super) struct GroupRecord {
     file: PathBuf,
     made: Vec<CgroupIdentity>,
 }
 
 impl GroupRecord {
-    /// What earlier keepers have written. Lines that cannot be read name nothing that could be removed.
+    /// Reads what earlier keepers have recorded. Unreadable lines name nothing that could be removed.
     pub(super) fn read(data_dir: &Path) -> Self {
         let file = data_dir.join("cgroups");
         let text = fs::read_to_string(&file).unwrap_or_default();
@@ -37,7 +37,7 @@ impl GroupRecord {
         }
     }
 
-    /// Removes what is there, ours by name and inode, and empty of processes.
+    /// Removes the recorded directories that exist, are Kennel's by name and inode, and have no processes.
     pub(super) fn sweep(&mut self, prefix: &str) {
         let ours = |group: &CgroupIdentity| {
             let name = Path::new(&group.path).file_name();
@@ -47,7 +47,7 @@ impl GroupRecord {
             .retain(|group| ours(group) && !cgroup::remove(group));
     }
 
-    /// Adds a directory that was just made, and writes all down. Without a file the next start still looks beside itself.
+    /// Adds a new directory, and writes the record. Without a file the next start still searches beside itself.
     pub(super) fn add(&mut self, made: CgroupIdentity) {
         self.made.push(made);
         let beyond = self.made.len().saturating_sub(REMEMBERED_MAX);

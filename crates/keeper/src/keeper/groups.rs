@@ -16,10 +16,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What the probe's child ends with.
+/// Exit code of the probe's child.
 const PROBE_CODE: i32 = 42;
 
-/// Where runs get their control groups, if they get any.
+/// Makes the control groups of runs, if runs get any.
 pub(super) struct Groups {
     base: Result<PathBuf, String>,
     placement: Placement,
@@ -35,7 +35,7 @@ pub(super) struct Group {
     pub(super) dir: OwnedFd,
 }
 
-/// What a control group of a run can do; all are missing where there is none.
+/// Capabilities of a run's control group; all are missing where there is none.
 const OF_GROUPS: &[CapabilityName] = &[
     CapabilityName::Cgroup,
     CapabilityName::CgroupSealed,
@@ -47,9 +47,9 @@ const OF_GROUPS: &[CapabilityName] = &[
     CapabilityName::CgroupCpu,
 ];
 
-/// What a trial in a fresh group has shown.
+/// Result of a trial in a fresh group.
 struct Probed {
-    /// Why a child cannot be born in a group.
+    /// Why a child cannot be cloned into a group.
     not_by_clone: Option<String>,
     has_kill: bool,
     has_freeze: bool,
@@ -57,7 +57,7 @@ struct Probed {
 }
 
 impl Groups {
-    /// Makes the base directory and tries out how a child gets into a fresh group below it.
+    /// Makes the base directory and finds out how a child gets into a fresh group below it.
     pub(super) fn new(
         choice: CgroupChoice,
         node: NodeId,
@@ -122,22 +122,22 @@ impl Groups {
         }
     }
 
-    /// The base directory, or why there is none.
+    /// Returns the base directory, or why there is none.
     pub(super) fn base(&self) -> &Result<PathBuf, String> {
         &self.base
     }
 
-    /// What a control group of a run can do here.
+    /// Returns the capabilities of a run's control group here.
     pub(super) fn capabilities(&self) -> &[Capability] {
         &self.capabilities
     }
 
-    /// What the control group of a run can be limited in, or why there is none.
+    /// Returns the limits that a run's control group can have, or why there are none.
     pub(super) fn knobs(&self) -> Result<Vec<Knob>, String> {
         self.base.clone().map(|_| self.knobs.clone())
     }
 
-    /// How children get in.
+    /// Returns how children enter their group.
     pub(super) fn placement(&self) -> Placement {
         self.placement
     }
@@ -151,7 +151,7 @@ impl Groups {
         !self.lacks(CapabilityName::CgroupKill)
     }
 
-    /// Whether the kernel counts in them whom it kills for want of memory.
+    /// Whether the kernel counts in them the processes that it kills for lack of memory.
     pub(super) fn memory_count(&self) -> MemoryCount {
         if self.lacks(CapabilityName::CgroupMemory) {
             MemoryCount::No
@@ -165,7 +165,7 @@ impl Groups {
         found.is_none_or(|c| c.missing.is_some())
     }
 
-    /// A fresh directory for a run; a name is never used twice. The host may allow no more of them
+    /// Makes a fresh directory for a run; a name is never used twice. The host may allow no more of them
     /// (`cgroup.max.descendants`: EAGAIN), or no longer any.
     pub(super) fn create(&mut self, run: RunId) -> Result<Group, String> {
         let base = self.base.as_ref().map_err(Clone::clone)?;
@@ -176,7 +176,7 @@ impl Groups {
         Ok(Group { identity, dir })
     }
 
-    /// Removes the group of a run that is over, and the base directory of an earlier keeper with the last one in it.
+    /// Removes the group of an ended run, and the base directory of an earlier keeper with the last group in it.
     pub(super) fn clear(&self, group: &CgroupIdentity) -> bool {
         let removed = cgroup::remove(group);
         if removed
@@ -188,7 +188,7 @@ impl Groups {
         removed
     }
 
-    /// Removes the base directory if no process is left below it, and leaves the delegated group as it was.
+    /// Removes the base directory if no process is left below it, and restores the delegated group.
     pub(super) fn remove(&self) {
         if let Ok(base) = &self.base {
             cgroup::remove_empty(base);
@@ -199,8 +199,8 @@ impl Groups {
     }
 }
 
-/// Removes what earlier keepers of this node have left empty. The lock says that none of them is alive; a directory
-/// with somebody in it is left alone.
+/// Removes empty directories of earlier keepers of this node. The lock proves that none of them is alive; a directory
+/// with a process in it is not touched.
 fn sweep(own: &Path, prefix: &str) {
     for entry in fs::read_dir(own).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(prefix) {
@@ -235,7 +235,7 @@ fn found(base: &Path, probed: &Probed, delegation: &Delegation) -> Vec<Capabilit
         .collect()
 }
 
-/// Who may write to `cgroup.procs` above its group can move itself into another one.
+/// A process that may write to `cgroup.procs` above its group can move itself into another one.
 fn sealed(base: &Path) -> Result<(), String> {
     let procs = base.join("cgroup.procs");
     let flags = nix::fcntl::AtFlags::AT_EACCESS;
@@ -272,9 +272,9 @@ fn delegated(controllers: &str, name: &str, delegation: &Delegation) -> Result<(
     })
 }
 
-/// A child of ours must live in a fresh group. Where this keeper itself sits in a group that was killed once, the kernel
-/// kills what is cloned from here into another at birth (`cgroup_css_set_fork` compares kill counters); a filter may
-/// refuse clone3(2). Then children are moved in while they wait at their gates.
+/// Finds out whether a child stays alive in a fresh group. Where this keeper itself sits in a group that was killed
+/// once, the kernel kills what is cloned from here into another at birth (`cgroup_css_set_fork` compares kill
+/// counters); a filter may refuse clone3(2). Then children are moved in while they wait at their gates.
 fn probe(base: &Path) -> io::Result<Probed> {
     let group = cgroup::create(&base.join("probe"))?;
     let probed = probe_clone(&group).and_then(|not_by_clone| {
@@ -293,7 +293,7 @@ fn probe(base: &Path) -> io::Result<Probed> {
     probed
 }
 
-/// Why a child cannot be born in this group, where it cannot.
+/// Returns why a child cannot be cloned into this group, where it cannot.
 fn probe_clone(group: &CgroupIdentity) -> io::Result<Option<String>> {
     let dir = cgroup::open(group)?.ok_or(io::ErrorKind::NotFound)?;
     match spawn::clone_into(&dir) {
@@ -316,7 +316,7 @@ fn probe_clone(group: &CgroupIdentity) -> io::Result<Option<String>> {
     }
 }
 
-/// A child waits at a pipe until it has been moved.
+/// Moves a child into the group while it waits at a pipe.
 fn probe_write(group: &CgroupIdentity) -> io::Result<()> {
     let (read, write) = pipe2(OFlag::O_CLOEXEC)?;
     match spawn::clone_here()? {

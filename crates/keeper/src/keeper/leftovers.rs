@@ -1,24 +1,24 @@
-//! Control groups of runs that are over, whose directories could not be removed yet.
+//! Control groups of ended runs whose directories could not be removed yet.
 
 use kennel_lifecycle::CgroupIdentity;
 use kennel_linux::cgroup;
 
-/// Between the first two tries; then twice as long after each in which none went.
+/// Pause between the first two attempts; then twice as long after each in which none was removed.
 const TRY_AGAIN_MS: u64 = 20;
-/// The wait doubles so many times at most.
+/// The pause doubles so many times at most.
 const TRIES_SLOWER_MAX: u32 = 6;
 
-/// The directories, and when they are tried again.
+/// The directories, and when the next attempt is due.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
     groups: Vec<CgroupIdentity>,
     due: u64,
-    /// How often in a row none of them went.
+    /// Attempts in a row that removed none.
     tried: u32,
 }
 
 impl Leftovers {
-    /// Takes what could not be removed just now, or cannot be removed yet.
+    /// Adds directories that could not be removed just now, or cannot be removed yet.
     pub(super) fn add(&mut self, groups: impl IntoIterator<Item = CgroupIdentity>, now: u64) {
         let soon = now + TRY_AGAIN_MS;
         for group in groups {
@@ -33,7 +33,7 @@ impl Leftovers {
         (!self.groups.is_empty()).then_some(self.due)
     }
 
-    /// Tries to remove them, where it is time to.
+    /// Tries to remove them, where an attempt is due.
     pub(super) fn step(&mut self, now: u64) {
         if self.groups.is_empty() || now < self.due {
             return;
@@ -63,7 +63,7 @@ mod tests {
         let group = |name: &str| {
             let path = dir.path().join(name);
             fs::create_dir(&path).expect("a directory");
-            // As long as this is in it, it cannot be removed.
+            // The directory cannot be removed as long as this file is in it.
             fs::write(path.join("file"), "").expect("a file");
             (cgroup::identify(&path).expect("it is there"), path)
         };
@@ -80,11 +80,11 @@ mod tests {
         }
         assert_eq!(waits, [20, 40, 80, 160, 320, 640, 1280, 1280, 1280]);
 
-        // It could go now, and is not tried before its time, whatever happens meanwhile.
+        // It could be removed now, and is not tried before its time, whatever happens meanwhile.
         fs::remove_file(path.join("file")).expect("it goes");
         leftovers.step(now + 1_279);
         assert!(path.exists());
-        // Another one brings the time of both nearer.
+        // Another directory brings the next attempt of both forward.
         let (second, other) = group("second");
         leftovers.add([second], now + 100);
         leftovers.step(now + 120);

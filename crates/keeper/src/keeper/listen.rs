@@ -36,12 +36,13 @@ const QUEUE_LOOK: Duration = Duration::from_millis(10);
 /// How long a port may be held by the server of a keeper that has died.
 const PORT_WAIT: Duration = Duration::from_secs(2);
 
-/// After how many seconds of silence a client's host is asked, how often, and after how many questions without answer it is gone.
+/// TCP keep-alive: idle seconds before the first probe, seconds between probes, and unanswered probes until the
+/// client's host counts as gone.
 const KEEP_ALIVE_IDLE_S: u32 = 60;
 const KEEP_ALIVE_EVERY_S: u32 = 15;
 const KEEP_ALIVE_COUNT: u32 = 4;
 
-/// Where clients connect.
+/// An address at which clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
     /// A unix socket.
@@ -93,7 +94,7 @@ impl Listening {
         })
     }
 
-    /// The path of its file, or the port.
+    /// Returns the path of its file, or the port.
     pub(super) fn name(&self) -> String {
         match &self.address {
             ListenAddress::Unix { path, .. } => path.display().to_string(),
@@ -101,13 +102,13 @@ impl Listening {
         }
     }
 
-    /// Where it listens.
+    /// Returns its address.
     #[cfg(test)]
     fn address(&self) -> &ListenAddress {
         &self.address
     }
 
-    /// What stands at its path now; a port is in place.
+    /// Returns the state of its path now; a port is always in place.
     pub(super) fn seen(&self) -> SocketSeen {
         let ListenAddress::Unix { path, .. } = &self.address else {
             return SocketSeen::InPlace;
@@ -153,7 +154,7 @@ fn open(address: &ListenAddress) -> io::Result<Listening> {
     }
 }
 
-/// Binds a port. The server of a keeper that was killed holds it until it has seen that.
+/// Binds a port. The server of a killed keeper holds it until it has noticed that.
 fn open_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let give_up = Instant::now() + PORT_WAIT;
     loop {
@@ -170,7 +171,8 @@ fn open_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Connections whose host has gone are noticed. An accepted socket has these options of its listener.
+/// Sets keep-alive, so that connections whose host has gone are noticed. An accepted socket inherits these options of
+/// its listener.
 fn keep_alive(listener: &TcpListener) -> io::Result<()> {
     setsockopt(listener, sockopt::KeepAlive, &true)?;
     setsockopt(listener, sockopt::TcpKeepIdle, &KEEP_ALIVE_IDLE_S)?;
@@ -183,7 +185,7 @@ fn open_unix(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(OwnedFd, (
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         let is_private = mode == mode & 0o700;
         let dir_mode = if is_private { 0o700 } else { 0o711 };
-        // Whatever this process's own files get, others must reach the socket.
+        // Whatever mode this process's own files get, others must reach the socket.
         let before = umask(Mode::empty());
         let created = DirBuilder::new().recursive(true).mode(dir_mode).create(dir);
         umask(before);
@@ -202,7 +204,7 @@ fn open_unix(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(OwnedFd, (
     Ok((listener.into(), (file.dev(), file.ino())))
 }
 
-/// A socket file is stale when nobody listens on it. Anything else at the path is not ours to remove.
+/// Removes a stale socket file: one at which no process listens. Any other file at the path is not Kennel's to remove.
 fn remove_stale(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -225,7 +227,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Connects without waiting for room in the queue of who listens there (unix(7): EAGAIN), but for a moment.
+/// Connects without waiting for space in the queue of the listening process (unix(7): EAGAIN), except for a moment.
 fn try_connect(path: &Path) -> nix::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
@@ -240,9 +242,10 @@ fn try_connect(path: &Path) -> nix::Result<OwnedFd> {
     }
 }
 
-/// Whether who began to listen there is gone: the server of a keeper that was killed holds its sockets while it drains.
+/// Whether the process that began to listen there is gone: the server of a killed keeper holds its sockets while it
+/// drains.
 fn is_of_the_dead(stream: &OwnedFd) -> bool {
-    // Of a socket that listens it is the credentials of who called listen(2) (unix(7)).
+    // For a listening socket these are the credentials of the process that called listen(2) (unix(7)).
     let Ok(listener) = peer::credentials(stream) else {
         return false;
     };

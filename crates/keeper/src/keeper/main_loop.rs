@@ -1,4 +1,4 @@
-//! The keeper's one loop: what shims say, what the server wants, signals, time.
+//! The keeper's one loop: messages of shims, requests of the server, signals, timers.
 
 mod adopting;
 mod auditing;
@@ -69,12 +69,12 @@ const SIGNALS: u64 = 1;
 const TIMER: u64 = 2;
 const SHIMS_FROM: u64 = 16;
 
-/// Most events taken at once.
+/// Most events handled at once.
 const EVENTS_MAX: usize = 64;
-/// Between two tries at something that could not be done.
+/// Pause between two attempts at an operation that failed.
 const TRY_AGAIN_MS: u64 = 20;
 
-/// What the loop is made of.
+/// Parts of which the loop is made.
 pub(super) struct Parts {
     pub(super) server: Server,
     pub(super) restarts: Restarts,
@@ -85,7 +85,7 @@ pub(super) struct Parts {
     pub(super) facts: HostFacts,
     pub(super) host: HostIdentity,
     pub(super) data_dir: PathBuf,
-    /// What commands get, but for what is the keeper's own.
+    /// What commands inherit, except for the keeper's own.
     pub(super) inherited: Inherited,
     pub(super) protection: Protection,
     pub(super) doors: Doors,
@@ -102,7 +102,7 @@ pub(super) struct Keeper {
     restarts: Restarts,
     upgrades: Upgrades,
     signals: SignalFd,
-    /// Only held: the server accepts.
+    /// Only kept open: the server accepts.
     listening: Vec<Listening>,
     groups: Groups,
     doors: Doors,
@@ -115,23 +115,23 @@ pub(super) struct Keeper {
     /// Which shim has the exit slot of a run, until the run is forgotten.
     exit_slot_of: HashMap<RunId, u64>,
     shims: HashMap<u64, Shim>,
-    /// Shims of an earlier keeper that have not answered at their doors yet.
+    /// Shims of an earlier keeper that have not reconnected yet.
     late: HashMap<u64, Knock>,
-    /// Inputs with something that waits for room.
+    /// Inputs with bytes that wait for free space.
     inputs: Watched,
-    /// Sockets at which processes of runs say something of them.
+    /// Sockets at which processes of runs report about them.
     notices: Watched,
-    /// By number, for as long as they are not reaped.
+    /// Shims by pid, for as long as they are not reaped.
     shim_of_pid: HashMap<i32, u64>,
     next_shim: u64,
     runs: HashMap<RunId, Run>,
     wakes: BTreeSet<(u64, RunId)>,
     waking: HashMap<RunId, u64>,
     orphans: Vec<Orphan>,
-    /// When those that somebody waits for take their next step.
+    /// When the orphans of a pending request take their next step.
     orphans_due: u64,
     reapings: Vec<Reaping>,
-    /// When they take their next step.
+    /// When the reapings take their next step.
     reapings_due: u64,
     markers: Markers,
     leftovers: Leftovers,
@@ -206,7 +206,7 @@ impl Keeper {
         })
     }
 
-    /// Runs until the service has ended and every run is over, and gives the exit code.
+    /// Runs until the service has ended and every run with it, and returns the exit code.
     pub(super) fn run(mut self) -> io::Result<i32> {
         self.hand_over();
         let mut events = [EpollEvent::empty(); EVENTS_MAX];
@@ -234,14 +234,15 @@ impl Keeper {
                 Err(Errno::EINTR) => continue,
                 Err(errno) => return Err(errno.into()),
             };
-            // What happened comes before what is wanted.
+            // Events are handled before requests.
             let mut tokens: Vec<u64> = events[..ready].iter().map(EpollEvent::data).collect();
             tokens.sort_unstable_by(|a, b| b.cmp(a));
             for token in tokens {
                 match token {
                     SERVER => {
                         self.server.flush();
-                        // One at a time: the next is ready as well, and looking for one that is not there costs as much.
+                        // One message at a time: a further one makes the socket ready again, and a read that finds none
+                        // costs as much.
                         self.hear_server(1);
                     }
                     SIGNALS => self.hear_signals()?,
@@ -259,7 +260,7 @@ impl Keeper {
         }
     }
 
-    /// Waits for room in the socket only while something waits for it.
+    /// Watches the socket for free space only while a message waits for it.
     fn watch_server(&mut self) -> io::Result<()> {
         let behind = self.server.is_behind();
         if behind != self.server_is_behind
@@ -345,7 +346,7 @@ impl Keeper {
             let for_shim = std::mem::take(&mut run.for_shim);
             if let Some(shim) = run.shim.and_then(|token| self.shims.get(&token)) {
                 for word in for_shim {
-                    // A shim that cannot be told is gone or will be: its end of file comes next.
+                    // A shim that cannot be notified is gone or will be: its end of file comes next.
                     let _ = wire::encode(&word).and_then(|w| fdpass::send(&shim.socket, &w, &[]));
                 }
             }
@@ -354,7 +355,7 @@ impl Keeper {
             }
         }
         let told = std::mem::take(&mut run.told);
-        // A run that has kept somebody stays known for as long as its shim lives.
+        // A run with survivors stays known for as long as its shim lives.
         let ended = run.has_ended() && !run.keeps();
         let forget = ended && run.acknowledged;
         let is_on_record = run.is_on_record();
@@ -388,7 +389,7 @@ impl Keeper {
         }
     }
 
-    /// A run is over. Where its end is on record, its slot is needed no more.
+    /// Forgets the exit slot of an ended run. Where its end is on record elsewhere, the slot is free.
     fn forget_exit(&mut self, id: RunId, is_on_record: bool) {
         let shim = self.exit_slot_of.remove(&id);
         if let Some(shim) = shim.filter(|_| is_on_record) {
@@ -397,7 +398,7 @@ impl Keeper {
         self.settle_exits();
     }
 
-    /// Keeps what is in the files of exit records that no shim can write to any more.
+    /// Saves the records in files of exit slots that no shim can write to any more.
     pub(super) fn settle_exits(&mut self) {
         let data_dir = &self.data_dir;
         self.exits
@@ -413,7 +414,7 @@ impl Keeper {
 
     fn send(&mut self, message: &ToServer, fds: Vec<Rc<OwnedFd>>) {
         if !self.server.send(message, fds) {
-            // It has not read for so long that it is hung.
+            // The server has not read for so long that it is hung.
             self.server.kill_hung();
         }
     }

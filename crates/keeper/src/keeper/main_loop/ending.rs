@@ -18,7 +18,7 @@ const LAST_COMMITS_MS: u64 = 5_000;
 const START_UP_MS: u64 = 2_000;
 /// Most messages that a dead server can have left in the socket.
 const LAST_WORDS_MAX: usize = 65_536;
-/// How long a directory of an ended run may stay in use when all else is done.
+/// How long a directory of an ended run may stay in use when all else is done, and how often it is tried.
 const LEFTOVERS_MAX: u64 = 1_000;
 const LEFTOVERS_POLL: Duration = Duration::from_millis(2);
 /// Exit code where the service ended without a server.
