@@ -1,7 +1,7 @@
 //! The keeper: `kennel serve` itself. Single-threaded; starts before any runtime or thread.
 //!
-//! Owns every run's shim, gate, signals, stop ladder and control group, the listening sockets and the lock of the data
-//! directory. Never reads output, never decides: the server says what is to be done.
+//! It owns every run's shim, gate, signals, stop ladder and control group, the listening sockets and the lock of the
+//! data directory. It never reads output and never decides: the server sends the commands.
 
 mod adoption;
 mod binary;
@@ -55,34 +55,34 @@ use std::{ffi::OsString, io, path::PathBuf, time::Duration};
 /// Version of this very binary.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What the keeper is told by the command line.
+/// Configuration of the keeper, from the command line.
 #[derive(Clone, Debug)]
 pub struct KeeperConfig {
-    /// Holds the lock, the node's name and the runs' directories; made 0700 if it is missing.
+    /// Directory of the lock, the node's id and the runs' directories; made 0700 if it is missing.
     pub data_dir: PathBuf,
-    /// Where to listen. The directory of a unix socket is made if it is missing, 0700, or 0711 where the socket is open to others;
-    /// a stale socket file is replaced only when no process listens on it.
+    /// Listen addresses. The directory of a unix socket is made if it is missing, 0700, or 0711 where the socket is
+    /// open to others; a stale socket file is replaced only when no process listens on it.
     pub listen: Vec<ListenAddress>,
     /// Arguments (after the program's name) with which this binary is executed again as the server.
     pub server_argv: Vec<OsString>,
     /// Whether runs get control groups.
     pub cgroup: CgroupChoice,
-    /// The whole environment of a binary that is asked what it is before a server is started from it.
+    /// The whole environment of a binary that is checked before a server is started from it.
     pub preflight_env: Vec<(String, String)>,
-    /// How long runs go on while the server is lost and none takes its place; then each is ended by its own plan.
+    /// How long runs continue while the server is lost and none replaces it; then each is ended by its own plan.
     pub orphan_ttl: Duration,
-    /// Receives that the service is ready, is ending, or lives.
+    /// Is notified that the service is ready, is ending, or is alive.
     pub service_manager: ServiceManager,
 }
 
 /// Whether runs get control groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CgroupChoice {
-    /// Where cgroup v2 is writable and the start-up probe passes. In a delegated group the keeper moves to a leaf, so that
-    /// runs can have limits.
+    /// Where cgroup v2 is writable and the start-up probe passes. In a delegated group the keeper moves to a leaf, so
+    /// that runs can have limits.
     #[default]
     Auto,
-    /// The same, and the keeper stays in the group that it was started in: runs have no limits as a whole.
+    /// As `Auto`, but the keeper stays in the group that it was started in: runs have no limits as a whole.
     Stay,
     /// Never.
     Off,
@@ -102,18 +102,18 @@ pub enum KeeperError {
     /// The data directory cannot be used.
     #[error("cannot use the data directory: {}", path.display())]
     DataDir {
-        /// What was tried.
+        /// The path that was tried.
         path: PathBuf,
-        /// Why not.
+        /// Error of the attempt.
         #[source]
         source: io::Error,
     },
     /// A listening socket cannot be made.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Where.
+        /// The address.
         address: ListenAddress,
-        /// Why not; `AddrInUse` where another process listens there.
+        /// Error of the attempt; `AddrInUse` where another process listens there.
         #[source]
         source: io::Error,
     },
@@ -123,16 +123,16 @@ pub enum KeeperError {
     /// A call that every Linux host should allow has failed.
     #[error("cannot {step}")]
     Host {
-        /// What was tried.
+        /// The step that was tried.
         step: &'static str,
-        /// Why not.
+        /// Error of the attempt.
         #[source]
         source: io::Error,
     },
 }
 
 impl KeeperError {
-    /// The code to exit with: 2 where the caller can put it right, 1 else.
+    /// Returns the exit code: 2 where the caller can fix it, otherwise 1.
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
@@ -142,20 +142,20 @@ impl KeeperError {
     }
 }
 
-/// Runs the keeper until the server has ended and every run with it, and gives the code to exit with: 0; 1 where
-/// something was still alive at the deadline of the shutdown; 70 where it ended without a server. Call it before any
+/// Runs the keeper until the server has ended and every run with it, and returns the exit code: 0; 1 where a process
+/// was still alive at the deadline of the shutdown; 70 where the service ended without a server. Call it before any
 /// runtime or thread: it forks.
 pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let host = |step| move |source: io::Error| KeeperError::Host { step, source };
     #[cfg(debug_assertions)]
     kennel_linux::crash_point::i_am_keeper();
-    // While its file is still there: what takes its place there is what an upgrade starts.
+    // Read while its file still exists: an upgrade starts the file that replaces it.
     let own_path = std::fs::read_link("/proc/self/exe");
     let mut protection = Protection::take().map_err(host("read oom_score_adj"))?;
     prctl::set_dumpable(false).map_err(|e| host("make this process undumpable")(e.into()))?;
     prctl::set_child_subreaper(true).map_err(|e| host("become a subreaper")(e.into()))?;
     check_proc().map_err(host("use /proc, which is not of this pid namespace"))?;
-    // For this process and each server; a shim sets that of its command.
+    // For this process and each server; a shim sets the umask of its command.
     umask(Mode::from_bits_truncate(0o077));
     data_dir::create(&config.data_dir)?;
     let _lock = data_dir::lock(&config.data_dir)?;
@@ -241,8 +241,8 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     keeper.run().map_err(host("wait for events"))
 }
 
-/// All checks here go by numbers in /proc: they must be the numbers that system calls use. In the /proc of another pid
-/// namespace they are those of strangers.
+/// Checks that /proc shows the pids that system calls use, since all checks here go by them. In the /proc of another
+/// pid namespace they are those of unrelated processes.
 fn check_proc() -> io::Result<()> {
     let link = std::fs::read_link("/proc/self")?;
     let own = std::process::id().to_string();
@@ -254,15 +254,16 @@ fn check_proc() -> io::Result<()> {
     Err(io::Error::other(why))
 }
 
-/// Signals become messages to the loop.
+/// Turns signals into messages to the loop.
 fn take_signals() -> io::Result<SignalFd> {
-    // Who started this may have had it ignored, which is inherited: then the kernel would throw exits away.
+    // The parent may have ignored SIGCHLD, which is inherited: then the kernel would throw exits away.
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: no handler is set that could run unsafe code; the action that was replaced is not used.
     unsafe { sigaction(Signal::SIGCHLD, &default) }?;
-    // Those that mean nothing here as well: by default they would end this process, and every run with it.
+    // Signals that mean nothing here are taken as well: by default they would kill this process, and end every run with
+    // it.
     let signals = SignalSet::of_others();
-    // Asked for here once, so that no shim has to.
+    // Called here once, so that no shim has to.
     SignalSet::ignored();
     signals.block()?;
     signals.descriptor()

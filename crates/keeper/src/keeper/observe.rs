@@ -1,4 +1,4 @@
-//! Looks for what an earlier keeper has recorded. Signals nobody.
+//! Looks for processes that an earlier keeper has recorded. Signals no process.
 
 use crate::{
     client::Recorded,
@@ -21,10 +21,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How long one look through /proc serves the observations that follow.
+/// How long one scan of /proc serves the observations that follow.
 const SCAN_FRESH_MS: u64 = 250;
 
-/// All processes with a marker, looked for at most every [`SCAN_FRESH_MS`].
+/// All processes with a marker, scanned at most every [`SCAN_FRESH_MS`].
 #[derive(Default)]
 pub(super) struct Markers {
     at: Option<u64>,
@@ -41,7 +41,7 @@ impl Markers {
     }
 }
 
-/// What can be seen of a recorded run.
+/// Observes a recorded run.
 pub(super) fn observe(
     recorded: &Recorded,
     host: &HostIdentity,
@@ -90,7 +90,7 @@ pub(super) fn observe(
     }
 }
 
-/// A process that was recorded on a host.
+/// Looks up a process that was recorded on a host.
 pub(super) fn see(
     process: &ProcessIdentity,
     recorded_on: &HostIdentity,
@@ -103,7 +103,7 @@ pub(super) fn see(
     }
 }
 
-/// Those whom a pause has stopped and written down, as far as they live. Nobody stopped one that began before the leader.
+/// Returns the live processes that a recorded pause has stopped. A process older than the leader was not stopped by it.
 pub(super) fn held(recorded: &Recorded) -> Vec<(i32, PidFd)> {
     let first = recorded.identity.command.start_ticks;
     let held = held::read(&recorded.run_dir).processes.into_iter();
@@ -134,8 +134,8 @@ pub(super) fn remove_group(recorded: &Recorded) {
     }
 }
 
-/// Those that descend from the living leader, and those that carry the marker and fit: not older than the leader, and
-/// either of its session or left behind by a parent. Somebody's shell with a copied variable does not fit.
+/// Finds the descendants of the living leader, and the processes that carry the marker and fit: not older than the
+/// leader, and either of its session or orphaned. An unrelated shell with a copied variable does not fit.
 fn hints(recorded: &Recorded, command: &Found, marked: &[i32]) -> Vec<i32> {
     let leader = &recorded.identity.command;
     let mut found = Vec::new();
@@ -177,7 +177,7 @@ fn topmost_marked(pid: i32, marked: &[i32]) -> i32 {
     at
 }
 
-/// Whether `pid` certainly belongs to the recorded run by what it carries: marker and session.
+/// Whether `pid` is verified as a member of the recorded run by marker and session.
 pub(super) fn is_marked_member(recorded: &Recorded, pid: i32) -> bool {
     procfs::stat(pid).is_ok_and(|stat| {
         stat.sid == recorded.identity.command.sid

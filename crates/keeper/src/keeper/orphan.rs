@@ -1,7 +1,8 @@
-//! Ends what is certainly left of a run that an earlier keeper has recorded. Each signal goes through a descriptor whose
-//! process was found to be of the run after it was opened; hints are never signalled.
+//! Ends the verified processes of a run that an earlier keeper has recorded. Each signal goes through a descriptor
+//! whose process was verified as the run's after it was opened; hints are never signalled.
 //!
-//! Whom SIGKILL does not end is answered as stuck, and kept in mind: the next request for the same run goes on from there.
+//! Processes that SIGKILL does not end are reported as stuck, and remembered: the next request for the same run
+//! continues from there.
 
 use super::observe;
 use crate::{client::Recorded, held, orphan_note};
@@ -21,17 +22,17 @@ use kennel_linux::{
 };
 use std::collections::{HashMap, HashSet};
 
-/// After the plan's SIGKILL: how long to look on before what is left is called stuck.
+/// Wait after the plan's SIGKILL before processes that are left count as stuck.
 const LOOK_ON_MS: u64 = 2_000;
-/// Between two looks.
+/// Pause between two checks.
 const LOOK_AGAIN_MS: u64 = 20;
-/// After the end of its tree: how long a shim may take to write its last will.
+/// Time for a shim after the end of its tree to write its exit record.
 const LAST_WILL_MS: u64 = 1_000;
 
-/// Most passes of SIGSTOP in one round: other runs wait meanwhile, and the next round goes on.
+/// Most passes of SIGSTOP in one round: other runs wait meanwhile, and the next round continues.
 const PASSES_MAX: usize = 16;
 
-/// All processes by their session, looked up once for all runs of one round.
+/// All processes by their session, read once for all runs of one round.
 pub(super) struct Sessions(HashMap<i32, Vec<i32>>);
 
 impl Sessions {
@@ -52,20 +53,20 @@ impl Sessions {
 
 /// One run being ended.
 pub(super) struct Orphan {
-    /// The request to answer; absent: what is stuck waits for the next one.
+    /// The request to answer; absent: stuck processes wait for the next request.
     pub(super) seq: Option<u64>,
     pub(super) recorded: Recorded,
     ladder: Ladder,
     give_up_at: u64,
     killed: bool,
-    /// Since when no member was to be seen, after SIGKILL.
+    /// Since when no member was seen, after SIGKILL.
     alone_since: Option<u64>,
     members: HashMap<i32, PidFd>,
-    /// What was sent, and what came of it; later rounds of SIGKILL only where they went otherwise than the one before.
+    /// Signals and their results; later rounds of SIGKILL only where they differ from the one before.
     pub(super) steps: Vec<StopStep>,
-    /// How many of them whoever comes next would know; absent: not even that the run is being ended.
+    /// Number of steps on record for the next keeper; absent: not even that the run is being ended.
     noted: Option<usize>,
-    /// Who was left when the time was over.
+    /// Processes that were left when the time had passed.
     pub(super) stuck: Stuck,
 }
 
@@ -88,7 +89,7 @@ impl Orphan {
         }
     }
 
-    /// Another request for the run that was stuck: one more round, and one more look after it.
+    /// Continues after another request for a stuck run: one more round, and one more check after it.
     pub(super) fn resume(&mut self, seq: u64, now: u64) {
         self.seq = Some(seq);
         self.give_up_at = Self::wake_at(now);
@@ -98,7 +99,7 @@ impl Orphan {
         now + LOOK_AGAIN_MS
     }
 
-    /// One round; `true`: nothing certain is left, or the time is over, and who is left is stuck.
+    /// Does one round; `true`: no verified process is left, or the time has passed, and those left are stuck.
     pub(super) fn step(&mut self, host: &HostIdentity, sessions: &Sessions, now: u64) -> bool {
         if !self.recorded.identity.host.is_same_as(host) {
             return true;
@@ -106,7 +107,7 @@ impl Orphan {
         let shim = identity::find(&self.recorded.identity.shim);
         self.look(&shim, sessions);
         let group = self.recorded.identity.cgroup.clone();
-        // One that cannot be read now may be read in the next round.
+        // A group that cannot be read now may be readable in the next round.
         let populated = group
             .as_ref()
             .is_some_and(|g| cgroup::is_populated(g).unwrap_or(true));
@@ -122,7 +123,7 @@ impl Orphan {
         self.write_down();
         self.wake_shim(&shim);
         while let Some(action) = self.ladder.due(now) {
-            // Its input went with its keeper.
+            // Its input was closed with its keeper.
             let Action::Signal(signal) = action else {
                 continue;
             };
@@ -140,7 +141,7 @@ impl Orphan {
                 .is_empty()
                 .then(|| self.alone_since.unwrap_or(now));
         }
-        // With nothing left below it a shim ends by itself; one that hangs is ended.
+        // With no process left below it a shim exits by itself; one that hangs is ended.
         let patience = self.alone_since.map(|since| since + LAST_WILL_MS);
         let hanging = match &shim {
             Found::Same(fd) if patience.is_some_and(|until| now >= until) => Some(fd),
@@ -157,18 +158,18 @@ impl Orphan {
         over
     }
 
-    /// Writes down that the run is being ended, before anybody is signalled, and what was done.
+    /// Records that the run is being ended, before any process is signalled, and the steps done.
     fn write_down(&mut self) {
         let leader = (&self.recorded.identity.command).into();
         let (dir, steps) = (&self.recorded.run_dir, &self.steps);
-        // A directory that is gone or full takes it along: the run is ended all the same.
+        // A directory that is gone or full prevents the record: the run is ended all the same.
         if self.noted != Some(steps.len()) && orphan_note::write(dir, leader, steps).is_ok() {
             self.noted = Some(steps.len());
         }
     }
 
-    /// Finds members, and forgets those that ended. What was once found stays known by its descriptor when its parent
-    /// is gone.
+    /// Finds members, and forgets those that have exited. A process that was once found stays known by its descriptor
+    /// when its parent is gone.
     fn look(&mut self, shim: &Found, sessions: &Sessions) {
         self.members.retain(|pid, fd| is_there(*pid, fd));
         let leader = self.recorded.identity.command;
@@ -208,8 +209,9 @@ impl Orphan {
         }
     }
 
-    /// While a member of the session is known, its number is reserved, and all who have it are of the run. Without
-    /// one the marker must agree; and in our own session, which is no run's whatever a record says.
+    /// Finds the members by session. While a member of the session is known, the session's id is reserved, and all
+    /// processes with it are of the run. Without one the marker must agree; and this keeper's own session is no run's
+    /// whatever a record says.
     fn of_session(&self, sid: i32, sessions: &Sessions) -> HashSet<i32> {
         let of_session = |pid: &i32| procfs::stat(*pid).is_ok_and(|s| s.sid == sid);
         let own = std::process::id().cast_signed();
@@ -220,7 +222,7 @@ impl Orphan {
             .collect()
     }
 
-    /// Asked after the descriptor was opened.
+    /// Verifies a member. Called after the descriptor was opened.
     fn is_member(&self, pid: i32, roots: &[i32], shim: &Found, of_session: &HashSet<i32>) -> bool {
         let in_group = self.recorded.identity.cgroup.as_ref().is_some_and(|group| {
             matches!(cgroup::open(group), Ok(Some(_)))
@@ -231,8 +233,8 @@ impl Orphan {
         in_group || in_session || self.is_below(pid, roots, shim)
     }
 
-    /// Whether it is below one of the roots, which still has its number after the look: so the look was at that one, and
-    /// not at a stranger who got the number during it.
+    /// Whether the process is below one of the roots, which still has its pid after the check: so the check saw that
+    /// root, and not an unrelated process that got the pid during it.
     fn is_below(&self, pid: i32, roots: &[i32], shim: &Found) -> bool {
         let Some(root) = peer::nearest_of(pid, roots) else {
             return false;
@@ -267,7 +269,7 @@ impl Orphan {
         }
     }
 
-    /// A frozen or stopped tree can only die of a polite signal when it runs.
+    /// Continues a frozen or stopped tree: only then a catchable signal can end it.
     fn wake(&mut self) {
         if let Some(group) = &self.recorded.identity.cgroup {
             let _ = cgroup::freeze(group, false);
@@ -282,7 +284,7 @@ impl Orphan {
         self.note(at, Signal::CONT, &volley);
     }
 
-    /// A shim that a command has stopped cannot reap, and says no last word.
+    /// Continues a shim that a command has stopped: it cannot reap, and reports nothing.
     fn wake_shim(&self, shim: &Found) {
         if let Found::Same(fd) = shim
             && procfs::stat(self.recorded.identity.shim.pid).is_ok_and(|s| s.is_stopped())
@@ -291,7 +293,8 @@ impl Orphan {
         }
     }
 
-    /// SIGKILL once more to each who is left; those whom it does not end, and the shim where it hangs.
+    /// Sends SIGKILL once more to each process that is left; returns those that it does not end, and the shim where it
+    /// hangs.
     fn kill_stuck(&self, hanging_shim: Option<&PidFd>) -> Stuck {
         let shim_pid = self.recorded.identity.shim.pid;
         let members = self.members.iter().map(|(pid, fd)| (*pid, fd));
@@ -302,7 +305,8 @@ impl Orphan {
         stuck::list(left.into_iter().filter_map(|(pid, fd)| kill_one(pid, fd)))
     }
 
-    /// SIGSTOP first, until a look finds nobody new: a stopped process cannot hide a child from the next look.
+    /// Sends SIGSTOP first, until a check finds no new process: a stopped process cannot hide a child from the next
+    /// check.
     fn kill(&mut self, shim: &Found, sessions: &Sessions) {
         if let Some(group) = self.recorded.identity.cgroup.clone() {
             let inside = cgroup::members(&group).len();
@@ -325,14 +329,15 @@ impl Orphan {
     }
 }
 
-/// Whether it lives, or has ended and cannot be reaped. The descriptor names the process that the number means then.
+/// Whether the process is alive, or has exited and cannot be reaped. The descriptor refers to the process that has the
+/// pid at that moment.
 fn is_there(pid: i32, fd: &PidFd) -> bool {
     (!fd.has_ended() || stuck::held_when_dead(pid).is_some()) && fd.is_unreaped()
 }
 
 fn kill_one(pid: i32, fd: &PidFd) -> Option<StuckProcess> {
     let before = procfs::stat(pid).ok()?;
-    // Good after the look: so the look was at its process.
+    // The descriptor is valid after the check: so the check saw its process.
     if !fd.is_unreaped() {
         return None;
     }

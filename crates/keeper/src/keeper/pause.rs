@@ -1,4 +1,4 @@
-//! Stops every task of a tree, looks whether all have stopped, and remembers whom to continue.
+//! Stops every task of a tree, verifies that all have stopped, and remembers the processes to continue.
 
 use crate::{
     held::{self, HELD_MAX, Held, HeldProcess},
@@ -15,33 +15,33 @@ use kennel_linux::{
 };
 use std::{collections::HashSet, io, path::Path};
 
-/// How long every task has to be seen stopped.
+/// Longest time until every task is seen stopped.
 const STOP_WAIT_MS: u64 = 2_000;
-/// Between two looks.
+/// Pause between two checks.
 const LOOK_AGAIN_MS: u64 = 2;
-/// Between two tries to continue what could not be continued.
+/// Pause between two attempts to continue processes.
 const LET_GO_AGAIN_MS: u64 = 200;
 
-/// Whether a tree is held by us.
+/// Whether Kennel has stopped a tree.
 pub(super) enum Pause {
-    /// It is not.
+    /// It has not.
     None,
-    /// It is not, since the last pause had lasted for as long as it may.
+    /// It has not, since the last pause has reached its time limit.
     Expired,
-    /// It is being stopped, and whoever asked for it waits for the answer, unless that server is gone.
+    /// The tree is being stopped, and the request waits for the answer, unless that server is gone.
     Stopping {
         seq: Option<u64>,
         give_up_at: u64,
         held: Held,
     },
-    /// Every task was seen stopped, for the first time then.
+    /// Every task was seen stopped, first at this time.
     Stopped { held: Held, since: u64 },
-    /// Somebody could not be continued, and is tried again; `expired`: since the pause has lasted for as long as it may.
+    /// A process could not be continued, and is tried again; `expired`: because the pause has reached its time limit.
     LettingGo { held: Held, expired: bool },
 }
 
 impl Pause {
-    /// One that an earlier keeper has begun, as it is found now.
+    /// Resumes a pause that an earlier keeper has begun, as it is found now.
     pub(super) fn taken_over(tree: &Tree, run_dir: &Path, memory: &WireMemory, now: u64) -> Self {
         let mut held = held::read(run_dir);
         if held == Held::default() {
@@ -78,7 +78,7 @@ impl Pause {
             | Self::Stopping { held, .. } => held.clone(),
             Self::None | Self::Expired => Held::default(),
         };
-        // A process in the group that is not of the run is not to be stopped with it.
+        // An unrelated process in the group must not be stopped with it.
         let group = tree.cgroup.as_ref().filter(|_| tree.has_group_alone());
         held.frozen = group.is_some();
         held::write(run_dir, &held)?;
@@ -94,7 +94,7 @@ impl Pause {
         Ok(())
     }
 
-    /// When to look again.
+    /// Returns when to check again.
     pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
         match self {
             Self::Stopping { .. } => Some(now + LOOK_AGAIN_MS),
@@ -103,7 +103,7 @@ impl Pause {
         }
     }
 
-    /// Since when every task is known to stand still.
+    /// Returns since when every task is known to be stopped.
     pub(super) fn stopped_since(&self) -> Option<u64> {
         match self {
             Self::Stopped { since, .. } => Some(*since),
@@ -111,7 +111,7 @@ impl Pause {
         }
     }
 
-    /// The request that waits for an answer that will not come.
+    /// Returns the request that waits for an answer that will not come.
     fn interrupted(&self) -> Option<u64> {
         match self {
             Self::Stopping { seq, .. } => *seq,
@@ -119,14 +119,14 @@ impl Pause {
         }
     }
 
-    /// Who asked for it is gone. The pause goes on.
+    /// Drops the request: its server is gone. The pause continues.
     pub(super) fn nobody_waits(&mut self) {
         if let Self::Stopping { seq, .. } = self {
             *seq = None;
         }
     }
 
-    /// How it stands, for the next server. The end of a pause that has expired is told when everybody goes on.
+    /// Returns the state for the next server. The end of an expired pause is reported when every process runs again.
     pub(super) fn held(&self) -> HeldPause {
         match self {
             Self::None => HeldPause::None,
@@ -137,7 +137,8 @@ impl Pause {
         }
     }
 
-    /// Looks again; gives the answer when there is one that somebody waits for. Unless it is `Done`, everybody goes on.
+    /// Checks again; returns the answer when there is one that a request waits for. Unless it is `Done`, every process
+    /// is continued.
     pub(super) fn go_on(
         &mut self,
         tree: &Tree,
@@ -168,7 +169,8 @@ impl Pause {
         seq.map(|seq| (seq, result))
     }
 
-    /// Continues whom we have stopped. What fails may be tried again. Gives the request that waited for the pause, too.
+    /// Continues the processes that were stopped. A failure may be retried. Returns the request that waited for the
+    /// pause, too.
     pub(super) fn end(&mut self, tree: &Tree, run_dir: &Path) -> (SignalResult, Option<u64>) {
         let waiting = self.interrupted();
         let held = match std::mem::replace(self, Self::None) {
@@ -191,7 +193,8 @@ impl Pause {
         (result, waiting)
     }
 
-    /// Ends a pause that has lasted for as long as it may. Gives whether all go on; those who do not are tried again.
+    /// Ends a pause that has reached its time limit. Returns whether all processes run; those that do not are tried
+    /// again.
     pub(super) fn expire(&mut self, tree: &Tree, run_dir: &Path) -> bool {
         self.end(tree, run_dir);
         match self {
@@ -206,7 +209,7 @@ impl Pause {
         }
     }
 
-    /// Tries again to continue whoever could not be continued. Gives whether a pause that has expired is over now.
+    /// Tries again to continue the remaining processes. Returns whether an expired pause has ended now.
     pub(super) fn try_again(&mut self, tree: &Tree, run_dir: &Path) -> bool {
         match self {
             Self::LettingGo { expired: true, .. } => self.expire(tree, run_dir),
@@ -219,22 +222,22 @@ impl Pause {
     }
 }
 
-/// Most of those who did not stop of whom it is told why: each takes a look at it.
+/// Most processes that did not stop for which a reason is reported: each takes a further check.
 const REASONS_MAX: usize = 16;
 
-/// One that was not seen standing still.
+/// A process that was not seen stopped.
 struct Moving {
     pid: i32,
     met: Met,
 }
 
-/// What it met with.
+/// What prevented its stop.
 enum Met {
-    /// A stop is on its way to it.
+    /// A stop has been sent to it.
     Asked,
     /// It may not be signalled.
     Refused(i32),
-    /// There is no room to write it down.
+    /// No space is left to record it.
     OneTooMany,
 }
 
@@ -266,11 +269,11 @@ pub(super) fn failed(error: &io::Error) -> SignalResult {
 }
 
 impl Held {
-    /// One pass: who was not seen standing still. Those whom the freeze does not reach get SIGSTOP, after they were
-    /// written down.
+    /// Does one pass: returns the processes that were not seen stopped. Those that the freeze does not reach get
+    /// SIGSTOP, after they were recorded.
     fn pass(&mut self, tree: &Tree, run_dir: &Path) -> io::Result<Vec<Moving>> {
         let group = tree.cgroup.as_ref().filter(|_| self.frozen);
-        // In this order: nobody leaves a group that is frozen.
+        // In this order: no process leaves a group that is frozen.
         let frozen = group.is_some_and(|g| cgroup::is_frozen(g).unwrap_or(false));
         let inside: HashSet<i32> = group.map(cgroup::members).into_iter().flatten().collect();
         let members = tree.members();
@@ -290,7 +293,7 @@ impl Held {
             .collect();
         self.note(&at_large, run_dir)?;
         for (pid, stat) in at_large {
-            // Beyond what can be written down nobody is stopped, and the pause is not complete.
+            // Beyond what can be recorded no process is stopped, and the pause is incomplete.
             let met = if self.has(pid, stat.start_ticks) {
                 match tree.signal_member(pid, &stat, Signal::STOP) {
                     Sent::Gone => continue,
@@ -303,7 +306,7 @@ impl Held {
             moving.push(Moving { pid, met });
         }
         if moving.is_empty() {
-            // Who was made by one that was stopped in the meantime was not looked at.
+            // A child of a process that was stopped in the meantime was not checked.
             let now = tree.members().into_keys();
             let new = now.filter(|pid| !members.contains_key(pid) && !inside.contains(pid));
             moving.extend(new.map(asked));
@@ -313,7 +316,7 @@ impl Held {
         Ok(moving)
     }
 
-    /// Writes down who is about to be stopped, as far as there is room.
+    /// Records the processes that are about to be stopped, as far as there is space.
     fn note(&mut self, found: &[(i32, Stat)], run_dir: &Path) -> io::Result<()> {
         let known = self.processes.len();
         for (pid, stat) in found {

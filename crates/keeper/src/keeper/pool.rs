@@ -1,5 +1,5 @@
-//! Shims that wait for work: forked ahead, or back from a run that has left nothing in them. A fork copies page tables and
-//! pages; one that is used again costs neither.
+//! Shims that wait for work: forked ahead, or returned from a run that has left nothing in them. A fork copies page
+//! tables and pages; a reused shim costs neither.
 
 use crate::shim;
 use kennel_linux::{attributes::Protection, fdpass};
@@ -11,7 +11,7 @@ const WARM_MIN: usize = 2;
 /// Warm shims on a busy one.
 const WARM_MAX: usize = 8;
 
-/// Most that wait after a busy time; those that come back to more end.
+/// Most idle shims after a busy time; further ones that are returned exit.
 const IDLE_MAX: usize = 16;
 
 /// A shim without work.
@@ -25,7 +25,7 @@ pub(super) struct Pool {
     warm: VecDeque<Warm>,
     wanted: usize,
     protection: Protection,
-    /// The directory of the keeper's control groups, where there is one.
+    /// The directory of the keeper's control groups, where it exists.
     base: Option<PathBuf>,
     /// The file of exit records.
     exits: Option<Rc<File>>,
@@ -46,7 +46,7 @@ impl Pool {
         }
     }
 
-    /// Whether one more should be forked when there is nothing else to do.
+    /// Whether one more should be forked when the keeper is idle.
     pub(super) fn is_short(&self) -> bool {
         self.warm.len() < self.wanted
     }
@@ -58,12 +58,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Shrinks the wish: the host has no room, or no way.
+    /// Lowers the target: the host has no resources for a fork.
     pub(super) fn stop_refilling(&mut self) {
         self.wanted = self.warm.len();
     }
 
-    /// A warm shim, or a cold one.
+    /// Returns a warm shim, or a cold one.
     pub(super) fn take(&mut self) -> io::Result<Warm> {
         if let Some(warm) = self.warm.pop_front() {
             return Ok(warm);
@@ -76,8 +76,8 @@ impl Pool {
         self.protection.without(|| self.fork_shim())?
     }
 
-    /// A child of this number was reaped: if it was a warm shim, it is one no more. Where one could not live the next
-    /// could not either, so that none takes its place until there is work.
+    /// Removes a reaped child, if it was a warm shim. Where one could not live the next could not either, so it is not
+    /// replaced until there is work.
     pub(super) fn forget(&mut self, pid: i32) {
         let before = self.warm.len();
         self.warm.retain(|warm| warm.pid != pid);
@@ -86,20 +86,20 @@ impl Pool {
         }
     }
 
-    /// Takes back one whose run is over; where there are enough, it ends with its socket.
+    /// Takes back a shim whose run has ended; where there are enough, it exits with its socket.
     pub(super) fn put(&mut self, warm: Warm) {
         if self.warm.len() < IDLE_MAX {
-            // The next run gets the one whose memory is warm.
+            // The next run gets the shim whose memory is warm.
             self.warm.push_front(warm);
         }
     }
 
-    /// Their numbers.
+    /// Returns their pids.
     pub(super) fn pids(&self) -> impl Iterator<Item = i32> + '_ {
         self.warm.iter().map(|warm| warm.pid)
     }
 
-    /// All of them, for the end.
+    /// Returns all of them, for the shutdown.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Warm> + '_ {
         self.wanted = 0;
         self.warm.drain(..)

@@ -1,4 +1,4 @@
-//! What this kernel can do for processes, tried out at the start. Control groups are tried in [`super::groups`].
+//! Capabilities of this kernel for processes, tried at the start. Control groups are tried in [`super::groups`].
 
 use super::groups::Groups;
 use crate::shim;
@@ -20,7 +20,7 @@ const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// What the probe's child ends with.
+/// Exit code of the probe's child.
 const PROBE_CODE: i32 = 42;
 
 /// Tries everything. The caller is single-threaded.
@@ -57,8 +57,8 @@ fn is_effective(status: &str, capability: u32) -> bool {
     set.is_some_and(|set| set >> capability & 1 == 1)
 }
 
-/// Whether a command can get another user: by the capabilities of this process. In a user namespace that lacks the user, its
-/// start fails.
+/// Whether a command can run as another user: by the capabilities of this process. In a user namespace that lacks the
+/// user, its start fails.
 pub(super) fn run_as() -> io::Result<Result<(), String>> {
     const NEEDED: [(u32, &str); 4] = [
         (CAP_CHOWN, "CAP_CHOWN"),
@@ -77,7 +77,7 @@ pub(super) fn run_as() -> io::Result<Result<(), String>> {
     })
 }
 
-/// What decides on the gaps in what holds a run. The caller is single-threaded.
+/// Finds what decides on the gaps of a run's containment. The caller is single-threaded.
 pub(super) fn facts(groups: &Groups) -> io::Result<HostFacts> {
     let status = fs::read_to_string("/proc/self/status")?;
     let field = |name: &str| {
@@ -95,7 +95,8 @@ pub(super) fn facts(groups: &Groups) -> io::Result<HostFacts> {
     })
 }
 
-/// Who can make a user namespace may enter those that others of its user have made, and the pid namespaces in them.
+/// Whether commands can make user namespaces: a process that can may enter those that others of its user have made, and
+/// the pid namespaces in them.
 fn makes_user_namespaces() -> io::Result<bool> {
     match spawn::clone_here()? {
         Cloned::Child => {
@@ -114,7 +115,8 @@ fn makes_user_namespaces() -> io::Result<bool> {
     }
 }
 
-/// Without arguments clone3(2) is EINVAL; where a filter refuses it, it is something else.
+/// Whether clone3(2) is available. Without arguments it fails with EINVAL; where a filter refuses it, with another
+/// error.
 fn clone3() -> Result<(), String> {
     let none = ptr::null::<libc::clone_args>();
     // SAFETY: a size below that of the first version is refused before the arguments are looked at.

@@ -1,5 +1,5 @@
-//! Ends what an audit has found of runs that are over. Each signal goes through a descriptor, and before each it is
-//! looked whether its process still is what it was taken for.
+//! Ends findings of a leak check that belong to ended runs. Each signal goes through a descriptor, and before each the
+//! process is verified to be the finding's.
 
 use crate::client::{Fate, Holding, Victim};
 use kennel_lifecycle::{
@@ -13,16 +13,16 @@ use kennel_linux::{
 };
 use std::path::PathBuf;
 
-/// After SIGKILL: how long to look on.
+/// Wait after SIGKILL.
 const LOOK_ON_MS: u64 = 2_000;
-/// Between two looks.
+/// Pause between two checks.
 const LOOK_AGAIN_MS: u64 = 20;
 
-/// Whom no such order may touch.
+/// Processes that no reap may signal.
 pub(super) struct Untouchable {
     /// Keeper, server, shims.
     pub(super) pids: Vec<i32>,
-    /// Shims of live runs: with all below them.
+    /// Shims of live runs: they and all their descendants.
     pub(super) live_shims: Vec<i32>,
     /// Control groups of live runs.
     pub(super) live_groups: Vec<PathBuf>,
@@ -37,7 +37,7 @@ impl Untouchable {
     }
 }
 
-/// One order.
+/// One request.
 pub(super) struct Reaping {
     /// The request to answer.
     pub(super) seq: u64,
@@ -82,7 +82,7 @@ impl Reaping {
         now + LOOK_AGAIN_MS
     }
 
-    /// One round; `true`: it is known what came of each.
+    /// Does one round; `true`: the result of each process is known.
     pub(super) fn step(&mut self, untouchable: &Untouchable, now: u64) -> bool {
         while let Some(action) = self.ladder.due(now) {
             let Action::Signal(signal) = action else {
@@ -102,7 +102,7 @@ impl Reaping {
         time_is_over || self.victims.iter().all(|hunted| hunted.fate.is_some())
     }
 
-    /// What came of each, and how many of the directories could be removed.
+    /// Returns the result of each process, and how many of the directories were removed.
     pub(super) fn end(self) -> (Vec<Fate>, u32) {
         let fates = self
             .victims
@@ -131,7 +131,7 @@ impl Hunted {
                 Err(error) => return self.fate = Some(not_opened(&error)),
             },
         };
-        // The descriptor came before these looks, and is still good after them: so they were at its process.
+        // The descriptor was opened before these checks, and is valid after them: so they saw its process.
         let still = self.victim.is_as_it_was(&fd) && !untouchable.includes(self.victim.process.pid);
         if !fd.is_unreaped() || fd.has_ended() {
             self.fate = Some(self.last.map_or(Fate::Gone, Fate::Ended));
@@ -144,7 +144,7 @@ impl Hunted {
         match fd.signal(signal) {
             Sent::Done => {
                 self.last = Some(signal);
-                // A stopped or frozen process can only take a polite signal when it runs.
+                // A stopped or frozen process can only receive a catchable signal when it runs.
                 if signal != Signal::KILL {
                     self.victim.wake(&fd);
                 }
@@ -198,7 +198,7 @@ impl Victim {
 
 fn not_opened(error: &std::io::Error) -> Fate {
     match error.raw_os_error() {
-        // EINVAL before Linux 6.14: only a thread has the number.
+        // EINVAL before Linux 6.14: the number is only a thread's.
         Some(libc::ESRCH | libc::EINVAL) => Fate::Gone,
         Some(errno) => Fate::Failed(errno),
         None => Fate::Failed(libc::EIO),
@@ -255,7 +255,7 @@ mod tests {
             process,
             holding: Holding::Marker(run),
         };
-        // Another start, another inode, another tie: somebody else.
+        // Another start time, another inode, other evidence: another process.
         let other_start = ProcessIdentity {
             start_ticks: process.start_ticks + 1,
             ..process
@@ -278,7 +278,7 @@ mod tests {
             reap(victim(process, other), &no_untouchables(), grace),
             Fate::Changed
         );
-        // Part of a live run, by its shim.
+        // The process is part of a live run, by its shim.
         let held = Untouchable {
             live_shims: vec![std::process::id().cast_signed()],
             ..no_untouchables()
@@ -310,7 +310,7 @@ mod tests {
             reap(victim, &no_untouchables(), Duration::from_mins(1))
         };
         assert_eq!(reap_in("/nonexistent/group".as_ref(), 1), Fate::Changed);
-        // One that is there, and that it is not in.
+        // An existing directory that the process is not in.
         let other = std::env::temp_dir();
         let inode = std::os::unix::fs::MetadataExt::ino(&other.metadata().expect("it is there"));
         assert_eq!(reap_in(&other, inode), Fate::Changed);

@@ -25,7 +25,7 @@ use std::{
     path::Path,
 };
 
-/// The streams of a run: the ends of the command, and what is kept here.
+/// The streams of a run: the command's ends, and those that the keeper retains.
 struct Streams {
     stdin: OwnedFd,
     stdout: OwnedFd,
@@ -34,7 +34,7 @@ struct Streams {
     input: Option<RunInput>,
 }
 
-/// What the server wants made.
+/// A child that the server wants made.
 pub(super) struct Wish {
     pub(super) seq: u64,
     pub(super) run: RunId,
@@ -42,19 +42,19 @@ pub(super) struct Wish {
     pub(super) policy: Policy,
     /// The attempt for which standard input is a pipe, or a terminal.
     pub(super) input: Option<u32>,
-    /// How large the terminal is, where the streams are on one.
+    /// Size of the terminal, where the streams are on one.
     pub(super) terminal: Option<TerminalSize>,
 }
 
-/// Why nothing was made.
+/// Why no child was made.
 enum Unmade {
     /// A call failed.
     Failed(io::Error),
-    /// It could not be held to its limits.
+    /// The limits could not be set.
     Limits(StartFailure),
-    /// What would hold the run is weaker than it may be.
+    /// The available containment is weaker than the spec allows.
     TooWeak(Held),
-    /// There is no terminal for it.
+    /// No terminal is available for it.
     NoPty(NoPty),
 }
 
@@ -64,8 +64,8 @@ impl From<io::Error> for Unmade {
     }
 }
 
-/// Sets the limits of a run on its group, before anybody is in it. A run that got no group at this moment is not let run
-/// without them.
+/// Sets the limits of a run on its group, before any process is in it. A run that got no group at this moment must not
+/// run without them.
 fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailure> {
     let limits = &policy.limits;
     match group {
@@ -83,13 +83,13 @@ fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailu
 impl Keeper {
     pub(super) fn prepare(&mut self, mut wish: Wish, fds: Vec<OwnedFd>) {
         crash_point!("keeper.prepare");
-        // From here on no process of the run asks again what this host can do.
+        // From here on no process of the run checks again what this host can do.
         let recovery = wish.policy.recovery().on_host(self.doors.can_be_made());
         wish.policy.recovery = Some(recovery);
         let seq = wish.seq;
         let prepared = match self.runs.get(&wish.run) {
             None => self.hand_out(wish, fds),
-            // A child that a lost server asked for and nobody took over is on its way out.
+            // A child that a lost server requested and no server adopted is being ended.
             Some(run) if run.acknowledged => Err(io::Error::from_raw_os_error(libc::EAGAIN).into()),
             // The server makes run ids unique; a second child under one would have no owner.
             Some(_) => Err(io::Error::from_raw_os_error(libc::EEXIST).into()),
@@ -107,7 +107,7 @@ impl Keeper {
 
     fn hand_out(&mut self, wish: Wish, fds: Vec<OwnedFd>) -> Result<(), Unmade> {
         let mut fds = fds.into_iter();
-        // A file that found no room in this process's table is missing here.
+        // A file is missing because this process had no free descriptor for it.
         let lost = || io::Error::from_raw_os_error(libc::EMFILE);
         let child = fds.next().ok_or_else(lost)?;
         let streams = match wish.terminal {
@@ -116,7 +116,7 @@ impl Keeper {
         };
         let gate = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
         let outlives = wish.policy.recovery() == Recovery::Adopt;
-        // Before the group, which a failure would leave behind.
+        // Opened before the group is made, which a failure would leave behind.
         let notices = RunNotices::open(&wish.policy, Path::new(&wish.run_dir), outlives)?;
         let group = self.groups.create(wish.run);
         crash_point!("keeper.group_made");
@@ -155,7 +155,7 @@ impl Keeper {
         let warm = match given {
             Ok(warm) => warm,
             Err(error) => {
-                // The shim has ended with its socket.
+                // The shim has exited with its socket.
                 self.exits.never_used(self.next_shim);
                 self.leftovers.add(group, clock::boot_ms());
                 self.doors.remove(wish.run);
@@ -232,7 +232,7 @@ impl Keeper {
             streams.stderr.as_fd(),
             gate.as_fd(),
         ];
-        // A command may go on writing when neither a server nor this process is there.
+        // The command may continue to write when neither a server nor this process is there.
         if let Outputs::Pipes(stdout, stderr) = &streams.outputs {
             fds.extend([stdout.as_fd(), stderr.as_fd()]);
         }
@@ -262,8 +262,8 @@ fn unmade(error: &io::Error) -> Answer {
     }
 }
 
-/// Two pipes for the outputs. Their read ends are for the server's event loop, so they do not block; the ends of the command
-/// are other descriptions and do. `file`: gives standard input, where that is not a pipe.
+/// Makes two pipes for the outputs. Their read ends are for the server's event loop, so they do not block; the ends of
+/// the command are other descriptions and do. `file` returns standard input, where that is not a pipe.
 fn on_pipes(wish: &Wish, file: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Streams> {
     let (input, stdin) = match wish.input {
         Some(attempt) => {
@@ -286,7 +286,7 @@ fn on_pipes(wish: &Wish, file: impl FnOnce() -> io::Result<OwnedFd>) -> io::Resu
     })
 }
 
-/// A terminal for all three.
+/// Makes a terminal for all three streams.
 fn on_terminal(wish: &Wish, size: TerminalSize) -> Result<Streams, Unmade> {
     let (terminal, slave) = Terminal::open(size)?.map_err(Unmade::NoPty)?;
     let input = match wish.input {

@@ -1,4 +1,4 @@
-//! What the server has on record of earlier keepers and their runs: who of it is there.
+//! Requests about recorded keepers and runs: which of their processes are alive.
 
 use super::Keeper;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 use kennel_lifecycle::{HostIdentity, ProcessIdentity};
 
-/// A number that no process has.
+/// A pid that no process has.
 const NO_PROCESS: i32 = i32::MAX;
 
 impl Keeper {
@@ -18,7 +18,8 @@ impl Keeper {
         self.answer(seq, Answer::Observed(seen));
     }
 
-    /// A recorded run whose shim has another run by now, or none: to this run it is gone. Its children are not this run's.
+    /// Removes a shim that serves another run by now, or none: for this run it is gone. Its children are not this
+    /// run's.
     pub(super) fn without_other_shim(&self, mut recorded: Recorded) -> Recorded {
         let shim = &mut recorded.identity.shim;
         let waits = self.pool.pids().any(|pid| pid == shim.pid);

@@ -1,7 +1,7 @@
-//! The loss of a server: another one is started and takes over what there is.
+//! Restart of a lost server: another one is started and adopts the runs.
 //!
-//! Runs go on meanwhile, with their ladders, deadlines and pauses. Only where no server comes for too long are they ended:
-//! `orphan_clock` counts that time.
+//! Runs continue meanwhile, with their ladders, deadlines and pauses. Only where no server comes for too long are they
+//! ended: `orphan_clock` counts that time.
 
 use super::{Keeper, SERVER, ending::millis, orphan_clock::OrphanClock, report};
 use crate::{
@@ -14,43 +14,43 @@ use kennel_linux::crash_point;
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use std::{ffi::OsString, rc::Rc, time::Duration};
 
-/// Longest wait between the loss of a server and the start of the next one: a small part of the time for which runs go
-/// on without a server, though it does not count towards that.
+/// Longest wait between the loss of a server and the start of the next one: a small part of the time for which runs
+/// continue without a server, though it does not count towards that.
 const BACK_OFF_MS_MAX: u64 = 5_000;
 /// The first wait; each one after it is twice as long.
 const BACK_OFF_MS: u64 = 1_000;
-/// A server that has served for so long was not lost by its start.
+/// Uptime of a server after which its loss is not blamed on its start.
 const STEADY_MS: u64 = 2_000;
 
-/// What is known of the servers of this keeper, and when the next one is started.
+/// History of this keeper's servers, and the time of the next start.
 pub(in crate::keeper) struct Restarts {
     argv: Vec<OsString>,
-    /// Each server holds it too.
+    /// Held by each server too.
     serving_lock: ServingLock,
     hello: WireHello,
-    /// How long runs go on without a server.
+    /// How long runs continue without a server.
     orphan_ttl: Duration,
-    /// Servers before this one.
+    /// Number of servers before this one.
     count: u32,
-    /// How the last of them ended.
+    /// How the last of them exited.
     former: Option<FormerServer>,
-    /// Starts since one has served for long enough.
+    /// Starts since a server has served for long enough.
     tries: u32,
-    /// There is no server, and the next one is started then.
+    /// No server is running, and the next one is started at this time.
     next_at: Option<u64>,
     serving: Serving,
 }
 
-/// Whether anybody serves.
+/// Whether a server serves.
 #[derive(Clone, Copy)]
 enum Serving {
-    /// Nobody has yet. Nothing was lost with such a server, and its exit code tells why it did not serve.
+    /// No server has served yet. Nothing was lost with such a server, and its exit code tells why it did not serve.
     NotYet,
     /// The server is ready.
     Ready,
     /// The server was lost, and no other one is ready yet.
     Lost(OrphanClock),
-    /// No other one was for so long that the runs were ended.
+    /// No other server came for so long that the runs were ended.
     Abandoned,
 }
 
@@ -74,17 +74,17 @@ impl Restarts {
         }
     }
 
-    /// A server of this keeper serves.
+    /// Records that a server of this keeper serves.
     pub(super) fn served(&mut self) {
         self.serving = Serving::Ready;
     }
 
-    /// Whether any server of this keeper ever has.
+    /// Whether any server of this keeper has ever served.
     pub(super) fn has_served(&self) -> bool {
         !matches!(self.serving, Serving::NotYet)
     }
 
-    /// Whether one has, and none does now.
+    /// Whether a server has served, and none does now.
     pub(super) fn is_lost(&self) -> bool {
         matches!(self.serving, Serving::Lost(_) | Serving::Abandoned)
     }
@@ -95,19 +95,19 @@ impl Restarts {
         }
     }
 
-    /// Until now it was on its way to be replaced.
+    /// Counts the loss from now: until now the server was being replaced.
     pub(super) fn lost_only_now(&mut self, now: u64) {
         if let Serving::Lost(clock) = &mut self.serving {
             *clock = OrphanClock::of_loss(now);
         }
     }
 
-    /// The next one is started without any wait.
+    /// Schedules the next start without a wait.
     pub(super) fn at_once(&mut self, now: u64) {
         self.next_at = Some(now);
     }
 
-    /// The next one is started at once where the last one had served, and ever later where none does.
+    /// Schedules the next start: at once where the last server had served, and with a growing wait where none does.
     pub(super) fn plan(&mut self, ready_at: Option<u64>, now: u64) {
         if ready_at.is_some_and(|at| now.saturating_sub(at) >= STEADY_MS) {
             self.tries = 0;
@@ -119,7 +119,7 @@ impl Restarts {
         self.tries = self.tries.saturating_add(1);
     }
 
-    /// The next one has been started, or should have been.
+    /// Records that the next server has been started, or that its start failed.
     fn started(&mut self, now: u64) {
         self.next_at = None;
         if let Serving::Lost(clock) = &mut self.serving {
@@ -127,12 +127,12 @@ impl Restarts {
         }
     }
 
-    /// For the one that comes next.
+    /// Records the end of a server, for the next one.
     pub(super) fn remember(&mut self, former: Option<FormerServer>) {
         self.former = former;
     }
 
-    /// None will be started any more.
+    /// Gives up: no further server is started.
     pub(super) fn give_up(&mut self) {
         self.next_at = None;
     }
@@ -141,7 +141,7 @@ impl Restarts {
         self.next_at.is_some()
     }
 
-    /// When runs without a server are ended.
+    /// Returns when runs without a server are ended.
     fn abandon_at(&self) -> Option<u64> {
         match self.serving {
             Serving::Lost(clock) => clock.reaches_at(millis(self.orphan_ttl)),
@@ -160,13 +160,13 @@ fn back_off(tries: u32) -> u64 {
 }
 
 impl Keeper {
-    /// Whether another server takes over when this one has ended otherwise than in order.
+    /// Whether another server follows when this one exits otherwise than in order.
     pub(super) fn will_restart(&self) -> bool {
         let goes_on = !self.ending.asked || self.upgrades.is_between_servers();
         self.restarts.has_served() && goes_on
     }
 
-    /// When to look after the server without any event. One that was asked to end has its own bound.
+    /// Returns when to check the server without any event. A server that was asked to exit has its own bound.
     pub(super) fn server_wakes_at(&self) -> Option<u64> {
         let times = [
             self.server.ping_at(),
@@ -177,7 +177,7 @@ impl Keeper {
         next.filter(|_| self.will_restart())
     }
 
-    /// When runs without a server are ended. One that is being replaced is not lost.
+    /// Returns when runs without a server are ended. A server that is being replaced is not lost.
     fn abandon_at(&self) -> Option<u64> {
         let between = self.upgrades.is_between_servers();
         self.restarts.abandon_at().filter(|_| !between)
@@ -206,7 +206,7 @@ impl Keeper {
         }
     }
 
-    /// The socket of a server is closed, and another one will come.
+    /// Handles the close of a server's socket where another server will come.
     pub(super) fn lose_server(&mut self, now: u64) {
         self.restarts.lost(now);
         self.each_run(now, Run::server_lost);
@@ -233,7 +233,7 @@ impl Keeper {
         });
         if watched {
             self.hand_over();
-            // Runs wait for this one: it must not hang before it serves either.
+            // Runs wait for this server: it must not hang before it serves either.
             self.server.must_answer(now);
             self.bound_new_server(now);
             crash_point!("keeper.handed_over");
@@ -241,13 +241,13 @@ impl Keeper {
                 self.tell_shutdown(now);
             }
         } else {
-            // One that is not heard is none. Its end is told by the kernel.
+            // A server whose messages cannot be received counts as none. SIGCHLD announces its exit.
             self.server.socket = None;
             self.server.kill();
         }
     }
 
-    /// Tells a new server who this keeper is, what it holds, and what has happened to that.
+    /// Sends a new server the description of this keeper, its runs, and their unacknowledged reports.
     pub(super) fn hand_over(&mut self) {
         let mut runs: Vec<&Run> = self.runs.values().collect();
         runs.sort_unstable_by_key(|run| run.id);

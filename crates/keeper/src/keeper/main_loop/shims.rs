@@ -1,4 +1,4 @@
-//! What shims say, and every end that this process is told of by the kernel.
+//! Messages of shims, and every exit that the kernel reports to this process.
 
 use super::Keeper;
 use crate::{
@@ -18,7 +18,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
-/// Most stops that are taken one after the other before each shim is looked at by itself.
+/// Most stop reports handled one after the other before each shim is checked by itself.
 const STOPS_MAX: usize = 64;
 
 /// A shim with a run.
@@ -26,26 +26,26 @@ pub(super) struct Shim {
     pub(super) pid: i32,
     pub(super) socket: OwnedFd,
     pub(super) run: RunId,
-    /// Of one that an earlier keeper has made, and that is no child of this process.
+    /// Descriptor of a shim that an earlier keeper has made, and that is no child of this process.
     pub(super) foreign: Option<PidFd>,
-    /// All that it has said is heard: it has closed its socket, which is not watched any more.
+    /// All its messages are read: it has closed its socket, which is not watched any more.
     pub(super) at_end: bool,
-    /// It has said that nothing of its run is left in it.
+    /// It has reported that nothing of its run is left in it.
     pub(super) is_free: bool,
     /// The control group of its run is removed: no process was in it.
     pub(super) is_vacated: bool,
 }
 
-/// How far the words of a shim are read.
+/// How far the messages of a shim are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
     /// To the first that no other follows at once: if one does, its socket is ready again.
     Answered,
-    /// To the last that is there.
+    /// To the last available one.
     Silence,
 }
 
-/// Whether a shim has more to say in the same moment.
+/// Whether a shim sends a further message in the same moment.
 fn goes_on(word: &FromShim) -> bool {
     matches!(
         word,
@@ -53,7 +53,7 @@ fn goes_on(word: &FromShim) -> bool {
     )
 }
 
-/// Whether this is a run's shim. That of an attempt which is forgotten may end while the next attempt of the same run has one
+/// Matches the run of a shim. The shim of a forgotten attempt may exit while the next attempt of the same run has one
 /// of its own.
 fn has(shim: u64) -> impl Fn(&&mut Run) -> bool {
     move |run| run.shim == Some(shim)
@@ -66,7 +66,7 @@ impl Keeper {
             return;
         };
         let (id, pid) = (shim.run, shim.pid);
-        // Before the last look at its socket: whatever it has said is there.
+        // Checked before the last read of its socket: all its messages are there then.
         let ended = shim.foreign.as_ref().is_some_and(PidFd::has_ended);
         let gone = loop {
             let Some(shim) = self.shims.get_mut(&token) else {
@@ -90,7 +90,8 @@ impl Keeper {
                     }
                 }
                 Ok(Received::WouldBlock) => break ended,
-                // Its children become others' after its socket is closed: the run hears of the loss when it has ended.
+                // Its children get another parent after its socket is closed: the run learns of the loss when the shim
+                // has exited.
                 Ok(Received::Eof) => {
                     let _ = self.epoll.delete(&shim.socket);
                     shim.at_end = true;
@@ -106,8 +107,9 @@ impl Keeper {
         self.take_back(token);
     }
 
-    /// A shim that is free and whose run is forgotten: its end is on record, and no recovery looks for this shim. It gets
-    /// another run where the kernel has proven that no process of the last one lives; else it ends with its socket.
+    /// Takes back a shim that is free and whose run is forgotten: its end is on record, and no recovery looks for this
+    /// shim. It gets another run where the kernel has proven that no process of the last one lives; otherwise it exits
+    /// with its socket.
     pub(super) fn take_back(&mut self, token: u64) {
         let Some(shim) = self.shims.get(&token).filter(|shim| shim.is_free) else {
             return;
@@ -125,7 +127,7 @@ impl Keeper {
             return;
         };
         self.shim_of_pid.remove(&shim.pid);
-        // It has released its slot.
+        // The shim has released its slot.
         self.exits.reaped(token);
         let Shim { pid, socket, .. } = shim;
         self.pool.put(Warm { pid, socket });
@@ -138,11 +140,11 @@ impl Keeper {
         if let Some(run) = self.runs.get_mut(&run).filter(has(token)) {
             run.shim_gone(now);
         }
-        // It may have been the last that could write to the file of an earlier keeper.
+        // The shim may have been the last process that could write to the file of an earlier keeper.
         self.settle_exits();
     }
 
-    /// Nothing of it is heard any more. Gives whose it was.
+    /// Stops to read a shim's messages. Returns its run.
     pub(super) fn forget_shim(&mut self, token: u64) -> Option<RunId> {
         let shim = self.shims.remove(&token)?;
         if !shim.at_end {
@@ -155,7 +157,7 @@ impl Keeper {
     }
 
     pub(super) fn hear_signals(&mut self) -> io::Result<()> {
-        // One at a time: what else there is makes the descriptor ready again.
+        // One signal at a time: a further one makes the descriptor ready again.
         if let Some(info) = self.signals.read_signal()? {
             match Caught::try_from(info.ssi_signo.cast_signed()) {
                 Ok(Caught::SIGCHLD) => {
@@ -172,7 +174,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// A signal that means nothing here.
+    /// Reports a signal that means nothing here.
     fn report_stray(&mut self, info: &siginfo) {
         let number = info.ssi_signo.cast_signed();
         let sender = (info.ssi_pid.cast_signed(), info.ssi_uid);
@@ -181,8 +183,8 @@ impl Keeper {
         }
     }
 
-    /// Takes every exit there is: the server's, those of shims, those of leaders whose shim is lost, those of
-    /// strangers that were orphaned to this process.
+    /// Reaps every exited child: the server, shims, leaders whose shim is lost, and unrelated processes that were
+    /// orphaned to this process.
     fn reap(&mut self) {
         while let Ok(Waited::Ended { pid, exit }) = reap::peek_any() {
             if pid == self.server.pid && self.server.exit.is_none() {
@@ -203,7 +205,7 @@ impl Keeper {
         }
     }
 
-    /// Continues each shim that somebody has stopped: a command may signal its own, which then neither reaps nor speaks.
+    /// Continues each shim that was stopped: a command may signal its own shim, which then neither reaps nor reports.
     fn continue_shims(&self) {
         for _ in 0..STOPS_MAX {
             match reap::stopped(None) {
@@ -211,7 +213,7 @@ impl Keeper {
                 None => return,
             }
         }
-        // One that is stopped again and again is found first each time, and hides those behind it.
+        // A shim that is stopped repeatedly is found first each time, and hides those behind it.
         for pid in self.shim_of_pid.keys().copied().chain(self.pool.pids()) {
             if reap::stopped(Some(pid)).is_some() {
                 self.continue_shim(pid);
@@ -219,7 +221,7 @@ impl Keeper {
         }
     }
 
-    /// Other children that are stopped are of runs, and may be paused.
+    /// Other stopped children belong to runs, and may be paused.
     fn continue_shim(&self, pid: i32) {
         if self.shim_of_pid.contains_key(&pid) || self.pool.pids().any(|warm| warm == pid) {
             // SAFETY: kill takes integers; the pid is that of a child of this process that is not reaped.
@@ -227,8 +229,8 @@ impl Keeper {
         }
     }
 
-    /// INVARIANT: a tree hangs below its shim only for as long as the shim's number cannot become another's. So the run
-    /// hears of the end before the shim is reaped, whoever may hold the other end of its socket.
+    /// INVARIANT: a tree hangs below its shim only for as long as the shim's pid cannot become another process's. So
+    /// the run learns of the exit before the shim is reaped, whichever process has the other end of its socket.
     fn shim_ended(&mut self, token: u64) {
         let Some(run) = self.shims.get(&token).map(|shim| shim.run) else {
             return;
@@ -239,8 +241,8 @@ impl Keeper {
         self.touch(run, now);
     }
 
-    /// A leader becomes a child of this process when its shim has died; the shim's socket is closed before that, so
-    /// reading it to its end tells a leader from a stranger with a number that was used before.
+    /// Reaps a leader, which becomes a child of this process when its shim has died; the shim's socket is closed before
+    /// that, so reading it to its end distinguishes a leader from an unrelated process with a reused pid.
     fn reap_leader(&mut self, pid: i32, exit: Exit) {
         let of = |run: &&Run| run.leader_pid() == Some(pid);
         let found = self.runs.values().find(of).map(|run| (run.id, run.shim));

@@ -1,7 +1,7 @@
-//! An upgrade in place: the server makes room for one of the binary that is installed by now.
+//! Upgrade in place: the server makes room for one of the installed binary.
 //!
-//! The binary is looked at first (`keeper::check`); only then is the server asked to leave. Where the new one does not
-//! come to serve, one is started from the binary of before.
+//! The binary is checked first (`keeper::check`); only then is the server asked to leave. Where the new one does not
+//! come to serve, one is started from the previous binary.
 
 use super::{Keeper, ending::millis};
 use crate::{
@@ -16,43 +16,43 @@ use kennel_lifecycle::Exit;
 use kennel_linux::{clock, crash_point};
 use std::{io, mem, path::PathBuf, time::Duration};
 
-/// How long a server may take to leave; then it is killed, which costs what a crash costs.
+/// Longest time for a server to leave; then it is killed, which costs what a crash costs.
 const LEAVE_MAX: Duration = Duration::from_secs(8);
-/// How long a new server may take until it serves.
+/// Longest time until a new server serves.
 const READY_MAX: Duration = Duration::from_secs(30);
 /// Exit code of a server that was asked to leave.
 const CODE_LEFT: i32 = 75;
 
-/// What is known of upgrades.
+/// State of upgrades.
 pub(in crate::keeper) struct Upgrades {
-    /// Where this process's own binary was when it started; or why that is not known.
+    /// Path of this process's binary when it started; or why that is not known.
     path: Result<PathBuf, String>,
-    /// The environment of a binary that is looked at.
+    /// The environment for the check of a binary.
     env: Vec<(String, String)>,
-    /// What servers are started from.
+    /// The binary that servers are started from.
     binary: Binary,
     stage: Stage,
-    /// The last one for which a server has left.
+    /// The last upgrade for which a server has left.
     last: Option<Upgrade>,
 }
 
-/// How far an upgrade has come.
+/// Progress of an upgrade.
 enum Stage {
-    /// There is none.
+    /// No upgrade is in progress.
     Idle,
-    /// The new binary is looked at.
+    /// The new binary is being checked.
     Checking { check: Box<Check>, asked: Asked },
-    /// The server finishes what it has; or it is gone already.
+    /// The server finishes its work, or is gone already.
     Leaving { next: Binary },
-    /// One of the new binary is to come to serve.
+    /// A server of the new binary is starting.
     Starting { former: Binary },
-    /// It did not; one of the former binary is to.
+    /// It did not come to serve; one of the former binary is starting.
     FallingBack,
 }
 
-/// Who has asked for it.
+/// Origin of an upgrade.
 struct Asked {
-    /// To answer; absent: it was a signal, and the server logs what comes of it.
+    /// The request to answer; absent: a signal requested it, and the server logs the result.
     seq: Option<u64>,
     request_id: Option<String>,
 }
@@ -72,12 +72,12 @@ impl Upgrades {
         &self.binary
     }
 
-    /// What the next server is told. If it serves, that is what has come of it.
+    /// Returns what the next server is sent. If it serves, that is the result.
     pub(super) fn told(&self) -> Option<Upgrade> {
         self.last.clone()
     }
 
-    /// A server has left for another one, which has not come to serve yet: nothing is lost so far.
+    /// Whether a server has left for another one that does not serve yet: nothing is lost so far.
     pub(super) fn is_between_servers(&self) -> bool {
         match self.stage {
             Stage::Idle | Stage::Checking { .. } => false,
@@ -96,12 +96,13 @@ impl Upgrades {
         }
     }
 
-    /// Whether it is the binary that is being looked at.
+    /// Whether this is the process of the binary that is being checked.
     pub(super) fn is_checking(&self, pid: i32) -> bool {
         matches!(&self.stage, Stage::Checking { check, .. } if check.pid == pid)
     }
 
-    /// A server serves. Whether that ends an upgrade; then no other binary is needed any more.
+    /// Records that a server serves. Returns whether that completes an upgrade; then no other binary is needed any
+    /// more.
     pub(super) fn has_come_to_serve(&mut self) -> bool {
         let ends = matches!(self.stage, Stage::Starting { .. } | Stage::FallingBack);
         if ends {
@@ -110,7 +111,7 @@ impl Upgrades {
         ends
     }
 
-    /// Nobody waits for what was being looked at.
+    /// Drops a check whose result is not needed any more.
     pub(super) fn drop_check(&mut self) -> Option<u64> {
         let Stage::Checking { check, asked } = &self.stage else {
             return None;
@@ -121,7 +122,7 @@ impl Upgrades {
         seq
     }
 
-    /// The binary that is installed by now, being looked at.
+    /// Starts the check of the installed binary.
     fn check(&self, now: u64) -> Result<Check, UpgradeRefusal> {
         let path = self.path.as_ref().map_err(|why| UpgradeRefusal::Unfit {
             binary: String::new(),
@@ -147,7 +148,7 @@ impl Upgrades {
 }
 
 impl Keeper {
-    /// `seq` absent: a signal asked for it.
+    /// Begins an upgrade. `seq` absent: a signal requested it.
     pub(super) fn begin_upgrade(&mut self, seq: Option<u64>, request_id: Option<String>) {
         let known = self.upgrades.last.as_ref();
         let known = known.filter(|last| request_id.is_some() && last.request_id == request_id);
@@ -179,7 +180,7 @@ impl Keeper {
         }
     }
 
-    /// The binary has said what it is, or not.
+    /// Handles the exit of a binary that was checked.
     pub(super) fn checked(&mut self, exit: Exit) {
         let Stage::Checking { check, asked } = mem::replace(&mut self.upgrades.stage, Stage::Idle)
         else {
@@ -218,7 +219,7 @@ impl Keeper {
         }
     }
 
-    /// A look at a binary that nobody waits for any more: the service ends, or its server is lost.
+    /// Cancels a check whose result is not needed any more: the service ends, or its server is lost.
     pub(super) fn cancel_check(&mut self) {
         if let Some(seq) = self.upgrades.drop_check() {
             let refusal = UpgradeRefusal::ShuttingDown;
@@ -226,8 +227,8 @@ impl Keeper {
         }
     }
 
-    /// The server has been reaped in the middle of an upgrade: the next one is started at once, from whichever binary.
-    /// `false`: there is none to try.
+    /// Continues an upgrade after the server has been reaped in the middle of it: the next one is started at once, from
+    /// whichever binary. `false`: none is left to try.
     pub(super) fn go_on_with_upgrade(&mut self, how: &str, now: u64) -> bool {
         match mem::replace(&mut self.upgrades.stage, Stage::Idle) {
             Stage::Leaving { next } => {
@@ -242,7 +243,7 @@ impl Keeper {
                 self.set_upgrade_state(UpgradeState::FellBack(why));
                 self.upgrades.stage = Stage::FallingBack;
             }
-            // As any other that was lost, from now on.
+            // From now on it counts as any other lost server.
             Stage::FallingBack => {
                 self.restarts.lost_only_now(now);
                 return false;
@@ -262,14 +263,14 @@ impl Keeper {
         }
     }
 
-    /// What a server that was started in the middle of an upgrade has to keep to.
+    /// Sets the bounds of a server that was started in the middle of an upgrade.
     pub(super) fn bound_new_server(&mut self, now: u64) {
         if self.upgrades.is_between_servers() {
             self.server.kill_at = Some(now + millis(READY_MAX));
         }
     }
 
-    /// Whether it ended as it was asked to.
+    /// Whether the server exited as it was asked to.
     pub(super) fn has_left(&self) -> bool {
         self.upgrades.is_leaving() && self.server.exit == Some(Exit::Code(CODE_LEFT))
     }
