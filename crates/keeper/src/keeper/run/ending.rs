@@ -1,4 +1,4 @@
-//! The end of one run: the stop ladder, the looks at what is left, and the verdict.
+//! The end of one run: the stop ladder, the checks of what is left, and the verdict.
 
 use super::{MemoryCount, Run, Stage};
 use crate::{
@@ -16,12 +16,12 @@ use kennel_linux::{
 };
 
 impl Run {
-    /// Starts the ladder, or shortens the one on its way.
+    /// Starts the ladder, or shortens the one in progress.
     pub(in crate::keeper) fn stop(&mut self, plan: &StopPlan, now: u64) {
         crash_point!("keeper.stop");
         self.shut_gate();
         if self.ended {
-            // Who was kept is not the run's to stop any more.
+            // Survivors are not the run's to stop any more.
             return;
         }
         if matches!(self.stage, Stage::Preparing { .. } | Stage::AtGate) {
@@ -33,7 +33,7 @@ impl Run {
         }
     }
 
-    /// Does all that is due.
+    /// Performs every due step.
     pub(super) fn climb(&mut self, now: u64) {
         if self.heard.childless && self.cgroup.is_none() {
             return;
@@ -55,7 +55,7 @@ impl Run {
         let volleys = tree.signal(signal);
         crash_point!("keeper.termed", signal != Signal::KILL);
         crash_point!("keeper.killed", signal == Signal::KILL);
-        // Signal first, then wake: a stopped tree can only die of it when it runs.
+        // Signal first, then continue: a stopped tree can only die of it when it runs.
         let woken_at = clock::wall();
         let woken = if signal == Signal::KILL {
             self.killed_at = Some(now);
@@ -64,7 +64,7 @@ impl Run {
         } else {
             Some(tree.wake())
         };
-        // Who has not taken our stop yet is not seen as stopped, and has to be let go as well.
+        // A process that has not taken the SIGSTOP yet is not seen as stopped, and has to be continued as well.
         let (_, waiting) = self.pause.end(tree, &self.private_dir);
         self.tell_volleys(at, signal, &volleys);
         if let Some(woken) = woken.filter(|volley| !volley.is_empty()) {
@@ -88,7 +88,7 @@ impl Run {
     /// Whether the tree is empty, and by what proof.
     pub(super) fn look(&mut self, now: u64) {
         let Some(tree) = &self.tree else {
-            // Answered with `Exhausted`: there is no tree to look at, only a child that leaves.
+            // Answered with `Exhausted`: there is no tree to check, only a child that exits.
             if (self.heard.childless || self.shim.is_none()) && !self.fails_unprepared() {
                 self.over();
                 self.acknowledge();
@@ -106,14 +106,14 @@ impl Run {
             return;
         }
         if self.heard.childless && self.ladder.is_none() && !self.drains() {
-            // Somebody in the group is not below the shim: it belongs to the run all the same.
+            // A process in the group is not below the shim: it belongs to the run all the same.
             self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
         self.kill_again(now);
     }
 
-    /// The unrelated processes in the control group, once no member of the tree is left; `None`: one is, or may be. The
-    /// group is looked at last: that costs some twenty system calls, and most calls come long before the end.
+    /// Returns the unrelated processes in the control group, once no member of the tree is left; `None`: one is, or may
+    /// be. The group is read last: that costs some twenty system calls, and most calls come long before the end.
     fn vacated(&self, tree: &Tree, lost: bool) -> Option<Vec<i32>> {
         let may_be_over = if lost {
             self.heard.leader_exited && !self.shim_is_leaving()
@@ -135,7 +135,7 @@ impl Run {
         none_is_left.then_some(unrelated)
     }
 
-    /// What shim and control group show of a tree that has no member left.
+    /// Returns what shim and control group show of a tree that has no member left.
     fn evidence(&self, unrelated: Vec<i32>, lost: bool) -> TreeEvidence {
         let group = match &self.cgroup {
             None => GroupEvidence::Absent,
@@ -144,7 +144,7 @@ impl Run {
         };
         let shim = match &group {
             _ if lost => ShimEvidence::Lost,
-            // The shim has left out what such a group shows.
+            // The shim's report does not include what such a group shows.
             GroupEvidence::Unrelated(_) => ShimEvidence::Childless {
                 elsewhere: marker::elsewhere(self.id),
             },
@@ -155,14 +155,15 @@ impl Run {
         TreeEvidence::of(shim, group)
     }
 
-    /// A process that ends closes its files before it gives its children away: until then they are not found here.
+    /// Whether the shim is exiting: a process closes its files before its children get another parent, and until then
+    /// they are not found here.
     fn shim_is_leaving(&self) -> bool {
         self.leaving_shim.is_some_and(|(pid, start_ticks)| {
             procfs::stat(pid).is_ok_and(|s| s.start_ticks == start_ticks && !s.is_dead())
         })
     }
 
-    /// The end of the run. Its control group is removed only after this, and counts until then.
+    /// Reports the end of the run. Its control group is removed only after this, and counts until then.
     pub(super) fn last_word(&mut self, verdict: TreeVerdict) {
         crash_point!("keeper.tree_ended");
         let counts = self.memory == MemoryCount::Perhaps;

@@ -1,4 +1,4 @@
-//! A run without a server: what the loss of one changes, what the next one is told, and what is done when none comes.
+//! A run without a server: effects of the loss of one, what the next one is sent, and what is done when none comes.
 
 use super::{Outputs, Run, Stage};
 use crate::{
@@ -10,8 +10,8 @@ use kennel_lifecycle::{StopReason, StopStep, Timestamp, limits::STEPS_LISTED_MAX
 use std::{os::fd::OwnedFd, rc::Rc};
 
 impl Run {
-    /// The server is gone, and another one will come. Nothing more is let go; all the rest goes on, and nobody waits for
-    /// an answer any more.
+    /// Handles the loss of a server that another one will replace. No gate is opened any more; everything else
+    /// continues, and no request is waiting any more.
     pub(in crate::keeper) fn server_lost(&mut self) {
         self.shut_gate();
         self.pause.nobody_waits();
@@ -21,14 +21,14 @@ impl Run {
             *seq = None;
         }
         if self.identity.is_none() {
-            // Nobody can have recorded it.
+            // No server can have recorded it.
             self.acknowledge();
         }
     }
 
-    /// No server has come for too long: what runs is ended by its own plan. So is a drain, since nobody reads its output.
-    /// What becomes of it is kept for whichever server comes after all. A rest that is to be left alone waits for that
-    /// one's word: a stop may be on record that never came here.
+    /// Ends a run after no server has come for too long: by its own plan. A drain is ended too, since no server reads
+    /// its output. The result is retained for a server that comes after all. Survivors that are to be detached wait for
+    /// that server's confirmation: a stop may be on record that never arrived here.
     pub(in crate::keeper) fn abandon(&mut self, now: u64) {
         if self.ladder.is_none() && !self.is_to_keep() {
             let plan = self.policy.stop_plan();
@@ -40,36 +40,36 @@ impl Run {
         self.shut_gate();
     }
 
-    /// The server is gone, and this process ends with what runs.
+    /// Handles the loss of the last server: this process exits with its runs.
     pub(in crate::keeper) fn server_gone(&mut self, in_order: bool, now: u64) {
         if !self.acknowledged {
             self.for_shim.push(ToShim::ServiceEnds { in_order });
             self.unheard = Some(Vec::new());
         }
-        // Nobody else can say any more whether a stop was on its way, and none has reached this process.
+        // No other process can report any more whether a stop was in progress, and none has reached this process.
         self.keep_rest();
         self.abandon(now);
         self.acknowledge();
     }
 
-    /// Of a run that is over: whether no later keeper has to look for its end. A run that was never recorded has none.
+    /// Whether no later keeper has to look for the end of an ended run. A run that was never recorded has none.
     pub(in crate::keeper) fn is_on_record(&self) -> bool {
         self.unheard.is_none()
     }
 
-    /// Writes a round of signals down that no server hears of, for the next start.
+    /// Records a round of signals that is reported to no server, for the next start.
     pub(super) fn note_unheard(&mut self, step: StopStep) {
         let (Some(steps), Some(identity)) = (&mut self.unheard, &self.identity) else {
             return;
         };
         if steps.len() < STEPS_LISTED_MAX {
             steps.push(step);
-            // A directory that is gone or full takes it along: the run is ended all the same.
+            // A directory that is gone or full prevents the record: the run is ended all the same.
             let _ = orphan_note::write(&self.private_dir, (&identity.command).into(), steps);
         }
     }
 
-    /// What the next server takes over; absent where it has nothing to do with it.
+    /// Returns what the next server adopts; absent where it has nothing to do with the run.
     pub(in crate::keeper) fn held(&self) -> Option<(WireHeldRun, Vec<Rc<OwnedFd>>)> {
         let identity = self.identity.as_ref().filter(|_| !self.acknowledged)?;
         let outputs = self.outputs.iter().flat_map(Outputs::for_server);
@@ -94,8 +94,7 @@ impl Run {
         Some((held, outputs.collect()))
     }
 
-    /// What has happened to it, in order.
-    /// INV-18.
+    /// Returns the reports of the run, in order. INV-18.
     pub(in crate::keeper) fn kept(&self) -> impl Iterator<Item = &(Timestamp, Fact)> {
         self.kept.iter()
     }

@@ -1,4 +1,4 @@
-//! What the shim of one run says, and what its silence means.
+//! Messages of a run's shim, and the meaning of its silence.
 
 use super::{Run, Stage, Told};
 use crate::{
@@ -19,7 +19,7 @@ use kennel_linux::{
 use std::os::fd::OwnedFd;
 
 impl Run {
-    /// A message of the shim.
+    /// Handles a message of the shim.
     pub(in crate::keeper) fn hear_shim(
         &mut self,
         word: FromShim,
@@ -29,7 +29,7 @@ impl Run {
         now: u64,
     ) {
         if self.ended {
-            // The last word on the tree has been told, and nothing follows it.
+            // The final report of the tree has been sent, and nothing follows it.
             return;
         }
         match word {
@@ -47,7 +47,7 @@ impl Run {
                     cgroup: self.cgroup.clone(),
                     host: host.clone(),
                 };
-                // One that found no room in this process's table is missing here.
+                // A descriptor for which this process had no space is missing here.
                 let fds = leader.zip(init.map_or(Some(None), |init| init.map(Some)));
                 self.prepared(identity, fds, shim_pid);
             }
@@ -74,7 +74,7 @@ impl Run {
                 self.heard.childless = true;
                 self.heard.elsewhere = elsewhere;
             }
-            // The one has been heard at the door; the other is not of the run.
+            // The first was handled at the reconnect socket; the second is not about the run.
             FromShim::Adoptable(_) | FromShim::Free => {}
             FromShim::Helped { id, end } => self.helped(id, end),
             FromShim::Killed(step) => {
@@ -83,7 +83,7 @@ impl Run {
         }
     }
 
-    /// `fds`: the leader's, and number and descriptor of the first process of the private pid namespace.
+    /// `fds`: the leader's, and pid and descriptor of the first process of the private pid namespace.
     fn prepared(
         &mut self,
         identity: RunIdentity,
@@ -100,7 +100,7 @@ impl Run {
             return;
         };
         let (Some((leader, init)), Some(outputs)) = (fds, &self.outputs) else {
-            // No room for a descriptor here: the gate shuts, and the shim tells the rest.
+            // This process has no space for a descriptor: the gate shuts, and the shim reports the rest.
             self.gate = None;
             self.answer(seq, Answer::Exhausted("descriptors of the keeper".into()));
             return;
@@ -127,7 +127,7 @@ impl Run {
         self.told.push(Told::Answer(seq, answer, fds));
     }
 
-    /// Whether there never was a child: who waits for one is told that there will be none.
+    /// Whether no child was ever made: a request that waits for one is answered that there will be none.
     pub(super) fn fails_unprepared(&mut self) -> bool {
         let waits = matches!(self.stage, Stage::Preparing { .. });
         if waits {
@@ -164,7 +164,7 @@ impl Run {
         self.acknowledge();
     }
 
-    /// The leader has ended. What becomes of the rest of its tree is said by the run's policy.
+    /// Handles the exit of the leader. The run's policy decides about the rest of its tree.
     fn leader_ended(&mut self, at: Timestamp, exit: Exit, rest: bool, now: u64) {
         if std::mem::replace(&mut self.heard.leader_exited, true) {
             return;
@@ -189,7 +189,7 @@ impl Run {
         }
     }
 
-    /// Who is alive now that the leader has ended. After SIGKILL they are on their way out.
+    /// Reports the processes that are alive now that the leader has exited. After SIGKILL they are about to exit.
     fn tell_leftovers(&mut self) {
         let Some(tree) = self.tree.as_ref().filter(|_| self.killed_at.is_none()) else {
             return;
@@ -200,7 +200,7 @@ impl Run {
         }
     }
 
-    /// The shim's end of the socket is closed: after its last word, or because it was killed.
+    /// Handles the close of the shim's end of the socket: after its final report, or because it was killed.
     pub(in crate::keeper) fn shim_gone(&mut self, now: u64) {
         self.shim = None;
         self.refuse_helpers();
@@ -208,7 +208,8 @@ impl Run {
             return;
         }
         if self.heard.childless {
-            // From here on its number can become another's, while somebody in the control group is still being ended.
+            // From here on its pid can become another process's, while a process in the control group is still being
+            // ended.
             if let Some(tree) = &mut self.tree {
                 tree.root = Root::Nowhere;
             }
@@ -226,14 +227,14 @@ impl Run {
         if self.kill_namespace(now) {
             return;
         }
-        // Whether a released child was executed is not known any more, so nothing is said of it: it may have run.
+        // Whether a released child was executed is not known any more, so nothing is reported of it: it may have run.
         if matches!(self.stage, Stage::Released | Stage::Ran) && self.ladder.is_none() {
             self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
     }
 
-    /// The run ends because its shim is lost, unless its end had begun before that: a stop is on its way, or the leader
-    /// has exited.
+    /// Reports that the run ends because its shim is lost, unless its end had begun before that: a stop is in progress,
+    /// or the leader has exited.
     fn report_shim_lost(&mut self) {
         let may_run = matches!(self.stage, Stage::Released | Stage::Ran);
         if may_run && self.ladder.is_none() && !self.leader_exited_first() {
@@ -242,7 +243,7 @@ impl Run {
     }
 
     /// Whether the leader had exited before the shim was lost. In a private pid namespace the loss itself kills it: its
-    /// first process hears of the end of the shim sooner than this process.
+    /// first process notices the exit of the shim sooner than this process.
     fn leader_exited_first(&self) -> bool {
         if self.heard.leader_exited {
             return true;
@@ -265,7 +266,7 @@ impl Run {
                 .is_some_and(|exit| !killed(exit))
     }
 
-    /// How the leader has ended, by what the shim has written, else by the kernel: a full disk takes the record.
+    /// Returns the leader's exit, by the shim's record, else by the kernel: a full disk prevents the record.
     fn exit_without_shim(&self, tree: &Tree) -> Option<Exit> {
         let record = self.identity.as_ref().and_then(|identity| {
             exit_record::read(&self.private_dir, self.id, (&identity.command).into())
@@ -275,7 +276,7 @@ impl Run {
         written.or_else(by_kernel)
     }
 
-    /// A private pid namespace ends with its shim: its first process hears of the shim's end, and is not waited for.
+    /// Kills a private pid namespace whose shim is lost: its first process notices the shim's exit, and is not awaited.
     /// `true`: there is one.
     fn kill_namespace(&mut self, now: u64) -> bool {
         let Some(tree) = self.tree.as_ref().filter(|tree| tree.init.is_some()) else {
@@ -290,7 +291,7 @@ impl Run {
         true
     }
 
-    /// A shim that reaped the leader and died before it said so has left the exit in its last will.
+    /// Reads the exit from the exit record of a shim that reaped the leader and died before it reported it.
     pub(super) fn ask_last_will(&mut self, now: u64) {
         let lost = self.tree.as_ref().filter(|t| t.root == Root::Lost);
         let reaped = lost.filter(|tree| !tree.leader.is_unreaped());
@@ -301,7 +302,7 @@ impl Run {
         self.leader_reaped(exit, now);
     }
 
-    /// The leader was reaped, by this process or by a shim that is lost.
+    /// Handles a leader that was reaped, by this process or by a lost shim.
     pub(in crate::keeper) fn leader_reaped(&mut self, exit: Exit, now: u64) {
         if self.stage == Stage::AtGate {
             // Its gate was never opened.

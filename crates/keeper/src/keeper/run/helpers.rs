@@ -1,4 +1,4 @@
-//! Commands beside the run's own: the shim makes them and ends them; here is who waits for them.
+//! Commands beside the run's own: the shim makes and ends them; this module has the requests that wait for them.
 
 use super::{Pause, Run, Stage};
 use crate::{
@@ -8,19 +8,19 @@ use crate::{
 use kennel_lifecycle::{StopCommand, StopCommandEnd, Timestamp, limits::HELPERS_MAX};
 use kennel_linux::clock;
 
-/// Requests that wait.
+/// Waiting requests.
 #[derive(Default)]
 pub(super) struct Helpers {
-    /// The last number that was given to one.
+    /// The last number that was assigned.
     last: u64,
     /// Number and request.
     waiting: Vec<(u64, u64)>,
-    /// That of a stop: number, when it began, its name.
+    /// The command of a stop: number, start time, name.
     of_stop: Option<(u64, Timestamp, String)>,
 }
 
 impl Run {
-    /// Has the shim run a command, and answers how it ended. Not while the run is paused or being stopped.
+    /// Has the shim run a command, and answers how it ended. Refused while the run is paused or being stopped.
     pub(in crate::keeper) fn help(&mut self, seq: u64, argv: Vec<String>, timeout_ms: u64) {
         let runs = self.stage == Stage::Ran
             && !self.ended
@@ -35,9 +35,9 @@ impl Run {
         self.helpers.waiting.push((id, seq));
     }
 
-    /// Has the shim run a command. Gives its number.
+    /// Has the shim run a command. Returns its number.
     fn ask_shim(&mut self, argv: Vec<String>, timeout_ms: u64, stops: bool) -> u64 {
-        // A shim may still have some of an earlier keeper: none of theirs has such a number.
+        // A shim may still run some of an earlier keeper: none of theirs has such a number.
         let id = (self.helpers.last + 1).max(clock::boot_ms() << 10);
         self.helpers.last = id;
         self.for_shim.push(ToShim::Help {
@@ -49,7 +49,7 @@ impl Run {
         id
     }
 
-    /// An action of a stop: has the shim run a command, until the next rung at most. A tree that is paused could do nothing.
+    /// Has the shim run a command as an action of a stop, until the next rung at most. A paused tree could not react.
     pub(super) fn stop_command(&mut self, argv: Vec<String>, now: u64) {
         self.let_go();
         let ladder = self.ladder.as_ref();
@@ -62,7 +62,7 @@ impl Run {
         self.helpers.of_stop = Some((id, clock::wall(), name));
     }
 
-    /// A command of a stop is over: that goes on.
+    /// Continues the stop after its command has ended.
     fn stop_command_over(&mut self, at: Timestamp, name: String, end: HelperEnd) {
         let end = match end {
             HelperEnd::Exited(exit) => StopCommandEnd::Exited(exit),
@@ -76,7 +76,7 @@ impl Run {
         }
     }
 
-    /// One has ended.
+    /// Handles the end of a command.
     pub(super) fn helped(&mut self, id: u64, end: HelperEnd) {
         if let Some((_, at, name)) = self.helpers.of_stop.take_if(|(known, ..)| *known == id) {
             return self.stop_command_over(at, name, end);
@@ -88,7 +88,7 @@ impl Run {
         }
     }
 
-    /// No end of one will be heard.
+    /// Answers all requests, because no end of a command will be reported.
     pub(super) fn refuse_helpers(&mut self) {
         if let Some((_, at, name)) = self.helpers.of_stop.take() {
             self.stop_command_over(at, name, HelperEnd::Refused);
@@ -98,7 +98,7 @@ impl Run {
         }
     }
 
-    /// Whoever waited is gone.
+    /// Drops all requests: their server is gone.
     pub(super) fn forget_helpers_waiting(&mut self) {
         self.helpers.waiting.clear();
     }

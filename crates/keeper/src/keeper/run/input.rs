@@ -1,8 +1,8 @@
-//! The standard input of a run that clients write to: the pipe's write end, or the terminal's master, and the count of what
-//! it has taken.
+//! The standard input of a run that clients write to: the pipe's write end, or the terminal's master, and the number of
+//! bytes that it has taken.
 //!
-//! Both are here and not with the server, so that a byte that the pipe has taken is counted whichever server dies. A full
-//! pipe makes nobody wait but who writes: what is left of one write is kept, and goes on when there is room.
+//! Both are here and not with the server, so that a byte that the pipe has taken is counted whichever server dies. A
+//! full pipe blocks only the writer: the rest of one write is buffered, and continues when there is space.
 
 use super::Run;
 use crate::{
@@ -40,18 +40,18 @@ pub(in crate::keeper) struct RunInput {
     waiting: Option<Waiting>,
 }
 
-/// What is left of a part of a write.
+/// The rest of a part of a write.
 struct Waiting {
     seq: u64,
     start: u64,
     left: Vec<u8>,
 }
 
-/// What is to be said to a question.
+/// Answer to a request.
 type Saying = (u64, InputSaid);
 
 impl RunInput {
-    /// A pipe that nothing was written to, and its read end.
+    /// Makes an empty pipe; returns its read end too.
     pub(in crate::keeper) fn new(
         attempt: u32,
         run_dir: &Path,
@@ -65,7 +65,7 @@ impl RunInput {
         Ok((input, read))
     }
 
-    /// What is typed on a terminal, of which this is the master.
+    /// Makes the input of a terminal, of which this is the master.
     pub(in crate::keeper) fn on_terminal(
         attempt: u32,
         run_dir: &Path,
@@ -91,8 +91,8 @@ impl RunInput {
         })
     }
 
-    /// That of a run whose keeper is gone, with the end of the pipe where it was open. Without a note nothing is known of
-    /// what was accepted.
+    /// Makes the input of a run whose keeper is gone, with the end of the pipe where it was open. Without a note the
+    /// number of accepted bytes is unknown.
     pub(in crate::keeper) fn adopted(run_dir: &Path, pipe: Option<OwnedFd>) -> Option<Self> {
         let noted = input_note::read_book(run_dir);
         if noted.is_none() && pipe.is_none() {
@@ -119,25 +119,24 @@ impl RunInput {
         })
     }
 
-    /// Whether it is that of this attempt.
+    /// Whether it belongs to this attempt.
     pub(super) fn is_of(&self, attempt: u32) -> bool {
         self.attempt == attempt
     }
 
-    /// What the shim keeps for the next keeper.
+    /// Returns the descriptor that the shim stores for the next keeper.
     pub(in crate::keeper) fn for_shim(&self) -> Option<BorrowedFd<'_>> {
         let copied = self.pipe.as_ref().filter(|_| self.shim_has_copy);
         copied.map(AsFd::as_fd)
     }
 
-    /// The pipe, while something waits for room in it.
+    /// Returns the pipe, while bytes wait for space in it.
     pub(in crate::keeper) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
         let pipe = self.pipe.as_ref().filter(|_| self.waiting.is_some());
         pipe.map(AsFd::as_fd)
     }
 
-    /// A part of a write, from `at` of it on.
-    /// INV-22: written and counted in one step.
+    /// Handles a part of a write, which begins at `at` within it. INV-22: written and counted in one step.
     fn write(&mut self, seq: u64, write: &InputWrite, at: u64, data: &[u8]) -> Vec<Saying> {
         let displaced = self.waiting.take();
         let mut said: Vec<Saying> = displaced
@@ -153,7 +152,7 @@ impl RunInput {
             Ok(Placed::Open { start }) => {
                 let from = start.saturating_add(at);
                 match self.book.accepted.checked_sub(from) {
-                    // A part ahead of its turn: no server sends one.
+                    // A part out of order: no server sends one.
                     None => Some(InputSaid::Refused(InputRefusal::Offset)),
                     Some(before) => {
                         let before = usize::try_from(before).unwrap_or(usize::MAX);
@@ -172,7 +171,7 @@ impl RunInput {
         said
     }
 
-    /// Writes as much of what waits as there is room for.
+    /// Writes as many of the waiting bytes as there is space for.
     fn go_on(&mut self) -> Option<Saying> {
         let mut waiting = self.waiting.take()?;
         let (seq, start) = (waiting.seq, waiting.start);
@@ -197,12 +196,12 @@ impl RunInput {
         Some((seq, said))
     }
 
-    /// Writes as much of this as there is room for, and takes it out. Gives whether no process can read it any more.
-    /// INV-22: written and counted in one step.
+    /// Writes as many of these bytes as there is space for, and removes them. Returns whether no process can read the
+    /// input any more. INV-22: written and counted in one step.
     fn put(&mut self, left: &mut Vec<u8>) -> bool {
         let Some(pipe) = &self.pipe else { return true };
-        // Should this process die between the pipe's taking and its counting, the next one shall know that it does not
-        // know.
+        // Should this process die between the write and the count, the next one must know that it does not know the
+        // count.
         self.book.in_doubt = left.len() as u64;
         self.note.keep(&self.run_dir, self.attempt, &self.book);
         crash_point!("keeper.input");
@@ -216,7 +215,7 @@ impl RunInput {
                 }
                 Err(Errno::EINTR) => {}
                 Err(errno) => {
-                    // EPIPE, or EIO of a terminal that nobody has open; nothing else is left.
+                    // EPIPE, or EIO of a terminal that no process has open; no other error is possible.
                     broken = errno != Errno::EAGAIN;
                     break;
                 }
@@ -232,7 +231,8 @@ impl RunInput {
         broken
     }
 
-    /// Writes for a stop what there is room for, behind what clients have written and not amid it. Gives how much.
+    /// Writes bytes of a stop as far as there is space, behind what clients have written and never within it. Returns
+    /// their number.
     fn write_for_stop(&mut self, bytes: &[u8]) -> usize {
         self.look_for_readers();
         if self.waiting.is_some() || self.pipe.is_none() {
@@ -244,7 +244,7 @@ impl RunInput {
         bytes.len() - left.len()
     }
 
-    /// Closes it for a client, where it stands at `offset`.
+    /// Closes the input for a client, where it stands at `offset`.
     fn close(&mut self, seq: u64, offset: Option<u64>) -> Vec<Saying> {
         let is_closed = self.book.closed == Some(InputClosed::Client);
         let stands = offset.is_none_or(|offset| offset == self.book.accepted);
@@ -258,33 +258,33 @@ impl RunInput {
         said
     }
 
-    /// Nothing more is written. What waits is told so when it goes on.
+    /// Shuts the input: nothing more is written. A waiting write gets that answer when it continues.
     fn shut(&mut self, why: InputClosed) {
         self.book.close(why);
         self.pipe = None;
         self.note.keep(&self.run_dir, self.attempt, &self.book);
     }
 
-    /// Closes the pipe where nobody can read it any more.
+    /// Closes the pipe where no process can read it any more.
     fn look_for_readers(&mut self) {
         let Some(pipe) = &self.pipe else { return };
         let mut seen = [PollFd::new(pipe.as_fd(), PollFlags::POLLOUT)];
         let looked = poll(&mut seen, PollTimeout::ZERO).is_ok();
         let events = seen[0].revents().unwrap_or(PollFlags::empty());
-        // POLLERR (poll(2)): the read end is closed; POLLHUP: nobody has the terminal open.
+        // POLLERR (poll(2)): the read end is closed; POLLHUP: no process has the terminal open.
         if looked && events.intersects(PollFlags::POLLERR | PollFlags::POLLHUP) {
             self.shut(InputClosed::Command);
         }
     }
 
     fn state(&self) -> InputState {
-        // The master of a terminal has no count of it.
+        // The master of a terminal has no such count.
         let pipe = self.pipe.as_ref().filter(|_| !self.is_terminal);
         InputState::of(self.attempt, &self.book, pipe.and_then(|pipe| unread(pipe)))
     }
 }
 
-/// Bytes in the pipe.
+/// Returns the number of bytes in the pipe.
 fn unread(pipe: &OwnedFd) -> Option<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: `pipe` is open, and FIONREAD writes one int to the place that it is given.
@@ -294,7 +294,7 @@ fn unread(pipe: &OwnedFd) -> Option<u64> {
 }
 
 impl Run {
-    /// A wish for standard input.
+    /// Handles a request for standard input.
     pub(in crate::keeper) fn ask_input(&mut self, seq: u64, wish: WireInputWish) {
         match wish {
             WireInputWish::Write {
@@ -305,7 +305,7 @@ impl Run {
             } => {
                 self.with_input(seq, attempt, |input| input.write(seq, &write, at, &data.0));
             }
-            // What is left of it is not written.
+            // The rest of it is not written.
             WireInputWish::Leave => {
                 let waiting = self.input.as_mut().map(|input| &mut input.waiting);
                 waiting.and_then(|waiting| waiting.take_if(|waiting| waiting.seq == seq));
@@ -324,13 +324,13 @@ impl Run {
         }
     }
 
-    /// There may be room for what waits.
+    /// Continues a waiting write, for which there may be space.
     pub(in crate::keeper) fn room_in_input(&mut self) {
         let said = self.input.as_mut().and_then(RunInput::go_on);
         self.say_of_input(said.into_iter().collect());
     }
 
-    /// An action of a stop: writes these bytes, or closes it. A tree that is paused could do nothing of it.
+    /// Performs an action of a stop: writes these bytes, or closes the input. A paused tree could not react.
     pub(super) fn stop_input(&mut self, bytes: Option<&[u8]>) {
         let at = clock::wall();
         self.let_go();
@@ -352,7 +352,7 @@ impl Run {
         self.tell_at(at, Fact::StopInput(done));
     }
 
-    /// The attempt is over.
+    /// Ends the input with its attempt.
     pub(super) fn end_input(&mut self) {
         if let Some(input) = &mut self.input {
             input.shut(InputClosed::AttemptEnded);
@@ -360,7 +360,7 @@ impl Run {
         self.room_in_input();
     }
 
-    /// Whoever waited is gone.
+    /// Drops the waiting request: its server is gone.
     pub(super) fn forget_input_waiting(&mut self) {
         if let Some(input) = &mut self.input {
             input.waiting = None;

@@ -15,7 +15,8 @@ use kennel_linux::{
 };
 
 impl Run {
-    /// SIGINT to the leader's group, or what interrupts on a terminal, unless a signal went out under this request id.
+    /// Sends SIGINT to the leader's group, or what interrupts on a terminal, unless a signal was sent under this
+    /// request id.
     pub(in crate::keeper) fn interrupt(&mut self, seq: u64, request_id: Option<&str>, now: u64) {
         if self.sent_before(seq, request_id, now) {
             return;
@@ -60,8 +61,8 @@ fn group(tree: &Tree) -> (Sent, InterruptWay) {
     (tree.signal_group(Signal::INT), InterruptWay::Group)
 }
 
-/// The key, where the terminal makes a signal of it and has room for it, or the command reads its keys itself; else the
-/// signal, to those whom it would reach.
+/// Types the key, where the terminal makes a signal of it and has space for it, or the command reads its keys itself;
+/// else sends the signal, to the processes that the key would reach.
 fn on_terminal(terminal: &Terminal, tree: &Tree) -> (Sent, InterruptWay) {
     match terminal.type_interrupt() {
         TypedInterrupt::ForTerminal => return (Sent::Done, InterruptWay::Key),

@@ -1,21 +1,22 @@
-//! What was told of one run and is told again to the next server, until one has acknowledged the run.
+//! Reports of one run that are repeated to the next server, until one has acknowledged the run.
 
 use crate::values::{Fact, Notified};
 use kennel_lifecycle::{Signal, Timestamp, limits::STEPS_LISTED_MAX};
 
-/// Facts in the order in which they were told. Of each kind that can come any number of times there is a bounded number.
+/// Reports in the order in which they were sent. Of each kind that can come any number of times their number is
+/// bounded.
 #[derive(Default)]
 pub(super) struct Kept {
     facts: Vec<(Timestamp, Fact)>,
 }
 
 impl Kept {
-    /// Remembers a fact, in the place of one that it makes superfluous.
+    /// Adds a report, which replaces one that it makes superfluous.
     pub(super) fn keep(&mut self, at: Timestamp, fact: &Fact) {
         match fact {
-            // A signal was answered; only that a SIGKILL went out explains an end that comes later.
+            // A signal was answered; only the fact that a SIGKILL was sent explains an end that comes later.
             Fact::SignalSent { signal, .. } if *signal == Signal::KILL => self.forget(is_shot),
-            // How the pause stands is handed over with the run.
+            // The state of the pause is handed over with the run.
             Fact::SignalSent { .. } | Fact::PauseExpired => return,
             Fact::TreeStuck(_) => self.forget(is_stuck),
             Fact::Aimed(_) if self.count(is_aimed) > STEPS_LISTED_MAX => self.forget(is_aimed),
@@ -47,7 +48,7 @@ impl Kept {
         self.facts.iter().filter(|(_, fact)| kind(fact)).count()
     }
 
-    /// Forgets the newest of this kind.
+    /// Removes the newest report of this kind.
     fn forget(&mut self, kind: fn(&Fact) -> bool) {
         if let Some(newest) = self.facts.iter().rposition(|(_, fact)| kind(fact)) {
             self.facts.remove(newest);

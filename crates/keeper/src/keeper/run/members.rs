@@ -1,4 +1,4 @@
-//! What is told of single processes of a run: signals to some of them, and who is there.
+//! Single processes of a run: signals to some of them, and lists of them.
 
 use super::{Run, Stage, Told};
 use crate::{
@@ -11,7 +11,7 @@ use kennel_linux::{clock, memfd};
 use std::rc::Rc;
 
 impl Run {
-    /// A signal to those whom `target` names, unless one went out under this request id.
+    /// Sends a signal to the processes that `target` names, unless one was sent under this request id.
     pub(in crate::keeper) fn signal(
         &mut self,
         seq: u64,
@@ -43,7 +43,7 @@ impl Run {
             };
             self.tell_at(at, sent);
         }
-        // Also where there is no room for the answer: it went out.
+        // Remembered also where there is no space for the answer: the signal was sent.
         if targets != Some(0) {
             self.requests.remember(request_id, now);
         }
@@ -57,7 +57,7 @@ impl Run {
         self.answer_with_file(seq, Answer::Signalled, &told);
     }
 
-    /// Tells who is in the tree.
+    /// Answers with the processes of the tree.
     pub(in crate::keeper) fn list(&mut self, seq: u64) {
         let tree = self.tree.as_ref().filter(|_| !self.ended);
         let (members, unlisted) =
@@ -77,7 +77,7 @@ impl Run {
         self.answer_with_file(seq, Answer::Listed, &told);
     }
 
-    /// Lists may be longer than a message.
+    /// Answers with a file, since lists may be longer than a message.
     fn answer_with_file(&mut self, seq: u64, answer: Answer, list: &impl serde::Serialize) {
         let file = wire::encode(list).and_then(|bytes| memfd::sealed("kennel-list", &bytes));
         self.told.push(match file {

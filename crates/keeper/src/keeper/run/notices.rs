@@ -1,8 +1,8 @@
-//! What the command of a run says of itself by `sd_notify(3)`, and the limits of time that hang on it. All of this goes on
-//! without a server.
+//! Reports of the command by `sd_notify(3)`, and the time limits that depend on them. All of this works without a
+//! server.
 //!
-//! A message is looked at, acted upon, and taken away only after that: should this process die meanwhile, the next keeper
-//! finds it again, and what was done then is not done twice.
+//! A message is read, handled, and removed from the socket only after that: should this process die meanwhile, the next
+//! keeper finds it again, and its effects are not repeated.
 
 use super::{Run, Stage};
 use crate::{
@@ -29,47 +29,47 @@ use std::{
 
 /// Interval in which the last status and the last activity are reported, in milliseconds.
 const NEWS_EVERY_MS: u64 = 100;
-/// Messages of one run that are read in that time: others wait in the socket, and who sends more waits with them.
+/// Most messages of one run that are read in that time: further ones wait in the socket, and the sender with them.
 const NOTICES_AT_ONCE_MAX: u32 = 100;
 /// Most refused messages of one run that are reported.
 const REFUSALS_REPORTED_MAX: u32 = 8;
-/// By so much this process may be late before a missing sign says more about it than about the command.
+/// Delay of this process beyond which a missing watchdog message says more about the keeper than about the command.
 const LATE_MS: u64 = 1_000;
 
-/// The socket of one attempt, and what was said there.
+/// The socket of one attempt, and its reports.
 pub(in crate::keeper) struct RunNotices {
     socket: NotifySocket,
     /// Whether the shim has a copy, for the next keeper.
     shim_has_copy: bool,
     ready: bool,
-    /// What is left of the time until it is ready.
+    /// Time left until it must be ready.
     start: Option<Countdown>,
-    /// By how much the command has extended that, in milliseconds.
+    /// Total of the command's extensions, in milliseconds.
     extended_ms: u64,
-    /// Time until the next sign that it lives is due; stands still while none is.
+    /// Time until the next watchdog message is due; stands still while none is.
     watchdog: Option<Countdown>,
     fails: bool,
     said: News,
     reported: News,
     reported_at: Option<u64>,
-    /// Since when messages are counted, and how many there were.
+    /// Start of the count of messages, and their number.
     counted: (u64, u32),
     refusals: u32,
 }
 
-/// What is reported at most every [`NEWS_EVERY_MS`].
+/// News that is reported at most every [`NEWS_EVERY_MS`].
 #[derive(Clone, Default, PartialEq, Eq)]
 struct News {
     status: StatusText,
     activity: Option<Activity>,
 }
 
-/// What the next keeper has to know of this: whether it is ready, what is left of the time until then as
-/// [`Countdown::parts`] says it, and by how much that was extended.
+/// What the next keeper has to know: whether it is ready, the time left until then as of [`Countdown::parts`], and the
+/// total of the extensions.
 pub(super) type Remembered = (bool, Option<(u64, Option<u64>)>, u64);
 
 impl RunNotices {
-    /// Where the policy wants it: a socket in the run's directory.
+    /// Makes a socket in the run's directory, where the policy enables it.
     pub(in crate::keeper) fn open(
         policy: &Policy,
         run_dir: &Path,
@@ -102,7 +102,7 @@ impl RunNotices {
         }
     }
 
-    /// That of a run whose keeper is gone.
+    /// Continues the socket of a run whose keeper is gone.
     pub(super) fn adopted(socket: OwnedFd, policy: &Policy, known: Remembered) -> Self {
         let (ready, start, extended_ms) = known;
         let left = start.map(|(left, since)| Countdown::resumed(left, since));
@@ -121,17 +121,17 @@ impl RunNotices {
         (self.ready, start, self.extended_ms)
     }
 
-    /// What the shim keeps for the next keeper.
+    /// Returns the descriptor that the shim stores for the next keeper.
     pub(in crate::keeper) fn for_shim(&self) -> Option<BorrowedFd<'_>> {
         self.shim_has_copy.then(|| self.socket.as_fd())
     }
 
-    /// The socket, while more may be read of it.
+    /// Returns the socket, while more may be read from it.
     pub(in crate::keeper) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
         (self.counted.1 < NOTICES_AT_ONCE_MAX).then(|| self.socket.as_fd())
     }
 
-    /// When to take the next step without any event.
+    /// Returns when to take the next step without any event.
     fn wake_at(&self) -> Option<u64> {
         let news = (self.said != self.reported)
             .then(|| self.reported_at.map_or(0, |at| at + NEWS_EVERY_MS));
@@ -142,7 +142,7 @@ impl RunNotices {
         [news, again, start, watchdog].into_iter().flatten().min()
     }
 
-    /// Counts one message; not while there were too many.
+    /// Counts one message; stops when there were too many.
     fn count(&mut self, now: u64) {
         self.forget_count(now);
         self.counted.1 += 1;
@@ -154,7 +154,7 @@ impl RunNotices {
         }
     }
 
-    /// The command wants more time until it is ready: so much from now on.
+    /// Extends the time until the command must be ready: so much from now on.
     fn extend(&mut self, time: Duration, now: u64) {
         let Some(start) = &mut self.start else { return };
         let wanted = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -167,7 +167,7 @@ impl RunNotices {
 }
 
 impl Run {
-    /// Looks at the first message that is there, and acts upon it. `false`: there is none, or it has to wait.
+    /// Reads the first message, and handles it. `false`: there is none, or it has to wait.
     pub(in crate::keeper) fn hear_notice(&mut self, now: u64) -> bool {
         let Some(notices) = &mut self.notices else {
             return false;
@@ -190,14 +190,14 @@ impl Run {
         true
     }
 
-    /// Takes away the message that was acted upon.
+    /// Removes the message that was handled.
     pub(in crate::keeper) fn drop_notice(&self) {
         if let Some(notices) = &self.notices {
             notices.socket.drop_first();
         }
     }
 
-    /// Why a message is not heard: nothing shows that its sender is a process of this run at this moment.
+    /// Returns why a message is refused: nothing shows that its sender is a process of this run at this moment.
     fn refusal(&self, datagram: &Datagram) -> Option<Notified> {
         let Some(sender) = &datagram.sender else {
             return Some(Notified::Refused {
@@ -261,15 +261,15 @@ impl Run {
         }
     }
 
-    /// Reports again that it is ready: the previous keeper may have died before its report.
+    /// Reports again that the attempt is ready: the previous keeper may have died before its report.
     pub(super) fn tell_ready_again(&mut self) {
         if self.notices.as_ref().is_some_and(|notices| notices.ready) {
             self.tell(Fact::Notified(Notified::Ready));
         }
     }
 
-    /// Counts the time until it is ready and the time between two signs, reports changes, and begins to stop the tree when
-    /// such a time is over.
+    /// Counts the time until it is ready and the time between watchdog messages, reports changes, and begins to stop
+    /// the tree when a limit is reached.
     pub(super) fn keep_notices(&mut self, now: u64) {
         let paused = self.pause.stopped_since().is_some();
         let runs = self.stage == Stage::Ran && !self.heard.leader_exited && self.ladder.is_none();
@@ -289,7 +289,7 @@ impl Run {
             runs && !paused && (notices.ready || !by_notice) && !notices.said.status.stopping;
         match &mut notices.watchdog {
             Some(left) if counts => left.run(now),
-            // After a pause it has the whole time again.
+            // After a pause the whole time counts again.
             left => *left = time.map(Countdown::new),
         }
         let late = |left: &Countdown| left.over_at().is_some_and(|at| now >= at + LATE_MS);
@@ -343,16 +343,16 @@ impl Run {
         }
     }
 
-    /// When to take the next step for the sake of this.
+    /// Returns when to take the next step for notices.
     pub(super) fn notices_wake_at(&self) -> Option<u64> {
         self.notices.as_ref()?.wake_at()
     }
 
-    /// The attempt is over: nothing more is heard.
+    /// Ends the notices with their attempt: no more are read.
     pub(super) fn end_notices(&mut self) {
         self.tell_news(None);
         if self.notices.take().is_some() {
-            // What stays goes with the run's directory.
+            // A file that stays is removed with the run's directory.
             let _ = notify_socket::remove(&self.private_dir, NOTIFY);
         }
     }

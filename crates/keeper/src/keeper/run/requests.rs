@@ -1,12 +1,12 @@
-//! Under which request ids signals went out: none goes out twice, whichever server asks.
+//! Request ids under which signals were sent: none is sent twice, whichever server asks.
 
 use super::Run;
 use crate::wire::Answer;
 use std::{collections::VecDeque, time::Duration};
 
-/// How many ids are remembered, the newest; none is longer than `REQUEST_ID_BYTES_MAX`.
+/// Most ids that are remembered, the newest; none is longer than `REQUEST_ID_BYTES_MAX`.
 const REMEMBERED_MAX: usize = 1024;
-/// And for how long, on the clock that goes on while the host sleeps.
+/// How long they are remembered, on the clock that advances while the host sleeps.
 const REMEMBERED_FOR: Duration = Duration::from_mins(10);
 
 /// The ids with their times, oldest first.
@@ -28,7 +28,7 @@ impl Requests {
         self.sent.iter().any(|(seen, _)| **seen == *id)
     }
 
-    /// Of a signal that somebody got.
+    /// Remembers the id of a signal that a process got.
     pub(super) fn remember(&mut self, id: Option<&str>, now: u64) {
         let Some(id) = id else { return };
         if self.sent.len() >= REMEMBERED_MAX {
@@ -39,7 +39,7 @@ impl Requests {
 }
 
 impl Run {
-    /// Whether a signal went out under this id before; then that is the answer.
+    /// Whether a signal was sent under this id before; then that is the answer.
     pub(super) fn sent_before(&mut self, seq: u64, id: Option<&str>, now: u64) -> bool {
         let before = id.is_some_and(|id| self.requests.has(id, now));
         if before {
@@ -48,7 +48,7 @@ impl Run {
         before
     }
 
-    /// Tells whether a signal went out under this id.
+    /// Answers whether a signal was sent under this id.
     pub(in crate::keeper) fn tell_whether_sent(&mut self, seq: u64, id: &str, now: u64) {
         if !self.sent_before(seq, Some(id), now) {
             self.answer(seq, Answer::NotSent);

@@ -1,4 +1,4 @@
-//! After SIGKILL: what does not end is watched, at growing intervals, until it has ended.
+//! Processes that SIGKILL does not end: checked at growing intervals, until they have ended.
 
 use super::{LOOK_AGAIN_MS, Run};
 use crate::values::Fact;
@@ -8,42 +8,42 @@ use kennel_lifecycle::{
 };
 use kennel_linux::{pidfd::PidFd, stuck, tree::Root};
 
-/// How long after SIGKILL what is left is called stuck.
+/// Time after SIGKILL at which remaining processes count as stuck.
 const STUCK_AFTER_MS: u64 = 1_000;
-/// Longest wait between two looks at what is stuck.
+/// Longest wait between two checks of stuck processes.
 const WATCH_MS_MAX: u64 = 1_000;
-/// A wait is this part of the time since SIGKILL.
+/// A wait is this fraction of the time since SIGKILL.
 const WATCH_SLOWER: u64 = 32;
-/// How long after SIGKILL a shim without a member to wait for is taken for hung.
+/// Time after SIGKILL at which a shim without a member to wait for counts as hung.
 const SHIM_HUNG_AFTER_MS: u64 = 5_000;
-/// Longest time in which another list of the stuck is told no more than once.
+/// Longest time in which a changed list of stuck processes is reported no more than once.
 const TELL_AGAIN_MS_MAX: u64 = 60_000;
 
-/// What was told of a tree that does not end.
+/// Last report of a tree that does not end.
 pub(super) struct Told {
     stuck: Stuck,
     at: u64,
 }
 
 impl Run {
-    /// Whether it was told that SIGKILL does not end it.
+    /// Whether it was reported that SIGKILL does not end the tree.
     pub(in crate::keeper) fn is_stuck(&self) -> bool {
         self.stuck.is_some() && !self.ended
     }
 
-    /// Between two looks.
+    /// Returns the wait between two checks.
     pub(super) fn look_every(&self, now: u64) -> u64 {
         let killed_for = self.killed_at.map_or(0, |at| now.saturating_sub(at));
         (killed_for / WATCH_SLOWER).clamp(LOOK_AGAIN_MS, WATCH_MS_MAX)
     }
 
-    /// What SIGKILL has not ended gets it again.
+    /// Sends SIGKILL again to the processes that it has not ended.
     pub(super) fn kill_again(&mut self, now: u64) {
         let (Some(killed_at), Some(tree)) = (self.killed_at, &self.tree) else {
             return;
         };
         if now < killed_at + STUCK_AFTER_MS {
-            // While the shim kills its children there is nothing to do here, unless it has not been able to.
+            // While the shim kills its children there is nothing to do here, unless it has failed to.
             let slow = now >= killed_at + LOOK_AGAIN_MS;
             if tree.root == Root::Lost || self.heard.childless || slow {
                 tree.signal(Signal::KILL);
@@ -71,17 +71,17 @@ impl Run {
         self.stuck = Some(Told { stuck, at: now });
     }
 
-    /// The shim, where it is no child of this process.
+    /// Returns the shim, where it is no child of this process.
     fn foreign_shim(&self) -> Option<&PidFd> {
         self.tree.as_ref()?.foreign.as_ref()
     }
 
-    /// No member is to be seen, and yet the end is not proven.
+    /// Handles a tree of which no member is seen and whose end is not proven.
     fn none_seen(&mut self) {
         match self.tree.as_ref().map(|tree| tree.root) {
-            // A shim that was stopped, or hangs: what it leaves comes to this process.
+            // A shim that was stopped, or hangs: when it is killed, its children come to this process.
             Some(Root::Shim(_)) if self.foreign_shim().is_some() && !self.heard.childless => {
-                // Of a foreign one too: its end is told by its descriptor.
+                // For a foreign shim too: its descriptor shows its exit.
                 let _ = self.foreign_shim().map(|shim| shim.signal(Signal::KILL));
             }
             Some(Root::Shim(shim)) if !self.heard.childless => {
