@@ -1,7 +1,7 @@
-//! The processes that own runs, keeper and shim, and what they and the server say to each other.
+//! The processes that own runs, keeper and shim, and their messages with each other and the server.
 //!
-//! The server uses [`client::KeeperClient`]; the binary starts [`keeper`]. No policy lives here: what is to be
-//! done comes from `kennel-lifecycle`, and the only decisions taken are those of its pure ladder.
+//! The server uses [`client::KeeperClient`]; the binary starts [`keeper`]. No policy is here: what is to be done comes
+//! from `kennel-lifecycle`, and the only decisions taken are those of its pure ladder.
 
 pub mod audit;
 pub mod client;

@@ -1,7 +1,8 @@
-//! What a start has done to end a run that an earlier keeper has left, in the run's private directory. It is there before
-//! the first signal: so whoever comes next knows why nobody is left, should that start not come to say so.
+//! Note of what a start has done to end a run that an earlier keeper has left, in the run's private directory. It is
+//! written before the first signal: so the next start knows why no process is left, should that start die before its
+//! report.
 //!
-//! Like a shim's last will it must outlive processes, not the host, and is not synced.
+//! Like a shim's exit record it must outlive processes, not the host, and is not synced.
 
 use crate::{
     private_file,
@@ -19,7 +20,7 @@ const TEMPORARY: &CStr = c"orphan.new";
 /// No step takes more than 64 bytes.
 const NOTE_BYTES_MAX: u64 = 64 * STEPS_LISTED_MAX as u64 + 64;
 
-/// Writes down that the run of this leader is being ended, and by what so far.
+/// Records that the run of this leader is being ended, and the steps so far.
 pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> io::Result<()> {
     let note = WireNote {
         leader,
@@ -28,7 +29,7 @@ pub(crate) fn write(run_dir: &Path, leader: WireLeader, steps: &[StopStep]) -> i
     private_file::replace(run_dir, NAME, TEMPORARY, &wire::encode(&note)?).map(|_| ())
 }
 
-/// The rounds of signals of a start that had begun to end the run of this leader; `None`: none had.
+/// Reads the rounds of signals of a start that had begun to end the run of this leader; `None`: none had.
 pub(crate) fn read(run_dir: &Path, leader: WireLeader) -> Option<Vec<StopStep>> {
     let bytes = private_file::read(run_dir, NAME, NOTE_BYTES_MAX)?;
     let note = wire::decode::<WireNote>(&bytes).ok()?;

@@ -1,33 +1,33 @@
-//! What a binary says of itself before a keeper starts a server from it: which protocol it speaks, and its version.
+//! What a binary reports about itself before a keeper starts a server from it: its protocol and its version.
 //!
 //! One line on standard output. Its form must never change: keepers of other versions read it.
 
 use crate::wire;
 
-/// The hidden word of the command line that asks for it.
+/// Hidden command of the command line that requests it.
 pub const WORD: &str = "preflight";
 
-/// Longest answer that is read; the rest is not looked at.
+/// Longest answer that is read; the rest is ignored.
 pub(crate) const ANSWER_BYTES_MAX: usize = 4096;
 
 const BEGINS: &str = "kennel wire ";
 const MIDDLE: &str = " version ";
 
-/// What this binary answers.
+/// Returns the answer of this binary.
 #[must_use]
 pub fn answer() -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!("{BEGINS}{}{MIDDLE}{version}\n", wire::VERSION)
 }
 
-/// What a binary has answered.
+/// The answer of a binary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spoken {
     pub(crate) wire: u32,
     pub(crate) version: String,
 }
 
-/// The answer in what a binary has written, wherever it is in it.
+/// Finds the answer in a binary's output, wherever it is in it.
 pub(crate) fn read(written: &str) -> Option<Spoken> {
     written.lines().find_map(|line| {
         let (wire, version) = line.strip_prefix(BEGINS)?.split_once(MIDDLE)?;

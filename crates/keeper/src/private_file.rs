@@ -1,7 +1,7 @@
-//! Small files in a run's private directory, by which processes of ours tell what a crash must not take along.
+//! Small files in a run's private directory, in which Kennel's processes record what a crash must not lose.
 //!
-//! Commands of the same uid can reach the directory: what they put there must neither stop a shim or a keeper nor lead
-//! it elsewhere.
+//! Commands of the same uid can reach the directory: what they put there must neither stop a shim or a keeper nor
+//! redirect it elsewhere.
 
 use nix::{
     errno::Errno,
@@ -17,7 +17,7 @@ use std::{
     path::Path,
 };
 
-/// Puts a file of these bytes there, whole or not at all. It is not synced.
+/// Writes a file of these bytes atomically. It is not synced.
 pub(crate) fn replace(
     run_dir: &Path,
     name: &CStr,
@@ -28,7 +28,7 @@ pub(crate) fn replace(
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
     let fresh = || openat(&dir, temporary, flags, Mode::S_IRUSR | Mode::S_IWUSR);
     let file = match fresh() {
-        // Of a shim that was killed, or somebody's.
+        // Left by a shim that was killed, or made by another process.
         Err(Errno::EEXIST) => {
             unlinkat(&dir, temporary, UnlinkatFlags::NoRemoveDir)?;
             fresh()?
@@ -44,7 +44,7 @@ pub(crate) fn replace(
     Ok(file)
 }
 
-/// The first `bytes_max` bytes; `None` where there is no such file, or none that can be read.
+/// Reads the first `bytes_max` bytes; `None` where there is no such file, or no readable one.
 pub(crate) fn read(run_dir: &Path, name: &CStr, bytes_max: u64) -> Option<Vec<u8>> {
     let dir = open(run_dir).ok()?;
     // Without O_NONBLOCK a fifo would hold the reader for ever.
@@ -58,7 +58,7 @@ pub(crate) fn read(run_dir: &Path, name: &CStr, bytes_max: u64) -> Option<Vec<u8
     Some(bytes)
 }
 
-/// A file that is added to; made where it is not there.
+/// Opens a file to append to; makes it where it is missing.
 pub(crate) fn append(run_dir: &Path, name: &CStr) -> io::Result<File> {
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_APPEND | OFlag::O_NOFOLLOW;
     // Without O_NONBLOCK a fifo would hold the writer for ever.
@@ -71,7 +71,7 @@ pub(crate) fn append(run_dir: &Path, name: &CStr) -> io::Result<File> {
     Ok(file)
 }
 
-/// The file; `None` where there is none, or something else stands in its place.
+/// Opens the file; `None` where there is none, or another kind of file is in its place.
 pub(crate) fn open_to_read(run_dir: &Path, name: &CStr) -> io::Result<Option<File>> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let file = match openat(open(run_dir)?, name, flags, Mode::empty()) {
@@ -82,7 +82,7 @@ pub(crate) fn open_to_read(run_dir: &Path, name: &CStr) -> io::Result<Option<Fil
     Ok(file.metadata()?.is_file().then_some(file))
 }
 
-/// Removes the file, if it is there.
+/// Removes the file, if it exists.
 pub(crate) fn remove(run_dir: &Path, name: &CStr) -> io::Result<()> {
     match unlinkat(open(run_dir)?, name, UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),

@@ -19,28 +19,29 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Deepest tree that is removed; what lies deeper stays, and is said.
+/// Deepest tree that is removed; what lies deeper stays, and is reported.
 const DEPTH_MAX: usize = 256;
 
-/// The one part of a run's directory that its command is told of.
+/// The one part of a run's directory whose path its command gets.
 pub(crate) const TMP: &CStr = c"tmp";
 
-/// The socket at which its processes say something of it, beside the other.
+/// The socket for reports of the run's processes, beside the other.
 pub(crate) const NOTIFY: &str = "notify";
 
-/// Where the processes of a run say something of it, where its spec wants that: the socket is the keeper's.
+/// Returns the path of the socket for reports of a run's processes, where its spec enables them: the socket is the
+/// keeper's.
 #[must_use]
 pub fn notify_path(run_dir: &Path) -> PathBuf {
     run_dir.join(NOTIFY)
 }
 
-/// Where the directory of `run` is.
+/// Returns the path of the directory of `run`.
 #[must_use]
 pub fn path(data_dir: &Path, run: RunId) -> PathBuf {
     data_dir.join("runs").join(run.to_string())
 }
 
-/// All runs that have a directory.
+/// Lists all runs that have a directory.
 #[must_use]
 pub fn all(data_dir: &Path) -> Vec<RunId> {
     let entries = fs::read_dir(data_dir.join("runs")).into_iter().flatten();
@@ -48,13 +49,14 @@ pub fn all(data_dir: &Path) -> Vec<RunId> {
     names.filter_map(|name| name.parse().ok()).collect()
 }
 
-/// Makes `runs/<id>` and `runs/<id>/tmp`, both 0700, and gives the path of the first. A directory that is there
-/// already stays as it is.
+/// Makes `runs/<id>` and `runs/<id>/tmp`, both 0700, and returns the path of the first. An existing directory stays as
+/// it is.
 pub fn create(data_dir: &Path, run: RunId) -> io::Result<PathBuf> {
     create_with(data_dir, run, |_, _| false)
 }
 
-/// The same; `give` may put a directory there under the name of the second, and says whether it has.
+/// Makes them as [`create`] does; `give` may place a directory there under the name of the second, and returns whether
+/// it has.
 pub(crate) fn create_with(
     data_dir: &Path,
     run: RunId,
@@ -75,7 +77,7 @@ pub(crate) fn create_with(
     }
 }
 
-/// Removes what the processes of one attempt have left there for each other. Nothing of that attempt is alive.
+/// Removes what the processes of one attempt have left there for each other. No process of that attempt is alive.
 pub fn forget_attempt(data_dir: &Path, run: RunId) -> io::Result<()> {
     let dir = path(data_dir, run);
     crate::held::remove(&dir);
@@ -85,7 +87,7 @@ pub fn forget_attempt(data_dir: &Path, run: RunId) -> io::Result<()> {
 
 /// Removes `runs/<id>/tmp` and all in it, and a socket beside it, without following a link or crossing into another mount.
 pub fn remove_tmp(data_dir: &Path, run: RunId) -> io::Result<()> {
-    // A keeper that died has left it.
+    // Left by a keeper that died.
     notify_socket::remove(&path(data_dir, run), NOTIFY)?;
     match open_dir_at(&path(data_dir, run)) {
         Ok(dir) => remove_entry(&dir, TMP, &fstat(&dir)?, 0),
@@ -110,7 +112,7 @@ pub(crate) fn remove_below(dir: &OwnedFd, name: &CStr) -> io::Result<()> {
     remove_entry(dir, name, &fstat(dir)?, 0)
 }
 
-/// Removes `runs/<id>` where nothing is in it.
+/// Removes `runs/<id>` where it is empty.
 pub fn remove_empty(data_dir: &Path, run: RunId) -> io::Result<()> {
     match fs::remove_dir(path(data_dir, run)) {
         Err(error) => match error.kind() {
@@ -121,11 +123,11 @@ pub fn remove_empty(data_dir: &Path, run: RunId) -> io::Result<()> {
     }
 }
 
-/// Where directories of runs wait for their removal, beside the others.
+/// Parent of run directories that wait for their removal, beside the others.
 const ASIDE: &str = "removed";
 
-/// Takes `runs/<id>` away in one step, so that nobody finds a part of it; [`remove_set_aside`] removes it. One that is not
-/// there is none to take away.
+/// Moves `runs/<id>` away in one step, so that no reader finds a part of it; [`remove_set_aside`] removes it. A missing
+/// directory is no error.
 pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
     let runs = data_dir.join("runs");
     let aside = runs.join(ASIDE);
@@ -139,7 +141,7 @@ pub fn set_aside(data_dir: &Path, run: RunId) -> io::Result<()> {
     }
 }
 
-/// Removes all that was set aside, by whomever, as [`remove`] does.
+/// Removes all directories that were moved away, by whichever process, as [`remove`] does.
 pub fn remove_set_aside(data_dir: &Path) -> io::Result<()> {
     let runs = match open_dir_at(&data_dir.join("runs")) {
         Ok(runs) => runs,

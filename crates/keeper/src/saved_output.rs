@@ -14,16 +14,16 @@ use std::{
 /// Most bytes that are saved of a stream; a command that writes more waits, as it does for a full disk.
 pub const SAVED_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Of standard output and of standard error.
+/// File names for standard output and for standard error.
 const NAMES: [&str; 2] = ["saved-stdout", "saved-stderr"];
 
-/// The file that the shim appends to; `stream` is 0 for standard output and 1 for standard error.
+/// Opens the file that the shim appends to; `stream` is 0 for standard output and 1 for standard error.
 pub(crate) fn create(run_dir: &Path, stream: usize) -> io::Result<File> {
     private_file::append(run_dir, &name(NAMES[stream]))
 }
 
-/// What was saved of a stream, and at which offset of the stream it begins: at `len`, unless an earlier call has said
-/// otherwise, since a server may die while it puts this into the journal. `None`: nothing was saved.
+/// Returns the saved output of a stream, and its offset in the stream: `len`, unless an earlier call has recorded
+/// another one, since a server may die while it copies this into the journal. `None`: nothing was saved.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ pub fn claim(run_dir: &Path, stream: usize, len: u64) -> io::Result<Option<(File
     Ok(private_file::open_to_read(run_dir, &name(&file))?.map(|file| (file, begins)))
 }
 
-/// Removes what was saved of a stream.
+/// Removes the saved output of a stream.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! How the server process finds its end of the socket to the keeper.
+//! The server's end of the socket to the keeper: how the server process finds it.
 
 use nix::{
     errno::Errno,
@@ -11,10 +11,10 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// The descriptor that the server is born with.
+/// The descriptor that the server inherits.
 pub(crate) const SERVER_SOCKET_FD: i32 = 3;
 
-/// Says to the server that it was started by a keeper; the value is the keeper's pid.
+/// Tells the server that it was started by a keeper; the value is the keeper's pid.
 pub(crate) const KEEPER_PID_VAR: &str = "KENNEL_KEEPER_PID";
 
 static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -35,7 +35,7 @@ pub fn server_socket() -> io::Result<OwnedFd> {
     // before exec, and `TAKEN` lets only one owner be made of it.
     let socket = unsafe { OwnedFd::from_raw_fd(SERVER_SOCKET_FD) };
     if getsockopt(&socket, sockopt::SockType) != Ok(SockType::SeqPacket) {
-        // It is not what we think, so it is not ours to close.
+        // It is not the expected socket, so it is not this code's to close.
         std::mem::forget(socket);
         return Err(Errno::ENOTSOCK.into());
     }

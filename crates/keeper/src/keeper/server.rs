@@ -20,18 +20,18 @@ use std::{
     rc::Rc,
 };
 
-/// Most messages that wait for a server that does not read. Beyond it the server is taken for hung and killed.
+/// Most messages queued for a server that does not read. Beyond it the server counts as hung and is killed.
 const QUEUED_MAX: usize = 65_536;
 
-/// Between two pings.
+/// Time between two pings.
 const PING_EVERY_MS: u64 = 1_000;
-/// So many in a row without an answer, and the server is taken for hung and killed.
+/// Unanswered pings in a row after which the server counts as hung and is killed.
 const PINGS_UNANSWERED_MAX: u32 = 10;
 
-/// What is sent, with its descriptors.
+/// A message with its descriptors.
 pub(super) type Message = (ToServer, Vec<Rc<OwnedFd>>);
 
-/// A message on its way.
+/// An encoded message.
 struct Frame {
     bytes: Vec<u8>,
     fds: Vec<Rc<OwnedFd>>,
@@ -41,35 +41,35 @@ struct Frame {
 pub(super) struct Server {
     pub(super) pid: i32,
     version: String,
-    /// Its end, once it has been reaped.
+    /// Its exit status, once it has been reaped.
     pub(super) exit: Option<Exit>,
     /// `None` when it has closed its end.
     pub(super) socket: Option<OwnedFd>,
     queue: VecDeque<Frame>,
-    /// How many at the front of the queue are the hand-over, which no server asked for.
+    /// Number of messages at the front of the queue that are the hand-over, which no server requested.
     handing_over: usize,
-    /// The first of the queue waits for the host, not for the server.
+    /// The first message of the queue waits for the host, not for the server.
     host_is_short: bool,
-    /// When it said that it serves.
+    /// When it reported that it serves.
     pub(super) ready_at: Option<u64>,
-    /// When it is killed if it has not ended by then.
+    /// When it is killed if it has not exited by then.
     pub(super) kill_at: Option<u64>,
     /// The keeper has killed it.
     pub(super) killed: bool,
-    /// That was because it took no messages.
+    /// The reason was that it read no messages.
     hung: bool,
     pings: Pings,
 }
 
-/// Whether the server still takes messages.
+/// Whether the server still reads messages.
 #[derive(Default)]
 struct Pings {
-    /// When it is asked next.
+    /// Time of the next ping.
     at: Option<u64>,
     unanswered: u32,
 }
 
-/// What is to be done at a time.
+/// What is due at a time.
 #[derive(Debug, PartialEq, Eq)]
 enum Tick {
     Wait,
@@ -78,7 +78,7 @@ enum Tick {
 }
 
 impl Pings {
-    /// Questions are counted, not seconds: on a host that was suspended there were none.
+    /// Pings are counted, not seconds: on a host that was suspended none were sent.
     fn tick(&mut self, now: u64) -> Tick {
         if self.at.is_none_or(|at| now < at) {
             return Tick::Wait;
@@ -94,8 +94,8 @@ impl Pings {
 }
 
 impl Server {
-    /// Executes the binary, in a session of its own, with its end of the socket and a lock that it holds for
-    /// as long as it is there.
+    /// Executes the binary, in a session of its own, with its end of the socket and a lock that it holds for as long as
+    /// it lives.
     pub(super) fn start(
         binary: &Binary,
         argv: &[OsString],
@@ -141,7 +141,7 @@ impl Server {
         })
     }
 
-    /// The first messages of all. They do not count as waiting for a server that does not read.
+    /// Sends the very first messages. They do not count as queued for a server that does not read.
     pub(super) fn hand_over(&mut self, messages: Vec<Message>) {
         let frames = messages.into_iter().filter_map(|(message, fds)| {
             // As in `send`, every one can be encoded.
@@ -153,7 +153,7 @@ impl Server {
         self.flush();
     }
 
-    /// Sends, or queues behind what waits. `false`: the queue is full.
+    /// Sends a message, or queues it behind others. `false`: the queue is full.
     pub(super) fn send(&mut self, message: &ToServer, fds: Vec<Rc<OwnedFd>>) -> bool {
         if self.socket.is_none() {
             return true;
@@ -167,7 +167,7 @@ impl Server {
         self.queue.len() - self.handing_over <= QUEUED_MAX
     }
 
-    /// Sends what waits, as far as the server reads.
+    /// Sends queued messages, as far as the server reads.
     pub(super) fn flush(&mut self) {
         self.host_is_short = false;
         while let Some(frame) = self.queue.front() {
@@ -196,28 +196,28 @@ impl Server {
         self.handing_over = self.handing_over.saturating_sub(1);
     }
 
-    /// It serves: from here on it is asked whether it still does.
+    /// Records that it serves: from here on it gets pings.
     pub(super) fn is_ready(&mut self, now: u64) {
         self.ready_at.get_or_insert(now);
         self.must_answer(now);
     }
 
-    /// From here on one that does not take messages is taken for hung.
+    /// Requires answers: from here on a server that does not read messages counts as hung.
     pub(super) fn must_answer(&mut self, now: u64) {
         self.pings.at.get_or_insert(now + PING_EVERY_MS);
     }
 
-    /// It takes messages.
+    /// Records that it reads messages.
     pub(super) fn answered(&mut self) {
         self.pings.unanswered = 0;
     }
 
-    /// When it is asked again.
+    /// Returns when the next ping is due.
     pub(super) fn ping_at(&self) -> Option<u64> {
         self.pings.at.filter(|_| self.socket.is_some())
     }
 
-    /// Asks whether it takes messages, where it is time to. `false`: it has not for too long.
+    /// Sends a ping, where one is due. `false`: it has read no messages for too long.
     pub(super) fn ping(&mut self, now: u64) -> bool {
         if self.socket.is_none() {
             return true;
@@ -229,23 +229,23 @@ impl Server {
         }
     }
 
-    /// Whether something waits for the server to read.
+    /// Whether a message waits for the server to read.
     pub(super) fn is_behind(&self) -> bool {
         !self.queue.is_empty() && !self.host_is_short
     }
 
-    /// Whether something waits for the host, which tells nobody when it has room.
+    /// Whether a message waits for the host, which does not announce free resources.
     pub(super) fn waits_for_host(&self) -> bool {
         !self.queue.is_empty() && self.host_is_short
     }
 
-    /// It takes no messages: SIGKILL.
+    /// Sends SIGKILL to a server that reads no messages.
     pub(super) fn kill_hung(&mut self) {
         self.hung |= self.exit.is_none() && !self.killed;
         self.kill();
     }
 
-    /// How it ended, once it has been reaped; `has_left`: as it was asked to, for another one.
+    /// Returns how it ended, once it has been reaped; `has_left`: as requested, for another one.
     pub(super) fn former(&self, has_left: bool) -> Option<FormerServer> {
         let cause = match (self.hung, self.killed) {
             (true, _) => EndCause::Hung,
@@ -262,7 +262,7 @@ impl Server {
         })
     }
 
-    /// SIGKILL, once, unless it has been reaped.
+    /// Sends SIGKILL, once, unless it has been reaped.
     pub(super) fn kill(&mut self) {
         if self.exit.is_none() && !std::mem::replace(&mut self.killed, true) {
             // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
@@ -290,7 +290,7 @@ mod tests {
             for _ in 0..10 {
                 assert_eq!(pings.tick(now), Tick::Ask);
                 assert_eq!(pings.tick(now), Tick::Wait);
-                // However long the host was suspended, it is one.
+                // However long the host was suspended, it counts as one.
                 now += 1_000_000;
             }
             pings.unanswered = 0;

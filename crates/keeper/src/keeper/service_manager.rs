@@ -15,8 +15,8 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// The one at `NOTIFY_SOCKET`: a path, or a name of the abstract namespace behind `@`. Within the time of `WATCHDOG_USEC` it
-    /// wants to hear that the keeper is alive, else it ends the service.
+    /// Connects to the service manager at `NOTIFY_SOCKET`: a path, or a name of the abstract namespace behind `@`.
+    /// Without a message within the time of `WATCHDOG_USEC` it ends the service.
     pub fn connect(name: &str, watchdog: Option<Duration>) -> io::Result<Self> {
         let address = match name.strip_prefix('@') {
             Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -32,7 +32,7 @@ impl ServiceManager {
     }
 }
 
-/// Messages to the service manager. One that it does not take is lost: no run waits for it.
+/// Sends messages to the service manager. A message that it does not take is lost: no run waits for it.
 #[derive(Debug, Default)]
 pub(super) struct Notifier {
     manager: ServiceManager,
@@ -42,7 +42,7 @@ pub(super) struct Notifier {
 
 impl Notifier {
     pub(super) fn new(manager: &ServiceManager, now: u64) -> Self {
-        // Twice as often as wanted, as `sd_watchdog_enabled(3)` recommends.
+        // Twice as often as required, as `sd_watchdog_enabled(3)` recommends.
         let half = |time: Duration| {
             u64::try_from(time.as_millis() / 2)
                 .unwrap_or(u64::MAX)
@@ -56,32 +56,32 @@ impl Notifier {
         }
     }
 
-    /// The server serves.
+    /// Reports that the server serves.
     pub(super) fn ready(&self) {
         self.send("READY=1\nSTATUS=serving\n");
     }
 
-    /// Another server takes the place of this one, because of an upgrade.
+    /// Reports that another server replaces this one, because of an upgrade.
     pub(super) fn reloading(&self) {
         self.send("RELOADING=1\nSTATUS=replacing the server\n");
     }
 
-    /// The server has died, and another one is started.
+    /// Reports that the server has died, and another one is started.
     pub(super) fn server_lost(&self) {
         self.send("STATUS=the server has died, starting another one; runs continue\n");
     }
 
-    /// The service has been asked to end.
+    /// Reports that the service is shutting down.
     pub(super) fn stopping(&self) {
         self.send("STOPPING=1\nSTATUS=ending all runs\n");
     }
 
-    /// When [`Notifier::step`] has something to do.
+    /// Returns when [`Notifier::step`] has something to do.
     pub(super) fn wakes_at(&self) -> Option<u64> {
         self.watchdog.map(|_| self.due)
     }
 
-    /// Says that the keeper's loop turns.
+    /// Reports that the keeper's loop is alive.
     pub(super) fn step(&mut self, now: u64) {
         if let Some(every) = self.watchdog.filter(|_| self.due <= now) {
             self.due = now.saturating_add(every);

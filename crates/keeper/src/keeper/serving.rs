@@ -1,7 +1,7 @@
-//! Who still writes: a lock that is held by a keeper and by each server of its own, until the last of them has gone.
+//! Serving lock: held by a keeper and by each of its servers, until the last of them has exited.
 //!
-//! A server outlives a keeper that was killed, to write down what it knows. The journals of runs that outlive both are
-//! written by one server at a time: the next keeper takes them over only after that.
+//! A server outlives a killed keeper, to record what it knows. The journals of runs that outlive both are written by
+//! one server at a time: the next keeper adopts them only after that.
 
 use super::KeeperError;
 use kennel_lifecycle::KeeperEpoch;
@@ -17,9 +17,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long an earlier keeper's server may take: more than its own bound.
+/// Longest wait for an earlier keeper's server: more than its own bound.
 const OTHERS_WAIT: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// Pause between two checks.
 const OTHERS_LOOK: Duration = Duration::from_millis(5);
 
 /// The lock of this keeper and its servers.
@@ -30,7 +30,7 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    /// Takes it.
+    /// Takes the lock.
     pub(super) fn take(data_dir: &Path, epoch: KeeperEpoch) -> Result<Self, KeeperError> {
         let dir = data_dir.join("servers");
         let name = epoch.to_string();
@@ -42,12 +42,12 @@ impl Serving {
         Ok(Self { dir, file, name })
     }
 
-    /// What each server inherits.
+    /// Returns the lock, which each server inherits.
     pub(super) fn lock(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Waits until no server of an earlier keeper is there.
+    /// Waits until no server of an earlier keeper is alive.
     pub(super) fn await_others(&self) -> Result<(), KeeperError> {
         let give_up = Instant::now() + OTHERS_WAIT;
         while self.has_others() {
@@ -62,7 +62,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Whether one is; what those who have gone have left is removed.
+    /// Whether one is alive; removes the locks of those that have exited.
     pub(super) fn has_others(&self) -> bool {
         let files = fs::read_dir(&self.dir).into_iter().flatten().flatten();
         let others = files.filter(|file| file.file_name() != self.name.as_str());

@@ -2,19 +2,19 @@
 
 use crate::values::StraySignal;
 
-/// Between two reports of one signal: who sends it all the time fills no log.
+/// Time between two reports of one signal: a process that sends it all the time fills no log.
 const REPORT_EVERY_MS: u64 = 10_000;
-/// One place for each number (signal(7)).
+/// One slot for each signal number (signal(7)).
 const NUMBERS: usize = 65;
 
-/// What has come of each signal.
+/// History of each signal.
 pub(super) struct Stray([Seen; NUMBERS]);
 
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    /// When it is reported again at the earliest.
+    /// Earliest time of the next report.
     report_at: u64,
-    /// How many have come since the last report.
+    /// Signals received since the last report.
     unreported: u32,
 }
 
@@ -25,7 +25,7 @@ impl Default for Stray {
 }
 
 impl Stray {
-    /// Counts a signal, and gives what is to be reported of it, if it is time to.
+    /// Counts a signal, and returns a report of it, if one is due.
     pub(super) fn count(
         &mut self,
         number: i32,

@@ -1,7 +1,8 @@
-//! A run that outlives its keeper: it goes on as it is, and its shim waits at a door for the next keeper.
+//! A run that outlives its keeper: it continues as it is, and its shim waits at its reconnect socket for the next
+//! keeper.
 //!
-//! A stop that is on its way is carried out meanwhile, and so is the end of whom a leader leaves. A run that is over waits as
-//! well, with what it has written and not been asked for, until its end is on record.
+//! A stop in progress is carried out meanwhile, and so is the end of processes that a leader leaves. An ended run waits
+//! as well, with its unread output, until its end is on record.
 
 use super::{
     callers,
@@ -20,22 +21,22 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-/// Most keepers that wait at a door. There is one keeper.
+/// Most keepers that wait at a socket. There is one keeper.
 const CALLERS_MAX: i32 = 4;
 /// How long a shim whose run has ended waits for a keeper; after that its exit record has to do.
 const LINGER_MS: u64 = 60 * 60 * 1_000;
-/// Between two looks at a control group with somebody in it who is not below the shim.
+/// Time between two checks of a control group with a process in it that is not below the shim.
 const GROUP_LOOK_MS: u64 = 1_000;
 
-/// What is kept for the next keeper.
+/// State held for the next keeper.
 pub(super) struct Waiting {
     door: OwnedFd,
     keepsake: WireKeepsake,
-    /// Of stdout and stderr: what is in them is not lost, and whoever writes is not ended by SIGPIPE.
+    /// Ends of stdout and stderr: what is in them is not lost, and a writer is not killed by SIGPIPE.
     outputs: Vec<OwnedFd>,
-    /// Write end of stdin, until it is closed: the command shall not see an end that nobody meant.
+    /// Write end of stdin, until it is closed: the command must not see an end of file that no client requested.
     input: Option<OwnedFd>,
-    /// Where its processes say something of it: what they say is not lost.
+    /// Socket for the reports of its processes: no report is lost.
     notify: Option<OwnedFd>,
     /// Command and shim as they were announced.
     announced: Option<(ProcessIdentity, ProcessIdentity)>,
@@ -43,17 +44,17 @@ pub(super) struct Waiting {
     /// When the command was seen to run.
     ran_at: Option<u64>,
     leader: Option<Left>,
-    /// Of the last word on the tree.
+    /// Processes named in the final report of the tree.
     elsewhere: Vec<i32>,
     /// Since when it is known that the tree is to end.
     stopping_since: Option<u64>,
-    /// Since when nobody is left, without a keeper.
+    /// Since when no process is left, without a keeper.
     over_since: Option<u64>,
-    /// When the shim looks at it again without any event.
+    /// When the shim checks the run again without any event.
     wake_at: Option<u64>,
 }
 
-/// The leader's end.
+/// Exit of the leader.
 struct Left {
     at: u64,
     at_us: i64,
@@ -61,7 +62,7 @@ struct Left {
 }
 
 impl Waiting {
-    /// Opens the door, at which nobody is answered while there is a keeper.
+    /// Opens the socket, at which no caller is answered while a keeper is connected.
     pub(super) fn new(
         door: OwnedFd,
         keepsake: WireKeepsake,
@@ -87,12 +88,12 @@ impl Waiting {
         })
     }
 
-    /// Nothing more comes on standard input.
+    /// Closes the input: nothing more comes on standard input.
     pub(super) fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// The next process in the queue.
+    /// Accepts the next process in the queue.
     fn accept(&self) -> Option<OwnedFd> {
         let caller = accept4(self.door.as_raw_fd(), SockFlag::SOCK_CLOEXEC).ok()?;
         // SAFETY: the kernel has just made this descriptor for us; nothing else owns it.
@@ -101,21 +102,21 @@ impl Waiting {
 }
 
 impl Work {
-    /// The child was announced as these.
+    /// Records the identities under which the child was announced.
     pub(super) fn remember_announced(&mut self, command: &ProcessIdentity, shim: &ProcessIdentity) {
         if let Some(waiting) = &mut self.waiting {
             waiting.announced = Some((*command, *shim));
         }
     }
 
-    /// The command runs.
+    /// Records that the command runs.
     pub(super) fn remember_start(&mut self) {
         if let Some(waiting) = &mut self.waiting {
             waiting.ran_at = Some(clock::boot_ms());
         }
     }
 
-    /// The leader has ended.
+    /// Records the exit of the leader.
     pub(super) fn remember_exit(&mut self, at_us: i64, rest: bool) {
         if let Some(waiting) = &mut self.waiting {
             let at = clock::boot_ms();
@@ -123,39 +124,39 @@ impl Work {
         }
     }
 
-    /// Nobody is left below the shim.
+    /// Records that no process is left below the shim.
     pub(super) fn remember_empty(&mut self, elsewhere: &[i32]) {
         if let Some(waiting) = &mut self.waiting {
             waiting.elsewhere = elsewhere.to_vec();
         }
     }
 
-    /// What the keeper has counted.
+    /// Records the counts of the keeper.
     pub(super) fn remember(&mut self, memory: WireMemory) {
         if let Some(waiting) = &mut self.waiting {
             waiting.memory = Some(memory);
         }
     }
 
-    /// Nothing more comes on standard input.
+    /// Closes the input: nothing more comes on standard input.
     pub(super) fn close_input(&mut self) {
         if let Some(waiting) = &mut self.waiting {
             waiting.close_input();
         }
     }
 
-    /// No keeper will come for the run.
+    /// Removes the state: no keeper will come for the run.
     pub(super) fn leave(&mut self) {
         self.waiting = None;
     }
 
-    /// With a keeper, and nobody left: whether the run is kept all the same until its end is on record. Until then both
-    /// the keeper and whoever reads its output may die.
+    /// Whether an ended run is retained until its end is on record, with a keeper connected. Until then both the keeper
+    /// and the server that reads its output may die.
     pub(super) fn stays(&self) -> bool {
         self.waiting.is_some() && self.stage == Stage::Ran
     }
 
-    /// Without a keeper: whether the run goes on as it is, and is not ended here.
+    /// Whether the run continues as it is without a keeper, and is not ended here.
     pub(super) fn waits(&mut self, now: u64) -> bool {
         if self.stage == Stage::NeverRan || self.rest == Rest::Kept {
             self.waiting = None;
@@ -175,7 +176,7 @@ impl Work {
         }
     }
 
-    /// Whether what the leader has left behind is neither to be ended nor to be left alone.
+    /// Whether the processes that the leader has left are neither to be ended nor to be detached.
     fn rest_waits(&mut self, now: u64) -> bool {
         let Some(waiting) = &mut self.waiting else {
             return false;
@@ -199,7 +200,7 @@ impl Work {
         }
     }
 
-    /// Without a keeper, and nobody left: whether the run waits for one all the same.
+    /// Whether an ended run waits for a keeper all the same, without one.
     pub(super) fn lingers(&mut self, now: u64) -> bool {
         let stopped = self.is_stopped();
         let Some(waiting) = &mut self.waiting else {
@@ -210,7 +211,7 @@ impl Work {
             if stopped {
                 return false;
             }
-            // Somebody who is not below the shim: the next keeper's to end.
+            // A process that is not below the shim: the next keeper's to end.
             waiting.wake_at = Some(now + GROUP_LOOK_MS);
             return true;
         }
@@ -223,26 +224,26 @@ impl Work {
         false
     }
 
-    /// When to take the next step without any event, for the sake of this.
+    /// Returns when to take the next step without any event, for a run without a keeper.
     pub(super) fn waiting_wakes_at(&self) -> Option<u64> {
         self.waiting.as_ref()?.wake_at
     }
 
-    /// Where the next keeper comes, when there is none.
+    /// Returns the reconnect socket, when no keeper is connected.
     pub(super) fn door(&self) -> Option<BorrowedFd<'_>> {
         let waiting = self.waiting.as_ref()?;
         let is_known = self.stage == Stage::Ran && waiting.announced.is_some();
         is_known.then(|| waiting.door.as_fd())
     }
 
-    /// Closes whatever waits at the door.
+    /// Closes all connections that wait at the socket.
     pub(super) fn turn_away(&self) {
         if let Some(waiting) = &self.waiting {
             while waiting.accept().is_some() {}
         }
     }
 
-    /// Lets the next keeper in, if that is who has come.
+    /// Accepts the next keeper, if it is the caller.
     pub(super) fn meet(&mut self) -> Option<OwnedFd> {
         let waiting = self.waiting.as_mut()?;
         let keeper = waiting.accept()?;
@@ -250,12 +251,12 @@ impl Work {
             return None;
         }
         waiting.wake_at = None;
-        // From here on that one climbs.
+        // From here on the keeper performs the ladder.
         self.ladder = None;
         Some(keeper)
     }
 
-    /// What the next keeper is told, in order: what the run is, and what has happened to it.
+    /// Returns the messages for the next keeper, in order: the description of the run, and its reports.
     pub(super) fn introduction(&self) -> io::Result<Vec<Word>> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let waiting = self.waiting.as_ref().ok_or_else(gone)?;

@@ -20,13 +20,13 @@ use std::{
     rc::Rc,
 };
 
-/// Where the socket to the keeper is.
+/// Descriptor of the socket to the keeper.
 const KEEPER_FD: RawFd = 3;
-/// Where the file of exit records is, if there is one.
+/// Descriptor of the file of exit records, if there is one.
 const EXITS_FD: RawFd = 4;
 
-/// Becomes a shim, in a process that the single-threaded keeper has just forked. Never returns: what the keeper had in
-/// memory is not this process's to drop.
+/// Becomes a shim, in a process that the single-threaded keeper has just forked. Never returns: values in the keeper's
+/// memory are not this process's to drop.
 pub(crate) fn be_born(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> ! {
     // Not dropped: the kernel closes all of its descriptors with its process, in one go.
     let lived = catch_unwind(AssertUnwindSafe(|| {
@@ -42,14 +42,15 @@ pub(crate) fn be_born(socket: &OwnedFd, exits: Option<&File>, base: Option<PathB
 
 fn birth(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> io::Result<Shim> {
     SignalSet::ALL.block()?;
-    // A session of its own: no terminal and no group signal meant for the keeper reaches it.
+    // A session of its own: the keeper's terminal and group signals do not reach it.
     setsid()?;
     prctl::set_child_subreaper(true)?;
     prctl::set_dumpable(false)?;
     let _ = prctl::set_name(c"kennel-shim");
-    // A run may last for weeks; where the service was started must not be held that long. All paths are absolute.
+    // A run may last for weeks; the directory in which the service was started must not be held that long. All paths
+    // are absolute.
     chdir(c"/")?;
-    // What commands inherit; the files of this process have modes of their own.
+    // Inherited by commands; the files of this process have modes of their own.
     umask(Mode::from_bits_truncate(UMASK));
     let (keeper, exits) = keep_only(socket, exits)?;
     Ok(Shim {
@@ -58,16 +59,16 @@ fn birth(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> io::R
         signals: SignalSet::exits().descriptor()?,
         work: None,
         base,
-        // What cannot be read cannot be compared: then this shim has one run.
+        // A state that cannot be read cannot be compared: then this shim has one run.
         as_born: OwnState::take().ok(),
         runs_left: RUNS_MAX,
         identity: identity::own().ok(),
     })
 }
 
-/// Closes everything but the socket, and the file of exit records where there is one. What the parent holds, the keeper for
-/// other runs (the write ends of their gates above all) must not live on here: a gate that is held by a sibling never shuts.
-/// INV-13.
+/// Closes everything but the socket, and the file of exit records where there is one. Descriptors that the keeper holds
+/// for other runs (the write ends of their gates above all) must not stay open here: a gate that a sibling holds never
+/// shuts. INV-13.
 pub(super) fn keep_only(
     socket: &OwnedFd,
     exits: Option<&File>,
@@ -81,7 +82,7 @@ pub(super) fn keep_only(
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, EXITS_FD + 1) };
         Ok(nix::errno::Errno::result(copy)?)
     };
-    // Both before the first is placed: either may be where the other belongs.
+    // Both are staged before the first is placed: either may be where the other belongs.
     let staged = stage(socket.as_raw_fd())?;
     let exits = exits.map(|file| stage(file.as_raw_fd())).transpose()?;
     place(staged, KEEPER_FD, libc::O_CLOEXEC)?;
@@ -96,7 +97,7 @@ pub(super) fn keep_only(
     for standard in 0..KEEPER_FD {
         place(null.as_raw_fd(), standard, 0)?;
     }
-    // It goes with the rest.
+    // It is closed with the others.
     std::mem::forget(null);
     let others = EXITS_FD + RawFd::from(exits.is_some());
     // SAFETY: close_range takes integers. All other owners of descriptors in this memory belong to the keeper and are

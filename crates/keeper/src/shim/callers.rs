@@ -1,8 +1,9 @@
-//! Which process may have a run at its rendezvous socket: the next keeper of this data directory, and no member of any run.
+//! Authentication of callers at a run's reconnect socket: only the next keeper of this data directory gets the run, and
+//! no member of any run.
 //!
-//! All processes of one user can connect there and could end the keeper. So the caller is identified by the descriptor that
-//! the kernel gives of it, judged by what it cannot easily change (its ancestors, its control group, its first environment),
-//! and must hold the lock of the data directory. What cannot be read is refused.
+//! All processes of one user can connect there and could end the keeper. So the caller is identified by the descriptor
+//! that the kernel provides, judged by what it cannot easily change (its ancestors, its control group, its first
+//! environment), and must hold the lock of the data directory. Where something cannot be read, the caller is refused.
 
 use crate::rundir;
 use kennel_linux::{cgroup, marker, own_file, peer, pidfd::PidFd, procfs};
@@ -15,15 +16,15 @@ use std::{
 
 /// Name of every shim, which no other process can change.
 const SHIM: &str = "kennel-shim";
-/// Tries to read a chain of ancestors of which one ends meanwhile.
+/// Attempts to read a chain of ancestors of which one exits meanwhile.
 const TRIES_MAX: u32 = 3;
 
-/// Whether the process at the other end of this socket is a keeper that may have the run of `run_dir`.
+/// Whether the process at the other end of this socket is a keeper that may adopt the run of `run_dir`.
 pub(super) fn is_next_keeper(socket: &OwnedFd, run_dir: &Path) -> bool {
     let Ok(caller) = peer::credentials(socket) else {
         return false;
     };
-    // Linux 6.5 names the process itself; before, its number has to do.
+    // Linux 6.5 identifies the process itself; before, its pid has to do.
     let process = match peer::pidfd(socket) {
         Ok(fd) => Ok(PidFd::from_fd(fd)),
         Err(_) => PidFd::open(caller.pid),
@@ -33,13 +34,13 @@ pub(super) fn is_next_keeper(socket: &OwnedFd, run_dir: &Path) -> bool {
     caller.pid > 0
         && caller.uid == nix::unistd::geteuid().as_raw()
         && data_dir.is_some_and(|dir| !is_of_a_run(caller.pid, dir) && holds_lock(caller.pid, dir))
-        // What was read above was read of this very process only if it is still there.
+        // What was read above belongs to this very process only if it is still alive.
         && !process.has_ended()
 }
 
-/// Whether a process is, or may be, of any run: it has a shim among its ancestors that is none of ours, is in a run's control
-/// group, or bears the marker of a run of this data directory. A service inside of a run has the outer shim as its own
-/// ancestor.
+/// Whether a process is, or may be, a member of any run: an ancestor is a shim other than this process's own, it is in
+/// a run's control group, or it has the marker of a run of this data directory. A service inside of a run has the outer
+/// shim as its own ancestor.
 fn is_of_a_run(pid: i32, data_dir: &Path) -> bool {
     let own = std::process::id().cast_signed();
     let Some(ours) = ancestors(own) else {
@@ -56,7 +57,7 @@ fn is_of_a_run(pid: i32, data_dir: &Path) -> bool {
     below_a_shim || marked || is_in_group_of_a_run(pid, own)
 }
 
-/// A process and its ancestors; absent: they cannot be read.
+/// Returns a process and its ancestors; absent: they cannot be read.
 fn ancestors(pid: i32) -> Option<Vec<i32>> {
     (0..TRIES_MAX).find_map(|_| {
         let mut chain = Vec::new();
@@ -69,7 +70,7 @@ fn ancestors(pid: i32) -> Option<Vec<i32>> {
     })
 }
 
-/// Whether a control group of a run that is not around `own` is around `pid`.
+/// Whether a control group of a run contains `pid` but not `own`.
 fn is_in_group_of_a_run(pid: i32, own: i32) -> bool {
     let Some(theirs) = cgroup::path_of(pid) else {
         return false;
@@ -78,7 +79,7 @@ fn is_in_group_of_a_run(pid: i32, own: i32) -> bool {
     groups_of_runs(&theirs).any(|group| !ours.starts_with(group))
 }
 
-/// The groups in this path that keepers make for runs: `kennel-NODE-EPOCH/run-ID-NUMBER`.
+/// Returns the groups in this path that keepers make for runs: `kennel-NODE-EPOCH/run-ID-NUMBER`.
 fn groups_of_runs(path: &Path) -> impl Iterator<Item = PathBuf> {
     let is_of_run = |group: &&Path| {
         let begins = |path: Option<&Path>, with: &str| {
@@ -98,7 +99,7 @@ fn holds_lock(pid: i32, data_dir: &Path) -> bool {
     let Ok(file) = opened.and_then(own_file::regular) else {
         return false;
     };
-    // Shared, and let go with the file: a keeper that begins at this moment tries again.
+    // A shared lock, released with the file: a keeper that starts at this moment retries.
     let locked = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
     let named = own_file::read_to_string(&path).is_ok_and(|text| text.trim() == pid.to_string());
     locked && named

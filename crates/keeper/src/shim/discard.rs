@@ -1,14 +1,14 @@
-//! The outputs of a run that has ended and has kept somebody: read and thrown away, so that whoever goes on writing
-//! neither waits for ever nor dies of SIGPIPE.
+//! Discards the outputs of an ended run with detached processes, so that a process that continues to write neither
+//! blocks for ever nor dies of SIGPIPE.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
-/// Most reads of one stream before the shim looks at its children again.
+/// Most reads of one stream before the shim checks its children again.
 const READS_MAX: usize = 16;
 
-/// Read ends of both outputs; nothing is read before it is time.
+/// Read ends of both outputs; nothing is read before the start time.
 pub(super) struct Discard {
     ends: Vec<OwnedFd>,
     from: Option<u64>,
@@ -19,23 +19,23 @@ impl Discard {
         Self { ends, from: None }
     }
 
-    /// Begins at this time, or earlier if that was said before.
+    /// Sets the start time, or an earlier one if that was set before.
     pub(super) fn begin(&mut self, at: u64) {
         self.from = Some(self.from.map_or(at, |from| from.min(at)));
     }
 
-    /// When it begins, if it has not.
+    /// Returns the start time, if it has not passed.
     pub(super) fn begins_at(&self, now: u64) -> Option<u64> {
         self.from.filter(|at| *at > now && !self.ends.is_empty())
     }
 
-    /// What to wait for.
+    /// Returns the descriptors to wait for.
     pub(super) fn waits_for(&self, now: u64) -> impl Iterator<Item = BorrowedFd<'_>> {
         let begun = self.from.is_some_and(|at| now >= at);
         self.ends.iter().filter(move |_| begun).map(AsFd::as_fd)
     }
 
-    /// Reads what is there; a stream that has ended is let go.
+    /// Reads and discards available bytes; closes a stream that has ended.
     pub(super) fn read_away(&mut self, now: u64) {
         if self.from.is_none_or(|at| now < at) {
             return;

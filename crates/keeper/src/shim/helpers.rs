@@ -1,8 +1,8 @@
-//! Commands beside the run's own: children of this process like the command, in the same control group, each in a session
-//! of its own, without streams.
+//! Commands beside the run's own: children of this process like the command, in the same control group, each in a
+//! session of its own, without streams.
 //!
-//! One that has ended, or has taken too long, is ended with every process of its session. What has left that session is of
-//! the run like any other process, and ends with it.
+//! When one has exited, or has taken too long, every process of its session is killed. A process that has left that
+//! session belongs to the run like any other, and ends with it.
 
 use super::work::Work;
 use crate::{
@@ -31,20 +31,20 @@ use std::{
     path::Path,
 };
 
-/// Rounds of SIGKILL to a session: one that forks as fast as it is killed stays with the run.
+/// Rounds of SIGKILL to a session: a session that forks as fast as it is killed stays with the run.
 const ROUNDS_MAX: usize = 8;
-/// Longest wait for the end of one that was killed because the run's command has exited.
+/// Longest wait for the exit of one that was killed because the run's command has exited.
 const END_WAIT_MS: u16 = 100;
 
-/// Those that run.
+/// Running commands.
 #[derive(Default)]
 pub(super) struct Helpers {
     running: Vec<Helper>,
     /// Commands of a stop that the keeper has begun here.
     of_stop: usize,
-    /// Those that were due without one.
+    /// Commands of a stop that were due without a keeper.
     due_alone: usize,
-    /// One of a stop is over.
+    /// A command of a stop has ended.
     stop_ended: bool,
 }
 
@@ -52,13 +52,13 @@ struct Helper {
     id: u64,
     pid: i32,
     process: PidFd,
-    /// What the child says of its start.
+    /// Pipe with the result of the child's start.
     status: OwnedFd,
     until: u64,
     timed_out: bool,
-    /// It was ended for the sake of the run: how says nothing of it.
+    /// It was ended for the sake of the run: its exit means nothing.
     cut_off: bool,
-    /// It is of a stop.
+    /// It belongs to a stop.
     stops: bool,
 }
 
@@ -76,13 +76,13 @@ impl Helpers {
         std::mem::take(&mut self.stop_ended)
     }
 
-    /// When the first of them has had its time.
+    /// Returns when the first time limit is reached.
     pub(super) fn wake_at(&self) -> Option<u64> {
         let waiting = self.running.iter().filter(|helper| !helper.timed_out);
         waiting.map(|helper| helper.until).min()
     }
 
-    /// Ends those that have had their time.
+    /// Ends commands that have reached their time limit.
     pub(super) fn keep_time(&mut self, now: u64) {
         for helper in &mut self.running {
             if !helper.timed_out && now >= helper.until {
@@ -92,10 +92,10 @@ impl Helpers {
         }
     }
 
-    /// A child has ended and is not reaped yet. Gives what there is to say of it, if it is one of these.
+    /// Handles a child that has exited and is not reaped yet. Returns a report, if it is one of these.
     pub(super) fn ended(&mut self, pid: i32, exit: Exit) -> Option<FromShim> {
         let at = self.running.iter().position(|helper| helper.pid == pid)?;
-        // INVARIANT: the number of the session is that of a child that is not reaped, so it is no other one.
+        // INVARIANT: the session id is the pid of a child that is not reaped, so it is no other session's.
         kill_session(pid);
         let helper = self.running.remove(at);
         self.stop_ended |= helper.stops;
@@ -109,7 +109,7 @@ impl Helpers {
         Some(FromShim::Helped { id, end })
     }
 
-    /// The run's command has exited: they are no part of what it leaves behind.
+    /// Ends all of them: the run's command has exited, and they are no part of what it leaves behind.
     pub(super) fn end_all(&mut self) {
         for helper in &mut self.running {
             helper.cut_off = true;
@@ -122,7 +122,7 @@ impl Helpers {
 }
 
 impl Work {
-    /// Begins one; says at once if that cannot be.
+    /// Starts a command; reports at once if that fails.
     pub(super) fn help(&mut self, id: u64, argv: Vec<String>, timeout_ms: u64, stops: bool) {
         self.helpers.of_stop += usize::from(stops);
         let may_run = if stops {
@@ -130,7 +130,7 @@ impl Work {
         } else {
             self.has_live_command()
         };
-        // The keeper had not heard of the end when it asked.
+        // The keeper had not received the report of the exit when it asked.
         if !may_run {
             self.helpers.stop_ended |= stops;
             let end = HelperEnd::Refused;
@@ -157,7 +157,8 @@ impl Work {
         }
     }
 
-    /// A command of a stop without a keeper, until the next rung at most: not one that the keeper has begun before.
+    /// Starts a command of a stop without a keeper, until the next rung at most: not one that the keeper has begun
+    /// before.
     pub(super) fn stop_command_alone(&mut self, argv: Vec<String>, now: u64) {
         self.helpers.due_alone += 1;
         if self.helpers.due_alone > self.helpers.of_stop {
@@ -212,16 +213,16 @@ impl Work {
         let shared = PidNamespace::Shared;
         let gated = spawn::fork_gated(&image, ends, &self.attributes, shared, Memory::Copied)?;
         if let (Some(group), Placement::ByWrite) = (&self.tree.cgroup, self.placement) {
-            // One that cannot be put there does not run: its gate is never opened.
+            // A command that cannot enter the group does not run: its gate is never opened.
             cgroup::enter(group, gated.pid).map_err(|e| cgroup_failure(&e))?;
         }
-        // One byte always fits; a child that is gone says why.
+        // One byte always fits; a child that is gone reports why.
         let _ = nix::unistd::write(&open, &[OPEN]);
         Ok((gated.pid, gated.leader, gated.status))
     }
 }
 
-/// SIGKILL to every process below this one that is of this session, until none is left.
+/// Sends SIGKILL to every process of this session below this one, until none is left.
 fn kill_session(sid: i32) {
     for _ in 0..ROUNDS_MAX {
         let mut is_left = false;
@@ -245,7 +246,7 @@ fn kill_session(sid: i32) {
     }
 }
 
-/// What the child has said of a step that failed.
+/// Reads the child's report of a step that failed.
 fn start_failure(status: &OwnedFd) -> Option<StartFailure> {
     let mut said = [0; 64];
     let len = nix::unistd::read(status, &mut said).ok()?;
