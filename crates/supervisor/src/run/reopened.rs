@@ -11,16 +11,16 @@ use kennel_lifecycle::{AttemptRecord, Entry, Facets, Outcome, RunId};
 use kennel_store::RunRow;
 use std::{io, sync::Arc};
 
-/// All that an earlier server has left of a run.
+/// Everything that an earlier server has left of a run.
 #[derive(Debug)]
 pub(crate) struct Left {
-    /// Its row; where it was not recorded, what would have been.
+    /// Its row; where it was not recorded, the row that would have been.
     pub(crate) row: RunRow,
-    /// Its journal, where that can be written.
+    /// Its journal, where it can be written.
     pub(crate) output: Option<Output>,
-    /// What the entries of the attempt say.
+    /// Record of the attempt by its entries.
     pub(crate) record: AttemptRecord,
-    /// What the entries of the run say of its facets.
+    /// Facets of the run by its entries.
     pub(crate) facets: Facets,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Reopened {
 }
 
 impl Reopened {
-    /// Opens it. Blocks: the whole index is read.
+    /// Opens the journal. Blocks: the whole index is read.
     pub(crate) fn open(shared: &Shared, run: RunId) -> io::Result<Self> {
         let dir = rundir::path(&shared.config.data_dir, run);
         let reopened = shared.record.reopen_journal(run, &dir, shared.boot())?;
@@ -66,7 +66,7 @@ impl Reopened {
         Ok(Self { output, facts })
     }
 
-    /// The same of a run whose directory may be gone.
+    /// Opens the journal of a run whose directory may be gone.
     pub(crate) async fn open_or_make(shared: &Arc<Shared>, run: RunId) -> io::Result<Self> {
         let shared = Arc::clone(shared);
         let opened = blocking(move || {
@@ -76,19 +76,19 @@ impl Reopened {
         opened.await.flatten()
     }
 
-    /// What its entries say of one attempt.
+    /// Returns the record of one attempt by its entries.
     pub(crate) fn record(&self, attempt: u32) -> AttemptRecord {
         event::record(&self.facts, attempt)
     }
 
-    /// Appends the ends that are missing of a run that has ended so. Gives whether all is on the disk.
+    /// Appends the missing final entries of a run with this outcome. Returns whether all are on the disk.
     pub(crate) fn end(&mut self, attempt: u32, outcome: &Outcome) -> bool {
         let missing = self.record(attempt).missing_ends(outcome, None);
         self.append(attempt, &missing);
         self.output.has_written_all()
     }
 
-    /// Appends entries that no task makes.
+    /// Appends entries of a run without a task.
     pub(crate) fn append(&mut self, attempt: u32, entries: &[Entry]) {
         self.output.begin_attempt(attempt);
         for entry in entries {

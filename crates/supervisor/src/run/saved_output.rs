@@ -1,21 +1,22 @@
-//! Output that the shim of a run has saved while no server was there to read it: into the run's journal, behind what is there.
+//! Output that a run's shim has saved while no server was there to read it: appended to the run's journal, behind the
+//! existing output.
 
 use crate::base::clock;
 use kennel_journal::{Kind, Writer};
 use kennel_keeper::saved_output;
 use std::{io, os::unix::fs::FileExt, path::Path};
 
-/// Bytes that are copied at once.
+/// Bytes copied at once.
 const COPY_BYTES: usize = 64 * 1024;
 
-/// Copies it. A server that dies within leaves it to the next one, which goes on where the journal ends.
+/// Copies the output. When a server dies in between, the next one continues where the journal ends.
 pub(crate) fn take(writer: &mut Writer, run_dir: &Path) -> io::Result<()> {
     for (stream, kind) in [Kind::Stdout, Kind::Stderr].into_iter().enumerate() {
         let len = writer.len(kind);
         let Some((file, begins)) = saved_output::claim(run_dir, stream, len)? else {
             continue;
         };
-        // No consumer can make room for what is there already.
+        // No consumer can make space for output that exists already.
         writer.go_beyond_bound(true);
         let mut at = len.saturating_sub(begins);
         let mut buffer = vec![0; COPY_BYTES];

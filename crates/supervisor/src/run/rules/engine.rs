@@ -1,6 +1,6 @@
 //! Tests each line of a run's output by its rules, once and in order, from the journal.
 //!
-//! A new server begins at the last line whose entry is there, so that it tests again what the one before has not
+//! A new server begins at the last line whose entry exists, so that it repeats the tests that the one before has not
 //! finished, and nothing else.
 
 use crate::{
@@ -18,7 +18,7 @@ use kennel_lifecycle::{OutputRule, RuleMark, RunId, limits};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
-/// Output that is read at a time.
+/// Output read at a time.
 const READ_BYTES: usize = 256 * 1024;
 /// Longest line that is tested without leaving the threads of the runtime.
 const SHORT_LINE_BYTES_MAX: usize = 64 * 1024;
@@ -28,7 +28,7 @@ const SHORT_LINE_BYTES_MAX: usize = 64 * 1024;
 pub(crate) enum RuleStep {
     /// A line matched.
     Matched(Box<MatchedLine>),
-    /// Every line of this attempt was tested, or cannot be.
+    /// Every line of this attempt was tested, or cannot be tested.
     Tested(u32),
 }
 
@@ -42,20 +42,20 @@ pub(crate) struct MatchedLine {
     pub(crate) stream: u8,
     /// Offset of its first byte in the whole of the stream.
     pub(crate) offset: u64,
-    /// The places of the rules, and what of the line matched them.
+    /// Indexes of the rules, and their matches in the line.
     pub(crate) rules: Vec<(usize, LineMatch)>,
 }
 
-/// Up to where the output of an attempt has to be tested before the attempt may end.
+/// Position up to which the output of an attempt has to be tested before the attempt may end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flush {
-    /// Which attempt; 0: none yet.
+    /// Number of the attempt; 0: none yet.
     pub(crate) attempt: u32,
     /// Its last seq.
     pub(crate) seq: u64,
 }
 
-/// Runs until the run's last event, or until its task listens no more.
+/// Runs until the run's last event, or until its task has ended.
 pub(crate) async fn run(
     shared: Arc<Shared>,
     run: RunId,
@@ -80,7 +80,7 @@ pub(crate) async fn run(
     if let Err(error) = read.await {
         tracing::error!(run_id = %run, %error, "the output cannot be read by the run's rules");
     }
-    // The end of an attempt waits for nothing that cannot come.
+    // The end of an attempt must not wait for a test that cannot happen.
     engine.answer_alone().await;
 }
 
@@ -119,7 +119,7 @@ fn compiled(run: RunId, rules: Vec<OutputRule>) -> Arc<Vec<(OutputRule, Option<L
 
 struct Engine {
     rules: Arc<Vec<(OutputRule, Option<LineMatcher>)>>,
-    /// Of each stream, offset of the last line that was tested, or whose entry is there.
+    /// For each stream, offset of the last line that was tested, or whose entry exists.
     seen: [Option<u64>; 2],
     attempt: u32,
     flush: watch::Receiver<Flush>,
@@ -169,7 +169,7 @@ impl Engine {
         }
     }
 
-    /// The last lines of an attempt need no end.
+    /// Tests the last lines of an attempt, which need no line end.
     async fn test_unfinished(&mut self, events: &Events) {
         let seq = events.position().seq;
         for stream in [1, 2] {
@@ -213,7 +213,7 @@ impl Engine {
         self.send(RuleStep::Tested(attempt)).await;
     }
 
-    /// Answers that nothing more is tested, until the task is over.
+    /// Answers that nothing more is tested, until the task has ended.
     async fn answer_alone(&mut self) {
         loop {
             let wanted = *self.flush.borrow_and_update();
@@ -233,7 +233,7 @@ impl Engine {
     }
 
     async fn send(&self, step: RuleStep) {
-        // A task that is over has nothing to do any more.
+        // A task that has ended has nothing to do any more.
         let _ = self.done.send(Done::Rule(step)).await;
     }
 }

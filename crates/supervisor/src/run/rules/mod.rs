@@ -1,5 +1,5 @@
-//! What a run says of itself: the engine that tests lines of its output, and probes of its readiness. Both only look;
-//! what follows is done by the run's task.
+//! Rules and probes of a run: the engine that tests lines of its output, and probes of its readiness. Both only
+//! observe; the run's task acts on the results.
 
 pub(crate) mod engine;
 pub(crate) mod probe;

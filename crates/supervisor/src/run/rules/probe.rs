@@ -18,14 +18,14 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Longest begin of an answer that is read.
+/// Longest part of an answer that is read.
 const ANSWER_BYTES_MAX: usize = 512;
 const LOOPBACK: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
 
-/// What is probed, and how often.
+/// Target and timing of the probes.
 pub(crate) struct Probing {
     pub(crate) server: StateProbe,
     /// Time between two probes.
@@ -40,7 +40,7 @@ pub(crate) struct Probing {
 }
 
 impl Probing {
-    /// Probes until the task has heard enough and aborts it.
+    /// Probes until the task has got enough results and aborts it.
     pub(crate) async fn until_ready(self) {
         let (attempt, by) = (self.attempt, self.server.name());
         loop {
@@ -54,7 +54,7 @@ impl Probing {
         }
     }
 
-    /// Probes until it has failed so often in a row.
+    /// Probes until so many probes in a row have failed.
     pub(crate) async fn until_not_live(self, threshold: u32) {
         let run = self.run;
         let attempt = self.attempt;
@@ -65,7 +65,7 @@ impl Probing {
                     failures = 0;
                     continue;
                 }
-                // It says nothing of the run.
+                // This means nothing for the run.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(error) => error,
             };
@@ -80,14 +80,14 @@ impl Probing {
                     failures,
                     error,
                 };
-                // A task that is over has nothing to do any more.
+                // A task that has ended has nothing to do any more.
                 let _ = self.done.send(not_live).await;
                 return;
             }
         }
     }
 
-    /// Until the next probe; `false`: none is wanted any more.
+    /// Waits for the next probe; `false`: none is wanted any more.
     async fn rest(&self) -> bool {
         tokio::select! {
             () = tokio::time::sleep(self.interval) => true,
@@ -130,16 +130,16 @@ async fn probe(server: &StateProbe, health: &dyn HealthCheck) -> io::Result<()> 
         StateProbe::Tcp(port) => connect(*port).await.map(drop),
         StateProbe::Http { port, path } => get(*port, path).await,
         StateProbe::Grpc { port, service } => ask(health, *port, service).await,
-        // It is asked of the keeper.
+        // Sent to the keeper instead.
         StateProbe::Exec(_) => Ok(()),
     }
 }
 
-/// One of the loopback addresses says that it serves.
+/// Whether one of the loopback addresses reports that it serves.
 async fn ask(health: &dyn HealthCheck, port: u16, service: &str) -> io::Result<()> {
     let mut last = String::new();
     for address in LOOPBACK.map(|address| SocketAddr::new(address, port)) {
-        // A server that answers decides.
+        // The first server that answers decides.
         if let Err(error) = TcpStream::connect(address).await {
             last = error.to_string();
             continue;
@@ -157,7 +157,7 @@ async fn connect(port: u16) -> io::Result<TcpStream> {
     TcpStream::connect(&addresses[..]).await
 }
 
-/// 2xx, by the first line of the answer.
+/// Requires a 2xx status, by the first line of the answer.
 async fn get(port: u16, path: &str) -> io::Result<()> {
     let mut stream = connect(port).await?;
     let request = format!(

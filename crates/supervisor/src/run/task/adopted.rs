@@ -1,4 +1,4 @@
-//! A task that goes on with a run of an earlier server.
+//! Adoption: a task that resumes a run of an earlier server.
 
 use super::{Attempts, RunTask};
 use crate::{
@@ -14,7 +14,7 @@ use kennel_lifecycle::{
 use kennel_store::{Desired, NewRun, RunRow, StoredState};
 use std::sync::Arc;
 
-/// Where a run stands that the keeper holds.
+/// State of a run that the keeper holds.
 #[derive(Debug)]
 pub(crate) struct Standing {
     pub(crate) held: HeldRun,
@@ -22,17 +22,17 @@ pub(crate) struct Standing {
     pub(crate) left: Left,
 }
 
-/// What the keeper reports again, and what is here to be removed.
+/// Expected repeats of the keeper, and remains to be removed.
 #[derive(Debug, Default)]
 pub(super) struct Legacy {
-    /// How many rounds of signals were told again.
+    /// Number of rounds of signals that were reported again.
     pub(super) steps_again: usize,
-    /// There was no row: what is there of the run is this task's to remove.
+    /// No row existed: this task removes what exists of the run.
     pub(super) unrecorded: bool,
 }
 
 impl RunTask {
-    /// Goes on with a run. What is to be done at once is done by [`Self::go_on`].
+    /// Adopts a run. [`Self::go_on`] performs the actions that are due at once.
     pub(crate) fn adopt(shared: Arc<Shared>, standing: Standing, seat: Seat) -> Self {
         let Standing {
             held,
@@ -42,7 +42,7 @@ impl RunTask {
         let now = clock::now();
         let record = left.record.clone();
         let machine = machine(now, &held, &left.row, recorded, record.clone());
-        // Another attempt may begin before all of that is heard.
+        // Another attempt may begin before all of these reports have arrived.
         let hears_again = left.row.state == StoredState::Backoff;
         let ended = left.row.outcome.is_some() || hears_again;
         let mut task = Self::left(shared, machine, left, seat);
@@ -53,7 +53,7 @@ impl RunTask {
             task.warning = Some(format!("this run has no control group: {why}"));
         }
         task.terminal = held.terminal;
-        // Its server may have died before it could tell.
+        // Its server may have died before it recorded the size.
         if record.recorded && !ended && record.terminal != held.terminal {
             task.tell_terminal();
         }
@@ -79,7 +79,7 @@ impl RunTask {
         task
     }
 
-    /// A task that goes on with what an earlier server has left.
+    /// Makes a task from what an earlier server has left.
     fn left(shared: Arc<Shared>, machine: Machine, left: Left, seat: Seat) -> Self {
         let Left {
             row,
@@ -97,14 +97,14 @@ impl RunTask {
             task.live.send_modify(|live| live.no_journal = true);
         }
         task.output = output;
-        // What is written from here on is of the present attempt.
+        // Whatever is written from here on belongs to the present attempt.
         if let Some(output) = &mut task.output {
             output.begin_attempt(task.new.attempt);
         }
         task
     }
 
-    /// Asks for the row of a run that is gone on with without it.
+    /// Requests the row of a run that is adopted without it.
     pub(crate) fn meeting(mut self, new: Option<Box<NewRun>>) -> Self {
         if let Some(new) = new {
             self.attempts.await_row();
@@ -113,7 +113,7 @@ impl RunTask {
         self
     }
 
-    /// The row of a run that was gone on with without it: what it says that nobody else has told.
+    /// Handles the row of a run that was adopted without it: it may hold what no other source has.
     pub(super) fn met(&mut self, row: RunRow) {
         let undecided = self.attempts.meet(Attempts::of(&row));
         self.resume_facets(&row, Facets::default());
@@ -141,12 +141,12 @@ impl RunTask {
             .stop_deadline
             .map_or(Some(deadline), |at| Some(at.min(deadline)));
         let again = self.machine.record().stop_again(self.at, order, deadline);
-        // Refused only where there is nothing to stop any more.
+        // Refused only where nothing is left to stop.
         let _ = self.feed(Input::Command(Command::Stop(again)));
     }
 
-    /// Goes on with a run of which nothing is there but that another attempt is due. What is to be done at once is done
-    /// by [`Self::go_on_in`].
+    /// Resumes a run of which only the next attempt is due. [`Self::go_on_in`] performs the actions that are due at
+    /// once.
     pub(crate) fn waiting(shared: Arc<Shared>, mut left: Left, seat: Seat) -> Option<Self> {
         let last = left.row.past.last()?;
         left.record.times = last.times;
@@ -160,8 +160,8 @@ impl RunTask {
         Some(task)
     }
 
-    /// Writes how a run has ended whose keeper is gone, and begins the next attempt where one follows. What is to be done at
-    /// once is done by [`Self::go_on_in`].
+    /// Records the end of a run whose keeper is gone, and begins the next attempt where one follows. [`Self::go_on_in`]
+    /// performs the actions that are due at once.
     pub(crate) fn settled(
         shared: Arc<Shared>,
         left: Left,
@@ -182,17 +182,17 @@ impl RunTask {
         task
     }
 
-    /// The pipes are read where the server before has stopped reading them.
+    /// Reads the pipes from where the server before has stopped.
     fn attach(&mut self, held: HeldRun) {
         let attached = match (&mut self.output, held.outputs) {
             (Some(output), Some(outputs)) => output.attach(outputs).map_err(|e| e.to_string()),
             (Some(_), None) => Err("this process has no room for its descriptors".into()),
-            // That was said when the journal was opened.
+            // That was logged when the journal was opened.
             (None, _) => return,
         };
         if let Err(why) = attached {
             tracing::error!(run_id = %self.run, %why, "the output cannot be read any more");
-            // It is told after the leader's end.
+            // It is reported after the leader's exit.
             let lost = Input::Report(Report::StreamsClosed(StreamsEnd::Lost));
             let _ = self.machine.step(self.at, lost);
         }

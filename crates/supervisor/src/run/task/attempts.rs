@@ -1,4 +1,4 @@
-//! The attempts of a run, above the machine: whether one follows another, the pause between them, and the next one.
+//! Attempts of a run, above the machine: whether one follows another, the pause between them, and the next one.
 
 use super::{Done, RunTask, reports::prepare_failure};
 use crate::{
@@ -22,39 +22,39 @@ use kennel_store::{Closure, Desired, NewRun, PAST_ATTEMPTS_MAX, PastAttempt, Res
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What the task knows of attempts beside the one at work.
+/// State of attempts beside the one at work.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
-    /// Those that have ended, the newest last.
+    /// Ended attempts, the newest last.
     pub(super) past: Vec<PastAttempt>,
     /// Restarts in a row.
     pub(super) restarts: u32,
     pub(super) stage: Stage,
-    /// What a caller wants of the run.
+    /// A caller's request about the run.
     wish: Wish,
-    /// The order to end the run, where that came.
+    /// The order to end the run, if there is one.
     order: Option<StopOrder>,
-    /// How many attempts there were, and what is wanted, only the row can say, and it is not known yet.
+    /// The row is not known yet, and only it has the number of attempts and the desired state.
     unmet: bool,
-    /// An outcome that waits for it.
+    /// An outcome that waits for the row.
     undecided: Option<Outcome>,
 }
 
-/// Where the run stands between attempts.
+/// State of the run between attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
     /// An attempt is at work.
     #[default]
     Present,
-    /// The end of one and the time of the next are being written.
+    /// The end of one attempt and the time of the next are being written.
     Resting(Timestamp),
-    /// They are: the next one waits for its time.
+    /// They are written: the next attempt waits for its time.
     Waiting(Timestamp, Instant),
     /// The end of the run is being written.
     Ending,
     /// The next attempt is another server's to begin.
     Left(Timestamp),
-    /// The row is another server's to close: this one tells nothing more of the run.
+    /// The row is another server's to close: this one reports nothing more of the run.
     Disowned,
 }
 
@@ -72,12 +72,12 @@ impl Attempts {
         attempts
     }
 
-    /// Nothing is decided before the row is known.
+    /// Postpones decisions until the row is known.
     pub(super) fn await_row(&mut self) {
         self.unmet = true;
     }
 
-    /// The row is known. Gives the outcome that has waited for it.
+    /// Takes over the state of the row. Returns the outcome that has waited for it.
     pub(super) fn meet(&mut self, row: Self) -> Option<Outcome> {
         self.unmet = false;
         self.past = row.past;
@@ -97,12 +97,12 @@ impl Attempts {
         )
     }
 
-    /// Nothing is left to do here: what comes is another server's.
+    /// Whether nothing is left to do here: another server continues the run.
     pub(super) fn is_anothers(&self) -> bool {
         matches!(self.stage, Stage::Left(_) | Stage::Disowned)
     }
 
-    /// When the next attempt begins.
+    /// Returns when the next attempt begins.
     pub(super) fn next(&self) -> Option<Timestamp> {
         match self.stage {
             Stage::Resting(at) | Stage::Waiting(at, _) | Stage::Left(at) => Some(at),
@@ -117,7 +117,7 @@ impl Attempts {
         }
     }
 
-    /// Of the attempt at work it is known how it has ended, and what is wanted of the run. That stays the reason.
+    /// Settles the desired state: the outcome of the attempt at work is known. Its reason stays.
     pub(super) fn settle(&mut self, wanted: Desired) {
         self.order = None;
         self.wish = match wanted {
@@ -145,7 +145,7 @@ fn next(
     let attempted = Attempted {
         outcome,
         number: new.attempt,
-        // Where something shows that the attempt is ready, that alone begins a new row.
+        // Where something shows that the attempt is ready, only that resets the restarts in a row.
         uptime: uptime(times).filter(|_| !new.policy().says_ready()),
         restarts,
         boot_over: new
@@ -161,12 +161,12 @@ fn next(
     restart::next(&new.policy().restart, &attempted, chance)
 }
 
-/// Whether the run comes back with the next service, if this one ends.
+/// Whether the run is resumed by the next service, if this one ends.
 pub(crate) fn outlives_service(new: &NewRun) -> bool {
     new.policy().kind == RunKind::Service && new.policy().restart.restarts()
 }
 
-/// Adds one that has ended; of the older ones as many are kept as the row keeps.
+/// Adds an ended attempt; of the older ones as many are retained as the row retains.
 fn add(past: &mut Vec<PastAttempt>, new: &NewRun, outcome: Outcome, times: Times) {
     past.push(PastAttempt {
         number: new.attempt,
@@ -183,7 +183,7 @@ fn uptime(times: &Times) -> Option<Duration> {
 }
 
 impl RunTask {
-    /// Writes how the attempt has ended: as the run's last, or with the time of the next.
+    /// Records how the attempt has ended: as the run's last, or with the time of the next.
     pub(super) fn record_outcome(&mut self, outcome: Outcome) {
         let mut outcome = self.new.policy().judge(outcome);
         self.machine.conclude(outcome.reason.clone());
@@ -192,7 +192,7 @@ impl RunTask {
             ended: Some(clock::now()),
             ..Times::default()
         });
-        // Without a policy there is nothing to decide.
+        // Without a restart policy no decision is needed.
         if self.attempts.unmet && self.new.policy().restart.restarts() {
             self.attempts.undecided = Some(outcome);
             return;
@@ -274,7 +274,7 @@ impl RunTask {
         tracing::info!(run_id = %self.run, attempt, reason = outcome.reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), restarts, "attempt ended, another follows");
     }
 
-    /// The attempt is over and told. Gives whether the run is.
+    /// Handles an attempt that has ended and is fully reported: cleans up after the run, or waits for the next attempt.
     pub(super) fn attempt_over(&mut self) {
         let Stage::Resting(next) = self.attempts.stage else {
             let is_whole = self.output.as_mut().is_some_and(Output::has_written_all);
@@ -298,10 +298,10 @@ impl RunTask {
         }
     }
 
-    /// Puts an order to end the run on its row where the machine does not: an attempt is being ended already, or is not
-    /// begun. So the next server knows it, and it is answered when that is sure.
+    /// Puts an order to end the run on its row where the machine does not: an attempt is being ended already, or has
+    /// not begun. So the next server knows the order, and it is answered when that is durable.
     pub(super) fn record_wish(&mut self, order: &StopOrder) {
-        // Of a first attempt that has not run there may be no row; its end is written before anybody is answered.
+        // A first attempt that has not run may have no row; its end is written before any caller is answered.
         let has_row = self.new.attempt > 1 || self.times().started.is_some();
         if has_row && self.desired == Desired::Run && self.stops_owed == 0 {
             self.stops_owed += 1;
@@ -310,13 +310,13 @@ impl RunTask {
         }
     }
 
-    /// Ends the run between two attempts: the last one has ended as it has, and nothing is there to be signalled.
+    /// Ends the run between two attempts: the last one keeps its outcome, and no process is there to be signalled.
     pub(super) fn end_waiting(&mut self, order: &StopOrder) {
         self.record_wish(order);
         self.end_between(order.reason.clone().into());
     }
 
-    /// The same, for whatever reason.
+    /// Ends the run between two attempts, for any reason.
     pub(super) fn end_between(&mut self, reason: EndReason) {
         let Some(last) = self.attempts.past.pop() else {
             return;
@@ -335,12 +335,12 @@ impl RunTask {
         self.perform_all();
     }
 
-    /// Whether another attempt may be begun here: its service has not ended meanwhile.
+    /// Whether another attempt may begin here: its service has not ended meanwhile.
     pub(super) fn may_follow(&self) -> bool {
         self.new.keeper_epoch == self.shared.hello.epoch || outlives_service(&self.new)
     }
 
-    /// The service ends.
+    /// Leaves the run to the next service, or ends it: this service ends.
     fn leave_or_end(&mut self) {
         if outlives_service(&self.new) {
             let next = self.attempts.next().unwrap_or(self.at);
@@ -353,10 +353,10 @@ impl RunTask {
         });
     }
 
-    /// An order while nothing runs.
+    /// Handles an order while nothing runs.
     pub(super) fn order_between(&mut self, order: Order) {
         let none = || OrderError::Refused(Refusal::NotRunningYet);
-        // A caller that has gone needs no answer.
+        // A caller that is gone needs no answer.
         match order {
             Order::Stop(order, reply) => {
                 let _ = reply.send(Ok(()));
@@ -390,7 +390,7 @@ impl RunTask {
         }
     }
 
-    /// An order for another attempt while one is at work. Gives the number after which it comes.
+    /// Handles an order for another attempt while one is at work. Returns the number of the attempt that precedes it.
     pub(super) fn restart(&mut self, call: RestartCall) -> Result<u32, Refusal> {
         let present = self.new.attempt;
         if call.expected_attempt.is_some_and(|meant| meant < present) {
@@ -416,7 +416,7 @@ impl RunTask {
             {
                 return Err(Refusal::Stopping);
             }
-            // A limit of its own has ended it, and its row comes to say so.
+            // A limit of its own has ended the run, and its row is about to record that.
             Phase::Stopping { order, .. }
             | Phase::Draining {
                 stop: Some(order), ..
@@ -430,7 +430,8 @@ impl RunTask {
         Ok(present)
     }
 
-    /// A stop that means the service or another attempt is no wish that the run end, and is not put on its row.
+    /// Whether the run stays wanted: a stop that is meant for the service or for another attempt is no request to end
+    /// the run, and is not put on its row.
     pub(super) fn stays_wanted(&self, order: &StopOrder) -> bool {
         match order.reason {
             StopReason::ServerShutdown | StopReason::Orphaned => outlives_service(&self.new),
@@ -445,14 +446,14 @@ impl RunTask {
         }
     }
 
-    /// The next attempt has its time.
+    /// Begins the next attempt, whose time has come.
     pub(super) fn begin_next(&mut self) {
         let lost = self.shared.serving.has_lost_keeper();
         if lost || self.shared.serving.is_refusing() {
             return self.leave_or_end();
         }
         if self.shared.serving.is_leaving() {
-            // It is the next server's to begin.
+            // The next server begins it.
             return;
         }
         self.at = clock::now();
@@ -482,7 +483,7 @@ impl RunTask {
         let _ = self.feed(Input::Command(Command::Admit));
     }
 
-    /// Makes room for the next attempt where the last one was, and asks the keeper for its child.
+    /// Prepares the run's directory for the next attempt, and asks the keeper for its child.
     pub(super) fn prepare_again(&mut self) {
         let data_dir = &self.shared.config.data_dir;
         let dir = rundir::path(data_dir, self.run);
@@ -512,8 +513,8 @@ impl RunTask {
     }
 }
 
-/// Whether an end is the service's own doing, or was to lead to another attempt, so that an order to end the run is the
-/// better reason. Whoever has spawned a run is told how its first start has failed.
+/// Whether an end was caused by the service, or was to lead to another attempt, so that an order to end the run is the
+/// better reason. The caller that spawned the run gets the failure of its first start.
 fn is_ours(reason: &EndReason, attempt: u32) -> bool {
     match reason {
         EndReason::ServerShutdown | EndReason::OrphanTerminated | EndReason::Restarted { .. } => {

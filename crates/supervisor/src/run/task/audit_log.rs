@@ -1,4 +1,4 @@
-//! The signals of a run, as the audit trail has them.
+//! Signals of a run in the audit log.
 
 use super::RunTask;
 use crate::audit_log::{LoggedProcess, LoggedSignal, TrailEntry, TrailRecord};
@@ -6,8 +6,8 @@ use kennel_keeper::client::{Aim, ShotResult, Tie};
 use kennel_lifecycle::{Deadline, Entry, Limit, Phase, RunId, Signal, StopReason, StopStep};
 
 impl RunTask {
-    /// Whom the next round of signals was for. A process in the control group that is not of the run is named by a warning,
-    /// once.
+    /// Notes the targets of the next round of signals. A warning names each process in the control group that is not of
+    /// the run, once.
     pub(super) fn note_aims(&mut self, aims: Vec<Aim>) {
         for aim in aims.iter().filter(|aim| aim.tie == Tie::Unrelated) {
             let (pid, start_ticks) = (aim.pid, aim.start_ticks);
@@ -20,8 +20,8 @@ impl RunTask {
         self.aimed = aims;
     }
 
-    /// A round of the stop ladder. One that a keeper tells again is handed in again: the server that heard of it first may
-    /// not have come to write it down.
+    /// Records a round of the stop ladder. A round that a keeper reports again is recorded again: the first server may
+    /// have died before it recorded it.
     pub(super) fn tell_round(&mut self, step: &StopStep) {
         let why = match self.machine.phase() {
             Phase::Stopping { order, .. }
@@ -40,7 +40,7 @@ impl RunTask {
     }
 }
 
-/// One round of signals.
+/// Makes the record of one round of signals.
 pub(crate) fn round(
     run: RunId,
     attempt: u32,

@@ -54,14 +54,14 @@ use tokio::{
 };
 pub(crate) use {adopted::Standing, attempts::outlives_service, audit_log::round};
 
-/// How long `running` may wait to be recorded: most short runs end before and save the write.
+/// How long the record of `running` may wait: most short runs end before and save the write.
 const RUNNING_RECORD_DELAY: Duration = Duration::from_millis(50);
 /// How long a stop waits for its record, and for the writes before it, until the tree is signalled all the same: a stop
 /// is never refused.
 const STOP_RECORD_WAIT: Duration = Duration::from_secs(2);
-/// How long a run is not begun with anew of which the row is not this server's to write.
+/// Pause before recovery may begin with a run again whose row is not this server's to write.
 const DISOWNED_PAUSE: Duration = Duration::from_secs(1);
-/// Results that wait for the task.
+/// Most results queued for the task.
 const DONE_QUEUED_MAX: usize = 16;
 
 type SignalReply = oneshot::Sender<Result<SignalResult, OrderError>>;
@@ -73,7 +73,7 @@ pub(crate) struct RunTask {
     run: RunId,
     machine: Machine,
     new: NewRun,
-    /// Until the keeper has it: argv, environment and input may be large.
+    /// Held until the keeper has it: argv, environment and input may be large.
     child: Option<ChildSpec>,
     stop_deadline: Option<Timestamp>,
     attempts: Attempts,
@@ -85,7 +85,7 @@ pub(crate) struct RunTask {
     done: mpsc::Receiver<Done>,
     done_sender: mpsc::Sender<Done>,
     ops: JoinSet<()>,
-    /// Reports wait until the answer to PREPARE has been taken in: they follow it.
+    /// Reports wait until the answer to PREPARE has been handled: they follow it.
     preparing: bool,
     room: Room,
     writes: VecDeque<Write>,
@@ -93,39 +93,39 @@ pub(crate) struct RunTask {
     running_due: Option<Instant>,
     silence: Silence,
     stop_due: Option<Instant>,
-    /// Stops that were asked for and are not on the row yet.
+    /// Number of requested stops that are not on the row yet.
     stops_owed: u32,
-    /// What Spawn is answered, should the run not start; absent: why it did not.
+    /// Answer to Spawn, should the run not start; absent: the reason of the failure is the answer.
     refused: Option<StartAnswer>,
-    /// To be told once the run is recorded.
+    /// Warning to report once the run is recorded.
     warning: Option<String>,
-    /// The signal that the machine is being asked for.
+    /// The signal for which the machine's decision is pending.
     signal: Option<Signalling>,
     pausing: Vec<SignalReply>,
     resuming: Vec<SignalReply>,
     pause_result: Option<SignalResult>,
-    /// When the input that is being taken in happened.
+    /// Time of the input that is being handled.
     at: Timestamp,
     legacy: Legacy,
-    /// Whom the round was for that is told next.
+    /// Targets of the next round of signals to be recorded.
     aimed: Vec<Aim>,
-    /// How large Kennel has made the terminal of this attempt last.
+    /// Size that Kennel last set for the terminal of this attempt.
     terminal: Option<TerminalSize>,
-    /// The keeper tells again of an attempt that has ended: up to its last word nothing is of the present one.
+    /// The keeper repeats reports of an earlier attempt; they are ignored until its final report.
     hears_again: bool,
-    /// What clients and output say of it.
+    /// State that clients and output have set.
     facets: FacetsBook,
     rules: RuleBook,
-    /// What is told of it outside.
+    /// Spans of the run.
     spans: RunSpans,
 }
 
-/// The run's directory.
+/// State of the run's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
-    /// It is there or it is not.
+    /// The directory exists or not; it is not being removed.
     Kept,
-    /// It is being removed; a next run of this id must not meet the removal.
+    /// It is being removed; the next run of this id must not meet the removal.
     Removing,
 }
 
@@ -135,13 +135,13 @@ pub(crate) enum Done {
     Prepared(Box<Result<Prepared, ClientError>>),
     Report(Report),
     Taken(Box<RunRow>),
-    /// What the row says of a run that was gone on with without it.
+    /// The row of a run that was adopted without it.
     Met(Box<RunRow>),
-    /// Nothing says what this run is, or another one's row stands under its key.
+    /// No source knows this run, or its key has another run's row.
     Strange,
     LeftOver(Box<Result<Option<RunRow>, StoreError>>),
     StopDurable(Timestamp),
-    /// The row is another server's: the stop is not on it, and nobody is told that it is.
+    /// The row is another server's: the stop is not on it, and no caller gets the answer that it is.
     StopRefused,
     /// Facets up to this revision are durable; absent: they are not this server's to write.
     Facets(Option<u64>),
@@ -160,7 +160,7 @@ pub(crate) enum Done {
     },
     Froze(SignalResult),
     Resized(Box<ResizeDone>),
-    /// What was made for a run that left no trace is removed.
+    /// What was made for a run without a trace is removed.
     Removed,
     /// The outcome is not this server's to write.
     Disowned,
@@ -177,9 +177,9 @@ enum Wake {
     SilenceDue,
     KeeperLost,
     Output(Ready),
-    /// The service goes, and the end of the output waits for room on the disk.
+    /// The service shuts down, and the end of the output waits for space on the disk.
     Hurry,
-    /// The store may have been told all that it was owed of the run.
+    /// The outbox may have delivered everything pending of the run.
     Told,
 }
 
@@ -248,14 +248,14 @@ impl RunTask {
         self.go_to_the_end(place).await;
     }
 
-    /// Goes on with a run that an earlier server has begun.
+    /// Resumes a run that an earlier server has begun.
     pub(crate) async fn go_on(mut self) {
         let place = self.shared.place(self.run);
         self.perform_all();
         self.go_to_the_end(place).await;
     }
 
-    /// The same, for a run whose place is held already.
+    /// Resumes a run whose place in the tracker is held already.
     pub(crate) async fn go_on_in(mut self, place: Place) {
         self.perform_all();
         self.go_to_the_end(place).await;
@@ -273,23 +273,23 @@ impl RunTask {
                 Wake::KeeperLost => self.keeper_lost(),
                 Wake::Output(ready) => self.pump(ready),
                 Wake::Hurry => self.hurry(),
-                // The limits below look.
+                // The limits are checked below.
                 Wake::SilenceDue | Wake::Told => {}
             }
             self.keep_limit();
             self.answer_waiters();
             self.tidy_late();
             if self.waits_for_store() && !self.waits_for_disk() && self.output.take().is_some() {
-                // Readers come to their end.
+                // Readers reach their end.
                 self.publish();
             }
         }
         self.answer_waiters();
         self.let_go_of_reports().await;
-        // The journal's writer goes first, so that a reader which finds no live run finds a whole journal.
+        // The journal's writer is dropped first, so that a reader which finds no live run finds a complete journal.
         self.output = None;
         if self.attempts.stage == Stage::Disowned {
-            // Whoever asks for a run whose row is open begins with it anew, and must not do so without a pause.
+            // A caller that asks for a run with an open row starts its recovery, and must not do so without a pause.
             tokio::time::sleep(DISOWNED_PAUSE).await;
         }
         drop(place);
@@ -297,7 +297,7 @@ impl RunTask {
             live.hub = None;
             live.over = true;
         });
-        // Nobody takes in any more what is still being done; who would tell must not wait for a place to do so.
+        // Results of remaining work are not handled any more; senders must not wait for space in the queue.
         self.done.close();
         while self.ops.join_next().await.is_some() {}
     }
@@ -332,8 +332,8 @@ impl RunTask {
         }
     }
 
-    /// Whether the run goes on without this service once its keeper is gone, so that its output is another's to read. Of one
-    /// that is being stopped, or whose leader has ended, all is read as of any other.
+    /// Whether the run continues without this service once its keeper is gone, so that another server reads its output.
+    /// For a run that is being stopped, or whose leader has exited, everything is read as for any other.
     fn is_left(&self) -> bool {
         let goes_on = matches!(
             self.machine.phase(),
@@ -353,10 +353,10 @@ impl RunTask {
         if self.is_left() {
             self.output.iter_mut().for_each(Output::let_go);
         } else {
-            // Its end does not wait for what nobody may come to acknowledge.
+            // The end of the output must not wait for consumers that may never acknowledge.
             self.output.iter_mut().for_each(Output::go_beyond);
         }
-        // No word of its start can come any more.
+        // No report of its start can come any more.
         self.flow();
     }
 
@@ -374,7 +374,7 @@ impl RunTask {
             && !self.waits_for_disk()
     }
 
-    /// The run has ended under this server, and what was done for that may be awaited.
+    /// Whether the run has ended under this server, so that its remaining work may be awaited.
     fn may_wait(&self) -> bool {
         matches!(self.machine.phase(), Phase::Closed(_))
             && !self.attempts.goes_on()
@@ -382,12 +382,12 @@ impl RunTask {
             && !self.shared.serving.is_refusing()
     }
 
-    /// All is told, but to the store: until then whoever asks is answered here.
+    /// Whether only writes to the store are pending: until they are done callers are answered here.
     fn waits_for_store(&self) -> bool {
         self.may_wait() && !self.is_busy() && self.shared.record.has_pending_of(self.run)
     }
 
-    /// All is told, but to readers: the disk does not take the last lines.
+    /// Whether only the last entries for readers are pending: the disk does not take them.
     fn waits_for_disk(&self) -> bool {
         self.may_wait() && self.output.as_ref().is_some_and(Output::owes)
     }
@@ -396,14 +396,14 @@ impl RunTask {
         self.writing || !self.writes.is_empty() || self.room != Room::Kept
     }
 
-    /// Nobody waits for the disk any longer.
+    /// Stops to wait for the disk.
     fn hurry(&mut self) {
         self.at = clock::now();
         self.output.iter_mut().for_each(Output::hurry);
         self.pump(Ready::Retry);
     }
 
-    /// The disk has taken the end after all: nothing is left for the next start to do.
+    /// Cleans up after the disk has taken the end after all: no work is left for the next start.
     fn tidy_late(&mut self) {
         if self.output.as_mut().is_some_and(Output::has_told_late) {
             self.remove(Cleanup::Ended);
@@ -427,13 +427,14 @@ impl RunTask {
     }
 
     fn report(&mut self, report: Report) {
-        // Reports are never refused. What the keeper tells is as old as it says: told again, it comes out the same.
+        // Reports are never refused. A report of the keeper has the time of its event: when it is repeated, the result
+        // is the same.
         let _ = self.feed(Input::Report(report));
     }
 
     fn feed(&mut self, input: Input) -> Result<(), Refusal> {
         let answer = self.machine.step(self.at, input);
-        // Who reads the entries that follow finds their state here.
+        // A reader of the entries that follow finds their state here.
         self.publish_view();
         self.perform_all();
         answer
@@ -489,7 +490,7 @@ async fn due(at: Option<Instant>) {
 
 fn answer(waiters: &mut Vec<SignalReply>, with: impl Fn() -> Result<SignalResult, OrderError>) {
     for waiter in waiters.drain(..) {
-        // A caller that has gone needs no answer.
+        // A caller that is gone needs no answer.
         let _ = waiter.send(with());
     }
 }
