@@ -1,4 +1,4 @@
-//! What one run owes the store: one write at a time, in the order in which they were asked for.
+//! Per-run write queue: one write to the store at a time, in the order of the requests.
 
 use crate::{
     base::{clock, log_words},
@@ -12,34 +12,34 @@ use kennel_store::{Change, Closure, Inserted, NewRun, Rest, RunRow, StoreError};
 use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
-/// First and longest pause between two tries.
+/// First and longest pause between two attempts.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
-/// How long the store may take over a change that can be kept here.
+/// Longest time of the store for a change that can be stored in the node log instead.
 const STORE_SLOW: Duration = Duration::from_secs(1);
 
 /// One write.
 #[derive(Debug)]
 pub(crate) enum Write {
-    /// The row before exec. Tried once: its result decides about the gate.
+    /// The row before exec. Tried once: the result decides about the gate.
     Insert(Box<NewRun>),
     /// The next attempt before exec, and its restarts in a row. Tried once, as the first is.
     Begin(Box<NewRun>, u32),
-    /// The end of an attempt and the time of the next. Tried until it is there.
+    /// The end of an attempt and the time of the next. Retried until it is written.
     Rest(Box<NewRun>, Box<Rest>),
-    /// `desired = STOP`. Tried until it is there.
+    /// `desired = STOP`. Retried until it is written.
     Stop(StopOrder, Timestamp),
     /// A state. Tried once.
     State(RowState, Option<Timestamp>),
-    /// The facets. Tried until they are there.
+    /// The facets. Retried until they are written.
     Facets(Box<Facets>),
-    /// That there is no row. Tried until there is none.
+    /// The removal of the row. Retried until there is none.
     Withdraw,
-    /// The outcome. Tried until it is there.
+    /// The outcome. Retried until it is written.
     Close(Box<NewRun>, Box<Closure>),
 }
 
-/// Performs the write and tells how it went; the last thing told is [`Done::Written`].
+/// Performs the write and reports the result; the last report is [`Done::Written`].
 pub(crate) async fn perform(
     shared: Arc<Shared>,
     run: RunId,
@@ -113,7 +113,7 @@ pub(crate) async fn perform(
     tell(Done::Written).await;
 }
 
-/// What the task is told of an end.
+/// Returns the result of an end for the task.
 fn ended(written: bool) -> Done {
     if written {
         Done::Report(Report::OutcomeRecorded)
@@ -122,7 +122,7 @@ fn ended(written: bool) -> Done {
     }
 }
 
-/// Removes the row of a run whose gate was never opened. `false`: the row is not as it was left.
+/// Removes the row of a run whose gate was never opened. `false`: the row was changed meanwhile.
 pub(crate) async fn withdraw(shared: &Shared, run: RunId) -> bool {
     until_delivered(shared, run).await;
     let store = &shared.store;
@@ -133,8 +133,8 @@ pub(crate) async fn withdraw(shared: &Shared, run: RunId) -> bool {
     withdrawn
 }
 
-/// Writes the end of what never ran; gives whether the row tells this very end. Another's closed row may stand under its
-/// key: only the store can say.
+/// Writes the end of a run that never ran; returns whether the row has this very end. Another run's closed row may have
+/// its key: only the store knows.
 async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure) -> bool {
     let run = new.run;
     loop {
@@ -142,7 +142,7 @@ async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure
         if !retry(store, run, "the outcome", write).await {
             return false;
         }
-        // Missing or open: the store has gone back meanwhile.
+        // The row is missing or open: the store has gone back meanwhile.
         let row = row_of(store, run).await;
         if let Some(row) = row.filter(|row| row.outcome.is_some()) {
             let is_same = row.outcome.as_ref() == Some(&closure.outcome);
@@ -154,7 +154,7 @@ async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure
     }
 }
 
-/// The row of a run, once the store can say.
+/// Reads the row of a run, once the store answers.
 pub(crate) async fn row_of(store: &NodeStore, run: RunId) -> Option<RunRow> {
     let mut pause = RETRY_FIRST;
     loop {
@@ -168,14 +168,14 @@ pub(crate) async fn row_of(store: &NodeStore, run: RunId) -> Option<RunRow> {
     }
 }
 
-/// What the row of a run says that was gone on with without it; a row that the store has lost is written again. Tried
-/// until it is known, or nobody waits for it any more.
+/// Reads the row of a run that was adopted without it; a row that the store has lost is written again. Retried until
+/// the row is known, or no task waits for it any more.
 pub(crate) async fn meet(shared: Arc<Shared>, new: Box<NewRun>, done: mpsc::Sender<Done>) {
     let met = tokio::select! {
         met = meet_row(&shared.store, &new) => met,
         () = done.closed() => return,
     };
-    // The receiver has gone or takes it.
+    // The receiver is gone or takes it.
     let _ = done.send(met).await;
 }
 
@@ -206,7 +206,7 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
     }
 }
 
-/// Waits before the next try; less where the store has just come.
+/// Waits before the next attempt; less where the store has just become available.
 async fn rest(store: &NodeStore, pause: &mut Duration) {
     tokio::select! {
         () = tokio::time::sleep(*pause) => {}
@@ -236,7 +236,7 @@ async fn begin(store: &NodeStore, new: &NewRun, restarts: u32) -> Done {
     }
 }
 
-/// What the task is told of an attempt whose record the store has not taken, or has not said that it has.
+/// Returns the result for an attempt whose record the store has not taken, or has not confirmed.
 fn not_recorded(new: &NewRun, error: &StoreError) -> Done {
     let (run, attempt) = (new.run, new.attempt);
     Done::Report(if matches!(error, StoreError::Unknown(_)) {
@@ -248,7 +248,7 @@ fn not_recorded(new: &NewRun, error: &StoreError) -> Done {
     })
 }
 
-/// Whether a state is durable. It can be done without, so it waits for nobody.
+/// Returns whether a state is durable. A state is dispensable, so it waits for nothing.
 async fn record_state(
     shared: &Shared,
     run: RunId,
@@ -272,8 +272,7 @@ async fn record_state(
     recorded
 }
 
-/// Makes it durable that the run is to end.
-/// `false`: it is not this server's to write.
+/// Makes it durable that the run is to end. `false`: the row is not this server's to write.
 pub(crate) async fn stop(
     shared: &Shared,
     run: RunId,
@@ -290,13 +289,13 @@ pub(crate) async fn stop(
     .await
 }
 
-/// What is pending of the run goes before what is written to the store directly.
+/// Waits until pending writes of the run are delivered: they precede direct writes to the store.
 pub(crate) async fn until_delivered(shared: &Shared, run: RunId) {
     shared.record.delivered(run).await;
 }
 
-/// Makes a change durable: in the store, or where that does not take it, in the node log. `false`: it is not this server's
-/// to write.
+/// Makes a change durable: in the store, or where that does not take it, in the node log. `false`: the row is not this
+/// server's to write.
 async fn keep<F, Fut>(shared: &Shared, run: RunId, what: &str, change: Change, mut write: F) -> bool
 where
     F: FnMut() -> Fut,
@@ -316,7 +315,7 @@ where
     }
 }
 
-/// One try at the store, unless something is pending for it already; then at the node log.
+/// Tries the store once, unless writes are pending for it already; then the node log.
 async fn at_once<F, Fut>(
     shared: &Shared,
     run: RunId,
@@ -337,7 +336,7 @@ where
             Ok(Err(error)) => {
                 tracing::warn!(run_id = %run, %error, "the store does not take a change, it is kept here");
             }
-            // What is queued there may still be written, and is delivered again all the same.
+            // The queued write may still be executed, and is delivered again all the same.
             Err(_) => {
                 tracing::warn!(run_id = %run, "the store is slow to take a change, it is kept here");
             }
@@ -350,7 +349,7 @@ where
         .map(|()| true)
 }
 
-/// Tries until it is written, or until the store says that the row is not ours to write: then `false`.
+/// Retries until it is written, or until the store refuses because the row is not this server's to write: then `false`.
 pub(crate) async fn retry<F, Fut>(store: &NodeStore, run: RunId, what: &str, mut write: F) -> bool
 where
     F: FnMut() -> Fut,

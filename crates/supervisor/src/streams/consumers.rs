@@ -1,7 +1,7 @@
-//! Named readers of events: where each has acknowledged, kept in the store, and who of a name reads now.
+//! Named readers of events: the acknowledged position of each, kept in the store, and the active reader of each name.
 //!
-//! A position is durable before it is told, and moves forward only. Of two readers of one name the newer one reads.
-//! Never reads events itself.
+//! A position is durable before it is reported, and only moves forward. Of two readers of one name the newer one is
+//! active. This module never reads events itself.
 
 use crate::{
     base::{
@@ -26,43 +26,43 @@ pub const CONSUMERS_OF_MANY_MAX: u64 = 64;
 /// Most consumers of one node.
 pub const CONSUMERS_PER_NODE_MAX: u64 = 10_000;
 
-/// Where a consumer that is not there yet begins.
+/// Start of a consumer that does not exist yet.
 #[derive(Clone, Debug)]
 pub struct ConsumerBegin {
-    /// Who registers it.
+    /// The caller that registers it.
     pub owner: String,
-    /// Of a run: the seq behind which it begins. Of many: 0.
+    /// For one run: the seq behind which it begins. For many: 0.
     pub acked: u64,
-    /// The same as a client is given it.
+    /// The same position as a client's cursor.
     pub cursor: Vec<u8>,
 }
 
-/// Up to where a consumer acknowledges.
+/// Position up to which a consumer acknowledges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckPoint {
     /// The event of a run with this seq.
     Seq(u64),
     /// The message of many runs with this number, given to this reader.
     Message {
-        /// Which reader.
+        /// Session of the reader.
         session: u64,
-        /// Which message.
+        /// Number of the message.
         number: u64,
     },
 }
 
-/// A consumer as it is.
+/// Present state of a consumer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerView {
-    /// Where it stands.
+    /// Its row.
     pub row: ConsumerRow,
-    /// Whether somebody reads in its name now.
+    /// Whether a reader of it is active.
     pub is_read: bool,
 }
 
 impl Supervisor {
-    /// Takes the seat of a consumer: whoever has read in its name reads no more. One that is not there is registered where
-    /// it is said where it begins; else nothing is done. Of many runs, `place` is where the reader says that it was.
+    /// Takes the seat of a consumer: its earlier reader stops. A missing consumer is registered where its start is
+    /// given; otherwise nothing is done. For many runs, `place` is the position that the reader reports.
     pub async fn take_consumer(
         &self,
         key: &ConsumerKey,
@@ -73,7 +73,7 @@ impl Supervisor {
         let consumers = &shared.consumers;
         let _turn = consumers.turn(key).await;
         let row = match (self.consumer_row(key).await?, begin) {
-            // The same reader goes on, and what it has been given it may acknowledge yet.
+            // The same reader continues, and may still acknowledge what it has got.
             (Some(row), _) if place.is_some() => {
                 let is_its = |place: &ConsumerPlace| place.session == row.session;
                 if !place.as_ref().is_some_and(is_its) {
@@ -96,7 +96,7 @@ impl Supervisor {
                     key: key.clone(),
                     node: shared.config.node,
                     owner: begin.owner,
-                    // A cursor of one that was deleted is none of its successor's.
+                    // A cursor of a deleted consumer is not valid for its successor.
                     session: now.0.max(1).unsigned_abs(),
                     acked: begin.acked,
                     cursor: begin.cursor,
@@ -110,8 +110,8 @@ impl Supervisor {
         Ok(Some(consumers.seat(row, place)))
     }
 
-    /// Moves a consumer forward. An older point changes nothing. Gives what stands then. `cursor` makes the new position
-    /// of the one that stands.
+    /// Moves a consumer forward. An older point changes nothing. Returns the resulting state. `cursor` makes the new
+    /// position from the present one.
     pub async fn ack(
         &self,
         key: &ConsumerKey,
@@ -152,12 +152,12 @@ impl Supervisor {
         Ok(self.seen(row))
     }
 
-    /// One consumer.
+    /// Returns one consumer.
     pub async fn consumer(&self, key: &ConsumerKey) -> Result<ConsumerView, CallError> {
         Ok(self.seen(self.known_consumer(key).await?))
     }
 
-    /// Consumers of this node, in the order of their keys.
+    /// Lists consumers of this node, in the order of their keys.
     pub async fn consumers(
         &self,
         filter: &ConsumerFilter,
@@ -168,7 +168,7 @@ impl Supervisor {
         Ok(rows.map(|row| self.seen(row)).collect())
     }
 
-    /// A consumer is no more, and whoever reads in its name reads no more. Gives what it was.
+    /// Deletes a consumer; its reader stops. Returns its last state.
     pub async fn delete_consumer(&self, key: &ConsumerKey) -> Result<ConsumerView, CallError> {
         let consumers = &self.shared.consumers;
         let _turn = consumers.turn(key).await;
@@ -185,10 +185,10 @@ impl Supervisor {
 
     async fn put_consumer(&self, row: &ConsumerRow) -> Result<(), CallError> {
         let put = self.shared.store.put_consumer(row).await;
-        // Written or not: whoever waits for it asks the store.
+        // Whether it was written or not: waiting tasks ask the store.
         self.shared.consumers.floors.changed(row.key.run);
         put.map_err(|error| match error {
-            // Somebody on another server has the node by now.
+            // Another server has the node by now.
             StoreError::Fenced(_) => CallError::StoreUnavailable,
             error => store_fault(&error),
         })
@@ -236,7 +236,7 @@ impl Supervisor {
         Err(CallError::TooManyConsumers { what, limit })
     }
 
-    /// Nothing is acknowledged that has not happened.
+    /// Refuses to acknowledge events that have not happened.
     async fn check_head(&self, run: RunId, key: &ConsumerKey, seq: u64) -> Result<(), CallError> {
         let given = self
             .shared
@@ -244,7 +244,7 @@ impl Supervisor {
             .readers()
             .get(key)
             .map_or(0, |reader| {
-                // Relaxed: a number that is too small asks the journal.
+                // Relaxed: a number that is too small only causes a read of the journal.
                 reader.given.load(Ordering::Relaxed)
             });
         if seq <= given {

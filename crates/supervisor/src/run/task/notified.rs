@@ -1,12 +1,12 @@
-//! What the command says of itself, as the keeper has heard it. The keeper tells it to each server until the run is
-//! acknowledged: what an earlier server has written is no news.
+//! Reports of the command about itself, as received by the keeper. The keeper repeats them to each server until the run
+//! is acknowledged: what an earlier server has written is no news.
 
 use super::RunTask;
 use crate::audit_log::{LoggedRequest, TrailEntry, TrailRecord};
 use kennel_keeper::client::Notified;
 use kennel_lifecycle::{Activity, Entry, NOTIFIED, StatusText, Timestamp};
 
-/// Under which name a refused notice is in the audit log.
+/// Name of refused notices in the audit log.
 const CALL: &str = "sd_notify";
 
 impl RunTask {
@@ -36,7 +36,7 @@ impl RunTask {
         is_news
     }
 
-    /// The attempt does this from here on. Returns whether it is news.
+    /// Sets the activity of the attempt from here on. Returns whether it is news.
     pub(super) fn does(&mut self, activity: Activity, by: &str) -> bool {
         let attempt = self.new.attempt;
         let is_news = self.facets.shown().doing(attempt) != Some(activity);

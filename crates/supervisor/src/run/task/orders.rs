@@ -1,4 +1,4 @@
-//! What callers, limits and the server itself order of a run.
+//! Orders for a run, from callers, limits and the server itself.
 
 use super::{RunTask, answer, signalling::Signalling};
 use crate::{
@@ -31,7 +31,7 @@ impl RunTask {
             Order::InputAccepted => self.silence.break_off(),
             Order::Annotate(call, reply) => self.annotate(*call, reply),
             Order::Pause(reply) => match self.machine.phase() {
-                // Where somebody still waits for the row, so does this one.
+                // Where an earlier caller still waits for the row, this one waits too.
                 Phase::Paused { .. } if self.pausing.is_empty() => {
                     drop(reply.send(Ok(SignalResult::Done)));
                 }
@@ -64,7 +64,7 @@ impl RunTask {
         Ok(())
     }
 
-    /// Has the run stopped where it has come to a limit at which its spec wants that.
+    /// Has the run stopped where it has reached a limit at which its spec demands that.
     pub(super) fn keep_limit(&mut self) {
         let Some(reason) = self.limit_reached() else {
             return;

@@ -1,4 +1,4 @@
-//! The effects of the machine, carried out.
+//! Performs the effects of the machine.
 
 use super::{
     Done, RUNNING_RECORD_DELAY, Room, RunTask, STOP_RECORD_WAIT, attempts::start_failure,
@@ -27,7 +27,7 @@ use std::{io, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 use tracing::Instrument;
 
-/// Pause between two tries to continue a tree.
+/// Pause between two attempts to continue a tree.
 const THAW_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 impl RunTask {
@@ -105,7 +105,7 @@ impl RunTask {
                 if let Phase::Forgotten(why) = self.machine.phase() {
                     self.spans.forgets(&self.new, self.at, why);
                 }
-                // Only what this task has made is its own to remove.
+                // This task may only remove what it has made.
                 if self.output.take().is_some() || self.legacy.unrecorded {
                     self.room = Room::Removing;
                     self.remove(Cleanup::All);
@@ -121,8 +121,8 @@ impl RunTask {
         }
     }
 
-    /// Makes room for the run and asks the keeper for its child. A directory that is there belongs to a run of this
-    /// id that has ended, or is what a crash before the record has left: the store knows which.
+    /// Prepares the run's directory and asks the keeper for its child. An existing directory belongs to a run of this
+    /// id that has ended, or was left by a crash before the record: the store knows which.
     pub(super) fn begin(&mut self) {
         if !rundir::path(&self.shared.config.data_dir, self.run).exists() {
             return self.prepare();
@@ -146,7 +146,7 @@ impl RunTask {
                 return self.report(Report::KeyTaken);
             }
             Err(error) => {
-                // There may be a row, and then a stop is not this run's.
+                // A row may exist, and then a stop is not this run's.
                 self.refuse(store_fault(&error));
                 return self.report(Report::KeyTaken);
             }
@@ -170,7 +170,7 @@ impl RunTask {
         });
         if let Err(error) = made {
             tracing::error!(run_id = %self.run, error = %cause::Chain(&error), "the run's directory cannot be made");
-            // It was not there before: what was made of it on a full disk is this task's to remove.
+            // The directory is new: what was made of it on a full disk is this task's to remove.
             if let Err(error) = Cleanup::All.carry_out(&self.shared, self.run) {
                 tracing::warn!(run_id = %self.run, %error, "what was made of the run's directory stays");
             }
@@ -196,7 +196,7 @@ impl RunTask {
         });
     }
 
-    /// Writes an entry down and shows it: before its effect, so that who sees that finds the entry too.
+    /// Writes an entry and publishes it: before its effect, so that an observer of the effect finds the entry too.
     fn append(&mut self, mut entry: Entry) {
         match &mut entry {
             Entry::Recorded { output_offsets, .. } => {
@@ -257,14 +257,14 @@ impl RunTask {
         self.op(move |shared, run, done| writes::perform(shared, run, write, done));
     }
 
-    /// Work beside the task; its end is awaited in [`Self::drive`].
+    /// Starts work beside the task; [`Self::drive`] awaits its end.
     pub(super) fn op<Fut>(
         &mut self,
         work: impl FnOnce(Arc<Shared>, RunId, mpsc::Sender<Done>) -> Fut,
     ) where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        // What has ended is let go here, so that a long run does not collect it.
+        // Finished work is dropped here, so that a long run does not collect it.
         while self.ops.try_join_next().is_some() {}
         let work = work(Arc::clone(&self.shared), self.run, self.done_sender.clone());
         self.ops.spawn(work.in_current_span());
@@ -287,7 +287,7 @@ impl RunTask {
     }
 }
 
-/// Keeps what further attempts are made of, where there may be some.
+/// Persists the spec for further attempts, where some may follow.
 async fn keep(kept: bool, child: &ChildSpec) -> io::Result<()> {
     if !kept {
         return Ok(());
@@ -333,12 +333,12 @@ async fn thaw(shared: Arc<Shared>, run: RunId, done: mpsc::Sender<Done>) {
             Ok(SignalResult::Failed(errno)) => {
                 tracing::warn!(run_id = %run, errno, "the tree cannot be continued, trying again");
                 tokio::time::sleep(THAW_RETRY_AFTER).await;
-                // A run that has left meanwhile is nobody to continue.
+                // A run that has left meanwhile cannot be continued.
                 if shared.find(run).is_none() {
                     return;
                 }
             }
-            // Gone: its end is on its way.
+            // The run is gone: its end is on its way.
             Ok(_) => {
                 crash_point!("resume.thawed");
                 return drop(done.send(Done::Report(Report::Thawed)).await);

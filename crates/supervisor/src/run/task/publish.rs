@@ -1,4 +1,4 @@
-//! What the rest of the server sees of a run.
+//! Publishes the state of a run to the rest of the server.
 
 use super::RunTask;
 use crate::{
@@ -13,7 +13,7 @@ use kennel_store::Times;
 use std::sync::Arc;
 
 impl RunTask {
-    /// Shows where the run stands, and answers its Spawn where the start is decided.
+    /// Publishes the state of the run, and answers its Spawn where the start is decided.
     pub(super) fn publish(&self) {
         self.publish_view();
         let start = self.start_answer();
@@ -26,7 +26,7 @@ impl RunTask {
         });
     }
 
-    /// Shows where the run stands. Its Spawn is answered only when the entry of its start is there.
+    /// Publishes the state of the run. Its Spawn is answered only when the entry of its start exists.
     pub(super) fn publish_view(&self) {
         let view = self.view();
         let stop_owed = self.stops_owed > 0;
@@ -83,7 +83,7 @@ impl RunTask {
             traceparent: self.new.traceparent.clone(),
             restarted_from: self.new.restarted_from,
             created: self.new.created,
-            // The end is told once it is written.
+            // The end is reported once it is written.
             times: Times {
                 ended: self.times().ended.filter(|_| outcome.is_some()),
                 ..self.times()
@@ -100,8 +100,9 @@ impl RunTask {
         }
     }
 
-    /// How the start went, where that is decided. A failure is told when nothing of it is left and that is written;
-    /// only for a store that does not answer nobody waits, because nobody knows when it will.
+    /// Returns the result of the start, where that is decided. A failure is reported when nothing of the run is left
+    /// and that is written; only for a store that does not answer no caller waits, because its return cannot be
+    /// predicted.
     pub(super) fn start_answer(&self) -> Option<StartAnswer> {
         if self.times().started.is_some() || self.new.attempt > 1 {
             return Some(StartAnswer::Started);
@@ -122,7 +123,7 @@ impl RunTask {
                 EndReason::StartFailed(failure) => NeverRan::Failed(failure.clone()),
                 _ => return Some(StartAnswer::Failed(CallError::StoppedFirst(self.run))),
             },
-            // It may have run: the shim died before it could tell.
+            // It may have run: the shim died before it could report.
             Phase::Draining { .. }
             | Phase::Closing(Outcome { exit: Some(_), .. })
             | Phase::Closed(Outcome { exit: Some(_), .. }) => return Some(StartAnswer::Started),

@@ -1,4 +1,4 @@
-//! What the keeper reports of a run, and what comes of the work that its task has started.
+//! Handles the keeper's reports of a run, and the results of work that its task has started.
 
 use super::{Done, Room, RunTask, answer, attempts::Stage};
 use crate::{
@@ -11,10 +11,11 @@ use kennel_linux::crash_point;
 use kennel_store::Desired;
 
 impl RunTask {
-    /// A last word that comes after the end of this task is nobody's: the keeper need not keep it.
+    /// Acknowledges final reports that come after the end of this task: no task handles them, and the keeper need not
+    /// retain them.
     pub(super) async fn let_go_of_reports(&mut self) {
         self.reports.close();
-        // To the end of the queue, which is after whatever was being put into it.
+        // Reads to the end of the queue, which is after whatever was being put into it.
         while let Some(report) = self.reports.recv().await {
             if let Fact::TreeEnded(_) = report.fact {
                 self.shared.kernel.acknowledge(self.run);
@@ -27,8 +28,8 @@ impl RunTask {
             self.hears_again = !matches!(report.fact, Fact::TreeEnded(_));
             return;
         }
-        // Reports come in the order in which things happened; shim and keeper each stamp their own, so that the time of
-        // a quick command's end may lie before that of its start.
+        // Reports come in the order of their events; shim and keeper each add their own time, so that the time of a
+        // quick command's exit may lie before that of its start.
         self.at = self
             .times()
             .started
@@ -65,13 +66,14 @@ impl RunTask {
             }
             Fact::StopStep(step) => {
                 self.tell_round(&step);
-                // The certificate has no round behind the verdict: it was for survivors of a stop that came too late.
+                // The certificate has no round behind the verdict: such a round was for survivors of a stop that came
+                // too late.
                 if self.machine.ends().tree.is_some() {
                     return;
                 }
                 let again = self.note_signal(&Entry::StopStep(step));
                 self.legacy.steps_again += usize::from(again);
-                // The certificate has counted those that it does not list.
+                // The certificate includes the count of rounds that it does not list.
                 if again && self.legacy.steps_again > limits::STEPS_LISTED_MAX {
                     return;
                 }
@@ -110,7 +112,7 @@ impl RunTask {
                     let away = || Err(OrderError::Call(CallError::StoreUnavailable));
                     answer(&mut self.pausing, away);
                 }
-                // What is there of the run is this task's to remove.
+                // This task removes what exists of the run.
                 self.legacy.unrecorded |= report == Report::Withdrawn;
                 self.report(report);
             }
@@ -173,7 +175,7 @@ impl RunTask {
                 let failure = match error {
                     ClientError::Start(failure) => failure,
                     ClientError::KeeperGone => {
-                        // Should it only have been slow, its child must not wait at the gate for ever.
+                        // If the keeper was only slow, its child must not wait at the gate for ever.
                         self.shared.kernel.shut_gate(self.run);
                         self.refuse(CallError::Draining);
                         prepare_failure()
@@ -221,7 +223,7 @@ impl RunTask {
         }
     }
 
-    /// What Spawn is answered, should the run not start.
+    /// Sets the answer to Spawn, should the run not start.
     pub(super) fn refuse(&mut self, error: CallError) {
         self.refused = Some(StartAnswer::Failed(error));
     }
@@ -231,7 +233,7 @@ impl RunTask {
         CallError::QuotaExceeded { what, limit }
     }
 
-    /// Appends an entry about a signal, unless an earlier server has. Gives whether it has.
+    /// Appends an entry about a signal, unless an earlier server has. Returns whether an earlier server has.
     pub(super) fn note_signal(&mut self, entry: &Entry) -> bool {
         let again = self.machine.record().has_signal(self.at, entry);
         if !again {

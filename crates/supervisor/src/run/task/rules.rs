@@ -1,5 +1,5 @@
-//! What follows from rules and probes, in the run's task: the one place that decides whether a run is ready and live, what it does,
-//! and when a limit of its start or its result has come.
+//! Effects of rules and probes in the run's task: the one place that decides whether a run is ready and live, what it
+//! does, and when a limit of its start or its result is reached.
 
 use super::RunTask;
 use crate::{
@@ -17,28 +17,28 @@ use kennel_linux::crash_point;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::{sync::watch, task::AbortHandle, time::Instant};
 
-/// Least time that a server which adopts a run takes to read what waits in its pipes before the run counts as not ready.
+/// Least time for a server that adopts a run to read the bytes waiting in its pipes before the run counts as not ready.
 const ADOPTED_LEAST: Duration = Duration::from_secs(1);
 
 /// The engine and the probe of a run.
 #[derive(Debug, Default)]
 pub(super) struct RuleBook {
-    /// The rules in the order in which the engine has them.
+    /// Rules in the order of the engine.
     rules: Vec<OutputRule>,
-    /// To the engine; absent: it was not begun.
+    /// Sender to the engine; absent: it was not started.
     flush: Option<watch::Sender<Flush>>,
-    /// The end of the output, which is reported once every line before it was tested.
+    /// End of the output, which is reported once every line before it was tested.
     closing: Option<StreamsEnd>,
     probe: Option<AbortHandle>,
     liveness: Option<AbortHandle>,
-    /// Why the attempt is to be stopped: it is not live.
+    /// Reason to stop the attempt: it is not live.
     not_live: Option<StopReason>,
-    /// Before this the run does not count as not ready.
+    /// Time before which the run does not count as not ready.
     not_before: Option<Instant>,
 }
 
 impl RunTask {
-    /// Begins the engine, once there is a journal to read, and the probe of an attempt that runs.
+    /// Starts the engine, once a journal exists, and the probe of a running attempt.
     pub(super) fn begin_rules(&mut self) {
         if self.output.is_none() {
             return;
@@ -84,7 +84,7 @@ impl RunTask {
         let Some(liveness) = &self.new.policy().liveness else {
             return;
         };
-        // The keeper waits for the signs of a command that gives them itself.
+        // The keeper waits for the watchdog messages of a command that sends them itself.
         let LiveProbe::State(probe) = &liveness.probe else {
             return;
         };
@@ -114,9 +114,9 @@ impl RunTask {
         }
     }
 
-    /// Probes of this attempt have failed too often in a row.
+    /// Handles too many failed liveness probes of this attempt in a row.
     pub(super) fn not_live(&mut self, attempt: u32, failures: u32, error: String) {
-        // Those of a pause that has begun meanwhile do not count.
+        // Failures during a pause that has begun meanwhile do not count.
         if attempt == self.new.attempt && self.rules.liveness.is_some() {
             self.rules.not_live = Some(StopReason::NotLive { failures, error });
         }
@@ -128,7 +128,7 @@ impl RunTask {
         }
     }
 
-    /// The same for a run of an earlier server.
+    /// Resumes the rules of a run of an earlier server.
     pub(super) fn resume_rules(&mut self) {
         self.rules.not_before = clock::instant().checked_add(ADOPTED_LEAST);
         if self.facets.shown().is_ready(self.new.attempt) {
@@ -137,7 +137,7 @@ impl RunTask {
         self.begin_rules();
     }
 
-    /// The output of the attempt has ended: that is reported once all its lines were tested.
+    /// Handles the end of the attempt's output: reported once all its lines were tested.
     pub(super) fn close_streams(&mut self, end: StreamsEnd) {
         let head = self.output.as_ref().map(|output| output.hub().head().seq);
         let (Some(flush), Some(seq)) = (&self.rules.flush, head) else {
@@ -160,7 +160,7 @@ impl RunTask {
         }
     }
 
-    /// A probe of this attempt has succeeded.
+    /// Handles a successful probe of this attempt.
     pub(super) fn probed(&mut self, attempt: u32, by: &str) {
         if attempt == self.new.attempt && matches!(self.machine.phase(), Phase::Running { .. }) {
             self.become_ready(attempt, by);
@@ -168,8 +168,8 @@ impl RunTask {
         }
     }
 
-    /// What follows from a line that matched. The entry of the line comes last: a server that dies before it leaves the line
-    /// to the next one, and what was done then is done already.
+    /// Acts on a line that matched. The entry of the line is written last: a server that dies before it leaves the line
+    /// to the next one, for which the effects are no news.
     fn line_matched(&mut self, line: &MatchedLine) {
         let MatchedLine {
             attempt,
@@ -210,9 +210,9 @@ impl RunTask {
         self.facets_changed();
     }
 
-    /// Does what follows from a rule. Returns whether it is news.
+    /// Acts on a rule. Returns whether that is news.
     fn act(&mut self, rule: &OutputRule, attempt: u32, groups: &BTreeMap<String, String>) -> bool {
-        // Of an attempt that has exited meanwhile, what it wrote counts; a result stops nothing any more.
+        // Output of an attempt that has exited meanwhile counts; but a result stops nothing any more.
         let is_present = attempt == self.new.attempt;
         let runs = is_present && self.machine.record().leader.is_none();
         match &rule.action {
@@ -290,7 +290,7 @@ impl RunTask {
         self.publish();
     }
 
-    /// When the next limit of start or result is reached, while one counts.
+    /// Returns when the next limit of start or result is reached, while one counts.
     pub(super) fn rules_due(&self) -> Option<Instant> {
         let (start, result) = (self.start_over_at(), self.result_over_at());
         let from_now = |at: Timestamp| clock::instant().checked_add(at.since(clock::now()));
@@ -300,7 +300,7 @@ impl RunTask {
         start.into_iter().chain(result).min()
     }
 
-    /// The reason to stop the run, once such a limit is reached.
+    /// Returns the reason to stop the run, once such a limit is reached.
     pub(super) fn keep_rules(&mut self) -> Option<StopReason> {
         if self.machine.record().leader.is_some() {
             self.end_probe();
@@ -323,7 +323,7 @@ impl RunTask {
 
     fn start_over_at(&self) -> Option<Timestamp> {
         if self.new.policy().is_ready_by_notice() {
-            // The keeper keeps that time: the command can extend it.
+            // The keeper counts that time: the command can extend it.
             return None;
         }
         let start_timeout = self.new.policy().readiness.as_ref()?.start_timeout?;
@@ -342,7 +342,7 @@ impl RunTask {
     }
 }
 
-/// The groups that may be annotations: with a name, and of a bounded length.
+/// Returns the groups that may be annotations: with a name, and of a bounded length.
 fn named(groups: &[MatchGroup]) -> BTreeMap<String, String> {
     let named = groups
         .iter()

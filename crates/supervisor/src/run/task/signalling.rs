@@ -1,5 +1,5 @@
-//! Signals that callers ask for: an Interrupt, or one by name. The keeper, which outlives this process, remembers under
-//! which request ids they went out.
+//! Signals that callers request: an Interrupt, or one by name. The keeper, which outlives this process, remembers under
+//! which request ids they were sent.
 
 use super::RunTask;
 use crate::{
@@ -10,7 +10,7 @@ use kennel_keeper::client::{ClientError, Interrupted, Sent, SignalResult};
 use kennel_lifecycle::{Command, Input, Refusal, RunId};
 use tokio::sync::oneshot;
 
-/// A signal that is on its way, with where its answer goes.
+/// A signal in progress, with the channel of its answer.
 #[derive(Debug)]
 pub(super) enum Signalling {
     Interrupt(
@@ -30,7 +30,7 @@ impl Signalling {
 
     async fn send(self, kernel: &dyn Kernel, run: RunId) {
         let fault = |error: ClientError| OrderError::Call(keeper_fault(&error));
-        // A caller that has gone needs no answer.
+        // A caller that is gone needs no answer.
         match self {
             Self::Interrupt(id, reply) => {
                 let result = kernel.interrupt(run, id.as_deref()).await;
@@ -44,7 +44,7 @@ impl Signalling {
         }
     }
 
-    /// Says that one went out under its request id before.
+    /// Answers that one was sent under its request id before.
     fn sent_before(self) {
         match self {
             Self::Interrupt(_, reply) => {
@@ -65,7 +65,7 @@ impl Signalling {
 }
 
 impl RunTask {
-    /// Sends a signal if the machine lets it.
+    /// Sends a signal if the machine allows it.
     pub(super) fn signal(&mut self, signal: Signalling) {
         self.signal = Some(signal);
         let answer = self.feed(Input::Command(Command::Interrupt));
@@ -74,7 +74,7 @@ impl RunTask {
         }
     }
 
-    /// Who asks again for what was done is told so, however the run stands by now.
+    /// Refuses a signal; a repeated request is answered that its signal was sent before, whatever the state of the run.
     fn refuse_signal(&mut self, signal: Signalling, refusal: Refusal) {
         let Some(id) = signal.request_id().map(str::to_owned) else {
             return signal.refuse(refusal);
@@ -87,7 +87,8 @@ impl RunTask {
         });
     }
 
-    /// Sends what the machine was asked for. Both kinds are one wish to it: a signal after which the run goes on.
+    /// Sends the signal that the machine has allowed. Both kinds are one request to it: a signal after which the run
+    /// continues.
     pub(super) fn send_signal(&mut self) {
         let Some(signal) = self.signal.take() else {
             return;

@@ -1,4 +1,4 @@
-//! How long a run has been inactive, where its spec limits that: the time without output and input.
+//! Inactivity of a run, where its spec limits that: the time without output and input.
 
 use super::RunTask;
 use crate::{base::clock, run::output::Output};
@@ -6,24 +6,24 @@ use kennel_lifecycle::{Deadline, Phase, StopReason, Timestamp};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Least time that a server which adopts a run takes to read what waits in its pipes before the run counts as inactive.
+/// Least time for a server that adopts a run to read the bytes waiting in its pipes before the run counts as inactive.
 const ADOPTED_LEAST: Duration = Duration::from_secs(1);
 
-/// Since when there was neither output nor input.
+/// Start of the time without output and input.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Silence {
-    /// Absent: it does not count now.
+    /// Absent: the silence does not count now.
     since: Option<Instant>,
 }
 
 impl Silence {
-    /// There was output or input.
+    /// Ends the silence: there was output or input.
     pub(super) fn break_off(&mut self) {
         self.since = None;
     }
 
-    /// A silence that has lasted for so long already. What is left of the limit is never less than it takes to read what
-    /// waits in the pipes.
+    /// Makes a silence that has lasted for so long already. At least the time to read the bytes waiting in the pipes
+    /// remains of the limit.
     fn after(passed: Duration, limit: Duration, now: Instant) -> Self {
         let passed = passed.min(limit.saturating_sub(ADOPTED_LEAST));
         Self {
@@ -33,7 +33,7 @@ impl Silence {
 }
 
 impl RunTask {
-    /// The silence of an adopted run: the server before this one saw its last event at `found_at`.
+    /// Resumes the silence of an adopted run: the server before this one recorded its last event at `found_at`.
     pub(super) fn resume_silence(&mut self, found_at: Timestamp) {
         let Some(limit) = self.new.policy().timeouts.inactivity else {
             return;
@@ -42,14 +42,15 @@ impl RunTask {
         self.silence = Silence::after(passed, limit, clock::instant());
     }
 
-    /// When the run has been inactive for as long as it may; absent: it has no such limit, or its silence does not count.
+    /// Returns when the run reaches its limit of inactivity; absent: it has no such limit, or its silence does not
+    /// count.
     pub(super) fn inactive_at(&self) -> Option<Instant> {
         let limit = self.new.policy().timeouts.inactivity?;
-        // Ten years from now a clock may not reach.
+        // A clock may not reach a time ten years from now.
         self.silence.since?.checked_add(limit)
     }
 
-    /// Begins, continues or ends the silence. Gives the reason to stop the run once it has lasted for as long as it may.
+    /// Begins, continues or ends the silence. Returns the reason to stop the run once the limit is reached.
     pub(super) fn keep_silence(&mut self) -> Option<StopReason> {
         self.new.policy().timeouts.inactivity?;
         let counts = matches!(self.machine.phase(), Phase::Running { .. })

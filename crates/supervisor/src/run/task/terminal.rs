@@ -1,4 +1,4 @@
-//! A run's terminal: how large it is, and that readers are told.
+//! Size of a run's terminal, and its report to readers.
 
 use super::{Done, RunTask};
 use crate::{
@@ -13,10 +13,10 @@ use kennel_lifecycle::{Entry, Phase, Refusal, TerminalSize};
 use kennel_linux::crash_point;
 use tokio::sync::oneshot;
 
-/// Where the answer to a change of size goes.
+/// Channel of the answer to a change of size.
 pub(super) type ResizeReply = oneshot::Sender<Result<(), OrderError>>;
 
-/// What has come of a change of size.
+/// Result of a change of size.
 #[derive(Debug)]
 pub(crate) struct ResizeDone {
     call: ResizeCall,
@@ -26,7 +26,7 @@ pub(crate) struct ResizeDone {
 }
 
 impl RunTask {
-    /// How large it is, while there is somebody on it.
+    /// Returns the size, while a process is on the terminal.
     pub(super) fn terminal_now(&self) -> Option<TerminalSize> {
         let over = matches!(
             self.machine.phase(),
@@ -35,15 +35,14 @@ impl RunTask {
         self.terminal.filter(|_| !over)
     }
 
-    /// Says how large it is at the beginning of an attempt, or that it was made another size by a server that did not live
-    /// to tell.
+    /// Reports the size at the beginning of an attempt, or a size that was set by a server that died before its report.
     pub(super) fn tell_terminal(&mut self) {
         if let Some(size) = self.terminal {
             self.note(&Entry::TerminalResized(size));
         }
     }
 
-    /// Makes it so large.
+    /// Sets the size.
     pub(super) fn resize(&mut self, call: ResizeCall, reply: ResizeReply) {
         let attempt = self.new.attempt;
         let error = if call.expected_attempt.is_some_and(|meant| meant != attempt) {
@@ -65,7 +64,7 @@ impl RunTask {
                 let _ = done.send(Done::Resized(Box::new(resized))).await;
             });
         };
-        // A caller that has gone needs no answer.
+        // A caller that is gone needs no answer.
         drop(reply.send(Err(error)));
     }
 
