@@ -1,4 +1,4 @@
-//! The events of an ended run by its row, where its journal does not have them: its entries, exact gaps in the place of its
+//! Events of an ended run by its row, where its journal does not have them: its entries, exact gaps in the place of its
 //! output, and its end.
 
 use crate::{
@@ -13,18 +13,18 @@ use kennel_lifecycle::{Entry, RunId, Timestamp};
 use kennel_store::{EntriesText, RunEntries};
 use std::{io, path::Path, sync::Arc};
 
-/// What the row of an ended run says of its events.
+/// Events of an ended run that its row has.
 #[derive(Debug)]
 pub(crate) struct RowEvents {
     run: RunId,
-    /// Entries in their order, each with the lengths of the streams before it; the last is the run's end, if the row says
-    /// where that stands.
+    /// Entries in their order, each with the lengths of the streams before it; the last is the run's end, if the row
+    /// has its position.
     listed: Vec<(Event, [u64; 2])>,
     /// The run's last event.
     end: Event,
-    /// Where that stands; absent: the row does not say.
+    /// Position of the end; absent: the row does not have it.
     at: Option<Point>,
-    /// Whether lengths say exactly how many bytes came.
+    /// Whether lengths give the exact number of output bytes.
     counted: bool,
 }
 
@@ -35,13 +35,13 @@ pub(crate) struct ByRow {
     /// Why output is missing.
     reason: GapReason,
     end: Point,
-    /// Whether the end is where the row says, so that lengths up to it tell how many bytes came.
+    /// Whether the end is where the row has it, so that lengths up to it give the number of output bytes.
     counted: bool,
     at: Reached,
 }
 
 impl RowEvents {
-    /// Of this run; absent: it has not ended.
+    /// Reads the row of this run; absent: it has not ended.
     pub(crate) fn of(view: &RunView, entries: Option<&EntriesText>) -> Option<Self> {
         let outcome = view.outcome.as_ref()?;
         let read = entries.map(EntriesText::read).transpose();
@@ -79,7 +79,7 @@ impl RowEvents {
         })
     }
 
-    /// A reader of all events, where the row has them: the run wrote nothing.
+    /// Makes a reader of all events, where the row has them: the run wrote nothing.
     pub(crate) fn of_silence(&self, dir: &Path) -> Option<io::Result<Reader>> {
         let is_whole = self.at.is_some_and(|at| {
             at.lens == [0; 2] && at.seq == self.listed.len() as u64 && at.seq > 0
@@ -112,7 +112,7 @@ impl RowEvents {
         self.run
     }
 
-    /// The event with this seq, where the row lists it.
+    /// Returns the event with this seq, where the row lists it.
     pub(crate) fn find(&self, seq: u64) -> Option<&Event> {
         let at = self
             .listed
@@ -120,7 +120,7 @@ impl RowEvents {
         Some(&self.listed[at.ok()?].0)
     }
 
-    /// The gap, with the entries that lie in it in their places and smaller gaps between them.
+    /// Fills a gap: its entries in their places and smaller gaps between them.
     pub(crate) fn fill(&self, gap: Gap) -> Vec<Event> {
         let begin = self
             .listed
@@ -142,7 +142,7 @@ impl RowEvents {
         events
     }
 
-    /// What of a gap lies before an entry, if any does, and behind it.
+    /// Splits a gap at an entry: the part before it, if any, and the part behind it.
     fn cut(&self, gap: &Gap, event: &Event, before: [u64; 2]) -> (Option<Gap>, Gap) {
         let mut piece = Gap {
             last_seq: event.seq - 1,
@@ -190,7 +190,8 @@ fn of_gap(gap: Gap) -> Event {
 }
 
 impl ByRow {
-    /// Of a run without a journal, from a position on; absent: the row does not say where its end stands.
+    /// Makes the events of a run without a journal, from a position on; absent: the row does not have the position of
+    /// its end.
     pub(crate) fn from(
         events: RowEvents,
         reason: GapReason,
@@ -201,7 +202,7 @@ impl ByRow {
         };
         let begun = Some([0; 2]);
         let at = match from {
-            // Of its output nothing is left to begin a tail with.
+            // None of its output is left to begin a tail with.
             Position::Beginning | Position::Tail(_) => Reached {
                 lens: begun,
                 ..Reached::default()
@@ -222,7 +223,8 @@ impl ByRow {
         }))
     }
 
-    /// What a journal that has lost its end does not tell; it ends here, and no seq has passed the bound.
+    /// Makes the events that a journal without its end does not have; the journal ends here, and no seq has passed the
+    /// bound.
     pub(crate) fn behind(events: Arc<RowEvents>, head: Point, seq_bound: u64) -> Self {
         let beyond = |at: &Point| at.seq > head.seq;
         let end = events.at.filter(beyond);
@@ -230,7 +232,7 @@ impl ByRow {
             counted: events.counted && end.is_some(),
             events,
             reason: GapReason::Damaged,
-            // Above all that was given, so that no seq names two events.
+            // Above all given seqs, so that no seq names two events.
             end: end.unwrap_or(Point {
                 seq: seq_bound + 1,
                 lens: head.lens,
@@ -239,7 +241,7 @@ impl ByRow {
         }
     }
 
-    /// The same from where a reader is.
+    /// Continues from the position of a reader.
     pub(crate) fn after(mut self, at: Reached) -> Self {
         self.at = at;
         self
@@ -249,17 +251,17 @@ impl ByRow {
         self.at
     }
 
-    /// Seq of the run's last event.
+    /// Returns the seq of the run's last event.
     pub(crate) fn seq(&self) -> u64 {
         self.end.seq
     }
 
-    /// Length of the two streams.
+    /// Returns the lengths of the two streams.
     pub(crate) fn lens(&self) -> [u64; 2] {
         self.end.lens
     }
 
-    /// All remaining events; `None`: all were given.
+    /// Returns all remaining events; `None`: all were given.
     pub(crate) fn next(&mut self) -> Option<Vec<Event>> {
         let Point { seq, lens } = self.end;
         if self.at.seq >= seq {

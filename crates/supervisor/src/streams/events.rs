@@ -1,4 +1,4 @@
-//! The events of one run, from a position on, as a reader wants them.
+//! The events of one run, from a position on, in the form that a reader requests.
 
 mod open;
 
@@ -22,38 +22,38 @@ use std::{io, sync::Arc};
 #[derive(Debug)]
 pub struct Events {
     run: RunId,
-    /// Where the row says whether what is not found was removed.
+    /// For the row, which shows whether missing output was removed.
     supervisor: Supervisor,
     source: Source,
-    /// Absent: all is given as it is.
+    /// Absent: everything is given unchanged.
     shape: Option<Shape>,
     kinds: Kinds,
-    /// Offsets in the streams before which nothing is given; absent: all is.
+    /// Offsets in the streams before which nothing is given; absent: everything is.
     begins: Option<[u64; 2]>,
-    /// Seq behind which nothing is given; absent: whatever comes is.
+    /// Seq behind which nothing is given; absent: new events are given.
     until: Option<u64>,
     /// Whether the run's last event was read.
     has_ended: bool,
-    /// What the row says of the ended run, for what its journal does not tell.
+    /// Row of the ended run, for events that its journal does not have.
     row: Option<Arc<RowEvents>>,
-    /// The end that a damaged journal has lost, until it is given.
+    /// End that a damaged journal has lost, until it is given.
     lost_end: Option<ByRow>,
     is_end_lost: bool,
-    /// The position, once that was told.
+    /// The position, once it was reported.
     beyond: Option<Reached>,
-    /// The journal that grows; absent: it is whole.
+    /// The growing journal; absent: it is complete.
     hub: Option<Hub>,
-    /// Its place among those who are looked after; absent: nobody waits for what it gives.
+    /// Its place among the measured streams; absent: no client waits for its events.
     subscription: Option<Subscription>,
 }
 
-/// What events are made of.
+/// Source of the events.
 #[derive(Debug)]
 enum Source {
-    /// The run never came to have a journal.
+    /// The run never got a journal.
     Nothing,
     Journal(Reader),
-    /// The row alone: the journal was removed, or it is not here.
+    /// The row alone: the journal was removed, or is not on this node.
     Row(Box<ByRow>),
 }
 
@@ -77,7 +77,7 @@ impl Events {
         }
     }
 
-    /// The same with output in this form, from what was reached in it before.
+    /// Gives output in this form, from the position reached in it before.
     pub async fn viewed(mut self, form: Form, at: Option<Reached>) -> Result<Self, CallError> {
         let fed_from = at.and_then(|at| at.fed_from);
         loop {
@@ -98,13 +98,13 @@ impl Events {
         }
     }
 
-    /// The same of these kinds alone. Positions pass over the others.
+    /// Gives only these kinds. Positions pass over the others.
     #[must_use]
     pub fn of_kinds(self, kinds: Kinds) -> Self {
         Self { kinds, ..self }
     }
 
-    /// The same for a client, of whom it is measured how far it is behind.
+    /// Measures the lag of the client.
     #[must_use]
     pub fn subscribed(mut self) -> Self {
         let subscribers = &self.supervisor.shared.subscribers;
@@ -113,14 +113,14 @@ impl Events {
         self
     }
 
-    /// The same up to what there is by now.
+    /// Gives only events that exist by now.
     #[must_use]
     pub fn until_head(self) -> Self {
         let until = Some(self.head());
         Self { until, ..self }
     }
 
-    /// How much of standard output and of standard error there is now.
+    /// Returns the present lengths of standard output and of standard error.
     pub(crate) fn head_lens(&self) -> [u64; 2] {
         match &self.source {
             Source::Nothing => [0; 2],
@@ -129,12 +129,12 @@ impl Events {
         }
     }
 
-    /// Whether the journal of the ended run does not tell its end.
+    /// Whether the journal of the ended run does not have its end.
     pub(crate) fn has_lost_end(&self) -> bool {
         self.is_end_lost
     }
 
-    /// Where they come from; absent: there is nothing to be read.
+    /// Returns the reader of the journal; absent: there is nothing to read.
     pub(crate) fn into_reader(self) -> Option<Reader> {
         match self.source {
             Source::Journal(reader) => Some(reader),
@@ -142,7 +142,7 @@ impl Events {
         }
     }
 
-    /// Last seq that there is now.
+    /// Returns the last present seq.
     #[must_use]
     pub fn head(&self) -> u64 {
         if let Some(lost) = &self.lost_end {
@@ -155,7 +155,7 @@ impl Events {
         }
     }
 
-    /// The seq from which on nothing is missing by now; 0: there is nothing yet.
+    /// Returns the seq from which on nothing is missing by now; 0: there is no event yet.
     #[must_use]
     pub fn whole_from(&self) -> u64 {
         match &self.source {
@@ -165,7 +165,7 @@ impl Events {
         }
     }
 
-    /// Up to where it was given, over what was not wanted.
+    /// Returns the position up to which events were given, unwanted ones included.
     #[must_use]
     pub fn position(&self) -> Reached {
         let reached = match &self.source {
@@ -186,8 +186,8 @@ impl Events {
         }
     }
 
-    /// The next events, at least one, at most `bytes_max` bytes of output (but always one). Waits while there is
-    /// none; `None` after the run's last. Cancel-safe.
+    /// Returns the next events, at least one, at most `bytes_max` bytes of output (but always one). Waits while there
+    /// is none; `None` after the run's last. Cancel-safe.
     pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
         loop {
             match self.step(bytes_max).await {
@@ -197,7 +197,7 @@ impl Events {
         }
     }
 
-    /// The line of a stream that has not ended, in a view by lines: where it begins, and what there is of it.
+    /// Returns the unfinished line of a stream, in a view by lines: its offset, and its bytes so far.
     pub(crate) fn unfinished(&self, stream: u8) -> Option<(u64, &[u8])> {
         self.shape.as_ref()?.unfinished(stream)
     }
@@ -220,7 +220,7 @@ impl Events {
         }
     }
 
-    /// The same as [`Events::next`], but what is read may have nothing in it that is wanted.
+    /// Reads like [`Events::next`], but the result may hold no wanted event.
     pub(crate) async fn step(&mut self, bytes_max: usize) -> Result<Option<Vec<Event>>, CallError> {
         let run = self.run;
         let at = self.position().seq;
@@ -269,12 +269,13 @@ impl Events {
         Ok(Some(given))
     }
 
-    /// The journal cannot be read. Where that is because it was removed or damaged, the rest is told without it.
+    /// Continues without the journal, which cannot be read. Where it was removed or damaged, the rest is given without
+    /// it.
     async fn go_on_without(&mut self, error: &io::Error) -> Result<(), CallError> {
         let at = Position::After(self.position());
         let (_, row) = self.supervisor.without_journal(self.run, at, error).await?;
         self.source = Source::Row(Box::new(row));
-        // They would keep the files of what is gone.
+        // They would keep the files of a removed journal.
         (self.hub, self.subscription) = (None, None);
         Ok(())
     }
@@ -301,7 +302,7 @@ impl Events {
         given.append(&mut shaped);
     }
 
-    /// What of an event lies behind where the tail begins.
+    /// Returns the part of an event behind the beginning of the tail.
     fn cut(&self, mut event: Event) -> Option<Event> {
         let Some(begins) = self.begins else {
             return Some(event);
@@ -338,7 +339,7 @@ impl Events {
     }
 }
 
-/// Events from what was read of a journal, and of what is damaged in it those that the row lists.
+/// Makes events of items of a journal; a damaged entry is replaced by the row's, where that lists it.
 fn decode(run: RunId, row: Option<&RowEvents>, items: Vec<Item>) -> Result<Vec<Event>, CallError> {
     let mut events = Vec::with_capacity(items.len());
     for item in items {
@@ -356,7 +357,7 @@ fn decode(run: RunId, row: Option<&RowEvents>, items: Vec<Item>) -> Result<Vec<E
     Ok(events)
 }
 
-/// A position beyond the run's last event.
+/// Makes the error of a position beyond the run's last event.
 pub(crate) fn ahead(run: RunId, asked: u64, head: u64) -> CallError {
     CallError::CursorAhead { run, asked, head }
 }

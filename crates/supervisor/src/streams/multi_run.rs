@@ -1,8 +1,8 @@
-//! The events of many runs: of all that match a filter, those that there are and those that come.
+//! Events of many runs: of all that match a filter, existing and future ones.
 //!
-//! Each run has a reader of its own, which waits for tidings of its journal and holds no events meanwhile. A few of those that
-//! have something are read at a time, in turns, so that neither a busy run nor a slow disk holds up the others. Those that
-//! have ended are opened a few at a time, the oldest first.
+//! Each run has a reader of its own, which waits for news of its journal and holds no events meanwhile. A few of those
+//! with news are read at a time, in turns, so that neither a busy run nor a slow disk delays the others. Ended runs are
+//! opened a few at a time, the oldest first.
 
 mod begin;
 mod cursor;
@@ -30,72 +30,72 @@ use tokio::{
     task::JoinSet,
 };
 
-/// Runs whose events are read at the same time.
+/// Most runs whose events are read at the same time.
 const READS_MAX: usize = 8;
-/// Runs that have ended which are open at the same time.
+/// Most ended runs that are open at the same time.
 const PAST_OPEN_MAX: usize = 16;
 
-/// Which events of which runs.
+/// Selects runs and events.
 #[derive(Clone, Debug)]
 pub struct ManyCall {
-    /// Which runs of this node. One that has matched stays.
+    /// Filter of this node's runs. A run that has matched stays.
     pub filter: ListFilter,
-    /// From where on.
+    /// Position to start from.
     pub from: ManyFrom,
-    /// How output is shown; absent: as it was written.
+    /// Form of output; absent: as written.
     pub form: Option<Form>,
-    /// Which kinds of events.
+    /// Kinds of events.
     pub kinds: Kinds,
-    /// Whether it ends when all has been given that there is by now.
+    /// Whether it ends when all present events have been given.
     pub until_head: bool,
     /// Whether it ends where events are missing.
     pub fails_on_gap: bool,
 }
 
-/// From where on. Runs that come later are given from their beginning.
+/// Position to start from. Runs that come later are given from their beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ManyFrom {
-    /// All runs that there are from their beginning.
+    /// All existing runs from their beginning.
     Beginning,
-    /// Of runs that have not ended what happens from now on.
+    /// For runs that have not ended, events from now on.
     LiveOnly,
-    /// All runs that there are from where their output's tail begins.
+    /// All existing runs from the beginning of their output's tail.
     Tail(Tail),
-    /// From where somebody has come.
+    /// From the position of an earlier reader.
     After(ManyReached),
 }
 
-/// What comes next.
+/// Next step of the stream.
 #[derive(Debug)]
 pub enum Step {
-    /// The stream has come to a run: the first of each.
+    /// The first step of each run.
     Begun {
         /// The run as it is.
         view: Box<RunView>,
-        /// Last seq that it has now.
+        /// Its last present seq.
         head: u64,
-        /// The seq from which on nothing is missing.
+        /// Seq from which on nothing is missing.
         whole_from: u64,
         /// Last seq that was given before.
         at: u64,
     },
     /// Events of a run, in its order.
     Events {
-        /// Which.
+        /// Id of the run.
         run: RunId,
-        /// They, at least one.
+        /// The events, at least one.
         events: Vec<Event>,
     },
-    /// Of a run nothing more can be given; the position has passed it.
+    /// No more events of a run can be given; the position has passed it.
     Broken(CallError),
 }
 
-/// A run that is read.
+/// A run that is being read.
 struct Member {
     age: Age,
     run: RunId,
     events: Events,
-    /// Its end was known when it was opened.
+    /// Whether its end was known when it was opened.
     was_over: bool,
     is_past: bool,
 }
@@ -104,16 +104,16 @@ enum Wake {
     Opened(Candidate, Opened),
     Ready(Box<Member>),
     Read(Box<Member>, Result<Option<Vec<Event>>, CallError>),
-    /// Some rows, and whether there are no more.
+    /// Some rows, and whether they are the last.
     Page(Result<(Vec<RunView>, bool), CallError>),
 }
 
-/// How far rows were looked at.
+/// Progress of the rows.
 #[derive(Clone, Copy)]
 enum Paging {
-    /// All were.
+    /// All rows were read.
     Done,
-    /// Those behind this one, or all, are still to be.
+    /// Rows behind this one, or all, remain.
     After(Option<PageStart>),
 }
 
@@ -122,9 +122,9 @@ pub struct ManyEvents {
     supervisor: Supervisor,
     call: ManyCall,
     reached: ManyReached,
-    /// Where runs that live begin of which nothing is known.
+    /// Start of unknown live runs.
     live_from: Position,
-    /// Rows that are older are looked at page by page; of those that are not somebody hears.
+    /// Older rows are read page by page; newer runs are announced.
     heard_from: Age,
     paging: Paging,
     is_paging: bool,
@@ -134,9 +134,9 @@ pub struct ManyEvents {
     reading: usize,
     past: VecDeque<Candidate>,
     past_open: usize,
-    /// Runs that this stream has in hand.
+    /// Runs known to this stream.
     known: HashSet<RunId>,
-    /// Those of them that have arrived again meanwhile: what was found of the run may be what a failed Spawn has left.
+    /// Those of them that have arrived again meanwhile: the run that was found may be the remains of a failed Spawn.
     arrived_again: HashSet<RunId>,
 }
 
@@ -149,10 +149,10 @@ impl std::fmt::Debug for ManyEvents {
 }
 
 impl Supervisor {
-    /// The events of all runs that match.
+    /// Opens the events of all runs that match.
     #[must_use]
     pub fn events_of_many(&self, call: ManyCall) -> ManyEvents {
-        // Heard of from here on, before it is looked who is there.
+        // Arrivals are received from here on, before the existing runs are listed.
         let arrivals = self.shared.arrivals.subscribe();
         let now = Age::newest(clock::now());
         let (reached, live_from, paging) = match &call.from {
@@ -210,13 +210,13 @@ impl Supervisor {
 }
 
 impl ManyEvents {
-    /// Up to where it was given.
+    /// Returns the position up to which events were given.
     #[must_use]
     pub fn reached(&self) -> &ManyReached {
         &self.reached
     }
 
-    /// What comes next; `None` where all has been given that was asked for. Waits while there is nothing. Cancel-safe.
+    /// Returns the next step; `None` where everything requested has been given. Waits while there is none. Cancel-safe.
     pub async fn next(&mut self, bytes_max: usize) -> Result<Option<Step>, CallError> {
         loop {
             self.fill(bytes_max);
@@ -224,7 +224,7 @@ impl ManyEvents {
             if self.call.until_head && is_idle {
                 return Ok(None);
             }
-            // INVARIANT: whoever has arrived is known before anything is called settled.
+            // INVARIANT: every arrival is known before anything is called settled.
             let step = tokio::select! {
                 biased;
                 arrival = self.arrivals.recv() => {
@@ -242,7 +242,7 @@ impl ManyEvents {
         }
     }
 
-    /// Begins what may be begun.
+    /// Starts work for which there is capacity.
     fn fill(&mut self, bytes_max: usize) {
         while self.reading < READS_MAX
             && let Some(mut member) = self.ready.pop_front()
@@ -296,11 +296,11 @@ impl ManyEvents {
                 let handle = self.supervisor.shared.find(*run);
                 match handle.map(|handle| handle.live.borrow().view.clone()) {
                     Some(view) => self.consider(*run, &view),
-                    // It has gone by now: its row says what it was.
+                    // The run has left by now: its row has its state.
                     None => self.take_in(*run, None),
                 }
             }
-            // So many have come that some were not heard of: they are among the live ones, or have rows.
+            // So many runs have arrived that some arrivals were missed: they are among the live ones, or have rows.
             Err(_) => {
                 self.heard_from = Age::newest(clock::now());
                 self.paging = Paging::After(self.reached.known_until());
@@ -312,16 +312,16 @@ impl ManyEvents {
         }
     }
 
-    /// Takes in a live run, if it is one of those.
+    /// Adds a live run, if it matches.
     fn consider(&mut self, run: RunId, view: &RunView) {
-        // What lives was not given whole, wherever its age lies.
+        // A live run was not completely given, whatever its age.
         let is_given = view.outcome.is_some() && self.reached.covers(Age::of(view));
         if !is_given && has_marks(&self.call.filter, view) {
             self.take_in(run, None);
         }
     }
 
-    /// Takes in the rows of a page.
+    /// Adds the rows of a page.
     fn turn(&mut self, views: &[RunView], is_last: bool) {
         let mut is_last = is_last;
         for view in views {
@@ -459,7 +459,7 @@ impl ManyEvents {
         } else if self.call.until_head {
             self.past_open -= usize::from(member.is_past);
         } else {
-            // Its writer has gone, and it goes on: another one will come, or its row will tell its end.
+            // Its writer is gone, and the run continues: another writer will come, or its row will have its end.
             self.past_open -= usize::from(member.is_past);
             self.open(Candidate {
                 run,
@@ -472,7 +472,8 @@ impl ManyEvents {
         Ok(events.map(|events| Step::Events { run, events }))
     }
 
-    /// There is no such run, or it is none of those. One that has arrived since it was looked for is looked for again.
+    /// Removes a run that does not exist, or does not match. A run that has arrived since it was searched is searched
+    /// again.
     fn close_without_trace(&mut self, run: RunId, is_past: bool) {
         let has_arrived_again = self.arrived_again.contains(&run);
         self.close(run, is_past, None);
@@ -481,7 +482,7 @@ impl ManyEvents {
         }
     }
 
-    /// A run is given, or is none of those.
+    /// Closes a run that is given, or does not match.
     fn close(&mut self, run: RunId, is_past: bool, age: Option<Age>) {
         self.past_open -= usize::from(is_past);
         self.known.remove(&run);

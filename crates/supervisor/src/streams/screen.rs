@@ -1,7 +1,7 @@
-//! What the terminal of a run shows: its journal, read into a model of the terminal.
+//! Screen of a run's terminal: its journal, read into a model of the terminal.
 //!
-//! Made where somebody asks, from the first event that is left, and kept for a while, so that who asks often does not have
-//! it all read each time.
+//! The model is made on request, from the first event that is left, and retained for a while, so that frequent callers
+//! do not cause all of it to be read each time.
 
 use crate::{
     base::{
@@ -18,28 +18,28 @@ use kennel_journal::{Picture, is_drawn};
 use kennel_lifecycle::{RunId, RunKind};
 use std::sync::Arc;
 
-/// Most bytes that are read at once.
+/// Most bytes read at once.
 const READ_BYTES_MAX: usize = 256 * 1024;
-/// More than this is put into the model on a thread of its own.
+/// More bytes than this are fed to the model on a thread of its own.
 const FED_IN_PLACE_BYTES_MAX: usize = 16 * 1024;
 
-/// What a terminal shows, and what that was made of.
+/// Content of a terminal, and the events that it is made of.
 #[derive(Clone, Debug)]
 pub struct ScreenView {
     /// The run as it was before.
     pub run: RunView,
-    /// Of which attempt.
+    /// Attempt of the terminal.
     pub attempt: u32,
-    /// What it shows.
+    /// Content of the screen.
     pub picture: Picture,
-    /// After these events, and no later one.
+    /// Position of the last included event.
     pub position: Reached,
-    /// From this event on all that was written is in it; 1: from the first. What was written before may have left something on
-    /// a screen that nothing has cleared since.
+    /// All output from this event on is included; 1: from the first. Earlier output may have left content on the screen
+    /// that nothing has cleared since.
     pub whole_from: u64,
 }
 
-/// Feeds the model up to the head that there is now.
+/// Feeds the model up to the present head.
 async fn catch_up(mut follower: Follower, events: &mut Events) -> Result<Follower, CallError> {
     let head = events.head();
     while events.position().seq < head {
@@ -70,7 +70,7 @@ fn output_len(event: &Event) -> usize {
 }
 
 impl Supervisor {
-    /// What the terminal of a run shows; of one that has ended, what it showed at last.
+    /// Returns the screen of a run's terminal; for an ended run, its last content.
     pub async fn screen(&self, run: RunId) -> Result<ScreenView, CallError> {
         let view = self.get(run).await?;
         self.refuse_elsewhere(&view).await?;
@@ -79,7 +79,7 @@ impl Supervisor {
         }
         let (place, sweeps) = self.shared.screens.place(run);
         if sweeps {
-            // A model holds the files of its journal open.
+            // A model keeps the files of its journal open.
             let shared = Arc::clone(&self.shared);
             self.shared.background.spawn(async move {
                 loop {

@@ -1,7 +1,7 @@
-//! What is told to the outside of what happens here: spans that have ended, events, and measurements.
+//! Telemetry: spans that have ended, events, and measurements.
 //!
-//! Nothing in here waits for anybody, and nothing depends on whether somebody listens. A span is told once it has ended, by its
-//! times and by ids that follow from the run ([`context`]): none is lost with the server that saw its beginning.
+//! Nothing in here waits, and nothing depends on whether a receiver exists. A span is emitted once it has ended, with
+//! its times and with ids that follow from the run ([`context`]): none is lost with the server that saw its beginning.
 
 pub mod context;
 mod metrics;
@@ -27,11 +27,11 @@ use std::{borrow::Cow, collections::BTreeSet, fmt::Debug, str::FromStr, sync::Ar
 /// A span that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Span {
-    /// What it is called in its trace.
+    /// Its context in its trace.
     pub context: SpanContext,
-    /// The span above it; invalid: it is the first of its trace.
+    /// Id of the parent span; invalid: it is the first of its trace.
     pub parent: SpanId,
-    /// Whether that is another process's.
+    /// Whether the parent is another process's.
     pub parent_is_remote: bool,
     /// Name.
     pub name: Cow<'static, str>,
@@ -41,7 +41,7 @@ pub struct Span {
     pub start: Timestamp,
     /// When it ended; not before it began.
     pub end: Timestamp,
-    /// What is known of it.
+    /// Attributes.
     pub attributes: Vec<KeyValue>,
     /// Spans of other traces that it belongs to.
     pub links: Vec<Link>,
@@ -49,39 +49,39 @@ pub struct Span {
     pub status: Status,
 }
 
-/// Something that has happened, as a record of OpenTelemetry's log that has a name.
+/// An event, as a named record of OpenTelemetry's log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// Which kind of event.
+    /// Kind of event.
     pub name: &'static str,
     /// When it happened.
     pub at: Timestamp,
     /// The span that it belongs to.
     pub context: Option<SpanContext>,
-    /// Whether somebody should look at it.
+    /// Whether an operator should look at it.
     pub warns: bool,
-    /// What is known of it.
+    /// Attributes.
     pub attributes: Vec<KeyValue>,
 }
 
-/// Where events go.
+/// Receiver of events.
 pub trait EventSink: Debug + Send + Sync {
     /// Takes an event, or counts it as lost. Does not wait.
     fn take(&self, event: Event);
 }
 
-/// Where spans go.
+/// Receiver of spans.
 pub trait SpanSink: Debug + Send + Sync {
     /// Takes a span, or counts it as lost. Does not wait.
     fn take(&self, span: Span);
 }
 
-/// Which traces are recorded that nobody else has decided on.
+/// Decides which traces without an earlier decision are recorded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
     /// Whether the caller's decision counts.
     pub obeys_caller: bool,
-    /// The part of all traces that is recorded, from 0 to 1, chosen by their ids.
+    /// The fraction of all traces that is recorded, from 0 to 1, chosen by their ids.
     pub ratio: f64,
 }
 
@@ -112,7 +112,7 @@ impl Sampling {
     }
 }
 
-/// Where telemetry goes, and how much of it. By default nowhere.
+/// Receivers of telemetry and their sampling. By default none.
 #[derive(Clone, Debug)]
 pub struct Telemetry {
     tracing: Option<Arc<Tracing>>,
@@ -124,32 +124,33 @@ pub struct Telemetry {
 /// Spans, where they are recorded.
 #[derive(Clone, Debug)]
 pub struct Tracing {
-    /// Where they go.
+    /// Receiver of the spans.
     pub sink: Arc<dyn SpanSink>,
-    /// Which of them.
+    /// Sampling of the spans.
     pub sampling: Sampling,
-    /// Which entries of a caller's baggage commands are given.
+    /// Entries of a caller's baggage that commands get.
     pub baggage: BTreeSet<String>,
 }
 
 impl Default for Telemetry {
     fn default() -> Self {
-        // Nobody has set a provider: it does nothing.
+        // No provider was set: it does nothing.
         Self::new(None, None, opentelemetry::global::meter("kennel"))
     }
 }
 
-/// Under which span a call is answered.
+/// Trace context of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallTrace {
-    /// The call's own.
+    /// Context of the call's span.
     pub context: SpanContext,
-    /// The caller's; absent: it has none.
+    /// Context of the caller's; absent: it has none.
     pub caller: Option<SpanContext>,
 }
 
 impl Telemetry {
-    /// Spans go to `tracing` and events to `events`, where there is one; measurements to the instruments of `meter`.
+    /// Makes telemetry: spans go to `tracing` and events to `events`, where these exist; measurements to the
+    /// instruments of `meter`.
     #[must_use]
     pub fn new(tracing: Option<Tracing>, events: Option<Arc<dyn EventSink>>, meter: Meter) -> Self {
         let metrics = Arc::new(Metrics::new(&meter));
@@ -161,13 +162,13 @@ impl Telemetry {
         }
     }
 
-    /// The clock of all telemetry.
+    /// Returns the time of the clock of all telemetry.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         clock::now()
     }
 
-    /// For instruments of other rooms.
+    /// Returns the meter for instruments of other modules.
     #[must_use]
     pub fn meter(&self) -> &Meter {
         &self.meter
