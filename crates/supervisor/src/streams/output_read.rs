@@ -1,4 +1,4 @@
-//! Output by its offset: a part of a stream, its end, or both its ends.
+//! Reads output by its offset: a part of a stream, its end, or both its ends.
 
 use crate::{
     base::{
@@ -13,7 +13,7 @@ use kennel_journal::{Form, Kind, LINE_BYTES_MAX, Piece, Reader, View};
 use kennel_lifecycle::{OutputRemoval, RunId};
 use std::io;
 
-/// How far an escape sequence is followed that the range cuts; none is longer.
+/// Distance for which an escape sequence is followed that the range cuts; none is longer.
 const SEQUENCE_BYTES_MAX: u64 = 65 * 1024;
 
 const PLAIN: Form = Form {
@@ -22,34 +22,34 @@ const PLAIN: Form = Form {
     line_bytes_max: LINE_BYTES_MAX,
 };
 
-/// Which output to read.
+/// Selects output to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputCall {
-    /// Of which run.
+    /// Id of the run.
     pub run: RunId,
     /// 1: standard output, 2: standard error.
     pub stream: u8,
-    /// Which part of the stream.
+    /// Part of the stream.
     pub range: OutputRange,
-    /// Whether escape sequences and control characters are taken out.
+    /// Whether escape sequences and control characters are removed.
     pub plain: bool,
 }
 
 /// A part of a stream, in bytes as they were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputRange {
-    /// So many that there are from this offset on.
+    /// The first available bytes from this offset on.
     From {
-        /// The first one.
+        /// Offset of the first byte.
         offset: u64,
-        /// How many at most.
+        /// Most bytes.
         bytes_max: u64,
     },
-    /// The first ones and the last ones.
+    /// The first bytes and the last ones.
     Ends {
-        /// How many of the first.
+        /// Number of first bytes.
         head: u64,
-        /// How many of the last.
+        /// Number of last bytes.
         tail: u64,
     },
 }
@@ -57,57 +57,57 @@ pub enum OutputRange {
 /// Output of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputRead {
-    /// What there is and what there is not, in its order.
+    /// Available and missing parts, in order.
     pub parts: Vec<OutputPart>,
-    /// Where a later call goes on.
+    /// Offset at which a later call continues.
     pub next_offset: u64,
-    /// How many bytes the stream has by now.
+    /// Present length of the stream in bytes.
     pub end_offset: u64,
-    /// The run has ended: the stream gets no longer.
+    /// Whether the run has ended: the stream does not grow any more.
     pub is_final: bool,
-    /// That all of it was removed after the run's end.
+    /// Removal of all output after the run's end.
     pub removed: Option<OutputRemoval>,
-    /// The run has ended, and its journal has lost its end: how much more was written is not known.
+    /// Whether the journal of the ended run has lost its end: how much more was written is not known.
     pub end_lost: bool,
 }
 
-/// A part of what was read.
+/// A part of the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputPart {
     /// Bytes.
     Bytes {
         /// Offset in the stream of the first.
         offset: u64,
-        /// They, or what is left of them as plain text.
+        /// The bytes, or their plain text.
         data: Bytes,
     },
-    /// Bytes that are not here.
+    /// Bytes that are not in the result.
     Missing {
         /// Offset in the stream of the first.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
-        /// Why.
+        /// Reason.
         why: Missing,
     },
 }
 
-/// Why bytes are not in an answer.
+/// Why bytes are not in a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// They were not asked for.
+    /// They were not requested.
     NotAsked,
-    /// They are not kept any more.
+    /// They are not retained any more.
     Removed,
     /// They cannot be read: files of the journal are damaged.
     Damaged,
 }
 
 impl Supervisor {
-    /// Output of a run as there is by now.
+    /// Returns the present output of a run.
     pub async fn read_output(&self, call: OutputCall) -> Result<OutputRead, CallError> {
         match self.read_output_there(call).await {
-            // It may have been removed under the reader's hands; then the row says so by now.
+            // It may have been removed during the read; then the row shows that by now.
             Err(CallError::JournalUnreadable { .. }) => self.read_output_there(call).await,
             read => read,
         }
@@ -174,7 +174,7 @@ impl Supervisor {
     }
 }
 
-/// One stream that is read.
+/// A stream that is being read.
 struct Source {
     reader: Reader,
     kind: Kind,
@@ -185,7 +185,7 @@ struct Source {
 }
 
 impl Source {
-    /// Both ends. Gives where to go on.
+    /// Reads both ends. Returns the offset at which to continue.
     async fn ends(&mut self, head: u64, tail: u64) -> io::Result<u64> {
         let head = head.min(self.end);
         let tail_begins = self.end.saturating_sub(tail).max(head);
@@ -201,14 +201,14 @@ impl Source {
         Ok(self.end)
     }
 
-    /// All between two offsets.
+    /// Reads all bytes between two offsets.
     async fn range(&mut self, begin: u64, end: u64) -> io::Result<()> {
         let (_, view) = self.read(begin, end, u64::MAX).await?;
         self.finish(view);
         Ok(())
     }
 
-    /// So many bytes that there are from an offset on. Gives where to go on.
+    /// Reads so many available bytes from an offset on. Returns the offset at which to continue.
     async fn from(&mut self, offset: u64, bytes_max: u64) -> io::Result<u64> {
         let (mut at, view) = self.read(offset, self.end, bytes_max).await?;
         let Some(mut view) = view else {
@@ -217,7 +217,7 @@ impl Source {
         let begun = view.resumes_at();
         if begun < at {
             at = self.rest_of_sequence(&mut view, at).await?;
-            // It goes on with what has not been written: whoever asks again begins where it does.
+            // Continues with unwritten text: a repeated call begins where that does.
             if view.resumes_at() < at && !self.is_final {
                 return Ok(begun);
             }
@@ -226,7 +226,7 @@ impl Source {
         Ok(at)
     }
 
-    /// So many bytes that there are between two offsets. Gives where that is, and what is shown as plain text.
+    /// Reads so many available bytes between two offsets. Returns the offset reached, and the plain text.
     async fn read(
         &mut self,
         begin: u64,
@@ -266,7 +266,7 @@ impl Source {
         Ok((at, view))
     }
 
-    /// Feeds the rest of a sequence, byte for byte, and nothing behind it. Gives where that is.
+    /// Feeds the rest of a sequence, byte for byte, and nothing behind it. Returns the offset reached.
     async fn rest_of_sequence(&mut self, view: &mut View, mut at: u64) -> io::Result<u64> {
         let (kind, end) = (self.kind, self.end);
         let stretch = self.reader.bytes(kind, at, end, SEQUENCE_BYTES_MAX).await?;

@@ -1,4 +1,4 @@
-//! A run's events as a reader wants their output: whole, without escape sequences, or by lines.
+//! Form of a run's output for a reader: unchanged, without escape sequences, or by lines.
 
 use crate::base::{
     KINDS,
@@ -8,22 +8,22 @@ use kennel_journal::{Form, Item, Kind, LineBegins, Piece, Position, Reader, View
 use kennel_lifecycle::Entry;
 use std::io;
 
-/// Output that is fed again to learn where a line stands, at a time.
+/// Bytes of output fed again at a time, to find the start of a line.
 const FED_AGAIN_BYTES: u64 = 1 << 20;
-/// Facts that are looked through, at a time.
+/// Bytes of entries searched at a time.
 const FACTS_BYTES: usize = 64 * 1024;
 
-/// Makes of each event what the reader wants of it.
+/// Converts each event to the form that the reader requests.
 #[derive(Debug)]
 pub(crate) struct Shape {
     form: Form,
-    /// One for each stream; absent: where it stands is not known before the next of its bytes.
+    /// One for each stream; absent: its position is not known before the stream's next bytes.
     views: [Option<View>; 2],
 }
 
 impl Shape {
-    /// From the reader's position on, as one goes on that has come there; it was told from where its views must be fed,
-    /// unless it was not. Of a stream that is given from an offset behind the position on, the view begins there.
+    /// Continues at the position of a reader; that includes where its views must be fed from, if known. For a stream
+    /// that is given from an offset behind the position on, the view begins there.
     pub(crate) async fn at(
         form: Form,
         reader: &Reader,
@@ -39,7 +39,7 @@ impl Shape {
                 Some((lens, lens))
             }
             (Some(lens), Some(begins)) => Some((lens, begins)),
-            // There is no line to go back to.
+            // Without lines the view has no earlier offset to return to.
             (Some(lens), None) if !form.lines => Some((lens, lens)),
             _ => looked_up(reader, form.line_bytes_max).await?,
         };
@@ -59,25 +59,25 @@ impl Shape {
         Ok(Self { form, views })
     }
 
-    /// Where there are no bytes to be shaped: all that is not told is missing.
+    /// Makes a shape for events without bytes: all output that is not given is missing.
     pub(crate) fn of_nothing(form: Form) -> Self {
         let views = [None, None];
         Self { form, views }
     }
 
-    /// From where views must be fed to go on behind what was shaped last.
+    /// Returns the offsets from which views must be fed to continue behind the last shaped event.
     pub(crate) fn fed_from(&self) -> Option<[u64; 2]> {
         let [stdout, stderr] = &self.views;
         Some([stdout.as_ref()?.resumes_at(), stderr.as_ref()?.resumes_at()])
     }
 
-    /// The line of a stream that has not ended: where it begins, and what there is of it.
+    /// Returns the unfinished line of a stream: its offset, and its bytes so far.
     pub(crate) fn unfinished(&self, stream: u8) -> Option<(u64, &[u8])> {
         let view = self.views.get(usize::from(stream) - 1)?;
         Some(view.as_ref()?.unfinished())
     }
 
-    /// What becomes of an event: several of the same seq, or nothing yet.
+    /// Converts an event: into several of the same seq, or into nothing yet.
     pub(crate) fn shape(&mut self, event: Event, into: &mut Vec<Event>) {
         match &event.payload {
             Payload::Output {
@@ -95,7 +95,7 @@ impl Shape {
             }
             Payload::Gap(gap) => {
                 let ends = gap.ends;
-                // Of the last event before it: so much is known there.
+                // With the seq before the gap: that much is known there.
                 let before = Event {
                     seq: gap.first_seq - 1,
                     ..event.clone()
@@ -158,7 +158,7 @@ impl Shape {
     }
 }
 
-/// Whether a line tells that no output of its attempt follows.
+/// Whether an entry says that no output of its attempt follows.
 fn ends_streams(line: &Entry) -> bool {
     matches!(
         line,
@@ -166,7 +166,8 @@ fn ends_streams(line: &Entry) -> bool {
     )
 }
 
-/// Where the streams and their lines are at the reader's position. One whose end was told was given with it.
+/// Finds the offsets of the streams and their lines at the reader's position. The last line of an ended stream was
+/// given with its end.
 async fn looked_up(
     reader: &Reader,
     line_bytes_max: u32,
@@ -188,7 +189,7 @@ async fn looked_up(
         for item in items.iter().filter(|item| item.last_seq() <= seq) {
             let is_end = match item {
                 Item::Gap(_) => true,
-                // A line that cannot be read says nothing; readers are told so when they come to it.
+                // An entry that cannot be read is skipped: readers get the error when they reach it.
                 Item::Entry(entry) => {
                     serde_json::from_slice(&entry.data).is_ok_and(|line| ends_streams(&line))
                 }
@@ -201,7 +202,7 @@ async fn looked_up(
     Ok(Some((lens, begins)))
 }
 
-/// A view that was fed with these bytes of a stream, all of which was given before.
+/// Makes a view that was fed with these bytes of a stream, all of which was given before.
 async fn fed(form: Form, reader: &Reader, kind: Kind, begin: u64, end: u64) -> io::Result<View> {
     let mut at = begin;
     let mut view = View::new(form, at);

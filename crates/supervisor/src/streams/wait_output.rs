@@ -10,18 +10,18 @@ use crate::{
 use kennel_journal::Form;
 use kennel_lifecycle::RunId;
 
-/// Output that is read at a time.
+/// Output read at a time.
 const READ_BYTES: usize = 256 * 1024;
-/// Longest line that is tested before it has ended: prompts are short, and a test of each read of a long line would take
+/// Longest line that is tested before it has ended: prompts are short, and testing each read of a long line would take
 /// time that grows with its square.
 const UNFINISHED_BYTES_MAX: usize = 4096;
 
 /// A wait for a line of output.
 #[derive(Clone, Debug)]
 pub struct OutputWait {
-    /// Which run.
+    /// Id of the run.
     pub run: RunId,
-    /// What the line must be.
+    /// Pattern of the line.
     pub matcher: LineMatcher,
     /// Whether to search standard output and standard error.
     pub streams: [bool; 2],
@@ -44,20 +44,20 @@ pub struct OutputMatch {
     pub offset: u64,
     /// The line.
     pub line: Vec<u8>,
-    /// The line goes on, or has not ended.
+    /// Whether the line continues, or has not ended.
     pub is_cut: bool,
-    /// What of it matched.
+    /// Matched part of it.
     pub found: LineMatch,
 }
 
 /// The answer to a wait for output.
 #[derive(Clone, Debug)]
 pub struct OutputWaited {
-    /// The run as it is then.
+    /// The run at that moment.
     pub run: RunView,
     /// The first match; absent: the run has ended without one.
     pub found: Option<OutputMatch>,
-    /// Output of the searched part is missing.
+    /// Whether output of the searched part is missing.
     pub is_incomplete: bool,
 }
 
@@ -144,7 +144,7 @@ impl Search<'_> {
         }
     }
 
-    /// The lines as far as they are there, once all that was written is read.
+    /// Tests the unfinished lines, once all written output is read.
     fn test_unfinished(&self, events: &Events) -> Option<OutputMatch> {
         let at = events.position().seq;
         if !self.wait.matcher.tests_unfinished() || at < events.head() {

@@ -1,4 +1,4 @@
-//! Which trace a span is in and what it is called: W3C trace contexts, and the contexts of a run, which follow from its id.
+//! Trace contexts: W3C parsing, and the contexts and span names of a run, which follow from its id.
 
 use kennel_lifecycle::{RunId, RunKind, Timestamp};
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
@@ -42,12 +42,12 @@ pub fn traceparent(context: &SpanContext) -> String {
     )
 }
 
-/// A span id that nobody else has.
+/// Makes a unique span id.
 pub(super) fn fresh_span() -> SpanId {
     span_id(fresh(), 0)
 }
 
-/// A trace id that nobody else has.
+/// Makes a unique trace id.
 pub(super) fn fresh_trace() -> TraceId {
     TraceId::from(fresh())
 }
@@ -56,7 +56,7 @@ fn fresh() -> u128 {
     ulid::Ulid::generate().into()
 }
 
-/// The part of a run's story that a span tells.
+/// The part of a run that a span covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Run,
@@ -96,22 +96,22 @@ impl Part {
     }
 }
 
-/// The contexts of a run's spans. Nothing of them has to be remembered but what the row has: whoever goes on with the run, or
-/// tells its end twice, names the same spans.
+/// Contexts of a run's spans. They need no state but the row's: a server that resumes the run, or reports its end
+/// twice, names the same spans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunTrace {
     run: RunId,
     trace: TraceId,
     flags: TraceFlags,
-    /// The span above the run's.
+    /// Parent of the run's span.
     pub(super) parent: SpanId,
-    /// The call of another trace that has begun it.
+    /// The call of another trace that began the run.
     pub(super) link: Option<SpanContext>,
 }
 
 impl RunTrace {
-    /// Of the run that was spawned under this `traceparent`. What goes on beside its caller has a trace of its own, linked to
-    /// that; `decide` decides on a trace that nobody has decided on.
+    /// Makes the contexts of the run that was spawned under this `traceparent`. A run that continues beside its caller
+    /// has a trace of its own, linked to the caller's; `decide` decides on a trace without an earlier decision.
     pub(crate) fn of(
         run: RunId,
         kind: RunKind,
@@ -146,18 +146,18 @@ impl RunTrace {
         }
     }
 
-    /// The context of one of its spans.
+    /// Returns the context of one of its spans.
     pub(crate) fn context(&self, part: Part) -> SpanContext {
         let span = span_id(self.run.as_u128(), part.number());
         SpanContext::new(self.trace, span, self.flags, false, TraceState::NONE)
     }
 
-    /// Whether it is another one than its caller's.
+    /// Whether the run has another trace than its caller.
     pub(crate) fn is_own(&self) -> bool {
         self.link.is_some()
     }
 
-    /// The span above those of an attempt.
+    /// Returns the parent of an attempt's spans.
     pub(super) fn above(&self, attempt: u32) -> SpanId {
         let part = if attempt > 1 {
             Part::Attempt(attempt)

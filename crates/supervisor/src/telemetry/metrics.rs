@@ -1,4 +1,4 @@
-//! What is counted and measured. No attribute names a run, a process or a command: those belong to spans and logs.
+//! Metrics. No attribute names a run, a process or a command: those belong to spans and logs.
 
 use super::{names, orphans::Orphans};
 use kennel_journal::{Gap, GapReason};
@@ -9,22 +9,22 @@ use opentelemetry::{
 };
 use std::time::Duration;
 
-/// Bounds of what takes milliseconds, in seconds.
+/// Bucket bounds for durations of milliseconds, in seconds.
 const QUICK: [f64; 14] = [
     0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
 ];
-/// Bounds of what takes as long as a grace period, in seconds.
+/// Bucket bounds for durations up to a grace period, in seconds.
 const PATIENT: [f64; 12] = [
     0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
 ];
-/// Bounds of what takes up to days, in seconds.
+/// Bucket bounds for durations up to days, in seconds.
 const LONG: [f64; 12] = [
     0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0, 259_200.0, 604_800.0,
 ];
 
-/// What is done with a run of an earlier server.
+/// Actions of recovery.
 const RECOVERY_ACTIONS: [&str; 4] = ["adopted", "killed", "already_gone", "unverified"];
-/// Why output is missing.
+/// Reasons for missing output.
 const DROP_REASONS: [&str; 6] = [
     "bound",
     "full_disk",
@@ -52,7 +52,7 @@ impl SpawnPhase {
     }
 }
 
-/// What holds a run.
+/// Attribute for the containment of a run.
 pub(super) fn containment(by: Containment) -> KeyValue {
     KeyValue::new(names::CONTAINMENT, by.name())
 }
@@ -80,7 +80,7 @@ pub(crate) struct Metrics {
     pub(crate) orphans: Orphans,
 }
 
-/// Bytes that were read of standard output and of standard error.
+/// Counters of the bytes read from standard output and from standard error.
 fn outputs(meter: &Meter) -> [(Counter<u64>, KeyValue); 2] {
     let read = meter
         .u64_counter("kennel.output.io")
@@ -191,7 +191,7 @@ impl Metrics {
         metrics
     }
 
-    /// What has not happened yet reads 0: the first time is a rise that somebody can be woken by.
+    /// Initialises counters at 0, so that the first event is a rise on which an alert can fire.
     fn begin_at_zero(&self) {
         for counter in [
             &self.leftovers,
@@ -225,7 +225,7 @@ impl Metrics {
         }
     }
 
-    /// A reader is told of a gap.
+    /// Counts a gap that is given to a reader.
     pub(crate) fn gap(&self, gap: &Gap) {
         let reason = match gap.reason {
             GapReason::Bound => DROP_REASONS[0],
@@ -241,7 +241,7 @@ impl Metrics {
         self.dropped.add(bytes, &attributes);
     }
 
-    /// An audit has found one, of a run that is held so, that the audit before had not.
+    /// Counts an escaped process of a run with this containment, which the leak check before had not found.
     pub(crate) fn escaped(&self, by: Option<Containment>) {
         let attribute = by.map(containment);
         self.escapes.add(1, attribute.as_slice());

@@ -1,4 +1,4 @@
-//! Where the events of a run come from: the journal that grows, the journal that is left of it, or its row alone.
+//! Source of a run's events: the growing journal, the journal that is left, or the row alone.
 
 use super::{Events, Source, after, ahead, is_ahead, unreadable};
 use crate::{
@@ -17,21 +17,22 @@ use kennel_lifecycle::{Entry, RunId, RunState};
 use kennel_store::{EntriesText, RunRow};
 use std::{io, sync::Arc};
 
-/// Where the events of a run are.
+/// Place of a run's events.
 enum EventsPlace {
-    /// In the journal that its task writes.
+    /// The journal that its task writes.
     Growing(Box<RunView>, Hub),
-    /// In the journal that is left of it. The run as its task knows it, where it still has one: the store may be away, and
-    /// know less.
+    /// The journal that is left of it. With the run as its task knows it, where it still has one: the store may be
+    /// unavailable, and know less.
     Whole(Option<Box<RunView>>),
 }
 
 impl Supervisor {
-    /// The run as it is, and its events from a position on. The last seq at this moment is [`Events::head`].
+    /// Returns the run in its present state, and its events from a position on. The last seq at this moment is
+    /// [`Events::head`].
     pub async fn events(&self, run: RunId, from: Position) -> Result<(RunView, Events), CallError> {
         let (view, entries) = match self.events_place(run).await? {
             EventsPlace::Growing(view, hub) => {
-                // What a server told of a run whose gate it did not live to open comes again with its next Spawn.
+                // Events reported by a server that died before it opened the run's gate come again with its next Spawn.
                 if is_ahead(from, hub.head())
                     && view.state == RunState::Starting
                     && let Some(handle) = self.shared.find(run)
@@ -67,7 +68,8 @@ impl Supervisor {
         self.events_of_journal(view, entries, from).await
     }
 
-    /// The events by the row of a run whose journal cannot be read: it was removed since the row was read, or is damaged.
+    /// Opens the events by the row of a run whose journal cannot be read: it was removed since the row was read, or is
+    /// damaged.
     pub(super) async fn without_journal(
         &self,
         run: RunId,
@@ -81,7 +83,7 @@ impl Supervisor {
         let (view, entries) = parts(self.row(run).await?);
         let is_removed = view.output_removed.is_some();
         let row = RowEvents::of(&view, entries.as_ref());
-        // While something is left to be done of it, a damaged one is still to be mended.
+        // While work remains for the run, its damaged journal is still to be repaired.
         if !is_removed && self.shared.record.is_unfinished(run) {
             return Err(unreadable(run, error));
         }
@@ -96,7 +98,7 @@ impl Supervisor {
         Ok((view, row))
     }
 
-    /// The events of a run that nobody writes any more and that has its journal.
+    /// Opens the events of a run that no task writes any more and that has its journal.
     async fn events_of_journal(
         &self,
         view: RunView,
@@ -106,8 +108,7 @@ impl Supervisor {
         let run = view.run;
         let dir = rundir::path(&self.shared.config.data_dir, run);
         let row = RowEvents::of(&view, entries.as_ref());
-        // The whole index is looked through, which may be long.
-        // While something is left to be done of a run, its end may be still to be told.
+        // The whole index is read, which may be long. While work remains for a run, its end may be still to be written.
         let is_closed = view.outcome.is_some() && !self.shared.record.is_unfinished(run);
         let at = dir.clone();
         let opened = blocking(move || {
@@ -121,7 +122,7 @@ impl Supervisor {
         .await;
         let is_gone = |opened: &io::Result<_>| matches!(opened, Err(e) if e.kind() == io::ErrorKind::NotFound);
         let opened = opened.flatten();
-        // The journal of a run without output was never made: its row has all of it.
+        // The journal of a run without output was never made: its row has all events.
         let silent = row.as_ref().filter(|_| is_gone(&opened));
         if let Some(silent) = silent.and_then(|row| row.of_silence(&dir)) {
             let reader = silent.map_err(|e| unreadable(run, &e))?;
@@ -145,7 +146,7 @@ impl Supervisor {
         let last = last_event(run, &reader).await;
         let last = last.map_err(|e| unreadable(run, &e))?;
         let has_end = matches!(last, Some(Payload::Lifecycle(Entry::Ended(_))));
-        // Where its place is damaged, it is met there.
+        // Where the end's position is damaged, the reader meets the end there.
         let is_in_place =
             matches!(last, None | Some(Payload::Gap(_))) && row.ends_at(reader.end().seq);
         let events = if has_end || is_in_place {
@@ -162,7 +163,7 @@ impl Supervisor {
         Ok((view, events))
     }
 
-    /// Those of a journal that has lost the run's end.
+    /// Opens the events of a journal that has lost the run's end.
     async fn without_end(
         &self,
         row: Arc<RowEvents>,
@@ -191,7 +192,7 @@ impl Supervisor {
         })
     }
 
-    /// The reader at this position.
+    /// Makes the reader at this position.
     async fn reading_from(
         &self,
         run: RunId,
@@ -216,7 +217,7 @@ impl Supervisor {
         })
     }
 
-    /// Where a run's events are, once that is known.
+    /// Waits until the place of a run's events is known.
     async fn events_place(&self, run: RunId) -> Result<EventsPlace, CallError> {
         let Some(handle) = self.shared.find(run) else {
             return Ok(EventsPlace::Whole(None));
@@ -247,7 +248,7 @@ fn parts(mut row: RunRow) -> (RunView, Option<EntriesText>) {
     (row.into(), entries)
 }
 
-/// Whether that is what files say that were cut or changed.
+/// Whether the error shows files that were cut or changed.
 fn is_damage(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -255,8 +256,8 @@ fn is_damage(error: &io::Error) -> bool {
     )
 }
 
-/// The last event of a journal; absent: it has none, or that cannot be read. The journal of an ended run is closed with the
-/// run's end: one that has another was cut, or parts of it were removed.
+/// Returns the last event of a journal; absent: it has none, or that cannot be read. The journal of an ended run is
+/// closed with the run's end: one with another last event was cut, or parts of it were removed.
 async fn last_event(run: RunId, reader: &Reader) -> io::Result<Option<Payload>> {
     let Some(before) = reader.end().seq.checked_sub(1) else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Where a stream of many runs begins, as a position that can be kept.
+//! Start of a multi-run stream, as a position that can be stored.
 
 use super::{
     Age, ManyCall, ManyFrom, ManyReached,
@@ -11,7 +11,7 @@ use crate::{
 use kennel_journal::Position;
 
 impl Supervisor {
-    /// The position at which a stream begins that is opened now.
+    /// Returns the position at which a stream begins that is opened now.
     #[must_use]
     pub fn begin_of_many(&self, call: &ManyCall) -> ManyReached {
         let now = Age::newest(clock::now());
@@ -30,7 +30,7 @@ impl Supervisor {
                     if live.view.outcome.is_some() || !has_marks(&call.filter, &live.view) {
                         continue;
                     }
-                    // One that does not match yet is given whole once it does.
+                    // A run that does not match yet is completely given once it does.
                     let hub = live.hub.as_ref().filter(|_| fits(&call.filter, &live.view));
                     let head = hub.map(|hub| Position::from(hub.head()).into());
                     let at: Reached = head.unwrap_or_default();

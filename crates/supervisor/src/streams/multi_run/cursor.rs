@@ -1,4 +1,4 @@
-//! Up to where a stream of many runs has come: which runs were given, and how far those that were not given whole.
+//! Position of a multi-run stream: the runs that were given, and the positions in those that were not completely given.
 
 use crate::base::calls::{Reached, RunView};
 use kennel_journal::Tail;
@@ -6,15 +6,16 @@ use kennel_lifecycle::{RunId, Timestamp};
 use kennel_store::PageStart;
 use std::collections::BTreeMap;
 
-/// Runs that were given each by itself before they are joined, though somebody might yet be found between them.
+/// Stretches of given runs that stay separate before they are joined, though further runs might yet be found between
+/// them.
 const STRETCHES_MAX: usize = 256;
 
-/// Place of a run among all, the oldest first.
+/// Position of a run among all, the oldest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Age {
-    /// When its request was accepted.
+    /// Time at which its request was accepted.
     pub created: Timestamp,
-    /// Which.
+    /// Id of the run.
     pub run: RunId,
 }
 
@@ -59,19 +60,20 @@ impl From<Age> for PageStart {
     }
 }
 
-/// Up to where the events of many runs were given. Grows with the runs that have not ended, not with those that have.
+/// Position up to which the events of many runs were given. Its size grows with the runs that have not ended, not with
+/// those that have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManyReached {
-    /// From which run to which, both included, all were given whole but for the open ones; rising, and apart.
+    /// Ranges of runs, both ends included, that were completely given except for the open ones; rising, and disjoint.
     pub given: Vec<(Age, Age)>,
-    /// Runs that were not given whole, and how far each was.
+    /// Runs that were not completely given, and the position in each.
     pub open: BTreeMap<RunId, Reached>,
     /// Runs up to this one that are not open begin with a tail.
     pub tail: Option<(Tail, Age)>,
 }
 
 impl ManyReached {
-    /// About how many bytes it takes to write it down.
+    /// Returns its approximate encoded size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         64 + 48 * self.given.len() + 40 * self.open.len()
@@ -85,13 +87,13 @@ impl ManyReached {
             .is_some_and(|(first, _)| *first <= age)
     }
 
-    /// Up to which run, from the oldest on, all are known.
+    /// Returns the run up to which, from the oldest on, all are known.
     pub(crate) fn known_until(&self) -> Option<PageStart> {
         let (first, last) = self.given.first()?;
         (*first == Age::oldest()).then_some((*last).into())
     }
 
-    /// This run was given.
+    /// Adds a given run.
     pub(crate) fn add(&mut self, age: Age) {
         if !self.covers(age) {
             let at = self.given.partition_point(|(_, last)| *last < age);
@@ -99,12 +101,12 @@ impl ManyReached {
         }
     }
 
-    /// All up to this one are given or open.
+    /// Records that all runs up to this one are given or open.
     pub(crate) fn settle(&mut self, until: Age) {
         self.merge(Age::oldest(), until);
     }
 
-    /// All between these are given or open that are not in a stretch apart.
+    /// Records that all runs between these are given or open, except for those in a separate stretch.
     pub(crate) fn join(&mut self, after: Age, until: Age) {
         let within = |(first, last): &&(Age, Age)| *first > after && *last <= until;
         let mut joined = self.given.iter().filter(within);

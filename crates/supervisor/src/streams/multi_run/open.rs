@@ -1,4 +1,4 @@
-//! Who is of a stream of many runs, and how each is opened.
+//! Members of a multi-run stream, and how each is opened.
 
 use super::{Age, ManyCall};
 use crate::{
@@ -15,12 +15,13 @@ use kennel_store::ListFilter;
 use kennel_store::{ListOrder, PageStart};
 use std::time::Duration;
 
-/// Rows that are looked at together.
+/// Rows read together.
 const PAGE_ROWS: u32 = 64;
-/// After what time a run is certainly among the live ones, or in the store, that was accepted.
+/// Time after which an accepted run is certainly among the live ones, or in the store.
 const SETTLES_AFTER: Duration = Duration::from_secs(10);
 
-/// A run and its events. Absent: there is no such run, or it is none of those. With what has failed, its age where that is known.
+/// A run and its events. Absent: the run does not exist, or does not match. An error comes with the run's age where
+/// that is known.
 pub(super) type Opened = Result<Option<Box<(RunView, Events)>>, (CallError, Option<Age>)>;
 
 /// A run to be opened.
@@ -28,20 +29,20 @@ pub(super) type Opened = Result<Option<Box<(RunView, Events)>>, (CallError, Opti
 pub(super) struct Candidate {
     pub(super) run: RunId,
     pub(super) from: Position,
-    /// It takes a place of those that have ended.
+    /// It takes a slot for ended runs.
     pub(super) is_past: bool,
     /// It was opened before, and its journal came to an end that is not the run's.
     pub(super) is_again: bool,
 }
 
-/// Up to which age all runs are known, where somebody hears of new ones.
+/// Returns the age up to which all runs are known, where new ones are announced.
 pub(super) fn settled() -> Age {
     let mut at = clock::now();
     at.0 -= i64::try_from(SETTLES_AFTER.as_micros()).unwrap_or_default();
     Age::newest(at)
 }
 
-/// Whether a run has what a filter asks for that never changes.
+/// Whether a run matches the parts of a filter that never change for it.
 pub(super) fn has_marks(filter: &ListFilter, view: &RunView) -> bool {
     let is_named = |part: &RunIdPart| part.matches(view.run);
     filter.labels.matches(&view.spec.labels)
@@ -58,7 +59,7 @@ pub(super) fn fits(filter: &ListFilter, view: &RunView) -> bool {
     is_state && has_marks(filter, view)
 }
 
-/// Some rows of this node that may match, the oldest first, and whether there are no more.
+/// Returns rows of this node that may match, the oldest first, and whether they are the last.
 pub(super) async fn page(
     supervisor: Supervisor,
     filter: ListFilter,
@@ -71,7 +72,7 @@ pub(super) async fn page(
     };
     loop {
         match supervisor.page(&filter, after, PAGE_ROWS).await {
-            // What the store has to tell waits for it; what happens does not.
+            // Rows wait for the store; live events do not.
             Err(CallError::StoreUnavailable) => tokio::time::sleep(OPEN_ROW_POLL).await,
             Ok(views) => {
                 let is_last = views.len() < PAGE_ROWS as usize;
@@ -82,10 +83,10 @@ pub(super) async fn page(
     }
 }
 
-/// Opens a run once it matches. Absent: it never will, or is not there.
+/// Opens a run once it matches. Absent: it never will, or does not exist.
 pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Candidate) -> Opened {
     let run = candidate.run;
-    // What has matched stays.
+    // A run that has matched stays.
     let mut has_matched = candidate.is_again || matches!(candidate.from, Position::After(_));
     if candidate.is_again {
         tokio::time::sleep(OPEN_ROW_POLL).await;
