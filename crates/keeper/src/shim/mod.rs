@@ -1,8 +1,9 @@
-//! The shim: one for each live run, the subreaper of that run alone, and its last will if the keeper dies.
+//! The shim: one for each live run, the subreaper of that run alone, which ends the run if the keeper dies.
 //!
 //! It waits in a pool until it gets a job; makes the command behind its gate; reads the status pipe; collects every
-//! exit of the tree; and says, when wait(2) says so, that nobody is left. It sends no signal while the keeper lives,
-//! except SIGKILL to its own children when told so. It is not in the run's control group: it must outlive a kill.
+//! exit of the tree; and reports, when wait(2) shows it, that no process is left. It sends no signal while the keeper
+//! lives, except SIGKILL to its own children on request. It is not in the run's control group: it must outlive a kill
+//! of that.
 
 mod alone;
 mod birth;
@@ -38,22 +39,22 @@ use std::{
 };
 use work::Work;
 
-/// Longest wait without a look at the clock: poll(2) does not count the time that the host sleeps.
+/// Longest wait without reading the clock: poll(2) does not count the time that the host sleeps.
 const WAIT_MS_MAX: u64 = 60_000;
 
-/// Between two tries to say something, and how many there are: two seconds.
+/// Pause between two attempts to send, and their number: two seconds.
 const SAY_AGAIN_MS: u16 = 10;
 const SAY_TRIES_MAX: u32 = 200;
 
-/// Runs that one shim has at most, one after another: what they leave in its memory stays small.
+/// Most runs of one shim, one after another: what they leave in its memory stays small.
 pub(super) const RUNS_MAX: u32 = 128;
 
 /// A shim's whole life.
 struct Shim {
-    /// The keeper; `None` when it is gone.
+    /// Socket to the keeper; `None` when the keeper is gone.
     keeper: Option<OwnedFd>,
-    /// SIGCHLD; everything else is blocked, so that a stray SIGTERM to the host's processes does not cut a run off
-    /// from its last will.
+    /// SIGCHLD; everything else is blocked, so that a stray SIGTERM to the host's processes does not prevent a run's
+    /// exit record.
     signals: SignalFd,
     /// The file of exit records, in which its run gets a slot.
     exits: Option<Rc<File>>,
@@ -61,11 +62,11 @@ struct Shim {
     work: Option<Work>,
     /// The directory of the keeper's control groups: a shim without a run that outlives its keeper removes it.
     base: Option<PathBuf>,
-    /// What others can change of this process, as it was before the first run; absent: it is not known.
+    /// State of this process that other processes can change, as it was before the first run; absent: it is not known.
     as_born: Option<OwnState>,
-    /// Runs that it may still have.
+    /// Number of runs that it may still have.
     runs_left: u32,
-    /// Itself, looked at once; absent: not known yet.
+    /// Its own identity, read once; absent: not known yet.
     identity: Option<ProcessIdentity>,
 }
 
@@ -73,7 +74,7 @@ impl Shim {
     fn live(&mut self) -> io::Result<()> {
         loop {
             if self.keeper.is_none() && self.work.is_none() {
-                // While there are runs below it, this fails, and the last of their shims does it.
+                // While runs exist below the directory this fails, and the last of their shims removes it.
                 let _ = self.base.take().map(std::fs::remove_dir);
                 return Ok(());
             }
@@ -98,8 +99,8 @@ impl Shim {
         }
     }
 
-    /// Once all is done and reported: whether this process waits for another run. It does where this one has ended by itself and
-    /// left nothing behind, and the state of this process is as it was at its birth.
+    /// Whether this process waits for another run, once everything is done and reported. It does where this run has
+    /// ended by itself and left nothing behind, and the state of this process is as it was at its birth.
     fn is_free_again(&mut self) -> bool {
         let spent = self.work.take().is_some_and(|work| work.leaves_nothing());
         self.runs_left = self.runs_left.saturating_sub(1);
@@ -115,10 +116,10 @@ impl Shim {
         self.keeper.is_some()
     }
 
-    /// Lets the run take a step and tells what it has to tell. `true`: all is done and told.
+    /// Lets the run take a step and sends its reports. `true`: everything is done and reported.
     ///
-    /// A keeper that dies between the last look at its socket and a word to it is only found out by that word. Nothing
-    /// would wake this process again: the run takes its next step, which it takes alone, at once.
+    /// A keeper that dies between the last read of its socket and a message to it is only noticed by that message.
+    /// Nothing would wake this process again: the run takes its next step, which it takes alone, at once.
     fn go_on(&mut self) -> bool {
         loop {
             self.witness_end();
@@ -136,9 +137,9 @@ impl Shim {
         }
     }
 
-    /// Once the leader has ended: finds out what the keeper did before that. What it has said of a stop is in its socket
-    /// before the first signal; and where it is not on its way out now, it had closed nothing that the leader could have
-    /// ended of.
+    /// Finds out what the keeper did before the leader exited, once it has. A keeper's message about a stop is in its
+    /// socket before the first signal; and where the keeper is not exiting now, it had closed nothing whose closing
+    /// could have ended the leader.
     fn witness_end(&mut self) {
         if !self.work.as_ref().is_some_and(Work::wants_witness) {
             return;
@@ -151,8 +152,8 @@ impl Shim {
         self.tell_work(|work| work.witness(at_work));
     }
 
-    /// Waits for anything to do. Also says whether it may be time to collect ends: each time, but when the child alone tells
-    /// of its start. A child that ends sends a signal.
+    /// Waits for events. Also returns whether exits may have to be collected: each time, except when only the child
+    /// reports its start. A child that exits sends a signal.
     fn wait(&self) -> io::Result<(Ready, bool)> {
         let now = clock::boot_ms();
         let wake = self.work.as_ref().and_then(Work::wake_at);
@@ -190,7 +191,7 @@ impl Shim {
         let after_keeper = 1 + usize::from(self.keeper.is_some());
         let after_status = after_keeper + usize::from(status.is_some());
         if ready(0) {
-            // All of them say the same, and one that comes now is ready the next time.
+            // All of them mean the same, and one that comes now is ready the next time.
             let _ = self.signals.read_signal();
         }
         let status_alone =
@@ -232,7 +233,7 @@ impl Shim {
                     stops,
                 }) => self.tell_work(|work| work.help(id, argv, timeout_ms, stops)),
                 Ok(ToShim::Remember(memory)) => self.tell_work(|work| work.remember(memory)),
-                // Neither a second job nor an unknown word is ever sent; a keeper that sends one is not ours.
+                // Neither a second job nor an unknown message is ever sent; a keeper that sends one is not ours.
                 Ok(ToShim::Job(_)) | Err(_) => self.lose_keeper(),
             },
             Ok(Received::WouldBlock) => {}
@@ -240,15 +241,15 @@ impl Shim {
         }
     }
 
-    /// A process has come where the next keeper would. While this shim has a keeper it cannot be that one: it does not wait
-    /// for the death of ours.
+    /// Handles a process that has connected to the reconnect socket. While this shim has a keeper the process cannot be
+    /// the next one: it does not wait for the death of ours.
     fn answer_door(&mut self) {
         while self.keeper.as_ref().is_some_and(says_something) {
             self.hear_keeper();
         }
         match (&self.keeper, &self.work) {
             (None, _) => self.let_keeper_in(),
-            // One that is on its way out may have let go of its lock already: the end of its socket comes next.
+            // A keeper that is exiting may have released its lock already: the end of its socket comes next.
             (Some(keeper), Some(work)) if is_at_work(keeper) => work.turn_away(),
             (Some(_), _) => {}
         }
@@ -257,7 +258,7 @@ impl Shim {
     fn let_keeper_in(&mut self) {
         let Some(work) = &mut self.work else { return };
         let Some(keeper) = work.meet() else { return };
-        // Without room for the descriptors the next who comes is told.
+        // Without space for the descriptors the next caller gets the introduction.
         let Ok(words) = work.introduction() else {
             return;
         };
@@ -283,7 +284,7 @@ impl Shim {
         for _ in 0..SAY_TRIES_MAX {
             match fdpass::send(keeper, &bytes, &fds) {
                 Ok(()) => return,
-                // The host is short of memory, or too many descriptors are on their way: no reason to end a run.
+                // The host is short of memory, or too many descriptors are in flight: no reason to end a run.
                 Err(error) if fdpass::is_short(&error) => {
                     let _ = poll(&mut [], SAY_AGAIN_MS);
                 }
@@ -293,7 +294,8 @@ impl Shim {
         self.lose_keeper();
     }
 
-    /// Does without the keeper from here on. One that lives does without this shim, and keeps the directory of its control groups.
+    /// Continues without the keeper. A keeper that is alive continues without this shim, and retains the directory of
+    /// its control groups.
     fn lose_keeper(&mut self) {
         if self.keeper.take().as_ref().is_some_and(is_at_work) {
             self.base = None;
@@ -301,21 +303,21 @@ impl Shim {
     }
 }
 
-/// What has something to say.
+/// Sources with events.
 struct Ready {
     keeper: bool,
-    /// The child on its way to the command.
+    /// The status pipe of the child on its way to the command.
     status: bool,
     door: bool,
 }
 
-/// Whether there is a message, or the end.
+/// Whether a message is there, or the end of file.
 fn says_something(keeper: &OwnedFd) -> bool {
     let mut wait = [PollFd::new(keeper.as_fd(), PollFlags::POLLIN)];
     poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
-/// Whether this is the socket of a process that is not on its way out.
+/// Whether this is the socket of a process that is not exiting.
 fn is_at_work(keeper: &OwnedFd) -> bool {
     let stat = peer::credentials(keeper).and_then(|peer| procfs::stat(peer.pid));
     stat.is_ok_and(|stat| !stat.is_exiting && !stat.is_dead())

@@ -1,9 +1,9 @@
-//! A run's private pid namespace, and its first process (init), which is ours.
+//! A run's private pid namespace, and its first process (init), which is Kennel's.
 //!
-//! The kernel ends all in a pid namespace with its init, and lets init end as the last of them (`pid_namespaces(7)`): its
-//! end is the proof that nobody is left. The command is no child of init but of the shim, born into the namespace, so its
-//! exit comes by the same way as any other's. Init reaps who is orphaned, says whether anybody is left, and does nothing
-//! else. It ends with the shim: the kernel sees to that (`PR_SET_PDEATHSIG`).
+//! The kernel ends all processes of a pid namespace with its init, and lets init exit as the last of them
+//! (`pid_namespaces(7)`): its exit proves that no process is left. The command is no child of init but of the shim,
+//! born into the namespace, so its exit is collected like any other's. Init reaps orphaned processes, reports whether
+//! any is left, and does nothing else. It exits with the shim: the kernel ensures that (`PR_SET_PDEATHSIG`).
 
 use super::birth::keep_only;
 use kennel_lifecycle::{Exit, PidNamespace, Signal, StartFailure, StartStage};
@@ -33,33 +33,33 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// Init says: I hold nothing but my socket.
+/// Message of init: it holds nothing but its socket.
 const READY: u8 = b'r';
-/// The shim asks: is anybody else there? From then on it is also told when the last has gone.
+/// Request of the shim: are other processes left? From then on init also reports when the last has gone.
 const ASK: u8 = b'?';
-/// Init says: somebody is.
+/// Message of init: other processes are left.
 const OTHERS: u8 = b'o';
-/// Init says: nobody is any more.
+/// Message of init: no other process is left.
 const ALONE: u8 = b'a';
 
-/// Longest wait for an answer. Init is only slower where somebody has stopped it or traces it.
+/// Longest wait for an answer. Init is only slower where a process has stopped it or traces it.
 const ANSWER_MS: u16 = 1_000;
 
-/// What the child of a trial ends with.
+/// Exit code of the child of a trial.
 const PROBE_CODE: i32 = 42;
 
 /// The first process of a private pid namespace, as its shim sees it.
 pub(super) struct Init {
     pid: i32,
     fd: PidFd,
-    /// `None`: it has ended, or nothing more is to be heard.
+    /// `None`: init has exited, or no more messages can come.
     socket: Option<OwnedFd>,
     asked: bool,
-    /// The last word.
+    /// The last message.
     heard: Option<u8>,
 }
 
-/// Lets `fork` make its child in such a pid namespace; gives init too, for the shim and for the tree.
+/// Lets `fork` make its child in such a pid namespace; returns init too, for the shim and for the tree.
 pub(super) fn within<T>(
     namespace: PidNamespace,
     fork: impl FnOnce() -> Result<T, StartFailure>,
@@ -87,7 +87,7 @@ impl Init {
         self.pid
     }
 
-    /// For one who may signal it.
+    /// Returns init for a holder that may signal it.
     fn of_tree(&self) -> io::Result<tree::Init> {
         Ok(tree::Init {
             pid: self.pid,
@@ -95,13 +95,13 @@ impl Init {
         })
     }
 
-    /// What to wait for.
+    /// Returns the descriptor to wait for.
     pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether others than the leader are there, which was reaped before: whom it has left behind has come to init
-    /// before that. An init that does not answer may have some.
+    /// Whether other processes than the leader are left, which was reaped before: its orphans have become init's
+    /// children before that. An init that does not answer may have some.
     pub(super) fn has_others(&mut self) -> bool {
         self.ask();
         while self.heard.is_none()
@@ -116,19 +116,19 @@ impl Init {
         self.heard == Some(OTHERS)
     }
 
-    /// Whether nobody is left but init. The leader was reaped before.
+    /// Whether no process but init is left. The leader was reaped before.
     pub(super) fn is_alone(&mut self) -> bool {
         self.ask();
         self.hear();
         self.socket.is_none()
     }
 
-    /// Ends it, and with it whoever is left in its namespace. Nothing inside can have made it deaf to this.
+    /// Kills init, and with it all processes of its namespace. No process inside can have made it ignore this.
     pub(super) fn end(&self) {
         self.fd.signal(Signal::KILL);
     }
 
-    /// The same where nobody else was ever made.
+    /// Kills init where no other process was ever made.
     fn discard(self) {
         self.end();
         let _ = reap::await_end(self.pid);
@@ -150,7 +150,7 @@ impl Init {
                 Ok(1) => self.heard = Some(word[0]),
                 Err(Errno::EINTR) => continue,
                 Err(Errno::EAGAIN) => return,
-                // It has ended, and all in the namespace with it.
+                // Init has exited, and all processes of the namespace with it.
                 Ok(_) | Err(_) => self.heard = Some(ALONE),
             }
             if self.heard == Some(ALONE) {
@@ -160,7 +160,7 @@ impl Init {
     }
 }
 
-/// Makes a pid namespace for all whom this process makes from here on, and its first process.
+/// Makes a pid namespace for all children that this process makes from here on, and its first process.
 fn make_init() -> io::Result<Init> {
     let (ours, its) = socketpair(
         AddressFamily::Unix,
@@ -191,25 +191,25 @@ fn make_init() -> io::Result<Init> {
     }
 }
 
-/// From here on children are born into a pid namespace that this makes; the first of them is its init.
+/// Makes a pid namespace into which children are born from here on; the first of them is its init.
 fn enter_new() -> io::Result<()> {
     // SAFETY: unshare takes an integer, and this process has one thread.
     Errno::result(unsafe { libc::unshare(libc::CLONE_NEWPID) })?;
     Ok(())
 }
 
-/// Never returns: what the shim had in memory is not this process's to drop.
+/// Never returns: values in the shim's memory are not this process's to drop.
 fn be_init(socket: &OwnedFd) -> ! {
-    // However it comes to its end, nobody in the namespace outlives it.
+    // However it ends, no process of the namespace outlives it.
     let _ = catch_unwind(AssertUnwindSafe(|| live(socket)));
     // SAFETY: _exit runs no handlers and does not return.
     unsafe { libc::_exit(0) }
 }
 
-/// Every signal is blocked, as in the shim.
+/// Runs init. Every signal is blocked, as in the shim.
 fn live(socket: &OwnedFd) -> io::Result<()> {
-    // The kernel ends it with the shim, whatever somebody inside does to it. A shim that has died before this is noticed by
-    // the end of its socket.
+    // The kernel ends it with the shim, whatever a process inside does to it. A shim that has died before this is
+    // noticed by the end of its socket.
     prctl::set_pdeathsig(Caught::SIGKILL)?;
     setsid()?;
     let _ = prctl::set_name(c"kennel-init");
@@ -249,7 +249,7 @@ fn live(socket: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Reaps all who have ended; `true`: nobody is left.
+/// Reaps all exited children; `true`: none is left.
 fn reap_all() -> io::Result<bool> {
     loop {
         match reap::reap_any()? {
@@ -260,7 +260,7 @@ fn reap_all() -> io::Result<bool> {
     }
 }
 
-/// Whether such a namespace can be made here: makes one with its /proc, and lets it go. The caller is single-threaded.
+/// Whether such a namespace can be made here: makes one with its /proc, and drops it. The caller is single-threaded.
 pub(crate) fn try_out() -> io::Result<Result<(), String>> {
     let (said, say) = pipe2(OFlag::O_CLOEXEC)?;
     match spawn::clone_here()? {
@@ -281,7 +281,7 @@ pub(crate) fn try_out() -> io::Result<Result<(), String>> {
     }
 }
 
-/// What a child of a trial has shown. One that ends otherwise and without a word has shown nothing.
+/// Judges the child of a trial. A child that ends otherwise and without a message has shown nothing.
 fn judge(ended: &Waited, why: String) -> Result<(), String> {
     match ended {
         Waited::Ended { exit, .. } if *exit == Exit::Code(PROBE_CODE) => Ok(()),

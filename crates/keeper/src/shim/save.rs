@@ -1,5 +1,5 @@
-//! The output of a run that is ended while no server reads it: its keeper is dead, or ends without one. It is saved for the next
-//! server, and the command gets no SIGPIPE in its grace.
+//! Saves the output of a run that is ended while no server reads it: its keeper is dead, or ends without one. It is
+//! saved for the next server, and the command gets no SIGPIPE in its grace.
 
 use super::{keep::Rest, work::Work};
 use crate::saved_output::{self, SAVED_BYTES_MAX};
@@ -10,11 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
-/// Most reads of one stream before the shim looks at its children again.
+/// Most reads of one stream before the shim checks its children again.
 const READS_MAX: usize = 16;
-/// Between two looks into the pipes.
+/// Time between two reads of the pipes.
 const LOOK_EVERY_MS: u64 = 20;
 
 /// Read ends of both outputs; nothing is read while a server may.
@@ -23,7 +23,7 @@ pub(super) struct Save {
     ends: Vec<End>,
     /// The run is being ended without a server.
     has_begun: bool,
-    /// The server that had these pipes as well is gone; another one does not get them.
+    /// The server that had these pipes as well is gone; no other one gets them.
     no_reader: bool,
 }
 
@@ -35,7 +35,7 @@ struct End {
 }
 
 impl Save {
-    /// `pipes`: of standard output and standard error, or none.
+    /// `pipes`: those of standard output and standard error, or none.
     pub(super) fn new(run_dir: &Path, pipes: Vec<OwnedFd>) -> Self {
         let ends = pipes.into_iter().enumerate();
         Self {
@@ -53,18 +53,18 @@ impl Save {
         }
     }
 
-    /// From here on what comes is saved.
+    /// Saves output from here on.
     fn begin(&mut self) {
         self.has_begun = true;
     }
 
-    /// When to look again.
+    /// Returns when to read again.
     pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
         (self.has_begun && !self.ends.is_empty()).then_some(now + LOOK_EVERY_MS)
     }
 
-    /// Saves what is in the pipes, unless a server may still read it. A stream that has ended is closed. One that cannot be
-    /// saved is left in its pipe: the command waits.
+    /// Saves what is in the pipes, unless a server may still read it. A stream that has ended is closed. A stream that
+    /// cannot be saved is left in its pipe: the command waits.
     pub(super) fn step(&mut self) {
         if !self.has_begun || self.ends.is_empty() || !self.is_unread() {
             return;
@@ -74,7 +74,8 @@ impl Save {
         self.ends.retain_mut(|end| end.save(run_dir, &mut buffer));
     }
 
-    /// A server holds its lock for as long as it lives; each of this run's keeper had these pipes.
+    /// Whether no server reads: a server holds its lock for as long as it lives, and each server of this run's keeper
+    /// had these pipes.
     fn is_unread(&mut self) -> bool {
         if !self.no_reader {
             let data_dir = self.run_dir.parent().and_then(Path::parent);
@@ -90,15 +91,15 @@ impl Save {
 }
 
 impl Work {
-    /// The service ends, `in_order` because it was asked to, and the keeper ends this run without a server.
+    /// Handles the end of the service, `in_order` because it was requested; the keeper ends this run without a server.
     pub(super) fn service_ends(&mut self, in_order: bool) {
         self.record.shutdown = in_order;
         self.save.no_reader = true;
         self.save.begin();
     }
 
-    /// Saves output where the run is being ended and no server reads. What a run has that waits for the next keeper stays in
-    /// its pipes for that one's server; what those write who were left alone is thrown away.
+    /// Saves output where the run is being ended and no server reads. Output of a run that waits for the next keeper
+    /// stays in its pipes for that keeper's server; output of detached processes is discarded.
     pub(super) fn save_output(&mut self, ends_alone: bool) {
         if self.waiting.is_some() || self.rest == Rest::Kept {
             return;
@@ -132,7 +133,7 @@ impl End {
                 Ok(read) => {
                     self.bytes += read as u64;
                     if file.write_all(&buffer[..read]).is_err() {
-                        // There is no room, and there will be none: what comes waits in the pipe.
+                        // The disk has no space, and will have none: further output waits in the pipe.
                         self.bytes = SAVED_BYTES_MAX;
                     }
                 }

@@ -45,24 +45,24 @@ use std::{
 /// A message to the keeper, with the descriptors that go along.
 pub(super) type Word = (FromShim, Vec<OwnedFd>);
 
-/// Between two rounds of SIGKILL at first. Who does not die of them waits for a device or is another user's: then the
-/// rounds become rarer, since this can take days.
+/// First wait between two rounds of SIGKILL. A process that survives them waits for a device or is another user's: then
+/// the rounds become rarer, since this can take days.
 const KILL_AGAIN_MS: u64 = 5;
-/// The same at last.
+/// Longest wait between two rounds.
 const KILL_AGAIN_MS_MAX: u64 = 1_000;
-/// The wait is this part of the time since the first round.
+/// The wait is this fraction of the time since the first round.
 const KILL_SLOWER: u64 = 32;
-/// Between two looks at a control group that should be empty.
+/// Time between two checks of a control group that should be empty.
 const EMPTY_LOOK_MS: u64 = 20;
-/// Without a keeper: how long after SIGKILL what is left is called survivors.
+/// Without a keeper: time after SIGKILL at which remaining processes count as survivors.
 const SURVIVORS_AFTER_MS: u64 = 10_000;
-/// Most exits collected before the keeper is listened to again.
+/// Most exits collected before the keeper's messages are read again.
 const REAPED_AT_ONCE_MAX: usize = 1024;
 
-/// Between two looks at the control group of a run that has kept somebody.
+/// Time between two checks of the control group of a run with detached processes.
 const KEPT_LOOK_MS: u64 = 1_000;
 
-/// How far the child has come, by what it wrote into the status pipe.
+/// Progress of the child, by what it wrote into the status pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// It sets itself up.
@@ -71,13 +71,13 @@ pub(super) enum Stage {
     AtGate,
     /// It has read the byte that opens the gate.
     Going,
-    /// The verdict was told: the command runs or ran.
+    /// The result was reported: the command runs or ran.
     Ran,
-    /// The verdict was told: nothing was or will be executed.
+    /// The result was reported: nothing was or will be executed.
     NeverRan,
 }
 
-/// Whether something may have ended that is not collected yet.
+/// Whether exits may be left to collect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Collecting {
     Due,
@@ -94,18 +94,19 @@ pub(super) struct Work {
     pub(super) child: ChildImage,
     pub(super) attributes: Attributes,
     pub(super) tree: Tree,
-    /// This process, where it has been looked at.
+    /// Identity of this process, where it has been read.
     shim: Option<ProcessIdentity>,
     /// The first process of its private pid namespace.
     init: Option<Init>,
     status: Option<OwnedFd>,
-    /// What the child uses of this process's memory until then.
+    /// Memory of this process that the child uses until then.
     lent: Option<Lent>,
     heard: Vec<u8>,
     pub(super) stage: Stage,
-    /// No command was promised to the keeper: it never heard `Prepared`.
+    /// The keeper never got `Prepared`, and so expects no command.
     unannounced: bool,
-    /// Since the leader has ended: whether its keeper was at work then. It is not reaped before that is known.
+    /// Whether its keeper was at work when the leader exited, once that has happened. The leader is not reaped before
+    /// that is known.
     witnessed: Option<bool>,
     pub(super) leader_reaped: bool,
     pub(super) childless: bool,
@@ -116,12 +117,12 @@ pub(super) struct Work {
     pub(super) rest: Rest,
     pub(super) discard: Discard,
     pub(super) save: Save,
-    /// Where the run outlives its keeper, for as long as it would.
+    /// State held while the run would outlive its keeper.
     pub(super) waiting: Option<Waiting>,
-    /// How often SIGKILL went to the children.
+    /// Number of rounds of SIGKILL to the children.
     kill_rounds: u64,
     look_at: Option<u64>,
-    /// Whether the next step collects what has ended.
+    /// Whether the next step collects exits.
     ends: Collecting,
     pub(super) words: Vec<Word>,
 }
@@ -235,7 +236,7 @@ impl Work {
         })
     }
 
-    /// Whether another run may follow this one, which is over: it ran, ended by itself, and no process of it is left.
+    /// Whether another run may follow this ended one: it ran, ended by itself, and no process of it is left.
     pub(super) fn leaves_nothing(&self) -> bool {
         let is_empty = matches!(self.record.tree, Some(TreeVerdict::Empty(_)));
         self.stage == Stage::Ran
@@ -250,8 +251,8 @@ impl Work {
         self.status.as_ref().map(AsFd::as_fd)
     }
 
-    /// A child that has passed its gate says so just before it executes. The pipe's end comes right after that, and then both
-    /// are read.
+    /// Returns the events to wait for on the status pipe. A child that has passed its gate reports that just before it
+    /// executes. The pipe's end comes right after that, and then both are read.
     pub(super) fn status_events(&self) -> PollFlags {
         if self.stage == Stage::AtGate {
             PollFlags::empty()
@@ -260,12 +261,12 @@ impl Work {
         }
     }
 
-    /// Something may have ended.
+    /// Requests a collection of exits.
     pub(super) fn look_for_ends(&mut self) {
         self.ends = Collecting::Due;
     }
 
-    /// What to wait for of the first process of its pid namespace.
+    /// Returns the descriptor of the pid namespace's first process to wait for.
     pub(super) fn init(&self) -> Option<BorrowedFd<'_>> {
         self.init.as_ref().and_then(Init::socket)
     }
@@ -274,7 +275,7 @@ impl Work {
         std::mem::take(&mut self.words)
     }
 
-    /// When to take the next step without any event.
+    /// Returns when to take the next step without any event.
     pub(super) fn wake_at(&self) -> Option<u64> {
         let ladder = self.ladder.as_ref().and_then(Ladder::wake_at);
         let discard = self.discard.begins_at(clock::boot_ms());
@@ -285,17 +286,17 @@ impl Work {
         times.into_iter().flatten().min()
     }
 
-    /// What may be thrown away when there is some of it.
+    /// Returns the outputs to discard, once they have data.
     pub(super) fn unread(&self, now: u64) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.discard.waits_for(now)
     }
 
-    /// From here on SIGKILL to all children, until none is left.
+    /// Sends SIGKILL to all children from here on, until none is left.
     pub(super) fn kill_all(&mut self) {
         self.killing_since.get_or_insert_with(clock::boot_ms);
     }
 
-    /// The status pipe is closed: by exec, or by the child's end.
+    /// Handles the close of the status pipe: by exec, or by the child's exit.
     fn conclude(&mut self) {
         match self.stage {
             Stage::SettingUp => self.never_ran(StartFailure {
@@ -318,7 +319,7 @@ impl Work {
         }
     }
 
-    /// One round after any event: collect exits, climb, kill, conclude. `true`: all is done and told.
+    /// Does one round after any event: collect exits, climb, kill, conclude. `true`: everything is done and reported.
     pub(super) fn step(&mut self, now: u64, keeper_lives: bool) -> bool {
         self.helpers.keep_time(now);
         let (leader_ended, more) = self.collect();
@@ -404,14 +405,14 @@ impl Work {
         (leader, true)
     }
 
-    /// The leader has ended, and it is not known what its keeper did.
+    /// Whether the leader has exited, and it is not known what its keeper did.
     pub(super) fn wants_witness(&self) -> bool {
         self.ends == Collecting::Due
             && self.witnessed.is_none()
             && reap::has_ended(self.tree.leader_pid)
     }
 
-    /// Whether the keeper was at work when the leader ended. What it had said before is heard.
+    /// Records whether the keeper was at work when the leader exited. Its earlier messages are handled.
     pub(super) fn witness(&mut self, at_work: bool) {
         self.witnessed = Some(at_work);
     }
@@ -422,7 +423,7 @@ impl Work {
         self.stage == Stage::Ran && !self.leader_reaped && !self.childless && !self.is_stopped()
     }
 
-    /// Whether a command of a stop may run: the run's command does, and SIGKILL has not gone out.
+    /// Whether a command of a stop may run: the run's command does, and SIGKILL was not sent.
     pub(super) fn may_run_of_stop(&self) -> bool {
         let runs = self.stage == Stage::Ran && !self.leader_reaped && !self.childless;
         runs && self.killing_since.is_none()
@@ -433,7 +434,7 @@ impl Work {
         self.stage == Stage::Ran && nothing_gone && !self.is_stopped()
     }
 
-    /// What the first round did is told: to the keeper, or in the last will.
+    /// The result of the first round is reported: to the keeper, or in the exit record.
     fn kill_children(&mut self, keeper_lives: bool) {
         let first = self.kill_rounds == 0;
         self.kill_rounds += 1;
@@ -452,13 +453,13 @@ impl Work {
     }
 
     pub(super) fn write_record(&mut self) {
-        // A directory that is gone or full takes the last will with it; the keeper is told all the same.
+        // A directory that is gone or full prevents the exit record; the keeper gets the report all the same.
         if !self.unannounced {
             let _ = self.will.write(&self.run_dir, &self.record);
         }
     }
 
-    /// Without a keeper the run's own plan is carried out here. The gate needs nothing: the keeper had its other end.
+    /// Performs the run's own plan without a keeper. The gate needs nothing: the keeper had its other end.
     fn climb(&mut self, now: u64) {
         if !matches!(self.stage, Stage::Going | Stage::Ran) {
             return;
@@ -471,7 +472,7 @@ impl Work {
         self.ladder.get_or_insert_with(start);
         let steps = self.record.steps.len();
         while let Some(action) = self.ladder.as_mut().and_then(|ladder| ladder.due(now)) {
-            // What is to be written is left out: whoever counts it is gone.
+            // A write is left out: the process that counts it is gone.
             if let (Action::CloseInput, Some(waiting)) = (&action, &mut self.waiting) {
                 waiting.close_input();
             }
@@ -492,7 +493,7 @@ impl Work {
                 let at = clock::wall();
                 let woken = self.tree.wake();
                 note(&mut self.record.steps, at, Signal::CONT, &[woken]);
-                // Whom the keeper has stopped goes on, wherever it is.
+                // Processes that the keeper has stopped continue, wherever they are.
                 held::let_go(&self.run_dir, self.tree.cgroup.as_ref());
             }
         }
@@ -501,15 +502,15 @@ impl Work {
         }
     }
 
-    /// Nobody is left here. The keeper looks into the control group itself; without it, that is done here too.
+    /// Handles an empty tree. The keeper checks the control group itself; without it, that is done here too.
     fn finish(&mut self, now: u64, keeper_lives: bool) -> bool {
         if self.unannounced {
             return true;
         }
         crash_point!("shim.childless");
         if matches!(self.record.tree, None | Some(TreeVerdict::Kept(_))) {
-            // A control group sees everybody, and so does a private pid namespace; without, some are seen by their marker
-            // alone.
+            // A control group shows all processes, and so does a private pid namespace; without, some are found by
+            // their marker alone.
             let sees_all = self.tree.cgroup.is_some() || self.init.is_some();
             let elsewhere = if self.record.never_ran || sees_all {
                 Vec::new()
@@ -573,7 +574,7 @@ impl Work {
         }
         self.write_record();
         if cgroup::remove(&group) {
-            // The keeper's directory for all its runs goes with the last one.
+            // The keeper's directory for all its runs is removed with the last one.
             let base = PathBuf::from(&group.path);
             let _ = base.parent().map(std::fs::remove_dir);
         }

@@ -7,8 +7,8 @@ use nix::errno::Errno;
 /// Most rounds of signals in the exit record.
 const STEPS_RECORDED_MAX: usize = 16;
 
-/// SIGKILL to the children of this process; counted where that is asked for, but for `init`, which is no member. Their
-/// numbers cannot be reused: only this process reaps them.
+/// Sends SIGKILL to the children of this process; counted where that is requested, except for `init`, which is no
+/// member. Their pids cannot be reused: only this process reaps them.
 pub(super) fn kill_children(count: bool, init: Option<i32>) -> Volley {
     let mut volley = Volley::new(SignalScope::ShimChildren);
     for child in procfs::children(own_pid()) {
@@ -16,7 +16,7 @@ pub(super) fn kill_children(count: bool, init: Option<i32>) -> Volley {
         let living = counts && procfs::stat(child).is_ok_and(|stat| !stat.is_dead());
         // SAFETY: kill takes integers; `child` is an unreaped child of this process.
         let sent = Errno::result(unsafe { libc::kill(child, libc::SIGKILL) });
-        // Who was dead before was not reached by this.
+        // A process that was dead before was not reached by this.
         if living {
             volley.count(sent.map_or_else(|errno| Sent::Failed(errno as i32), |_| Sent::Done));
         }
@@ -24,7 +24,7 @@ pub(super) fn kill_children(count: bool, init: Option<i32>) -> Volley {
     volley
 }
 
-/// Adds what was sent, as far as there is room for it.
+/// Adds the signals sent, as far as there is space for them.
 pub(super) fn note(steps: &mut Vec<StopStep>, at: Timestamp, signal: Signal, volleys: &[Volley]) {
     let sent = volleys.iter().filter(|volley| !volley.is_empty());
     let room = STEPS_RECORDED_MAX.saturating_sub(steps.len());
@@ -32,8 +32,8 @@ pub(super) fn note(steps: &mut Vec<StopStep>, at: Timestamp, signal: Signal, vol
     steps.extend(sent.take(room));
 }
 
-/// Whether this shim has children beside init and a leader that was reaped: whom the leader has made with `CLONE_PARENT`
-/// (clone(2)). Init does not know of them.
+/// Whether this shim has children beside init and a leader that was reaped: processes that the leader has made with
+/// `CLONE_PARENT` (clone(2)). Init does not know of them.
 pub(super) fn is_parent_beside(init: i32) -> bool {
     procfs::children(own_pid()).iter().any(|pid| *pid != init)
 }

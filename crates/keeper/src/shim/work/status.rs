@@ -1,4 +1,4 @@
-//! What the child reports of its start.
+//! The child's reports of its start.
 
 use super::{Stage, Work};
 use crate::{
@@ -22,14 +22,14 @@ use kennel_linux::{
 use std::{io, os::fd::AsFd};
 
 impl Work {
-    /// Reads what the child has said.
+    /// Reads the child's reports.
     pub(in crate::shim) fn read_status(&mut self) {
         let Some(status) = &self.status else { return };
         let mut buffer = [0u8; 64];
         let ended = loop {
             match nix::unistd::read(status, &mut buffer) {
                 Ok(0) => break true,
-                // What a child says before its gate is all there is until that is opened.
+                // Before its gate is opened the child reports nothing else.
                 Ok(read) if self.stage == Stage::SettingUp && buffer[..read] == [READY] => {
                     self.heard.push(READY);
                     break false;
@@ -72,7 +72,7 @@ impl Work {
         self.heard = rest.to_vec();
     }
 
-    /// The child waits: say who it is.
+    /// Announces the child, which waits.
     pub(super) fn announce(&mut self) {
         let announced = self.place().and_then(|()| {
             let command = identity::of_held(self.tree.leader_pid, &self.tree.leader)?;
@@ -90,7 +90,7 @@ impl Work {
                 self.unannounced = false;
                 self.will.name((&command).into());
                 if let Some(init) = &self.init {
-                    // Without it the next start can only say less.
+                    // Without the note the next start can only report less.
                     let _ = init_note::write(&self.run_dir, (&command).into(), init.pid());
                 }
                 self.remember_announced(&command, &shim);
@@ -141,7 +141,7 @@ impl Work {
         });
     }
 
-    /// The name of the limit that could not be set.
+    /// Returns the name of the limit that could not be set.
     pub(super) fn limit_of(&self, step: u8) -> Option<String> {
         let limit = self
             .attributes
