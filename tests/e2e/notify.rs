@@ -167,6 +167,37 @@ time.sleep(300)\"",
     }
 }
 
+/// The keeper reports the last notice to each server.
+#[tokio::test(flavor = "multi_thread")]
+async fn newer_activity_outlives_server_death() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut service = Service::start(&mut client, service()).await;
+    service
+        .says(&mut client, "READY=1;X_KENNEL_ACTIVITY=working")
+        .await;
+    let is = |activity| move |run: &pb::Run| run.activity() == activity;
+    service
+        .shows(&client, "its word", is(Activity::Working))
+        .await;
+    let words = ["annotate", &service.run, "--activity", "awaiting-input"];
+    let annotated = run_to_end(kennel.cli(&words), PATIENCE).await;
+    assert!(annotated.status.success(), "{annotated:?}");
+    kennel.kill_server();
+    client = kennel.client().await;
+    // Answered after all that the keeper has reported before.
+    service.says(&mut client, "STATUS=here").await;
+    let seen = service
+        .shows(&client, "a status", |run| run.status == "here")
+        .await;
+    assert_eq!(seen.activity(), Activity::AwaitingInput);
+    service.says(&mut client, "X_KENNEL_ACTIVITY=working").await;
+    // The keeper reports what has changed, and nothing has for it.
+    service.says(&mut client, "X_KENNEL_ACTIVITY=idle").await;
+    service.shows(&client, "the next", is(Activity::Idle)).await;
+    must("abort", client.abort(&service.run).await);
+}
+
 /// Of the test itself, and of another run.
 async fn notice_of_another_process_is_refused(options: Options) {
     let kennel = Kennel::start(options).await;
@@ -318,7 +349,8 @@ async fn systemd_notify_of_a_script_is_heard() {
     must("abort", client.abort(&service.run).await);
 }
 
-/// What is sent while neither keeper nor server lives waits in the socket, which the shim keeps.
+/// What is sent while neither keeper nor server lives waits in the socket, which the shim keeps. It was sent in time, also
+/// where the next keeper comes after the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn notice_waits_for_the_next_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
@@ -336,14 +368,17 @@ async fn notice_waits_for_the_next_keeper() {
     );
     let mut spec = argv(&["/usr/bin/env", "python3", "-c", &script]);
     spec.set_recovery(pb::RecoveryPolicy::Adopt);
-    spec.readiness = Some(by_notice(Some(Duration::from_mins(1))));
+    let limit = Duration::from_secs(5);
+    spec.readiness = Some(by_notice(Some(limit)));
     let run = must("spawn", client.spawn(spec).await).run_id;
+    let limit_is_over = tokio::time::Instant::now() + limit;
     client.hear_up(&run).await;
     kennel.kill_service_after(|| {});
     kennel.wait_for_exit(PATIENCE).await;
     std::fs::write(&go, "").expect("own directory");
     let gone = kennel.scratch().join("gone");
     eventually("it has sent it", PATIENCE, || gone.exists().then_some(())).await;
+    tokio::time::sleep_until(limit_is_over).await;
     kennel.restart().await;
     client = kennel.client().await;
     let (seen, reached) = must("wait", client.wait(&run, WaitCondition::Ready).await);

@@ -19,12 +19,21 @@ pub(crate) struct WireMemory {
     pub(crate) paused_since: Option<u64>,
     /// The last pause has lasted for as long as it may.
     pub(crate) pause_expired: bool,
-    /// The command has said that it is ready.
+    /// What the command has sent to its notification socket.
+    pub(crate) notices: WireNotices,
+}
+
+/// What a command has said of itself by `sd_notify(3)`, as far as limits of time depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireNotices {
+    /// It is ready.
     pub(crate) ready: bool,
-    /// The same as `max_runtime` for the time until it says so.
+    /// The same as `max_runtime` for the time until it is.
     pub(crate) start: Option<(u64, Option<u64>)>,
     /// By how much it has extended that.
     pub(crate) extended_ms: u64,
+    /// It is stopping, and sends no signs that it lives any more.
+    pub(crate) stopping: bool,
 }
 
 /// A run without a keeper, for the next one. What has happened to it follows, as it would have been told.

@@ -3,7 +3,7 @@
 use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_LISTED_MAX, ToKeeper, ToServer, ToShim, VERSION,
     WireHeldProcess, WireHello, WireHelp, WireListing, WireMember, WireResize,
-    adoption::{WireAdoptable, WireKeepsake, WireMemory},
+    adoption::{WireAdoptable, WireKeepsake, WireMemory, WireNotices},
     decode, encode,
     handover::WireHeldRun,
     input::{WireBytes, WireInputNote, WireInputWish},
@@ -595,11 +595,17 @@ fn words_of_and_to_shims_have_these_bytes() {
         max_runtime: Some((300, Some(1))),
         paused_since: Some(2),
         pause_expired: true,
-        ready: true,
-        start: Some((300, None)),
-        extended_ms: 3,
+        notices: WireNotices {
+            ready: true,
+            start: Some((300, None)),
+            extended_ms: 3,
+            stopping: true,
+        },
     };
-    check(&ToShim::Remember(memory), "0501ac0201010102010101ac020003");
+    check(
+        &ToShim::Remember(memory),
+        "0501ac0201010102010101ac02000301",
+    );
     check(&ToShim::Leave, "06");
     check(&ToShim::CloseInput, "07");
     check(&ToShim::ServiceEnds { in_order: true }, "0801");
@@ -643,7 +649,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     check(
         &FromShim::Adoptable(Box::new(adoptable)),
         &format!(
-            "0801d804d804d804ac02014d040404ac02014d010600{POLICY}0000016201010700000000000001ac0201010101"
+            "0801d804d804d804ac02014d040404ac02014d010600{POLICY}000001620101070000000000000001ac0201010101"
         ),
     );
 }

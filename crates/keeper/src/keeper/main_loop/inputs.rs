@@ -3,7 +3,7 @@
 
 use super::Keeper;
 use crate::{
-    keeper::run::{RunInput, RunNotices},
+    keeper::run::{Run, RunInput},
     values::SignalResult,
     wire::{Answer, WireHelp, WireResize, input::WireInputWish},
 };
@@ -142,8 +142,7 @@ impl Keeper {
         let waits = input.and_then(RunInput::waits_for);
         self.inputs
             .keep(epoll, next, (id, EpollFlags::EPOLLOUT), waits);
-        let notices = run.and_then(|run| run.notices.as_ref());
-        let waits = notices.and_then(RunNotices::waits_for);
+        let waits = run.and_then(Run::reads_notices);
         self.notices
             .keep(epoll, next, (id, EpollFlags::EPOLLIN), waits);
     }

@@ -28,9 +28,8 @@ impl Run {
         tree.learn_session();
         let memory = found.memory;
         let input = RunInput::adopted(&found.run_dir, found.input);
-        let known = (memory.ready, memory.start, memory.extended_ms);
         let policy = &found.policy;
-        let adopted = |socket| RunNotices::adopted(socket, policy, known);
+        let adopted = |socket| RunNotices::adopted(socket, policy, memory.notices);
         let notices = found.notify.map(adopted);
         let pause = Pause::taken_over(&tree, &found.run_dir, &memory, now);
         let run = Self::new(Parts {
@@ -88,14 +87,11 @@ impl Run {
             return;
         }
         let notices = self.notices.as_ref().map(RunNotices::remembered);
-        let (ready, start, extended_ms) = notices.unwrap_or_default();
         let memory = WireMemory {
             max_runtime: self.max_runtime.as_ref().map(Countdown::parts),
             paused_since: self.pause.stopped_since(),
             pause_expired: matches!(self.pause, Pause::Expired),
-            ready,
-            start,
-            extended_ms,
+            notices: notices.unwrap_or_default(),
         };
         if self.shim_remembers.replace(memory) != Some(memory) {
             self.for_shim.push(ToShim::Remember(memory));

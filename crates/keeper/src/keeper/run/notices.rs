@@ -8,6 +8,7 @@ use super::{Run, Stage};
 use crate::{
     rundir::NOTIFY,
     values::{Fact, Notified},
+    wire::adoption::WireNotices,
 };
 use kennel_lifecycle::{
     Activity, Countdown, Notice, Policy, StatusText, StopReason, WatchdogSign,
@@ -33,7 +34,8 @@ const NEWS_EVERY_MS: u64 = 100;
 const NOTICES_AT_ONCE_MAX: u32 = 100;
 /// Most refused messages of one run that are reported.
 const REFUSALS_REPORTED_MAX: u32 = 8;
-/// Delay of this process beyond which a missing watchdog message says more about the keeper than about the command.
+/// Delay of this process beyond which a missing watchdog message says more about the keeper than about the command; also how
+/// long an expired limit waits for unread messages.
 const LATE_MS: u64 = 1_000;
 
 /// The socket of one attempt, and its reports.
@@ -49,6 +51,8 @@ pub(in crate::keeper) struct RunNotices {
     /// Time until the next watchdog message is due; stands still while none is.
     watchdog: Option<Countdown>,
     fails: bool,
+    /// Time at which a limit was found expired while unread messages could still meet it.
+    over_since: Option<u64>,
     said: News,
     reported: News,
     reported_at: Option<u64>,
@@ -63,10 +67,6 @@ struct News {
     status: StatusText,
     activity: Option<Activity>,
 }
-
-/// What the next keeper has to know: whether it is ready, the time left until then as of [`Countdown::parts`], and the
-/// total of the extensions.
-pub(super) type Remembered = (bool, Option<(u64, Option<u64>)>, u64);
 
 impl RunNotices {
     /// Makes a socket in the run's directory, where the policy enables it.
@@ -94,6 +94,7 @@ impl RunNotices {
             extended_ms: 0,
             watchdog: policy.watchdog().map(Countdown::new),
             fails: false,
+            over_since: None,
             said: News::default(),
             reported: News::default(),
             reported_at: None,
@@ -103,22 +104,28 @@ impl RunNotices {
     }
 
     /// Continues the socket of a run whose keeper is gone.
-    pub(super) fn adopted(socket: OwnedFd, policy: &Policy, known: Remembered) -> Self {
-        let (ready, start, extended_ms) = known;
-        let left = start.map(|(left, since)| Countdown::resumed(left, since));
-        let whole = Self::new(NotifySocket::from_fd(socket), policy);
+    pub(super) fn adopted(socket: OwnedFd, policy: &Policy, known: WireNotices) -> Self {
+        let left = known.start;
+        let left = left.map(|(left, since)| Countdown::resumed(left, since));
+        let mut whole = Self::new(NotifySocket::from_fd(socket), policy);
+        whole.said.status.stopping = known.stopping;
         Self {
             shim_has_copy: true,
-            ready,
-            start: left.or(whole.start).filter(|_| !ready),
-            extended_ms,
+            ready: known.ready,
+            start: left.or(whole.start).filter(|_| !known.ready),
+            extended_ms: known.extended_ms,
             ..whole
         }
     }
 
-    pub(super) fn remembered(&self) -> Remembered {
-        let start = self.start.as_ref().map(Countdown::parts);
-        (self.ready, start, self.extended_ms)
+    /// Returns what the next keeper has to know.
+    pub(super) fn remembered(&self) -> WireNotices {
+        WireNotices {
+            ready: self.ready,
+            start: self.start.as_ref().map(Countdown::parts),
+            extended_ms: self.extended_ms,
+            stopping: self.said.status.stopping,
+        }
     }
 
     /// Returns the descriptor that the shim stores for the next keeper.
@@ -127,7 +134,7 @@ impl RunNotices {
     }
 
     /// Returns the socket, while more may be read from it.
-    pub(in crate::keeper) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
+    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
         (self.counted.1 < NOTICES_AT_ONCE_MAX).then(|| self.socket.as_fd())
     }
 
@@ -139,7 +146,22 @@ impl RunNotices {
         let again = full.then_some(self.counted.0 + NEWS_EVERY_MS);
         let start = self.start.as_ref().and_then(Countdown::over_at);
         let watchdog = self.watchdog.as_ref().and_then(Countdown::over_at);
-        [news, again, start, watchdog].into_iter().flatten().min()
+        let limits = match self.over_since {
+            Some(since) => Some(since + LATE_MS),
+            None => [start, watchdog].into_iter().flatten().min(),
+        };
+        [news, again, limits].into_iter().flatten().min()
+    }
+
+    /// Whether an expired limit is enforced now. Waiting messages are read first: a keeper that was restarted or is late would
+    /// otherwise stop a command that sent its message in time. A command that floods the socket gains at most [`LATE_MS`].
+    fn holds(&mut self, is_over: bool, now: u64) -> bool {
+        let unread = || !matches!(self.socket.peek(), Ok(None));
+        if !is_over || !unread() {
+            self.over_since = None;
+            return is_over;
+        }
+        now >= *self.over_since.get_or_insert(now) + LATE_MS
     }
 
     /// Counts one message; stops when there were too many.
@@ -167,15 +189,23 @@ impl RunNotices {
 }
 
 impl Run {
+    /// Returns the socket, while messages may be read: once the command has been executed, and within the rate limit.
+    pub(in crate::keeper) fn reads_notices(&self) -> Option<BorrowedFd<'_>> {
+        let notices = self.notices.as_ref().filter(|_| self.stage == Stage::Ran);
+        notices?.waits_for()
+    }
+
     /// Reads the first message, and handles it. `false`: there is none, or it has to wait.
     pub(in crate::keeper) fn hear_notice(&mut self, now: u64) -> bool {
+        if let Some(notices) = &mut self.notices {
+            notices.forget_count(now);
+        }
+        if self.reads_notices().is_none() {
+            return false;
+        }
         let Some(notices) = &mut self.notices else {
             return false;
         };
-        notices.forget_count(now);
-        if notices.waits_for().is_none() {
-            return false;
-        }
         let Ok(Some(datagram)) = notices.socket.peek() else {
             return false;
         };
@@ -299,16 +329,18 @@ impl Run {
             notices.watchdog.iter_mut().for_each(|left| left.run(now));
         }
         let is_over = |left: &Option<Countdown>| left.is_some_and(|left| left.is_over(now));
+        let (late_start, late_sign) = (runs && is_over(&notices.start), is_over(&notices.watchdog));
+        let holds = notices.holds(late_start || late_sign, now);
         let error = match time {
             Some(_) if counts && notices.fails => {
                 Some("the command found itself not to work (WATCHDOG=trigger)".to_owned())
             }
-            Some(time) if is_over(&notices.watchdog) => {
+            Some(time) if late_sign && holds => {
                 Some(format!("the command gave no sign for {time:?} (watchdog)"))
             }
             _ => None,
         };
-        let reason = if runs && is_over(&notices.start) {
+        let reason = if late_start && holds {
             Some(StopReason::NotReady)
         } else {
             error.map(|error| StopReason::NotLive { failures: 1, error })

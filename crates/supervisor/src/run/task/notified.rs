@@ -16,6 +16,8 @@ impl RunTask {
         let is_news = match notified {
             Notified::Ready => runs && self.become_ready(attempt, NOTIFIED),
             Notified::Status(status) => self.says(status),
+            // The keeper repeats its report to each server: a client, or a rule, may have set a newer one since.
+            Notified::Activity(_) if self.has_newer_activity(at) => false,
             Notified::Activity(activity) => self.does(activity, NOTIFIED),
             Notified::Refused { pid, uid, ended } => {
                 self.refuse_notice(at, pid, uid, ended);
@@ -36,7 +38,13 @@ impl RunTask {
         is_news
     }
 
-    /// Sets the activity of the attempt from here on. Returns whether it is news.
+    fn has_newer_activity(&self, than: Timestamp) -> bool {
+        let attempt = self.new.attempt;
+        let doing = self.facets.shown().doing.as_ref();
+        doing.is_some_and(|doing| doing.attempt == attempt && doing.at > than)
+    }
+
+    /// The attempt does this from here on. Returns whether it is news.
     pub(super) fn does(&mut self, activity: Activity, by: &str) -> bool {
         let attempt = self.new.attempt;
         let is_news = self.facets.shown().doing(attempt) != Some(activity);
