@@ -74,6 +74,7 @@ mod refusals;
 mod restart;
 mod retention;
 mod rules;
+mod rules_in_bad_weather;
 mod run_as;
 mod runbook;
 mod secrets;

@@ -1,4 +1,4 @@
-//! Output rules: what follows from a line, exactly once, over deaths of the server.
+//! Output rules: what follows from a line. Over deaths of the server: `rules_in_bad_weather`.
 
 use kennel_proto::pb::{
     self, Activity, RunState, event::Payload, lifecycle::Station, line_pattern::Pattern,
@@ -6,11 +6,11 @@ use kennel_proto::pb::{
 };
 use kennel_tests::{
     Client, Heard, Kennel, PATIENCE, RunExt, SpecExt, client::complaint, client::duration,
-    eventually, eventually_async, must, sh,
+    eventually_async, must, sh,
 };
 use std::{collections::BTreeMap, time::Duration};
 
-fn rule(name: &str, pattern: Pattern, action: Action) -> pb::OutputRule {
+pub(crate) fn rule(name: &str, pattern: Pattern, action: Action) -> pb::OutputRule {
     pb::OutputRule {
         name: name.to_owned(),
         pattern: Some(pb::LinePattern {
@@ -21,7 +21,7 @@ fn rule(name: &str, pattern: Pattern, action: Action) -> pb::OutputRule {
     }
 }
 
-fn regex(text: &str) -> Pattern {
+pub(crate) fn regex(text: &str) -> Pattern {
     Pattern::Regex(text.to_owned())
 }
 
@@ -35,11 +35,11 @@ fn json(pointer: &str, equals: &str, captures: &[(&str, &str)]) -> Pattern {
     })
 }
 
-fn emit() -> Action {
+pub(crate) fn emit() -> Action {
     Action::Event(pb::output_rule::Emit {})
 }
 
-fn annotate() -> Action {
+pub(crate) fn annotate() -> Action {
     Action::Annotate(pb::output_rule::Annotate {})
 }
 
@@ -50,13 +50,13 @@ fn result(after: Duration, grace: Duration) -> Action {
     })
 }
 
-fn with(mut spec: pb::RunSpec, rules: Vec<pb::OutputRule>) -> pb::RunSpec {
+pub(crate) fn with(mut spec: pb::RunSpec, rules: Vec<pb::OutputRule>) -> pb::RunSpec {
     spec.output_rules = rules;
     spec
 }
 
 /// Each match as (rule, groups), in order.
-fn matches(heard: &Heard) -> Vec<(String, BTreeMap<String, String>)> {
+pub(crate) fn matches(heard: &Heard) -> Vec<(String, BTreeMap<String, String>)> {
     let matched = heard
         .events
         .iter()
@@ -72,7 +72,7 @@ fn matches(heard: &Heard) -> Vec<(String, BTreeMap<String, String>)> {
         .collect()
 }
 
-async fn heard(client: &mut Client, run: &str) -> Heard {
+pub(crate) async fn heard(client: &mut Client, run: &str) -> Heard {
     must("hear", client.hear_all(run, 0).await)
 }
 
@@ -228,54 +228,6 @@ async fn run_that_ends_after_its_result_has_its_own_end() {
         let ended = must("end", client.ended(&run).await);
         assert_eq!((ended.state(), ended.reason()), (state, reason), "{script}");
     }
-}
-
-/// Twenty SIGKILLs while the lines are written: each line that matches is reported once, in order.
-#[tokio::test(flavor = "multi_thread")]
-async fn rule_fires_once_over_twenty_server_deaths() {
-    const DEATHS: usize = 20;
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
-    let stop = kennel.scratch().join("stop");
-    let script = format!(
-        "i=0; until [ -e {} ]; do i=$((i+1)); echo mark $i; echo noise $i; echo err $i >&2; sleep 0.02; done",
-        stop.display()
-    );
-    let rules = vec![
-        rule("mark", regex(r"^mark (?P<n>\d+)$"), emit()),
-        rule("err", regex(r"^err (?P<n>\d+)$"), annotate()),
-    ];
-    let run = must("spawn", client.spawn(with(sh(&script), rules)).await).run_id;
-    for death in 0..DEATHS {
-        eventually("a server", Duration::from_mins(1), || kennel.server()).await;
-        // Some die young, so that the engine is on its way through what was written meanwhile.
-        tokio::time::sleep(Duration::from_millis(37 * (death as u64 % 5))).await;
-        if kennel.server().is_some() {
-            kennel.kill_server();
-        }
-    }
-    client = kennel.client().await;
-    std::fs::write(&stop, "").expect("a file");
-    let ended = must("end", client.ended(&run).await);
-    let heard = heard(&mut client, &run).await;
-    let text = heard.text();
-    let written = text.lines().filter_map(|line| line.strip_prefix("mark "));
-    let written: Vec<&str> = written.take(1000).collect();
-    let seen = matches(&heard)
-        .into_iter()
-        .filter(|(rule, _)| rule == "mark");
-    let seen: Vec<String> = seen.map(|(_, groups)| groups["n"].clone()).collect();
-    assert_eq!(seen, written, "{} lines", written.len());
-    let last = String::from_utf8_lossy(&heard.stderr)
-        .lines()
-        .count()
-        .to_string();
-    assert_eq!(ended.annotations["n"], last);
-    assert_eq!(
-        ended.annotations_version.to_string(),
-        last,
-        "each line once"
-    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
