@@ -405,6 +405,18 @@ mod tests {
     }
 
     #[test]
+    fn wrong_bytes_are_no_record() {
+        let half = encode(run(), 7, b"exited with 3").expect("it fits");
+        let written = HEADER_BYTES + b"exited with 3".len();
+        let whole = decode(&half);
+        assert!(whole.is_some());
+        kennel_mutations::each(&half[..written], |wrong| {
+            let read = decode(wrong);
+            assert!(read.is_none() || read == whole, "{wrong:02x?}");
+        });
+    }
+
+    #[test]
     fn record_that_does_not_fit_is_refused() {
         let data = tempfile::tempdir().expect("a directory");
         let mut slots = slots(data.path());

@@ -78,6 +78,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn wrong_bytes_of_a_notice_are_ignored() {
+        let valid = "READY=1\nSTATUS=Löwe 7\nX_KENNEL_ACTIVITY=idle\nWATCHDOG=1\nEXTEND_TIMEOUT_USEC=2000000";
+        kennel_mutations::each(valid.as_bytes(), |wrong| {
+            let status = Notice::parse(wrong).status.unwrap_or_default();
+            assert!(!status.chars().any(char::is_control), "{status:?}");
+            assert!(status.chars().count() <= wrong.len());
+        });
+    }
+
+    #[test]
     fn lines_of_a_notice_are_read() {
         let said = Notice::parse(
             b"READY=1\nSTATUS=Loaded \x1b[1m7\nX_KENNEL_ACTIVITY=Awaiting_Input\nWATCHDOG=1\n\

@@ -248,6 +248,35 @@ mod tests {
     }
 
     #[test]
+    fn wrong_bytes_are_a_cursor_or_none() {
+        let key = DigestKey::new([1; 32]);
+        let filter = ListFilter::default();
+        let text = token().encode(&filter, &key);
+        kennel_mutations::each(text.as_bytes(), |wrong| {
+            let read = std::str::from_utf8(wrong).ok();
+            let read = read.and_then(|read| PageToken::decode(read, &filter, &key));
+            assert!(read.is_none() || wrong == text.as_bytes(), "{wrong:02x?}");
+        });
+        for fed_from in [None, Some([7, 4])] {
+            let cursor = Cursor {
+                run: RunId::from_u128(77),
+                at: Reached {
+                    seq: 5,
+                    lens: Some([9, 4]),
+                    fed_from,
+                    begins: None,
+                },
+                form: None,
+            };
+            kennel_mutations::each(&cursor.encode(), |wrong| {
+                if let Some(read) = Cursor::decode(wrong) {
+                    assert_eq!(Cursor::decode(&read.encode()), Some(read), "{wrong:02x?}");
+                }
+            });
+        }
+    }
+
+    #[test]
     fn a_cursor_comes_back_as_it_was_and_nothing_else_is_one() {
         let cursor = |lens| Cursor {
             run: RunId::from_u128(77),

@@ -42,6 +42,13 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golde
     });
     assert_eq!(hex, golden, "{message:?}");
     assert_eq!(&decode::<T>(&bytes).expect("it can be decoded"), message);
+    kennel_mutations::each(&bytes, |wrong| {
+        let read = decode::<T>(wrong).ok();
+        let again = read.as_ref().and_then(|read| encode(read).ok());
+        if let Some(again) = again {
+            assert_eq!(decode::<T>(&again).ok(), read, "{wrong:02x?}");
+        }
+    });
 }
 
 fn plan() -> StopPlan {

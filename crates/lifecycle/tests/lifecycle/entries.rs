@@ -163,6 +163,22 @@ fn entries_have_the_locked_form() {
 }
 
 #[test]
+fn wrong_bytes_are_an_entry_or_an_error() {
+    for entry in one_of_each() {
+        let json = serde_json::to_vec(&entry).unwrap();
+        kennel_mutations::each(&json, |wrong| {
+            let Ok(read) = serde_json::from_slice::<Entry>(wrong) else {
+                return;
+            };
+            let again = serde_json::to_vec(&read).unwrap();
+            assert_eq!(serde_json::from_slice::<Entry>(&again).unwrap(), read);
+            AttemptRecord::default().fold(Timestamp(7), &read);
+            Facets::default().fold(Timestamp(7), &read);
+        });
+    }
+}
+
+#[test]
 fn entry_of_another_version_is_an_error() {
     for unknown in [r#""hibernated""#, r#"{"leader_exited":{"code":"x"}}"#, "{}"] {
         assert!(serde_json::from_str::<Entry>(unknown).is_err(), "{unknown}");

@@ -276,6 +276,18 @@ fn changes_have_the_form_of_the_lock() {
 }
 
 #[test]
+fn wrong_bytes_are_a_change_or_an_error() {
+    for change in changes() {
+        kennel_mutations::random(&change.encode(), |wrong| {
+            if let Ok(read) = Change::decode(wrong) {
+                assert_eq!(Change::decode(&read.encode()), Ok(read.clone()));
+                let _ = read.upon(None);
+            }
+        });
+    }
+}
+
+#[test]
 fn closed_row_stays_as_it_is() {
     let row = Change::Closed(Box::new(new_run(1)), Box::new(closure())).upon(None);
     for change in changes() {
