@@ -19,7 +19,9 @@ CREATE TABLE nodes (
     -- How long the lease lasts from then on; 0: it was given up.
     lease_us              BIGINT NOT NULL CHECK (lease_us >= 0),
     -- When an operator has forgotten it, with its open runs; NULL: it was not, or is back.
-    forgotten_us          BIGINT
+    forgotten_us          BIGINT,
+    -- Since when it is drained, as of its last renewal; NULL: it is not.
+    draining_us           BIGINT
 );
 
 CREATE TABLE keeper_epochs (
@@ -223,8 +225,11 @@ CREATE TABLE consumers (
 CREATE TABLE left_stops (
     run_id                TEXT COLLATE "C" NOT NULL PRIMARY KEY CHECK (length(run_id) = 26),
     node                  TEXT COLLATE "C" NOT NULL REFERENCES nodes (node),
-    -- Who asked, and with which grace.
-    stop_detail           TEXT NOT NULL,
+    -- Who asked first.
+    reason_detail         TEXT NOT NULL,
+    -- The shortest grace that was asked for.
+    grace_us              BIGINT NOT NULL CHECK (grace_us >= 0),
+    -- When the stop was first asked for.
     asked_us              BIGINT NOT NULL
 );
 

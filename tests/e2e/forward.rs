@@ -5,10 +5,14 @@ use kennel_client::{
 };
 use kennel_proto::pb::{self, AbortWait, RunState, event::Payload};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async, fact, must,
+    Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async, fact,
+    kennel::kill_exactly,
+    must,
+    procfs::Proc,
     sh,
     shell::{kennel_in, run_to_end},
 };
+use nix::sys::signal::Signal;
 use std::{fs, net::TcpListener, path::Path};
 use tempfile::TempDir;
 use tonic::{Code, Request, metadata::MetadataValue};
@@ -187,8 +191,8 @@ impl Fleet {
         let port = |at: usize| held[at].local_addr().expect("bound").port();
         let ports = [port(0), port(1)];
         drop(held);
-        let one = Self::node(postgres, dir.path(), ports[0]).await;
-        let two = Self::node(postgres, dir.path(), ports[1]).await;
+        let one = Self::node(postgres, dir.path(), ports[0], "one").await;
+        let two = Self::node(postgres, dir.path(), ports[1], "two").await;
         Self {
             one,
             two,
@@ -197,12 +201,13 @@ impl Fleet {
         }
     }
 
-    async fn node(postgres: &Postgres, dir: &Path, port: u16) -> Kennel {
+    async fn node(postgres: &Postgres, dir: &Path, port: u16, name: &'static str) -> Kennel {
         let listen = format!("unix:{0}/{port}.sock,tcp:127.0.0.1:{port}", dir.display());
         let access = dir.join("access.toml").display().to_string();
-        let words = ["--listen", listen.leak(), "--access", access.leak()];
+        let name = ["--node-name", name, "--node-lease", "3s"];
+        let words = [["--listen", listen.leak(), "--access", access.leak()], name].concat();
         Kennel::start(Options {
-            words: words.to_vec(),
+            words,
             ..Options::on(&postgres.url())
         })
         .await
@@ -278,4 +283,50 @@ async fn owners_stay_apart_across_nodes() {
     must("abort", alice.processes().abort(abort).await);
     let mut owner = fleet.two.client().await;
     must("wait", owner.ended(&id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spawn_for_halted_node_is_refused_and_runs_once() {
+    let postgres = Postgres::start().await;
+    let fleet = Fleet::start(&postgres).await;
+    let server = fleet.one.server().expect("it serves");
+    let keeper = Proc::read(fleet.one.keeper_pid()).expect("own child");
+    for process in [&keeper, &server] {
+        kill_exactly(process, Signal::SIGSTOP);
+    }
+    let alice = fleet.client(1, "alice").await;
+    let spawn = sleeper();
+    let at_one = || {
+        let mut named = Request::new(spawn.clone());
+        let name = MetadataValue::from_static("one");
+        named.metadata_mut().insert("kennel-node", name);
+        named
+    };
+    let refused = alice.processes().spawn(at_one()).await;
+    let refused = refused.expect_err("it is halted");
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
+    assert_eq!(fact(&refused, "node_name"), "one");
+    let get = pb::GetRunRequest {
+        run_id: spawn.run_id.clone(),
+    };
+    let gone = alice.processes().get_run(get).await;
+    let gone = gone.expect_err("nothing is started");
+    assert_eq!(complaint(&gone).reason, "RUN_NOT_FOUND");
+
+    let spawned = must("spawn", alice.processes().spawn(spawn.clone()).await).into_inner();
+    assert!(!spawned.existing);
+    for process in [&server, &keeper] {
+        kill_exactly(process, Signal::SIGCONT);
+    }
+    // Whichever node the repeat names: it is the run that there is.
+    eventually_async("the halted node is back", PATIENCE, async || {
+        let again = alice.processes().spawn(at_one()).await.ok()?.into_inner();
+        assert!(again.existing);
+        let run = again.run.expect("a run");
+        assert_eq!(run.other_node.expect("elsewhere").node_name, "two");
+        Some(())
+    })
+    .await;
+    must("abort", fleet.two.client().await.abort(&spawn.run_id).await);
 }

@@ -107,7 +107,6 @@ async fn words_that_are_no_run_are_answered_by_name() {
     for (line, code, hint) in [
         ("top x", USAGE, "kennel tree RUN"),
         ("ps running", USAGE, "--state running"),
-        ("drain node7", USAGE, "kennel --node NODE drain"),
         ("logs", USAGE, "kennel logs --all"),
         ("events", USAGE, "kennel events --all"),
         ("get pods", 1, "kennel ps lists runs"),

@@ -3,10 +3,10 @@
 use kennel_proto::pb::{self, AbortWait, DesiredState, RunState};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, argv, complaint, eventually,
-    eventually_async, fact, kennel::kill_exactly, must, procfs::Proc, shell::run_to_end,
+    eventually_async, fact, kennel::kill_exactly, must, procfs::Proc, sh, shell::run_to_end,
 };
 use nix::sys::signal::Signal;
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 async fn node(postgres: &Postgres, name: &'static str, points: &Path) -> Kennel {
     Kennel::start(Options {
@@ -68,6 +68,12 @@ async fn stop_is_left_for_dead_node_and_done_at_its_start() {
     assert!(text.contains("is left for its node one"), "{text}");
     let seen = must("get", there.get(id).await);
     assert_eq!((seen.desired(), seen.end_reason), (DesiredState::Run, None));
+    assert!(seen.left_stop.expect("left").by.starts_with("uid:"));
+    for words in [["get", id], ["why", id]] {
+        let shown = run_to_end(two.cli(&words), PATIENCE).await;
+        let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(text.contains("not done before the node is back"), "{text}");
+    }
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     assert!(leader.is_alive());
 
@@ -80,6 +86,47 @@ async fn stop_is_left_for_dead_node_and_done_at_its_start() {
     eventually("it ends", PATIENCE, || (!leader.is_alive()).then_some(())).await;
     let gone = there.abort_with(id, None, AbortWait::None).await;
     must("abort of an ended run", gone);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sharper_stop_shortens_the_one_that_is_left() {
+    let postgres = Postgres::start().await;
+    let points = tempfile::tempdir().expect("a directory");
+    let one = node(&postgres, "one", points.path()).await;
+    let two = node(&postgres, "two", points.path()).await;
+    let mut here = one.client().await;
+    let deaf = sh("trap '' TERM; echo up; while :; do sleep 1; done");
+    let id = &must("spawn", here.spawn(deaf).await).run_id;
+    here.hear_up(id).await;
+    let lost = "UPDATE nodes SET address = 'unix:/nonexistent/kennel.sock' WHERE name = 'one'";
+    postgres.psql(lost).await;
+    let keeper = Proc::read(one.keeper_pid()).expect("own child");
+    let server = Proc::read(one.server().expect("it serves").pid).expect("it serves");
+    kill_exactly(&server, Signal::SIGSTOP);
+    let mut there = two.client().await;
+    let mut graces = Vec::new();
+    for seconds in [50, 0, 60] {
+        let grace = Some(Duration::from_secs(seconds));
+        let left = there.abort_with(id, grace, AbortWait::None).await;
+        assert_eq!(complaint(&left.expect_err("left")).reason, "ABORT_QUEUED");
+        let run = must("get", there.get(id).await);
+        graces.push(
+            run.left_stop
+                .expect("left")
+                .grace
+                .expect("it has one")
+                .seconds,
+        );
+    }
+    assert_eq!(graces, [50, 0, 0]);
+    kill_exactly(&server, Signal::SIGCONT);
+    let ended = must("wait", there.ended(id).await);
+    assert_eq!(ended.reason(), "aborted");
+    let steps = ended.attempt().certificate.clone().expect("it ended").steps;
+    assert_eq!(steps[0].signal, "SIGKILL", "{steps:?}");
+    assert!(keeper.is_alive());
+    let run = must("get", there.get(id).await);
+    assert_eq!(run.left_stop, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,6 +5,7 @@ mod adopt_thief;
 mod again;
 mod alone;
 mod annotate;
+mod any_node;
 mod attach;
 mod attach_cli;
 mod attempts;

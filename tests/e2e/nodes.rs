@@ -170,7 +170,7 @@ async fn run_of_silent_node_is_unreachable_and_not_ended() {
     assert_eq!(reachability, Some(NodeReachability::Unreachable));
     assert_eq!((run.state(), run.end_reason), (RunState::Running, None));
     for (words, said) in [
-        (vec!["ps"], "(node unreachable)"),
+        (vec!["ps"], "UNREACHABLE (RUNNING)"),
         (vec!["get", run_id.as_str()], "node unreachable since"),
         (
             vec!["why", run_id.as_str()],

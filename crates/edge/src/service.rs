@@ -363,13 +363,15 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::ListRunsRequest>,
     ) -> Result<Response<pb::ListRunsResponse>, Status> {
-        let call = request::list(request.get_ref(), auth::scope(&request)?, &self.key)?;
+        let scope = auth::scope(&request)?;
+        let node = self.node_of(request.get_ref().filter.as_ref()).await?;
+        let call = request::list(request.get_ref(), scope, node)?;
         let listed = self
             .supervisor
             .list(call.filter.clone(), call.start, call.limit)
             .await;
         let (views, next) = listed.map_err(|e| status::of(&e))?;
-        Ok(Response::new(page(views, next, &call.filter, &self.key)))
+        Ok(Response::new(page(views, next, &call.filter)))
     }
 
     async fn wait_run(
@@ -563,12 +565,7 @@ async fn to_its_end<T: Send + 'static>(
 }
 
 /// The runs that fit on a page, and where the next page begins.
-fn page(
-    views: Vec<RunView>,
-    next: Option<PageStart>,
-    filter: &ListFilter,
-    key: &DigestKey,
-) -> pb::ListRunsResponse {
+fn page(views: Vec<RunView>, next: Option<PageStart>, filter: &ListFilter) -> pb::ListRunsResponse {
     let mut response = pb::ListRunsResponse::default();
     let mut next = next;
     let mut bytes = 0;
@@ -588,7 +585,7 @@ fn page(
         response.runs.push(run);
     }
     if let Some(start) = next {
-        response.next_page_token = PageToken(start).encode(filter, key);
+        response.next_page_token = PageToken(start).encode(filter);
     }
     response
 }

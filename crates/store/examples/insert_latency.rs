@@ -91,6 +91,7 @@ fn opening() -> Opening {
         above: 0,
         lease: Duration::ZERO,
         gone: None,
+        draining: None,
         now: Timestamp(1),
     }
 }

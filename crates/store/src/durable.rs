@@ -6,6 +6,7 @@ use crate::{
     WithOutput,
     consumer::ConsumerWrite,
     json,
+    node::StopWrite,
     record::Record,
     select::Select,
     writer::{Answer, Failure, Write, Writer},
@@ -39,6 +40,7 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
 
     /// Stops that are left for a node, the oldest first.
     async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError>;
+    async fn left_stops_of(&self, runs: &[RunId]) -> Result<Vec<LeftStop>, StoreError>;
 
     /// Keepers of the node that have open rows.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
@@ -102,10 +104,17 @@ macro_rules! reader {
                 &self,
                 node: kennel_lifecycle::NodeId,
             ) -> Result<Vec<$crate::LeftStop>, $crate::StoreError> {
-                let query = sqlx::query($crate::select::LEFT_STOPS)
-                    .bind(node.to_string())
-                    .bind(i64::from($crate::LEFT_STOPS_MAX));
-                let rows = $crate::durable::ask(failure, self.rows(query)).await?;
+                let mut sql: sqlx::QueryBuilder<$database> = $crate::select::left_stops(node);
+                let rows = $crate::durable::ask(failure, self.rows(sql.build())).await?;
+                rows.iter().map($crate::open::left_stop).collect()
+            }
+
+            async fn left_stops_of(
+                &self,
+                runs: &[kennel_lifecycle::RunId],
+            ) -> Result<Vec<$crate::LeftStop>, $crate::StoreError> {
+                let mut sql: sqlx::QueryBuilder<$database> = $crate::select::left_stops_of(runs);
+                let rows = $crate::durable::ask(failure, self.rows(sql.build())).await?;
                 rows.iter().map($crate::open::left_stop).collect()
             }
 
@@ -239,11 +248,13 @@ impl<R: Reader> Durable<R> {
         node: NodeId,
         generation: i64,
         given_up: bool,
+        draining: Option<Timestamp>,
     ) -> Result<bool, StoreError> {
         let write = Write::Lease {
             node,
             generation,
             given_up,
+            draining,
         };
         let writer = self.leases.as_ref().unwrap_or(&self.writer);
         match writer.write(write).await? {
@@ -277,18 +288,21 @@ impl<R: Reader> Store for Durable<R> {
         }
     }
 
-    async fn renew(&self, node: NodeId, generation: i64) -> Result<bool, StoreError> {
-        self.lease(node, generation, false).await
+    async fn renew(
+        &self,
+        node: NodeId,
+        generation: i64,
+        draining: Option<Timestamp>,
+    ) -> Result<bool, StoreError> {
+        self.lease(node, generation, false, draining).await
     }
 
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {
-        self.lease(node, generation, true).await.map(drop)
+        self.lease(node, generation, true, None).await.map(drop)
     }
 
     async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
-        let left = Some((json::write(&stop.order), stop.asked));
-        let run = stop.run;
-        let write = Write::LeftStop { node, run, left };
+        let write = Write::LeaveStop(Box::new(StopWrite::new(node, stop)));
         Ok(self.writer.write(write).await.map(drop)?)
     }
 
@@ -296,9 +310,12 @@ impl<R: Reader> Store for Durable<R> {
         self.reader.left_stops(node).await
     }
 
-    async fn remove_left_stop(&self, node: NodeId, run: RunId) -> Result<(), StoreError> {
-        let left = None;
-        let write = Write::LeftStop { node, run, left };
+    async fn left_stops_of(&self, runs: &[RunId]) -> Result<Vec<LeftStop>, StoreError> {
+        self.reader.left_stops_of(runs).await
+    }
+
+    async fn remove_left_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
+        let write = Write::RemoveLeftStop(Box::new(StopWrite::new(node, stop)));
         Ok(self.writer.write(write).await.map(drop)?)
     }
 

@@ -106,8 +106,14 @@ impl Store for Later {
         self.inner().await?.open_node(opening).await
     }
 
-    async fn renew(&self, node: NodeId, generation: i64) -> Result<bool, StoreError> {
-        self.inner().await?.renew(node, generation).await
+    async fn renew(
+        &self,
+        node: NodeId,
+        generation: i64,
+        draining: Option<Timestamp>,
+    ) -> Result<bool, StoreError> {
+        let inner = self.inner().await?;
+        inner.renew(node, generation, draining).await
     }
 
     async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
@@ -118,8 +124,12 @@ impl Store for Later {
         self.inner().await?.left_stops(node).await
     }
 
-    async fn remove_left_stop(&self, node: NodeId, run: RunId) -> Result<(), StoreError> {
-        self.inner().await?.remove_left_stop(node, run).await
+    async fn left_stops_of(&self, runs: &[RunId]) -> Result<Vec<LeftStop>, StoreError> {
+        self.inner().await?.left_stops_of(runs).await
+    }
+
+    async fn remove_left_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
+        self.inner().await?.remove_left_stop(node, stop).await
     }
 
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {

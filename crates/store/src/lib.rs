@@ -386,18 +386,26 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError>;
 
     /// Renews the node's lease. It is asked beside all other writes, and waits for none of them. Gives whether stops are left
-    /// for the node. Held where the generation is not the node's present one.
-    async fn renew(&self, node: NodeId, generation: i64) -> Result<bool, StoreError>;
+    /// for the node. `draining`: since when the node is drained. Held where the generation is not the node's present one.
+    async fn renew(
+        &self,
+        node: NodeId,
+        generation: i64,
+        draining: Option<Timestamp>,
+    ) -> Result<bool, StoreError>;
 
-    /// Leaves a stop for the node of an open run. One that is left for it already stays, and one of a run that is not open
-    /// there is not left; both are Ok.
+    /// Leaves a stop for the node of an open run. One that is left for it already keeps its reason and time, and has the shorter
+    /// grace of the two. One of a run that is not open there is not left; all is Ok.
     async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError>;
 
     /// The stops that are left for a node, the oldest first, at most [`LEFT_STOPS_MAX`].
     async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError>;
 
-    /// The node has carried a stop out.
-    async fn remove_left_stop(&self, node: NodeId, run: RunId) -> Result<(), StoreError>;
+    /// Those that are left for these runs, whatever their nodes.
+    async fn left_stops_of(&self, runs: &[RunId]) -> Result<Vec<LeftStop>, StoreError>;
+
+    /// The node has carried a stop out. One whose grace is another by now stays.
+    async fn remove_left_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError>;
 
     /// Gives the lease up: another keeper may have the node at once. One that is another's stays as it is.
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError>;

@@ -1,5 +1,6 @@
 //! Nodes of a database, their keepers and their leases.
 
+use crate::{json, open::micros};
 use kennel_lifecycle::{
     HostIdentity, KeeperEpoch, NodeId, ProcessIdentity, RunId, StopOrder, Timestamp,
 };
@@ -28,6 +29,8 @@ pub struct Opening {
     pub lease: Duration,
     /// An earlier keeper of the node that has certainly ended: its lease counts no more.
     pub gone: Option<KeeperEpoch>,
+    /// Since when the node is drained; absent: it is not.
+    pub draining: Option<Timestamp>,
     /// Now.
     pub now: Timestamp,
 }
@@ -37,10 +40,32 @@ pub struct Opening {
 pub struct LeftStop {
     /// Which run.
     pub run: RunId,
-    /// Who asked, and how.
+    /// Who asked first, and the shortest grace that was asked for.
     pub order: StopOrder,
-    /// When.
+    /// When it was first asked for.
     pub asked: Timestamp,
+}
+
+/// A row of `left_stops`, as values of its columns.
+#[derive(Debug)]
+pub(crate) struct StopWrite {
+    pub(crate) run: RunId,
+    pub(crate) node: NodeId,
+    pub(crate) grace_us: i64,
+    pub(crate) reason: String,
+    pub(crate) asked: Timestamp,
+}
+
+impl StopWrite {
+    pub(crate) fn new(node: NodeId, stop: &LeftStop) -> Self {
+        Self {
+            run: stop.run,
+            node,
+            grace_us: micros(stop.order.grace),
+            reason: json::write(&stop.order.reason),
+            asked: stop.asked,
+        }
+    }
 }
 
 /// A node of this database.
@@ -58,6 +83,8 @@ pub struct NodeRow {
     pub lease: Duration,
     /// When an operator has forgotten it; absent: it was not, or is back.
     pub forgotten: Option<Timestamp>,
+    /// Since when it is drained, as of its last renewal; absent: it is not.
+    pub draining: Option<Timestamp>,
     /// The time now, by the same clock: the database's.
     pub now: Timestamp,
 }

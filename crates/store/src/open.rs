@@ -7,7 +7,7 @@ use crate::{
     sqlite,
     url::Place,
 };
-use kennel_lifecycle::{HostIdentity, Timestamp};
+use kennel_lifecycle::{HostIdentity, StopOrder, Timestamp};
 use sqlx::{
     ColumnIndex, Decode, Row, SqlSafeStr, Type,
     migrate::{Migrate, MigrateError, Migration, MigrationType, Migrator},
@@ -206,7 +206,7 @@ fn is_there_already(error: &sqlx::Error) -> bool {
 }
 
 /// `$1` node, `$2` name, `$3` keeper epoch, `$4` now, `$5` the last generation that is known, `$6` address, `$7` how long the
-/// lease lasts, `$8` a keeper that has certainly ended; gives the new generation, and nothing where another keeper has the
+/// lease lasts, `$8` a keeper that has certainly ended, `$9` since when it is drained; gives the new generation, and nothing where another keeper has the
 /// lease.
 pub(crate) fn raise_generation(now: &str, may_be_held: bool) -> String {
     let is_free = if may_be_held {
@@ -217,29 +217,30 @@ pub(crate) fn raise_generation(now: &str, may_be_held: bool) -> String {
         "$8 = $8 OR TRUE".to_owned()
     };
     format!(
-        "INSERT INTO nodes (node, name, generation, keeper_epoch, opened_us, address, heard_us, lease_us) \
-        VALUES ($1, $2, CAST($5 AS BIGINT) + 1, $3, $4, $6, {now}, $7) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
+        "INSERT INTO nodes (node, name, generation, keeper_epoch, opened_us, address, heard_us, lease_us, draining_us) \
+        VALUES ($1, $2, CAST($5 AS BIGINT) + 1, $3, $4, $6, {now}, $7, $9) ON CONFLICT (node) DO UPDATE SET name = excluded.name, \
         generation = CASE WHEN nodes.generation < excluded.generation THEN excluded.generation \
             ELSE nodes.generation + 1 END, keeper_epoch = excluded.keeper_epoch, opened_us = excluded.opened_us, \
-        address = excluded.address, heard_us = excluded.heard_us, lease_us = excluded.lease_us, forgotten_us = NULL WHERE {is_free} \
+        address = excluded.address, heard_us = excluded.heard_us, lease_us = excluded.lease_us, forgotten_us = NULL, \
+        draining_us = excluded.draining_us WHERE {is_free} \
         RETURNING generation"
     )
 }
 
-/// The lease of node `$1` of generation `$2`.
+/// The lease of node `$1` of generation `$2`, which is drained since `$3`.
 pub(crate) fn lease(now: &str, given_up: bool) -> String {
     let change = if given_up {
         "lease_us = 0".to_owned()
     } else {
         format!("heard_us = {now}")
     };
-    format!("UPDATE nodes SET {change} WHERE node = $1 AND generation = $2")
+    format!("UPDATE nodes SET {change}, draining_us = $3 WHERE node = $1 AND generation = $2")
 }
 
 /// Gives node `$1`, whose lease has ended, to the keeper `$2`; gives the new generation.
 pub(crate) fn forget(now: &str) -> String {
     format!(
-        "UPDATE nodes SET generation = generation + 1, keeper_epoch = $2, lease_us = 0, forgotten_us = {now} \
+        "UPDATE nodes SET generation = generation + 1, keeper_epoch = $2, lease_us = 0, forgotten_us = {now}, draining_us = NULL \
         WHERE node = $1 AND heard_us + lease_us < {now} RETURNING generation"
     )
 }
@@ -247,7 +248,7 @@ pub(crate) fn forget(now: &str) -> String {
 /// The nodes, and the present time of the database.
 pub(crate) fn nodes(now: &str) -> String {
     format!(
-        "SELECT node, name, address, heard_us, lease_us, forgotten_us, {now} AS now_us FROM nodes ORDER BY node"
+        "SELECT node, name, address, heard_us, lease_us, forgotten_us, draining_us, {now} AS now_us FROM nodes ORDER BY node"
     )
 }
 
@@ -266,13 +267,14 @@ pub(crate) const RECORD_KEEPER: &str = "INSERT INTO keeper_epochs (keeper_epoch,
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (keeper_epoch) DO UPDATE SET \
     generation = excluded.generation WHERE keeper_epochs.node = excluded.node";
 
-/// `$1` run, `$2` node, `$3` order, `$4` now.
-pub(crate) const LEAVE_STOP: &str = "INSERT INTO left_stops (run_id, node, stop_detail, asked_us) \
-    SELECT run_id, node, $3, $4 FROM runs WHERE run_id = $1 AND node = $2 AND end_reason IS NULL \
-    ON CONFLICT (run_id) DO NOTHING";
+/// `$1` run, `$2` node, `$3` grace, `$4` reason, `$5` now.
+pub(crate) const LEAVE_STOP: &str = "INSERT INTO left_stops (run_id, node, grace_us, reason_detail, asked_us) \
+    SELECT run_id, node, $3, $4, $5 FROM runs WHERE run_id = $1 AND node = $2 AND end_reason IS NULL \
+    ON CONFLICT (run_id) DO UPDATE SET grace_us = excluded.grace_us WHERE excluded.grace_us < left_stops.grace_us";
 
-/// `$1` run, `$2` node.
-pub(crate) const REMOVE_LEFT_STOP: &str = "DELETE FROM left_stops WHERE run_id = $1 AND node = $2";
+/// `$1` run, `$2` node, `$3` grace: one that was shortened meanwhile is still to be carried out.
+pub(crate) const REMOVE_LEFT_STOP: &str =
+    "DELETE FROM left_stops WHERE run_id = $1 AND node = $2 AND grace_us = $3";
 
 /// `$1` node, `$2` its new generation.
 pub(crate) const RESTAMP: &str =
@@ -306,6 +308,7 @@ macro_rules! open_node {
                 .bind(&opening.address)
                 .bind($crate::open::micros(opening.lease))
                 .bind(opening.gone.map(|epoch| epoch.to_string()))
+                .bind(opening.draining.map(|since| since.0))
                 .persistent(false)
                 .fetch_optional(&mut *conn)
                 .await?;
@@ -467,6 +470,7 @@ where
 {
     let node: String = row.try_get("node").map_err(corrupt)?;
     let forgotten: Option<i64> = row.try_get("forgotten_us").map_err(corrupt)?;
+    let draining: Option<i64> = row.try_get("draining_us").map_err(corrupt)?;
     Ok(NodeRow {
         node: record::read_id("node", &node).map_err(StoreError::Corrupt)?,
         name: row.try_get("name").map_err(corrupt)?,
@@ -474,6 +478,7 @@ where
         heard: Timestamp(row.try_get("heard_us").map_err(corrupt)?),
         lease: duration(row.try_get("lease_us").map_err(corrupt)?),
         forgotten: forgotten.map(Timestamp),
+        draining: draining.map(Timestamp),
         now: Timestamp(row.try_get("now_us").map_err(corrupt)?),
     })
 }
@@ -487,10 +492,13 @@ where
     for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
 {
     let run: String = row.try_get("run_id").map_err(corrupt)?;
-    let detail: String = row.try_get("stop_detail").map_err(corrupt)?;
+    let reason: String = row.try_get("reason_detail").map_err(corrupt)?;
     Ok(LeftStop {
         run: record::read_id("run_id", &run).map_err(StoreError::Corrupt)?,
-        order: json::read("stop_detail", &detail).map_err(StoreError::Corrupt)?,
+        order: StopOrder {
+            reason: json::read("reason_detail", &reason).map_err(StoreError::Corrupt)?,
+            grace: duration(row.try_get("grace_us").map_err(corrupt)?),
+        },
         asked: Timestamp(row.try_get("asked_us").map_err(corrupt)?),
     })
 }

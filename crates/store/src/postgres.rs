@@ -11,6 +11,7 @@ use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
     durable::{self, Durable, STATEMENT_TIMEOUT},
+    node::StopWrite,
     open::{self},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
@@ -204,8 +205,8 @@ struct Sorted<'a> {
     facets: Vec<(RunId, i64, &'a str)>,
     removals: Removals,
     consumers: Vec<(&'a ConsumerWrite, i64)>,
-    leases: Vec<(NodeId, i64, bool)>,
-    left_stops: Vec<StopWrite<'a>>,
+    leases: Vec<PgQuery<'a>>,
+    left_stops: Vec<PgQuery<'a>>,
 }
 
 #[derive(Default)]
@@ -293,9 +294,17 @@ impl<'a> Sorted<'a> {
                     node,
                     generation,
                     given_up,
-                } => sorted.leases.push((*node, *generation, *given_up)),
-                Write::LeftStop { node, run, left } => {
-                    sorted.left_stops.push((*node, *run, left.as_ref()));
+                    draining,
+                } => sorted
+                    .leases
+                    .push(lease(*node, *generation, *given_up, *draining)),
+                Write::LeaveStop(stop) => {
+                    let leave = left_stop(open::LEAVE_STOP, stop).bind(&stop.reason);
+                    sorted.left_stops.push(leave.bind(stop.asked.0));
+                }
+                Write::RemoveLeftStop(stop) => {
+                    let remove = left_stop(open::REMOVE_LEFT_STOP, stop);
+                    sorted.left_stops.push(remove);
                 }
                 // Always alone in its batch, which does not come here.
                 Write::Open(_) | Write::Forget { .. } => {}
@@ -408,10 +417,8 @@ impl<'a> Sorted<'a> {
             queries.insert(0, query);
         }
         // And these.
-        for (node, generation, given_up) in self.leases {
-            queries.insert(0, lease(node, generation, given_up));
-        }
-        queries.extend(self.left_stops.into_iter().map(left_stop));
+        queries.splice(0..0, self.leases);
+        queries.extend(self.left_stops);
         for query in queries {
             let query = query.persistent(session == Session::Own);
             for row in query.fetch_all(&mut *conn).await? {
@@ -425,28 +432,23 @@ impl<'a> Sorted<'a> {
 type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
 
 /// The lease of a node.
-fn lease<'q>(node: NodeId, generation: i64, given_up: bool) -> PgQuery<'q> {
+fn lease<'q>(
+    node: NodeId,
+    generation: i64,
+    given_up: bool,
+    draining: Option<Timestamp>,
+) -> PgQuery<'q> {
     let gives = " RETURNING 'node ' || node || CASE WHEN EXISTS \
         (SELECT 1 FROM left_stops s WHERE s.node = nodes.node) THEN ' left' ELSE '' END";
     let lease = sqlx::query(AssertSqlSafe(open::lease(NOW, given_up) + gives));
-    lease.bind(node.to_string()).bind(generation)
+    let lease = lease.bind(node.to_string()).bind(generation);
+    lease.bind(draining.map(|since| since.0))
 }
 
-/// A run's node, the run, and the stop that is left, if it is.
-type StopWrite<'a> = (NodeId, RunId, Option<&'a (String, Timestamp)>);
-
-fn left_stop((node, run, left): StopWrite<'_>) -> PgQuery<'_> {
-    let text = match left {
-        Some(_) => open::LEAVE_STOP,
-        None => open::REMOVE_LEFT_STOP,
-    };
-    let query = sqlx::query(text)
-        .bind(run.to_string())
-        .bind(node.to_string());
-    match left {
-        Some((detail, asked)) => query.bind(detail).bind(asked.0),
-        None => query,
-    }
+/// A statement over a stop that is left for another node.
+fn left_stop<'q>(text: &'static str, stop: &StopWrite) -> PgQuery<'q> {
+    let query = sqlx::query(text).bind(stop.run.to_string());
+    query.bind(stop.node.to_string()).bind(stop.grace_us)
 }
 
 impl PostgresCommitter {

@@ -1,6 +1,6 @@
 //! The questions that are asked of table `runs`, in SQL that both databases understand.
 
-use crate::{EndedStart, ListFilter, ListOrder, PageStart, record};
+use crate::{EndedStart, LEFT_STOPS_MAX, ListFilter, ListOrder, PageStart, record};
 use kennel_lifecycle::{
     HostIdentity, NodeId, RunId, RunState,
     labels::{LabelTest, Requirement},
@@ -31,9 +31,33 @@ pub(crate) enum Select<'a> {
     },
 }
 
-/// Stops that are left for node `$1`, at most `$2`.
-pub(crate) const LEFT_STOPS: &str = "SELECT run_id, stop_detail, asked_us FROM left_stops WHERE node = $1 \
-    ORDER BY asked_us, run_id LIMIT $2";
+/// The statement for stops that are left for this node, the oldest first.
+pub(crate) fn left_stops<DB>(node: NodeId) -> QueryBuilder<DB>
+where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+    for<'t> i64: Encode<'t, DB> + Type<DB>,
+{
+    let mut sql = QueryBuilder::new(LEFT_STOPS);
+    sql.push("node = ")
+        .push_bind(node.to_string())
+        .push(" ORDER BY asked_us, run_id LIMIT ")
+        .push_bind(i64::from(LEFT_STOPS_MAX));
+    sql
+}
+
+/// The statement for stops of these runs that are left.
+pub(crate) fn left_stops_of<DB>(runs: &[RunId]) -> QueryBuilder<DB>
+where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+{
+    let mut sql = QueryBuilder::new(LEFT_STOPS);
+    push_these(&mut sql, runs);
+    sql
+}
+
+const LEFT_STOPS: &str = "SELECT run_id, reason_detail, grace_us, asked_us FROM left_stops WHERE ";
 
 /// Keepers of node `$1` that have open rows, or its lease.
 pub(crate) const OPEN_EPOCHS: &str = "SELECT * FROM (SELECT e.*, CAST(CASE WHEN EXISTS (SELECT 1 FROM runs r \
@@ -81,14 +105,7 @@ where
             start,
             limit,
         } => push_page(&mut sql, filter, start, limit),
-        Select::These(runs) => {
-            // An empty list is no SQL; the empty key belongs to no run.
-            sql.push("run_id IN (").push_bind(String::new());
-            for run in runs {
-                sql.push(", ").push_bind(run.to_string());
-            }
-            sql.push(")");
-        }
+        Select::These(runs) => push_these(&mut sql, runs),
         Select::Numbered {
             node,
             host,
@@ -126,6 +143,19 @@ where
     sql.push(" ORDER BY ended_us DESC, run_id DESC LIMIT ")
         .push_bind(i64::from(limit));
     sql
+}
+
+fn push_these<DB>(sql: &mut QueryBuilder<DB>, runs: &[RunId])
+where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+{
+    // An empty list is no SQL; the empty key belongs to no run.
+    sql.push("run_id IN (").push_bind(String::new());
+    for run in runs {
+        sql.push(", ").push_bind(run.to_string());
+    }
+    sql.push(")");
 }
 
 fn push_numbered<DB>(

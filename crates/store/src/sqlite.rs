@@ -7,6 +7,7 @@ use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
     durable::{self, Durable, STATEMENT_TIMEOUT},
+    node::StopWrite,
     open::{self},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
@@ -16,7 +17,6 @@ use crate::{
     writer::{Answer, Committer, Failure, Write, Writer},
 };
 use async_trait::async_trait;
-use kennel_lifecycle::{NodeId, RunId, Timestamp};
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, QueryBuilder, Sqlite, SqliteConnection, SqlitePool,
     query::Query,
@@ -341,12 +341,15 @@ async fn execute(
             node,
             generation,
             given_up,
+            draining,
         } => sqlx::query(AssertSqlSafe(open::lease(NOW, *given_up)))
             .bind(node.to_string())
-            .bind(generation),
-        Write::LeftStop { node, run, left } => {
-            left_stop(*run, *node, left.as_ref())
-        }
+            .bind(generation)
+            .bind(draining.map(|since| since.0)),
+        Write::LeaveStop(stop) => left_stop(open::LEAVE_STOP, stop)
+            .bind(&stop.reason)
+            .bind(stop.asked.0),
+        Write::RemoveLeftStop(stop) => left_stop(open::REMOVE_LEFT_STOP, stop),
         Write::Open(opening) => return open_node(conn, opening).await,
         Write::Forget { node, keeper_epoch } => {
             return forget_node(conn, *node, *keeper_epoch).await;
@@ -358,21 +361,12 @@ async fn execute(
     })
 }
 
-/// A stop that is left, or is no more.
-fn left_stop(
-    run: RunId,
-    node: NodeId,
-    left: Option<&(String, Timestamp)>,
-) -> Query<'_, Sqlite, SqliteArguments> {
-    let (run, node) = (run.to_string(), node.to_string());
-    match left {
-        Some((detail, asked)) => sqlx::query(open::LEAVE_STOP)
-            .bind(run)
-            .bind(node)
-            .bind(detail)
-            .bind(asked.0),
-        None => sqlx::query(open::REMOVE_LEFT_STOP).bind(run).bind(node),
-    }
+/// A statement over a stop that is left.
+fn left_stop<'q>(text: &'static str, stop: &StopWrite) -> Query<'q, Sqlite, SqliteArguments> {
+    sqlx::query(text)
+        .bind(stop.run.to_string())
+        .bind(stop.node.to_string())
+        .bind(stop.grace_us)
 }
 
 /// A statement over all columns of one row.

@@ -3,7 +3,7 @@
 //! Nothing waits for company: the first write that is queued is committed at once. A write that has been queued
 //! is carried out even if its caller has gone.
 
-use crate::{Opening, StoreError, consumer::ConsumerWrite, record::Record};
+use crate::{Opening, StoreError, consumer::ConsumerWrite, node::StopWrite, record::Record};
 use async_trait::async_trait;
 use kennel_lifecycle::{KeeperEpoch, NodeId, RowState, RunId, Timestamp};
 use std::{
@@ -85,14 +85,13 @@ pub(crate) enum Write {
         node: NodeId,
         generation: i64,
         given_up: bool,
+        /// Since when the node is drained.
+        draining: Option<Timestamp>,
     },
-    /// A stop for another node, or that it is carried out.
-    LeftStop {
-        node: NodeId,
-        run: RunId,
-        /// Absent: it is carried out.
-        left: Option<(String, Timestamp)>,
-    },
+    /// A stop for another node.
+    LeaveStop(Box<StopWrite>),
+    /// A stop that another node has left here is carried out.
+    RemoveLeftStop(Box<StopWrite>),
     /// Node and keeper; always alone in its transaction.
     Open(Box<Opening>),
     /// A node goes to a keeper that does not exist; always alone in its transaction.
@@ -203,7 +202,8 @@ impl Writer {
             | Write::Facets { .. }
             | Write::Removal { .. }
             | Write::Lease { .. }
-            | Write::LeftStop { .. }
+            | Write::LeaveStop(_)
+            | Write::RemoveLeftStop(_)
             | Write::Consumer { .. } => &self.later,
         };
         let place = match timeout(QUEUE_WAIT_MAX, queue.reserve()).await {
@@ -308,7 +308,9 @@ impl Write {
             | Self::Removal { run, .. } => Some(run.to_string()),
             Self::Consumer { write, .. } => Some(write.key()),
             Self::Lease { node, .. } => Some(lease_key(*node)),
-            Self::LeftStop { run, .. } => Some(format!("stop {run}")),
+            Self::LeaveStop(stop) | Self::RemoveLeftStop(stop) => {
+                Some(format!("stop {}", stop.run))
+            }
             Self::Open(_) | Self::Forget { .. } => None,
         }
     }
@@ -328,7 +330,8 @@ impl Write {
             | Self::State { .. }
             | Self::Removal { .. }
             | Self::Lease { .. }
-            | Self::LeftStop { .. }
+            | Self::LeaveStop(_)
+            | Self::RemoveLeftStop(_)
             | Self::Open(_)
             | Self::Forget { .. } => 0,
         }
@@ -468,7 +471,8 @@ mod tests {
             | Write::Facets { .. }
             | Write::Removal { .. }
             | Write::Lease { .. }
-            | Write::LeftStop { .. }
+            | Write::LeaveStop(_)
+            | Write::RemoveLeftStop(_)
             | Write::Forget { .. }
             | Write::Consumer { .. }
             | Write::Open(_) => -1,

@@ -45,7 +45,7 @@ async fn lease_keeps_other_keepers_out() {
         ..other.clone()
     };
     assert_eq!(store.open_node(&knows).await.unwrap(), 3);
-    let renewed = store.renew(first.node, 2).await;
+    let renewed = store.renew(first.node, 2, None).await;
     assert!(matches!(renewed, Err(StoreError::Held)), "{renewed:?}");
     let fenced = store.insert(&new_run(3)).await;
     assert!(matches!(fenced, Err(StoreError::Fenced(_))), "{fenced:?}");
@@ -80,7 +80,7 @@ async fn lease_is_renewed_while_a_write_hangs() {
     let begun = Instant::now();
     let mut renewals = 0;
     while !hanging.is_finished() {
-        store.renew(opening.node, 1).await.unwrap();
+        store.renew(opening.node, 1, None).await.unwrap();
         renewals += 1;
         sleep(Duration::from_millis(50)).await;
         assert!(begun.elapsed() < SOON);

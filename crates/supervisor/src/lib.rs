@@ -56,5 +56,6 @@ pub use kennel_keeper::client::{
 pub use kennel_linux::peer::{Descent, Peer as PeerSeen};
 pub use kennel_store::spec_text;
 pub use kennel_store::{
-    ConsumerFilter, ConsumerKey, ConsumerRow, Desired, ListFilter, PageStart, PastAttempt, Times,
+    ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, PageStart,
+    PastAttempt, Times,
 };

@@ -25,7 +25,7 @@ use crate::{
     limits, pb, status,
     trace_context::TraceContext,
 };
-use kennel_lifecycle::{RunId, RunSpec, RunState, Signal, Violation, limits as bounds};
+use kennel_lifecycle::{NodeId, RunId, RunSpec, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
     AbortCall, AbortWait, CloseCall, Condition, Form, IfUnknown, Kinds, ListFilter, PageStart,
     Position, ResizeCall, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
@@ -284,25 +284,27 @@ pub(super) fn page_size(given: i32, found: &mut Vec<Violation>) -> u32 {
 }
 
 /// `scope`: the owner whose runs alone the caller may see.
+/// `node`: the one that the filter names.
 pub(crate) fn list(
     request: &pb::ListRunsRequest,
     scope: Option<String>,
-    key: &DigestKey,
+    node: Option<NodeId>,
 ) -> Result<ListCall, Status> {
     let mut found = Vec::new();
     let filter = ListFilter {
         owner: scope,
+        node,
         ..filter(request.filter.as_ref(), &mut found)
     };
     let limit = page_size(request.page_size, &mut found);
     let start = if request.page_token.is_empty() {
         None
     } else {
-        let token = PageToken::decode(&request.page_token, &filter, key);
+        let token = PageToken::decode(&request.page_token, &filter);
         if token.is_none() {
             found.push(Violation::new(
                 "page_token",
-                "is not one that this server has given for this filter",
+                "is not one that a server has given for this filter",
             ));
         }
         token.map(|t| t.0)

@@ -7,9 +7,9 @@ use crate::{
 };
 use kennel_lifecycle::{
     Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Limit, Proof, RunIdentity,
-    RunKind, RunState, StartFailure, StartStage, StreamsEnd, TreeVerdict,
+    RunKind, RunState, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
 };
-use kennel_supervisor::{Desired, Elsewhere, PastAttempt, RunView};
+use kennel_supervisor::{Desired, Elsewhere, LeftStop, PastAttempt, RunView};
 
 pub(crate) fn run(view: RunView) -> pb::Run {
     let attempt = attempt(&view);
@@ -58,6 +58,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         terminal_size: view.terminal.map(terminal::size),
         run_trace_parent: String::new(),
         other_node: view.elsewhere.map(node),
+        left_stop: view.left_stop.map(left_stop),
         ready_time: ready.map(|ready| time::timestamp(ready.at)),
         ready_by: ready.map_or_else(String::new, |ready| ready.by.clone()),
         activity: doing
@@ -67,6 +68,18 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         is_ending_itself: said.is_some_and(|said| said.stopping),
         annotations: view.facets.annotations.pairs,
         annotations_version: view.facets.annotations.version,
+    }
+}
+
+/// A stop that is left for another node.
+fn left_stop(stop: LeftStop) -> pb::LeftStop {
+    pb::LeftStop {
+        by: match stop.order.reason {
+            StopReason::Abort { by, .. } => by,
+            _ => String::new(),
+        },
+        grace: Some(time::duration(stop.order.grace)),
+        leave_time: Some(time::timestamp(stop.asked)),
     }
 }
 
@@ -84,6 +97,7 @@ pub(crate) fn node(elsewhere: Elsewhere) -> pb::Node {
         address: elsewhere.address,
         reachability: reachability.into(),
         last_heard_time: elsewhere.last_heard.map(time::timestamp),
+        drain_time: elsewhere.draining.map(time::timestamp),
     }
 }
 

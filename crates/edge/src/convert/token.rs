@@ -1,10 +1,10 @@
 //! Positions that a client gives back as it got them: where a page begins, where a stream of events goes on.
 
-use crate::digest::DigestKey;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use kennel_lifecycle::{RunId, Timestamp};
 use kennel_supervisor::{Form, LINE_BYTES_MAX, ListFilter, PageStart, Position, Reached};
+use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
 const PAGE_TOKEN_VERSION: u8 = 1;
@@ -22,7 +22,8 @@ const CURSOR_VERSION_4: u8 = 4;
 /// In the place of lengths that are not known.
 const UNKNOWN: [u64; 2] = [u64::MAX; 2];
 
-/// Where a page begins. Sealed with the server's key and with the filter, so that a token of another list is known.
+/// Where a page begins. Sealed with the filter, so that a token of another list is known, at any server of the database. Not a
+/// secret: whose runs are listed is the filter's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageToken(pub(crate) PageStart);
 
@@ -30,21 +31,21 @@ impl PageToken {
     /// Version, time, key, and the first half of a digest over these and the filter.
     const BYTES: usize = 1 + 8 + 16 + 16;
 
-    pub(crate) fn encode(&self, filter: &ListFilter, key: &DigestKey) -> String {
+    pub(crate) fn encode(&self, filter: &ListFilter) -> String {
         let mut token = Vec::with_capacity(Self::BYTES);
         token.push(PAGE_TOKEN_VERSION);
         token.extend(self.0.created.0.to_be_bytes());
         token.extend(self.0.run.as_u128().to_be_bytes());
-        let seal = seal(&token, filter, key);
+        let seal = seal(&token, filter);
         token.extend(seal);
         BASE64_URL_SAFE_NO_PAD.encode(token)
     }
 
     /// Absent: not one of ours for this filter.
-    pub(crate) fn decode(text: &str, filter: &ListFilter, key: &DigestKey) -> Option<Self> {
+    pub(crate) fn decode(text: &str, filter: &ListFilter) -> Option<Self> {
         let token = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
         let (head, sealed) = token.split_at_checked(1 + 8 + 16)?;
-        if head[0] != PAGE_TOKEN_VERSION || seal(head, filter, key) != sealed {
+        if head[0] != PAGE_TOKEN_VERSION || seal(head, filter) != sealed {
             return None;
         }
         Some(Self(PageStart {
@@ -54,7 +55,7 @@ impl PageToken {
     }
 }
 
-fn seal(head: &[u8], filter: &ListFilter, key: &DigestKey) -> [u8; 16] {
+fn seal(head: &[u8], filter: &ListFilter) -> [u8; 16] {
     // The order in which a client names states does not make another list.
     let mut states = filter.states.clone();
     states.sort_unstable();
@@ -63,11 +64,15 @@ fn seal(head: &[u8], filter: &ListFilter, key: &DigestKey) -> [u8; 16] {
     let mut text = String::new();
     write!(
         text,
-        "{states:?}{kinds:?}{};{:?}{:?}",
-        filter.labels, filter.id_part, filter.owner
+        "{states:?}{kinds:?}{};{:?}{:?}{:?}",
+        filter.labels, filter.id_part, filter.owner, filter.node
     )
     .expect("a string takes everything");
-    let digest = key.mac(&[PAGE_TOKEN_DOMAIN, head, text.as_bytes()]);
+    let digest = Sha256::new()
+        .chain_update(PAGE_TOKEN_DOMAIN)
+        .chain_update(head)
+        .chain_update(text)
+        .finalize();
     let mut half = [0; 16];
     half.copy_from_slice(&digest[..16]);
     half
@@ -188,73 +193,70 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_lifecycle::{RunKind, RunState};
+    use kennel_lifecycle::{NodeId, RunKind, RunState};
 
     #[test]
     fn a_page_token_comes_back_as_it_was() {
-        let key = DigestKey::new([1; 32]);
         let filter = ListFilter::default();
         for created in [0, -5, i64::MAX] {
             let token = PageToken(PageStart {
                 created: Timestamp(created),
                 run: RunId::from_u128(u128::MAX / 3),
             });
-            let text = token.encode(&filter, &key);
-            assert_eq!(PageToken::decode(&text, &filter, &key), Some(token));
+            let text = token.encode(&filter);
+            assert_eq!(PageToken::decode(&text, &filter), Some(token));
         }
     }
 
     #[test]
-    fn a_page_token_of_another_filter_or_key_is_none() {
-        let key = DigestKey::new([1; 32]);
+    fn page_token_of_another_filter_is_none() {
         let two = ListFilter {
             states: vec![RunState::Running, RunState::Paused],
             kinds: vec![RunKind::Job],
             labels: "a=b".parse().expect("a selector"),
             ..ListFilter::default()
         };
-        let text = token().encode(&two, &key);
+        let text = token().encode(&two);
         let turned = ListFilter {
             states: vec![RunState::Paused, RunState::Running],
             ..two.clone()
         };
-        assert!(PageToken::decode(&text, &turned, &key).is_some());
+        assert!(PageToken::decode(&text, &turned).is_some());
         let one = ListFilter {
             states: vec![RunState::Running],
             ..two.clone()
         };
-        assert_eq!(PageToken::decode(&text, &one, &key), None);
-        assert_eq!(
-            PageToken::decode(&text, &two, &DigestKey::new([2; 32])),
-            None
-        );
+        assert_eq!(PageToken::decode(&text, &one), None);
+        let elsewhere = ListFilter {
+            node: Some(NodeId::from_u128(3)),
+            ..two
+        };
+        assert_eq!(PageToken::decode(&text, &elsewhere), None);
     }
 
     #[test]
     fn a_page_token_that_was_tampered_with_is_none() {
-        let key = DigestKey::new([1; 32]);
         let filter = ListFilter::default();
-        let text = token().encode(&filter, &key);
+        let text = token().encode(&filter);
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(&text).expect("our own");
         for at in 0..bytes.len() {
             let mut bent = bytes.clone();
             bent[at] ^= 1;
             let bent = BASE64_URL_SAFE_NO_PAD.encode(bent);
-            assert_eq!(PageToken::decode(&bent, &filter, &key), None, "byte {at}");
+            assert_eq!(PageToken::decode(&bent, &filter), None, "byte {at}");
         }
         for bad in ["!", "AAAA", &text[..text.len() - 4], &format!("{text}AAAA")] {
-            assert_eq!(PageToken::decode(bad, &filter, &key), None, "{bad}");
+            assert_eq!(PageToken::decode(bad, &filter), None, "{bad}");
         }
     }
 
     #[test]
     fn wrong_bytes_are_a_cursor_or_none() {
-        let key = DigestKey::new([1; 32]);
         let filter = ListFilter::default();
-        let text = token().encode(&filter, &key);
+        let text = token().encode(&filter);
         kennel_mutations::each(text.as_bytes(), |wrong| {
             let read = std::str::from_utf8(wrong).ok();
-            let read = read.and_then(|read| PageToken::decode(read, &filter, &key));
+            let read = read.and_then(|read| PageToken::decode(read, &filter));
             assert!(read.is_none() || wrong == text.as_bytes(), "{wrong:02x?}");
         });
         for fed_from in [None, Some([7, 4])] {

@@ -104,6 +104,7 @@ mod tests {
             last_heard: None,
             unreachable_since: None,
             forgotten: None,
+            draining: None,
             is_reachable: true,
         };
         let mut headers = HeaderMap::new();

@@ -247,6 +247,7 @@ fn refused_for(answer: &Response<Body>) -> Option<Elsewhere> {
         last_heard: None,
         unreachable_since: None,
         forgotten: None,
+        draining: None,
         is_reachable: fact("reachable") == "true",
     })
 }

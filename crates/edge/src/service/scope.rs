@@ -1,12 +1,23 @@
 //! Whose runs a caller may see: one of another owner is answered like one that is not there.
 
 use super::Processes;
-use crate::{auth, status};
-use kennel_lifecycle::RunId;
+use crate::{auth, pb, status};
+use kennel_lifecycle::{NodeId, RunId};
 use kennel_supervisor::{CallError, ConsumerKey};
 use tonic::Status;
 
 impl Processes {
+    /// The node that a filter names.
+    pub(super) async fn node_of(
+        &self,
+        filter: Option<&pb::RunFilter>,
+    ) -> Result<Option<NodeId>, Status> {
+        let named = filter.filter(|filter| !filter.node.is_empty());
+        let Some(filter) = named else { return Ok(None) };
+        let node = self.supervisor.node_named(&filter.node).await;
+        node.map(|node| Some(node.node)).map_err(|e| status::of(&e))
+    }
+
     /// That a caller may see this run: one of another owner is answered as one that is not there.
     pub(super) async fn in_scope(&self, scope: Option<String>, run: RunId) -> Result<(), Status> {
         auth::in_scope(&self.supervisor, scope, run).await

@@ -28,6 +28,7 @@ fn of_one_run() -> Vec<Row> {
         last_heard: None,
         unreachable_since: None,
         forgotten: None,
+        draining: None,
         is_reachable: false,
     };
     vec![

@@ -124,7 +124,7 @@ const COMMANDS: [Habit; 36] = [
     ),
     (
         &["cordon", "uncordon"],
-        "kennel drain refuses new runs; kennel drain --undo accepts them again",
+        "kennel drain NODE refuses new runs; kennel undrain NODE accepts them again",
     ),
     (
         &["api-resources", "explain"],
@@ -317,7 +317,7 @@ const RUN_FLAGS: [Habit; 21] = [
 ];
 
 /// Flags and words of single commands, and what to do in their place.
-const OF_COMMANDS: [(&[&str], Habit); 17] = [
+const OF_COMMANDS: [(&[&str], Habit); 16] = [
     (
         &["top", "stats"],
         (
@@ -330,13 +330,6 @@ const OF_COMMANDS: [(&[&str], Habit); 17] = [
         (
             &[WORD],
             "states and labels select runs: --state running, -l KEY=VALUE; one run alone: kennel get RUN",
-        ),
-    ),
-    (
-        &["drain"],
-        (
-            &[WORD],
-            "another node of the database: kennel --node NODE drain",
         ),
     ),
     (

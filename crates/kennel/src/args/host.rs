@@ -33,9 +33,18 @@ pub(crate) struct DrainArgs {
     /// Wait until no run is left
     #[arg(long, conflicts_with = "undo")]
     pub(crate) wait: bool,
-    /// Accept new runs again
+    /// Accept new runs again, as `undrain` does
     #[arg(long)]
     pub(crate) undo: bool,
+    #[command(flatten)]
+    pub(crate) which: WhichNode,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WhichNode {
+    /// Node of the database, by name or id [default: that of --node, or the server's own]
+    #[arg(value_name = "NODE")]
+    pub(crate) name: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -23,7 +23,9 @@ pub(crate) use control::{
 };
 pub(crate) use elsewhere::explain;
 pub(crate) use form::Format;
-pub(crate) use host::{CompletionsArgs, DoctorArgs, DrainArgs, EvidenceArg, ReapArgs, StatusArgs};
+pub(crate) use host::{
+    CompletionsArgs, DoctorArgs, DrainArgs, EvidenceArg, ReapArgs, StatusArgs, WhichNode,
+};
 pub(crate) use network::{
     CertsCommand, ContextCommand, MakeArgs, NewContext, RemoteArgs, RoleArg, RoleArgs,
 };
@@ -185,6 +187,8 @@ pub(crate) enum Command {
     /// Drain the node: refuse new runs and let the present ones finish, or end them
     #[command(after_help = DRAIN_CODES)]
     Drain(DrainArgs),
+    /// Accept new runs on the node again; runs that a drain has begun to end continue to their end
+    Undrain(WhichNode),
     /// Print the audit log: requests, signals and events of the service
     Audit(AuditArgs),
     /// End processes that runs left behind; without --yes, list them only

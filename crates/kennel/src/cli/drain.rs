@@ -14,20 +14,24 @@ use std::time::Duration;
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 pub(crate) async fn drain(link: &Link, args: DrainArgs) -> Result<(), Failure> {
-    let mut admin = link.connection.admin();
-    let status = if args.undo {
-        let response = admin.undrain(pb::UndrainRequest {}).await;
-        response.map_err(refused)?.into_inner().status
-    } else {
-        let response = admin.drain(request(&args)?).await;
-        response.map_err(refused)?.into_inner().status
-    };
-    let status = whole(status)?;
+    if args.undo {
+        return undrain(link).await;
+    }
+    let response = link.connection.admin().drain(request(&args)?).await;
+    let status = whole(response.map_err(refused)?.into_inner().status)?;
     tell(link, &status)?;
     if args.wait {
         progress::during("waiting for runs to end", until_empty(link, status)).await?;
     }
     Ok(())
+}
+
+pub(crate) async fn undrain(link: &Link) -> Result<(), Failure> {
+    let response = link.connection.admin().undrain(pb::UndrainRequest {}).await;
+    tell(
+        link,
+        &whole(response.map_err(refused)?.into_inner().status)?,
+    )
 }
 
 /// Waits until no run is left, and prints each change.

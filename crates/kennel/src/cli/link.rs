@@ -38,6 +38,17 @@ impl Link {
         link.at_node(target.node.as_deref())
     }
 
+    /// The same, for calls that every server answers alike; with the node that is named.
+    pub(crate) async fn open_any(
+        client: &ClientArgs,
+        format: Format,
+        here: &Surroundings,
+    ) -> Result<(Self, Option<String>), Failure> {
+        let target = remote::server(client, here).map_err(|f| f.or_code(crate::USAGE))?;
+        let link = Self::dial(&target, format).await.map_err(not_connected)?;
+        Ok((link, target.node))
+    }
+
     /// The same; `None` where no server is named, and none listens at the default.
     pub(crate) async fn open_if_there(
         client: &ClientArgs,
@@ -70,7 +81,7 @@ impl Link {
     }
 
     /// For calls to this node of its database.
-    fn at_node(self, node: Option<&str>) -> Result<Self, Failure> {
+    pub(super) fn at_node(self, node: Option<&str>) -> Result<Self, Failure> {
         let Some(node) = node else { return Ok(self) };
         let connection = self.connection.to_node(node);
         let connection = connection.map_err(|e| Failure::new(e.to_string()).code(crate::USAGE))?;

@@ -2,7 +2,7 @@
 
 use super::{
     link::{Link, print_exact, refused, soon},
-    render,
+    nodes, render,
     table::in_colour,
 };
 use crate::{
@@ -25,8 +25,13 @@ const LIVE: [pb::RunState; 5] = [
     pb::RunState::Backoff,
 ];
 
-pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
-    let mut runs = all(link, filter(&args)?, args.limit.unwrap_or(usize::MAX)).await?;
+/// `node`: the one whose runs are wanted alone.
+pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Result<(), Failure> {
+    let filter = pb::RunFilter {
+        node: node.unwrap_or_default(),
+        ..filter(&args)?
+    };
+    let mut runs = all(link, filter, args.limit.unwrap_or(usize::MAX)).await?;
     sort(&mut runs, args.sort);
     if args.reverse {
         runs.reverse();
@@ -35,11 +40,17 @@ pub(crate) async fn ps(link: &Link, args: PsArgs) -> Result<(), Failure> {
         let ids: Vec<&str> = runs.iter().map(|run| &*run.run_id).collect();
         ids.iter().flat_map(|id| [id, "\n"]).collect()
     };
+    let is_table = matches!(link.format, Format::Text | Format::Wide) && !args.quiet;
+    let nodes = if is_table && runs.iter().any(|run| run.other_node.is_some()) {
+        nodes::all(link).await?.nodes
+    } else {
+        Vec::new()
+    };
     let text: String = match &link.format {
         Format::Name => ids(),
         Format::Text if args.quiet => ids(),
-        Format::Text => render::table(&runs, SystemTime::now(), false, in_colour()),
-        Format::Wide => render::table(&runs, SystemTime::now(), true, in_colour()),
+        Format::Text => render::table(&runs, &nodes, SystemTime::now(), false, in_colour()),
+        Format::Wide => render::table(&runs, &nodes, SystemTime::now(), true, in_colour()),
         other => {
             let documents = runs.iter().map(|run| other.document(&json::to_string(run)));
             documents.collect()

@@ -109,7 +109,7 @@ async fn perform(
         Command::Run(args) if args.detach => {
             let request = spec::of_spawn(args.spec, here)?;
             let link = open().await.map_err(|f| f.code(OWN_FAILURE))?;
-            calls::spawn(&link, request).await.map(done)
+            Box::pin(calls::spawn(&link, request)).await.map(done)
         }
         Command::Run(args) => {
             let request = spec::of_run(args.spec, here)?;
@@ -121,9 +121,13 @@ async fn perform(
         }
         Command::Spawn(args) => {
             let request = spec::of_spawn(*args, here)?;
-            calls::spawn(&open().await?, request).await.map(done)
+            let link = open().await?;
+            Box::pin(calls::spawn(&link, request)).await.map(done)
         }
-        Command::Ps(args) => list::ps(&open().await?, args).await.map(done),
+        Command::Ps(args) => {
+            let (link, node) = Link::open_any(client, format.clone(), here).await?;
+            list::ps(&link, args, node).await.map(done)
+        }
         Command::Get(runs) => calls::get(&open().await?, runs).await,
         Command::Abort(args) => calls::abort(&open().await?, args).await,
         Command::Kill(args) if args.list => members::list_signals().map(done),
@@ -156,7 +160,14 @@ async fn perform(
         Command::Node(NodeCommand::Forget(args)) => {
             nodes::forget(&open().await?, &args).await.map(done)
         }
-        Command::Drain(args) => drain::drain(&open().await?, args).await.map(done),
+        Command::Drain(args) => {
+            let link = open().await?.at_node(args.which.name.as_deref())?;
+            drain::drain(&link, args).await.map(done)
+        }
+        Command::Undrain(which) => {
+            let link = open().await?.at_node(which.name.as_deref())?;
+            drain::undrain(&link).await.map(done)
+        }
         Command::Context(command) => context::context(client, command, here).map(done),
         Command::Certs(command) => certs::certs(command).map(done),
         Command::Completions(args) => completions(args.shell).map(done),

@@ -13,11 +13,7 @@ use kennel_client::outlast;
 use kennel_proto::{json, pb};
 
 pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
-    let asked = outlast(|| {
-        let mut admin = link.connection.admin();
-        async move { admin.list_nodes(soon(pb::ListNodesRequest {})).await }
-    });
-    let found = asked.await.map_err(refused)?;
+    let found = all(link).await?;
     if link.format.is_text() {
         return print_exact(&table(&found));
     }
@@ -33,6 +29,15 @@ pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
         .iter()
         .map(|node| link.format.document(&json::to_string(node)));
     print_exact(&documents.collect::<String>())
+}
+
+/// All nodes of the database.
+pub(super) async fn all(link: &Link) -> Result<pb::ListNodesResponse, Failure> {
+    let asked = outlast(|| {
+        let mut admin = link.connection.admin();
+        async move { admin.list_nodes(soon(pb::ListNodesRequest {})).await }
+    });
+    asked.await.map_err(refused)
 }
 
 /// Closes the open runs of a node that does not come back.
@@ -60,10 +65,15 @@ fn table(found: &pb::ListNodesResponse) -> String {
         } else {
             ""
         };
+        let reachability = words::reachability(node.reachability());
+        let state = match node.drain_time {
+            Some(_) => format!("{reachability}, draining"),
+            None => reachability,
+        };
         vec![
             Cell::from(own),
             Cell::from(&node.node_name),
-            Cell::from(words::reachability(node.reachability())),
+            Cell::from(state),
             Cell::from(
                 node.last_heard_time
                     .map_or("-".to_owned(), |time| time.to_string()),

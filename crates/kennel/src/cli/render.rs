@@ -15,14 +15,32 @@ use std::{
 /// Widest command in the table of runs; a longer one is cut.
 const COMMAND_COLUMN_WIDTH_MAX: usize = 60;
 
-/// One line per run, below a heading.
-pub(crate) fn table(runs: &[pb::Run], now: SystemTime, wide: bool, in_colour: bool) -> String {
+/// One line per run, below a heading. `nodes`: the nodes of the database, where runs of several may be listed.
+pub(crate) fn table(
+    runs: &[pb::Run],
+    nodes: &[pb::Node],
+    now: SystemTime,
+    wide: bool,
+    in_colour: bool,
+) -> String {
     let mut heading = vec!["RUN", "STATE", "KIND", "AGE", "PID"];
+    if !nodes.is_empty() {
+        heading.insert(1, "NODE");
+    }
     if wide {
         heading.extend(["READY", "ACTIVITY", "ATTEMPT", "EXIT", "OWNER", "LABELS"]);
     }
     heading.push("COMMAND");
-    let rows = runs.iter().map(|run| row(run, now, wide)).collect();
+    let with_node = |run: &pb::Run| {
+        let mut row = row(run, now, wide);
+        if !nodes.is_empty() {
+            let node = nodes.iter().find(|node| node.node_id == run.node_id);
+            let name = node.map_or(&run.node_id, |node| &node.node_name);
+            row.insert(1, Cell::from(name));
+        }
+        row
+    };
+    let rows = runs.iter().map(with_node).collect();
     table::table(&heading, rows, in_colour)
 }
 
@@ -102,12 +120,13 @@ fn colour(state: pb::RunState) -> Option<Colour> {
     }
 }
 
-/// With when the next attempt begins, where one is waited for.
+/// With when the next attempt begins, where one is waited for. What is known of a run whose node has no lease is its last known
+/// state.
 fn state(run: &pb::Run, now: SystemTime) -> String {
     let word = words::state(run.state());
     let node = run.other_node.as_ref().filter(|_| run.end_time.is_none());
     if node.is_some_and(|node| node.reachability() == pb::NodeReachability::Unreachable) {
-        return format!("{word} (node unreachable)");
+        return format!("UNREACHABLE ({word})");
     }
     let due = run
         .next_restart_time
@@ -137,6 +156,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
             view.some("node unreachable since", node.unreachable_since);
         }
     }
+    view.some("stop left", run.left_stop.as_ref().map(words::left_stop));
     if attempt.number > 1 || run.consecutive_restarts > 0 {
         view.line("attempt", attempt.number);
         view.line("restarts in a row", run.consecutive_restarts);
@@ -433,7 +453,7 @@ mod tests {
     #[test]
     fn the_table_has_a_heading_and_a_line_per_run() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
-        let table = super::table(&[sample()], now, false, false);
+        let table = super::table(&[sample()], &[], now, false, false);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(
             lines,
@@ -502,6 +522,7 @@ mod tests {
         });
         let row = super::table(
             std::slice::from_ref(&long),
+            &[],
             SystemTime::UNIX_EPOCH,
             false,
             false,

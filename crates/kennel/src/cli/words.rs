@@ -25,6 +25,19 @@ pub(crate) fn consumer_state(state: pb::ConsumerState) -> String {
     bare(state.as_str_name(), "CONSUMER_STATE_")
 }
 
+/// A stop that is left for a node.
+pub(super) fn left_stop(stop: &pb::LeftStop) -> String {
+    let since = stop
+        .leave_time
+        .map_or_else(String::new, |time| format!(" at {time}"));
+    let grace = stop.grace.and_then(|grace| Duration::try_from(grace).ok());
+    let grace = grace.map_or_else(String::new, |grace| format!(", grace {grace:?}"));
+    format!(
+        "by {}{since}{grace}; not done before the node is back",
+        stop.by
+    )
+}
+
 /// Whether a node has reported lately.
 pub(crate) fn reachability(reachability: pb::NodeReachability) -> String {
     bare(reachability.as_str_name(), "NODE_REACHABILITY_")

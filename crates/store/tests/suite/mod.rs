@@ -53,6 +53,7 @@ const CASES: &[Case] = cases![
     withdrawals::only_row_that_never_began_is_withdrawn,
     nodes::leases_are_renewed_by_database_clock,
     nodes::lease_that_is_given_up_has_ended,
+    nodes::left_stop_keeps_caller_and_shortest_grace,
     guards::an_older_generation_writes_nothing,
     guards::a_new_generation_restamps_open_rows_alone,
     guards::a_run_that_a_later_keeper_holds_is_its_own,

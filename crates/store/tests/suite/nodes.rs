@@ -2,10 +2,10 @@
 
 use super::{
     Bed,
-    rows::{EPOCH, NODE, opening},
+    rows::{EPOCH, NODE, new_run, opening},
 };
-use kennel_lifecycle::NodeId;
-use kennel_store::{Opening, StoreError};
+use kennel_lifecycle::{NodeId, StopOrder, StopReason, Timestamp};
+use kennel_store::{LeftStop, Opening, StoreError};
 use std::time::Duration;
 
 pub(super) async fn leases_are_renewed_by_database_clock(bed: Bed) {
@@ -30,11 +30,13 @@ pub(super) async fn leases_are_renewed_by_database_clock(bed: Bed) {
     assert!(nodes.iter().all(|row| row.heard.0 > 1_700_000_000_000_000));
     assert!(nodes.iter().all(|row| row.heard <= row.now));
 
-    store.renew(first, 1).await.unwrap();
+    let since = Some(Timestamp(5));
+    store.renew(first, 1, since).await.unwrap();
     let later = store.nodes().await.unwrap();
     assert!(later[0].heard > nodes[0].heard);
     assert_eq!(later[1].heard, nodes[1].heard);
-    let refused = store.renew(first, 2).await;
+    assert_eq!([later[0].draining, later[1].draining], [since, None]);
+    let refused = store.renew(first, 2, None).await;
     assert!(matches!(refused, Err(StoreError::Held)), "{refused:?}");
 }
 
@@ -59,6 +61,42 @@ pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
     // As it was.
     assert_eq!(store.open_node(&long).await.unwrap(), 2);
     assert_eq!(store.nodes().await.unwrap()[0].lease, LONG);
+}
+
+pub(super) async fn left_stop_keeps_caller_and_shortest_grace(bed: Bed) {
+    let store = &bed.store;
+    let opening = opening(NODE, EPOCH);
+    store.open_node(&opening).await.unwrap();
+    let new = new_run(1);
+    store.insert(&new).await.unwrap();
+    let left = |by: &str, seconds, at| LeftStop {
+        run: new.run,
+        order: StopOrder {
+            reason: StopReason::Abort {
+                by: by.to_owned(),
+                request_id: None,
+            },
+            grace: Duration::from_secs(seconds),
+        },
+        asked: Timestamp(at),
+    };
+    for stop in [left("a", 9, 1), left("b", 3, 2), left("c", 5, 3)] {
+        store.leave_stop(opening.node, &stop).await.unwrap();
+    }
+    let stands = left("a", 3, 1);
+    let stops = store.left_stops(opening.node).await.unwrap();
+    assert_eq!(stops, std::slice::from_ref(&stands));
+    assert_eq!(store.left_stops_of(&[new.run]).await.unwrap(), stops);
+    assert!(store.left_stops_of(&[]).await.unwrap().is_empty());
+    // One that was carried out before it was shortened is still to be carried out.
+    let carried_out = left("a", 9, 1);
+    store
+        .remove_left_stop(opening.node, &carried_out)
+        .await
+        .unwrap();
+    assert_eq!(store.left_stops(opening.node).await.unwrap(), stops);
+    store.remove_left_stop(opening.node, &stands).await.unwrap();
+    assert!(store.left_stops(opening.node).await.unwrap().is_empty());
 }
 
 const LONG: Duration = Duration::from_mins(5);

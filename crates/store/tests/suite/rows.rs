@@ -26,6 +26,7 @@ pub(crate) fn opening(node: u128, epoch: u128) -> Opening {
         above: 0,
         lease: Duration::ZERO,
         gone: None,
+        draining: None,
         now: Timestamp(1_000),
     }
 }

@@ -11,7 +11,7 @@ use kennel_lifecycle::{
     Outcome, OutputRemoval, Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck,
     TerminalSize, Timestamp,
 };
-use kennel_store::{Desired, PastAttempt};
+use kennel_store::{Desired, LeftStop, PastAttempt};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use error::CallError;
@@ -108,6 +108,8 @@ pub struct RunView {
     pub facets: Facets,
     /// The node that has it, if that is another one.
     pub elsewhere: Option<Elsewhere>,
+    /// The stop that is left for that node.
+    pub left_stop: Option<LeftStop>,
 }
 
 impl RunView {

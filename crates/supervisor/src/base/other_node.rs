@@ -18,6 +18,8 @@ pub struct Elsewhere {
     pub unreachable_since: Option<Timestamp>,
     /// When an operator forgot the node.
     pub forgotten: Option<Timestamp>,
+    /// Since when it is drained, as of its last renewal.
+    pub draining: Option<Timestamp>,
     /// Whether it has a lease.
     pub is_reachable: bool,
 }
@@ -49,6 +51,7 @@ impl Elsewhere {
             address: row.map(|row| row.address.clone()).unwrap_or_default(),
             last_heard: row.map(|row| row.heard),
             forgotten: row.and_then(|row| row.forgotten),
+            draining: row.and_then(|row| row.draining),
             unreachable_since: row.map(NodeRow::until).filter(|_| !is_reachable),
             is_reachable,
         }

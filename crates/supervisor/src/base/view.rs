@@ -93,6 +93,7 @@ impl From<RunRow> for RunView {
             facets: row.facets,
             terminal: None,
             elsewhere: None,
+            left_stop: None,
         }
     }
 }

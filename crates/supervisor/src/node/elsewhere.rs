@@ -11,9 +11,10 @@ use crate::{
     registry::Supervisor,
 };
 use kennel_lifecycle::{NodeId, RunId};
+use std::collections::HashMap;
 
 impl Supervisor {
-    /// Adds the node to the views of runs of other nodes.
+    /// Adds the node, and a stop that is left for it, to the views of runs of other nodes.
     pub(crate) async fn locate(&self, views: &mut [RunView]) -> Result<(), CallError> {
         let own = self.shared.config.node;
         if views.iter().all(|view| view.node == own) {
@@ -27,8 +28,17 @@ impl Supervisor {
         let own = self.shared.config.node;
         let nodes = self.shared.store.nodes().await;
         let nodes = nodes.map_err(|e| store_fault(&e))?;
+        let is_open = |view: &&RunView| view.node != own && !view.state.is_terminal();
+        let open: Vec<RunId> = views.iter().filter(is_open).map(|view| view.run).collect();
+        let mut left = HashMap::new();
+        if !open.is_empty() {
+            let stops = self.shared.store.left_stops_of(&open).await;
+            let stops = stops.map_err(|e| store_fault(&e))?;
+            left.extend(stops.into_iter().map(|stop| (stop.run, stop)));
+        }
         for view in views.iter_mut().filter(|view| view.node != own) {
             view.elsewhere = Some(Elsewhere::of(view.node, &nodes));
+            view.left_stop = left.remove(&view.run);
         }
         Ok(())
     }

@@ -11,12 +11,13 @@ use crate::{
 use kennel_store::StoreError;
 use std::time::Duration;
 
-/// Renews the lease for as long as this server lives.
+/// Renews the lease for as long as this server lives; at once where a drain begins or ends, which each renewal reports.
 pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
     let shared = &supervisor.shared;
     // Stops left before this start are carried out too.
     let mut left = true;
     let lease = shared.config.lease;
+    let mut drain = shared.drain.subscribe();
     let mut renewed = clock::instant();
     let mut has_failed = false;
     loop {
@@ -26,16 +27,21 @@ pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
             // renewal.
             left = tokio::time::timeout(lease / 6, carried_out).await.is_err();
         }
-        tokio::time::sleep(pause(lease, clock::now().0)).await;
+        tokio::select! {
+            () = tokio::time::sleep(pause(lease, clock::now().0)) => {}
+            // The sender outlives this task.
+            _ = drain.changed() => {}
+        }
         let Some(generation) = shared.store.generation() else {
             renewed = clock::instant();
             continue;
         };
         let asked = clock::instant();
+        let draining = drain.borrow_and_update().as_ref().map(|drain| drain.since);
         match shared
             .store
             .raw()
-            .renew(shared.config.node, generation)
+            .renew(shared.config.node, generation, draining)
             .await
         {
             Ok(are_left) => {

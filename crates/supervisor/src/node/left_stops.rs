@@ -1,5 +1,7 @@
 //! Stops of runs whose node could not be reached: queued in the store, and carried out by the node.
 //!
+//! A second stop of a run shortens the grace of the first, as at the node.
+//!
 //! A stop is removed after it is durable in the run's own row. The server after one that dies in between meets it
 //! again, and a stop that is on the row already changes nothing: each takes effect once.
 
@@ -72,8 +74,9 @@ impl Supervisor {
     }
 
     async fn carry_out_stop(&self, stop: LeftStop) {
-        let LeftStop { run, order, asked } = stop;
-        let StopReason::Abort { by, request_id } = order.reason else {
+        let LeftStop { run, order, asked } = &stop;
+        let run = *run;
+        let StopReason::Abort { by, request_id } = order.reason.clone() else {
             return tracing::error!(run_id = %run, "what is left for this node is no Abort");
         };
         let request = LoggedRequest {
@@ -103,7 +106,7 @@ impl Supervisor {
         let entry = TrailEntry::Request(request);
         let record = TrailRecord::now(Some(run.to_string()), entry);
         self.shared.trail.tell(record);
-        if let Err(error) = self.shared.store.remove_left_stop(run).await {
+        if let Err(error) = self.shared.store.remove_left_stop(&stop).await {
             tracing::warn!(run_id = %run, %error, "a stop that is carried out is still left for this node, trying again");
         }
     }

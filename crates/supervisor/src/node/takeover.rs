@@ -296,6 +296,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
         above: record.generation(),
         lease: shared.config.lease,
         gone,
+        draining: shared.drain.borrow().as_ref().map(|drain| drain.since),
         now: clock::now(),
     };
     let lost = record.differs(&standing);

@@ -461,9 +461,15 @@ impl NodeStore {
             .await
     }
 
-    pub(crate) async fn remove_left_stop(&self, run: RunId) -> Result<(), StoreError> {
+    /// The stops that are left for these runs of other nodes.
+    pub(crate) async fn left_stops_of(&self, runs: &[RunId]) -> Result<Vec<LeftStop>, StoreError> {
+        self.read("left_stops_of", self.store.left_stops_of(runs))
+            .await
+    }
+
+    pub(crate) async fn remove_left_stop(&self, stop: &LeftStop) -> Result<(), StoreError> {
         self.present()?;
-        let removed = self.store.remove_left_stop(self.node, run);
+        let removed = self.store.remove_left_stop(self.node, stop);
         self.measured("remove_left_stop", removed).await
     }
 

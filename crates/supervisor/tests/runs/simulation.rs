@@ -649,8 +649,13 @@ impl Store for Shaky {
         generation
     }
 
-    async fn renew(&self, node: NodeId, generation: i64) -> Result<bool, StoreError> {
-        self.store.renew(node, generation).await
+    async fn renew(
+        &self,
+        node: NodeId,
+        generation: i64,
+        draining: Option<Timestamp>,
+    ) -> Result<bool, StoreError> {
+        self.store.renew(node, generation, draining).await
     }
 
     async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
@@ -661,8 +666,12 @@ impl Store for Shaky {
         self.store.left_stops(node).await
     }
 
-    async fn remove_left_stop(&self, node: NodeId, run: RunId) -> Result<(), StoreError> {
-        self.store.remove_left_stop(node, run).await
+    async fn left_stops_of(&self, runs: &[RunId]) -> Result<Vec<LeftStop>, StoreError> {
+        self.store.left_stops_of(runs).await
+    }
+
+    async fn remove_left_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError> {
+        self.store.remove_left_stop(node, stop).await
     }
 
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError> {

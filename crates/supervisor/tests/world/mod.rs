@@ -1190,7 +1190,7 @@ impl Store for MemoryStore {
         Ok(generation)
     }
 
-    async fn renew(&self, _: NodeId, _: i64) -> Result<bool, StoreError> {
+    async fn renew(&self, _: NodeId, _: i64, _: Option<Timestamp>) -> Result<bool, StoreError> {
         self.check_write().map(|()| false)
     }
 
@@ -1202,7 +1202,11 @@ impl Store for MemoryStore {
         Ok(Vec::new())
     }
 
-    async fn remove_left_stop(&self, _: NodeId, _: RunId) -> Result<(), StoreError> {
+    async fn left_stops_of(&self, _: &[RunId]) -> Result<Vec<LeftStop>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn remove_left_stop(&self, _: NodeId, _: &LeftStop) -> Result<(), StoreError> {
         self.check_write()
     }
 

@@ -49,6 +49,14 @@ pub(crate) fn events_of_many(
         owner: scope,
         ..filter(request.filter.as_ref(), &mut found)
     };
+    if request
+        .filter
+        .as_ref()
+        .is_some_and(|filter| !filter.node.is_empty())
+    {
+        let why = "is for lists: a stream has the runs of the node that is asked";
+        found.push(Violation::new("filter.node", why));
+    }
     let seal = Seal::of(&filter, key);
     let heartbeat = heartbeat(request, &mut found);
     let (form, as_json) = output::view("output_view", request.output_view, &mut found);

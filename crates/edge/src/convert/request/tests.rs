@@ -249,7 +249,7 @@ fn a_list_has_a_default_and_a_greatest_page() {
             page_size,
             ..pb::ListRunsRequest::default()
         };
-        list(&request, None, &key())
+        list(&request, None, None)
     };
     assert_eq!(ask(0).expect("valid").limit, 50);
     assert_eq!(ask(7).expect("valid").limit, 7);
@@ -265,12 +265,13 @@ fn a_list_goes_on_where_its_own_token_says() {
         labels: [("a".to_owned(), "b".to_owned())].into(),
         label_selector: "c!=d,!e".to_owned(),
         run_id_part: "9g5fav".to_owned(),
+        node: String::new(),
     };
     let request = pb::ListRunsRequest {
         filter: Some(filter),
         ..pb::ListRunsRequest::default()
     };
-    let first = list(&request, None, &key()).expect("valid");
+    let first = list(&request, None, None).expect("valid");
     assert_eq!(first.filter.states, [RunState::Running]);
     assert_eq!(first.filter.kinds, [RunKind::Job]);
     assert_eq!(first.filter.labels.to_string(), "a in (b),c notin (d),!e");
@@ -281,12 +282,12 @@ fn a_list_goes_on_where_its_own_token_says() {
         created: kennel_lifecycle::Timestamp(3),
         run: RUN.parse().expect("an id"),
     };
-    let token = PageToken(start).encode(&first.filter, &key());
+    let token = PageToken(start).encode(&first.filter);
     let next = pb::ListRunsRequest {
         page_token: token.clone(),
         ..request
     };
-    assert_eq!(list(&next, None, &key()).expect("valid").start, Some(start));
+    assert_eq!(list(&next, None, None).expect("valid").start, Some(start));
 
     let other = pb::ListRunsRequest {
         filter: None,
@@ -294,7 +295,7 @@ fn a_list_goes_on_where_its_own_token_says() {
         page_size: 0,
     };
     assert_eq!(
-        fields(&list(&other, None, &key()).expect_err("refused")),
+        fields(&list(&other, None, None).expect_err("refused")),
         ["page_token"]
     );
 }
@@ -308,11 +309,12 @@ fn a_filter_of_unknown_values_is_refused() {
             labels: [("\0".to_owned(), String::new())].into(),
             label_selector: "a=b=c".to_owned(),
             run_id_part: "U".to_owned(),
+            node: String::new(),
         }),
         ..pb::ListRunsRequest::default()
     };
     assert_eq!(
-        fields(&list(&request, None, &key()).expect_err("refused")),
+        fields(&list(&request, None, None).expect_err("refused")),
         [
             "filter.kinds[0]",
             "filter.kinds[1]",

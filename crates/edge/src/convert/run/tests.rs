@@ -271,6 +271,7 @@ fn live() -> RunView {
         output_removed: None,
         facets: kennel_lifecycle::Facets::default(),
         elsewhere: None,
+        left_stop: None,
         terminal: None,
     }
 }

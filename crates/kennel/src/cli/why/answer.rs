@@ -47,6 +47,16 @@ pub(super) fn answer(known: &Known) -> Answer {
 
 /// Of a run that has not ended.
 fn stands(run: &pb::Run) -> String {
+    let mut said = state(run);
+    if let Some(stop) = &run.left_stop {
+        said.push_str(" A stop is left for its node: ");
+        said.push_str(&terminal_text::one_line(&words::left_stop(stop)));
+        said.push('.');
+    }
+    said
+}
+
+fn state(run: &pb::Run) -> String {
     if let Some(node) = &run.other_node
         && node.reachability() == pb::NodeReachability::Unreachable
     {

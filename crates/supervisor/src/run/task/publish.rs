@@ -97,6 +97,7 @@ impl RunTask {
             output_removed: None,
             facets: self.facets.shown().clone(),
             elsewhere: None,
+            left_stop: None,
         }
     }
 

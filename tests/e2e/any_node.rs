@@ -1,0 +1,160 @@
+//! What any node answers for all: lists over nodes, page by page, and calls for a node by its name.
+
+use kennel_proto::pb::{self, NodeReachability, RunFilter, RunState};
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, Postgres, argv, eventually_async, must, shell::run_to_end,
+};
+use tonic::Code;
+
+async fn nodes(postgres: &Postgres) -> [Kennel; 3] {
+    let node = async |name| {
+        Kennel::start(Options {
+            words: vec!["--node-name", name, "--node-lease", "3s"],
+            ..Options::on(&postgres.url())
+        })
+        .await
+    };
+    [node("one").await, node("two").await, node("three").await]
+}
+
+/// What a command prints that succeeds, or its complaint.
+async fn said(node: &Kennel, words: &[&str]) -> Result<String, String> {
+    let output = run_to_end(node.cli(words), PATIENCE).await;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    Err(text(&output.stderr))
+}
+
+fn ids(runs: &[pb::Run]) -> Vec<&str> {
+    runs.iter().map(|run| run.run_id.as_str()).collect()
+}
+
+async fn page(at: &mut Client, filter: &RunFilter, page_token: String) -> pb::ListRunsResponse {
+    let request = pb::ListRunsRequest {
+        filter: Some(filter.clone()),
+        page_size: 2,
+        page_token,
+    };
+    must("page", at.process.list_runs(request).await).into_inner()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn list_over_nodes_continues_at_any_of_them() {
+    let postgres = Postgres::start().await;
+    let [mut one, two, three] = nodes(&postgres).await;
+    let mut spawned = Vec::new();
+    for node in [&one, &two, &three, &one, &two] {
+        let run = node.client().await.spawn(argv(&["sleep", "600"])).await;
+        spawned.push(must("spawn", run).run_id);
+    }
+    spawned.reverse();
+    let states = vec![RunState::Running.into()];
+    let all = RunFilter {
+        states,
+        ..RunFilter::default()
+    };
+    eventually_async("all run by their records", PATIENCE, async || {
+        let runs = three.client().await.list_all(all.clone(), 50).await.ok()?;
+        (ids(&runs) == spawned).then_some(())
+    })
+    .await;
+    // Each page at another node, of which one dies meanwhile.
+    let (mut here, mut there) = (two.client().await, three.client().await);
+    let first = page(&mut here, &all, String::new()).await;
+    one.kill_service_after(|| {});
+    let second = page(&mut there, &all, first.next_page_token).await;
+    let third = page(&mut here, &all, second.next_page_token).await;
+    let runs = [first.runs, second.runs, third.runs].concat();
+    assert_eq!(ids(&runs), spawned);
+    assert_eq!(third.next_page_token, "");
+
+    let of_one = RunFilter {
+        node: "one".to_owned(),
+        ..all.clone()
+    };
+    eventually_async("its node is unreachable", PATIENCE, async || {
+        let runs = three.client().await.list_all(of_one.clone(), 50).await;
+        let runs = must("list", runs);
+        assert_eq!(ids(&runs), [&*spawned[1], &*spawned[4]]);
+        let is_marked = |run: &pb::Run| {
+            let node = run.other_node.as_ref().expect("another one's");
+            node.reachability() == NodeReachability::Unreachable
+        };
+        runs.iter().all(is_marked).then_some(())
+    })
+    .await;
+    let table = must("ps", said(&three, &["ps"]).await);
+    for (id, node, state) in [
+        (&spawned[4], "one", "UNREACHABLE (RUNNING)"),
+        (&spawned[3], "two", "RUNNING"),
+        (&spawned[2], "three", "RUNNING"),
+    ] {
+        let line = table.lines().find(|line| line.starts_with(id.as_str()));
+        let words: Vec<_> = line.expect("listed").split("  ").collect();
+        let words: Vec<_> = words
+            .iter()
+            .map(|word| word.trim())
+            .filter(|w| !w.is_empty())
+            .collect();
+        assert_eq!(words[1..3], [node, state], "{table}");
+    }
+    let table = must("ps", said(&two, &["ps", "--node", "one", "-q"]).await);
+    assert_eq!(table, format!("{}\n{}\n", spawned[1], spawned[4]));
+    let unknown = said(&two, &["ps", "--node", "four"]).await;
+    assert!(unknown.expect_err("none").contains("four"));
+    // A stream has the runs of one node, and says so.
+    let request = pb::StreamEventsRequest {
+        filter: Some(of_one),
+        ..pb::StreamEventsRequest::default()
+    };
+    let refused = here.process.stream_events(request).await;
+    assert_eq!(refused.expect_err("refused").code(), Code::InvalidArgument);
+    one.launch_again().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_is_drained_and_named_for_spawns_elsewhere() {
+    let postgres = Postgres::start().await;
+    let [one, two, mut three] = nodes(&postgres).await;
+    must("drain", said(&two, &["drain", "one"]).await);
+    let shows = async |what: &str, word: bool| {
+        eventually_async(what, PATIENCE, async || {
+            let table = said(&two, &["nodes"]).await.ok()?;
+            let line = table.lines().find(|line| line.contains(" one "))?;
+            (line.contains("draining") == word).then_some(())
+        })
+        .await;
+    };
+    shows("it is shown as drained", true).await;
+    // The next server of the node goes on with it, and says so from its start on.
+    one.kill_server();
+    let spawn = ["--node", "one", "spawn", "--", "sleep", "600"];
+    let refused = said(&two, &spawn).await.expect_err("it is drained");
+    assert!(refused.contains("drain"), "{refused}");
+    shows("it is still drained", true).await;
+    must("undrain", said(&two, &["undrain", "one"]).await);
+    shows("it takes runs again", false).await;
+    let id = must("spawn", said(&two, &spawn).await);
+    let run = must("get", two.client().await.get(id.trim()).await);
+    assert_eq!(run.other_node.expect("there").node_name, "one");
+
+    three.kill_service_after(|| {});
+    for words in [
+        &["drain", "three"][..],
+        &["undrain", "three"],
+        &["spawn", "--node", "three", "--", "true"],
+    ] {
+        let refused = said(&two, words).await.expect_err("no server is there");
+        assert!(refused.contains("node three"), "{refused}");
+    }
+    for words in [
+        &["drain", "four"][..],
+        &["spawn", "--node", "four", "--", "true"],
+    ] {
+        let refused = said(&two, words).await.expect_err("no such node");
+        assert!(refused.contains("\"four\""), "{refused}");
+    }
+    three.launch_again().await;
+}
