@@ -65,6 +65,16 @@ fn assert_nothing_is_left(temporary: &Path) {
     assert!(files.is_empty(), "{files:?}");
 }
 
+/// In a sandbox nothing of Kennel is reached, and without one all but its socket.
+fn assert_reaches_nothing(proof: &Value) {
+    let sandbox = &proof["sandbox"];
+    assert_eq!(sandbox["outcome"], "holds", "{sandbox}");
+    let outside = sandbox["reachedWithoutSandbox"].as_str().expect("a text");
+    assert!(outside.contains("the data directory"), "{sandbox}");
+    assert!(outside.contains("by a signal"), "{sandbox}");
+    assert!(!outside.contains("by its socket"), "{sandbox}");
+}
+
 /// The outcome of each program, way by way.
 fn outcomes(proof: &Value) -> Vec<(String, String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -87,6 +97,7 @@ async fn a_proof_as_root_finds_every_program_ended_and_leaves_nothing() {
     assert_eq!(proof["holds"], true, "{proof}");
     let outcomes = outcomes(&proof);
     assert_eq!(outcomes.len(), 5 * kennel_naughty::PROGRAMS.len());
+    assert_reaches_nothing(&proof);
     for (way, program, outcome) in outcomes {
         let expected = match program.as_str() {
             "setuid-root" => "notRun",
@@ -107,6 +118,7 @@ async fn a_proof_without_privileges_says_what_was_not_run_and_what_is_admitted()
         .arg(copy);
     let proof = proof(command, temporary.path()).await;
     assert_eq!(proof["holds"], true, "{proof}");
+    assert_reaches_nothing(&proof);
     for (way, program, outcome) in outcomes(&proof) {
         let allowed: &[&str] = match program.as_str() {
             "setuid-root" | "leaves-cgroup" | "own-cgroup" => &["notRun"],

@@ -78,6 +78,7 @@ mod rules;
 mod rules_in_bad_weather;
 mod run_as;
 mod runbook;
+mod sandbox;
 mod secrets;
 mod server_restart;
 mod service_manager;

@@ -21,7 +21,7 @@ fn with_user(mut spec: pb::RunSpec) -> pb::RunSpec {
             group_id: Some(GID),
             supplementary_group_ids: GROUPS.to_vec(),
         }),
-        no_new_privileges: false,
+        ..pb::Privileges::default()
     });
     spec.cwd = Some("/".to_owned());
     spec

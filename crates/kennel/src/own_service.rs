@@ -83,6 +83,21 @@ impl Service {
         Ok(())
     }
 
+    /// Its data directory.
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    /// Its socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        socket(&self.directory)
+    }
+
+    /// Its keeper.
+    pub(crate) fn keeper_pid(&self) -> u32 {
+        self.keeper.id()
+    }
+
     pub(crate) fn connection(&self) -> &Connection {
         &self.connection
     }

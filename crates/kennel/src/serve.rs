@@ -117,6 +117,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     flags.telemetry.resolve(here)?;
     flags.log_format(here)?;
     flags.node_lease(here)?;
+    flags.restrict_runs(here)?;
     telemetry::filter(flags.log(here))?;
     let config = resolve(flags, here)?;
     server::access(&config)?;

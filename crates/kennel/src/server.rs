@@ -15,7 +15,7 @@ use kennel_keeper::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
     keeper::{self, ListenAddress},
 };
-use kennel_lifecycle::{NodeId, RetentionLimits};
+use kennel_lifecycle::{NodeId, Privileges, RetentionLimits};
 use kennel_linux::{crash_point, limits, own_file};
 use kennel_store::Store;
 use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig, telemetry::Telemetry};
@@ -68,6 +68,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let log = telemetry::start_log(log_format, flags.log(here))?;
     let telling = flags.telemetry.resolve(here)?;
     let lease = flags.node_lease(here)?;
+    let privileges = flags.restrict_runs(here)?;
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
     let exports = Exports::start(&telling, node, &host_name(), here, &log)?;
@@ -81,6 +82,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         config: &config,
         node,
         lease,
+        privileges,
         retention,
         telemetry: exports.telemetry(),
         here,
@@ -110,6 +112,7 @@ struct Wired<'a> {
     config: &'a ServeConfig,
     node: NodeId,
     lease: Duration,
+    privileges: Privileges,
     retention: RetentionLimits,
     telemetry: Telemetry,
     here: &'a Surroundings,
@@ -277,6 +280,7 @@ fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
         data_dir: wired.config.data_dir.clone(),
         server_env: wired.here.env.clone().into_iter().collect(),
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
+        privileges: wired.privileges,
         retention: wired.retention,
         telemetry: wired.telemetry,
         health: Arc::new(GrpcHealth),

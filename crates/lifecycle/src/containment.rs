@@ -1,7 +1,7 @@
 //! What holds a run's processes together, and what that cannot see or hold.
 
-use crate::PidNamespace;
 use crate::names::named;
+use crate::{PidNamespace, Policy};
 use serde::{Deserialize, Serialize};
 
 named! {
@@ -35,6 +35,10 @@ pub enum Gap {
     SetuidChildUnkillable,
     /// What a daemon outside of the run does at the command's request is not part of the run.
     WorkHandedToDaemons,
+    /// A command in its sandbox may signal processes of its user outside of it, and connect to their abstract sockets.
+    SignalsLeaveSandbox,
+    /// A command in its sandbox may connect to sockets that have a path.
+    PathSocketsLeaveSandbox,
 }
 
 /// What holds one run, and what it leaves open.
@@ -65,6 +69,8 @@ pub struct HostFacts {
     pub may_signal_everybody: bool,
     /// A program that a command executes gains no privileges.
     pub no_new_privileges: bool,
+    /// A sandbox holds signals and abstract sockets too.
+    pub sandbox_holds_signals: bool,
 }
 
 impl Containment {
@@ -80,12 +86,20 @@ impl Containment {
 }
 
 impl Held {
-    /// What holds a run in this pid namespace and with this control group (or without one, and why).
+    /// What holds a run of this policy with this control group (or without one, and why).
     #[must_use]
-    pub fn on(host: &HostFacts, cgroup: Result<(), String>, pid_namespace: PidNamespace) -> Self {
+    pub fn on(host: &HostFacts, cgroup: Result<(), String>, policy: &Policy) -> Self {
+        let pid_namespace = policy.pid_namespace;
+        let no_new_privileges = host.no_new_privileges || policy.privileges.gains_nothing();
         let has_cgroup = cgroup.is_ok();
         let by = Containment::reached(has_cgroup, pid_namespace);
         let mut gaps: Vec<Gap> = cgroup.err().map(Gap::NoCgroup).into_iter().collect();
+        if policy.privileges.sandbox.is_some() {
+            if !host.sandbox_holds_signals {
+                gaps.push(Gap::SignalsLeaveSandbox);
+            }
+            gaps.push(Gap::PathSocketsLeaveSandbox);
+        }
         if by == Containment::PrivatePidns {
             // Whoever leaves the control group, becomes another user or makes namespaces below is in this one still:
             // setns(2) leads into pid namespaces below the own one only.
@@ -103,7 +117,7 @@ impl Held {
             gaps.push(Gap::ForeignPidNamespace);
         }
         let killed_whole = has_cgroup && host.has_cgroup_kill;
-        if !killed_whole && !host.may_signal_everybody && !host.no_new_privileges {
+        if !killed_whole && !host.may_signal_everybody && !no_new_privileges {
             gaps.push(Gap::SetuidChildUnkillable);
         }
         gaps.push(Gap::WorkHandedToDaemons);
@@ -131,6 +145,7 @@ mod tests {
         namespaces_are_open: true,
         may_signal_everybody: true,
         no_new_privileges: false,
+        sandbox_holds_signals: false,
     };
     const USER: HostFacts = HostFacts {
         commands_are_root: false,
@@ -173,7 +188,7 @@ mod tests {
         ];
         for (host, cgroup, gaps) in cases {
             assert_eq!(
-                Held::on(&host, cgroup.clone(), PidNamespace::Shared).gaps,
+                Held::on(&host, cgroup.clone(), &Policy::default()).gaps,
                 gaps,
                 "{host:?} {cgroup:?}"
             );
@@ -189,16 +204,28 @@ mod tests {
             ..USER
         };
         assert_eq!(
-            Held::on(&closed, Ok(()), PidNamespace::Shared).gaps,
+            Held::on(&closed, Ok(()), &Policy::default()).gaps,
             [Gap::WorkHandedToDaemons]
         );
-        let held = Held::on(&closed, without(), PidNamespace::Shared);
+        let held = Held::on(&closed, without(), &Policy::default());
         assert_eq!(held.gaps, [no_cgroup(), Gap::WorkHandedToDaemons]);
+        let mut gaining = Policy::default();
+        assert!(
+            Held::on(&USER, without(), &gaining)
+                .gaps
+                .contains(&Gap::SetuidChildUnkillable)
+        );
+        gaining.privileges.no_new_privileges = true;
+        assert!(
+            !Held::on(&USER, without(), &gaining)
+                .gaps
+                .contains(&Gap::SetuidChildUnkillable)
+        );
         let old = HostFacts {
             has_cgroup_kill: false,
             ..USER
         };
-        let held = Held::on(&old, Ok(()), PidNamespace::Shared);
+        let held = Held::on(&old, Ok(()), &Policy::default());
         assert!(held.gaps.contains(&Gap::SetuidChildUnkillable));
     }
 
@@ -207,21 +234,27 @@ mod tests {
         assert!(Containment::Subreaper < Containment::Cgroup);
         assert!(Containment::Cgroup < Containment::PrivatePidns);
         assert_eq!(
-            Held::on(&ROOT, Ok(()), PidNamespace::Shared).by,
+            Held::on(&ROOT, Ok(()), &Policy::default()).by,
             Containment::Cgroup
         );
         assert_eq!(
-            Held::on(&ROOT, Ok(()), PidNamespace::Shared).cgroup_refused(),
+            Held::on(&ROOT, Ok(()), &Policy::default()).cgroup_refused(),
             None
         );
-        let weaker = Held::on(&ROOT, without(), PidNamespace::Shared);
+        let weaker = Held::on(&ROOT, without(), &Policy::default());
         assert_eq!(weaker.by, Containment::Subreaper);
         assert_eq!(weaker.cgroup_refused(), Some("read-only"));
     }
 
     #[test]
     fn a_private_pid_namespace_closes_what_the_other_rungs_leave_open() {
-        let private = |host: &HostFacts, cgroup| Held::on(host, cgroup, PidNamespace::Private);
+        let private = |host: &HostFacts, cgroup| {
+            let policy = Policy {
+                pid_namespace: PidNamespace::Private,
+                ..Policy::default()
+            };
+            Held::on(host, cgroup, &policy)
+        };
         for host in [ROOT, USER] {
             let held = private(&host, Ok(()));
             assert_eq!(held.by, Containment::PrivatePidns);

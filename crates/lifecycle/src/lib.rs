@@ -5,6 +5,7 @@
 //! [`Machine::step`], then [`recovery::decide`] for what a restart does with a row it finds.
 
 pub mod audit;
+mod capabilities;
 mod certificate;
 mod containment;
 mod countdown;
@@ -44,6 +45,7 @@ mod terminal;
 mod time;
 pub mod verdict;
 
+pub use capabilities::{CapabilitySet, UnknownCapability};
 pub use certificate::{
     SignalScope, SignalSender, StopCertificate, StopCommand, StopCommandEnd, StopInput, StopStep,
 };
@@ -77,7 +79,7 @@ pub use policy::{
     LeaderExit, OnMaxPause, PausePolicy, PidNamespace, Policy, Recovery, RunKind, StopAction,
     StopPolicy, Timeouts,
 };
-pub use privileges::{Privileges, RunUser};
+pub use privileges::{Isolation, Privileges, RunUser, Sandbox, Seccomp};
 pub use record::{AttemptRecord, LastPause, NextAttempt, SignalRecord, Times};
 pub use refusal::Refusal;
 pub use restart::{RestartMode, RestartPolicy};

@@ -10,6 +10,8 @@ pub const ARGV_ENV_BYTES_MAX: usize = 2 * 1024 * 1024;
 pub const ENV_ENTRIES_MAX: usize = 10_000;
 /// Arguments, the command's name included.
 pub const ARGV_LEN_MAX: usize = 65_536;
+/// Most paths of each kind that a spec opens for a sandbox.
+pub const SANDBOX_PATHS_MAX: usize = 64;
 /// Supplementary groups of a command.
 pub const GROUPS_MAX: usize = 64;
 /// Longest working directory (`PATH_MAX` with its NUL is 4096).

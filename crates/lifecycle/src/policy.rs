@@ -2,7 +2,7 @@
 
 use crate::names::named;
 use crate::{
-    Containment, EndReason, Exit, LiveProbe, Liveness, Outcome, OutputBound, OutputRule,
+    Containment, EndReason, Exit, Isolation, LiveProbe, Liveness, Outcome, OutputBound, OutputRule,
     Privileges, Readiness, ReadyProbe, RestartPolicy, RuleAction, RunLimits, Signal, StateProbe,
     Violation,
     ladder::{Action, StopPlan},
@@ -48,6 +48,8 @@ pub struct Policy {
     pub liveness: Option<Box<Liveness>>,
     /// Who its command is to the kernel.
     pub privileges: Privileges,
+    /// The weakest isolation that will do; absent: what its sandbox has here, if there is one.
+    pub min_isolation: Option<Isolation>,
 }
 
 impl Policy {

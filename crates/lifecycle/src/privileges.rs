@@ -1,6 +1,6 @@
 //! Who a command is to the kernel, and what it may gain.
 
-use crate::{Violation, limits};
+use crate::{CapabilitySet, Violation, limits, names::named};
 use serde::{Deserialize, Serialize};
 
 /// The user of a command, and whether executing a program may give it more than it has.
@@ -11,6 +11,45 @@ pub struct Privileges {
     pub user: Option<RunUser>,
     /// No program gives it more, set-user-id programs included; see `PR_SET_NO_NEW_PRIVS`.
     pub no_new_privileges: bool,
+    /// Capabilities that no process of the run has or gains.
+    pub drop_capabilities: CapabilitySet,
+    /// What of the host it may reach; absent: all that its user may.
+    pub sandbox: Option<Sandbox>,
+    /// Which system calls it may make.
+    pub seccomp: Seccomp,
+}
+
+/// A command in it reads the system, writes its own places and reaches neither Kennel nor other runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sandbox {
+    /// Absolute paths that it may read and execute beside the system.
+    pub readable_paths: Vec<String>,
+    /// Absolute paths that it may write beside its working directory and temporary ones.
+    pub writable_paths: Vec<String>,
+}
+
+named! {
+    /// A profile of system calls.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Seccomp {
+        /// All of them.
+        #[default]
+        None = "none",
+        /// All but those that endanger the host.
+        Baseline = "baseline",
+    }
+}
+
+named! {
+    /// How far a sandbox isolates, from the weakest to the strongest.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Isolation {
+        /// Files, and processes that could be traced.
+        Files = "files",
+        /// These, and signals and abstract sockets.
+        Processes = "processes",
+    }
 }
 
 /// A user by number, with all its groups.
@@ -25,8 +64,36 @@ pub struct RunUser {
 }
 
 impl Privileges {
+    /// These, and no more than those of the node allow.
+    #[must_use]
+    pub fn within(self, node: &Self) -> Self {
+        Self {
+            user: self.user,
+            no_new_privileges: self.no_new_privileges || node.no_new_privileges,
+            drop_capabilities: self.drop_capabilities.union(node.drop_capabilities),
+            sandbox: self.sandbox.or_else(|| node.sandbox.clone()),
+            seccomp: self.seccomp.max(node.seccomp),
+        }
+    }
+
+    /// Whether no program gives the command more than it has: a sandbox and a profile take that away too.
+    #[must_use]
+    pub fn gains_nothing(&self) -> bool {
+        self.no_new_privileges || self.sandbox.is_some() || self.seccomp != Seccomp::None
+    }
+
+    /// Capabilities that the command loses: those that lead around a sandbox too. No program in one gives them back.
+    #[must_use]
+    pub fn lost_capabilities(&self) -> CapabilitySet {
+        let around = self.sandbox.as_ref().map(|_| CapabilitySet::AROUND_SANDBOX);
+        self.drop_capabilities.union(around.unwrap_or_default())
+    }
+
     /// What is wrong with them.
     pub(crate) fn check(&self, found: &mut Vec<Violation>) {
+        if let Some(sandbox) = &self.sandbox {
+            sandbox.check(found);
+        }
         let Some(user) = &self.user else { return };
         let mut wrong = |field: &str, why: &str| found.push(Violation::new(field, why));
         let most = limits::GROUPS_MAX;
@@ -39,5 +106,56 @@ impl Privileges {
         if [user.uid, user.gid].iter().chain(&user.groups).any(is_none) {
             wrong("spec.privileges.user", "4294967295 is no user and no group");
         }
+    }
+}
+
+impl Sandbox {
+    fn check(&self, found: &mut Vec<Violation>) {
+        for (field, paths) in [
+            ("readable_paths", &self.readable_paths),
+            ("writable_paths", &self.writable_paths),
+        ] {
+            let field = format!("spec.privileges.sandbox.{field}");
+            let most = limits::SANDBOX_PATHS_MAX;
+            if paths.len() > most {
+                let why = format!("must have at most {most} entries");
+                found.push(Violation::new(field.as_str(), &why));
+            }
+            let is_usable = |path: &String| path.starts_with('/') && !path.contains('\0');
+            if !paths.iter().all(is_usable) {
+                found.push(Violation::new(field.as_str(), "must be absolute paths"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_makes_privileges_stricter_alone() {
+        let node = Privileges {
+            drop_capabilities: CapabilitySet(1),
+            sandbox: Some(Sandbox::default()),
+            seccomp: Seccomp::Baseline,
+            ..Privileges::default()
+        };
+        assert_eq!(Privileges::default().within(&node), node);
+        let own = Privileges {
+            no_new_privileges: true,
+            drop_capabilities: CapabilitySet(2),
+            sandbox: Some(Sandbox {
+                writable_paths: vec!["/srv".to_owned()],
+                ..Sandbox::default()
+            }),
+            ..Privileges::default()
+        };
+        let both = own.clone().within(&node);
+        assert!(both.no_new_privileges);
+        assert_eq!(both.drop_capabilities, CapabilitySet(3));
+        assert_eq!(both.sandbox, own.sandbox);
+        assert_eq!(both.seccomp, Seccomp::Baseline);
+        assert_eq!(own.clone().within(&Privileges::default()), own);
     }
 }

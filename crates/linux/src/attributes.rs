@@ -54,6 +54,8 @@ pub struct Attributes {
     pub oom_score_adj: Option<i32>,
     /// User, groups, and what it may gain.
     pub privileges: Privileges,
+    /// Directory of the run, where its command is in a sandbox.
+    pub run_dir: Option<String>,
 }
 
 impl Inherited {
@@ -93,6 +95,7 @@ impl Inherited {
             nice: other(nice, self.nice),
             oom_score_adj: other(adj, of_shims),
             privileges: policy.privileges.clone(),
+            run_dir: None,
         }
     }
 }

@@ -69,6 +69,14 @@ capabilities! {
     OomOrder = "oom_order", "commands have the same oom_score_adj as their shims: the kernel may end either";
     /// A command can have another user than the server.
     RunAs = "run_as", "every command has the server's user: a run with another one is refused";
+    /// Capabilities are taken from a command for good: the server has `CAP_SETPCAP`.
+    DropCapabilities = "drop_capabilities", "a run that drops capabilities is refused";
+    /// A command can be in a sandbox: Landlock, version 3 (Linux 6.2).
+    Sandbox = "sandbox", "a run with a sandbox is refused";
+    /// A sandbox holds signals and abstract sockets too: Landlock, version 6 (Linux 6.12).
+    SandboxSignals = "sandbox_signals", "a command in a sandbox may signal processes of its user outside of it";
+    /// System calls of a command can be filtered.
+    Seccomp = "seccomp", "a run with a profile of system calls is refused";
 }
 
 /// One thing, and whether it is there.

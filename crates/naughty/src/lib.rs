@@ -8,6 +8,9 @@
 mod actor;
 mod leader;
 mod place;
+mod reach;
+
+pub use reach::{NOTHING, REACH};
 
 use nix::{
     errno::Errno,
@@ -167,6 +170,7 @@ pub fn main(words: &[String]) -> ExitCode {
     let done = match words.split_first() {
         Some((&HOLD_NAMESPACE, [])) => actor::hold_namespace(),
         Some((&"actor", part)) => actor::play(part),
+        Some((&REACH, part)) => reach::reach(part),
         Some((name, arguments)) => leader::lead(name, arguments),
         None => Err(Failed("no program is named".to_owned())),
     };

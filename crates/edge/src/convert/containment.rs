@@ -2,7 +2,7 @@
 
 use super::spec::unknown_number;
 use crate::pb;
-use kennel_lifecycle::{Containment, Gap, Held, Violation};
+use kennel_lifecycle::{Containment, Gap, Held, Isolation, Violation};
 
 /// The weakest containment that a client accepts, or what is wrong with it.
 pub(crate) fn least(number: i32, found: &mut Vec<Violation>) -> Option<Containment> {
@@ -16,6 +16,27 @@ pub(crate) fn least(number: i32, found: &mut Vec<Violation>) -> Option<Containme
             found.push(unknown_number(FIELD, number, "Containment"));
             None
         }
+    }
+}
+
+/// The weakest isolation that a client accepts, or what is wrong with it.
+pub(crate) fn least_isolation(number: i32, found: &mut Vec<Violation>) -> Option<Isolation> {
+    match pb::Isolation::try_from(number) {
+        Ok(pb::Isolation::Unspecified) => None,
+        Ok(pb::Isolation::Files) => Some(Isolation::Files),
+        Ok(pb::Isolation::Processes) => Some(Isolation::Processes),
+        Err(_) => {
+            found.push(unknown_number("spec.min_isolation", number, "Isolation"));
+            None
+        }
+    }
+}
+
+pub(crate) fn shown_isolation(least: Option<Isolation>) -> pb::Isolation {
+    match least {
+        None => pb::Isolation::Unspecified,
+        Some(Isolation::Files) => pb::Isolation::Files,
+        Some(Isolation::Processes) => pb::Isolation::Processes,
     }
 }
 
@@ -58,6 +79,16 @@ fn shown(gap: &Gap) -> (pb::CoverageGapKind, String) {
         Gap::SetuidChildUnkillable => (
             Kind::SetuidChildUnkillable,
             "a child that becomes another user by a setuid program cannot be signalled by this server",
+        ),
+        Gap::SignalsLeaveSandbox => (
+            Kind::SignalsLeaveSandbox,
+            "the command is in a sandbox and may signal processes of its user outside of it, and connect to their \
+             abstract sockets: this kernel holds neither",
+        ),
+        Gap::PathSocketsLeaveSandbox => (
+            Kind::PathSocketsLeaveSandbox,
+            "the command is in a sandbox and may connect to sockets that have a path and that its user may write to; \
+             Kennel's own refuse processes of runs",
         ),
         Gap::WorkHandedToDaemons => (
             Kind::WorkHandedToDaemons,

@@ -11,9 +11,10 @@ use crate::{
 };
 use bytes::Bytes;
 use kennel_lifecycle::{
-    CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause, OnOutputFull, OutputBound,
-    PausePolicy, PidNamespace, Policy, Privileges, RecordedSpec, Recovery, RunKind, RunSpec,
-    RunUser, Signal, StopAction, StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
+    CapabilitySet, CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause,
+    OnOutputFull, OutputBound, PausePolicy, PidNamespace, Policy, Privileges, RecordedSpec,
+    Recovery, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal, StopAction, StopPolicy,
+    Timeouts, UnknownCapability, Violation, ladder::Action, limits as bounds,
 };
 
 /// Whether there is far too much of something, by counts alone.
@@ -74,7 +75,8 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
                 &spec.success_exit_codes,
                 found,
             ),
-            privileges: privileges(spec.privileges),
+            privileges: privileges(spec.privileges, found),
+            min_isolation: containment::least_isolation(spec.min_isolation, found),
         },
         labels: spec.labels,
     };
@@ -124,6 +126,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         liveness: rules::shown_liveness(policy.liveness.as_deref()),
         success_exit_codes: restart::shown_codes(&policy.success_exit_codes),
         privileges: shown_privileges(&policy.privileges),
+        min_isolation: containment::shown_isolation(policy.min_isolation).into(),
         stdio: shown_stdio(command),
     }
 }
@@ -204,8 +207,28 @@ fn stop_signal(field: &str, name: &str, found: &mut Vec<Violation>) -> Option<Si
     signal
 }
 
-fn privileges(privileges: Option<pb::Privileges>) -> Privileges {
+fn privileges(privileges: Option<pb::Privileges>, found: &mut Vec<Violation>) -> Privileges {
     let privileges = privileges.unwrap_or_default();
+    let mut drop_capabilities = CapabilitySet::NONE;
+    for name in &privileges.drop_capabilities {
+        match name.parse() {
+            Ok(named) => drop_capabilities = drop_capabilities.union(named),
+            Err(unknown) => found.push(Violation::new(
+                "spec.privileges.drop_capabilities",
+                UnknownCapability::to_string(&unknown),
+            )),
+        }
+    }
+    let seccomp = match pb::SeccompProfile::try_from(privileges.seccomp_profile) {
+        Ok(pb::SeccompProfile::Unspecified) => Seccomp::None,
+        Ok(pb::SeccompProfile::Baseline) => Seccomp::Baseline,
+        Err(_) => {
+            let field = "spec.privileges.seccomp_profile";
+            let number = privileges.seccomp_profile;
+            found.push(unknown_number(field, number, "SeccompProfile"));
+            Seccomp::None
+        }
+    };
     Privileges {
         user: privileges.user.map(|user| RunUser {
             uid: user.user_id,
@@ -213,6 +236,12 @@ fn privileges(privileges: Option<pb::Privileges>) -> Privileges {
             groups: user.supplementary_group_ids,
         }),
         no_new_privileges: privileges.no_new_privileges,
+        drop_capabilities,
+        sandbox: privileges.sandbox.map(|sandbox| Sandbox {
+            readable_paths: sandbox.readable_paths,
+            writable_paths: sandbox.writable_paths,
+        }),
+        seccomp,
     }
 }
 
@@ -224,7 +253,21 @@ fn shown_privileges(privileges: &Privileges) -> Option<pb::Privileges> {
             supplementary_group_ids: user.groups.clone(),
         }),
         no_new_privileges: privileges.no_new_privileges,
+        drop_capabilities: names_of(privileges.drop_capabilities),
+        sandbox: privileges.sandbox.as_ref().map(|sandbox| pb::Sandbox {
+            readable_paths: sandbox.readable_paths.clone(),
+            writable_paths: sandbox.writable_paths.clone(),
+        }),
+        seccomp_profile: match privileges.seccomp {
+            Seccomp::None => pb::SeccompProfile::Unspecified,
+            Seccomp::Baseline => pb::SeccompProfile::Baseline,
+        }
+        .into(),
     })
+}
+
+fn names_of(set: CapabilitySet) -> Vec<String> {
+    set.names().map(str::to_owned).collect()
 }
 
 fn timeouts(timeouts: Option<pb::Timeouts>, found: &mut Vec<Violation>) -> Timeouts {

@@ -181,6 +181,9 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     capabilities.push(Capability::tried(CapabilityName::OomOrder, oom_order));
     let run_as = probe::run_as().map_err(host("read its own capabilities"))?;
     capabilities.push(Capability::tried(CapabilityName::RunAs, run_as));
+    let dropped = probe::drop_capabilities().map_err(host("read its own capabilities"))?;
+    capabilities.push(Capability::tried(CapabilityName::DropCapabilities, dropped));
+    capabilities.extend(probe::profiles());
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = WireHello {

@@ -7,7 +7,7 @@ use kennel_linux::{
     capability::{Capability, CapabilityName},
     pidfd::PidFd,
     reap::{self, Waited},
-    spawn::{self, Cloned},
+    spawn::{self, Cloned, sandbox, seccomp},
     terminal::{self, NoPty},
 };
 use nix::errno::Errno;
@@ -18,6 +18,7 @@ const CAP_CHOWN: u32 = 0;
 const CAP_KILL: u32 = 5;
 const CAP_SETGID: u32 = 6;
 const CAP_SETUID: u32 = 7;
+const CAP_SETPCAP: u32 = 8;
 const CAP_SYS_ADMIN: u32 = 21;
 
 /// Exit code of the probe's child.
@@ -77,6 +78,25 @@ pub(super) fn run_as() -> io::Result<Result<(), String>> {
     })
 }
 
+/// Whether capabilities can be taken from a command for good: by the capabilities of this process.
+pub(super) fn drop_capabilities() -> io::Result<Result<(), String>> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let has = is_effective(&status, CAP_SETPCAP);
+    Ok(has
+        .then_some(())
+        .ok_or_else(|| "the server lacks CAP_SETPCAP".to_owned()))
+}
+
+/// How far commands can be isolated.
+pub(super) fn profiles() -> [Capability; 3] {
+    let sandbox = sandbox::support();
+    [
+        Capability::tried(CapabilityName::Sandbox, sandbox.files),
+        Capability::tried(CapabilityName::SandboxSignals, sandbox.processes),
+        Capability::tried(CapabilityName::Seccomp, seccomp::support()),
+    ]
+}
+
 /// Finds what decides on the gaps of a run's containment. The caller is single-threaded.
 pub(super) fn facts(groups: &Groups) -> io::Result<HostFacts> {
     let status = fs::read_to_string("/proc/self/status")?;
@@ -92,6 +112,7 @@ pub(super) fn facts(groups: &Groups) -> io::Result<HostFacts> {
         namespaces_are_open: has(CAP_SYS_ADMIN) || makes_user_namespaces()?,
         may_signal_everybody: has(CAP_KILL),
         no_new_privileges: field("NoNewPrivs:") == Some("1"),
+        sandbox_holds_signals: sandbox::support().processes.is_ok(),
     })
 }
 

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::io;
 
 /// First byte of every message.
-pub(crate) const VERSION: u8 = 9;
+pub(crate) const VERSION: u8 = 10;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes whose signal or whose place in a tree is told; the rest is counted.

@@ -200,14 +200,8 @@ const RUN_FLAGS: [Habit; 21] = [
         "a run has the host's network: its ports are open without more; another network: ip netns exec before the command",
     ),
     (
-        &[
-            "--privileged",
-            "--cap-add",
-            "--cap-drop",
-            "--security-opt",
-            "--userns",
-        ],
-        "a run has the privileges of the server: --user UID:GID and --no-new-privileges take them away",
+        &["--privileged", "--cap-add", "--security-opt", "--userns"],
+        "a run has the privileges of the server: --user UID:GID and --no-new-privileges take them away, and --cap-drop and --sandbox",
     ),
     (
         &["--entrypoint", "--image", "--platform", "--pull"],

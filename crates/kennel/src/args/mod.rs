@@ -35,9 +35,9 @@ pub(crate) use read::{
     StateArg, StreamArg, TopArgs, WhichRuns, WhyArgs,
 };
 pub(crate) use run::{
-    ContainmentArg, DiskFullArg, EnvArg, EnvModeArg, KindArg, LeaderExitArg, LimitArgs,
-    OnMaxPauseArg, OutputFullArg, PidNamespaceArg, PrivilegeArgs, ReadyArgs, RecoveryArg,
-    RestartArg, RestartArgs, RunArgs, SpecArgs, TerminalArgs,
+    ContainmentArg, DiskFullArg, EnvArg, EnvModeArg, IsolationArg, KindArg, LeaderExitArg,
+    LimitArgs, OnMaxPauseArg, OutputFullArg, PidNamespaceArg, PrivilegeArgs, ReadyArgs,
+    RecoveryArg, RestartArg, RestartArgs, RunArgs, SeccompArg, SpecArgs, TerminalArgs,
 };
 pub(crate) use serve::{CgroupUse, ConfigCommand, ServeArgs};
 pub(crate) use target::{LabelArgs, RunRef, RunRefs};

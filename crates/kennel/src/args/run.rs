@@ -329,6 +329,39 @@ pub(crate) struct PrivilegeArgs {
     /// Let no program gain privileges, set-user-id programs included
     #[arg(long)]
     pub(crate) no_new_privileges: bool,
+    /// Capability that no process of the run has or gains, such as NET_RAW, or ALL; may be repeated
+    #[arg(long, value_name = "NAME", value_parser = values::capability)]
+    pub(crate) cap_drop: Vec<String>,
+    /// Let the command read the system, write its working directory and temporary ones, and reach nothing else, above all
+    /// not Kennel's data
+    #[arg(long)]
+    pub(crate) sandbox: bool,
+    /// Path that a command in a sandbox may read and execute too; may be repeated
+    #[arg(long, value_name = "PATH", requires = "sandbox")]
+    pub(crate) sandbox_read: Vec<String>,
+    /// Path that a command in a sandbox may write too; may be repeated
+    #[arg(long, value_name = "PATH", requires = "sandbox")]
+    pub(crate) sandbox_write: Vec<String>,
+    /// Deny system calls that endanger the host
+    #[arg(long, value_enum, value_name = "PROFILE")]
+    pub(crate) seccomp: Option<SeccompArg>,
+    /// Refuse to start with less isolation than this
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    pub(crate) min_isolation: Option<IsolationArg>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum SeccompArg {
+    /// All calls but those that endanger the host
+    Baseline,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum IsolationArg {
+    /// Files, and processes that could be traced
+    Files,
+    /// These, and signals and abstract sockets
+    Processes,
 }
 
 /// What the command may use.

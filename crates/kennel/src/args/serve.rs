@@ -9,6 +9,7 @@ use crate::{
     values,
 };
 use clap::{Args, Subcommand, ValueEnum};
+use kennel_lifecycle::Privileges;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
@@ -53,6 +54,10 @@ pub(crate) struct ServeArgs {
     /// Time that runs continue without a server before they are ended by their stop policy [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) orphan_ttl: Option<Duration>,
+    /// What every run is held to, which a spec may only make stricter: a list of no-new-privileges, cap-drop=NAME, sandbox,
+    /// seccomp=baseline [default: nothing]
+    #[arg(long, value_name = "LIST", value_parser = values::restrictions)]
+    restrict_runs: Option<Privileges>,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
     #[command(flatten)]
@@ -120,6 +125,13 @@ impl ServeArgs {
     pub(crate) fn orphan_ttl(&self, here: &Surroundings) -> Result<Duration, Failure> {
         let given = here.setting(self.orphan_ttl, "KENNEL_ORPHAN_TTL", values::duration)?;
         Ok(given.unwrap_or(ORPHAN_TTL_DEFAULT))
+    }
+
+    /// What every run is held to.
+    pub(crate) fn restrict_runs(&self, here: &Surroundings) -> Result<Privileges, Failure> {
+        let given = self.restrict_runs.clone();
+        let given = here.setting(given, "KENNEL_RESTRICT_RUNS", values::restrictions)?;
+        Ok(given.unwrap_or_default())
     }
 
     pub(crate) fn node_lease(&self, here: &Surroundings) -> Result<Duration, Failure> {

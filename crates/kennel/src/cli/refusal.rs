@@ -28,7 +28,7 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
 }
 
 /// Fields of the contract, and what is typed for them.
-const FLAGS: [(&str, &str); 29] = [
+const FLAGS: [(&str, &str); 33] = [
     ("spec.limits.memory.max_bytes", "--memory-max"),
     ("spec.limits.memory.high_bytes", "--memory-high"),
     ("spec.limits.memory.swap_max_bytes", "--swap-max"),
@@ -44,6 +44,10 @@ const FLAGS: [(&str, &str); 29] = [
     ("spec.on_leader_exit", "--on-leader-exit"),
     ("spec.pause.max_pause", "--max-pause"),
     ("spec.min_containment", "--min-containment"),
+    ("spec.min_isolation", "--min-isolation"),
+    ("spec.privileges.sandbox.readable_paths", "--sandbox-read"),
+    ("spec.privileges.sandbox.writable_paths", "--sandbox-write"),
+    ("spec.privileges.drop_capabilities", "--cap-drop"),
     ("spec.pid_namespace", "--pid-namespace"),
     ("spec.restart.max_restarts", "--restart-max"),
     ("spec.restart.max_delay", "--restart-max-delay"),

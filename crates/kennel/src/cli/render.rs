@@ -181,6 +181,11 @@ pub(crate) fn run(run: &pb::Run) -> String {
         "user",
         privileges.and_then(|p| p.user.as_ref()).map(words::user),
     );
+    if let Some(privileges) = privileges {
+        for held in words::held_back(privileges) {
+            view.line("privileges", held);
+        }
+    }
     view.line("owner", &run.owner);
     let mut labels: Vec<_> = run.labels.iter().collect();
     labels.sort();

@@ -3,9 +3,9 @@
 use super::{command, ready, run_env, run_input};
 use crate::{
     args::{
-        ContainmentArg, DiskFullArg, EnvModeArg, KindArg, LeaderExitArg, LimitArgs, OnMaxPauseArg,
-        OutputFullArg, PidNamespaceArg, PrivilegeArgs, RecoveryArg, RestartArg, RestartArgs,
-        SpecArgs, TerminalArgs,
+        ContainmentArg, DiskFullArg, EnvModeArg, IsolationArg, KindArg, LeaderExitArg, LimitArgs,
+        OnMaxPauseArg, OutputFullArg, PidNamespaceArg, PrivilegeArgs, RecoveryArg, RestartArg,
+        RestartArgs, SeccompArg, SpecArgs, TerminalArgs,
     },
     config::Surroundings,
     failure::{Failure, note},
@@ -112,6 +112,12 @@ fn request(
             output_rules: ready::rules(&args.ready)?,
             liveness: ready::liveness(&args.ready)?,
             success_exit_codes: args.success_exit_codes.into_iter().map(u32::from).collect(),
+            min_isolation: match args.privileges.min_isolation {
+                None => pb::Isolation::Unspecified,
+                Some(IsolationArg::Files) => pb::Isolation::Files,
+                Some(IsolationArg::Processes) => pb::Isolation::Processes,
+            }
+            .into(),
             privileges: privileges(args.privileges),
             stdio: stdio(args.stdin, args.terminal),
         }),
@@ -170,6 +176,16 @@ fn privileges(args: PrivilegeArgs) -> Option<pb::Privileges> {
     let privileges = pb::Privileges {
         user,
         no_new_privileges: args.no_new_privileges,
+        drop_capabilities: args.cap_drop,
+        sandbox: args.sandbox.then_some(pb::Sandbox {
+            readable_paths: args.sandbox_read,
+            writable_paths: args.sandbox_write,
+        }),
+        seccomp_profile: match args.seccomp {
+            None => pb::SeccompProfile::Unspecified,
+            Some(SeccompArg::Baseline) => pb::SeccompProfile::Baseline,
+        }
+        .into(),
     };
     (privileges != pb::Privileges::default()).then_some(privileges)
 }

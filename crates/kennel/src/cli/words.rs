@@ -14,6 +14,34 @@ pub(crate) fn user(user: &pb::RunUser) -> String {
     format!("{}:{group}{}", user.user_id, groups.collect::<String>())
 }
 
+/// What the command may not do, a line each.
+pub(crate) fn held_back(privileges: &pb::Privileges) -> Vec<String> {
+    let gains = privileges.no_new_privileges;
+    let mut lines: Vec<String> = gains
+        .then(|| "no new ones".to_owned())
+        .into_iter()
+        .collect();
+    if !privileges.drop_capabilities.is_empty() {
+        lines.push(format!(
+            "without {}",
+            privileges.drop_capabilities.join(", ")
+        ));
+    }
+    if let Some(sandbox) = &privileges.sandbox {
+        let paths = |word: &str, paths: &[String]| match paths {
+            [] => String::new(),
+            _ => format!(", {word} {}", paths.join(" ")),
+        };
+        let reads = paths("reads", &sandbox.readable_paths);
+        let writes = paths("writes", &sandbox.writable_paths);
+        lines.push(format!("sandbox{reads}{writes}"));
+    }
+    if privileges.seccomp_profile() == pb::SeccompProfile::Baseline {
+        lines.push("seccomp baseline".to_owned());
+    }
+    lines
+}
+
 /// The state as the contract spells it, without prefix: `RUNNING`.
 pub(crate) fn state(state: pb::RunState) -> String {
     let name = state.as_str_name();

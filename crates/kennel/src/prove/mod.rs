@@ -2,6 +2,7 @@
 //! what holds on this host. Nobody but this process knows of that service, and nothing of it stays.
 
 mod report;
+mod sandbox;
 mod suite;
 
 use crate::{
@@ -62,9 +63,15 @@ async fn ways(ways: &[Way]) -> Result<Report, Failure> {
         columns.push((*way, suite::run(&mut service, *way).await?));
     }
     let containment = service.containment;
+    // Once is enough.
+    let reach = match ways {
+        [Way::NormalEnd, ..] => Some(sandbox::run(&service).await?),
+        _ => None,
+    };
     service.end().await;
     Ok(Report {
         containment,
+        reach,
         columns,
     })
 }

@@ -1,6 +1,9 @@
 //! What the proof has found, for people and as JSON.
 
-use super::suite::{Outcome, Way};
+use super::{
+    sandbox::Reach,
+    suite::{Outcome, Way},
+};
 use kennel_naughty::PROGRAMS;
 use serde_json::{Value, json};
 use std::{fmt::Write as _, time::Duration};
@@ -12,6 +15,8 @@ const CELL_WIDTH: usize = 21;
 pub(super) struct Report {
     /// What runs are held by here.
     pub(super) containment: &'static str,
+    /// What a run in a sandbox has reached.
+    pub(super) reach: Option<Reach>,
     /// Each way with what came of every program, in the order of the suite.
     pub(super) columns: Vec<(Way, Vec<Outcome>)>,
 }
@@ -28,7 +33,8 @@ struct Tally {
 impl Report {
     /// Whether no verdict was a lie.
     pub(super) fn holds(&self) -> bool {
-        self.columns.iter().all(|(_, cells)| tally(cells).lies == 0)
+        let is_held = self.reach.as_ref().is_none_or(Reach::holds);
+        is_held && self.columns.iter().all(|(_, cells)| tally(cells).lies == 0)
     }
 
     pub(super) fn text(&self, took: Duration) -> String {
@@ -50,6 +56,9 @@ impl Report {
         text.push('\n');
         for (way, cells) in &self.columns {
             let _ = writeln!(text, "{}", guarantee(*way, &tally(cells)));
+        }
+        if let Some(reach) = &self.reach {
+            let _ = writeln!(text, "{}", reach.text());
         }
         text.push('\n');
         self.notes(&mut text);
@@ -112,6 +121,7 @@ impl Report {
         json!({
             "holds": self.holds(),
             "containment": self.containment,
+            "sandbox": self.reach.as_ref().map(Reach::json),
             "ways": ways,
         })
         .to_string()
@@ -196,6 +206,7 @@ mod tests {
         cells.push(last);
         Report {
             containment: "shim",
+            reach: None,
             columns: vec![(Way::Abort, cells)],
         }
     }

@@ -157,6 +157,30 @@ async fn in_position(
     }))
 }
 
+/// The first line that a command prints; the inner error says why it cannot run.
+pub(super) async fn printed(
+    service: &Service,
+    words: &[String],
+    privileges: Option<pb::Privileges>,
+) -> Result<Result<String, String>, Failure> {
+    let request = pb::SpawnRequest {
+        spec: Some(pb::RunSpec {
+            privileges,
+            ..spec(words, None)
+        }),
+        ..pb::SpawnRequest::default()
+    };
+    let run = match service.connection().processes().spawn(request).await {
+        Ok(answer) => crate::cli::run_of(answer.into_inner().run)?,
+        Err(status) => return Ok(Err(status.message().to_owned())),
+    };
+    let said = tokio::time::timeout(PATIENCE, first_line(service, &run.run_id)).await;
+    Ok(match said {
+        Ok(said) => said?.ok_or_else(|| "it has ended without a word".to_owned()),
+        Err(_) => Err("it does not say anything".to_owned()),
+    })
+}
+
 fn spec(words: &[String], max_runtime: Option<Duration>) -> pb::RunSpec {
     let mut spec = pb::RunSpec {
         command: Some(pb::run_spec::Command::Argv(pb::Argv {

@@ -10,7 +10,8 @@ pub(crate) use time::{age, duration, moment, pace};
 
 use crate::terminal_text::{is_unsafe, push_bytes};
 use kennel_lifecycle::{
-    Signal, TerminalSize, UNLIMITED,
+    CapabilitySet, Privileges, Sandbox, Seccomp, Signal, TerminalSize, UNLIMITED,
+    UnknownCapability,
     labels::{Selector, SelectorError},
 };
 use kennel_proto::pb::{self, ProcessRef};
@@ -134,6 +135,38 @@ pub(crate) fn user(text: &str) -> Result<(u32, Option<u32>), String> {
         "write numbers, UID or UID:GID: id -u NAME shows one; the name of a unit is a label: --label name=NAME"
             .to_owned()
     })
+}
+
+/// Reads the name of a capability, or `ALL`.
+pub(crate) fn capability(text: &str) -> Result<String, String> {
+    let named = text.parse::<CapabilitySet>();
+    named.map(|_| text.to_owned()).map_err(|e| e.to_string())
+}
+
+/// Reads what every run of a node is held to: words, separated by commas.
+pub(crate) fn restrictions(text: &str) -> Result<Privileges, String> {
+    let mut held = Privileges::default();
+    for word in text
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+    {
+        match (word, word.strip_prefix("cap-drop=")) {
+            (_, Some(name)) => {
+                let named = name.parse().map_err(|e: UnknownCapability| e.to_string())?;
+                held.drop_capabilities = held.drop_capabilities.union(named);
+            }
+            ("no-new-privileges", _) => held.no_new_privileges = true,
+            ("sandbox", _) => held.sandbox = Some(Sandbox::default()),
+            ("seccomp=baseline", _) => held.seccomp = Seccomp::Baseline,
+            _ => {
+                return Err(format!(
+                    "{word} restricts nothing: expected no-new-privileges, cap-drop=NAME, sandbox, seccomp=baseline"
+                ));
+            }
+        }
+    }
+    Ok(held)
 }
 
 /// Reads `SEQ:HASH`, as `kennel audit --verify` prints it.

@@ -2,10 +2,11 @@
 
 use crate::samples::assert_golden;
 use kennel_lifecycle::{
-    Activity, Containment, Deadline, Desired, EndReason, EnvMode, InputClosed, InputMode, Knob,
-    Limit, MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull, PidNamespace, Proof, Recovery,
-    RemovalReason, Resource, RestartMode, ResumeReason, RowState, RunKind, RunState, SignalScope,
-    SignalSender, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
+    Activity, Containment, Deadline, Desired, EndReason, EnvMode, InputClosed, InputMode,
+    Isolation, Knob, Limit, MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull, PidNamespace, Proof,
+    Recovery, RemovalReason, Resource, RestartMode, ResumeReason, RowState, RunKind, RunState,
+    Seccomp, SignalScope, SignalSender, StartFailure, StartStage, StopReason, StreamsEnd,
+    TreeVerdict,
     recovery::{CgroupSeen, Host, Seen},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -84,7 +85,9 @@ fn names_are_those_of_the_lock() {
         OnDiskFull,
         OnMaxPause,
         OnOutputFull,
+        Isolation,
         PidNamespace,
+        Seccomp,
         Proof,
         Recovery,
         RemovalReason,

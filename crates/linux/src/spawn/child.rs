@@ -3,9 +3,15 @@
 //! It may share the memory of its shim, and so its errno: what such a child does goes by [`super::raw`]. What it does only with a
 //! copy of that memory may go by libc.
 
-use super::raw::{self, call};
+mod profile;
+
+use super::{
+    raw::{self, call},
+    sandbox::Rules,
+};
 use crate::signal_set::SignalSet;
 use libc::{c_char, c_int, c_long, c_void};
+use profile::{bound_capabilities, drop_capabilities, enter_sandbox, filter_calls};
 use std::{
     ffi::CString,
     mem::MaybeUninit,
@@ -42,6 +48,12 @@ pub const STEP_PROC: u8 = 8;
 pub const STEP_USER: u8 = 9;
 /// `no_new_privileges`.
 pub const STEP_NO_NEW_PRIVILEGES: u8 = 10;
+/// `drop_capabilities`.
+pub const STEP_CAPABILITIES: u8 = 11;
+/// `sandbox`.
+pub const STEP_SANDBOX: u8 = 12;
+/// `seccomp_profile`.
+pub const STEP_SECCOMP: u8 = 13;
 /// The first of the limits, the others after it.
 pub const STEP_RLIMITS: u8 = 32;
 
@@ -74,6 +86,14 @@ pub(super) struct Plan {
     pub(super) user: Option<User>,
     /// Whether no program may give it more than it has.
     pub(super) no_new_privileges: bool,
+    /// A bit for each capability that no program it executes has.
+    pub(super) bound_capabilities: u64,
+    /// A bit for each capability that it loses itself.
+    pub(super) drop_capabilities: u64,
+    /// What it may reach; absent: all that its user may.
+    pub(super) sandbox: Option<Rules>,
+    /// Filter of its system calls; empty: none.
+    pub(super) filter: Vec<libc::sock_filter>,
     /// Absent: it was born with it.
     pub(super) score: Option<Score>,
     /// Whether it was born into a pid namespace of its own, and so needs the /proc of that.
@@ -146,7 +166,9 @@ impl Plan {
     /// Whether a child can carry it out that shares this process's memory, and is born with its score: another user would
     /// change who may look into that memory, and mounts are made by libc.
     pub(super) fn suits_shared_memory(&self) -> bool {
-        self.user.is_none() && !self.own_proc
+        let is_held =
+            self.drop_capabilities != 0 || self.sandbox.is_some() || !self.filter.is_empty();
+        self.user.is_none() && !self.own_proc && !is_held
     }
 }
 
@@ -205,9 +227,11 @@ pub(super) fn run(plan: &Plan) -> ! {
         fail(STATUS_FD, step, errno(), EXIT_NOT_RELEASED);
     }
     hold_back(plan);
+    bound_capabilities(plan.bound_capabilities);
     if let Some(user) = &plan.user {
         become_user(user, plan.terminal);
     }
+    drop_capabilities(plan.drop_capabilities);
     // As that user: it must be allowed to be there.
     // SAFETY: `cwd` is a NUL-terminated string.
     let there = unsafe { call(libc::SYS_chdir, [plan.cwd.as_ptr() as usize, 0, 0, 0, 0]) };
@@ -218,6 +242,10 @@ pub(super) fn run(plan: &Plan) -> ! {
         let held = unsafe { call(libc::SYS_prctl, set) };
         must(held, STEP_NO_NEW_PRIVILEGES);
     }
+    if let Some(rules) = &plan.sandbox {
+        enter_sandbox(rules);
+    }
+    filter_calls(&plan.filter);
     say(STATUS_FD, &[READY]);
     wait_at_gate();
     say(STATUS_FD, &[GOING]);

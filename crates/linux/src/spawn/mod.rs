@@ -2,6 +2,8 @@
 
 pub mod child;
 mod raw;
+pub mod sandbox;
+pub mod seccomp;
 
 use crate::{
     attributes::{self, Attributes},
@@ -10,7 +12,7 @@ use crate::{
     signal_set::SignalSet,
 };
 use child::{Birth, Plan, Score, Strings, User};
-use kennel_lifecycle::{PidNamespace, Rlimit, StartFailure, StartStage};
+use kennel_lifecycle::{PidNamespace, Rlimit, Seccomp, StartFailure, StartStage};
 use nix::{
     errno::Errno,
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -18,10 +20,14 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 use std::{
-    ffi::CString,
+    ffi::{CString, OsStr},
     io,
     mem::{ManuallyDrop, MaybeUninit},
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::{
+        fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
     ptr,
     sync::atomic::{AtomicI32, Ordering},
 };
@@ -158,6 +164,10 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
         io::Result::Ok(Score { file, text })
     });
     let privileges = &attributes.privileges;
+    let run_dir = attributes.run_dir.as_deref().unwrap_or_default();
+    let cwd = Path::new(OsStr::from_bytes(&child.cwd));
+    let sandbox = privileges.sandbox.as_ref();
+    let sandbox = sandbox.map(|sandbox| sandbox::rules(sandbox, Path::new(run_dir), cwd));
     Ok(Plan {
         executable: c_string(child.executable.as_slice())?,
         argv: c_strings(child.argv.iter().cloned())?,
@@ -171,7 +181,14 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
             gid: user.gid,
             groups: user.groups.clone(),
         }),
-        no_new_privileges: privileges.no_new_privileges,
+        no_new_privileges: privileges.gains_nothing(),
+        bound_capabilities: privileges.drop_capabilities.0,
+        drop_capabilities: privileges.lost_capabilities().0,
+        sandbox: sandbox.transpose()?,
+        filter: match privileges.seccomp {
+            Seccomp::None => Vec::new(),
+            Seccomp::Baseline => seccomp::baseline(),
+        },
         score: score.transpose()?,
         own_proc: false,
         ignored: SignalSet::ignored(),

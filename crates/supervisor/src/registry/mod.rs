@@ -27,7 +27,7 @@ use kennel_keeper::{
     client::{Interrupted, KeeperHello, KeeperReport, Sent, SignalResult},
     spare_dirs::SpareDirs,
 };
-use kennel_lifecycle::{NodeId, Refusal, RetentionLimits, RunId, StopOrder};
+use kennel_lifecycle::{NodeId, Privileges, Refusal, RetentionLimits, RunId, StopOrder};
 use kennel_store::{NewRun, Store};
 use std::{
     collections::BTreeMap,
@@ -68,6 +68,8 @@ pub struct SupervisorConfig {
     pub server_env: Vec<(String, String)>,
     /// Most live runs.
     pub runs_max: u32,
+    /// What every run is held to: a spec may only be stricter.
+    pub privileges: Privileges,
     /// Limits of the retained output of ended runs.
     pub retention: RetentionLimits,
     /// Receiver of spans and measurements.

@@ -2,6 +2,8 @@
 //!
 //! Nothing exists before a run has entered the tracker; from then on its task owns it, and the caller only watches.
 
+mod isolation;
+
 use crate::{
     base::{
         calls::{CallError, RunView, SpawnCall, Spawned},
@@ -51,8 +53,10 @@ impl Supervisor {
         Ok(Spawned { run, ..spawned })
     }
 
-    async fn spawn_here(&self, call: SpawnCall) -> Result<Spawned, CallError> {
+    async fn spawn_here(&self, mut call: SpawnCall) -> Result<Spawned, CallError> {
         let shared = &self.shared;
+        let own = std::mem::take(&mut call.spec.policy.privileges);
+        call.spec.policy.privileges = own.within(&shared.config.privileges);
         if shared.serving.is_refusing() {
             return Err(CallError::Draining);
         }
@@ -233,6 +237,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
     missing.extend(no_pid_namespace(shared, policy));
     missing.extend(no_adoption(shared, policy));
     missing.extend(no_other_user(shared, policy));
+    missing.extend(isolation::missing(&shared.hello, policy));
     let run_dir = rundir::path(&shared.config.data_dir, run);
     missing.extend(no_notices(policy, &run_dir));
     if !missing.is_empty() {

@@ -6,7 +6,7 @@ use crate::{
 };
 use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{
-    Containment, RunId, RunState,
+    CapabilitySet, Containment, Isolation, RunId, RunState, Sandbox, Seccomp,
     recovery::{CgroupSeen, Seen},
 };
 use kennel_store::RunRow;
@@ -296,4 +296,31 @@ async fn a_run_that_would_be_held_too_weakly_leaves_no_trace() {
     assert_eq!(spawned.run.held.unwrap().by, Containment::Cgroup);
     stage.exits(run, 0);
     stage.supervisor.wait(run, Condition::Ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn isolation_that_the_host_lacks_is_refused() {
+    // The world's host has none of the capabilities.
+    let stage = Stage::set(Nature::default()).await;
+    let mut strict = call(Some(RunId::from_u128(7)));
+    let policy = &mut strict.spec.policy;
+    policy.privileges.drop_capabilities = CapabilitySet::ALL;
+    policy.privileges.sandbox = Some(Sandbox::default());
+    policy.privileges.seccomp = Seccomp::Baseline;
+    policy.min_isolation = Some(Isolation::Processes);
+    let Err(CallError::CapabilityMissing(missing)) = stage.supervisor.spawn(strict).await else {
+        panic!("it is not refused");
+    };
+    let fields: Vec<&str> = missing.iter().map(|m| m.field.as_str()).collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.privileges.drop_capabilities",
+            "spec.privileges.sandbox",
+            "spec.privileges.seccomp_profile",
+            "spec.min_isolation"
+        ]
+    );
+    let plain = stage.supervisor.spawn(call(None)).await;
+    plain.expect("a run that asks for nothing starts");
 }

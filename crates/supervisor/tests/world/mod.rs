@@ -260,6 +260,7 @@ impl Stage {
             data_dir: data_dir.path().to_owned(),
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
             runs_max: 100,
+            privileges: kennel_lifecycle::Privileges::default(),
             retention: *world.retention.lock().unwrap(),
         };
         // A keeper that holds runs has had a server, and so has one whose node has a generation.
@@ -599,7 +600,7 @@ impl Kernel for World {
             stderr.into()
         };
         let cgroup = nature.cgroup_refused.clone().map_or(Ok(()), Err);
-        let held = Held::on(&facts(), cgroup, spec.policy.pid_namespace);
+        let held = Held::on(&facts(), cgroup, &spec.policy);
         if let Some(wanted) = spec.policy.min_containment.filter(|least| held.by < *least) {
             return Err(ClientError::TooWeak { wanted, held });
         }
@@ -1693,6 +1694,7 @@ fn facts() -> HostFacts {
         namespaces_are_open: true,
         may_signal_everybody: true,
         no_new_privileges: false,
+        sandbox_holds_signals: true,
     }
 }
 

@@ -1,7 +1,10 @@
 //! Specs from the contract and back.
 
 use super::*;
-use kennel_lifecycle::{Containment, LiveProbe, Liveness, RestartPolicy, RunLimits, StateProbe};
+use kennel_lifecycle::{
+    CapabilitySet, Containment, Isolation, LiveProbe, Liveness, RestartPolicy, RunLimits,
+    StateProbe,
+};
 use std::time::Duration;
 
 #[test]
@@ -53,7 +56,14 @@ fn parsed_full() -> RunSpec {
                 groups: vec![9],
             }),
             no_new_privileges: true,
+            drop_capabilities: CapabilitySet::ALL,
+            sandbox: Some(Sandbox {
+                readable_paths: vec!["/srv".to_owned()],
+                writable_paths: vec!["/work".to_owned()],
+            }),
+            seccomp: Seccomp::Baseline,
         },
+        min_isolation: Some(Isolation::Processes),
         ..Policy::default()
     };
     policy.stop.grace = Some(Duration::from_millis(500));
@@ -379,7 +389,14 @@ fn full() -> pb::RunSpec {
                 supplementary_group_ids: vec![9],
             }),
             no_new_privileges: true,
+            drop_capabilities: vec!["ALL".to_owned()],
+            sandbox: Some(pb::Sandbox {
+                readable_paths: vec!["/srv".to_owned()],
+                writable_paths: vec!["/work".to_owned()],
+            }),
+            seccomp_profile: pb::SeccompProfile::Baseline.into(),
         }),
+        min_isolation: pb::Isolation::Processes.into(),
         output_rules: Vec::new(),
         stdio: Some(Stdio::Pipes(pb::Pipes {
             input: pb::InputMode::Initial.into(),

@@ -10,6 +10,7 @@ use crate::{
 };
 use kennel_lifecycle::{Held, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize};
 use kennel_linux::{
+    attributes::Attributes,
     cgroup_limits, clock, crash_point, fdpass,
     spawn::failure,
     terminal::{NoPty, Terminal},
@@ -124,7 +125,7 @@ impl Keeper {
         let held = Held::on(
             &self.facts,
             group.as_ref().map(|_| ()).map_err(Clone::clone),
-            wish.policy.pid_namespace,
+            &wish.policy,
         );
         let group = group.ok();
         let refused = match limited {
@@ -196,6 +197,15 @@ impl Keeper {
         Ok(())
     }
 
+    /// What the command gets.
+    fn attributes(&self, wish: &Wish) -> Attributes {
+        let sandbox = wish.policy.privileges.sandbox.as_ref();
+        Attributes {
+            run_dir: sandbox.map(|_| wish.run_dir.clone()),
+            ..self.inherited.attributes(&wish.policy)
+        }
+    }
+
     fn give(
         &self,
         wish: &Wish,
@@ -218,7 +228,7 @@ impl Keeper {
             policy: wish.policy.clone(),
             cgroup: group.map(|group| group.identity.clone()),
             placement: self.groups.placement(),
-            attributes: self.inherited.attributes(&wish.policy),
+            attributes: self.attributes(wish),
             keepsake,
             input: input.is_some(),
             notify: notify.is_some(),

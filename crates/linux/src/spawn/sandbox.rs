@@ -1,0 +1,257 @@
+//! What a command in a sandbox may reach, as rules of landlock(7). Made by the shim, applied by the child behind its clone:
+//! what is not named here is closed.
+
+use kennel_lifecycle::Sandbox;
+use nix::errno::Errno;
+use std::{
+    ffi::CString,
+    fs, io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+/// The oldest version that holds: before it a file could be truncated that may not be written (Linux 6.2).
+const ABI_MIN: libc::c_long = 3;
+/// Devices have rights of their own from this version on (Linux 6.10).
+const ABI_DEVICES: libc::c_long = 5;
+/// Signals and abstract sockets are held from this version on (Linux 6.12).
+const ABI_SCOPES: libc::c_long = 6;
+
+/// `LANDLOCK_CREATE_RULESET_VERSION`.
+const ASK_VERSION: u32 = 1;
+
+// Rights, by their names in linux/landlock.h.
+const EXECUTE: u64 = 1;
+const WRITE_FILE: u64 = 1 << 1;
+const READ_FILE: u64 = 1 << 2;
+const READ_DIR: u64 = 1 << 3;
+const TRUNCATE: u64 = 1 << 14;
+const IOCTL_DEV: u64 = 1 << 15;
+/// All up to `TRUNCATE`: to make, to remove and to rename in directories too.
+const ALL: u64 = (TRUNCATE << 1) - 1;
+/// To make a device.
+const MAKE_DEVICES: u64 = 1 << 6 | 1 << 11;
+const READ: u64 = EXECUTE | READ_FILE | READ_DIR;
+const WRITE: u64 = (ALL & !MAKE_DEVICES) | IOCTL_DEV;
+const DEVICE: u64 = READ_FILE | WRITE_FILE | READ_DIR | TRUNCATE | IOCTL_DEV;
+/// What can be a right to something that is no directory.
+pub(super) const OF_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV;
+/// `LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET` and `LANDLOCK_SCOPE_SIGNAL`.
+const SCOPES: u64 = 1 | 2;
+
+/// What every command may read and execute.
+const SYSTEM: [&str; 14] = [
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/etc",
+    "/opt",
+    "/nix",
+    "/proc",
+    "/sys",
+    "/var/cache/fontconfig",
+    "/run/systemd/resolve",
+];
+/// Devices that it may use.
+const DEVICES: [&str; 8] = [
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+];
+/// Where it may write beside its own places.
+const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+/// Kennel's own configuration.
+const CONFIGURATION: &str = "/etc/kennel";
+/// Most entries of directories that lead to what is closed.
+const ENTRIES_MAX: usize = 4096;
+
+/// How far this kernel can hold a command in a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Support {
+    /// Whether files can be closed; an error says why not.
+    pub files: Result<(), String>,
+    /// Whether signals and abstract sockets can be held too.
+    pub processes: Result<(), String>,
+}
+
+/// Asks the kernel.
+#[must_use]
+pub fn support() -> Support {
+    let has = |least: libc::c_long, what: &str| match version() {
+        Ok(version) if version >= least => Ok(()),
+        Ok(version) => Err(format!(
+            "this kernel has version {version} of Landlock: {what} need {least}"
+        )),
+        Err(error) => Err(format!("landlock_create_ruleset: {error}")),
+    };
+    Support {
+        files: has(ABI_MIN, "files"),
+        processes: has(ABI_SCOPES, "signals and abstract sockets"),
+    }
+}
+
+fn version() -> io::Result<libc::c_long> {
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: with this flag the call takes no attributes and gives a number.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, ASK_VERSION) };
+    Ok(Errno::result(version)?)
+}
+
+/// Rules for one command.
+#[derive(Debug)]
+pub(super) struct Rules {
+    /// The kernel's `landlock_ruleset_attr`: rights that are closed where no rule opens them, none of networks, scopes.
+    pub(super) attributes: [u64; 3],
+    /// How many bytes of it this kernel knows.
+    pub(super) attributes_len: usize,
+    /// Paths without links, and the rights to each and all below. What is not there, or has become a link, is left out.
+    pub(super) rights: Vec<(CString, u64)>,
+}
+
+/// What Kennel keeps to itself, and what of it belongs to one run.
+struct Closed {
+    paths: Vec<PathBuf>,
+}
+
+/// The rules of a run in this directory, whose command has this working directory.
+pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result<Rules> {
+    let version = version()?;
+    let is_scoped = version >= ABI_SCOPES;
+    let devices = if version >= ABI_DEVICES { IOCTL_DEV } else { 0 };
+    let handled = ALL | devices;
+    let data_dir = run_dir.ancestors().nth(2).unwrap_or(run_dir);
+    let closed = [data_dir, Path::new(CONFIGURATION)];
+    let closed = Closed {
+        paths: closed
+            .iter()
+            .filter_map(|p| p.canonicalize().ok())
+            .collect(),
+    };
+    let mut rights = Vec::new();
+    let mut open =
+        |path: &Path, access: u64| closed.open_around(path, access & handled, &mut rights);
+    for path in SYSTEM {
+        open(Path::new(path), READ)?;
+    }
+    for path in DEVICES {
+        open(Path::new(path), DEVICE)?;
+    }
+    open(Path::new("/dev"), READ_DIR)?;
+    for path in &sandbox.readable_paths {
+        open(Path::new(path), READ)?;
+    }
+    let writable = sandbox.writable_paths.iter().map(Path::new);
+    let cwd = (cwd != Path::new("/")).then_some(cwd);
+    let scratch = SCRATCH.iter().map(Path::new);
+    for path in writable.chain(cwd).chain(scratch) {
+        open(path, WRITE)?;
+    }
+    // The one thing of the data directory that is the command's.
+    if let Ok(own) = run_dir.join("tmp").canonicalize() {
+        rights.push((c_path(&own)?, WRITE & handled));
+    }
+    let attributes = [handled, 0, if is_scoped { SCOPES } else { 0 }];
+    Ok(Rules {
+        attributes,
+        attributes_len: if is_scoped { 24 } else { 8 },
+        rights,
+    })
+}
+
+impl Closed {
+    /// Opens what is below `path` and not closed: entry by entry, where something closed lies below.
+    fn open_around(
+        &self,
+        path: &Path,
+        access: u64,
+        rights: &mut Vec<(CString, u64)>,
+    ) -> io::Result<()> {
+        // What is not there, or not for this user, cannot be reached anyway.
+        let Ok(path) = path.canonicalize() else {
+            return Ok(());
+        };
+        self.open_below(&path, access, rights)
+    }
+
+    fn open_below(
+        &self,
+        path: &Path,
+        access: u64,
+        rights: &mut Vec<(CString, u64)>,
+    ) -> io::Result<()> {
+        if self.paths.iter().any(|closed| path.starts_with(closed)) {
+            return Ok(());
+        }
+        if !self.paths.iter().any(|closed| closed.starts_with(path)) {
+            rights.push((c_path(path)?, access));
+            return Ok(());
+        }
+        let Ok(entries) = fs::read_dir(path) else {
+            return Ok(());
+        };
+        for entry in entries.flatten() {
+            if rights.len() >= ENTRIES_MAX {
+                return Err(Errno::E2BIG.into());
+            }
+            // A link may lead to what is closed.
+            let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
+            if !is_link {
+                self.open_below(&entry.path(), access, rights)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn opened(rules: &Rules, path: &Path) -> Option<u64> {
+        let found = rules.rights.iter().find(|(open, _)| {
+            let open = Path::new(std::ffi::OsStr::from_bytes(open.as_bytes()));
+            path.starts_with(open)
+        });
+        found.map(|(_, rights)| *rights)
+    }
+
+    #[test]
+    fn data_directory_is_closed_below_opened_paths() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path().canonicalize().expect("it is there");
+        let data = root.join("work/data");
+        let run = data.join("runs/one");
+        for made in ["work/data/runs/one/tmp", "work/data/runs/two", "work/other"] {
+            fs::create_dir_all(root.join(made)).expect("own directory");
+        }
+        std::os::unix::fs::symlink(&data, root.join("work/link")).expect("own directory");
+        let sandbox = Sandbox {
+            writable_paths: vec![data.join("runs").display().to_string()],
+            ..Sandbox::default()
+        };
+        let rules = rules(&sandbox, &run, &root.join("work")).expect("a kernel with Landlock");
+        assert_eq!(opened(&rules, &data.join("kennel.db")), None);
+        assert_eq!(opened(&rules, &data.join("runs/two/stdout")), None);
+        assert_eq!(opened(&rules, &root.join("work/link")), None);
+        let own = opened(&rules, &run.join("tmp/file")).expect("its own");
+        assert_ne!(own & WRITE_FILE, 0);
+        let other = opened(&rules, &root.join("work/other")).expect("below its directory");
+        assert_ne!(other & WRITE_FILE, 0);
+        let system = opened(&rules, Path::new("/usr/bin/env")).expect("the system");
+        assert_eq!(system & (WRITE_FILE | TRUNCATE), 0);
+    }
+}

@@ -1,0 +1,47 @@
+//! What this host lacks of the privileges, the sandbox and the profile that a spec asks for.
+
+use kennel_keeper::client::{CapabilityName, KeeperHello};
+use kennel_lifecycle::{Isolation, Missing, Policy, Seccomp};
+
+/// What is missing, each with its field.
+pub(super) fn missing(hello: &KeeperHello, policy: &Policy) -> Vec<Missing> {
+    let privileges = &policy.privileges;
+    let mut missing = Vec::new();
+    let mut need = |is_asked: bool, name: CapabilityName, (field, what): (&str, &str)| {
+        if let Some(why) = hello.lacks(name).filter(|_| is_asked) {
+            missing.push(Missing {
+                field: field.into(),
+                capability: format!("{what}: {why}"),
+            });
+        }
+    };
+    let drops = !privileges.drop_capabilities.is_empty();
+    let dropped = (
+        "spec.privileges.drop_capabilities",
+        "commands without capabilities",
+    );
+    need(drops, CapabilityName::DropCapabilities, dropped);
+    let sandboxed = privileges.sandbox.is_some();
+    let sandbox = ("spec.privileges.sandbox", "a sandbox for commands");
+    need(sandboxed, CapabilityName::Sandbox, sandbox);
+    let filtered = privileges.seccomp != Seccomp::None;
+    let filter = (
+        "spec.privileges.seccomp_profile",
+        "a filter of system calls",
+    );
+    need(filtered, CapabilityName::Seccomp, filter);
+    let least = (
+        "spec.min_isolation",
+        "isolation of signals and abstract sockets",
+    );
+    let signals = policy.min_isolation == Some(Isolation::Processes) && sandboxed;
+    need(signals, CapabilityName::SandboxSignals, least);
+    if policy.min_isolation.is_some() && !sandboxed {
+        missing.push(Missing {
+            field: "spec.min_isolation".into(),
+            capability: "isolation without a sandbox: neither the spec nor this node asks for one"
+                .into(),
+        });
+    }
+    missing
+}
