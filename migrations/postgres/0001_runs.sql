@@ -87,8 +87,10 @@ CREATE TABLE runs (
     traceparent           TEXT,
     -- The ended run that this one was made of.
     restarted_from        TEXT CHECK (length(restarted_from) = 26),
+    -- The run that this one belongs to.
+    parent_run_id         TEXT CHECK (length(parent_run_id) = 26),
     -- The client's spec as JSON text, what differs from the default alone, without environment values and input. The columns
-    -- kind, grace_period_ms and labels are taken from it, for SQL alone.
+    -- kind, grace_period_ms, labels and parent_run_id are taken from it, for SQL alone.
     spec                  TEXT NOT NULL,
     spec_digest           BYTEA NOT NULL,
     spec_digest_version   BIGINT NOT NULL,
@@ -141,7 +143,7 @@ CREATE TABLE runs (
         WHEN end_reason IN ('start_failed', 'deadline_exceeded', 'oom_killed', 'limit_exceeded', 'restarted',
             'restarts_exhausted', 'shim_lost', 'not_ready', 'not_live') THEN state = 'failed'
         WHEN end_reason IN ('success_exit', 'result') THEN state = 'succeeded'
-        WHEN end_reason IN ('aborted', 'fenced', 'server_shutdown') THEN state = 'cancelled'
+        WHEN end_reason IN ('aborted', 'fenced', 'server_shutdown', 'parent_ended') THEN state = 'cancelled'
         WHEN end_reason IN ('service_lost', 'rebooted', 'orphan_terminated', 'node_forgotten') THEN state = 'lost'
         ELSE FALSE END),
     CONSTRAINT runs_reason_has_detail CHECK (
@@ -190,6 +192,8 @@ CREATE TABLE runs (
 
 -- Lists, mostly backwards: newest first, then by key downwards. An index that grows at its end changes fewer pages.
 CREATE INDEX runs_by_age ON runs (created_us, run_id);
+-- Runs that belong to another one.
+CREATE INDEX runs_of_parent ON runs (parent_run_id) WHERE parent_run_id IS NOT NULL;
 -- What a start of the server has to look at.
 CREATE INDEX runs_open_of_node ON runs (node, keeper_epoch) WHERE end_reason IS NULL;
 -- Ended runs that have their output, read backwards: the newest first.

@@ -7,6 +7,7 @@
 mod aftermath;
 mod again;
 mod input;
+mod orphan;
 mod retain;
 mod row;
 mod says;
@@ -126,6 +127,11 @@ async fn each_attempt_runs_once_or_never_over_crashes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn output_is_whole_or_removed_over_crashes() {
     play(&[Act::Retain]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn children_end_with_their_parent_over_crashes() {
+    play(&[Act::Orphan]).await;
 }
 
 /// The table is the code's: no point without a row, no row without a point.

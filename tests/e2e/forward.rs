@@ -5,7 +5,7 @@ use kennel_client::{
 };
 use kennel_proto::pb::{self, AbortWait, RunState, event::Payload};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async, fact,
+    Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv, complaint, eventually_async, fact,
     kennel::kill_exactly,
     must,
     procfs::Proc,
@@ -27,6 +27,27 @@ async fn two_nodes(postgres: &Postgres) -> (Kennel, Kennel) {
         Kennel::start(options("one")).await,
         Kennel::start(options("two")).await,
     )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn child_runs_on_the_node_of_its_parent() {
+    let postgres = Postgres::start().await;
+    let (one, two) = two_nodes(&postgres).await;
+    let (mut here, mut there) = (one.client().await, two.client().await);
+    let parent = here.spawn(argv(&["sleep", "600"])).await;
+    let parent = must("spawn", parent);
+    let child = pb::RunSpec {
+        parent: Some(pb::Parent {
+            run_id: parent.run_id.clone(),
+            ..pb::Parent::default()
+        }),
+        ..argv(&["sleep", "600"])
+    };
+    let child = must("spawn", there.spawn(child).await);
+    assert_eq!(child.node_id, parent.node_id);
+    must("abort", there.abort(&parent.run_id).await);
+    let ended = must("wait", there.ended(&child.run_id).await);
+    assert_eq!(ended.reason(), "parent_ended");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,6 +15,7 @@ mod browser;
 mod callers;
 mod certificate;
 mod certs_cli;
+mod children;
 mod cli;
 mod consumers;
 mod contain;

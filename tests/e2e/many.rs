@@ -356,6 +356,33 @@ async fn a_run_that_begins_to_match_is_given_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn stream_of_children_has_no_other_runs() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let parent = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
+    let child = || pb::RunSpec {
+        parent: Some(pb::Parent {
+            run_id: parent.clone(),
+            ..pb::Parent::default()
+        }),
+        ..sh("echo child")
+    };
+    let past = must("spawn", client.spawn(child()).await).run_id;
+    must("wait", client.ended(&past).await);
+    let filter = RunFilter {
+        parent_run_id: parent.clone(),
+        ..RunFilter::default()
+    };
+    let mut stream = open(&mut client, filter, beginning()).await;
+    let mut crowd = Crowd::default();
+    crowd.until_ended(&mut stream, 1).await;
+    must("spawn", client.spawn(sh("echo other")).await);
+    let late = must("spawn", client.spawn(child()).await).run_id;
+    crowd.until_ended(&mut stream, 2).await;
+    assert_eq!(crowd.runs.keys().collect::<Vec<_>>(), [&past, &late]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_is_of_one_run_or_of_a_filter_and_its_cursor_too() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;

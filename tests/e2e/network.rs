@@ -226,6 +226,23 @@ async fn foreign_run_is_answered_like_an_absent_one() {
     }
     let again = bob.processes().spawn(sleeper(&run, &[("a", "b")])).await;
     assert_eq!(again.expect_err("taken").code(), Code::AlreadyExists);
+    let child_of = |parent: &str| {
+        let mut child = sleeper(&new_run_id(), &[]);
+        child.spec.as_mut().expect("a spec").parent = Some(pb::Parent {
+            run_id: parent.to_owned(),
+            ..pb::Parent::default()
+        });
+        child
+    };
+    let below = bob.processes().spawn(child_of(&run)).await;
+    let below = below.expect_err("not his");
+    let below_absent = bob.processes().spawn(child_of(&absent)).await;
+    let below_absent = below_absent.expect_err("not there");
+    assert_eq!(below.code(), Code::NotFound);
+    assert_eq!(
+        below.message().replace(&run, &absent),
+        below_absent.message()
+    );
     let abort = pb::AbortRequest {
         run_id: run.clone(),
         ..Default::default()

@@ -95,11 +95,18 @@ fn free_port() -> u16 {
     listener.local_addr().expect("bound").port()
 }
 
-fn scenes(go: &Path) -> Vec<Scene> {
+const QUIET: &str = "exec sleep 1000";
+
+/// Does this once the file is there, and goes on.
+fn then(go: &Path, what: &str) -> String {
+    let go = go.display();
+    format!("until [ -e {go} ]; do sleep 0.05; done; {what}; {QUIET}")
+}
+
+/// Runs that become ready, or do what a rule reports, and go on.
+fn that_go_on(go: &Path) -> Vec<Scene> {
     let file = go.display();
-    let wait = format!("until [ -e {file} ]; do sleep 0.05; done");
-    let then = |what: &str| format!("{wait}; {what}; exec sleep 1000");
-    let quiet = "exec sleep 1000";
+    let then = |what: &str| then(go, what);
     let port = free_port();
     let listen = format!(
         "exec python3 -c \"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(1000)\""
@@ -111,19 +118,6 @@ fn scenes(go: &Path) -> Vec<Scene> {
         ends: None,
     };
     let ready: &[(&str, usize)] = &[("ready", 1)];
-    let ended: &[(&str, usize)] = &[("ended", 1)];
-    let mut silent = sh(&format!(
-        "until [ -e {file} ]; do echo; sleep 0.1; done; {quiet}"
-    ));
-    silent.timeouts.get_or_insert_default().inactivity = LIMIT.try_into().ok();
-    let watchdog =
-        format!("until [ -e {file} ]; do systemd-notify WATCHDOG=1; sleep 0.2; done; {quiet}");
-    let ends = |name, spec, ends| Scene {
-        name,
-        spec,
-        events: ended,
-        ends: Some(ends),
-    };
     vec![
         goes_on(
             "line",
@@ -140,12 +134,12 @@ fn scenes(go: &Path) -> Vec<Scene> {
         ),
         goes_on(
             "http",
-            ready_by(quiet, Probe::Http(http_server(go, 503, 200))),
+            ready_by(QUIET, Probe::Http(http_server(go, 503, 200))),
             ready,
         ),
         goes_on(
             "exec",
-            ready_by(quiet, Probe::Exec(exec(&format!("test -e {file}")))),
+            ready_by(QUIET, Probe::Exec(exec(&format!("test -e {file}")))),
             ready,
         ),
         goes_on(
@@ -171,10 +165,29 @@ fn scenes(go: &Path) -> Vec<Scene> {
             at_line(&then("echo now"), Action::Ready(pb::output_rule::Ready {})),
             ready,
         ),
+    ]
+}
+
+/// Runs that are stopped by a rule, a probe or a limit.
+fn that_are_stopped(go: &Path) -> Vec<Scene> {
+    let file = go.display();
+    let mut silent = sh(&format!(
+        "until [ -e {file} ]; do echo; sleep 0.1; done; {QUIET}"
+    ));
+    silent.timeouts.get_or_insert_default().inactivity = LIMIT.try_into().ok();
+    let watchdog =
+        format!("until [ -e {file} ]; do systemd-notify WATCHDOG=1; sleep 0.2; done; {QUIET}");
+    let ends = |name, spec, ends| Scene {
+        name,
+        spec,
+        events: &[("ended", 1)],
+        ends: Some(ends),
+    };
+    vec![
         ends(
             "result",
             at_line(
-                &then("echo now"),
+                &then(go, "echo now"),
                 Action::Result(pb::output_rule::Result {
                     after: Some(duration(RESULT_AFTER)),
                     grace: None,
@@ -189,13 +202,13 @@ fn scenes(go: &Path) -> Vec<Scene> {
         ),
         ends(
             "live http",
-            live_by(quiet, liveness::Probe::Http(http_server(go, 200, 503))),
+            live_by(QUIET, liveness::Probe::Http(http_server(go, 200, 503))),
             |reason| matches!(reason, Reason::NotLive(_)),
         ),
         ends(
             "live exec",
             live_by(
-                quiet,
+                QUIET,
                 liveness::Probe::Exec(exec(&format!("test ! -e {file}"))),
             ),
             |reason| matches!(reason, Reason::NotLive(_)),
@@ -270,7 +283,7 @@ async fn rules_probes_and_limits_act_once() {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
     let mut runs = Vec::new();
-    for scene in scenes(&go) {
+    for scene in that_go_on(&go).into_iter().chain(that_are_stopped(&go)) {
         let run = must(scene.name, client.spawn(scene.spec.clone()).await).run_id;
         runs.push((run, scene));
     }

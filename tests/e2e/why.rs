@@ -146,6 +146,13 @@ impl Scene {
         for (attributes, _) in &mut series {
             attributes.remove("kennel.containment");
         }
+        // The parent of a run is counted too.
+        if self.reason == "parent_ended" {
+            let aborted = |(name, value): (&String, &String)| {
+                name == "kennel.run.end_reason" && value == "aborted"
+            };
+            series.retain(|(attributes, _)| !attributes.iter().any(aborted));
+        }
         assert_eq!(series, [(self.counted(), 1)], "{}", self.says);
     }
 }
@@ -195,6 +202,7 @@ async fn the_first_line_names_each_end_that_a_run_can_come_to() {
         Box::pin(hung_after_its_result()).await,
         Box::pin(was_not_live()).await,
         Box::pin(exited_with_a_code_of_success()).await,
+        Box::pin(lost_its_parent()).await,
     ] {
         let Scene {
             stage: kennel,
@@ -475,6 +483,23 @@ async fn exited_with_a_code_of_success() -> Scene {
     let says = "Ended by itself: its command exited with code 143";
     let marks = marks("succeeded", None, "empty").exit(CODE, "143");
     scene(kennel, run, "success_exit", says, marks)
+}
+
+async fn lost_its_parent() -> Scene {
+    let kennel = stage(&[]).await;
+    let mut client = kennel.client().await;
+    let mut spec = sh("exec sleep 1000");
+    let parent = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
+    spec.parent = Some(pb::Parent {
+        run_id: parent.clone(),
+        ..pb::Parent::default()
+    });
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    must("abort", client.abort(&parent).await);
+    must("ended", client.ended(&run).await);
+    let marks = marks("cancelled", None, "empty").exit(SIGNAL, "SIGTERM");
+    let says = "Ended because its parent, run 0";
+    scene(kennel, run, "parent_ended", says, marks)
 }
 
 async fn was_not_live() -> Scene {

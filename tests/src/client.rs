@@ -764,6 +764,7 @@ impl RunExt for pb::Run {
             Reason::StartFailed(_) => "start_failed",
             Reason::Fenced(_) => "fenced",
             Reason::ServerShutdown(_) => "server_shutdown",
+            Reason::ParentEnded(_) => "parent_ended",
             Reason::ServiceLost(_) => "service_lost",
             Reason::Rebooted(_) => "rebooted",
             Reason::OrphanTerminated(_) => "orphan_terminated",

@@ -27,6 +27,7 @@ mod notice;
 pub mod os_text;
 mod outcome;
 mod output_bound;
+mod parent;
 mod pattern;
 mod phase;
 mod policy;
@@ -73,6 +74,7 @@ pub use outcome::{
     StopReason, StreamsEnd, TreeVerdict,
 };
 pub use output_bound::{OnDiskFull, OnOutputFull, OutputBound};
+pub use parent::{OnParentEnd, Parent};
 pub use pattern::{JsonPattern, LinePattern};
 pub use phase::{Ends, Leaving, NeverRan, PauseStage, Phase, Row, RunState, StopStage};
 pub use policy::{

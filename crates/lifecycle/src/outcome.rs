@@ -74,6 +74,8 @@ pub enum StopReason {
     ShimLost,
     /// It has reached a limit at which its spec wants it stopped.
     LimitExceeded(Limit),
+    /// The run that it belongs to has ended.
+    ParentEnded,
     /// It was not ready within its start timeout.
     NotReady,
     /// It was ready, and probes of its liveness have failed too often in a row.
@@ -240,6 +242,8 @@ pub enum EndReason {
     },
     /// It has reached a limit at which its spec wants it stopped.
     LimitExceeded(Limit),
+    /// The run that it belongs to had ended.
+    ParentEnded,
     /// It was not ready within its start timeout.
     NotReady,
     /// It was ready, and probes of its liveness have failed too often in a row.
@@ -330,6 +334,7 @@ impl From<StopReason> for EndReason {
             StopReason::Orphaned => Self::OrphanTerminated,
             StopReason::ShimLost => Self::ShimLost,
             StopReason::LimitExceeded(limit) => Self::LimitExceeded(limit),
+            StopReason::ParentEnded => Self::ParentEnded,
             StopReason::NotReady => Self::NotReady,
             StopReason::NotLive { failures, error } => Self::NotLive { failures, error },
             StopReason::Result { rule } => Self::Result { rule },
@@ -346,6 +351,7 @@ impl StopReason {
             Self::ServerShutdown
             | Self::DeadlineExceeded(_)
             | Self::LimitExceeded(_)
+            | Self::ParentEnded
             | Self::NotReady
             | Self::NotLive { .. }
             | Self::Result { .. }
@@ -363,6 +369,7 @@ impl StopReason {
             Self::ServerShutdown => "server_shutdown",
             Self::DeadlineExceeded(which) => which.name(),
             Self::LimitExceeded(limit) => limit.name(),
+            Self::ParentEnded => "parent_ended",
             Self::NotReady => "not_ready",
             Self::NotLive { .. } => "not_live",
             Self::Result { .. } => "result",
@@ -390,6 +397,7 @@ impl EndReason {
             Self::ShimLost => "shim_lost",
             Self::DeadlineExceeded(_) => "deadline_exceeded",
             Self::LimitExceeded(_) => "limit_exceeded",
+            Self::ParentEnded => "parent_ended",
             Self::NotReady => "not_ready",
             Self::NotLive { .. } => "not_live",
             Self::Result { .. } => "result",

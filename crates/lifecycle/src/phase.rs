@@ -241,9 +241,10 @@ impl Outcome {
             | EndReason::ShimLost
             | EndReason::Restarted { .. }
             | EndReason::RestartsExhausted { .. } => RunState::Failed,
-            EndReason::Aborted { .. } | EndReason::Fenced { .. } | EndReason::ServerShutdown => {
-                RunState::Cancelled
-            }
+            EndReason::Aborted { .. }
+            | EndReason::Fenced { .. }
+            | EndReason::ParentEnded
+            | EndReason::ServerShutdown => RunState::Cancelled,
             EndReason::ServiceLost
             | EndReason::Rebooted
             | EndReason::OrphanTerminated

@@ -294,6 +294,7 @@ fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
         | EndReason::NodeForgotten { .. }
         | EndReason::DeadlineExceeded(_)
         | EndReason::LimitExceeded(_)
+        | EndReason::ParentEnded
         | EndReason::RestartsExhausted { .. } => Class::Final,
         EndReason::Restarted { .. } => Class::Asked,
         // The gate is shut when its server dies: nothing ran, and it is nobody's failure.

@@ -1,7 +1,7 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
 use crate::names::named;
-use crate::{Policy, TerminalSpec, labels, limits, os_text};
+use crate::{Parent, Policy, TerminalSpec, labels, limits, os_text};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -47,6 +47,8 @@ pub struct RunSpec {
     pub policy: Policy,
     /// The caller's own marks, for selection.
     pub labels: BTreeMap<String, String>,
+    /// The run that this one belongs to.
+    pub parent: Option<Parent>,
 }
 
 /// What is executed, and on what.

@@ -305,6 +305,8 @@ pub struct ListFilter {
     pub labels: Selector,
     /// With an id that begins or ends so; absent: any.
     pub id_part: Option<RunIdPart>,
+    /// That belong to this run; absent: any.
+    pub parent: Option<RunId>,
     /// Of this owner alone; absent: of all.
     pub owner: Option<String>,
     /// Of this node alone; absent: of all.

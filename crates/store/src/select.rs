@@ -215,6 +215,10 @@ fn push_page<DB>(
     if let Some(owner) = &filter.owner {
         sql.push(" AND owner = ").push_bind(owner.clone());
     }
+    if let Some(parent) = filter.parent {
+        sql.push(" AND parent_run_id = ")
+            .push_bind(parent.to_string());
+    }
     if let Some(start) = start {
         sql.push(format!(" AND (created_us, run_id) {beyond} ("))
             .push_bind(start.created.0)

@@ -174,6 +174,9 @@ pub(crate) async fn play(row: Row) {
     if matches!(row.act, Act::Again | Act::ComeBack) {
         return Box::pin(again::play(row)).await;
     }
+    if row.act == Act::Orphan {
+        return Box::pin(super::orphan::play(row)).await;
+    }
     if row.act == Act::Retain {
         return Box::pin(retain::play(row)).await;
     }
@@ -287,7 +290,8 @@ impl Scene {
             | Act::Terminal
             | Act::Again
             | Act::ComeBack
-            | Act::Retain => None,
+            | Act::Retain
+            | Act::Orphan => None,
             Act::Annotate => Some(tokio::spawn(async move {
                 client.annotate(&id, &[("a", "1")], &[], Some(0)).await
             })),

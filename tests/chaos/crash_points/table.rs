@@ -51,6 +51,8 @@ pub(crate) enum Act {
     ComeBack,
     /// A run has ended, and its output is not to be kept.
     Retain,
+    /// A run has ended that has a child.
+    Orphan,
 }
 
 /// A point.
@@ -187,6 +189,7 @@ pub(crate) const POINTS: &[Point] = &[
     of("attempt.recorded", Act::Again, ALL),
     of("attempt.rest", Act::ComeBack, ALL),
     of("attempt.rested", Act::ComeBack, ALL),
+    of("parent.ended", Act::Orphan, ALL),
     of("retention.mark", Act::Retain, ALL),
     of("retention.marked", Act::Retain, ALL),
     of("retention.set_aside", Act::Retain, ALL),

@@ -30,8 +30,8 @@ impl Seal {
         kinds.sort_unstable();
         write!(
             text,
-            "{states:?}{kinds:?}{};{:?}{:?}",
-            filter.labels, filter.id_part, filter.owner
+            "{states:?}{kinds:?}{};{:?}{:?}{:?}",
+            filter.labels, filter.id_part, filter.owner, filter.parent
         )
         .expect("a string takes everything");
         let digest = key.mac(&[SEAL_DOMAIN, text.as_bytes()]);

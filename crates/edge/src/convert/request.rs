@@ -25,7 +25,9 @@ use crate::{
     limits, pb, status,
     trace_context::TraceContext,
 };
-use kennel_lifecycle::{NodeId, RunId, RunSpec, RunState, Signal, Violation, limits as bounds};
+use kennel_lifecycle::{
+    InvalidRunId, NodeId, RunId, RunSpec, RunState, Signal, Violation, limits as bounds,
+};
 use kennel_supervisor::{
     AbortCall, AbortWait, CloseCall, Condition, Form, IfUnknown, Kinds, ListFilter, PageStart,
     Position, ResizeCall, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
@@ -372,6 +374,15 @@ fn filter(asked: Option<&pb::RunFilter>, found: &mut Vec<Violation>) -> ListFilt
         match asked.run_id_part.parse() {
             Ok(part) => filter.id_part = Some(part),
             Err(wrong) => found.push(Violation::new("filter.run_id_part", wrong.to_string())),
+        }
+    }
+    if !asked.parent_run_id.is_empty() {
+        match asked.parent_run_id.parse() {
+            Ok(parent) => filter.parent = Some(parent),
+            Err(error) => {
+                let error: InvalidRunId = error;
+                found.push(Violation::new("filter.parent_run_id", error.to_string()));
+            }
         }
     }
     filter

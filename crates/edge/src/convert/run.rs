@@ -259,6 +259,7 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
         }),
         EndReason::StartFailed(failure) => Reason::StartFailed(start_failed(failure)),
         EndReason::Fenced { by } => Reason::Fenced(end_reason::Fenced { by: by.clone() }),
+        EndReason::ParentEnded => Reason::ParentEnded(end_reason::ParentEnded {}),
         EndReason::ServerShutdown => Reason::ServerShutdown(end_reason::ServerShutdown {}),
         EndReason::ServiceLost => Reason::ServiceLost(end_reason::ServiceLost {}),
         EndReason::Rebooted => Reason::Rebooted(end_reason::Rebooted {}),

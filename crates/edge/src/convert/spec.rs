@@ -11,10 +11,11 @@ use crate::{
 };
 use bytes::Bytes;
 use kennel_lifecycle::{
-    CapabilitySet, CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause,
-    OnOutputFull, OutputBound, PausePolicy, PidNamespace, Policy, Privileges, RecordedSpec,
-    Recovery, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal, StopAction, StopPolicy,
-    Timeouts, UnknownCapability, Violation, ladder::Action, limits as bounds,
+    CapabilitySet, CommandSpec, EnvMode, InputMode, InvalidRunId, LeaderExit, OnDiskFull,
+    OnMaxPause, OnOutputFull, OnParentEnd, OutputBound, Parent, PausePolicy, PidNamespace, Policy,
+    Privileges, RecordedSpec, Recovery, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal,
+    StopAction, StopPolicy, Timeouts, UnknownCapability, Violation, ladder::Action,
+    limits as bounds,
 };
 
 /// Whether there is far too much of something, by counts alone.
@@ -79,6 +80,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
             min_isolation: containment::least_isolation(spec.min_isolation, found),
         },
         labels: spec.labels,
+        parent: parent(spec.parent.as_ref(), found),
     };
     let wrong = parsed.violations().into_iter();
     found.extend(wrong.map(|violation| form.name(violation)));
@@ -95,6 +97,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         command,
         policy,
         labels,
+        parent,
     } = spec;
     let (cwd, raw_cwd) = command::shown_cwd(command.cwd.as_deref());
     pb::RunSpec {
@@ -128,6 +131,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         privileges: shown_privileges(&policy.privileges),
         min_isolation: containment::shown_isolation(policy.min_isolation).into(),
         stdio: shown_stdio(command),
+        parent: parent.as_ref().map(shown_parent),
     }
 }
 
@@ -268,6 +272,37 @@ fn shown_privileges(privileges: &Privileges) -> Option<pb::Privileges> {
 
 fn names_of(set: CapabilitySet) -> Vec<String> {
     set.names().map(str::to_owned).collect()
+}
+
+fn parent(parent: Option<&pb::Parent>, found: &mut Vec<Violation>) -> Option<Parent> {
+    const ACTION: &str = "spec.parent.on_end";
+    let parent = parent?;
+    let on_end = match pb::OnParentEnd::try_from(parent.on_end) {
+        Ok(pb::OnParentEnd::Unspecified | pb::OnParentEnd::End) => OnParentEnd::End,
+        Ok(pb::OnParentEnd::Keep) => OnParentEnd::Keep,
+        Err(_) => {
+            found.push(unknown_number(ACTION, parent.on_end, "OnParentEnd"));
+            OnParentEnd::End
+        }
+    };
+    let run = parent.run_id.parse().map_err(|error: InvalidRunId| {
+        found.push(Violation::new("spec.parent.run_id", error.to_string()));
+    });
+    Some(Parent {
+        run: run.ok()?,
+        on_end,
+    })
+}
+
+fn shown_parent(parent: &Parent) -> pb::Parent {
+    pb::Parent {
+        run_id: parent.run.to_string(),
+        on_end: match parent.on_end {
+            OnParentEnd::End => pb::OnParentEnd::Unspecified,
+            OnParentEnd::Keep => pb::OnParentEnd::Keep,
+        }
+        .into(),
+    }
 }
 
 fn timeouts(timeouts: Option<pb::Timeouts>, found: &mut Vec<Violation>) -> Timeouts {

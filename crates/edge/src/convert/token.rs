@@ -64,8 +64,8 @@ fn seal(head: &[u8], filter: &ListFilter) -> [u8; 16] {
     let mut text = String::new();
     write!(
         text,
-        "{states:?}{kinds:?}{};{:?}{:?}{:?}",
-        filter.labels, filter.id_part, filter.owner, filter.node
+        "{states:?}{kinds:?}{};{:?}{:?}{:?}{:?}",
+        filter.labels, filter.id_part, filter.owner, filter.node, filter.parent
     )
     .expect("a string takes everything");
     let digest = Sha256::new()

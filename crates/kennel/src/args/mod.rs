@@ -36,8 +36,9 @@ pub(crate) use read::{
 };
 pub(crate) use run::{
     ContainmentArg, DiskFullArg, EnvArg, EnvModeArg, IsolationArg, KindArg, LeaderExitArg,
-    LimitArgs, OnMaxPauseArg, OutputFullArg, PidNamespaceArg, PrivilegeArgs, ReadyArgs,
-    RecoveryArg, RestartArg, RestartArgs, RunArgs, SeccompArg, SpecArgs, TerminalArgs,
+    LimitArgs, OnMaxPauseArg, OutputFullArg, ParentArgs, ParentEndArg, PidNamespaceArg,
+    PrivilegeArgs, ReadyArgs, RecoveryArg, RestartArg, RestartArgs, RunArgs, SeccompArg, SpecArgs,
+    TerminalArgs,
 };
 pub(crate) use serve::{CgroupUse, ConfigCommand, ServeArgs};
 pub(crate) use target::{LabelArgs, RunRef, RunRefs};

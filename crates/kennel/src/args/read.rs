@@ -109,6 +109,19 @@ pub(crate) struct PsArgs {
     /// Reverse the order
     #[arg(short, long)]
     pub(crate) reverse: bool,
+    #[command(flatten)]
+    pub(crate) parents: ParentsArgs,
+}
+
+/// Runs by what they belong to.
+#[derive(Debug, Args)]
+pub(crate) struct ParentsArgs {
+    /// List the children of this run only
+    #[arg(long, value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
+    pub(crate) parent: Option<String>,
+    /// Print each run below its parent, with two spaces more; one whose parent is not in the list stands at the left
+    #[arg(long)]
+    pub(crate) tree: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

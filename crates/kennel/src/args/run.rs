@@ -2,7 +2,7 @@
 
 use crate::{complete, values};
 use clap::{Args, ValueEnum};
-use clap_complete::engine::ArgValueCandidates;
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
 use kennel_lifecycle::Signal;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -274,6 +274,8 @@ pub(crate) struct SpecArgs {
     pub(crate) limits: LimitArgs,
     #[command(flatten)]
     pub(crate) privileges: PrivilegeArgs,
+    #[command(flatten)]
+    pub(crate) parent: ParentArgs,
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(crate) argv: Vec<OsString>,
@@ -315,6 +317,25 @@ pub(crate) struct RestartArgs {
     /// Uptime after which restarts are counted anew [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "restart")]
     pub(crate) restart_min_uptime: Option<Duration>,
+}
+
+/// What the run belongs to.
+#[derive(Debug, Args)]
+pub(crate) struct ParentArgs {
+    /// Make the run a child of this live run: it is stopped when that has ended
+    #[arg(long, value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
+    pub(crate) parent: Option<String>,
+    /// What to do when the parent has ended [default: end]
+    #[arg(long, value_enum, value_name = "ACTION", requires = "parent")]
+    pub(crate) on_parent_end: Option<ParentEndArg>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ParentEndArg {
+    /// Stop the run by its stop policy
+    End,
+    /// Keep the run
+    Keep,
 }
 
 /// Who the command is.

@@ -41,6 +41,18 @@ impl Link {
         }
     }
 
+    /// A request whose parent is named by a part of its id, with the whole id.
+    pub(crate) async fn with_parent(
+        &self,
+        mut request: pb::SpawnRequest,
+    ) -> Result<pb::SpawnRequest, Failure> {
+        let spec = request.spec.as_mut();
+        if let Some(parent) = spec.and_then(|spec| spec.parent.as_mut()) {
+            parent.run_id = self.run_id(&parent.run_id).await?;
+        }
+        Ok(request)
+    }
+
     /// The same where a run may be named.
     pub(crate) async fn run_id_or_none(&self, typed: Option<&str>) -> Result<String, Failure> {
         match typed {

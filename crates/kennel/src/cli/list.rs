@@ -12,7 +12,10 @@ use crate::{
 };
 use clap::ValueEnum as _;
 use kennel_proto::{json, pb};
-use std::time::SystemTime;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::SystemTime,
+};
 
 /// Most that a server gives at once.
 const PAGE_SIZE: usize = 1000;
@@ -27,15 +30,19 @@ const LIVE: [pb::RunState; 5] = [
 
 /// `node`: the one whose runs are wanted alone.
 pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Result<(), Failure> {
-    let filter = pb::RunFilter {
-        node: node.unwrap_or_default(),
-        ..filter(&args)?
-    };
+    let mut filter = filter(&args)?;
+    filter.node = node.unwrap_or_default();
+    filter.parent_run_id = link.run_id_or_none(args.parents.parent.as_deref()).await?;
     let mut runs = all(link, filter, args.limit.unwrap_or(usize::MAX)).await?;
     sort(&mut runs, args.sort);
     if args.reverse {
         runs.reverse();
     }
+    let indents = if args.parents.tree {
+        descend(&mut runs)
+    } else {
+        vec![0; runs.len()]
+    };
     let ids = || {
         let ids: Vec<&str> = runs.iter().map(|run| &*run.run_id).collect();
         ids.iter().flat_map(|id| [id, "\n"]).collect()
@@ -46,11 +53,20 @@ pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Resul
     } else {
         Vec::new()
     };
+    let table = |wide| {
+        render::table(
+            &runs,
+            (&indents, &nodes),
+            SystemTime::now(),
+            wide,
+            in_colour(),
+        )
+    };
     let text: String = match &link.format {
         Format::Name => ids(),
         Format::Text if args.quiet => ids(),
-        Format::Text => render::table(&runs, &nodes, SystemTime::now(), false, in_colour()),
-        Format::Wide => render::table(&runs, &nodes, SystemTime::now(), true, in_colour()),
+        Format::Text => table(false),
+        Format::Wide => table(true),
         other => {
             let documents = runs.iter().map(|run| other.document(&json::to_string(run)));
             documents.collect()
@@ -116,6 +132,35 @@ pub(crate) async fn all(
         }
     }
     Ok(runs)
+}
+
+/// Puts each run below its parent, in the order that they have; gives how deep each stands.
+fn descend(runs: &mut Vec<pb::Run>) -> Vec<usize> {
+    let listed: BTreeSet<String> = runs.iter().map(|run| run.run_id.clone()).collect();
+    let mut below: BTreeMap<String, Vec<pb::Run>> = BTreeMap::new();
+    let mut open = Vec::new();
+    for run in runs.drain(..) {
+        match parent_of(&run).filter(|parent| listed.contains(*parent)) {
+            Some(parent) => below.entry(parent.to_owned()).or_default().push(run),
+            None => open.push((0, run)),
+        }
+    }
+    open.reverse();
+    let mut indents = Vec::new();
+    // No run is below itself: a parent is there before its child.
+    while let Some((depth, run)) = open.pop() {
+        let children = below.remove(&run.run_id).unwrap_or_default();
+        open.extend(children.into_iter().rev().map(|child| (depth + 1, child)));
+        runs.push(run);
+        indents.push(depth);
+    }
+    indents
+}
+
+/// The id of the run that a run belongs to.
+pub(crate) fn parent_of(run: &pb::Run) -> Option<&str> {
+    let parent = run.spec.as_ref()?.parent.as_ref()?;
+    Some(&parent.run_id)
 }
 
 fn sort(runs: &mut [pb::Run], by: SortArg) {

@@ -4,7 +4,7 @@ use super::{
     calls::{self, new_request_id, standing},
     each::each,
     link::{Link, print, refused, run_of, soon},
-    words,
+    list, render, words,
 };
 use crate::{
     args::{AbortArgs, KillArgs, RunRefs, SignalArgs, SignalTargetArg},
@@ -18,6 +18,9 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
 };
+
+/// Most child runs that are shown.
+const CHILDREN_MAX: usize = 1000;
 
 /// Deepest indentation; who is deeper stands below it.
 const DEPTH_SHOWN_MAX: usize = 32;
@@ -130,14 +133,29 @@ pub(crate) async fn tree(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
         let response = link.connection.processes().get_tree(soon(request)).await;
         let response = response.map_err(refused)?.into_inner();
         let run = run_of(response.run.clone())?;
+        let children = pb::RunFilter {
+            parent_run_id: run.run_id.clone(),
+            ..pb::RunFilter::default()
+        };
+        let children = list::all(link, children, CHILDREN_MAX).await?;
         let shown = link.shown_of(
             &run,
             || json::to_string(&response),
-            || standing(&run) + &render(&response),
+            || standing(&run) + &render(&response) + &child_runs(&children),
         );
         Ok((shown, 0))
     })
     .await
+}
+
+/// One line per run that belongs to this one, the newest first.
+fn child_runs(runs: &[pb::Run]) -> String {
+    let mut text = String::new();
+    for run in runs {
+        let (state, command) = (render::state_word(run), render::command_of(run));
+        let _ = writeln!(text, "run {} {state} {command}", run.run_id);
+    }
+    text
 }
 
 /// One line per process below its parent, with two spaces more.

@@ -109,19 +109,25 @@ async fn perform(
         Command::Run(args) if args.detach => {
             let request = spec::of_spawn(args.spec, here)?;
             let link = open().await.map_err(|f| f.code(OWN_FAILURE))?;
+            let request = link.with_parent(request).await?;
             Box::pin(calls::spawn(&link, request)).await.map(done)
         }
         Command::Run(args) => {
             let request = spec::of_run(args.spec, here)?;
             let opened = Link::open_if_there(client, format.clone(), here).await;
             match opened.map_err(|f| f.code(OWN_FAILURE))? {
-                Some(link) => Box::pin(run::run(&link, request)).await,
+                Some(link) => {
+                    let request = link.with_parent(request).await;
+                    let request = request.map_err(|f| f.code(OWN_FAILURE))?;
+                    Box::pin(run::run(&link, request)).await
+                }
                 None => Box::pin(run::run_alone(request, format)).await,
             }
         }
         Command::Spawn(args) => {
             let request = spec::of_spawn(*args, here)?;
             let link = open().await?;
+            let request = link.with_parent(request).await?;
             Box::pin(calls::spawn(&link, request)).await.map(done)
         }
         Command::Ps(args) => {

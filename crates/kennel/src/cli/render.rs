@@ -1,7 +1,7 @@
 //! Runs and servers as text for people. Pure: takes messages and the time, gives text.
 
 use super::{
-    command, limits,
+    command, limits, list,
     table::{self, Cell, Colour},
     words,
 };
@@ -15,10 +15,11 @@ use std::{
 /// Widest command in the table of runs; a longer one is cut.
 const COMMAND_COLUMN_WIDTH_MAX: usize = 60;
 
-/// One line per run, below a heading. `nodes`: the nodes of the database, where runs of several may be listed.
+/// One line per run, below a heading; each id is indented by so many steps. `nodes`: the nodes of the database, where runs
+/// of several may be listed.
 pub(crate) fn table(
     runs: &[pb::Run],
-    nodes: &[pb::Node],
+    (indents, nodes): (&[usize], &[pb::Node]),
     now: SystemTime,
     wide: bool,
     in_colour: bool,
@@ -31,8 +32,8 @@ pub(crate) fn table(
         heading.extend(["READY", "ACTIVITY", "ATTEMPT", "EXIT", "OWNER", "LABELS"]);
     }
     heading.push("COMMAND");
-    let with_node = |run: &pb::Run| {
-        let mut row = row(run, now, wide);
+    let with_node = |(run, indent): (&pb::Run, &usize)| {
+        let mut row = row(run, *indent, now, wide);
         if !nodes.is_empty() {
             let node = nodes.iter().find(|node| node.node_id == run.node_id);
             let name = node.map_or(&run.node_id, |node| &node.node_name);
@@ -40,18 +41,18 @@ pub(crate) fn table(
         }
         row
     };
-    let rows = runs.iter().map(with_node).collect();
+    let rows = runs.iter().zip(indents).map(with_node).collect();
     table::table(&heading, rows, in_colour)
 }
 
-fn row(run: &pb::Run, now: SystemTime, wide: bool) -> Vec<Cell> {
+fn row(run: &pb::Run, indent: usize, now: SystemTime, wide: bool) -> Vec<Cell> {
     let created = run.create_time.and_then(|t| SystemTime::try_from(t).ok());
     let age = created.map(|t| values::age(now.duration_since(t).unwrap_or_default()));
     let attempt = run.current_attempt.as_ref();
     let pid = attempt.map(|a| a.pid).filter(|pid| *pid > 0);
     let or_dash = |text: Option<String>| Cell::from(text.unwrap_or_else(|| "-".to_owned()));
     let mut row = vec![
-        Cell::from(&run.run_id),
+        Cell::from(format!("{}{}", "  ".repeat(indent), run.run_id)),
         Cell::coloured(state(run, now), colour(run.state())),
         Cell::from(words::kind(run.kind())),
         or_dash(age),
@@ -225,6 +226,9 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.some("streams closed", attempt.streams_closed_time);
     view.some("tree empty", attempt.tree_empty_time);
     view.some("ended", run.end_time);
+    if let Some(parent) = list::parent_of(run) {
+        view.line("parent", parent);
+    }
     if !run.restarted_from.is_empty() {
         view.line("restarted from", &run.restarted_from);
     }
@@ -458,7 +462,7 @@ mod tests {
     #[test]
     fn the_table_has_a_heading_and_a_line_per_run() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
-        let table = super::table(&[sample()], &[], now, false, false);
+        let table = super::table(&[sample()], (&[0], &[]), now, false, false);
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(
             lines,
@@ -527,7 +531,7 @@ mod tests {
         });
         let row = super::table(
             std::slice::from_ref(&long),
-            &[],
+            (&[0], &[]),
             SystemTime::UNIX_EPOCH,
             false,
             false,

@@ -4,8 +4,8 @@ use super::{command, ready, run_env, run_input};
 use crate::{
     args::{
         ContainmentArg, DiskFullArg, EnvModeArg, IsolationArg, KindArg, LeaderExitArg, LimitArgs,
-        OnMaxPauseArg, OutputFullArg, PidNamespaceArg, PrivilegeArgs, RecoveryArg, RestartArg,
-        RestartArgs, SeccompArg, SpecArgs, TerminalArgs,
+        OnMaxPauseArg, OutputFullArg, ParentArgs, ParentEndArg, PidNamespaceArg, PrivilegeArgs,
+        RecoveryArg, RestartArg, RestartArgs, SeccompArg, SpecArgs, TerminalArgs,
     },
     config::Surroundings,
     failure::{Failure, note},
@@ -119,6 +119,7 @@ fn request(
             }
             .into(),
             privileges: privileges(args.privileges),
+            parent: parent(args.parent),
             stdio: stdio(args.stdin, args.terminal),
         }),
     })
@@ -188,6 +189,18 @@ fn privileges(args: PrivilegeArgs) -> Option<pb::Privileges> {
         .into(),
     };
     (privileges != pb::Privileges::default()).then_some(privileges)
+}
+
+fn parent(args: ParentArgs) -> Option<pb::Parent> {
+    Some(pb::Parent {
+        run_id: args.parent?,
+        on_end: match args.on_parent_end {
+            None => pb::OnParentEnd::Unspecified,
+            Some(ParentEndArg::End) => pb::OnParentEnd::End,
+            Some(ParentEndArg::Keep) => pb::OnParentEnd::Keep,
+        }
+        .into(),
+    })
 }
 
 /// Absent where no flag says anything.

@@ -289,6 +289,9 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
             )
         }
         Some(Reason::Fenced(f)) => format!("aborted by {} before it was spawned", f.by),
+        Some(Reason::ParentEnded(_)) => {
+            "the run that it belongs to has ended (parent_ended)".to_owned()
+        }
         Some(Reason::ServerShutdown(_)) => "the service shut down".to_owned(),
         Some(Reason::ServiceLost(_)) => "it ended while the service was down".to_owned(),
         Some(Reason::Rebooted(_)) => "the host started anew".to_owned(),

@@ -524,6 +524,7 @@ fn plan(order: &StopOrder) -> StopPlan {
         | StopReason::Restart { .. }
         | StopReason::DeadlineExceeded(_)
         | StopReason::LimitExceeded(_)
+        | StopReason::ParentEnded
         | StopReason::NotReady
         | StopReason::NotLive { .. }
         | StopReason::Result { .. }

@@ -3,10 +3,10 @@
 use crate::samples::assert_golden;
 use kennel_lifecycle::{
     Activity, Containment, Deadline, Desired, EndReason, EnvMode, InputClosed, InputMode,
-    Isolation, Knob, Limit, MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull, PidNamespace, Proof,
-    Recovery, RemovalReason, Resource, RestartMode, ResumeReason, RowState, RunKind, RunState,
-    Seccomp, SignalScope, SignalSender, StartFailure, StartStage, StopReason, StreamsEnd,
-    TreeVerdict,
+    Isolation, Knob, Limit, MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull, OnParentEnd,
+    PidNamespace, Proof, Recovery, RemovalReason, Resource, RestartMode, ResumeReason, RowState,
+    RunKind, RunState, Seccomp, SignalScope, SignalSender, StartFailure, StartStage, StopReason,
+    StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, Host, Seen},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -86,6 +86,7 @@ fn names_are_those_of_the_lock() {
         OnMaxPause,
         OnOutputFull,
         Isolation,
+        OnParentEnd,
         PidNamespace,
         Seccomp,
         Proof,
@@ -125,6 +126,7 @@ fn names_are_those_of_the_lock() {
         EndReason::ShimLost,
         EndReason::DeadlineExceeded(Deadline::MaxPause),
         EndReason::LimitExceeded(Limit::Disk),
+        EndReason::ParentEnded,
         EndReason::NotReady,
         EndReason::NotLive {
             failures: 3,
@@ -151,6 +153,7 @@ fn names_are_those_of_the_lock() {
         StopReason::ServerShutdown,
         StopReason::DeadlineExceeded(Deadline::MaxRuntime),
         StopReason::LimitExceeded(Limit::OutputBytes),
+        StopReason::ParentEnded,
         StopReason::NotReady,
         StopReason::NotLive {
             failures: 3,

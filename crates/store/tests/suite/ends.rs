@@ -82,6 +82,7 @@ fn reasons() -> Vec<EndReason> {
         },
         EndReason::RestartsExhausted { restarts: u32::MAX },
         EndReason::ServerShutdown,
+        EndReason::ParentEnded,
         EndReason::ServiceLost,
         EndReason::Rebooted,
         EndReason::OrphanTerminated,

@@ -4,7 +4,9 @@ use super::{
     Bed, Raw,
     rows::{EPOCH, NODE, closure, entries, host, new_run, opening, order, process, respec},
 };
-use kennel_lifecycle::{EndReason, Exit, NodeId, RowState, RunId, RunKind, RunState, Timestamp};
+use kennel_lifecycle::{
+    EndReason, Exit, NodeId, OnParentEnd, Parent, RowState, RunId, RunKind, RunState, Timestamp,
+};
 use kennel_store::{ListFilter, ListOrder, PageStart};
 use std::collections::BTreeMap;
 
@@ -102,6 +104,20 @@ pub(super) async fn a_nodes_runs_come_oldest_first_where_that_is_asked_for(bed: 
     assert_eq!(others, []);
 }
 
+fn parent() -> Parent {
+    Parent {
+        run: RunId::from_u128(77),
+        on_end: OnParentEnd::Keep,
+    }
+}
+
+fn below_parent() -> ListFilter {
+    ListFilter {
+        parent: Some(parent().run),
+        ..ListFilter::default()
+    }
+}
+
 pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let kinds = [
@@ -117,6 +133,7 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
                 ("id".into(), id.to_string()),
                 ("a.b/odd_x".into(), (id % 2 == 1).to_string()),
             ]);
+            spec.parent = (id == 2).then(parent);
             if id % 3 == 0 {
                 spec.labels.insert("third".into(), String::new());
             }
@@ -168,6 +185,7 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
     both.kinds = vec![RunKind::Heartbeat, RunKind::Terminal];
     for (filter, expected) in [
         (ListFilter::default(), vec![9, 8, 7, 6, 5, 4, 3, 2, 1]),
+        (below_parent(), vec![2]),
         (states(&[RunState::Starting]), vec![1]),
         (states(&[RunState::Running]), vec![3, 2]),
         (states(&[RunState::Paused]), vec![4]),

@@ -25,8 +25,8 @@ use kennel_keeper::{
     rundir,
 };
 use kennel_lifecycle::{
-    CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy, Recovery, RunId,
-    RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env,
+    CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy, Recovery, Refusal,
+    RunId, RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env,
 };
 use kennel_linux::{
     notify_socket,
@@ -74,6 +74,9 @@ impl Supervisor {
             }
             if self.drained().is_some() {
                 return self.not_startable(&call, CallError::NodeDrained).await;
+            }
+            if let Err(error) = self.check_parent(&call).await {
+                return self.not_startable(&call, error).await;
             }
             let child = match child_spec(shared, run, &call) {
                 Ok(child) => child,
@@ -130,6 +133,32 @@ impl Supervisor {
         let drain = self.drained()?;
         let grace = handle.live.borrow().view.policy().grace();
         (drain.action == DrainAction::Abort).then(|| drain.order(grace))
+    }
+
+    /// Whether the run that this one shall belong to is a live one of the same owner on this node. One that ends after this look is
+    /// found by the task of the run.
+    async fn check_parent(&self, call: &SpawnCall) -> Result<(), CallError> {
+        let Some(parent) = call.spec.parent else {
+            return Ok(());
+        };
+        let view = self.get(parent.run).await?;
+        if view.owner != call.owner {
+            return Err(CallError::RunNotFound(parent.run));
+        }
+        if view.state.is_terminal() {
+            return Err(CallError::Refused {
+                run: parent.run,
+                refusal: Refusal::Ended,
+                state: view.state,
+            });
+        }
+        match view.elsewhere {
+            Some(elsewhere) => Err(CallError::RunElsewhere {
+                run: parent.run,
+                elsewhere: Box::new(elsewhere),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Handles a command that cannot be started now: it may be one that has run before, which the key decides.

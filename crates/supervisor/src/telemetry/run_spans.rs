@@ -411,6 +411,7 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
         | EndReason::Aborted { .. }
         | EndReason::Fenced { .. }
         | EndReason::ServerShutdown
+        | EndReason::ParentEnded
         | EndReason::Restarted { .. }
         | EndReason::Result { .. } => None,
         EndReason::StartFailed(_) => Some("spawn_failed"),

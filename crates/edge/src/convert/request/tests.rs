@@ -266,6 +266,7 @@ fn a_list_goes_on_where_its_own_token_says() {
         label_selector: "c!=d,!e".to_owned(),
         run_id_part: "9g5fav".to_owned(),
         node: String::new(),
+        parent_run_id: RUN.to_owned(),
     };
     let request = pb::ListRunsRequest {
         filter: Some(filter),
@@ -277,6 +278,7 @@ fn a_list_goes_on_where_its_own_token_says() {
     assert_eq!(first.filter.labels.to_string(), "a in (b),c notin (d),!e");
     let part = first.filter.id_part.as_ref().expect("it is asked for");
     assert!(part.matches(RUN.parse().expect("an id")));
+    assert_eq!(first.filter.parent, Some(RUN.parse().expect("an id")));
     assert_eq!(first.start, None);
     let start = PageStart {
         created: kennel_lifecycle::Timestamp(3),
@@ -310,6 +312,7 @@ fn a_filter_of_unknown_values_is_refused() {
             label_selector: "a=b=c".to_owned(),
             run_id_part: "U".to_owned(),
             node: String::new(),
+            parent_run_id: "U".to_owned(),
         }),
         ..pb::ListRunsRequest::default()
     };
@@ -320,6 +323,7 @@ fn a_filter_of_unknown_values_is_refused() {
             "filter.kinds[1]",
             "filter.label_selector",
             "filter.labels",
+            "filter.parent_run_id",
             "filter.run_id_part",
             "filter.states[0]",
             "filter.states[1]"

@@ -193,6 +193,7 @@ fn an_end_reason_has_the_name_that_the_ended_event_gives_it() {
         (EndReason::StartFailed(failure), "startFailed"),
         (EndReason::Fenced { by: by() }, "fenced"),
         (EndReason::ServerShutdown, "serverShutdown"),
+        (EndReason::ParentEnded, "parentEnded"),
         (EndReason::ServiceLost, "serviceLost"),
         (EndReason::Rebooted, "rebooted"),
         (EndReason::OrphanTerminated, "orphanTerminated"),

@@ -70,6 +70,10 @@ fn parsed_full() -> RunSpec {
     policy.timeouts.max_runtime = Some(Duration::from_mins(1));
     policy.timeouts.inactivity = Some(Duration::from_secs(30));
     RunSpec {
+        parent: Some(kennel_lifecycle::Parent {
+            run: "01ARZ3NDEKTSV4RRFFQ69G5FAV".parse().expect("an id"),
+            on_end: kennel_lifecycle::OnParentEnd::Keep,
+        }),
         command: CommandSpec {
             argv: ["sh", "-c", "cat"].map(Into::into).to_vec(),
             cwd: Some("/tmp".into()),
@@ -382,6 +386,10 @@ fn full() -> pb::RunSpec {
             failure_threshold: Some(4),
         }),
         success_exit_codes: vec![143],
+        parent: Some(pb::Parent {
+            run_id: "01ARZ3NDEKTSV4RRFFQ69G5FAV".to_owned(),
+            on_end: pb::OnParentEnd::Keep.into(),
+        }),
         privileges: Some(pb::Privileges {
             user: Some(pb::RunUser {
                 user_id: 7,

@@ -2,7 +2,7 @@
 
 use super::Known;
 use crate::{
-    cli::{render, words},
+    cli::{list, render, words},
     terminal_text, values,
 };
 use kennel_client as client;
@@ -163,6 +163,11 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
         Some(Reason::Fenced(fenced)) => format!(
             "Never started: {} asked for its end before it was spawned.",
             terminal_text::one_line(&fenced.by)
+        ),
+        Some(Reason::ParentEnded(_)) => format!(
+            "Ended because its parent, run {}, has ended: {}.",
+            list::parent_of(run).unwrap_or_default(),
+            took(&attempt)
         ),
         Some(Reason::ServerShutdown(_)) => {
             format!(

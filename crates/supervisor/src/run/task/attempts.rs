@@ -442,7 +442,8 @@ impl RunTask {
             | StopReason::Result { .. } => self.new.policy().restart.restarts(),
             StopReason::Abort { .. }
             | StopReason::DeadlineExceeded(_)
-            | StopReason::LimitExceeded(_) => false,
+            | StopReason::LimitExceeded(_)
+            | StopReason::ParentEnded => false,
         }
     }
 

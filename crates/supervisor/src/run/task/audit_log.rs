@@ -113,6 +113,7 @@ fn because(reason: &StopReason) -> String {
         StopReason::Restart { by, request_id } => {
             format!("{by} asked for another attempt{}", of(request_id))
         }
+        StopReason::ParentEnded => "the run that it belongs to has ended".into(),
         StopReason::ServerShutdown => "the service was shutting down".into(),
         StopReason::DeadlineExceeded(Deadline::MaxRuntime) => {
             "it had run for longer than it may (max_runtime)".into()

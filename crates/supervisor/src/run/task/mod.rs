@@ -9,6 +9,7 @@ mod audit_log;
 mod facets;
 mod notified;
 mod orders;
+mod parent;
 mod perform;
 mod publish;
 mod reports;
@@ -42,6 +43,7 @@ use kennel_lifecycle::{
     TerminalSize, Timestamp,
 };
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
+use parent::ParentWatch;
 use rules::RuleBook;
 use signalling::Signalling;
 use silence::Silence;
@@ -116,6 +118,8 @@ pub(crate) struct RunTask {
     /// State that clients and output have set.
     facets: FacetsBook,
     rules: RuleBook,
+    /// Watch of the parent's end.
+    parent: ParentWatch,
     /// Spans of the run.
     spans: RunSpans,
 }
@@ -174,6 +178,7 @@ enum Wake {
     RunningDue,
     StopDue,
     AttemptDue,
+    ParentEnded,
     SilenceDue,
     KeeperLost,
     Output(Ready),
@@ -236,6 +241,7 @@ impl RunTask {
             hears_again: false,
             facets: FacetsBook::default(),
             rules: RuleBook::default(),
+            parent: ParentWatch::default(),
             spans,
         }
     }
@@ -270,6 +276,7 @@ impl RunTask {
                 Wake::RunningDue => self.record_running(),
                 Wake::StopDue => self.go_on_with_stop(),
                 Wake::AttemptDue => self.begin_next(),
+                Wake::ParentEnded => self.parent_ended(),
                 Wake::KeeperLost => self.keeper_lost(),
                 Wake::Output(ready) => self.pump(ready),
                 Wake::Hurry => self.hurry(),
@@ -316,14 +323,24 @@ impl RunTask {
         let holds = self.output.as_ref().is_some_and(Output::holds);
         let limits = self.inactive_at().into_iter().chain(self.rules_due());
         let limit_at = limits.min();
+        let reads_on = flows && !holds && !self.is_left();
+        let parent = self.stop_with_parent().map(|(parent, _)| parent);
+        let (shared, watch) = (&self.shared, &mut self.parent);
+        let parent_ended = async {
+            match parent {
+                Some(parent) => watch.ended(shared, parent).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! { biased;
             Some(report) = self.reports.recv(), if !self.preparing => Wake::Kernel(report),
             Some(done) = self.done.recv() => Wake::Done(done),
             Some(order) = self.orders.recv() => Wake::Order(order),
             () = due(self.stop_due) => Wake::StopDue,
+            () = parent_ended => Wake::ParentEnded,
             () = due(self.running_due) => Wake::RunningDue,
             () = due(self.attempts.due()), if !self.shared.serving.is_leaving() => Wake::AttemptDue,
-            () = self.shared.serving.until_keeper_lost(), if !flows || holds || self.is_left() => Wake::KeeperLost,
+            () = self.shared.serving.until_keeper_lost(), if !reads_on => Wake::KeeperLost,
             () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
             () = due(limit_at) => Wake::SilenceDue,

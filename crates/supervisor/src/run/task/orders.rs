@@ -76,7 +76,11 @@ impl RunTask {
             (StopReason::Result { .. }, Some(result)) => result.grace,
             _ => self.new.policy().grace(),
         };
-        let order = StopOrder { reason, grace };
+        self.stop_unasked(StopOrder { reason, grace });
+    }
+
+    /// A stop that no caller has asked for.
+    pub(super) fn stop_unasked(&mut self, order: StopOrder) {
         if self.attempts.due().is_some() {
             return self.end_waiting(&order);
         }

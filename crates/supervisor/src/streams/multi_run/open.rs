@@ -47,6 +47,7 @@ pub(super) fn has_marks(filter: &ListFilter, view: &RunView) -> bool {
     let is_named = |part: &RunIdPart| part.matches(view.run);
     filter.labels.matches(&view.spec.labels)
         && filter.id_part.as_ref().is_none_or(is_named)
+        && (filter.parent).is_none_or(|run| view.spec.parent.is_some_and(|own| own.run == run))
         && filter
             .owner
             .as_ref()

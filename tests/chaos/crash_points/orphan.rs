@@ -1,0 +1,40 @@
+//! Rows in which a parent has ended: whoever dies, its child and the child of that end with it.
+
+use super::row::{Row, arm, who_died};
+use kennel_proto::pb::{self, RunState};
+use kennel_tests::{Kennel, Options, PATIENCE, RunExt, eventually_async, must, sh};
+
+/// A run that outlives the service, below another one.
+fn child_of(parent: &str) -> pb::RunSpec {
+    let mut spec = sh("exec sleep 1000");
+    spec.recovery = pb::RecoveryPolicy::Adopt.into();
+    spec.parent = Some(pb::Parent {
+        run_id: parent.to_owned(),
+        ..pb::Parent::default()
+    });
+    spec
+}
+
+pub(crate) async fn play(row: Row) {
+    let points = tempfile::tempdir().expect("a directory");
+    let mut kennel = Kennel::start(Options::crashing(points.path())).await;
+    let mut client = kennel.client().await;
+    let parent = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
+    let child = must("spawn", client.spawn(child_of(&parent)).await).run_id;
+    let grandchild = must("spawn", client.spawn(child_of(&child)).await).run_id;
+    arm(points.path(), &row);
+    // The server may die before it can answer.
+    let _ = client.abort(&parent).await;
+    who_died(points.path(), &row).await;
+    kennel.serve_again().await;
+
+    for run_id in [child, grandchild] {
+        let ended = eventually_async("it ends with its parent", PATIENCE, async || {
+            let run = kennel.client().await.get(&run_id).await.ok()?;
+            run.end_time.is_some().then_some(run)
+        });
+        let run = ended.await;
+        assert_eq!(run.state(), RunState::Cancelled, "{run:?}");
+        assert_eq!(run.reason(), "parent_ended");
+    }
+}
