@@ -11,7 +11,7 @@ pub struct Privileges {
     pub user: Option<RunUser>,
     /// No program gives it more, set-user-id programs included; see `PR_SET_NO_NEW_PRIVS`.
     pub no_new_privileges: bool,
-    /// Capabilities that no process of the run has or gains.
+    /// Capabilities of the host that no process of the run has or gains.
     pub drop_capabilities: CapabilitySet,
     /// What of the host it may reach; absent: all that its user may.
     pub sandbox: Option<Sandbox>,
@@ -19,7 +19,7 @@ pub struct Privileges {
     pub seccomp: Seccomp,
 }
 
-/// A command in it reads the system, writes its own places and reaches neither Kennel nor other runs.
+/// A command in it reads the system, writes its own places and reaches neither Kennel nor processes of other runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sandbox {

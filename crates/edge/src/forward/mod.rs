@@ -107,7 +107,10 @@ impl Forward {
         };
         let (mut head, body) = request.into_parts();
         let is_forwarded = caller.via.is_some();
-        let named = match head.headers.remove(NODE) {
+        let name = head.headers.remove(NODE);
+        // A node that was asked for by name answers itself, or not at all: wherever the name was given.
+        let is_own = is_forwarded || name.is_some();
+        let named = match name {
             Some(named) => self.named(&named, is_forwarded).await,
             None => Ok(None),
         };
@@ -117,7 +120,7 @@ impl Forward {
                 return Ok(sent.unwrap_or_else(Unsent::into_http));
             }
             Err(status) => return Ok(status.into_http()),
-            Ok(None) if is_forwarded => {
+            Ok(None) if is_own => {
                 return inner.call(Request::from_parts(head, body)).await;
             }
             Ok(None) => {}

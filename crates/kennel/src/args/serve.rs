@@ -54,8 +54,8 @@ pub(crate) struct ServeArgs {
     /// Time that runs continue without a server before they are ended by their stop policy [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) orphan_ttl: Option<Duration>,
-    /// What every run is held to, which a spec may only make stricter: a list of no-new-privileges, cap-drop=NAME, sandbox,
-    /// seccomp=baseline [default: nothing]
+    /// What every run is held to, whatever its spec says: a list of no-new-privileges, cap-drop=NAME, sandbox (with the paths
+    /// of the spec), seccomp=baseline [default: nothing]
     #[arg(long, value_name = "LIST", value_parser = values::restrictions)]
     restrict_runs: Option<Privileges>,
     #[command(flatten)]

@@ -147,14 +147,19 @@ fn descend(runs: &mut Vec<pb::Run>) -> Vec<usize> {
     }
     open.reverse();
     let mut indents = Vec::new();
-    // No run is below itself: a parent is there before its child.
-    while let Some((depth, run)) = open.pop() {
-        let children = below.remove(&run.run_id).unwrap_or_default();
-        open.extend(children.into_iter().rev().map(|child| (depth + 1, child)));
-        runs.push(run);
-        indents.push(depth);
+    loop {
+        while let Some((depth, run)) = open.pop() {
+            let children = below.remove(&run.run_id).unwrap_or_default();
+            open.extend(children.into_iter().rev().map(|child| (depth + 1, child)));
+            runs.push(run);
+            indents.push(depth);
+        }
+        // Runs that are below each other: an id that was used again. Each is listed.
+        let Some((_, rest)) = below.pop_first() else {
+            return indents;
+        };
+        open.extend(rest.into_iter().map(|run| (0, run)));
     }
-    indents
 }
 
 /// The id of the run that a run belongs to.
@@ -186,5 +191,44 @@ fn state(state: StateArg) -> pb::RunState {
         StateArg::Failed => pb::RunState::Failed,
         StateArg::Cancelled => pb::RunState::Cancelled,
         StateArg::Lost => pb::RunState::Lost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child(run_id: &str, parent: &str) -> pb::Run {
+        let parent = (!parent.is_empty()).then(|| pb::Parent {
+            run_id: parent.to_owned(),
+            ..pb::Parent::default()
+        });
+        pb::Run {
+            run_id: run_id.to_owned(),
+            spec: Some(pb::RunSpec {
+                parent,
+                ..pb::RunSpec::default()
+            }),
+            ..pb::Run::default()
+        }
+    }
+
+    #[test]
+    fn tree_lists_each_run_once() {
+        let mut runs = vec![
+            child("d", "c"),
+            child("c", "d"),
+            child("b", "a"),
+            child("a", ""),
+            child("e", "elsewhere"),
+        ];
+        let indents = descend(&mut runs);
+        let listed: Vec<(&str, usize)> = runs
+            .iter()
+            .map(|run| run.run_id.as_str())
+            .zip(indents)
+            .collect();
+        let expected = [("a", 0), ("b", 1), ("e", 0), ("d", 0), ("c", 1)];
+        assert_eq!(listed, expected);
     }
 }

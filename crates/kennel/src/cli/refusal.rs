@@ -28,7 +28,7 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
 }
 
 /// Fields of the contract, and what is typed for them.
-const FLAGS: [(&str, &str); 33] = [
+const FLAGS: [(&str, &str); 35] = [
     ("spec.limits.memory.max_bytes", "--memory-max"),
     ("spec.limits.memory.high_bytes", "--memory-high"),
     ("spec.limits.memory.swap_max_bytes", "--swap-max"),
@@ -47,6 +47,8 @@ const FLAGS: [(&str, &str); 33] = [
     ("spec.min_isolation", "--min-isolation"),
     ("spec.privileges.sandbox.readable_paths", "--sandbox-read"),
     ("spec.privileges.sandbox.writable_paths", "--sandbox-write"),
+    ("spec.privileges.sandbox", "--sandbox"),
+    ("spec.privileges.seccomp_profile", "--seccomp"),
     ("spec.privileges.drop_capabilities", "--cap-drop"),
     ("spec.pid_namespace", "--pid-namespace"),
     ("spec.restart.max_restarts", "--restart-max"),

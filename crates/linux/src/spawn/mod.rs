@@ -185,9 +185,10 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
         bound_capabilities: privileges.drop_capabilities.0,
         drop_capabilities: privileges.lost_capabilities().0,
         sandbox: sandbox.transpose()?,
-        filter: match privileges.seccomp {
-            Seccomp::None => Vec::new(),
-            Seccomp::Baseline => seccomp::baseline(),
+        filter: match (privileges.seccomp, &privileges.sandbox) {
+            (Seccomp::Baseline, _) => seccomp::baseline(),
+            (Seccomp::None, Some(_)) => seccomp::of_sandbox(),
+            (Seccomp::None, None) => Vec::new(),
         },
         score: score.transpose()?,
         own_proc: false,

@@ -39,6 +39,9 @@ pub(super) const OF_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | I
 /// `LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET` and `LANDLOCK_SCOPE_SIGNAL`.
 const SCOPES: u64 = 1 | 2;
 
+/// Where devices are.
+const DEVICES_DIR: &str = "/dev";
+
 /// What every command may read and execute.
 const SYSTEM: [&str; 14] = [
     "/usr",
@@ -130,11 +133,16 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
     let devices = if version >= ABI_DEVICES { IOCTL_DEV } else { 0 };
     let handled = ALL | devices;
     let data_dir = run_dir.ancestors().nth(2).unwrap_or(run_dir);
-    let closed = [data_dir, Path::new(CONFIGURATION)];
-    let closed = Closed {
+    let mut closed = Closed {
+        paths: vec![data_dir.canonicalize()?],
+    };
+    closed.paths.extend(Path::new(CONFIGURATION).canonicalize());
+    let but_devices = Closed {
         paths: closed
+            .paths
             .iter()
-            .filter_map(|p| p.canonicalize().ok())
+            .cloned()
+            .chain([DEVICES_DIR.into()])
             .collect(),
     };
     let mut rights = Vec::new();
@@ -146,15 +154,22 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
     for path in DEVICES {
         open(Path::new(path), DEVICE)?;
     }
-    open(Path::new("/dev"), READ_DIR)?;
-    for path in &sandbox.readable_paths {
-        open(Path::new(path), READ)?;
+    open(Path::new(DEVICES_DIR), READ_DIR)?;
+    for path in SCRATCH {
+        open(Path::new(path), WRITE)?;
     }
+    let readable = sandbox.readable_paths.iter().map(Path::new);
     let writable = sandbox.writable_paths.iter().map(Path::new);
-    let cwd = (cwd != Path::new("/")).then_some(cwd);
-    let scratch = SCRATCH.iter().map(Path::new);
-    for path in writable.chain(cwd).chain(scratch) {
-        open(path, WRITE)?;
+    // What is not there makes the start fail later, with its name.
+    let cwd = cwd.canonicalize().ok();
+    let cwd = cwd.as_deref().filter(|cwd| *cwd != Path::new("/"));
+    let readable = readable.map(|path| (path, READ));
+    let writable = writable.chain(cwd).map(|path| (path, WRITE));
+    for (path, access) in readable.chain(writable) {
+        // A disk as a device has all files of the host: only a path of its own opens it.
+        let own = path.starts_with(DEVICES_DIR).then_some(&closed);
+        let own = own.unwrap_or(&but_devices);
+        own.open_around(path, access & handled, &mut rights)?;
     }
     // The one thing of the data directory that is the command's.
     if let Ok(own) = run_dir.join("tmp").canonicalize() {
@@ -253,5 +268,30 @@ mod tests {
         assert_ne!(other & WRITE_FILE, 0);
         let system = opened(&rules, Path::new("/usr/bin/env")).expect("the system");
         assert_eq!(system & (WRITE_FILE | TRUNCATE), 0);
+    }
+
+    #[test]
+    fn everything_opened_opens_no_disk() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let run = dir.path().join("data/runs/one");
+        fs::create_dir_all(&run).expect("own directory");
+        let everything = Sandbox {
+            writable_paths: vec!["/".into()],
+            ..Sandbox::default()
+        };
+        let written = |rules: &Rules, path: &str| {
+            let rights = opened(rules, Path::new(path));
+            rights.is_some_and(|rights| rights & WRITE_FILE != 0)
+        };
+        let all = rules(&everything, &run, dir.path()).expect("a kernel with Landlock");
+        assert!(written(&all, "/srv/file") && !written(&all, "/dev/sda"));
+        // The root directory by another name is no working directory that may be written.
+        let none = rules(&Sandbox::default(), &run, Path::new("/usr/..")).expect("rules");
+        assert!(!written(&none, "/srv/file"));
+        let own = Sandbox {
+            readable_paths: vec!["/dev/net".into()],
+            ..Sandbox::default()
+        };
+        rules(&own, &run, Path::new("/")).expect("rules");
     }
 }

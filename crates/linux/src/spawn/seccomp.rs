@@ -1,5 +1,6 @@
-//! The baseline profile of seccomp(2): system calls that endanger the host, and that ordinary software does not make,
-//! fail with EPERM. A program for bits of another width cannot call the kernel at all.
+//! Filters of seccomp(2). The baseline profile: system calls that endanger the host, and that ordinary software does not
+//! make, fail with EPERM. The filter of a sandbox: the calls alone that Landlock lets through to other processes. With
+//! either, a program for bits of another width cannot call the kernel at all.
 
 use libc::{c_long, sock_filter};
 
@@ -18,6 +19,9 @@ const X32_FIRST: u32 = 0x4000_0000;
 const NUMBER: u32 = 0;
 const ARCH: u32 = 4;
 const ARGUMENTS: u32 = 16;
+
+/// `__NR_open_tree_attr` of Linux 6.15, on every architecture.
+const OPEN_TREE_ATTR: c_long = 467;
 
 /// What answers EPERM.
 const DENIED: &[c_long] = &[
@@ -39,6 +43,7 @@ const DENIED: &[c_long] = &[
     libc::SYS_swapoff,
     libc::SYS_acct,
     libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
     libc::SYS_syslog,
     libc::SYS_settimeofday,
     libc::SYS_clock_settime,
@@ -56,6 +61,7 @@ const DENIED: &[c_long] = &[
     libc::SYS_pivot_root,
     libc::SYS_move_mount,
     libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
     libc::SYS_fsopen,
     libc::SYS_fsconfig,
     libc::SYS_fsmount,
@@ -100,6 +106,16 @@ pub fn support() -> Result<(), String> {
 
 /// The program of the profile.
 pub(super) fn baseline() -> Vec<sock_filter> {
+    program(DENIED)
+}
+
+/// The program of a sandbox without the profile. Landlock does not judge prlimit(2), and a limit of processor time kills.
+pub(super) fn of_sandbox() -> Vec<sock_filter> {
+    program(&[])
+}
+
+/// A program that denies these calls, being traced by others, and changes of the limits of others.
+fn program(calls: &[c_long]) -> Vec<sock_filter> {
     let fail = |errno: i32| step(RETURN, ERRNO | errno.cast_unsigned());
     let denied = fail(libc::EPERM);
     let allowed = step(RETURN, ALLOW);
@@ -113,7 +129,7 @@ pub(super) fn baseline() -> Vec<sock_filter> {
     ];
     #[cfg(target_arch = "x86_64")]
     program.extend([jump(AT_LEAST, X32_FIRST, 0, 1), fail(libc::ENOSYS)]);
-    for call in DENIED {
+    for call in calls {
         program.extend([jump(EQUAL, number(*call), 0, 1), denied]);
     }
     // A process may be traced by its own parent, which it asks for that, and by no other.
@@ -158,8 +174,7 @@ mod tests {
     use super::*;
 
     /// What the program answers, by the rules of the kernel's machine for these four instructions.
-    fn answer(arch: u32, call: c_long, arguments: [u64; 3]) -> u32 {
-        let program = baseline();
+    fn answer(program: &[sock_filter], arch: u32, call: c_long, arguments: [u64; 3]) -> u32 {
         let (mut at, mut loaded) = (0, 0u32);
         loop {
             let sock_filter { code, jt, jf, k } = program[at];
@@ -188,7 +203,8 @@ mod tests {
     #[test]
     fn profile_denies_what_endangers_the_host() {
         let eperm = ERRNO | libc::EPERM.cast_unsigned();
-        let here = |call, arguments| answer(ARCHITECTURE, call, arguments);
+        let profile = baseline();
+        let here = |call, arguments| answer(&profile, ARCHITECTURE, call, arguments);
         for call in DENIED {
             assert_eq!(here(*call, [0; 3]), eperm, "{call}");
         }
@@ -203,6 +219,19 @@ mod tests {
             assert_eq!(here(call, [0; 3]), ALLOW, "{call}");
         }
         let enosys = ERRNO | libc::ENOSYS.cast_unsigned();
-        assert_eq!(answer(ARCHITECTURE ^ 1, libc::SYS_read, [0; 3]), enosys);
+        let other = ARCHITECTURE ^ 1;
+        assert_eq!(answer(&profile, other, libc::SYS_read, [0; 3]), enosys);
+    }
+
+    #[test]
+    fn sandbox_denies_limits_of_other_processes() {
+        let eperm = ERRNO | libc::EPERM.cast_unsigned();
+        let sandbox = of_sandbox();
+        let here = |call, arguments| answer(&sandbox, ARCHITECTURE, call, arguments);
+        assert_eq!(here(libc::SYS_prlimit64, [9, 0, 1]), eperm);
+        assert_eq!(here(libc::SYS_prlimit64, [0, 0, 1]), ALLOW);
+        for call in DENIED {
+            assert_eq!(here(*call, [0; 3]), ALLOW, "{call}");
+        }
     }
 }

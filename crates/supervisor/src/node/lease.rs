@@ -18,6 +18,10 @@ pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
     let mut left = true;
     let lease = shared.config.lease;
     let mut drain = shared.drain.subscribe();
+    // A drain from before this start was not known yet when the node was opened.
+    if shared.drain.borrow().is_some() {
+        drain.mark_changed();
+    }
     let mut renewed = clock::instant();
     let mut has_failed = false;
     loop {

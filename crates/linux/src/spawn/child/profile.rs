@@ -92,8 +92,12 @@ pub(super) fn enter_sandbox(rules: &Rules) {
             0,
         ];
         // SAFETY: the path is a NUL-terminated string; `how` has the three numbers of an open_how.
-        let Ok(fd) = (unsafe { call(libc::SYS_openat2, open) }) else {
-            continue;
+        let opened = unsafe { call(libc::SYS_openat2, open) };
+        let fd = match opened {
+            Ok(fd) => fd,
+            Err(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EACCES) => continue,
+            // No descriptor is left, or a filter of the host denies the call: a sandbox with nothing open is not meant.
+            failed @ Err(_) => return must(failed, STEP_SANDBOX),
         };
         let fd_number = c_int::try_from(fd).unwrap_or(-1);
         let rights = if is_directory(fd_number) {

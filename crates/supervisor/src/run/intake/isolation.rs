@@ -25,11 +25,14 @@ pub(super) fn missing(hello: &KeeperHello, policy: &Policy) -> Vec<Missing> {
     let sandbox = ("spec.privileges.sandbox", "a sandbox for commands");
     need(sandboxed, CapabilityName::Sandbox, sandbox);
     let filtered = privileges.seccomp != Seccomp::None;
-    let filter = (
-        "spec.privileges.seccomp_profile",
-        "a filter of system calls",
-    );
-    need(filtered, CapabilityName::Seccomp, filter);
+    let field = if filtered {
+        "spec.privileges.seccomp_profile"
+    } else {
+        "spec.privileges.sandbox"
+    };
+    // A sandbox has a filter too: Landlock alone does not hold prlimit(2).
+    let filter = (field, "a filter of system calls");
+    need(filtered || sandboxed, CapabilityName::Seccomp, filter);
     let least = (
         "spec.min_isolation",
         "isolation of signals and abstract sockets",

@@ -64,9 +64,10 @@ impl RunTask {
     }
 }
 
-/// Waits until a run has ended for good, which is durable then: its task shows that, or its row. Of a run that is found neither in
-/// a task nor in a row the command never ran.
+/// Waits until a run has ended for good, which is durable then: its task shows that, or what is recorded of it. A run that has
+/// neither was removed after its end, or its command never ran.
 async fn until_ended(shared: Arc<Shared>, parent: RunId) {
+    let mut is_missing = false;
     loop {
         if let Some(handle) = shared.find(parent) {
             let mut live = handle.live.clone();
@@ -76,8 +77,14 @@ async fn until_ended(shared: Arc<Shared>, parent: RunId) {
                 return;
             }
         }
+        // What this node has recorded may not have reached the database yet.
+        if shared.record.pending_end(parent).is_some() {
+            return;
+        }
         match shared.store.get(parent).await {
             Ok(Some(row)) if row.outcome.is_none() => {}
+            // At a start, runs are taken over one by one: a task may come for one whose row the database has lost.
+            Ok(None) if is_recorded(&shared, parent) || !is_missing => is_missing = true,
             Ok(_) => return,
             Err(error) => {
                 tracing::debug!(%parent, %error, "whether the parent of a run has ended cannot be read");
@@ -85,4 +92,9 @@ async fn until_ended(shared: Arc<Shared>, parent: RunId) {
         }
         tokio::time::sleep(PARENT_POLL).await;
     }
+}
+
+/// Whether this node has recorded the run and its end not.
+fn is_recorded(shared: &Shared, run: RunId) -> bool {
+    shared.record.open_row(run).is_some() || shared.record.is_unfinished(run)
 }
