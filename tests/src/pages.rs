@@ -17,10 +17,11 @@ pub struct Page {
 }
 
 /// Where pages are: these files and all files below these folders.
-const ROOTS: [&str; 7] = [
+const ROOTS: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
     "SPECIFICATION.md",
+    "SECURITY.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs",
