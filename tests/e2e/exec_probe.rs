@@ -24,7 +24,7 @@ fn exec(script: &str) -> pb::ExecProbe {
     }
 }
 
-fn live_by(script: &str, timeout: Duration, failures: u32) -> pb::Liveness {
+pub(crate) fn live_by(script: &str, timeout: Duration, failures: u32) -> pb::Liveness {
     pb::Liveness {
         probe: Some(liveness::Probe::Exec(exec(script))),
         interval: Some(duration(EVERY)),
@@ -33,7 +33,7 @@ fn live_by(script: &str, timeout: Duration, failures: u32) -> pb::Liveness {
     }
 }
 
-fn ready_by(script: &str) -> Box<pb::Readiness> {
+pub(crate) fn ready_by(script: &str) -> Box<pb::Readiness> {
     Box::new(pb::Readiness {
         probe: Some(readiness::Probe::Exec(exec(script))),
         interval: Some(duration(EVERY)),

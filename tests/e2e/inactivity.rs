@@ -14,7 +14,7 @@ with_and_without_cgroup!(
 
 const LIMIT: Duration = Duration::from_millis(600);
 
-fn limited(script: &str, limit: Duration) -> pb::RunSpec {
+pub(crate) fn limited(script: &str, limit: Duration) -> pb::RunSpec {
     let mut spec = sh(script);
     spec.timeouts.get_or_insert_default().inactivity = limit.try_into().ok();
     spec

@@ -20,14 +20,14 @@ use std::{
 };
 
 /// A server of HTTP whose status is changed by the test, and which counts what it is asked.
-struct Server {
+pub(crate) struct Server {
     port: u16,
     status: Arc<AtomicU16>,
     asked: Arc<AtomicUsize>,
 }
 
 impl Server {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let status = Arc::new(AtomicU16::new(200));
@@ -50,7 +50,7 @@ impl Server {
         }
     }
 
-    fn says(&self, status: u16) {
+    pub(crate) fn says(&self, status: u16) {
         self.status.store(status, Ordering::SeqCst);
     }
 
@@ -67,12 +67,16 @@ impl Server {
         seen.await;
     }
 
-    fn liveness(&self, threshold: u32) -> pb::Liveness {
+    pub(crate) fn probe(&self) -> pb::HttpProbe {
+        pb::HttpProbe {
+            port: u32::from(self.port),
+            path: "/live".into(),
+        }
+    }
+
+    pub(crate) fn liveness(&self, threshold: u32) -> pb::Liveness {
         pb::Liveness {
-            probe: Some(liveness::Probe::Http(pb::HttpProbe {
-                port: u32::from(self.port),
-                path: "/live".into(),
-            })),
+            probe: Some(liveness::Probe::Http(self.probe())),
             interval: Some(duration(Duration::from_millis(50))),
             timeout: None,
             failure_threshold: Some(threshold),

@@ -35,7 +35,7 @@ fn service() -> pb::RunSpec {
     spec
 }
 
-fn by_notice(start_timeout: Option<Duration>) -> Box<pb::Readiness> {
+pub(crate) fn by_notice(start_timeout: Option<Duration>) -> Box<pb::Readiness> {
     Box::new(pb::Readiness {
         probe: Some(readiness::Probe::Notify(pb::NotifyProbe {})),
         start_timeout: start_timeout.map(duration),
@@ -43,7 +43,7 @@ fn by_notice(start_timeout: Option<Duration>) -> Box<pb::Readiness> {
     })
 }
 
-fn watchdog(time: Duration) -> pb::Liveness {
+pub(crate) fn watchdog(time: Duration) -> pb::Liveness {
     pb::Liveness {
         probe: Some(liveness::Probe::Watchdog(duration(time))),
         ..pb::Liveness::default()

@@ -22,7 +22,11 @@ fn tcp(port: u16) -> Probe {
     })
 }
 
-fn with(mut spec: pb::RunSpec, probe: Probe, start_timeout: Option<Duration>) -> pb::RunSpec {
+pub(crate) fn with(
+    mut spec: pb::RunSpec,
+    probe: Probe,
+    start_timeout: Option<Duration>,
+) -> pb::RunSpec {
     spec.readiness = Some(Box::new(pb::Readiness {
         probe: Some(probe),
         interval: Some(duration(Duration::from_millis(50))),
@@ -39,7 +43,7 @@ async fn ready(client: &mut Client, run_id: &str) -> pb::Run {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("bound").port()
 }

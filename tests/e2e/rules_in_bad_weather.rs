@@ -1,16 +1,22 @@
 //! Every rule, probe and limit of a run, while servers are killed, one is upgraded, and the database dies and comes back:
 //! each acts exactly once.
 
-use crate::rules::{annotate, emit, heard, matches, regex, rule, with};
+use crate::{
+    exec_probe,
+    inactivity::limited,
+    liveness::Server,
+    notify, readiness,
+    rules::{annotate, emit, heard, matches, regex, rule, with},
+};
 use kennel_proto::pb::{
-    self, Activity, WaitCondition, end_reason::Reason, line_pattern::Pattern, liveness,
-    output_rule::Action, readiness::Probe,
+    self, Activity, WaitCondition, end_reason::Reason, line_pattern::Pattern, output_rule::Action,
+    readiness::Probe,
 };
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, client::duration, eventually, must,
     programs, sh, shell::run_to_end,
 };
-use std::{io::Write as _, net::TcpListener, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 /// SIGKILLs of the server, of which the cause comes in the middle.
 const DEATHS: usize = 20;
@@ -27,72 +33,38 @@ struct Scene {
     ends: Option<fn(&Reason) -> bool>,
 }
 
-fn literal(text: &str) -> pb::LinePattern {
-    pb::LinePattern {
-        pattern: Some(Pattern::Literal(text.to_owned())),
+/// The servers that probes ask: one is not ready before the cause, the other does not work after it.
+struct Servers {
+    starts: Server,
+    fails: Server,
+}
+
+impl Servers {
+    fn start() -> Self {
+        let (starts, fails) = (Server::start(), Server::start());
+        starts.says(503);
+        Self { starts, fails }
     }
 }
 
-fn ready_by(script: &str, probe: Probe) -> pb::RunSpec {
+fn ready_by(script: &str, readiness: Box<pb::Readiness>) -> pb::RunSpec {
     let mut spec = sh(script);
-    spec.readiness = Some(Box::new(pb::Readiness {
-        probe: Some(probe),
-        interval: Some(duration(Duration::from_millis(50))),
-        ..pb::Readiness::default()
-    }));
+    spec.readiness = Some(readiness);
     spec
 }
 
-fn live_by(script: &str, probe: liveness::Probe) -> pb::RunSpec {
+fn live_by(script: &str, liveness: pb::Liveness) -> pb::RunSpec {
     let mut spec = sh(script);
-    spec.liveness = Some(pb::Liveness {
-        probe: Some(probe),
-        interval: Some(duration(Duration::from_millis(50))),
-        failure_threshold: Some(2),
-        ..pb::Liveness::default()
-    });
+    spec.liveness = Some(liveness);
     spec
+}
+
+fn now() -> Pattern {
+    Pattern::Literal("now".to_owned())
 }
 
 fn at_line(script: &str, action: Action) -> pb::RunSpec {
-    let mut spec = sh(script);
-    spec.output_rules = vec![pb::OutputRule {
-        name: "line".into(),
-        pattern: Some(literal("now")),
-        action: Some(action),
-        ..pb::OutputRule::default()
-    }];
-    spec
-}
-
-fn exec(script: &str) -> pb::ExecProbe {
-    pb::ExecProbe {
-        args: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
-    }
-}
-
-/// A server of HTTP whose answer is 503 until the file is there, and 200 from then on; or the other way round.
-fn http_server(go: &Path, before: u16, after: u16) -> pb::HttpProbe {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("bound").port();
-    let go = go.to_owned();
-    // It ends with the test's process.
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            let status = if go.exists() { after } else { before };
-            let _ = std::io::Read::read(&mut stream, &mut [0; 1024]);
-            let _ = write!(stream, "HTTP/1.1 {status} Status\r\n\r\n");
-        }
-    });
-    pb::HttpProbe {
-        port: u32::from(port),
-        path: "/".into(),
-    }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port()
+    with(sh(script), vec![rule("line", now(), action)])
 }
 
 const QUIET: &str = "exec sleep 1000";
@@ -104,10 +76,14 @@ fn then(go: &Path, what: &str) -> String {
 }
 
 /// Runs that become ready, or do what a rule reports, and go on.
-fn that_go_on(go: &Path) -> Vec<Scene> {
+fn that_go_on(go: &Path, servers: &Servers) -> Vec<Scene> {
     let file = go.display();
     let then = |what: &str| then(go, what);
-    let port = free_port();
+    let by = |script: &str, probe| readiness::with(sh(script), probe, None);
+    let line = pb::LinePattern {
+        pattern: Some(now()),
+    };
+    let port = readiness::free_port();
     let listen = format!(
         "exec python3 -c \"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(1000)\""
     );
@@ -119,14 +95,10 @@ fn that_go_on(go: &Path) -> Vec<Scene> {
     };
     let ready: &[(&str, usize)] = &[("ready", 1)];
     vec![
-        goes_on(
-            "line",
-            ready_by(&then("echo now"), Probe::Line(literal("now"))),
-            ready,
-        ),
+        goes_on("line", by(&then("echo now"), Probe::Line(line)), ready),
         goes_on(
             "tcp",
-            ready_by(
+            by(
                 &then(&listen),
                 Probe::Tcp(pb::TcpProbe { port: port.into() }),
             ),
@@ -134,25 +106,22 @@ fn that_go_on(go: &Path) -> Vec<Scene> {
         ),
         goes_on(
             "http",
-            ready_by(QUIET, Probe::Http(http_server(go, 503, 200))),
+            by(QUIET, Probe::Http(servers.starts.probe())),
             ready,
         ),
         goes_on(
             "exec",
-            ready_by(QUIET, Probe::Exec(exec(&format!("test -e {file}")))),
+            ready_by(QUIET, exec_probe::ready_by(&format!("test -e {file}"))),
             ready,
         ),
         goes_on(
             "notify",
-            ready_by(
-                &then("systemd-notify --ready"),
-                Probe::Notify(pb::NotifyProbe {}),
-            ),
+            ready_by(&then("systemd-notify --ready"), notify::by_notice(None)),
             ready,
         ),
         goes_on(
             "event",
-            at_line(&then("echo now"), Action::Event(pb::output_rule::Emit {})),
+            at_line(&then("echo now"), emit()),
             &[("output_matched", 1)],
         ),
         goes_on(
@@ -169,12 +138,9 @@ fn that_go_on(go: &Path) -> Vec<Scene> {
 }
 
 /// Runs that are stopped by a rule, a probe or a limit.
-fn that_are_stopped(go: &Path) -> Vec<Scene> {
+fn that_are_stopped(go: &Path, servers: &Servers) -> Vec<Scene> {
     let file = go.display();
-    let mut silent = sh(&format!(
-        "until [ -e {file} ]; do echo; sleep 0.1; done; {QUIET}"
-    ));
-    silent.timeouts.get_or_insert_default().inactivity = LIMIT.try_into().ok();
+    let silent = format!("until [ -e {file} ]; do echo; sleep 0.1; done; {QUIET}");
     let watchdog =
         format!("until [ -e {file} ]; do systemd-notify WATCHDOG=1; sleep 0.2; done; {QUIET}");
     let ends = |name, spec, ends| Scene {
@@ -197,32 +163,25 @@ fn that_are_stopped(go: &Path) -> Vec<Scene> {
         ),
         ends(
             "inactivity",
-            silent,
+            limited(&silent, LIMIT),
             |reason| matches!(reason, Reason::DeadlineExceeded(exceeded) if exceeded.which() == pb::Deadline::Inactivity),
         ),
         ends(
             "live http",
-            live_by(QUIET, liveness::Probe::Http(http_server(go, 200, 503))),
+            live_by(QUIET, servers.fails.liveness(2)),
             |reason| matches!(reason, Reason::NotLive(_)),
         ),
         ends(
             "live exec",
             live_by(
                 QUIET,
-                liveness::Probe::Exec(exec(&format!("test ! -e {file}"))),
+                exec_probe::live_by(&format!("test ! -e {file}"), Duration::from_secs(1), 2),
             ),
             |reason| matches!(reason, Reason::NotLive(_)),
         ),
         ends(
             "watchdog",
-            {
-                let mut spec = sh(&watchdog);
-                spec.liveness = Some(pb::Liveness {
-                    probe: Some(liveness::Probe::Watchdog(duration(LIMIT))),
-                    ..pb::Liveness::default()
-                });
-                spec
-            },
+            live_by(&watchdog, notify::watchdog(LIMIT)),
             |reason| matches!(reason, Reason::NotLive(_)),
         ),
     ]
@@ -259,7 +218,7 @@ async fn assert_each_line_once(client: &mut Client, run: &str) {
 }
 
 /// The cause comes while no server lives; servers die before, while and after it is acted upon.
-async fn die_and_come_back(kennel: &Kennel, go: &Path) {
+async fn die_and_come_back(kennel: &Kennel, go: &Path, servers: &Servers) {
     for death in 0..DEATHS {
         eventually("a server", Duration::from_mins(1), || kennel.server()).await;
         tokio::time::sleep(Duration::from_millis(53 * (death as u64 % 6))).await;
@@ -268,6 +227,8 @@ async fn die_and_come_back(kennel: &Kennel, go: &Path) {
         }
         if death == DEATHS / 2 {
             std::fs::write(go, "").expect("own directory");
+            servers.starts.says(200);
+            servers.fails.says(503);
         }
     }
 }
@@ -283,13 +244,15 @@ async fn rules_probes_and_limits_act_once() {
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
     let mut runs = Vec::new();
-    for scene in that_go_on(&go).into_iter().chain(that_are_stopped(&go)) {
+    let servers = Servers::start();
+    let scenes = that_go_on(&go, &servers).into_iter();
+    for scene in scenes.chain(that_are_stopped(&go, &servers)) {
         let run = must(scene.name, client.spawn(scene.spec.clone()).await).run_id;
         runs.push((run, scene));
     }
     let stop = kennel.scratch().join("stop");
     let counting = must("spawn", client.spawn(counts_until(&stop)).await).run_id;
-    die_and_come_back(&kennel, &go).await;
+    die_and_come_back(&kennel, &go, &servers).await;
     std::fs::write(&stop, "").expect("own directory");
     postgres.crash().await;
     tokio::time::sleep(LIMIT).await;
