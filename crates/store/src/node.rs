@@ -40,9 +40,9 @@ pub struct Opening {
 pub struct LeftStop {
     /// Which run.
     pub run: RunId,
-    /// Who asked first, and the shortest grace that was asked for.
+    /// The first caller, and the shortest grace of all calls.
     pub order: StopOrder,
-    /// When it was first asked for.
+    /// Time of the first call.
     pub asked: Timestamp,
 }
 

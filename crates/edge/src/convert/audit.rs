@@ -1,6 +1,10 @@
 //! Audits, and the end of what they find, as the contract shows them.
 
-use super::{labels, spec::unknown_number, time};
+use super::{
+    labels,
+    spec::{run_named, unknown_number},
+    time,
+};
 use crate::{pb, status};
 use kennel_lifecycle::{
     ProcessIdentity, RunId, Violation,
@@ -203,16 +207,9 @@ fn run_ids(ids: &[String], wrong: &mut Vec<Violation>) -> BTreeSet<RunId> {
         let most = format!("must have at most {RUN_IDS_MAX} entries");
         wrong.push(Violation::new("run_ids", most));
     }
-    let mut runs = BTreeSet::new();
-    for (i, id) in ids.iter().take(RUN_IDS_MAX).enumerate() {
-        match id.parse::<RunId>() {
-            Ok(run) => {
-                runs.insert(run);
-            }
-            Err(error) => wrong.push(Violation::new(format!("run_ids[{i}]"), error.to_string())),
-        }
-    }
-    runs
+    let ids = ids.iter().take(RUN_IDS_MAX).enumerate();
+    ids.filter_map(|(i, id)| run_named(format!("run_ids[{i}]"), id, wrong))
+        .collect()
 }
 
 fn named_evidence(numbers: &[i32], wrong: &mut Vec<Violation>) -> BTreeSet<Evidence> {

@@ -3,11 +3,11 @@
 //! Numbers are LEB128 but for the ids: version, seal of the filter, form, tail, the stretches that were given, and the runs that
 //! were not given whole. Not a secret, and of no use beyond reading what its reader may read anyway.
 
+use super::token::filter_text;
 use crate::digest::DigestKey;
 use bytes::Bytes;
 use kennel_lifecycle::{RunId, Timestamp};
 use kennel_supervisor::{Age, Amount, ConsumerPlace, Form, ListFilter, ManyReached, Reached, Tail};
-use std::fmt::Write;
 
 const VERSION: u8 = 16;
 /// Behind a seal, the reader and the number of the message: one that a consumer was given.
@@ -22,18 +22,7 @@ pub(crate) struct Seal([u8; SEAL_BYTES]);
 
 impl Seal {
     pub(crate) fn of(filter: &ListFilter, key: &DigestKey) -> Self {
-        let mut text = String::new();
-        // The order in which a client names states and kinds does not make another filter.
-        let mut states = filter.states.clone();
-        states.sort_unstable();
-        let mut kinds: Vec<String> = filter.kinds.iter().map(|k| format!("{k:?}")).collect();
-        kinds.sort_unstable();
-        write!(
-            text,
-            "{states:?}{kinds:?}{};{:?}{:?}{:?}",
-            filter.labels, filter.id_part, filter.owner, filter.parent
-        )
-        .expect("a string takes everything");
+        let text = filter_text(filter);
         let digest = key.mac(&[SEAL_DOMAIN, text.as_bytes()]);
         let mut seal = [0; SEAL_BYTES];
         seal.copy_from_slice(&digest[..SEAL_BYTES]);

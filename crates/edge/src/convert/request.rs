@@ -16,7 +16,7 @@ pub(crate) use wait_output::wait_output;
 
 use super::{
     labels,
-    spec::{self, unknown_number},
+    spec::{self, run_named, unknown_number},
     terminal, time,
     token::PageToken,
 };
@@ -25,9 +25,7 @@ use crate::{
     limits, pb, status,
     trace_context::TraceContext,
 };
-use kennel_lifecycle::{
-    InvalidRunId, NodeId, RunId, RunSpec, RunState, Signal, Violation, limits as bounds,
-};
+use kennel_lifecycle::{NodeId, RunId, RunSpec, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
     AbortCall, AbortWait, CloseCall, Condition, Form, IfUnknown, Kinds, ListFilter, PageStart,
     Position, ResizeCall, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
@@ -377,13 +375,7 @@ fn filter(asked: Option<&pb::RunFilter>, found: &mut Vec<Violation>) -> ListFilt
         }
     }
     if !asked.parent_run_id.is_empty() {
-        match asked.parent_run_id.parse() {
-            Ok(parent) => filter.parent = Some(parent),
-            Err(error) => {
-                let error: InvalidRunId = error;
-                found.push(Violation::new("filter.parent_run_id", error.to_string()));
-            }
-        }
+        filter.parent = run_named("filter.parent_run_id", &asked.parent_run_id, found);
     }
     filter
 }

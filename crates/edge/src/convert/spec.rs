@@ -11,11 +11,10 @@ use crate::{
 };
 use bytes::Bytes;
 use kennel_lifecycle::{
-    CapabilitySet, CommandSpec, EnvMode, InputMode, InvalidRunId, LeaderExit, OnDiskFull,
-    OnMaxPause, OnOutputFull, OnParentEnd, OutputBound, Parent, PausePolicy, PidNamespace, Policy,
-    Privileges, RecordedSpec, Recovery, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal,
-    StopAction, StopPolicy, Timeouts, UnknownCapability, Violation, ladder::Action,
-    limits as bounds,
+    CapabilitySet, CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause,
+    OnOutputFull, OnParentEnd, OutputBound, Parent, PausePolicy, PidNamespace, Policy, Privileges,
+    RecordedSpec, Recovery, RunId, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal, StopAction,
+    StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
 };
 
 /// Whether there is far too much of something, by counts alone.
@@ -215,11 +214,11 @@ fn privileges(privileges: Option<pb::Privileges>, found: &mut Vec<Violation>) ->
     let privileges = privileges.unwrap_or_default();
     let mut drop_capabilities = CapabilitySet::NONE;
     for name in &privileges.drop_capabilities {
-        match name.parse() {
+        match name.parse::<CapabilitySet>() {
             Ok(named) => drop_capabilities = drop_capabilities.union(named),
             Err(unknown) => found.push(Violation::new(
                 "spec.privileges.drop_capabilities",
-                UnknownCapability::to_string(&unknown),
+                unknown.to_string(),
             )),
         }
     }
@@ -285,11 +284,8 @@ fn parent(parent: Option<&pb::Parent>, found: &mut Vec<Violation>) -> Option<Par
             OnParentEnd::End
         }
     };
-    let run = parent.run_id.parse().map_err(|error: InvalidRunId| {
-        found.push(Violation::new("spec.parent.run_id", error.to_string()));
-    });
     Some(Parent {
-        run: run.ok()?,
+        run: run_named("spec.parent.run_id", &parent.run_id, found)?,
         on_end,
     })
 }
@@ -533,6 +529,17 @@ fn shown_leader_exit(policy: LeaderExit) -> Option<pb::LeaderExitPolicy> {
         action: action.into(),
         drain_timeout: timeout.map(time::duration),
     })
+}
+
+/// The run that a field names, or what is wrong with the id.
+pub(crate) fn run_named(
+    field: impl Into<String>,
+    id: &str,
+    found: &mut Vec<Violation>,
+) -> Option<RunId> {
+    let run = id.parse::<RunId>();
+    run.map_err(|error| found.push(Violation::new(field, error.to_string())))
+        .ok()
 }
 
 /// A number that this version has no value for.

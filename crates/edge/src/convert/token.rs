@@ -5,7 +5,6 @@ use bytes::Bytes;
 use kennel_lifecycle::{RunId, Timestamp};
 use kennel_supervisor::{Form, LINE_BYTES_MAX, ListFilter, PageStart, Position, Reached};
 use sha2::{Digest, Sha256};
-use std::fmt::Write;
 
 const PAGE_TOKEN_VERSION: u8 = 1;
 const PAGE_TOKEN_DOMAIN: &[u8] = b"kennel.v1.page_token\0";
@@ -55,23 +54,24 @@ impl PageToken {
     }
 }
 
-fn seal(head: &[u8], filter: &ListFilter) -> [u8; 16] {
-    // The order in which a client names states does not make another list.
+/// A filter as text, the same for each order in which a client names states and kinds: what page tokens and cursors are
+/// sealed with.
+pub(super) fn filter_text(filter: &ListFilter) -> String {
     let mut states = filter.states.clone();
     states.sort_unstable();
     let mut kinds: Vec<String> = filter.kinds.iter().map(|k| format!("{k:?}")).collect();
     kinds.sort_unstable();
-    let mut text = String::new();
-    write!(
-        text,
+    format!(
         "{states:?}{kinds:?}{};{:?}{:?}{:?}{:?}",
         filter.labels, filter.id_part, filter.owner, filter.node, filter.parent
     )
-    .expect("a string takes everything");
+}
+
+fn seal(head: &[u8], filter: &ListFilter) -> [u8; 16] {
     let digest = Sha256::new()
         .chain_update(PAGE_TOKEN_DOMAIN)
         .chain_update(head)
-        .chain_update(text)
+        .chain_update(filter_text(filter))
         .finalize();
     let mut half = [0; 16];
     half.copy_from_slice(&digest[..16]);

@@ -108,7 +108,7 @@ impl Forward {
         let (mut head, body) = request.into_parts();
         let is_forwarded = caller.via.is_some();
         let name = head.headers.remove(NODE);
-        // A node that was asked for by name answers itself, or not at all: wherever the name was given.
+        // A node that the call names answers itself, or not at all, whichever node received the call first.
         let is_own = is_forwarded || name.is_some();
         let named = match name {
             Some(named) => self.named(&named, is_forwarded).await,

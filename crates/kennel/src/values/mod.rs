@@ -11,7 +11,6 @@ pub(crate) use time::{age, duration, moment, pace};
 use crate::terminal_text::{is_unsafe, push_bytes};
 use kennel_lifecycle::{
     CapabilitySet, Privileges, Sandbox, Seccomp, Signal, TerminalSize, UNLIMITED,
-    UnknownCapability,
     labels::{Selector, SelectorError},
 };
 use kennel_proto::pb::{self, ProcessRef};
@@ -153,7 +152,7 @@ pub(crate) fn restrictions(text: &str) -> Result<Privileges, String> {
     {
         match (word, word.strip_prefix("cap-drop=")) {
             (_, Some(name)) => {
-                let named = name.parse().map_err(|e: UnknownCapability| e.to_string())?;
+                let named = name.parse::<CapabilitySet>().map_err(|e| e.to_string())?;
                 held.drop_capabilities = held.drop_capabilities.union(named);
             }
             ("no-new-privileges", _) => held.no_new_privileges = true,

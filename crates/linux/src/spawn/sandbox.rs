@@ -167,9 +167,12 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
     let writable = writable.chain(cwd).map(|path| (path, WRITE));
     for (path, access) in readable.chain(writable) {
         // A disk as a device has all files of the host: only a path of its own opens it.
-        let own = path.starts_with(DEVICES_DIR).then_some(&closed);
-        let own = own.unwrap_or(&but_devices);
-        own.open_around(path, access & handled, &mut rights)?;
+        let closed = if path.starts_with(DEVICES_DIR) {
+            &closed
+        } else {
+            &but_devices
+        };
+        closed.open_around(path, access & handled, &mut rights)?;
     }
     // The one thing of the data directory that is the command's.
     if let Ok(own) = run_dir.join("tmp").canonicalize() {
