@@ -9,6 +9,7 @@
 mod counts;
 mod fleet;
 mod floor;
+mod growth;
 mod idle;
 mod inside;
 mod output;
@@ -85,6 +86,11 @@ async fn measure(words: &[String]) {
     }
     if wanted("idle") {
         idle::measure(&mut table).await;
+    }
+    // An hour of its own: only where it is named.
+    if words.iter().any(|word| word == "growth") {
+        let sizes: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
+        growth::measure(&mut table, &sizes).await;
     }
     if wanted("telemetry") {
         telemetry::measure(&mut table).await;

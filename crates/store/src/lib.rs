@@ -10,9 +10,11 @@ mod entries;
 mod json;
 mod later;
 mod life;
+mod list;
 mod node;
 mod open;
 mod postgres;
+mod reader;
 mod record;
 mod select;
 mod sqlite;
@@ -29,6 +31,7 @@ pub use json::spec_text;
 pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
 pub use life::{Life, Standing};
+pub use list::{EndedStart, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, WithOutput};
 pub use node::{EpochRow, LeftStop, NodeRow, Opening};
 pub use open::{OpenError, open};
 pub use url::{InvalidStoreUrl, StoreUrl};
@@ -36,8 +39,8 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 use async_trait::async_trait;
 use kennel_lifecycle::{
     Facets, Held, HostIdentity, KeeperEpoch, NextAttempt, NodeId, Outcome, OutputRemoval, Policy,
-    ProcessIdentity, RecordedSpec, RowState, RunId, RunIdPart, RunIdentity, RunKind, RunState,
-    StopOrder, Timestamp, UnknownName, labels::Selector,
+    ProcessIdentity, RecordedSpec, RowState, RunId, RunIdentity, RunState, StopOrder, Timestamp,
+    UnknownName,
 };
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
@@ -264,6 +267,15 @@ impl RunRow {
         })
     }
 
+    /// Its place in a list: where a page after it begins.
+    #[must_use]
+    pub fn page_start(&self) -> PageStart {
+        PageStart {
+            created: self.new.created,
+            run: self.new.run,
+        }
+    }
+
     /// The row of a run that was just written.
     #[must_use]
     pub fn open(new: NewRun) -> Self {
@@ -292,66 +304,6 @@ pub enum Inserted {
     New,
     /// Another row stands under the key; nothing was written.
     Taken(Box<RunRow>),
-}
-
-/// Which runs to list. Empty sets mean: all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListFilter {
-    /// Any of these public states. `Stopping` means: open, and wanted to stop.
-    pub states: Vec<RunState>,
-    /// Any of these kinds.
-    pub kinds: Vec<RunKind>,
-    /// With such labels.
-    pub labels: Selector,
-    /// With an id that begins or ends so; absent: any.
-    pub id_part: Option<RunIdPart>,
-    /// That belong to this run; absent: any.
-    pub parent: Option<RunId>,
-    /// Of this owner alone; absent: of all.
-    pub owner: Option<String>,
-    /// Of this node alone; absent: of all.
-    pub node: Option<NodeId>,
-    /// In which order.
-    pub order: ListOrder,
-}
-
-/// In which order runs are listed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ListOrder {
-    /// The newest first, then by run id downwards.
-    #[default]
-    NewestFirst,
-    /// The oldest first, then by run id upwards.
-    OldestFirst,
-}
-
-/// Where a page begins: after this row, in the order of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageStart {
-    /// `created` of the last row of the page before.
-    pub created: Timestamp,
-    /// Its key.
-    pub run: RunId,
-}
-
-/// Where a page of ended runs begins: after this one, newest end first, then by run id downwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndedStart {
-    /// When the last run of the page before ended.
-    pub ended: Timestamp,
-    /// Its key.
-    pub run: RunId,
-}
-
-/// An ended run that has its output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WithOutput {
-    /// Key.
-    pub run: RunId,
-    /// Who spawned it.
-    pub owner: String,
-    /// When it ended.
-    pub ended: Timestamp,
 }
 
 /// The store did not do it.
@@ -501,13 +453,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// One row, with its entries.
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError>;
 
-    /// At most `limit` rows after `start`, in the order of the filter.
+    /// At most `limit` rows after `start`, in the order of the filter. A page may have fewer rows, or none, also if more
+    /// follow: one call examines at most [`SCANNED_MAX`] rows.
     async fn list(
         &self,
         filter: &ListFilter,
         start: Option<PageStart>,
         limit: u32,
-    ) -> Result<Vec<RunRow>, StoreError>;
+    ) -> Result<ListPage, StoreError>;
 
     /// All open rows of the node.
     async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError>;

@@ -1,8 +1,8 @@
 //! Opening a store: the connection, the schema, and what can be wrong with them.
 
 use crate::{
-    EpochRow, LeftStop, Life, NodeRow, RunRow, Standing, Store, StoreError, StoreUrl, WithOutput,
-    json, postgres,
+    EpochRow, LeftStop, Life, NodeRow, PageStart, RunRow, Standing, Store, StoreError, StoreUrl,
+    WithOutput, json, postgres,
     record::{self, Record},
     sqlite,
     url::Place,
@@ -408,6 +408,21 @@ where
     record
         .row()
         .map_err(|what| StoreError::Corrupt(format!("row of run {run}: cannot read {what}")))
+}
+
+/// The place of a row in a list, out of either database.
+pub(crate) fn page_start<R>(row: &R) -> Result<PageStart, StoreError>
+where
+    R: Row,
+    for<'a> &'a str: ColumnIndex<R>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let run: String = row.try_get("run_id").map_err(corrupt)?;
+    Ok(PageStart {
+        created: Timestamp(row.try_get("created_us").map_err(corrupt)?),
+        run: record::read_id("run_id", &run).map_err(StoreError::Corrupt)?,
+    })
 }
 
 /// An ended run that has its output, out of either database.

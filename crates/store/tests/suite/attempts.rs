@@ -38,7 +38,10 @@ pub(super) async fn an_attempt_that_another_follows_is_read_back_whole(bed: Bed)
         states: vec![RunState::Backoff],
         ..ListFilter::default()
     };
-    assert_eq!(bed.store.list(&waiting, None, 9).await.unwrap(), [wanted]);
+    assert_eq!(
+        bed.store.list(&waiting, None, 9).await.unwrap().rows,
+        [wanted]
+    );
     // Told again, it changes nothing.
     bed.store.rest(&new, &rest).await.unwrap();
     assert_eq!(bed.store.get(new.run).await.unwrap(), Some(row));
