@@ -45,12 +45,14 @@ const CALM: Duration = Duration::from_secs(3);
 /// Figures of one size, in the order of [`STORED_COLUMNS`] or [`LIVE_COLUMNS`].
 type Row = (usize, Vec<f64>);
 
-const STORED_COLUMNS: [&str; 8] = [
+const STORED_COLUMNS: [&str; 10] = [
     "Spawn",
     "GetRun",
     "ListRuns, 100 newest",
     "ListRuns, 100 from the middle",
-    "ListRuns, 10 by a rare label",
+    "ListRuns, live runs alone",
+    "ListRuns, one page by a rare label",
+    "ListRuns, all pages by a rare label",
     "StreamEvents, whole old run",
     "start to first answer",
     "database, MB",
@@ -135,18 +137,30 @@ async fn with_stored(size: usize) -> Vec<f64> {
     let newest = newest_page(&mut client).await;
     let token = middle_token(&mut client, size).await;
     let deep = reads(&mut client, async |client| {
-        page(client, 100, &token).await;
+        page(client, None, 100, &token).await;
     });
     let deep = deep.await;
-    let rare = pb::RunFilter {
+    let live = pb::RunFilter {
+        states: vec![pb::RunState::Running.into()],
+        ..pb::RunFilter::default()
+    };
+    let live = reads(&mut client, async |client| {
+        let found = must("list", client.list_all(live.clone(), 100).await);
+        assert_eq!(found.len(), 0, "live runs");
+    });
+    let live = live.await;
+    let by_label = pb::RunFilter {
         label_selector: "rare".into(),
         ..pb::RunFilter::default()
     };
     let rare = reads(&mut client, async |client| {
-        let found = must("list", client.list_all(rare.clone(), 100).await);
-        assert_eq!(found.len(), RARE, "runs with the rare label");
+        page(client, Some(by_label.clone()), 100, "").await;
     });
     let rare = rare.await;
+    let began = Instant::now();
+    let found = must("list", client.list_all(by_label, 100).await);
+    let all_rare = began.elapsed().as_secs_f64() * 1e6;
+    assert_eq!(found.len(), RARE, "runs with the rare label");
     let heard = reads(&mut client, async |client| {
         drop(must("stream", client.hear_all(&middle, 0).await));
     });
@@ -156,7 +170,9 @@ async fn with_stored(size: usize) -> Vec<f64> {
         got,
         newest,
         deep,
+        live,
         rare,
+        all_rare,
         heard,
         started,
         megabytes(&database),
@@ -185,13 +201,21 @@ async fn spawned(kennel: &Kennel) -> f64 {
 }
 
 async fn newest_page(client: &mut Client) -> f64 {
-    reads(client, async |client| drop(page(client, 100, "").await)).await
+    reads(client, async |client| {
+        drop(page(client, None, 100, "").await)
+    })
+    .await
 }
 
-/// One page of all runs; gives the token of the next.
-async fn page(client: &mut Client, page_size: i32, token: &str) -> String {
+/// One page; gives the token of the next.
+async fn page(
+    client: &mut Client,
+    filter: Option<pb::RunFilter>,
+    page_size: i32,
+    token: &str,
+) -> String {
     let request = pb::ListRunsRequest {
-        filter: None,
+        filter,
         page_size,
         page_token: token.to_owned(),
     };
@@ -203,7 +227,7 @@ async fn page(client: &mut Client, page_size: i32, token: &str) -> String {
 async fn middle_token(client: &mut Client, size: usize) -> String {
     let mut token = String::new();
     for _ in 0..(size / 2).div_ceil(PAGE) {
-        token = page(client, i32::try_from(PAGE).expect("small"), &token).await;
+        token = page(client, None, i32::try_from(PAGE).expect("small"), &token).await;
     }
     token
 }

@@ -2,7 +2,8 @@
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
 //! printed like the rest, and left in `target/bench.json`. `bench spawn`, `bench overload`, `bench start`, `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
-//! `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees. `bench profile` is `make profile`.
+//! `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees. `bench profile` is `make profile`, `bench growth` is
+//! `make growth`.
 //!
 //! All of it runs in a pid namespace, so that nothing is left even when it is killed.
 
