@@ -52,22 +52,19 @@ async fn child_runs_on_the_node_of_its_parent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn open_call_ends_once_its_node_is_halted() {
+async fn call_to_halted_node_does_not_hang() {
     let postgres = Postgres::start().await;
     let (one, two) = two_nodes(&postgres).await;
     let (mut here, mut there) = (one.client().await, two.client().await);
     let run = must("spawn", here.spawn(argv(&["sleep", "600"])).await).run_id;
-    let waited = run.clone();
-    let waiting = tokio::spawn(async move { there.ended(&waited).await });
-    // The call is at the other node by then: its connection has no other one.
+    must("tree", there.tree(&run).await);
     let server = one.server().expect("it serves");
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     let keeper = Proc::read(one.keeper_pid()).expect("own child");
     for process in [&keeper, &server] {
         kill_exactly(process, Signal::SIGSTOP);
     }
-    let ended = within("the call ends", PATIENCE, waiting).await;
-    let refused = must("join", ended).expect_err("its node is halted");
+    let refused = within("an answer", PATIENCE * 2, there.tree(&run)).await;
+    let refused = refused.expect_err("its node is halted");
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
     assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
     for process in [&server, &keeper] {
