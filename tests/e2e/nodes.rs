@@ -3,14 +3,14 @@
 use kennel_proto::pb::{self, AbortWait, DesiredState, NodeReachability, RunState, event::Payload};
 use kennel_tests::{
     Client, Heard, Kennel, Options, PATIENCE, Postgres, SpecExt, argv,
-    client::micros,
+    client::{duration, micros},
     complaint, eventually_async, fact,
     kennel::{bare_command, kill_exactly, serve_words},
     must, new_run_id, programs, sh,
     shell::run_to_end,
 };
 use nix::sys::signal::Signal;
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 use tonic::Status;
 
 /// The address of the node that a refusal names.
@@ -127,7 +127,12 @@ async fn story_of_ended_run_is_read_at_any_node() {
 async fn spawn_repeated_at_other_node_is_same_run() {
     let postgres = Postgres::start().await;
     let one = Kennel::start(Options::on(&postgres.url())).await;
-    let two = Kennel::start(Options::on(&postgres.url())).await;
+    // With a grace of its own, which the run keeps from the first node.
+    let two = Kennel::start(Options {
+        words: vec!["--default-grace", "7s"],
+        ..Options::on(&postgres.url())
+    });
+    let two = two.await;
     let (mut here, mut there) = (one.client().await, two.client().await);
     let run_id = new_run_id();
     let spec = || {
@@ -140,6 +145,12 @@ async fn spawn_repeated_at_other_node_is_same_run() {
     must("spawn", here.spawn_as(&run_id, spec()).await);
     let (run, existing) = must("spawn", there.spawn_as(&run_id, spec()).await);
     assert!(existing && run.other_node.is_some(), "{run:?}");
+    assert_eq!(run.grace, Some(duration(Duration::from_secs(5))));
+    let other_run = must("spawn", there.spawn(spec()).await);
+    let run_id_there = other_run.run_id;
+    let (run, existing) = must("spawn", here.spawn_as(&run_id_there, spec()).await);
+    assert!(existing && run.other_node.is_some(), "{run:?}");
+    assert_eq!(run.grace, Some(duration(Duration::from_secs(7))));
     let other = there.spawn_as(&run_id, sh("true")).await;
     let complaint = complaint(&other.expect_err("another spec"));
     assert_eq!(complaint.reason, "SPEC_MISMATCH");

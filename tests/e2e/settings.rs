@@ -1,7 +1,13 @@
 //! The configuration file of `kennel serve`.
 
-use kennel_tests::{Kennel, Options};
-use std::fs;
+use kennel_proto::pb::{self, RunKind};
+use kennel_tests::{
+    Kennel, Options, PATIENCE, RunExt, SpecExt, client::duration, must, new_run_id, programs, sh,
+};
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn settings_of_the_file_outlast_its_edit() {
@@ -21,4 +27,58 @@ async fn settings_of_the_file_outlast_its_edit() {
         kennel.replace_server().await;
     }
     assert_eq!(ready(&kennel), 3, "{}", kennel.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn node_gives_grace_where_spec_names_none() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("kennel.toml");
+    let set = |graces: &str| fs::write(&file, format!("default_grace = {graces}\n"));
+    set(r#"["600ms", "terminal=100ms"]"#).expect("written");
+    let options = Options {
+        env: vec![("KENNEL_CONFIG".into(), file.display().to_string())],
+        ..Options::default()
+    };
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let naughty = programs::naughty();
+    let stubborn = sh(&format!(
+        "trap '' TERM HUP; exec {} sleep",
+        naughty.display()
+    ));
+    let ms = Duration::from_millis;
+    for (spec, grace) in [
+        (stubborn.clone(), ms(600)),
+        (stubborn.clone().kind_of(RunKind::Job), ms(600)),
+        (
+            stubborn.clone().on_terminal(pb::Terminal::default()),
+            ms(100),
+        ),
+        (stubborn.clone().grace(ms(20)), ms(20)),
+    ] {
+        let run = must("spawn", client.spawn(spec).await);
+        let stop = run.spec.as_ref().and_then(|spec| spec.stop.clone());
+        let shown = stop.and_then(|stop| stop.grace);
+        let wanted = Some(duration(grace));
+        assert_eq!((shown, run.grace), (wanted, wanted));
+        client.hear_text(&run.run_id, "up").await;
+        let began = Instant::now();
+        let ended = must("abort", client.abort(&run.run_id).await);
+        assert!(began.elapsed() >= grace, "{:?}", began.elapsed());
+        assert_eq!(ended.signal().as_deref(), Some("SIGKILL"));
+    }
+
+    // A Spawn that is repeated is the same one, whatever the node gives by then.
+    let id = new_run_id();
+    let (_, existing) = must("spawn", client.spawn_as(&id, stubborn.clone()).await);
+    assert!(!existing);
+    set("\"30s\"").expect("written");
+    kennel.terminate(PATIENCE).await;
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    let (run, existing) = must("spawn", client.spawn_as(&id, stubborn.clone()).await);
+    assert!(existing);
+    assert_eq!(run.grace, Some(duration(ms(600))), "{run:?}");
+    let run = must("spawn", client.spawn(stubborn).await);
+    assert_eq!(run.grace, Some(duration(ms(30_000))), "{run:?}");
 }

@@ -159,7 +159,8 @@ impl ProcessService for Processes {
         let caller = auth::caller(&request)?.clone();
         let trace = TraceContext::of(&request);
         let owner = caller.owner.clone();
-        let call = request::spawn(request.into_inner(), owner, trace, &self.key)?;
+        let node = self.supervisor.default_grace();
+        let call = request::spawn(request.into_inner(), owner, trace, &self.key, node)?;
         let validate_only = call.validate_only;
         let spawned = Box::pin(self.admit(call, &caller)).await?;
         let is_there = spawned.existing || !validate_only;

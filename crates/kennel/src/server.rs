@@ -15,7 +15,7 @@ use kennel_keeper::{
     client::{EndCause, FormerServer, KeeperClient, KeeperHello},
     keeper::{self, ListenAddress},
 };
-use kennel_lifecycle::{NodeId, Privileges, RetentionLimits};
+use kennel_lifecycle::{DefaultGrace, NodeId, Privileges, RetentionLimits};
 use kennel_linux::{crash_point, limits, own_file};
 use kennel_store::Store;
 use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig, telemetry::Telemetry};
@@ -69,6 +69,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let telling = flags.telemetry.resolve(here)?;
     let lease = flags.node_lease(here)?;
     let privileges = flags.restrict_runs(here)?;
+    let default_grace = flags.default_grace(here)?;
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
     let exports = Exports::start(&telling, node, &host_name(), here, &log)?;
@@ -83,6 +84,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         node,
         lease,
         privileges,
+        default_grace,
         retention,
         telemetry: exports.telemetry(),
         here,
@@ -113,6 +115,7 @@ struct Wired<'a> {
     node: NodeId,
     lease: Duration,
     privileges: Privileges,
+    default_grace: DefaultGrace,
     retention: RetentionLimits,
     telemetry: Telemetry,
     here: &'a Surroundings,
@@ -281,6 +284,7 @@ fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
         server_env: wired.here.env.clone().into_iter().collect(),
         runs_max: u32::try_from(limits::runs_by_descriptors(open_files)).unwrap_or(u32::MAX),
         privileges: wired.privileges,
+        default_grace: wired.default_grace,
         retention: wired.retention,
         telemetry: wired.telemetry,
         health: Arc::new(GrpcHealth),

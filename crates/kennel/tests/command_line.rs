@@ -181,6 +181,10 @@ fn config_shows_where_each_setting_comes_from() {
         file,
         "--log-format",
         "json",
+        "--default-grace",
+        "20s",
+        "--default-grace",
+        "terminal=2s",
     ];
     let mut command = kennel(&words);
     command.env("KENNEL_ORPHAN_TTL", "1m");
@@ -191,6 +195,7 @@ fn config_shows_where_each_setting_comes_from() {
         &format!("retain_runs = \"7\"  # file {file}"),
         "orphan_ttl = \"1m\"  # variable KENNEL_ORPHAN_TTL",
         "log_format = \"json\"  # flag --log-format",
+        "default_grace = \"20s,terminal=2s\"  # flag --default-grace",
         "store = \"sqlite:/f/kennel.db\"  # default",
         "# metrics_listen is not set  # default",
     ] {
@@ -219,6 +224,18 @@ fn config_check_finds_what_serve_would_refuse() {
         ("orphan_ttl = \"soon\"\n", "kennel.toml: orphan_ttl: write"),
         ("cgroup = \"maybe\"\n", "kennel.toml: cgroup: "),
         ("listen = \"tcp:1\"\n", "not an address and a port"),
+        (
+            "default_grace = \"2d\"\n",
+            "default_grace: a grace is at most 24h",
+        ),
+        (
+            "default_grace = [\"job=1s\", \"job=2s\"]\n",
+            "default_grace: two graces for runs of kind job",
+        ),
+        (
+            "default_grace = \"shell=1s\"\n",
+            "write heartbeat, service, terminal, job",
+        ),
         ("log = [\n", ":1: "),
     ] {
         std::fs::write(&file, text).expect("written");

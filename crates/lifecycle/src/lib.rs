@@ -9,6 +9,7 @@ mod capabilities;
 mod certificate;
 mod containment;
 mod countdown;
+mod default_grace;
 mod effect;
 mod entry;
 mod facets;
@@ -52,6 +53,7 @@ pub use certificate::{
 };
 pub use containment::{Containment, Gap, Held, HostFacts};
 pub use countdown::Countdown;
+pub use default_grace::{DefaultGrace, DefaultGraceError};
 pub use effect::{Desired, Effect, ResumeReason, RowState};
 pub use entry::{Entry, RuleMatch};
 pub use facets::{

@@ -2,9 +2,9 @@
 
 use crate::names::named;
 use crate::{
-    Containment, EndReason, Exit, Isolation, LiveProbe, Liveness, Outcome, OutputBound, OutputRule,
-    Privileges, Readiness, ReadyProbe, RestartPolicy, RuleAction, RunLimits, Signal, StateProbe,
-    Violation,
+    Containment, DefaultGrace, EndReason, Exit, Isolation, LiveProbe, Liveness, Outcome,
+    OutputBound, OutputRule, Privileges, Readiness, ReadyProbe, RestartPolicy, RuleAction,
+    RunLimits, Signal, StateProbe, Violation,
     ladder::{Action, StopPlan},
     limits, rules,
 };
@@ -57,6 +57,12 @@ impl Policy {
     #[must_use]
     pub fn grace(&self) -> Duration {
         self.stop.grace.unwrap_or(limits::GRACE_DEFAULT)
+    }
+
+    /// Gives the run the node's grace for its kind, where its spec names none.
+    pub fn fill_grace(&mut self, node: &DefaultGrace) {
+        let grace = self.stop.grace.or_else(|| node.of(self.kind));
+        self.stop.grace = grace;
     }
 
     /// What becomes of the run when the whole service dies. Of all kinds a service alone goes on unasked.
@@ -154,9 +160,9 @@ impl Policy {
         plan.behind(&self.stop.steps, self.grace())
     }
 
-    /// What is wrong with it.
-    pub(crate) fn check(&self, found: &mut Vec<Violation>) {
-        self.stop.check(found);
+    /// What is wrong with it, at a node with these graces.
+    pub(crate) fn check(&self, node: &DefaultGrace, found: &mut Vec<Violation>) {
+        self.stop.check(node.of(self.kind), found);
         let max_runtime = self.timeouts.max_runtime;
         check_timeout("spec.timeouts.max_runtime", max_runtime, found);
         let inactivity = self.timeouts.inactivity;
@@ -302,7 +308,8 @@ impl StopPolicy {
         }
     }
 
-    fn check(&self, found: &mut Vec<Violation>) {
+    /// `default` is the grace of a run that names none.
+    fn check(&self, default: Option<Duration>, found: &mut Vec<Violation>) {
         if self.grace.is_some_and(|g| g > limits::GRACE_MAX) {
             found.push(Violation::new(
                 "spec.stop.grace",
@@ -318,10 +325,11 @@ impl StopPolicy {
                 "cannot be SIGKILL, which ends every stop, nor SIGSTOP, which ends nothing",
             ));
         }
-        self.check_steps(found);
+        let grace = self.grace.or(default).unwrap_or(limits::GRACE_DEFAULT);
+        self.check_steps(grace, found);
     }
 
-    fn check_steps(&self, found: &mut Vec<Violation>) {
+    fn check_steps(&self, grace: Duration, found: &mut Vec<Violation>) {
         const FIELD: &str = "spec.stop.steps";
         if self.steps.len() > limits::STOP_ACTIONS_MAX {
             found.push(Violation::new(FIELD, "must have at most 16 entries"));
@@ -348,7 +356,7 @@ impl StopPolicy {
         }
         let waits = self.steps.iter().map(|step| step.wait);
         let waits = waits.fold(Duration::ZERO, Duration::saturating_add);
-        if !waits.is_zero() && waits >= self.grace.unwrap_or(limits::GRACE_DEFAULT) {
+        if !waits.is_zero() && waits >= grace {
             let why = "must wait for less than the grace in all: SIGKILL comes at its end";
             found.push(Violation::new(FIELD, why));
         }

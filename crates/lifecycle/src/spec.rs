@@ -1,7 +1,7 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
 use crate::names::named;
-use crate::{Parent, Policy, TerminalSpec, labels, limits, os_text};
+use crate::{DefaultGrace, Parent, Policy, TerminalSpec, labels, limits, os_text};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -170,15 +170,15 @@ impl RunSpec {
         argv + pairs(&self.command.env) + pairs(&self.labels)
     }
 
-    /// All that is wrong with this spec; empty means that it may be tried.
+    /// All that is wrong with this spec at a node with these graces; empty means that it may be tried.
     #[must_use]
-    pub fn violations(&self) -> Vec<Violation> {
+    pub fn violations(&self, node: &DefaultGrace) -> Vec<Violation> {
         let mut found = Vec::new();
         self.command.check(&mut found);
         self.check_labels(&mut found);
         self.check_terminal(&mut found);
         self.check_stop_input(&mut found);
-        self.policy.check(&mut found);
+        self.policy.check(node, &mut found);
         found
     }
 

@@ -125,11 +125,16 @@ fn os_string(bytes: Bytes) -> OsString {
 #[cfg(test)]
 mod tests {
     use crate::{
-        convert::spec::{parse, shown},
+        convert::spec::{self, shown},
         digest::DigestKey,
         pb::{self, run_spec::Command},
     };
+    use kennel_lifecycle::{DefaultGrace, RunSpec, Violation};
     use std::os::unix::ffi::OsStrExt;
+
+    fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
+        spec::parse(spec, &DefaultGrace::default(), found)
+    }
 
     fn raw(args: &[&'static [u8]], cwd: &'static [u8]) -> pb::RunSpec {
         pb::RunSpec {

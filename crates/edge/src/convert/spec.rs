@@ -11,10 +11,10 @@ use crate::{
 };
 use bytes::Bytes;
 use kennel_lifecycle::{
-    CapabilitySet, CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause,
-    OnOutputFull, OnParentEnd, OutputBound, Parent, PausePolicy, PidNamespace, Policy, Privileges,
-    RecordedSpec, Recovery, RunId, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal, StopAction,
-    StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
+    CapabilitySet, CommandSpec, DefaultGrace, EnvMode, InputMode, LeaderExit, OnDiskFull,
+    OnMaxPause, OnOutputFull, OnParentEnd, OutputBound, Parent, PausePolicy, PidNamespace, Policy,
+    Privileges, RecordedSpec, Recovery, RunId, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal,
+    StopAction, StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
 };
 
 /// Whether there is far too much of something, by counts alone.
@@ -39,8 +39,8 @@ pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bo
     found.len() > before
 }
 
-/// The spec in the lifecycle's words; all that is wrong with it is put into `found`.
-pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
+/// The spec in the lifecycle's words; all that is wrong with it at a node with these graces is put into `found`.
+pub(crate) fn parse(spec: pb::RunSpec, node: &DefaultGrace, found: &mut Vec<Violation>) -> RunSpec {
     let form = command::Form::of(&spec);
     let named = kind("spec.kind", spec.kind, found);
     let (kind, terminal) = terminal::parse(named, spec.kind == 0, spec.stdio.as_ref(), found);
@@ -81,7 +81,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         labels: spec.labels,
         parent: parent(spec.parent.as_ref(), found),
     };
-    let wrong = parsed.violations().into_iter();
+    let wrong = parsed.violations(node).into_iter();
     found.extend(wrong.map(|violation| form.name(violation)));
     parsed
 }

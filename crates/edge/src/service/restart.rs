@@ -67,7 +67,8 @@ impl Processes {
                 Restarted::Over(view) => view,
             };
             let owner = caller.owner.clone();
-            let call = again::spawn(request, &ended, owner, trace, &self.key)?;
+            let node = self.supervisor.default_grace();
+            let call = again::spawn(request, &ended, owner, trace, &self.key, node)?;
             Ok(Box::pin(self.admit(call, &caller)).await?.run)
         };
         let view = deadline::within(budget, all).await?;

@@ -9,7 +9,7 @@ use crate::{
     values,
 };
 use clap::{Args, Subcommand, ValueEnum};
-use kennel_lifecycle::Privileges;
+use kennel_lifecycle::{DefaultGrace, Privileges, RunKind};
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
@@ -58,6 +58,10 @@ pub(crate) struct ServeArgs {
     /// of the spec), seccomp=baseline [default: nothing]
     #[arg(long, value_name = "LIST", value_parser = values::restrictions)]
     restrict_runs: Option<Privileges>,
+    /// Grace of runs whose spec names none, such as 20s; of one kind: heartbeat, service, terminal or job; repeatable
+    /// [default: 5s]
+    #[arg(long, value_name = "[KIND=]DURATION", value_parser = values::grace, value_delimiter = ',')]
+    default_grace: Vec<(Option<RunKind>, Duration)>,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
     #[command(flatten)]
@@ -112,6 +116,7 @@ pub(crate) struct OfClients {
 const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(45);
 const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
 const NODE_LEASE_MAX: Duration = Duration::from_mins(10);
+const DEFAULT_GRACE: &str = "KENNEL_DEFAULT_GRACE";
 /// How long runs go on without a server, where no setting says.
 const ORPHAN_TTL_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -132,6 +137,22 @@ impl ServeArgs {
         let given = self.restrict_runs.clone();
         let given = here.setting(given, "KENNEL_RESTRICT_RUNS", values::restrictions)?;
         Ok(given.unwrap_or_default())
+    }
+
+    /// Grace of runs whose spec names none.
+    pub(crate) fn default_grace(&self, here: &Surroundings) -> Result<DefaultGrace, Failure> {
+        let read = |text: &str| text.split(',').map(values::grace).collect();
+        let given = Some(self.default_grace.clone()).filter(|given| !given.is_empty());
+        let given: Option<Vec<_>> = here.setting(given, DEFAULT_GRACE, read)?;
+        let mut node = DefaultGrace::default();
+        for (kind, grace) in given.into_iter().flatten() {
+            let added = node.add(kind, grace);
+            added.map_err(|wrong| {
+                Failure::new(format!("{DEFAULT_GRACE}: {wrong}"))
+                    .hint("set it with --default-grace, KENNEL_DEFAULT_GRACE or default_grace")
+            })?;
+        }
+        Ok(node)
     }
 
     pub(crate) fn node_lease(&self, here: &Surroundings) -> Result<Duration, Failure> {

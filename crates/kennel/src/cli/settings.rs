@@ -79,6 +79,7 @@ fn default(key: &str, config: &ServeConfig, has_store_file: bool) -> Option<Stri
         "data_dir" => config.data_dir.display().to_string(),
         "store" if !has_store_file => config.store.to_string(),
         "cgroup" => "auto".to_owned(),
+        "default_grace" => "5s".to_owned(),
         "orphan_ttl" => "30s".to_owned(),
         "retain_runs" => "100".to_owned(),
         "retain_at_least" => "60s".to_owned(),

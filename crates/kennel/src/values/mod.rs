@@ -10,7 +10,7 @@ pub(crate) use time::{age, duration, moment, pace};
 
 use crate::terminal_text::{is_unsafe, push_bytes};
 use kennel_lifecycle::{
-    CapabilitySet, Privileges, Sandbox, Seccomp, Signal, TerminalSize, UNLIMITED,
+    CapabilitySet, Privileges, RunKind, Sandbox, Seccomp, Signal, TerminalSize, UNLIMITED,
     labels::{Selector, SelectorError},
 };
 use kennel_proto::pb::{self, ProcessRef};
@@ -166,6 +166,18 @@ pub(crate) fn restrictions(text: &str) -> Result<Privileges, String> {
         }
     }
     Ok(held)
+}
+
+/// Reads a grace, `20s`, or that of one kind of runs, `terminal=2s`.
+pub(crate) fn grace(text: &str) -> Result<(Option<RunKind>, Duration), String> {
+    let Some((kind, grace)) = text.split_once('=') else {
+        return Ok((None, duration(text)?));
+    };
+    let kind = kind.trim().parse().map_err(|_| {
+        let kinds: Vec<_> = RunKind::ALL.iter().map(|kind| kind.name()).collect();
+        format!("{kind} is no kind of runs: write {}", kinds.join(", "))
+    })?;
+    Ok((Some(kind), duration(grace)?))
 }
 
 /// Reads `SEQ:HASH`, as `kennel audit --verify` prints it.
@@ -374,6 +386,19 @@ mod tests {
             "9999999999:8",
         ] {
             assert!(process(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn grace_may_be_of_one_kind() {
+        let seconds = Duration::from_secs;
+        assert_eq!(grace("20s"), Ok((None, seconds(20))));
+        assert_eq!(
+            grace("terminal=2"),
+            Ok((Some(RunKind::Terminal), seconds(2)))
+        );
+        for text in ["", "=2s", "shell=2s", "job=", "job=soon", "-1s"] {
+            assert!(grace(text).is_err(), "{text:?} was read as a grace");
         }
     }
 

@@ -1,8 +1,9 @@
 //! What follows an attempt that has ended.
 
 use kennel_lifecycle::{
-    Deadline, EndReason, Exit, Leftovers, MemoryKills, Outcome, Policy, Proof, RestartMode,
-    RestartPolicy, RunState, Signal, StartFailure, StartStage, StopCertificate, TreeVerdict,
+    Deadline, DefaultGrace, EndReason, Exit, Leftovers, MemoryKills, Outcome, Policy, Proof,
+    RestartMode, RestartPolicy, RunState, Signal, StartFailure, StartStage, StopCertificate,
+    TreeVerdict,
     restart::{self, Attempted, Next, Wish},
 };
 use proptest::prelude::*;
@@ -279,7 +280,11 @@ fn a_policy_says_all_that_is_wrong_with_it() {
         };
         s.policy.on_leader_exit = kennel_lifecycle::LeaderExit::Keep;
     });
-    let fields: Vec<String> = spec.violations().into_iter().map(|v| v.field).collect();
+    let fields: Vec<String> = spec
+        .violations(&DefaultGrace::default())
+        .into_iter()
+        .map(|v| v.field)
+        .collect();
     let wanted = [
         "spec.restart.delay",
         "spec.restart.factor",
@@ -299,7 +304,7 @@ fn a_policy_says_all_that_is_wrong_with_it() {
         let spec = crate::spec::edited(crate::spec::good(), |s| {
             s.policy.restart = good;
         });
-        assert_eq!(spec.violations(), []);
+        assert_eq!(spec.violations(&DefaultGrace::default()), []);
     }
 }
 

@@ -1,9 +1,9 @@
 //! What may be asked, and what a command finds in its environment.
 
 use kennel_lifecycle::{
-    CpuQuota, EnvMode, InputMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy,
-    PidNamespace, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, TerminalSize,
-    TerminalSpec, UNLIMITED, compose_env, labels, limits,
+    CpuQuota, DefaultGrace, EnvMode, InputMode, Knob, LeaderExit, LimitPowers, OnMaxPause,
+    PausePolicy, PidNamespace, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, Signal,
+    StopAction, TerminalSize, TerminalSpec, UNLIMITED, compose_env, labels, ladder::Action, limits,
 };
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,11 +12,15 @@ fn an_input_that_stays_open_is_not_given_with_the_spec() {
     let spec = edited(good(), |s| {
         s.command.input = InputMode::Open;
     });
-    assert_eq!(spec.violations(), []);
+    assert_eq!(spec.violations(&DefaultGrace::default()), []);
     let both = edited(spec, |s| {
         s.command.initial_input = Some(Vec::new());
     });
-    let fields: Vec<_> = both.violations().into_iter().map(|v| v.field).collect();
+    let fields: Vec<_> = both
+        .violations(&DefaultGrace::default())
+        .into_iter()
+        .map(|v| v.field)
+        .collect();
     assert_eq!(fields, ["spec.initial_input"]);
 }
 
@@ -30,10 +34,10 @@ fn a_terminal_takes_no_option_that_it_could_not_keep() {
             s.policy.on_leader_exit = LeaderExit::Stop;
         })
     };
-    assert_eq!(on_terminal().violations(), []);
+    assert_eq!(on_terminal().violations(&DefaultGrace::default()), []);
     assert_eq!(on_terminal().policy.recovery(), Recovery::Terminate);
     let fields = |spec: RunSpec| {
-        let found = spec.violations().into_iter();
+        let found = spec.violations(&DefaultGrace::default()).into_iter();
         found.map(|v| v.field).collect::<Vec<_>>()
     };
     let with = |change: fn(&mut RunSpec)| {
@@ -76,7 +80,7 @@ fn a_terminal_takes_no_option_that_it_could_not_keep() {
 
 #[test]
 fn a_good_spec_is_not_found_fault_with() {
-    assert_eq!(good().violations(), []);
+    assert_eq!(good().violations(&DefaultGrace::default()), []);
     let largest = edited(good(), |s| {
         s.command.cwd = Some(format!("/{}", "d".repeat(limits::CWD_BYTES_MAX - 1)).into());
         s.command.initial_input = Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX]);
@@ -95,7 +99,7 @@ fn a_good_spec_is_not_found_fault_with() {
             })
             .collect();
     });
-    assert_eq!(largest.violations(), []);
+    assert_eq!(largest.violations(&DefaultGrace::default()), []);
 }
 
 #[test]
@@ -156,7 +160,7 @@ fn all_that_is_wrong_is_reported_together() {
             ..Default::default()
         };
     });
-    let violations = spec.violations();
+    let violations = spec.violations(&DefaultGrace::default());
     let quota = violations
         .iter()
         .find(|v| v.field == "spec.limits.cpu.quota")
@@ -278,9 +282,39 @@ fn each_bound_is_reported_by_its_field() {
         ),
     ];
     for (spec, field) in cases {
-        let fields: Vec<_> = spec.violations().into_iter().map(|v| v.field).collect();
+        let fields: Vec<_> = spec
+            .violations(&DefaultGrace::default())
+            .into_iter()
+            .map(|v| v.field)
+            .collect();
         assert_eq!(fields, [field]);
     }
+}
+
+#[test]
+fn waits_of_a_stop_fit_the_grace_in_force() {
+    let spec = |grace: Option<u64>| {
+        edited(good(), |s| {
+            s.policy.stop.grace = grace.map(Duration::from_secs);
+            s.policy.stop.steps = vec![StopAction {
+                action: Action::Signal(Signal::USR1),
+                wait: Duration::from_secs(8),
+            }];
+        })
+    };
+    let mut node = DefaultGrace::default();
+    let fits = |spec: &RunSpec, node: &DefaultGrace| spec.violations(node).is_empty();
+    assert!(!fits(&spec(None), &node));
+    assert!(fits(&spec(Some(9)), &node));
+    assert_eq!(node.add(None, Duration::from_secs(9)), Ok(()));
+    assert!(fits(&spec(None), &node));
+    assert!(!fits(&spec(Some(8)), &node));
+    let mut filled = spec(None);
+    filled.policy.fill_grace(&node);
+    assert_eq!(filled, spec(Some(9)));
+    let mut own = spec(Some(8));
+    own.policy.fill_grace(&node);
+    assert_eq!(own, spec(Some(8)));
 }
 
 #[test]
@@ -289,7 +323,7 @@ fn a_field_of_a_hostile_name_stays_short() {
         s.command.env = map(&[(&"=".repeat(100_000), "")]);
         s.labels = map(&[(&"l".repeat(100_000), "")]);
     });
-    let violations = spec.violations();
+    let violations = spec.violations(&DefaultGrace::default());
     assert_eq!(violations.len(), 2);
     assert!(violations.iter().all(|v| v.field.len() < 100));
 }
@@ -499,7 +533,10 @@ fn no_process_can_be_kept_in_a_private_pid_namespace() {
             s.policy.pid_namespace = pid_namespace;
             s.policy.on_leader_exit = on_leader_exit;
         });
-        let found = spec.violations().into_iter().map(|v| v.field);
+        let found = spec
+            .violations(&DefaultGrace::default())
+            .into_iter()
+            .map(|v| v.field);
         found.collect::<Vec<_>>()
     };
     let drain = LeaderExit::Drain { timeout: None };

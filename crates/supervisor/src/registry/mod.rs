@@ -27,7 +27,9 @@ use kennel_keeper::{
     client::{Interrupted, KeeperHello, KeeperReport, Sent, SignalResult},
     spare_dirs::SpareDirs,
 };
-use kennel_lifecycle::{NodeId, Privileges, Refusal, RetentionLimits, RunId, StopOrder};
+use kennel_lifecycle::{
+    DefaultGrace, NodeId, Privileges, Refusal, RetentionLimits, RunId, StopOrder,
+};
 use kennel_store::{NewRun, Store};
 use std::{
     collections::BTreeMap,
@@ -70,6 +72,8 @@ pub struct SupervisorConfig {
     pub runs_max: u32,
     /// What every run is held to: a spec may only be stricter.
     pub privileges: Privileges,
+    /// Grace periods of runs whose spec names none.
+    pub default_grace: DefaultGrace,
     /// Limits of the retained output of ended runs.
     pub retention: RetentionLimits,
     /// Receiver of spans and measurements.

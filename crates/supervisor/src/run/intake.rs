@@ -237,13 +237,16 @@ async fn started(watch: &mut watch::Receiver<Live>) -> Result<Live, CallError> {
 
 /// Whether a row is the run that a call requests. A digest is keyed by the installation that made it, so that no reader
 /// can guess values from it; for another node's run the recorded specs are compared, which have no values of variables
-/// and no input.
+/// and no input. A grace that the call does not name is the one that the other node has given.
 fn is_same(own: NodeId, row: &RunRow, call: &SpawnCall) -> bool {
     let same_spec = if row.new.node == own {
         row.new.spec_digest_version == call.spec_digest_version
             && row.new.spec_digest == call.spec_digest
     } else {
-        *row.new.spec == call.spec.recorded()
+        let mut spec = call.spec.clone();
+        let grace = &mut spec.policy.stop.grace;
+        *grace = grace.or(row.new.spec.policy.stop.grace);
+        *row.new.spec == spec.into()
     };
     same_spec && row.new.owner == call.owner
 }
@@ -291,7 +294,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
             env: BTreeMap::new(),
             ..command.clone()
         },
-        policy: policy.clone(),
+        policy: policy_in_force(shared, call),
     })
 }
 
@@ -521,11 +524,22 @@ fn not_found(run: RunId, error: ResolveError) -> CallError {
     }
 }
 
+/// The policy of a call, with what this node gives where it names nothing.
+fn policy_in_force(shared: &Shared, call: &SpawnCall) -> Policy {
+    let mut policy = call.spec.policy.clone();
+    policy.fill_grace(&shared.config.default_grace);
+    policy
+}
+
 fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
+    let spec = RunSpec {
+        policy: policy_in_force(shared, call),
+        ..call.spec.clone()
+    };
     NewRun {
         traceparent: call.traceparent.clone(),
         restarted_from: call.restarted_from,
-        spec: Arc::new(call.spec.recorded()),
+        spec: Arc::new(spec.into()),
         spec_digest: call.spec_digest.clone(),
         spec_digest_version: call.spec_digest_version,
         ..undescribed(shared, run, call.owner.clone())

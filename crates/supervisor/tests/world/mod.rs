@@ -261,6 +261,7 @@ impl Stage {
             server_env: vec![("PATH".into(), "/bin:/usr/bin".into())],
             runs_max: 100,
             privileges: kennel_lifecycle::Privileges::default(),
+            default_grace: kennel_lifecycle::DefaultGrace::default(),
             retention: *world.retention.lock().unwrap(),
         };
         // A keeper that holds runs has had a server, and so has one whose node has a generation.

@@ -1,8 +1,7 @@
 use super::*;
 use crate::convert::token::Cursor;
 use crate::pb::run_spec::Stdio;
-use kennel_lifecycle::TerminalSize;
-use kennel_lifecycle::{RunKind, TerminalSpec};
+use kennel_lifecycle::{RunKind, TerminalSize, TerminalSpec};
 use kennel_supervisor::{Amount, Kinds, Reached, Tail};
 use pb::stream_events_request;
 use tonic::Code;
@@ -451,6 +450,16 @@ fn a_heartbeat_is_between_one_second_and_five_minutes() {
             ["heartbeat_interval"]
         );
     }
+}
+
+/// A Spawn at a node that gives no grace of its own.
+fn spawn(
+    request: pb::SpawnRequest,
+    owner: String,
+    trace: TraceContext,
+    key: &DigestKey,
+) -> Result<SpawnCall, Status> {
+    super::spawn(request, owner, trace, key, &DefaultGrace::default())
 }
 
 fn key() -> DigestKey {

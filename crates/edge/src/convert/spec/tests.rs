@@ -315,6 +315,11 @@ fn seconds(seconds: i64) -> prost_types::Duration {
     prost_types::Duration { seconds, nanos: 0 }
 }
 
+/// At a node that gives no grace of its own.
+fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
+    super::parse(spec, &DefaultGrace::default(), found)
+}
+
 fn full() -> pb::RunSpec {
     let text = |s: &str| s.to_owned();
     pb::RunSpec {
