@@ -1,67 +1,347 @@
-//! The manifests, rendered by kustomize and decoded by the types of three versions of Kubernetes.
+//! The manifests, rendered by kustomize and Helm and decoded by the types of three versions of Kubernetes.
 
 use crate::pages::shell;
 use kennel_tests::{
     must,
-    programs::repository,
+    programs::{kennel, repository},
     shell::{run_to_end, text},
 };
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+use tempfile::TempDir;
 
-const BASES: [&str; 3] = ["sidecar", "init", "daemonset"];
-/// Of `k8s.io/api`: Kubernetes 1.33, 1.35 and 1.37.
+/// Of `k8s.io/api`: Kubernetes 1.33, 1.35 and 1.37. The last one is that of Helm, so that both share what is compiled.
 const VERSIONS: [&str; 3] = ["v0.33.0", "v0.35.0", "v0.37.0"];
-/// Three cold builds on a busy machine.
+const RENDER: &str =
+    "helm.sh/helm/v3@v3.22.0 sigs.k8s.io/kustomize/api@v0.21.1 sigs.k8s.io/kustomize/kyaml@v0.21.1";
+/// The newest one that goes with the oldest of these versions of Kubernetes.
+const OPERATOR: &str =
+    "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring@v0.82.0";
+/// A cold build on a busy machine.
 const BUILD_PATIENCE: Duration = Duration::from_mins(6);
+
+/// One rendering: a name, what is rendered, and the objects that come of it.
+struct Case {
+    name: &'static str,
+    of: Of,
+    objects: &'static [&'static str],
+}
+
+enum Of {
+    /// A base, with these components.
+    Base(&'static str, &'static [&'static str]),
+    /// A chart, with these values.
+    Chart(&'static str, &'static str),
+}
+
+const CASES: [Case; 9] = [
+    Case {
+        name: "sidecar",
+        of: Of::Base("sidecar", &[]),
+        objects: &["Pod agent", "ConfigMap kennel-access"],
+    },
+    Case {
+        name: "init",
+        of: Of::Base("init", &[]),
+        objects: &["Deployment agent"],
+    },
+    Case {
+        name: "daemonset",
+        of: Of::Base("daemonset", &[]),
+        objects: &[
+            "Namespace kennel",
+            "DaemonSet kennel",
+            "NetworkPolicy kennel",
+            "ConfigMap kennel-access",
+        ],
+    },
+    Case {
+        name: "sidecar-whole",
+        of: Of::Base("sidecar", &["network-policy", "pod-monitor"]),
+        objects: &[
+            "Pod agent",
+            "ConfigMap kennel-access",
+            "NetworkPolicy agent",
+            "PodMonitor kennel",
+        ],
+    },
+    Case {
+        name: "init-whole",
+        of: Of::Base(
+            "init",
+            &["network-policy", "disruption-budget", "pod-monitor"],
+        ),
+        objects: &[
+            "Deployment agent",
+            "NetworkPolicy agent",
+            "PodDisruptionBudget agent",
+            "PodMonitor kennel",
+        ],
+    },
+    Case {
+        name: "daemonset-whole",
+        of: Of::Base("daemonset", &["pod-monitor"]),
+        objects: &[
+            "Namespace kennel",
+            "DaemonSet kennel",
+            "NetworkPolicy kennel",
+            "ConfigMap kennel-access",
+            "PodMonitor kennel",
+        ],
+    },
+    Case {
+        name: "chart-daemonset",
+        of: Of::Chart("kennel", CHART_DAEMONSET),
+        objects: &[
+            "ConfigMap kennel",
+            "DaemonSet kennel",
+            "NetworkPolicy kennel",
+            "PodMonitor kennel",
+        ],
+    },
+    Case {
+        name: "chart-init",
+        of: Of::Chart(
+            "kennel",
+            "shape: init\npodDisruptionBudget: {enabled: true}\n",
+        ),
+        objects: &[
+            "ConfigMap kennel",
+            "Deployment kennel",
+            "PodDisruptionBudget kennel",
+            "NetworkPolicy kennel",
+        ],
+    },
+    Case {
+        name: "chart-sidecar",
+        of: Of::Chart("agent", "replicas: 2\n"),
+        objects: &["ConfigMap kennel", "Deployment kennel"],
+    },
+];
+
+/// Every part that is off or empty by default.
+const CHART_DAEMONSET: &str = r#"
+settings: {default_grace: ["20s", "terminal=2s"], node_lease: 60s, retain_runs: 7}
+image: {digest: "sha256:0000000000000000000000000000000000000000000000000000000000000000"}
+imagePullSecrets: [{name: pull}]
+env: [{name: OTEL_EXPORTER_OTLP_ENDPOINT, value: "http://collector:4317"}]
+volumes: [{name: work, emptyDir: {}}]
+volumeMounts: [{name: work, mountPath: /work}]
+podAnnotations: {a: b}
+podLabels: {c: d}
+nodeSelector: {kubernetes.io/os: linux}
+tolerations: [{operator: Exists}]
+affinity: {nodeAffinity: {}}
+priorityClassName: system-node-critical
+metrics: {enabled: true, from: [{namespaceSelector: {}}], podMonitor: {enabled: true, labels: {release: x}}}
+networkPolicy: {ingress: [{from: [{podSelector: {}}], ports: [{port: grpc}]}]}
+"#;
+
+/// Values that the chart refuses, and what it says.
+const REFUSED: [(&str, &str); 6] = [
+    ("shape: sidecar", "/shape"),
+    ("daemonst: {}", "daemonst"),
+    ("settings: {listen: 'tcp:0.0.0.0:1'}", "listen"),
+    ("runAs: {user: 0}", "/runAs/user"),
+    ("podDisruptionBudget: {enabled: true}", "/shape"),
+    ("metrics: {podMonitor: {enabled: true}}", "/metrics/enabled"),
+];
+
+/// A directory with a copy of the manifests, and the programs that render and decode.
+struct Workshop(TempDir);
+
+impl Workshop {
+    async fn new() -> Self {
+        let made = Self(must("a directory", tempfile::tempdir()));
+        let deploy = repository().join("deploy/kubernetes");
+        let programs = repository().join("tests/clients/kubernetes");
+        let script = format!(
+            "cp -r '{}' deploy; cp -r '{}/render' '{}/decode' .; cd render; \
+             go mod init render; go get {RENDER}; go mod tidy; go build -o ../renders .",
+            deploy.display(),
+            programs.display(),
+            programs.display(),
+        );
+        made.must_run(&script).await;
+        made
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        must("write", fs::write(self.path(name), text));
+    }
+
+    /// What a script prints, or the errors that it ends with.
+    async fn run(&self, script: &str) -> Result<String, String> {
+        let done = run_to_end(shell(self.0.path(), script), BUILD_PATIENCE).await;
+        if done.status.success() {
+            return Ok(text(&done));
+        }
+        Err(String::from_utf8_lossy(&done.stderr).into_owned())
+    }
+
+    async fn must_run(&self, script: &str) -> String {
+        let done = self.run(script).await;
+        done.unwrap_or_else(|errors| panic!("{script}: {errors}"))
+    }
+
+    /// Renders into NAME.yaml.
+    async fn render(&self, name: &str, of: &Of) -> Result<String, String> {
+        let script = match of {
+            Of::Base(base, components) => {
+                let component = |name: &&str| format!("../deploy/components/{name}");
+                let components: Vec<_> = components.iter().map(component).collect();
+                let components = components.join(", ");
+                let text = format!("resources: [../deploy/{base}]\ncomponents: [{components}]\n");
+                must("mkdir", fs::create_dir_all(self.path(name)));
+                self.write(&format!("{name}/kustomization.yaml"), &text);
+                format!("./renders kustomize {name} > {name}.yaml")
+            }
+            Of::Chart(chart, values) => {
+                self.write(&format!("{name}-values.yaml"), values);
+                format!("./renders helm deploy/helm/{chart} {name}-values.yaml > {name}.yaml")
+            }
+        };
+        self.run(&script).await
+    }
+
+    /// The program that decodes, by the types of this version.
+    async fn build_decoder(&self, version: &str) {
+        let script = format!(
+            "cd decode; rm -f go.mod go.sum; go mod init decode; \
+             go get k8s.io/api@{version} k8s.io/apimachinery@{version} {OPERATOR}; \
+             go mod tidy; go build -o ../decodes ."
+        );
+        self.must_run(&script).await;
+    }
+
+    /// Renders and decodes a text in which one word of a manifest is another.
+    async fn with_fault(&self, file: &str, of: &Of, (word, fault): (&str, &str)) -> String {
+        let path = self.path("deploy").join(file);
+        let whole = must("read", fs::read_to_string(&path));
+        assert!(whole.contains(word), "{word} in {file}");
+        must("write", fs::write(&path, whole.replace(word, fault)));
+        let done = match self.render("broken", of).await {
+            Ok(_) => self.run("./decodes broken.yaml").await,
+            Err(errors) => Err(errors),
+        };
+        must("write", fs::write(&path, whole));
+        done.expect_err(fault)
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn manifests_fit_three_versions_of_kubernetes() {
-    let scratch = must("a directory", tempfile::tempdir());
-    let here = repository().join("tests/clients/kubernetes/main.go");
-    must("copy", fs::copy(here, scratch.path().join("main.go")));
-    let bases = BASES.map(|base| {
-        let base = repository().join("deploy/kubernetes").join(base);
-        format!("'{}'", base.display())
-    });
-    let bases = bases.join(" ");
-    let kustomize = "sigs.k8s.io/kustomize/api@v0.20.1 sigs.k8s.io/kustomize/kyaml@v0.20.1";
+    let workshop = Workshop::new().await;
+    for Case { name, of, .. } in &CASES {
+        must(name, workshop.render(name, of).await);
+    }
     for version in VERSIONS {
-        let script = format!(
-            "rm -f go.mod go.sum; go mod init manifests; \
-             go get k8s.io/api@{version} k8s.io/apimachinery@{version} {kustomize}; \
-             go mod tidy; go run . {bases}"
-        );
-        let done = run_to_end(shell(scratch.path(), &script), BUILD_PATIENCE).await;
-        let errors = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{version}: {errors}");
-        let kinds: Vec<String> = text(&done).lines().map(str::to_owned).collect();
-        for kind in [
-            "Pod agent",
-            "Deployment agent",
-            "DaemonSet kennel",
-            "NetworkPolicy kennel",
-        ] {
-            assert!(
-                kinds.iter().any(|found| found == kind),
-                "{version}: {kinds:?}"
+        workshop.build_decoder(version).await;
+        for Case { name, objects, .. } in &CASES {
+            let decoded = workshop.must_run(&format!("./decodes {name}.yaml")).await;
+            let decoded: Vec<&str> = decoded.lines().collect();
+            assert_eq!(
+                decoded.len(),
+                objects.len(),
+                "{version} {name}: {decoded:?}"
             );
+            for object in *objects {
+                // The generator of kustomize puts a hash behind the name.
+                let is_there = decoded.iter().any(|found| found.starts_with(object));
+                assert!(is_there, "{version} {name}: {object} in {decoded:?}");
+            }
         }
     }
     // The check can fail.
-    let broken = scratch.path().join("broken");
-    must("mkdir", fs::create_dir(&broken));
-    let pod = repository().join("deploy/kubernetes/sidecar/pod.yaml");
-    let pod = must("read", fs::read_to_string(pod));
-    let pod = pod.replace("readOnlyRootFilesystem", "readOnlyRootFileSystem");
-    must("write", fs::write(broken.join("pod.yaml"), pod));
-    must(
-        "write",
-        fs::write(broken.join("kustomization.yaml"), "resources: [pod.yaml]\n"),
-    );
-    let done = run_to_end(shell(scratch.path(), "go run . broken"), BUILD_PATIENCE).await;
-    let errors = String::from_utf8_lossy(&done.stderr);
+    for (file, of, words) in [
+        (
+            "sidecar/pod.yaml",
+            Of::Base("sidecar", &[]),
+            ("readOnlyRootFilesystem", "readOnlyRootFileSystem"),
+        ),
+        (
+            "components/pod-monitor/pod-monitor.yaml",
+            Of::Base("init", &["pod-monitor"]),
+            ("podMetricsEndpoints", "podMetricEndpoints"),
+        ),
+        (
+            "helm/kennel/templates/daemonset.yaml",
+            Of::Chart("kennel", "{}"),
+            ("maxUnavailable:", "maxUnavailabel:"),
+        ),
+        (
+            "helm/kennel/templates/pod-monitor.yaml",
+            Of::Chart("kennel", CHART_DAEMONSET),
+            ("interval:", "every:"),
+        ),
+    ] {
+        let errors = workshop.with_fault(file, &of, words).await;
+        assert!(errors.contains(words.1.trim_end_matches(':')), "{errors}");
+    }
+    chart_refuses_wrong_values(&workshop).await;
+    server_takes_settings_of_the_chart(&workshop).await;
+}
+
+async fn chart_refuses_wrong_values(workshop: &Workshop) {
+    for (values, named) in REFUSED {
+        let chart = Of::Chart("kennel", values);
+        let refused = workshop.render("refused", &chart).await;
+        let errors = refused.expect_err(values);
+        assert!(
+            errors.contains("schema") && errors.contains(named),
+            "{errors}"
+        );
+    }
+    let unnamed = Of::Chart("agent", "kennel: {sidecar: {access: ''}}");
+    let refused = workshop.render("refused", &unnamed).await;
+    let errors = refused.expect_err("a sidecar that no neighbour may call");
+    assert!(errors.contains("sidecar.access"), "{errors}");
+}
+
+/// The settings of the chart are a configuration file that the server checks, names and values.
+async fn server_takes_settings_of_the_chart(workshop: &Workshop) {
+    let check = |name: &str| {
+        let rendered = workshop.path(&format!("{name}.yaml"));
+        let file = workshop.path(&format!("{name}.toml"));
+        must("write", fs::write(&file, settings_in(&rendered)));
+        let mut command = Command::new(kennel());
+        command.args(["config", "show", "--origin", "--config"]);
+        command.arg(file).env("HOME", workshop.0.path());
+        run_to_end(command, BUILD_PATIENCE)
+    };
+    let shown = check("chart-daemonset").await;
+    assert!(shown.status.success(), "{shown:?}");
+    let shown = text(&shown);
+    for line in [
+        "default_grace = \"20s,terminal=2s\"  # file",
+        "node_lease = \"60s\"  # file",
+        "retain_runs = \"7\"  # file",
+        "retain_bytes = \"15GiB\"  # file",
+    ] {
+        assert!(shown.contains(line), "{line} in {shown}");
+    }
+    let unknown = Of::Chart("kennel", "settings: {orphan_tll: 10s}");
+    must("render", workshop.render("unknown", &unknown).await);
+    let refused = check("unknown").await;
+    let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !done.status.success() && errors.contains("readOnlyRootFileSystem"),
+        !refused.status.success() && errors.contains("did you mean orphan_ttl?"),
         "{errors}"
     );
+}
+
+/// The text of `kennel.toml` in a rendered manifest.
+fn settings_in(rendered: &Path) -> String {
+    let whole = must("read", fs::read_to_string(rendered));
+    let (_, text) = whole.split_once("  kennel.toml: |\n").expect("it has one");
+    let lines = text.lines().map_while(|line| line.strip_prefix("    "));
+    lines.map(|line| format!("{line}\n")).collect()
 }
