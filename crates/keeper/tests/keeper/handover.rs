@@ -10,8 +10,9 @@ use kennel_keeper::client::{
     Fact, HeldPause, HeldRun, KeeperEvent, Sent, SignalResult, SignalTarget,
 };
 use kennel_lifecycle::{
-    Exit, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, StopReason, TreeVerdict,
-    ladder::StopPlan,
+    Exit, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, StopAction, StopCommandEnd,
+    StopPolicy, StopReason, TreeVerdict,
+    ladder::{Action, StopPlan},
 };
 use std::{io::Write, path::Path, process::ExitCode, time::Duration};
 
@@ -26,6 +27,7 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "a_pause_on_its_way_goes_on_without_its_server",
     "a_pause_that_ran_out_without_a_server_is_handed_over_as_that",
     "a_stop_in_its_grace_goes_on_without_its_server",
+    "command_before_a_stop_needs_no_server",
     "a_drained_rest_is_drained_for_the_next_server",
     "a_rest_is_kept_only_by_the_word_of_a_server",
     "a_signal_goes_out_once_per_request_whichever_server_asks",
@@ -64,7 +66,8 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
         // Tries that fail.
         ("servers_that_never_serve_end_runs", 1..=3)
         | ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", 1) => Some(3),
-        ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", _) => {
+        ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", _)
+        | ("command_before_a_stop_needs_no_server", _) => {
             let pid = stage.held[0].identity.command.pid;
             until(|| (!is_alive(pid)).then_some(())).await;
             None
@@ -93,6 +96,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "a_pause_on_its_way_goes_on_without_its_server" => pausing(stage).await,
         "a_pause_that_ran_out_without_a_server_is_handed_over_as_that" => ran_out(stage).await,
         "a_stop_in_its_grace_goes_on_without_its_server" => stopping(stage).await,
+        "command_before_a_stop_needs_no_server" => stop_command(stage).await,
         "a_drained_rest_is_drained_for_the_next_server" => drained(stage).await,
         "a_rest_is_kept_only_by_the_word_of_a_server" => kept(stage).await,
         "a_signal_goes_out_once_per_request_whichever_server_asks" => signalled(stage).await,
@@ -461,6 +465,47 @@ async fn stopping(stage: &mut Stage) {
     // The ladder has its second rung without any further order.
     assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
     assert_eq!(facts[0], Fact::Executed, "{facts:?}");
+    assert_eq!(facts.last(), Some(&empty(stage)));
+}
+
+/// The command is over only when the server that ordered the stop is dead, and no other one serves before the run has ended.
+async fn stop_command(stage: &mut Stage) {
+    if stage.hello.restarts == 0 {
+        let ran = stage.file("ran").display().to_string();
+        let text = format!(
+            "echo x >> {ran}; while kill -0 {} 2>/dev/null; do sleep 0.01; done; echo y >> {ran}; exit 7",
+            std::process::id()
+        );
+        let (run, mut spec) =
+            stage.shell("trap 'exit 5' TERM; echo up > $0/up; while :; do sleep 0.01; done");
+        let command = ["/bin/sh", "-c", &text].map(str::to_owned);
+        spec.policy.stop = StopPolicy {
+            steps: vec![StopAction {
+                action: Action::Exec(command.to_vec()),
+                wait: Duration::from_secs(3),
+            }],
+            ..StopPolicy::within(Duration::from_secs(6))
+        };
+        stage.start(run, &spec).await;
+        stage.written("up").await;
+        stage.client.stop(run, &spec.policy.stop_plan());
+        stage.written("ran").await;
+        die().await;
+    }
+    let held = held(stage);
+    let facts = stage.end(held.run).await;
+    assert_eq!(stage.written("ran").await, "x\ny\n");
+    let ends = facts.iter().filter_map(|fact| match fact {
+        Fact::StopCommand(command) => Some(command.end),
+        _ => None,
+    });
+    let exited = StopCommandEnd::Exited(Exit::Code(7));
+    assert_eq!(ends.collect::<Vec<_>>(), [exited], "{facts:?}");
+    assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
+    assert!(
+        facts.contains(&Fact::LeaderExited(Exit::Code(5))),
+        "{facts:?}"
+    );
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
 
