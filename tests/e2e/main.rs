@@ -61,6 +61,7 @@ mod network;
 mod network_cli;
 mod nodes;
 mod notify;
+mod notify_flood;
 mod observability;
 mod oom_order;
 mod orphan_ttl;
