@@ -56,6 +56,7 @@ mod mcp;
 mod members;
 mod metrics;
 mod metrics_door;
+mod mixed_versions;
 mod net;
 mod network;
 mod network_cli;

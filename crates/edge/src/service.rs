@@ -4,6 +4,7 @@ mod admin;
 mod audit_log;
 mod facets;
 mod keeper;
+mod page;
 mod restart;
 mod scope;
 mod streams;
@@ -16,7 +17,7 @@ use crate::{
     admission::{self, Admission},
     attach::{Attachment, Door, Seats},
     auth,
-    convert::{consumer, event, input, request, run, screen, terminal, token::PageToken, tree},
+    convert::{consumer, event, input, request, run, screen, terminal, tree},
     deadline,
     digest::DigestKey,
     forward::AskItsNode,
@@ -28,10 +29,8 @@ use crate::{
     trace_context::TraceContext,
 };
 use keeper::with_keeper;
-use kennel_supervisor::{
-    AbortWait, CallError, ListFilter, PageStart, RunView, Serving, SpawnCall, Spawned, Supervisor,
-};
-use prost::Message;
+use kennel_supervisor::{AbortWait, CallError, Serving, SpawnCall, Spawned, Supervisor};
+use page::page;
 use std::{future::Future, num::NonZeroU32, sync::Arc};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
@@ -371,8 +370,8 @@ impl ProcessService for Processes {
             .supervisor
             .list(call.filter.clone(), call.start, call.limit)
             .await;
-        let (views, next) = listed.map_err(|e| status::of(&e))?;
-        Ok(Response::new(page(views, next, &call.filter)))
+        let listed = listed.map_err(|e| status::of(&e))?;
+        Ok(Response::new(page(listed, &call.filter)))
     }
 
     async fn wait_run(
@@ -563,32 +562,6 @@ async fn to_its_end<T: Send + 'static>(
         Ok(done) => done.map_err(|e| status::of(&e)),
         Err(broken) => Err(status::internal(&broken.to_string())),
     }
-}
-
-/// The runs that fit on a page, and where the next page begins.
-fn page(views: Vec<RunView>, next: Option<PageStart>, filter: &ListFilter) -> pb::ListRunsResponse {
-    let mut response = pb::ListRunsResponse::default();
-    let mut next = next;
-    let mut bytes = 0;
-    let mut last: Option<PageStart> = None;
-    for view in views {
-        let start = PageStart {
-            created: view.created,
-            run: view.run,
-        };
-        let run = run::run(view);
-        bytes += run.encoded_len();
-        if last.is_some() && bytes > limits::PAGE_BYTES_MAX {
-            next = last;
-            break;
-        }
-        last = Some(start);
-        response.runs.push(run);
-    }
-    if let Some(start) = next {
-        response.next_page_token = PageToken(start).encode(filter);
-    }
-    response
 }
 
 #[cfg(test)]

@@ -300,11 +300,23 @@ impl<R: Reader> Store for Durable<R> {
             end,
             limit,
         };
-        let rows = self.reader.runs(page).await?;
-        let is_full = rows.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
-        let last = rows.last().filter(|_| is_full);
-        let next = last.map(RunRow::page_start).or(end);
-        Ok(ListPage { rows, next })
+        let listed = self.reader.listed(page).await?;
+        let is_full = listed.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+        let last = listed.last().filter(|_| is_full).map(|row| match row {
+            Ok(row) => row.page_start(),
+            Err(unread) => unread.page_start(),
+        });
+        let mut page = ListPage {
+            next: last.or(end),
+            ..ListPage::default()
+        };
+        for row in listed {
+            match row {
+                Ok(row) => page.rows.push(row),
+                Err(unread) => page.unread.push(unread),
+            }
+        }
+        Ok(page)
     }
 
     async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {

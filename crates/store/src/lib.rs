@@ -31,7 +31,9 @@ pub use json::spec_text;
 pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
 pub use life::{Life, Standing};
-pub use list::{EndedStart, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, WithOutput};
+pub use list::{
+    EndedStart, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, UnreadRow, WithOutput,
+};
 pub use node::{EpochRow, LeftStop, NodeRow, Opening};
 pub use open::{OpenError, open};
 pub use url::{InvalidStoreUrl, StoreUrl};

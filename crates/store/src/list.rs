@@ -1,6 +1,6 @@
 //! Lists of runs: which rows, in which order, and where a page begins.
 
-use crate::RunRow;
+use crate::{RunRow, StoreError};
 use kennel_lifecycle::{NodeId, RunId, RunIdPart, RunKind, RunState, Timestamp, labels::Selector};
 
 /// Which runs to list. Empty sets mean: all.
@@ -70,8 +70,38 @@ pub const SCANNED_MAX: u32 = 10_000;
 pub struct ListPage {
     /// The rows that match, in the order of the filter.
     pub rows: Vec<RunRow>,
+    /// Those among them that cannot be read: they hide none of the others.
+    pub unread: Vec<UnreadRow>,
     /// Where the next page begins; absent: no row follows.
     pub next: Option<PageStart>,
+}
+
+/// What is known of a row that this version cannot read: a later one has written it, or it is damaged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadRow {
+    /// Its key.
+    pub run: RunId,
+    /// The node that has written it.
+    pub node: NodeId,
+    /// When it was made.
+    pub created: Timestamp,
+    /// What cannot be read.
+    pub why: String,
+}
+
+impl UnreadRow {
+    pub(crate) fn page_start(&self) -> PageStart {
+        PageStart {
+            created: self.created,
+            run: self.run,
+        }
+    }
+}
+
+impl From<UnreadRow> for StoreError {
+    fn from(UnreadRow { run, why, .. }: UnreadRow) -> Self {
+        Self::Corrupt(format!("row of run {run}: cannot read {why}"))
+    }
 }
 
 /// Where a page of ended runs begins: after this one, newest end first, then by run id downwards.

@@ -2,7 +2,7 @@
 
 use crate::{
     EpochRow, LeftStop, Life, NodeRow, PageStart, RunRow, Standing, Store, StoreError, StoreUrl,
-    WithOutput, json, postgres,
+    UnreadRow, WithOutput, json, postgres,
     record::{self, Record},
     sqlite,
     url::Place,
@@ -394,8 +394,8 @@ fn corrupt(error: sqlx::Error) -> StoreError {
     StoreError::Corrupt(error.to_string())
 }
 
-/// A row of either database as the trait has it.
-pub(crate) fn run_row<R>(row: &R) -> Result<RunRow, StoreError>
+/// A row of a list, out of either database; or what is known of one that cannot be read.
+pub(crate) fn listed<R>(row: &R) -> Result<Result<RunRow, UnreadRow>, StoreError>
 where
     R: Row,
     for<'a> &'a str: ColumnIndex<R>,
@@ -404,10 +404,8 @@ where
     for<'r> Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
 {
     let record = Record::read(row).map_err(corrupt)?;
-    let run = record.run_id.clone();
-    record
-        .row()
-        .map_err(|what| StoreError::Corrupt(format!("row of run {run}: cannot read {what}")))
+    let key = record.key().map_err(StoreError::Corrupt)?;
+    Ok(record.row().map_err(|why| UnreadRow { why, ..key }))
 }
 
 /// The place of a row in a list, out of either database.

@@ -2,7 +2,7 @@
 
 use crate::{
     ConsumerFilter, ConsumerRow, EndedStart, EpochRow, LeftStop, ListOrder, NodeRow, PageStart,
-    RunRow, Standing, StoreError, WithOutput, select::Select, writer::Failure,
+    RunRow, Standing, StoreError, UnreadRow, WithOutput, select::Select, writer::Failure,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{NodeId, RunId};
@@ -12,8 +12,17 @@ use tokio::time::timeout;
 /// The reading side of a database. Errors are `Unavailable` or `Corrupt`: a read leaves nothing in doubt.
 #[async_trait]
 pub(crate) trait Reader: Send + Sync + fmt::Debug {
-    /// Rows, in the order of the question.
-    async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError>;
+    /// Rows, in the order of the question; in the place of one that cannot be read, what is known of it.
+    async fn listed(
+        &self,
+        select: Select<'_>,
+    ) -> Result<Vec<Result<RunRow, UnreadRow>>, StoreError>;
+
+    /// The same, all of which have to be readable.
+    async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError> {
+        let listed = self.listed(select).await?.into_iter();
+        listed.map(|row| row.map_err(StoreError::from)).collect()
+    }
 
     /// The last of the rows that one page of a list examines; absent: no row follows the page.
     async fn scan_end(
@@ -71,13 +80,13 @@ macro_rules! reader {
     ($name:ty, $database:ty) => {
         #[async_trait::async_trait]
         impl $crate::reader::Reader for $name {
-            async fn runs(
+            async fn listed(
                 &self,
                 select: $crate::select::Select<'_>,
-            ) -> Result<Vec<$crate::RunRow>, $crate::StoreError> {
+            ) -> Result<Vec<Result<$crate::RunRow, $crate::UnreadRow>>, $crate::StoreError> {
                 let mut sql: sqlx::QueryBuilder<$database> = $crate::select::build(select);
                 let rows = $crate::reader::ask(failure, self.rows(sql.build())).await?;
-                rows.iter().map($crate::open::run_row).collect()
+                rows.iter().map($crate::open::listed).collect()
             }
 
             async fn scan_end(

@@ -1,7 +1,8 @@
 //! A run as the columns of table `runs`, the same in both databases.
 
 use crate::{
-    Closure, Desired, EntriesText, NewRun, PastAttempt, Rest, RunRow, StoredState, Times, json,
+    Closure, Desired, EntriesText, NewRun, PastAttempt, Rest, RunRow, StoredState, Times,
+    UnreadRow, json,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Exit, Facets, HostIdentity, Outcome, ProcessIdentity, RunIdentity, Signal,
@@ -380,6 +381,16 @@ impl Record {
         self.leader_exited_us = times.leader_exited.map(|t| t.0);
         self.streams_closed_us = times.streams_closed.map(|t| t.0);
         self.tree_empty_us = times.tree_empty.map(|t| t.0);
+    }
+
+    /// What identifies the row, whatever else is in it.
+    pub(crate) fn key(&self) -> Result<UnreadRow, String> {
+        Ok(UnreadRow {
+            run: read_id("run_id", &self.run_id)?,
+            node: read_id("node", &self.node)?,
+            created: Timestamp(self.created_us),
+            why: String::new(),
+        })
     }
 
     /// The row in the words of the trait; the text says which column cannot be read.

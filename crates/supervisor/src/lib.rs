@@ -57,5 +57,5 @@ pub use kennel_linux::peer::{Descent, Peer as PeerSeen};
 pub use kennel_store::spec_text;
 pub use kennel_store::{
     ConsumerFilter, ConsumerKey, ConsumerRow, Desired, LeftStop, ListFilter, PageStart,
-    PastAttempt, Times,
+    PastAttempt, Times, UnreadRow,
 };

@@ -29,12 +29,13 @@ impl Link {
             page_token: String::new(),
         };
         let page = self.connection.processes().list_runs(soon(request)).await;
-        let runs = page.map_err(refused)?.into_inner().runs;
-        match &*runs {
+        let page = page.map_err(refused)?.into_inner();
+        let unread = page.unreadable_runs.into_iter().map(|run| run.run_id);
+        let runs = page.runs.into_iter().map(|run| run.run_id);
+        match &*runs.chain(unread).collect::<Vec<_>>() {
             [] => Err(no_run(typed)),
-            [run] => Ok(run.run_id.clone()),
-            several => {
-                let ids: Vec<&str> = several.iter().map(|run| &*run.run_id).collect();
+            [run] => Ok(run.clone()),
+            ids => {
                 let message = format!("{typed:?} begins or ends the ids of several runs");
                 Err(Failure::new(message).hint(format!("type more of one: {}", ids.join(" "))))
             }

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     args::{Format, PsArgs, SortArg, StateArg},
-    failure::Failure,
+    failure::{Failure, note},
     values::Filter,
 };
 use clap::ValueEnum as _;
@@ -126,6 +126,17 @@ pub(crate) async fn all(
         let page = link.connection.processes().list_runs(soon(request)).await;
         let page = page.map_err(refused)?.into_inner();
         runs.extend(page.runs);
+        for unread in page.unreadable_runs {
+            let pb::UnreadableRun {
+                run_id,
+                node_id,
+                reason,
+                ..
+            } = unread;
+            note(&format_args!(
+                "run {run_id} of node {node_id} is left out: its record cannot be read here: {reason}"
+            ));
+        }
         page_token = page.next_page_token;
         if page_token.is_empty() {
             break;

@@ -6,7 +6,7 @@ use super::{
     store,
 };
 use kennel_lifecycle::{Facets, KeeperEpoch, NodeId, RowState, Timestamp};
-use kennel_store::{EpochRow, OpenError, StoreError, StoreUrl, open};
+use kennel_store::{EpochRow, ListFilter, ListPage, OpenError, StoreError, StoreUrl, open};
 
 pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
     let old = bed.store.clone();
@@ -334,4 +334,33 @@ pub(super) async fn a_row_that_cannot_be_read_is_corrupt(bed: Bed) {
         text.contains("hearsay") && text.contains(&new_run(1).run.to_string()),
         "{text}"
     );
+}
+
+pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    for run in 1..=3 {
+        bed.store.insert(&new_run(run)).await.unwrap();
+    }
+    let unreadable = new_run(2);
+    let sql = format!(
+        "UPDATE runs SET spec = '{{\"policy\":{{\"kind\":\"later\"}}}}' WHERE run_id = '{}'",
+        unreadable.run
+    );
+    Raw::to(&bed.url).await.execute(&sql).await.unwrap();
+
+    let all = ListFilter::default();
+    let page = bed.store.list(&all, None, 2).await.unwrap();
+
+    let [row] = &page.unread[..] else {
+        panic!("{page:?}");
+    };
+    assert_eq!(
+        (row.run, row.node, row.created),
+        (unreadable.run, unreadable.node, unreadable.created)
+    );
+    assert!(row.why.contains("later"), "{}", row.why);
+    let runs = |page: &ListPage| page.rows.iter().map(|row| row.new.run).collect::<Vec<_>>();
+    assert_eq!(runs(&page), [new_run(3).run]);
+    let rest = bed.store.list(&all, page.next, 2).await.unwrap();
+    assert_eq!((runs(&rest), rest.next), (vec![new_run(1).run], None));
 }

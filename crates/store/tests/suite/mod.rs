@@ -63,6 +63,7 @@ const CASES: &[Case] = cases![
     guards::a_newer_schema_is_refused,
     guards::a_changed_migration_is_refused,
     guards::a_row_that_cannot_be_read_is_corrupt,
+    guards::row_that_cannot_be_read_hides_no_other,
     attempts::an_attempt_that_another_follows_is_read_back_whole,
     attempts::the_next_attempt_takes_the_place_of_the_one_before,
     attempts::an_attempt_begins_only_where_just_that_one_is_waited_for,

@@ -3,7 +3,7 @@
 use crate::{
     base::{
         OPEN_ROW_POLL,
-        calls::{CallError, Condition, RunView, ServerInfo, Waited},
+        calls::{CallError, Condition, RunPage, RunView, ServerInfo, Waited},
         faults::store_fault,
         view::{Live, StartAnswer},
     },
@@ -44,16 +44,17 @@ impl Supervisor {
         filter: ListFilter,
         start: Option<PageStart>,
         limit: u32,
-    ) -> Result<(Vec<RunView>, Option<PageStart>), CallError> {
+    ) -> Result<RunPage, CallError> {
         let wanted = filter.states.clone();
         let filter = ListFilter {
             states: stored_states(&wanted),
             ..filter
         };
-        let (mut views, next) = self.page(&filter, start, limit.max(1)).await?;
-        views.retain(|view| wanted.is_empty() || wanted.contains(&view.state));
-        self.locate(&mut views).await?;
-        Ok((views, next))
+        let mut page = self.page(&filter, start, limit.max(1)).await?;
+        page.runs
+            .retain(|view| wanted.is_empty() || wanted.contains(&view.state));
+        self.locate(&mut page.runs).await?;
+        Ok(page)
     }
 
     /// Lists at most so many runs that may fit a filter, as they are, and where the next page begins.
@@ -62,18 +63,22 @@ impl Supervisor {
         filter: &ListFilter,
         start: Option<PageStart>,
         limit: u32,
-    ) -> Result<(Vec<RunView>, Option<PageStart>), CallError> {
+    ) -> Result<RunPage, CallError> {
         let filter = ListFilter {
             states: stored_states(&filter.states),
             ..filter.clone()
         };
         let page = self.shared.store.list(&filter, start, limit).await;
         let page = page.map_err(|e| store_fault(&e))?;
-        let mut views = Vec::new();
+        let mut runs = Vec::new();
         for row in page.rows {
-            views.push(self.freshest(row).await);
+            runs.push(self.freshest(row).await);
         }
-        Ok((views, page.next))
+        Ok(RunPage {
+            runs,
+            unread: page.unread,
+            next: page.next,
+        })
     }
 
     /// Waits for a condition, for as long as the caller waits.
@@ -178,7 +183,10 @@ impl Supervisor {
                 .await
                 .map_err(|e| store_fault(&e))
         };
-        let row = read().await?.ok_or(CallError::RunNotFound(run))?;
+        let row = match read().await {
+            Err(error) => return Err(Box::pin(self.of_other_version(run, error)).await),
+            Ok(row) => row.ok_or(CallError::RunNotFound(run))?,
+        };
         if row.outcome.is_some() || row.new.node != self.shared.config.node {
             return Ok(row);
         }

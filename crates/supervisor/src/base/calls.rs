@@ -11,7 +11,7 @@ use kennel_lifecycle::{
     Outcome, OutputRemoval, Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck,
     TerminalSize, Timestamp,
 };
-use kennel_store::{Desired, LeftStop, PastAttempt};
+use kennel_store::{Desired, LeftStop, PageStart, PastAttempt, UnreadRow};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 pub use error::CallError;
@@ -50,6 +50,17 @@ pub struct Spawned {
     pub run: RunView,
     /// The key existed before, with the same digest: nothing new was started.
     pub existing: bool,
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, Default)]
+pub struct RunPage {
+    /// Runs, in the order of the list.
+    pub runs: Vec<RunView>,
+    /// Runs whose rows this version cannot read.
+    pub unread: Vec<UnreadRow>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<PageStart>,
 }
 
 /// All that is known of a run.

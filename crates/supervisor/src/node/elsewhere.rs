@@ -11,6 +11,7 @@ use crate::{
     registry::Supervisor,
 };
 use kennel_lifecycle::{NodeId, RunId};
+use kennel_store::ListFilter;
 use std::collections::HashMap;
 
 impl Supervisor {
@@ -73,6 +74,31 @@ impl Supervisor {
     pub(crate) async fn located(&self, mut view: RunView) -> Result<RunView, CallError> {
         self.locate(std::slice::from_mut(&mut view)).await?;
         Ok(view)
+    }
+
+    /// Why a row could not be read: one that a later version has written at another node is for that node.
+    pub(crate) async fn of_other_version(&self, run: RunId, error: CallError) -> CallError {
+        let CallError::Internal(_) = error else {
+            return error;
+        };
+        let of_run = ListFilter {
+            id_part: run.to_string().parse().ok(),
+            ..ListFilter::default()
+        };
+        let store = &self.shared.store;
+        let Ok(page) = store.list(&of_run, None, 1).await else {
+            return error;
+        };
+        let (Some(row), Ok(nodes)) = (page.unread.first(), store.nodes().await) else {
+            return error;
+        };
+        if row.node == self.shared.config.node {
+            return error;
+        }
+        CallError::RunElsewhere {
+            run,
+            elsewhere: Box::new(Elsewhere::of(row.node, &nodes)),
+        }
     }
 
     /// Refuses a call that only the run's own node can carry out.

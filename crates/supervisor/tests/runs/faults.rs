@@ -225,9 +225,9 @@ async fn pages_of_live_runs_are_complete_and_end() {
             states: vec![RunState::Paused],
             ..ListFilter::default()
         };
-        let (page, next) = stage.supervisor.list(filter, start, 2).await.unwrap();
-        listed.extend(page.iter().map(|view| view.run));
-        start = next;
+        let page = stage.supervisor.list(filter, start, 2).await.unwrap();
+        listed.extend(page.runs.iter().map(|view| view.run));
+        start = page.next;
         if start.is_none() {
             break;
         }

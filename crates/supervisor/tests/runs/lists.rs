@@ -31,7 +31,7 @@ async fn list_never_says_starting_after_spawn_answered() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     store.let_inserts_go();
-    let (page, _) = listed.await.unwrap();
-    let states: Vec<RunState> = page.iter().map(|view| view.state).collect();
+    let page = listed.await.unwrap();
+    let states: Vec<RunState> = page.runs.iter().map(|view| view.state).collect();
     assert_eq!(states, [RunState::Succeeded]);
 }

@@ -1481,7 +1481,11 @@ impl Store for MemoryStore {
         self.lists_read.fetch_add(1, Ordering::Relaxed);
         let mut gate = self.gate.subscribe();
         let _ = gate.wait_for(|held| !held).await;
-        Ok(ListPage { rows, next })
+        Ok(ListPage {
+            rows,
+            next,
+            ..ListPage::default()
+        })
     }
 
     async fn open_runs(&self, _: NodeId) -> Result<Vec<RunRow>, StoreError> {

@@ -107,7 +107,8 @@ impl Supervisor {
     ) -> Result<(), StoreError> {
         let store = &self.shared.store;
         let newest = store.list(&ListFilter::default(), None, 1).await?;
-        compiled.newest = newest.rows.first().map(|row| row.new.created);
+        let unread = newest.unread.first().map(|row| row.created);
+        compiled.newest = newest.rows.first().map(|row| row.new.created).or(unread);
         for run in pointed_to(look)
             .difference(&compiled.live_runs())
             .copied()

@@ -6,6 +6,7 @@ use crate::{
         OPEN_ROW_POLL,
         calls::{CallError, Position, RunView},
         clock,
+        faults::store_fault,
     },
     registry::Supervisor,
     streams::events::Events,
@@ -75,7 +76,14 @@ pub(super) async fn page(
         match supervisor.page(&filter, after, PAGE_ROWS).await {
             // Rows wait for the store; live events do not.
             Err(CallError::StoreUnavailable) => tokio::time::sleep(OPEN_ROW_POLL).await,
-            answer => return answer,
+            Err(error) => return Err(error),
+            // No event of a run of this node is left out.
+            Ok(page) => {
+                return match page.unread.into_iter().next() {
+                    Some(unread) => Err(store_fault(&unread.into())),
+                    None => Ok((page.runs, page.next)),
+                };
+            }
         }
     }
 }
