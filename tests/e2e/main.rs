@@ -80,6 +80,7 @@ mod retention;
 mod rules;
 mod rules_in_bad_weather;
 mod run_as;
+mod run_tokens;
 mod runbook;
 mod sandbox;
 mod secrets;

@@ -32,7 +32,7 @@ fn holds(bytes: &[u8], text: &str) -> bool {
 }
 
 /// The files below the directory that hold the text, relative to it.
-fn files_with(text: &str, root: &Path) -> Vec<String> {
+pub(crate) fn files_with(text: &str, root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = vec![root.to_path_buf()];
     while let Some(dir) = left.pop() {

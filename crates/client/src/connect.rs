@@ -156,8 +156,8 @@ pub async fn connect(address: &Address) -> Result<Connection, ConnectError> {
     connect_with(address, &Credentials::default()).await
 }
 
-/// As [`connect`], with these credentials. Certificates and tokens are not used over a unix socket: its server asks the kernel who
-/// calls.
+/// As [`connect`], with these credentials. Over a unix socket certificates are not used: its server asks the kernel who calls. A
+/// token is sent, for the process of a run that has one.
 pub async fn connect_with(
     address: &Address,
     credentials: &Credentials,
@@ -178,7 +178,21 @@ pub async fn connect_with(
     let endpoint = Endpoint::from_static("http://localhost")
         .http2_keep_alive_interval(LOCAL_PING_EVERY)
         .keep_alive_timeout(PING_MAX);
-    connect_by(address, endpoint, dial).await
+    let connection = connect_by(address, endpoint, dial).await?;
+    with_token(connection, credentials)
+}
+
+/// The connection, with the token that its calls carry. One that cannot be read is an error.
+fn with_token(
+    mut connection: Connection,
+    credentials: &Credentials,
+) -> Result<Connection, ConnectError> {
+    let token = credentials.token.clone().map(TokenReader::new);
+    if let Some(token) = &token {
+        token.value()?;
+    }
+    connection.token = token.map(Arc::new);
+    Ok(connection)
 }
 
 async fn connect_over_network(
@@ -202,12 +216,8 @@ async fn connect_over_network(
     if let Ok(origin) = origin.parse::<Uri>() {
         endpoint = endpoint.origin(origin);
     }
-    let mut connection = connect_by(address, endpoint, dial).await?;
-    let token = credentials.token.clone().map(TokenReader::new);
-    if let Some(token) = &token {
-        token.value()?;
-    }
-    connection.token = token.map(Arc::new);
+    let connection = connect_by(address, endpoint, dial).await?;
+    let connection = with_token(connection, credentials)?;
     if connection.token.is_some() || credentials.tls.certificate.is_none() {
         check_accepted(&connection).await?;
     }

@@ -25,7 +25,8 @@ const SYSTEM_AUTHORITIES: [&str; 3] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What a client shows to a server on the network. A unix socket needs none.
+/// What a client shows to a server on the network. Over a unix socket a process of a run shows its token, and no other client needs
+/// any.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     /// Certificates, of both ends.

@@ -15,6 +15,7 @@ use crate::{
     access::{Bearer, Rules},
     auth::{Origin, Peer, Standing},
     limits::{self, TOKENS_PER_CONNECTION_MAX},
+    run_tokens::RunTokens,
 };
 use futures_util::stream::{self, Stream};
 use handshakes::Handshakes;
@@ -26,7 +27,7 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
@@ -85,7 +86,7 @@ impl Connection {
     pub(crate) fn accept_call(&self, token: Option<Bearer>) {
         self.has_called.store(true, Ordering::Relaxed);
         if let Some(token) = token {
-            let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tokens = self.tokens();
             // One that uses so many is cut when the first of them ends.
             if tokens.len() < TOKENS_PER_CONNECTION_MAX {
                 tokens.insert(token);
@@ -93,10 +94,13 @@ impl Connection {
         }
     }
 
-    /// Whether its calls may go on by these rules.
-    pub(crate) fn is_good(&self, rules: &Rules, now: SystemTime) -> bool {
+    /// Whether its calls may go on by these rules, and the tokens of runs.
+    pub(crate) fn is_good(&self, rules: &Rules, runs: Option<&RunTokens>, now: SystemTime) -> bool {
         if self.peer.standing != Standing::Allowed {
-            return true;
+            return self.tokens().iter().all(|token| match token {
+                Bearer::Run(attempt) => runs.is_some_and(|runs| runs.is_good(*attempt)),
+                Bearer::Token(_) | Bearer::Signed(_) => false,
+            });
         }
         match &self.peer.origin {
             Origin::Process { uid, pid } => rules.of_uid(*uid, *pid).is_some(),
@@ -104,13 +108,15 @@ impl Connection {
                 certificate: Some(certificate),
                 ..
             } => rules.trusts(certificate) && rules.of_principal(&certificate.uri).is_some(),
-            Origin::Network { .. } => {
-                let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-                tokens
-                    .iter()
-                    .all(|token| rules.of_bearer(token, now).is_some())
-            }
+            Origin::Network { .. } => self
+                .tokens()
+                .iter()
+                .all(|token| rules.of_bearer(token, now).is_some()),
         }
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, HashSet<Bearer>> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends it.

@@ -1,22 +1,28 @@
 //! Who may connect and call.
 //!
 //! On a unix socket a peer is judged by the credentials of the socket: the server's own user, root, and the users that the
-//! access file names. Not a process of a run: what a run has started has no rights over runs. Nor one of which that cannot be said:
-//! it has ended, or cannot be read. Over TCP a peer has a certificate, or a token with each call.
+//! access file names. Not a process of a run, unless it shows the token of that run: what a run has started has no rights over runs.
+//! Nor one of which that cannot be said: it has ended, or cannot be read. Over TCP a peer has a certificate, or a token with each
+//! call.
 //!
 //! A peer that may not call is connected all the same, where there is room, and gets an error for every call: it learns why.
 
 use crate::{
     accept::places::Full,
     access::{Bearer, Caller, ClientCertificate, Rules},
-    limits::{CONNECTIONS_MAX, CONNECTIONS_PER_PROCESS_MAX, CONNECTIONS_PER_USER_MAX},
+    convert::api_access,
+    json,
+    limits::{
+        CONNECTIONS_MAX, CONNECTIONS_PER_PROCESS_MAX, CONNECTIONS_PER_RUN_MAX,
+        CONNECTIONS_PER_USER_MAX, RUN_ANCESTORS_MAX,
+    },
     pb::Role,
     status,
 };
 use http::HeaderMap;
 use kennel_lifecycle::RunId;
 use kennel_proto::access;
-use kennel_supervisor::{CallError, Descent, Supervisor};
+use kennel_supervisor::{CallError, Descent, RunView, Supervisor};
 use std::{net::IpAddr, sync::Arc, time::SystemTime};
 use tonic::{Request, Status};
 
@@ -52,8 +58,8 @@ pub(crate) enum Origin {
 pub(crate) enum Standing {
     Allowed,
     ForeignUser,
-    /// It is, or descends from, a run's own process.
-    OfARun,
+    /// It is, or descends from, a run's own process: of this run, if that has a token.
+    OfARun(Option<RunId>),
     /// The process that has connected has ended.
     Ended,
     /// What would say whose process it is cannot be read.
@@ -68,9 +74,9 @@ impl Standing {
         Some(match self {
             Self::Allowed => return None,
             Self::ForeignUser => unknown_user(),
-            Self::OfARun => {
-                status::permission_denied("a process of a run may not use the server that runs it")
-            }
+            Self::OfARun(_) => status::permission_denied(
+                "a process of a run may not use the server that runs it, unless it sends the run's token",
+            ),
             Self::Ended => status::caller_unverified(
                 "ended",
                 "the process that has connected has ended: whose it was cannot be said any more",
@@ -84,6 +90,9 @@ impl Standing {
             }
             Self::TooMany(Full::User) => {
                 status::too_many("connections of one user", CONNECTIONS_PER_USER_MAX)
+            }
+            Self::TooMany(Full::Run) => {
+                status::too_many("connections of one run", CONNECTIONS_PER_RUN_MAX)
             }
             Self::TooMany(Full::All | Full::Refused) => {
                 status::too_many("connections", CONNECTIONS_MAX)
@@ -111,7 +120,7 @@ impl Peer {
         } else {
             match descent() {
                 Descent::Other => Standing::Allowed,
-                Descent::Member => Standing::OfARun,
+                Descent::Member => Standing::OfARun(None),
                 Descent::Ended => Standing::Ended,
                 Descent::Unreadable => Standing::Unreadable,
             }
@@ -186,7 +195,7 @@ impl Peer {
                     Bearer::Token(_) => {
                         status::unauthenticated("the token is not known or has expired")
                     }
-                    Bearer::Signed(_) => status::permission_denied(
+                    Bearer::Signed(_) | Bearer::Run(_) => status::permission_denied(
                         "the access file does not name this token's principal",
                     ),
                 })?;
@@ -197,7 +206,7 @@ impl Peer {
 }
 
 /// The token of a call.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(http::header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
@@ -205,15 +214,40 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 /// Whether a caller may call the RPC at this path.
 pub(crate) fn authorize(caller: &Caller, path: &str) -> Result<(), Status> {
+    if let Some(run) = &caller.run
+        && json::method(path).is_some()
+        && !path.starts_with(STANDARD_SERVICES)
+    {
+        match access::of_run(path).map(api_access::granted) {
+            Some(least) if run.spec.api_access >= least => {}
+            Some(_) => {
+                return Err(status::permission_denied(
+                    "the spec of the run does not grant this call",
+                ));
+            }
+            None => return Err(status::permission_denied("no run may make this call")),
+        }
+    }
     let standard = || path.starts_with(STANDARD_SERVICES).then_some(Role::Viewer);
     match access::role(path).or_else(standard) {
         Some(least) if caller.role < least => Err(status::role_missing(caller.role, least)),
-        None if kennel_proto::json::method(path).is_some() => {
+        None if json::method(path).is_some() => {
             Err(status::permission_denied("no role may make this call"))
         }
         // What is not there is answered by the services.
         Some(_) | None => Ok(()),
     }
+}
+
+/// Whether a caller may read events as a consumer, which holds output back: no viewer may, and no run.
+pub(crate) fn may_consume(caller: &Caller) -> Result<(), Status> {
+    if caller.run.is_some() {
+        return Err(status::permission_denied("no run may be a consumer"));
+    }
+    if caller.role < Role::Spawner {
+        return Err(status::role_missing(caller.role, Role::Spawner));
+    }
+    Ok(())
 }
 
 /// The process at the other end, where it is seen from here.
@@ -230,34 +264,95 @@ pub(crate) fn caller<T>(request: &Request<T>) -> Result<&Caller, Status> {
     caller.ok_or_else(|| status::internal("a request without a caller"))
 }
 
-/// The owner whose runs alone the caller of a request may see; absent: it may see all.
-pub(crate) fn scope<T>(request: &Request<T>) -> Result<Option<String>, Status> {
-    Ok(caller(request)?.scope().map(str::to_owned))
+/// Whose runs a caller may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    All,
+    /// Those of this owner.
+    Owner(String),
+    /// A run of this owner, and those below it.
+    Run {
+        owner: String,
+        run: RunId,
+    },
 }
 
-/// Whether a run is of another owner than the one whose runs alone the caller may see.
+impl Scope {
+    pub(crate) fn of(caller: &Caller) -> Self {
+        match (&caller.run, caller.scope()) {
+            (Some(run), _) => Self::Run {
+                owner: caller.owner.clone(),
+                run: run.id,
+            },
+            (None, Some(owner)) => Self::Owner(owner.to_owned()),
+            (None, None) => Self::All,
+        }
+    }
+
+    /// The owner whose runs alone are seen; absent: those of all are.
+    pub(crate) fn owner(&self) -> Option<&str> {
+        match self {
+            Self::All => None,
+            Self::Owner(owner) | Self::Run { owner, .. } => Some(owner),
+        }
+    }
+}
+
+/// Whose runs the caller of a request may see.
+pub(crate) fn scope<T>(request: &Request<T>) -> Result<Scope, Status> {
+    Ok(Scope::of(caller(request)?))
+}
+
+/// Whether a run is there and not among those that the caller may see.
 pub(crate) async fn is_foreign(
     supervisor: &Supervisor,
-    scope: Option<String>,
+    scope: &Scope,
     run: RunId,
 ) -> Result<bool, CallError> {
-    let Some(owner) = scope else { return Ok(false) };
-    let view = supervisor.get(run).await?;
-    if view.owner == owner {
+    let Some(owner) = scope.owner() else {
         return Ok(false);
-    }
-    if !view.state.is_terminal() {
+    };
+    let view = supervisor.get(run).await?;
+    let is_live = !view.state.is_terminal();
+    let is_seen = view.owner == owner
+        && match scope {
+            Scope::Run { run, .. } => is_below(supervisor, view, *run).await?,
+            Scope::All | Scope::Owner(_) => true,
+        };
+    if !is_seen && is_live {
         // A live run is found in memory, an absent one in no database: the time must not distinguish them.
         let absent = RunId::from_u128(run.as_u128() ^ 1 << 79);
         let _ = supervisor.get(absent).await;
     }
-    Ok(true)
+    Ok(!is_seen)
+}
+
+/// Whether a run is `ancestor`, or one below it.
+async fn is_below(
+    supervisor: &Supervisor,
+    mut view: RunView,
+    ancestor: RunId,
+) -> Result<bool, CallError> {
+    for _ in 0..RUN_ANCESTORS_MAX {
+        if view.run == ancestor {
+            return Ok(true);
+        }
+        let Some(parent) = view.spec.parent else {
+            return Ok(false);
+        };
+        view = match supervisor.get(parent.run).await {
+            Ok(parent) => parent,
+            Err(CallError::RunNotFound(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(false)
 }
 
 /// That the caller may see this run: one of another owner is answered like an absent one.
 pub(crate) async fn in_scope(
     supervisor: &Supervisor,
-    scope: Option<String>,
+    scope: &Scope,
     run: RunId,
 ) -> Result<(), Status> {
     match is_foreign(supervisor, scope, run).await {
@@ -291,7 +386,7 @@ mod tests {
     fn only_processes_known_to_be_of_no_run_may_call() {
         for uid in [0, 1000] {
             for (descent, standing) in [
-                (Descent::Member, Standing::OfARun),
+                (Descent::Member, Standing::OfARun(None)),
                 (Descent::Ended, Standing::Ended),
                 (Descent::Unreadable, Standing::Unreadable),
             ] {
@@ -306,7 +401,7 @@ mod tests {
 
     #[test]
     fn peers_with_too_many_connections_are_refused() {
-        for full in [Full::Process, Full::User, Full::All] {
+        for full in [Full::Process, Full::User, Full::Run, Full::All] {
             let status = Standing::TooMany(full).refusal().expect("refused");
             assert_eq!(status.code(), Code::ResourceExhausted);
         }
@@ -322,6 +417,7 @@ mod tests {
             via: None,
             quota: Quota::default(),
             run_as: Arc::default(),
+            run: None,
         };
         let may = |role, rpc: &str| authorize(&caller(role), &format!("/kennel.v1.{rpc}")).is_ok();
         assert!(may(Role::Viewer, "ProcessService/GetRun"));

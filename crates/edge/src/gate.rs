@@ -2,15 +2,16 @@
 
 use crate::{
     accept::Connection,
-    access::{self, Access},
+    access::{self, Access, Bearer, Caller, Rules},
     auth::{self, Origin, Peer, Standing},
     forward::on_behalf,
     json,
     observe::OTHER,
+    run_tokens::RunTokens,
     status::{self, code_name},
 };
 use futures_util::future::Either;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use kennel_supervisor::{LoggedRequest, Supervisor, TrailEntry, TrailRecord};
 use std::{
     future::{Ready, ready},
@@ -27,11 +28,40 @@ pub(crate) struct Gate {
     /// Where refusals are recorded; absent: nowhere.
     trail: Option<Supervisor>,
     access: Arc<Access>,
+    /// Absent: no run may call.
+    runs: Option<Arc<RunTokens>>,
 }
 
 impl Gate {
-    pub(crate) fn new(trail: Option<Supervisor>, access: Arc<Access>) -> Self {
-        Self { trail, access }
+    pub(crate) fn new(
+        trail: Option<Supervisor>,
+        access: Arc<Access>,
+        runs: Option<Arc<RunTokens>>,
+    ) -> Self {
+        Self {
+            trail,
+            access,
+            runs,
+        }
+    }
+
+    /// Who calls, and by which token; or why it may not.
+    fn caller(
+        &self,
+        peer: &Peer,
+        headers: &HeaderMap,
+        rules: &Rules,
+    ) -> Result<(Caller, Option<Bearer>), Status> {
+        if let (Standing::OfARun(run), Some(runs)) = (peer.standing, &self.runs)
+            && let Some(token) = auth::bearer(headers)
+            && let Some(called) = runs.caller(token, run, peer.pid())
+        {
+            return called.map(|(caller, token)| (caller, Some(token)));
+        }
+        match peer.standing.refusal() {
+            Some(refused) => Err(refused),
+            None => peer.caller(headers, rules, access::now()),
+        }
     }
 
     /// Refuses what a peer without rights asks, whatever it is.
@@ -42,9 +72,8 @@ impl Gate {
         let peer = &connection.peer;
         let uri = request.uri().clone();
         let path = uri.path();
-        let standing = peer.standing.refusal().map_or(Ok(()), Err);
         let rules = self.access.rules();
-        let called = standing.and_then(|()| peer.caller(request.headers(), &rules, access::now()));
+        let called = self.caller(peer, request.headers(), &rules);
         let called = called.map_err(|status| (peer.name(), status));
         let admitted = called.and_then(|(peer, token)| {
             let own = peer.principal.clone();
@@ -80,7 +109,7 @@ impl Gate {
             ..LoggedRequest::default()
         };
         let denied = match (peer.standing, &peer.origin) {
-            (Standing::OfARun, _) => denied.with("peer", "a process of a run"),
+            (Standing::OfARun(_), _) => denied.with("peer", "a process of a run"),
             (_, Origin::Network { address, .. }) => denied.with("address", address.to_string()),
             _ => denied,
         };

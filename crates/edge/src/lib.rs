@@ -18,6 +18,7 @@ mod gate;
 mod health;
 pub mod limits;
 mod observe;
+mod run_tokens;
 mod serve;
 mod service;
 mod shares;

@@ -39,6 +39,12 @@ pub const CONNECTIONS_RESERVED: usize = 64;
 pub const CONNECTIONS_PER_USER_MAX: usize = CONNECTIONS_MAX - CONNECTIONS_RESERVED;
 /// Connections of one process.
 pub const CONNECTIONS_PER_PROCESS_MAX: usize = 256;
+/// Connections of the processes of one run that has a token.
+pub const CONNECTIONS_PER_RUN_MAX: usize = 32;
+/// Connections of the processes of all runs that have one; they take none of the others'.
+pub const CONNECTIONS_OF_RUNS_MAX: usize = 512;
+/// Runs above a run among which the one is looked for whose process calls.
+pub const RUN_ANCESTORS_MAX: usize = 64;
 /// Connections of peers that may not call; more are closed at once.
 pub const CONNECTIONS_REFUSED_MAX: usize = 32;
 /// How long a client may be connected without a call that is accepted.

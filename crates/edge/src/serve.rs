@@ -4,7 +4,7 @@ use crate::{
     accept::{self, Credentials, Ending, Listener, Places, Refusals},
     access::Access,
     answers::Answers,
-    auth::Peer,
+    auth::{Peer, Standing},
     digest::DigestKey,
     forward::{Forward, Links},
     gate::Gate,
@@ -14,6 +14,7 @@ use crate::{
         self, admin_service_server::AdminServiceServer,
         process_service_server::ProcessServiceServer,
     },
+    run_tokens::RunTokens,
     service::{Admin, Audited, Processes},
 };
 use kennel_supervisor::{Serving, Supervisor, telemetry::Telemetry};
@@ -84,8 +85,13 @@ pub async fn serve(
         let seen = judging.peer(socket)?;
         let pid = (seen.pid > 0).then_some(seen.pid);
         let descent = || judging.descent(socket);
-        Ok(Peer::judge(seen.uid, pid, &access.rules(), descent))
+        let mut peer = Peer::judge(seen.uid, pid, &access.rules(), descent);
+        if let Standing::OfARun(run) = &mut peer.standing {
+            *run = judging.run_with_token(socket);
+        }
+        Ok(peer)
     };
+    let runs = RunTokens::new(config.digest_key, supervisor.clone());
     let serving = supervisor.serving();
     let ended = async {
         tokio::select! {
@@ -100,6 +106,7 @@ pub async fn serve(
         Doors {
             listeners,
             access: config.access,
+            runs: Some(Arc::new(runs)),
             judge,
         },
         &ending,
@@ -119,6 +126,8 @@ pub async fn serve(
 struct Doors<J> {
     listeners: Vec<Listener>,
     access: Arc<Access>,
+    /// Absent: no run may call.
+    runs: Option<Arc<RunTokens>>,
     /// Judges a peer of a unix socket.
     judge: J,
 }
@@ -138,10 +147,11 @@ where
     let Doors {
         listeners,
         access,
+        runs,
         judge,
     } = doors;
-    let gate = Gate::new(trail, Arc::clone(&access));
-    let credentials = Credentials::new(access);
+    let gate = Gate::new(trail, Arc::clone(&access), runs.clone());
+    let credentials = Credentials::new(access, runs);
     let places = Places::default();
     let refusals = Refusals::new(telemetry, &places);
     let serving = server(&ending.calls, telemetry, gate, forward)

@@ -7,13 +7,13 @@ mod keeper;
 mod page;
 mod restart;
 mod scope;
+mod spawn;
 mod streams;
 
 pub(crate) use admin::Admin;
 pub(crate) use audit_log::Audited;
 
 use crate::{
-    access::Caller,
     admission::{self, Admission},
     attach::{Attachment, Door, Seats},
     auth,
@@ -22,16 +22,14 @@ use crate::{
     digest::DigestKey,
     forward::AskItsNode,
     limits,
-    observe::Begun,
-    pb::{self, Role, process_service_server::ProcessService},
+    pb::{self, process_service_server::ProcessService},
     shares::Shares,
     status,
-    trace_context::TraceContext,
 };
 use keeper::with_keeper;
-use kennel_supervisor::{AbortWait, CallError, Serving, SpawnCall, Spawned, Supervisor};
+use kennel_supervisor::{AbortWait, CallError, Serving, Supervisor};
 use page::page;
-use std::{future::Future, num::NonZeroU32, sync::Arc};
+use std::{future::Future, sync::Arc};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
@@ -83,42 +81,6 @@ impl Processes {
         to_its_end(&self.tasks, work).await
     }
 
-    /// Spawns. A run that is refused is counted. A run of another owner under the same id is answered as one of another spec.
-    async fn admit(&self, call: SpawnCall, caller: &Caller) -> Result<Spawned, Status> {
-        let validate_only = call.validate_only;
-        if let Some(user) = &call.spec.policy.privileges.user
-            && !caller.may_run_as(user)
-        {
-            return Err(status::permission_denied(
-                "run_as of this principal in the access file does not name the command's user, or a group of it",
-            ));
-        }
-        let call = SpawnCall {
-            owner_runs_max: caller.quota.live_runs.map(NonZeroU32::get),
-            ..call
-        };
-        let started = async {
-            if !validate_only {
-                self.shares.spawn(caller)?;
-            }
-            let supervisor = self.supervisor.clone();
-            let started = self.to_its_end(async move { supervisor.spawn(call).await });
-            Box::pin(self.with_keeper(started)).await
-        };
-        let spawned = Box::pin(started).await;
-        let spawned = spawned.inspect_err(|status| {
-            if !validate_only {
-                self.admission.refused(status);
-            }
-        })?;
-        match caller.scope() {
-            Some(owner) if spawned.existing && spawned.run.owner != owner => {
-                Err(status::of(&CallError::SpecMismatch(spawned.run.run)))
-            }
-            _ => Ok(spawned),
-        }
-    }
-
     /// Waits for an answer that may take long, but not through a shutdown.
     async fn unless_draining<T>(
         &self,
@@ -155,21 +117,7 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::SpawnRequest>,
     ) -> Result<Response<pb::SpawnResponse>, Status> {
-        let caller = auth::caller(&request)?.clone();
-        let trace = TraceContext::of(&request);
-        let owner = caller.owner.clone();
-        let node = self.supervisor.default_grace();
-        let call = request::spawn(request.into_inner(), owner, trace, &self.key, node)?;
-        let validate_only = call.validate_only;
-        let spawned = Box::pin(self.admit(call, &caller)).await?;
-        let is_there = spawned.existing || !validate_only;
-        let begun = Begun(spawned.run.run);
-        let mut response = Response::new(pb::SpawnResponse {
-            run: is_there.then(|| run::run(spawned.run)),
-            existing: spawned.existing,
-        });
-        response.extensions_mut().insert(begun);
-        Ok(response)
+        self.spawn_run(request).await
     }
 
     async fn abort(
@@ -364,8 +312,11 @@ impl ProcessService for Processes {
         request: Request<pb::ListRunsRequest>,
     ) -> Result<Response<pb::ListRunsResponse>, Status> {
         let scope = auth::scope(&request)?;
-        let node = self.node_of(request.get_ref().filter.as_ref()).await?;
-        let call = request::list(request.get_ref(), scope, node)?;
+        let mut request = request.into_inner();
+        self.below_scope(&scope, &mut request.filter).await?;
+        let node = self.node_of(request.filter.as_ref()).await?;
+        let owner = scope.owner().map(str::to_owned);
+        let call = request::list(&request, owner, node)?;
         let listed = self
             .supervisor
             .list(call.filter.clone(), call.start, call.limit)
@@ -416,11 +367,11 @@ impl ProcessService for Processes {
         let asks_node = request.extensions().get::<AskItsNode>().is_some();
         let request = request.into_inner();
         // A consumer holds output back.
-        if !request.consumer.is_empty() && caller.role < Role::Spawner {
-            return Err(status::role_missing(caller.role, Role::Spawner));
+        if !request.consumer.is_empty() {
+            auth::may_consume(&caller)?;
         }
         match request.filter {
-            Some(_) => self.stream_many(&request, &caller).await,
+            Some(_) => self.stream_many(request, &caller).await,
             None => self.stream_one(&request, &caller, asks_node).await,
         }
     }
@@ -465,7 +416,8 @@ impl ProcessService for Processes {
         &self,
         request: Request<pb::ListConsumersRequest>,
     ) -> Result<Response<pb::ListConsumersResponse>, Status> {
-        let call = consumer::list(request.get_ref(), auth::scope(&request)?)?;
+        let owner = auth::scope(&request)?.owner().map(str::to_owned);
+        let call = consumer::list(request.get_ref(), owner)?;
         let views = self.supervisor.consumers(&call.filter, call.limit).await;
         let views = views.map_err(|e| status::of(&e))?;
         Ok(Response::new(consumer::page(views, call.limit)))

@@ -133,6 +133,7 @@ mod tests {
             via: None,
             quota,
             run_as: Arc::default(),
+            run: None,
         }
     }
 

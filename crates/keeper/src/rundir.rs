@@ -11,10 +11,14 @@ use nix::{
 };
 use std::{
     ffi::{CStr, CString},
-    fs, io,
+    fs::{self, OpenOptions},
+    io::{self, Write},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::DirBuilderExt},
+        unix::{
+            ffi::OsStrExt,
+            fs::{DirBuilderExt, OpenOptionsExt},
+        },
     },
     path::{Path, PathBuf},
 };
@@ -33,6 +37,31 @@ pub(crate) const NOTIFY: &str = "notify";
 #[must_use]
 pub fn notify_path(run_dir: &Path) -> PathBuf {
     run_dir.join(NOTIFY)
+}
+
+/// The token with which processes of the run may call, beside the others.
+const TOKEN: &str = "token";
+
+/// Returns the path of the file with a run's token, where its spec gives it one.
+#[must_use]
+pub fn token_path(run_dir: &Path) -> PathBuf {
+    run_dir.join(TOKEN)
+}
+
+/// Writes the token of an attempt that has not begun, for the server's user alone.
+pub fn write_token(run_dir: &Path, token: &str) -> io::Result<()> {
+    remove_token(run_dir)?;
+    let mut how = OpenOptions::new();
+    how.write(true).create_new(true).mode(0o600);
+    how.open(token_path(run_dir))?.write_all(token.as_bytes())
+}
+
+/// Removes the token, if it exists.
+pub fn remove_token(run_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(token_path(run_dir)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Returns the path of the directory of `run`.
@@ -81,6 +110,7 @@ pub(crate) fn create_with(
 pub fn forget_attempt(data_dir: &Path, run: RunId) -> io::Result<()> {
     let dir = path(data_dir, run);
     crate::held::remove(&dir);
+    remove_token(&dir)?;
     notify_socket::remove(&dir, NOTIFY)?;
     crate::exit_record::remove(&dir)
 }
@@ -211,6 +241,25 @@ fn gone_is_fine(removed: nix::Result<()>) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn token_replaces_what_is_there_and_follows_no_link() {
+        let data = tempfile::tempdir().expect("a directory");
+        let run = RunId::from_u128(7);
+        let dir = create(data.path(), run).expect("it is made");
+        let outside = data.path().join("outside");
+        std::os::unix::fs::symlink(&outside, token_path(&dir)).expect("a link");
+        write_token(&dir, "one").expect("written");
+        assert!(!outside.exists());
+        write_token(&dir, "two").expect("written");
+        let path = token_path(&dir);
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "two");
+        let mode = fs::metadata(&path).expect("metadata").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        forget_attempt(data.path(), run).expect("it goes");
+        assert!(!path.exists());
+        remove_token(&dir).expect("it is gone");
+    }
 
     #[test]
     fn a_link_in_tmp_is_removed_and_not_followed() {

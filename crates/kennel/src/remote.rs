@@ -143,7 +143,9 @@ pub(crate) fn above(given: &RemoteArgs, context: Context) -> Context {
 /// The server of a context.
 pub(crate) fn target(context: &Context, here: &Surroundings) -> Result<Target, Failure> {
     if !context.server.starts_with("tcp:") {
-        return target_of_socket(Some(&context.server), here);
+        let mut target = target_of_socket(Some(&context.server), here)?;
+        target.credentials.token = token_of_run(here).map(Token::File);
+        return Ok(target);
     }
     let address = context.server.parse().map_err(|_| {
         Failure::new(format!("{:?} is not an address", context.server))
@@ -169,6 +171,12 @@ pub(crate) fn target(context: &Context, here: &Surroundings) -> Result<Target, F
             server_user: None,
         },
     })
+}
+
+/// The file with the token of the run that this process is of. Over a unix socket no other token is sent.
+fn token_of_run(here: &Surroundings) -> Option<PathBuf> {
+    here.var("KENNEL_RUN_ID")?;
+    here.var("KENNEL_TOKEN_FILE").map(PathBuf::from)
 }
 
 fn target_of_socket(text: Option<&str>, here: &Surroundings) -> Result<Target, Failure> {
@@ -297,6 +305,18 @@ mod tests {
             let target = resolved(words, here).expect(words);
             assert_eq!(shown(&target), expected, "{words}");
         }
+    }
+
+    #[test]
+    fn token_goes_over_a_socket_from_within_a_run_alone() {
+        let dir = contexts();
+        let server = ("KENNEL_SERVER", "unix:/s");
+        let token = ("KENNEL_TOKEN_FILE", "/v/token");
+        let outside = resolved("", &here(&dir, &[server, token])).expect("a socket");
+        assert_eq!(shown(&outside), "unix:/s    ");
+        let run = ("KENNEL_RUN_ID", "01ARZ3NDEKTSV4RRFFQ69G5FAV");
+        let inside = resolved("", &here(&dir, &[server, token, run])).expect("a socket");
+        assert_eq!(shown(&inside), "unix:/s    /v/token");
     }
 
     #[test]

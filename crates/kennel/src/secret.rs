@@ -1,4 +1,4 @@
-//! The secret of this installation, under which specs are digested: 32 random bytes, made once, in the data directory.
+//! The secret of this installation, under which specs are digested and tokens of runs are made: 32 random bytes, made once, in the data directory.
 
 use kennel_linux::own_file;
 use std::{

@@ -26,7 +26,7 @@ use std::{
     net::TcpListener,
     num::NonZero,
     os::fd::OwnedFd,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -140,11 +140,12 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
         .map_err(|cause| failed("cannot lock the journals", &cause))?;
     // Held until this process is gone: its last task may write until then.
     std::mem::forget(lock);
-    let own = supervisor_config(wired)?;
+    let key = secret::digest_key(&config.data_dir)
+        .map(DigestKey::new)
+        .map_err(|cause| failed("cannot read this installation's key", &cause))?;
+    let own = supervisor_config(wired, key.clone())?;
     let edge = EdgeConfig {
-        digest_key: secret::digest_key(&config.data_dir)
-            .map(DigestKey::new)
-            .map_err(|cause| failed("cannot read this installation's key", &cause))?,
+        digest_key: key,
         access: Arc::new(access_of_server(config, &hello)?),
     };
     let store = open_store(config, &hello, held.is_empty()).await?;
@@ -272,7 +273,7 @@ async fn take_over(data_dir: &Path) -> io::Result<File> {
     }
 }
 
-fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
+fn supervisor_config(wired: Wired<'_>, key: DigestKey) -> Result<SupervisorConfig, Failure> {
     let open_files = limits::open_files()
         .map_err(|cause| failed("cannot read this process's limits", &cause))?;
     Ok(SupervisorConfig {
@@ -288,7 +289,18 @@ fn supervisor_config(wired: Wired<'_>) -> Result<SupervisorConfig, Failure> {
         retention: wired.retention,
         telemetry: wired.telemetry,
         health: Arc::new(GrpcHealth),
+        tokens: Arc::new(key),
+        socket: socket(wired.config),
     })
+}
+
+/// The first unix socket that it listens at.
+fn socket(config: &ServeConfig) -> Option<PathBuf> {
+    let path = config.listen.iter().find_map(|address| match address {
+        ListenAddress::Unix { path, .. } => Some(path),
+        ListenAddress::Tcp(_) => None,
+    });
+    std::path::absolute(path?).ok()
 }
 
 /// Who may do what, as the access file says.

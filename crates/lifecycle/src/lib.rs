@@ -4,6 +4,7 @@
 //! never waits: time comes in as a value, work goes out as [`Effect`]s. Read [`Phase`] first, then
 //! [`Machine::step`], then [`recovery::decide`] for what a restart does with a row it finds.
 
+mod api_access;
 pub mod audit;
 mod capabilities;
 mod certificate;
@@ -47,6 +48,7 @@ mod terminal;
 mod time;
 pub mod verdict;
 
+pub use api_access::ApiAccess;
 pub use capabilities::{CapabilitySet, UnknownCapability};
 pub use certificate::{
     SignalScope, SignalSender, StopCertificate, StopCommand, StopCommandEnd, StopInput, StopStep,

@@ -1,7 +1,7 @@
 //! What a caller wants to run, and whether that can be asked at all.
 
 use crate::names::named;
-use crate::{DefaultGrace, Parent, Policy, TerminalSpec, labels, limits, os_text};
+use crate::{ApiAccess, DefaultGrace, Parent, Policy, TerminalSpec, labels, limits, os_text};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -49,6 +49,8 @@ pub struct RunSpec {
     pub labels: BTreeMap<String, String>,
     /// The run that this one belongs to.
     pub parent: Option<Parent>,
+    /// What its processes may call.
+    pub api_access: ApiAccess,
 }
 
 /// What is executed, and on what.
@@ -179,7 +181,17 @@ impl RunSpec {
         self.check_terminal(&mut found);
         self.check_stop_input(&mut found);
         self.policy.check(node, &mut found);
+        self.check_api_access(&mut found);
         found
+    }
+
+    /// The token is in the run's directory, which is closed to other users.
+    fn check_api_access(&self, found: &mut Vec<Violation>) {
+        if self.api_access != ApiAccess::None && self.policy.privileges.user.is_some() {
+            let why =
+                "cannot be given with privileges.user: the token is in the server's own directory";
+            found.push(Violation::new("spec.api_access", why));
+        }
     }
 
     /// What a stop does at standard input needs one.

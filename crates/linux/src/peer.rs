@@ -56,22 +56,40 @@ pub enum Descent {
 /// noticed, unless all numbers have been given out since.
 #[must_use]
 pub fn descent(socket: &impl AsFd, groups: &[&Path], ancestors: &[i32]) -> Descent {
+    match connector(socket) {
+        Ok((pid, process)) => judge(pid, groups, ancestors, || process.has_ended()),
+        Err(descent) => descent,
+    }
+}
+
+/// The nearest of `ancestors` from which the process descends that has connected this socket; `None`: it descends from none, has
+/// ended, or cannot be read.
+#[must_use]
+pub fn nearest_ancestor(socket: &impl AsFd, ancestors: &[i32]) -> Option<i32> {
+    let (pid, process) = connector(socket).ok().filter(|(pid, _)| *pid > 0)?;
+    let found = nearest_of(pid, ancestors);
+    // INVARIANT: it has its number until it has ended, so what was read before this is about it.
+    found.filter(|_| !process.has_ended())
+}
+
+/// The process that has connected this socket, with its number; an error says what is known of it.
+fn connector(socket: &impl AsFd) -> Result<(i32, PidFd), Descent> {
     let process = match getsockopt(socket, sockopt::PeerPidfd) {
         Ok(process) => PidFd::from_fd(process),
         Err(Errno::ENOPROTOOPT) => match credentials(socket).map(|peer| PidFd::open(peer.pid)) {
             Ok(Ok(process)) => process,
             Ok(Err(error)) if error.raw_os_error() == Some(Errno::ESRCH as i32) => {
-                return Descent::Ended;
+                return Err(Descent::Ended);
             }
-            Ok(Err(_)) | Err(_) => return Descent::Unreadable,
+            Ok(Err(_)) | Err(_) => return Err(Descent::Unreadable),
         },
-        Err(Errno::ESRCH | Errno::ENODATA) => return Descent::Ended,
-        Err(_) => return Descent::Unreadable,
+        Err(Errno::ESRCH | Errno::ENODATA) => return Err(Descent::Ended),
+        Err(_) => return Err(Descent::Unreadable),
     };
-    let Ok(Peer { pid, .. }) = credentials(socket) else {
-        return Descent::Unreadable;
-    };
-    judge(pid, groups, ancestors, || process.has_ended())
+    match credentials(socket) {
+        Ok(Peer { pid, .. }) => Ok((pid, process)),
+        Err(_) => Err(Descent::Unreadable),
+    }
 }
 
 /// The process that has sent a datagram.
@@ -227,5 +245,8 @@ mod tests {
         assert_eq!(descent(&one, &[], &[me]), Descent::Member);
         assert_eq!(descent(&one, &[], &[parent]), Descent::Member);
         assert_eq!(descent(&one, &[], &[i32::MAX]), Descent::Other);
+        assert_eq!(nearest_ancestor(&one, &[parent, me]), Some(me));
+        assert_eq!(nearest_ancestor(&one, &[parent]), Some(parent));
+        assert_eq!(nearest_ancestor(&one, &[i32::MAX]), None);
     }
 }

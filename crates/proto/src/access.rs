@@ -1,33 +1,47 @@
-//! The least role that may call each RPC, as the contract says.
+//! The least role that may call each RPC, and the least access of a run, as the contract says.
 
-use crate::{json::POOL, pb::Role};
+use crate::{
+    json::POOL,
+    pb::{ApiAccess, Role},
+};
 use std::{collections::HashMap, sync::LazyLock};
 
-static ROLES: LazyLock<HashMap<String, Role>> = LazyLock::new(|| {
+static ROLES: LazyLock<HashMap<String, Role>> = LazyLock::new(|| options("kennel.v1.role"));
+static RUN_ACCESS: LazyLock<HashMap<String, ApiAccess>> =
+    LazyLock::new(|| options("kennel.v1.run_access"));
+
+/// The value of an option by the path of each RPC that has it.
+fn options<T: TryFrom<i32> + Default + PartialEq>(name: &str) -> HashMap<String, T> {
     let option = POOL
-        .get_extension_by_name("kennel.v1.role")
+        .get_extension_by_name(name)
         .expect("the contract has the option");
     let methods = POOL.services().flat_map(|service| {
         let methods: Vec<_> = service.methods().collect();
         methods
     });
-    let role = |method: &prost_reflect::MethodDescriptor| {
+    let value = |method: &prost_reflect::MethodDescriptor| {
         let number = method.options().get_extension(&option).as_enum_number()?;
-        Role::try_from(number).ok()
+        T::try_from(number).ok()
     };
     methods
         .filter_map(|method| {
             let path = format!("/{}/{}", method.parent_service().full_name(), method.name());
-            Some((path, role(&method)?))
+            Some((path, value(&method)?))
         })
-        .filter(|(_, role)| *role != Role::Unspecified)
+        .filter(|(_, value)| *value != T::default())
         .collect()
-});
+}
 
 /// The least role that may call the RPC at this path, such as `/kennel.v1.ProcessService/Spawn`; absent: none may.
 #[must_use]
 pub fn role(path: &str) -> Option<Role> {
     ROLES.get(path).copied()
+}
+
+/// The least access of a run with whose token the RPC at this path may be called; absent: no run may.
+#[must_use]
+pub fn of_run(path: &str) -> Option<ApiAccess> {
+    RUN_ACCESS.get(path).copied()
 }
 
 /// What begins the names of roles in the contract.
@@ -75,5 +89,17 @@ mod tests {
         assert_eq!(role("/kennel.v1.ProcessService/Spawn"), Some(Role::Spawner));
         assert_eq!(role("/kennel.v1.AdminService/Drain"), Some(Role::Admin));
         assert_eq!(role("/kennel.v1.ProcessService/None"), None);
+    }
+
+    #[test]
+    fn runs_may_call_only_what_the_contract_opens() {
+        let of_process = |rpc: &str| of_run(&format!("/kennel.v1.ProcessService/{rpc}"));
+        assert_eq!(of_process("GetRun"), Some(ApiAccess::OwnRun));
+        assert_eq!(of_process("Spawn"), Some(ApiAccess::Children));
+        for rpc in ["Restart", "Pause", "AckEvents", "ListConsumers", "None"] {
+            assert_eq!(of_process(rpc), None, "{rpc}");
+        }
+        let is_admin = |path: &&String| path.contains("AdminService");
+        assert_eq!(RUN_ACCESS.keys().find(is_admin), None);
     }
 }

@@ -1,9 +1,11 @@
-//! Follows the access file, and cuts connections whose certificate, token or user is not good any more.
+//! Follows the access file and the attempts of runs, and cuts connections whose certificate, token or user is not good any more.
 
 use super::Connection;
 use crate::{
     access::{self, Access},
+    auth::Standing,
     limits::ACCESS_INTERVAL,
+    run_tokens::RunTokens,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -11,13 +13,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[derive(Debug)]
 pub(crate) struct Credentials {
     access: Arc<Access>,
+    /// Absent: no run may call.
+    runs: Option<Arc<RunTokens>>,
     connections: Mutex<Vec<Weak<Connection>>>,
 }
 
 impl Credentials {
-    pub(crate) fn new(access: Arc<Access>) -> Arc<Self> {
+    pub(crate) fn new(access: Arc<Access>, runs: Option<Arc<RunTokens>>) -> Arc<Self> {
         Arc::new(Self {
             access,
+            runs,
             connections: Mutex::default(),
         })
     }
@@ -28,19 +33,21 @@ impl Credentials {
 
     /// Cuts this connection when the rules do not allow it any more.
     pub(super) fn watch(&self, connection: &Arc<Connection>) {
-        if self.access.may_change() {
+        let is_of_run = matches!(connection.peer.standing, Standing::OfARun(Some(_)));
+        if self.access.may_change() || is_of_run {
             self.connections().push(Arc::downgrade(connection));
         }
     }
 
     /// Never returns.
     pub(crate) async fn follow(&self) {
-        if !self.access.may_change() {
-            return std::future::pending().await;
-        }
         let mut logged = None;
         loop {
             tokio::time::sleep(ACCESS_INTERVAL).await;
+            if !self.access.may_change() {
+                self.cut_invalid();
+                continue;
+            }
             let access = Arc::clone(&self.access);
             match tokio::task::spawn_blocking(move || access.refresh()).await {
                 Ok(Ok(has_changed)) => {
@@ -71,7 +78,7 @@ impl Credentials {
         let mut connections = self.connections();
         connections.retain(|connection| connection.strong_count() > 0);
         for connection in connections.iter().filter_map(Weak::upgrade) {
-            if !connection.is_good(&rules, now) {
+            if !connection.is_good(&rules, self.runs.as_deref(), now) {
                 tracing::info!(
                     peer = connection.peer.name(),
                     "credentials are not good any more, connection cut"

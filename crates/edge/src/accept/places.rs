@@ -4,10 +4,12 @@
 use crate::{
     auth::{Origin, Peer, Standing},
     limits::{
-        CONNECTIONS_MAX, CONNECTIONS_PER_PROCESS_MAX, CONNECTIONS_PER_USER_MAX,
-        CONNECTIONS_REFUSED_MAX, CONNECTIONS_RESERVED,
+        CONNECTIONS_MAX, CONNECTIONS_OF_RUNS_MAX, CONNECTIONS_PER_PROCESS_MAX,
+        CONNECTIONS_PER_RUN_MAX, CONNECTIONS_PER_USER_MAX, CONNECTIONS_REFUSED_MAX,
+        CONNECTIONS_RESERVED,
     },
 };
+use kennel_lifecycle::RunId;
 use std::{
     collections::HashMap,
     hash::Hash,
@@ -22,6 +24,8 @@ pub(crate) enum Full {
     Process,
     /// The processes of one user have.
     User,
+    /// The processes of one run have, or those of all runs.
+    Run,
     /// All have.
     All,
     /// Those that are refused anyhow have.
@@ -72,6 +76,8 @@ pub(crate) struct Places(Arc<Mutex<Taken>>);
 pub(crate) struct Taken {
     admitted: usize,
     refused: usize,
+    of_runs: usize,
+    of_run: HashMap<RunId, usize>,
     of_user: HashMap<User, usize>,
     of_process: HashMap<Process, usize>,
 }
@@ -80,19 +86,31 @@ pub(crate) struct Taken {
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Places,
-    /// Absent: among the refused.
-    of: Option<Process>,
+    of: Pool,
+}
+
+/// Among which connections one is counted.
+#[derive(Clone, Debug)]
+enum Pool {
+    Admitted(Process),
+    OfRun(RunId),
+    Refused,
 }
 
 impl Places {
     /// A place for one more connection of this peer.
     pub(crate) fn take(&self, peer: &Peer) -> Result<Place, Full> {
         let mut taken = self.lock();
-        let of = (peer.standing == Standing::Allowed).then(|| process(&peer.origin));
+        let of = match peer.standing {
+            Standing::Allowed => Pool::Admitted(process(&peer.origin)),
+            Standing::OfARun(Some(run)) => Pool::OfRun(run),
+            _ => Pool::Refused,
+        };
         match &of {
-            Some(process) => taken.admit(process)?,
-            None if taken.refused >= CONNECTIONS_REFUSED_MAX => return Err(Full::Refused),
-            None => taken.refused += 1,
+            Pool::Admitted(process) => taken.admit(process)?,
+            Pool::OfRun(run) => taken.admit_of_run(*run)?,
+            Pool::Refused if taken.refused >= CONNECTIONS_REFUSED_MAX => return Err(Full::Refused),
+            Pool::Refused => taken.refused += 1,
         }
         drop(taken);
         let places = self.clone();
@@ -101,7 +119,8 @@ impl Places {
 
     /// How many connections there are, the refused not among them.
     pub(crate) fn admitted(&self) -> usize {
-        self.lock().admitted
+        let taken = self.lock();
+        taken.admitted + taken.of_runs
     }
 
     pub(crate) fn downgrade(&self) -> Weak<Mutex<Taken>> {
@@ -145,16 +164,33 @@ impl Taken {
     }
 }
 
+impl Taken {
+    fn admit_of_run(&mut self, run: RunId) -> Result<(), Full> {
+        if count(&self.of_run, &run) >= CONNECTIONS_PER_RUN_MAX
+            || self.of_runs >= CONNECTIONS_OF_RUNS_MAX
+        {
+            return Err(Full::Run);
+        }
+        self.of_runs += 1;
+        *self.of_run.entry(run).or_default() += 1;
+        Ok(())
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.lock();
         match &self.of {
-            Some(process) => {
+            Pool::Admitted(process) => {
                 taken.admitted -= 1;
                 give_back(&mut taken.of_user, &process.0);
                 give_back(&mut taken.of_process, process);
             }
-            None => taken.refused -= 1,
+            Pool::OfRun(run) => {
+                taken.of_runs -= 1;
+                give_back(&mut taken.of_run, run);
+            }
+            Pool::Refused => taken.refused -= 1,
         }
     }
 }
@@ -226,9 +262,34 @@ mod tests {
     }
 
     #[test]
+    fn runs_take_no_place_of_others() {
+        let places = Places::default();
+        let of = |run| peer(1000, 1, Standing::OfARun(Some(RunId::from_u128(run))));
+        let mut held = Vec::new();
+        let full = (0..).find_map(|run| match places.take(&of(run / 64)) {
+            Ok(place) => {
+                held.push(place);
+                None
+            }
+            Err(Full::Run) if run < 64 => {
+                assert_eq!(held.len(), CONNECTIONS_PER_RUN_MAX);
+                None
+            }
+            Err(full) => (held.len() == CONNECTIONS_OF_RUNS_MAX).then_some(full),
+        });
+        assert_eq!(full, Some(Full::Run));
+        places
+            .take(&peer(1000, 1, Standing::Allowed))
+            .expect("a place");
+        drop(held);
+        places.take(&of(0)).expect("free again");
+        assert_eq!(places.admitted(), 0);
+    }
+
+    #[test]
     fn refused_peers_take_no_place_of_others() {
         let places = Places::default();
-        let refused = peer(1000, 1, Standing::OfARun);
+        let refused = peer(1000, 1, Standing::OfARun(None));
         let held: Vec<_> = (0..CONNECTIONS_REFUSED_MAX)
             .map(|_| places.take(&refused).expect("a place"))
             .collect();

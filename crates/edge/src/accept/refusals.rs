@@ -30,9 +30,10 @@ impl From<Full> for Refusal {
 }
 
 impl Refusal {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Full(Full::Process),
         Self::Full(Full::User),
+        Self::Full(Full::Run),
         Self::Full(Full::All),
         Self::Full(Full::Refused),
         Self::NoCall,
@@ -43,6 +44,7 @@ impl Refusal {
         match self {
             Self::Full(Full::Process) => "process_limit",
             Self::Full(Full::User) => "user_limit",
+            Self::Full(Full::Run) => "run_limit",
             Self::Full(Full::All) => "limit",
             Self::Full(Full::Refused) => "refused_limit",
             Self::NoCall => "no_call",
@@ -59,6 +61,7 @@ impl Refusal {
             Self::Full(Full::User) => {
                 "the processes of one user have too many connections, refusing further ones"
             }
+            Self::Full(Full::Run) => "runs have too many connections, refusing further ones",
             Self::Full(Full::All) => "there are too many connections, refusing further ones",
             Self::Full(Full::Refused) => {
                 "peers that may not call have too many connections, closing further ones"

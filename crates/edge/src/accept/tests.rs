@@ -126,6 +126,6 @@ fn doors(
     let places = Places::default();
     let refusals = Refusals::new(&Telemetry::default(), &places);
     let listeners = listeners.into_iter().map(Listener::Unix).collect();
-    let credentials = Credentials::new(Arc::new(Access::own(None, 0)));
+    let credentials = Credentials::new(Arc::new(Access::own(None, 0)), None);
     incoming(listeners, ending, &places, &refusals, &credentials, judge)
 }

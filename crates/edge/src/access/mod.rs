@@ -9,7 +9,7 @@ mod rules;
 mod tls;
 
 pub use file::AccessError;
-pub(crate) use rules::{Bearer, Caller, Quota, Rules, now};
+pub(crate) use rules::{AsRun, Attempt, Bearer, Caller, Quota, Rules, now};
 pub(crate) use tls::ClientCertificate;
 
 use rustls::ServerConfig;

@@ -5,7 +5,7 @@ use super::{
     tls::Tls,
 };
 use crate::pb::Role;
-use kennel_lifecycle::RunUser;
+use kennel_lifecycle::{RecordedSpec, RunId, RunUser};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::SystemTime};
@@ -50,9 +50,18 @@ pub(crate) struct Token {
     pub(crate) expires: Option<SystemTime>,
 }
 
+/// One attempt of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Attempt {
+    pub(crate) run: RunId,
+    pub(crate) number: u32,
+}
+
 /// What the bearer of a call has shown, as it is looked at again while its connection is open.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bearer {
+    /// The token of an attempt.
+    Run(Attempt),
     /// A token of the access file.
     Token(TokenHash),
     /// A token that an issuer has signed.
@@ -90,6 +99,16 @@ pub(crate) struct Caller {
     pub(crate) quota: Quota,
     /// Users that its commands may have, beside the server's own; an admin's may have any.
     pub(crate) run_as: Arc<RunAs>,
+    /// The run that it is a process of; absent: it is of none.
+    pub(crate) run: Option<AsRun>,
+}
+
+/// A run whose process calls with its token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AsRun {
+    pub(crate) id: RunId,
+    /// What it grants, and what runs that it spawns are held to.
+    pub(crate) spec: Arc<RecordedSpec>,
 }
 
 impl Caller {
@@ -149,6 +168,7 @@ impl Rules {
                 via: None,
                 quota: Quota::default(),
                 run_as: Arc::default(),
+                run: None,
             });
         }
         let caller = self.of_principal(&principal)?;
@@ -166,6 +186,7 @@ impl Rules {
             via: None,
             quota: Quota::default(),
             run_as: Arc::default(),
+            run: None,
         })
     }
 
@@ -181,6 +202,8 @@ impl Rules {
     /// What the bearer of a token may; absent: it is not known, or has expired.
     pub(crate) fn of_bearer(&self, bearer: &Bearer, now: SystemTime) -> Option<Caller> {
         match bearer {
+            // It is not of these rules.
+            Bearer::Run(_) => None,
             Bearer::Token(hash) => {
                 let token = self.tokens.get(hash)?;
                 if token.expires.is_some_and(|expires| expires <= now) {

@@ -8,7 +8,7 @@ mod seats;
 pub(crate) use seats::Seats;
 
 use crate::{
-    auth,
+    auth::{self, Scope},
     convert::{event as convert, request, run, screen, token::Cursor},
     limits,
     pb::{self, attach_request::Request as Asked, attach_response::Response as Reported},
@@ -68,8 +68,8 @@ pub(crate) struct Door {
     pub(crate) principal: String,
     /// Which process, where it is seen from here.
     pub(crate) pid: Option<i32>,
-    /// The owner whose runs alone it may see.
-    pub(crate) scope: Option<String>,
+    /// Whose runs it may see.
+    pub(crate) scope: Scope,
 }
 
 impl Attachment {
@@ -88,7 +88,7 @@ impl Attachment {
         } = door;
         let first = requests.message().await?;
         let open = request::attach(first.and_then(|first| first.request))?;
-        auth::in_scope(&supervisor, scope, open.run).await?;
+        auth::in_scope(&supervisor, &scope, open.run).await?;
         let reported = LoggedRequest {
             rpc: "Attach".to_owned(),
             by: principal.clone(),

@@ -2,6 +2,7 @@
 //! fail.
 
 pub(crate) mod again;
+pub(crate) mod api_access;
 pub(crate) mod audit;
 mod certificate;
 pub(crate) mod command;

@@ -1,6 +1,6 @@
 //! What a client wants to run: parsed on the way in, given back without its secrets. Both ways of a field are in this file.
 
-use super::{command, containment, limits, restart, rules, run, terminal, time};
+use super::{api_access, command, containment, limits, restart, rules, run, terminal, time};
 use crate::{
     enums,
     pb::{
@@ -80,6 +80,7 @@ pub(crate) fn parse(spec: pb::RunSpec, node: &DefaultGrace, found: &mut Vec<Viol
         },
         labels: spec.labels,
         parent: parent(spec.parent.as_ref(), found),
+        api_access: api_access::parse(spec.api_access, found),
     };
     let wrong = parsed.violations(node).into_iter();
     found.extend(wrong.map(|violation| form.name(violation)));
@@ -97,6 +98,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         policy,
         labels,
         parent,
+        api_access,
     } = spec;
     let (cwd, raw_cwd) = command::shown_cwd(command.cwd.as_deref());
     pb::RunSpec {
@@ -131,6 +133,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         min_isolation: containment::shown_isolation(policy.min_isolation).into(),
         stdio: shown_stdio(command),
         parent: parent.as_ref().map(shown_parent),
+        api_access: api_access::shown(*api_access).into(),
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn on_behalf(caller: Caller, headers: &mut HeaderMap) -> Result<Calle
         via: Some(caller.principal),
         quota: Quota::default(),
         run_as: Arc::default(),
+        run: None,
     })
 }
 
@@ -81,6 +82,7 @@ mod tests {
             via: None,
             quota: Quota::default(),
             run_as: Arc::default(),
+            run: None,
         }
     }
 
@@ -93,6 +95,7 @@ mod tests {
             via: Some("spiffe://a/node".to_owned()),
             quota: Quota::default(),
             run_as: Arc::default(),
+            run: None,
         }
     }
 

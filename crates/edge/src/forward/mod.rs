@@ -105,6 +105,14 @@ impl Forward {
         let Some(caller) = request.extensions().get::<Caller>().cloned() else {
             return inner.call(request).await;
         };
+        if caller.run.is_some() {
+            // A run and those below it are on one node.
+            if request.headers().contains_key(NODE) {
+                let refused = status::permission_denied("no run may name a node");
+                return Ok(refused.into_http());
+            }
+            return inner.call(request).await;
+        }
         let (mut head, body) = request.into_parts();
         let is_forwarded = caller.via.is_some();
         let name = head.headers.remove(NODE);

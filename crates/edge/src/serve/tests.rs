@@ -159,6 +159,7 @@ impl House {
                 &Telemetry::default(),
                 (None, None),
                 Doors {
+                    runs: None,
                     listeners: vec![listener],
                     access,
                     judge,

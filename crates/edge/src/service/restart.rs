@@ -2,7 +2,7 @@
 
 use super::Processes;
 use crate::{
-    auth,
+    auth::{self, Scope},
     convert::{again, request, run},
     deadline, pb,
     trace_context::TraceContext,
@@ -56,8 +56,7 @@ impl Processes {
         let trace = TraceContext::of(&request);
         let request = request.into_inner();
         let call = request::restart(&request, caller.principal.clone())?;
-        let scope = caller.scope().map(str::to_owned);
-        self.in_scope(scope, call.run).await?;
+        self.in_scope(Scope::of(&caller), call.run).await?;
         let supervisor = self.supervisor.clone();
         let ordered = self.to_its_end(async move { another_attempt(&supervisor, call).await });
         let ordered = Box::pin(self.with_keeper(ordered));

@@ -1,7 +1,11 @@
 //! Whose runs a caller may see: one of another owner is answered like one that is not there.
 
 use super::Processes;
-use crate::{auth, pb, status};
+use crate::{
+    auth::{self, Scope},
+    convert::request,
+    pb, status,
+};
 use kennel_lifecycle::{NodeId, RunId};
 use kennel_supervisor::{CallError, ConsumerKey};
 use tonic::Status;
@@ -18,18 +22,35 @@ impl Processes {
         node.map(|node| Some(node.node)).map_err(|e| status::of(&e))
     }
 
-    /// That a caller may see this run: one of another owner is answered as one that is not there.
-    pub(super) async fn in_scope(&self, scope: Option<String>, run: RunId) -> Result<(), Status> {
-        auth::in_scope(&self.supervisor, scope, run).await
+    /// Narrows a filter to what processes of a run may see: the children of that run, or of one below it.
+    pub(super) async fn below_scope(
+        &self,
+        scope: &Scope,
+        filter: &mut Option<pb::RunFilter>,
+    ) -> Result<(), Status> {
+        let Scope::Run { run, .. } = scope else {
+            return Ok(());
+        };
+        let parent = &mut filter.get_or_insert_default().parent_run_id;
+        if parent.is_empty() {
+            *parent = run.to_string();
+            return Ok(());
+        }
+        let parent = request::run_id(parent)?;
+        self.in_scope(scope.clone(), parent).await
     }
 
-    /// The same of a call that may name a run before it is there.
-    pub(super) async fn in_scope_or_absent(
-        &self,
-        scope: Option<String>,
-        run: RunId,
-    ) -> Result<(), Status> {
-        match auth::is_foreign(&self.supervisor, scope, run).await {
+    /// That a caller may see this run: one of another owner is answered as one that is not there.
+    pub(super) async fn in_scope(&self, scope: Scope, run: RunId) -> Result<(), Status> {
+        auth::in_scope(&self.supervisor, &scope, run).await
+    }
+
+    /// The same of a call that may name a run before it is there. Not one below a run: nothing says that it will be.
+    pub(super) async fn in_scope_or_absent(&self, scope: Scope, run: RunId) -> Result<(), Status> {
+        if let Scope::Run { .. } = scope {
+            return self.in_scope(scope, run).await;
+        }
+        match auth::is_foreign(&self.supervisor, &scope, run).await {
             Ok(false) | Err(CallError::RunNotFound(_)) => Ok(()),
             Ok(true) => Err(status::of(&CallError::RunNotFound(run))),
             Err(error) => Err(status::of(&error)),
@@ -39,13 +60,15 @@ impl Processes {
     /// The same for a consumer.
     pub(super) async fn consumer_in_scope(
         &self,
-        scope: Option<String>,
+        scope: Scope,
         key: &ConsumerKey,
     ) -> Result<(), Status> {
         if let Some(run) = key.run {
             self.in_scope(scope.clone(), run).await?;
         }
-        let Some(owner) = scope else { return Ok(()) };
+        let Some(owner) = scope.owner() else {
+            return Ok(());
+        };
         let view = self.supervisor.consumer(key).await;
         match view.map_err(|e| status::of(&e))? {
             view if view.row.owner == owner => Ok(()),

@@ -3,6 +3,7 @@
 use super::{Processes, unless_leaving};
 use crate::{
     access::Caller,
+    auth::Scope,
     convert::{
         many_cursor,
         request::{self, EventsCall, ManyAsk},
@@ -32,8 +33,7 @@ impl Processes {
         asks_node: bool,
     ) -> Opened {
         let call = request::events(request)?;
-        let scope = caller.scope().map(str::to_owned);
-        self.in_scope(scope, call.run).await?;
+        self.in_scope(Scope::of(caller), call.run).await?;
         self.at_its_node(asks_node, call.run).await?;
         let owner = caller.owner.clone();
         let place = self.place(caller)?;
@@ -51,11 +51,13 @@ impl Processes {
     /// The events of many runs.
     pub(super) async fn stream_many(
         &self,
-        request: &pb::StreamEventsRequest,
+        mut request: pb::StreamEventsRequest,
         caller: &Caller,
     ) -> Opened {
-        let scope = caller.scope().map(str::to_owned);
-        let mut ask = request::events_of_many(request, scope, &self.key)?;
+        let scope = Scope::of(caller);
+        self.below_scope(&scope, &mut request.filter).await?;
+        let owner = scope.owner().map(str::to_owned);
+        let mut ask = request::events_of_many(&request, owner, &self.key)?;
         let place = self.place(caller)?;
         let named = match ask.consumer.take() {
             Some(consumer) => {

@@ -35,10 +35,10 @@ pub(crate) use read::{
     StateArg, StreamArg, TopArgs, WhichRuns, WhyArgs,
 };
 pub(crate) use run::{
-    ContainmentArg, DiskFullArg, EnvArg, EnvModeArg, IsolationArg, KindArg, LeaderExitArg,
-    LimitArgs, OnMaxPauseArg, OutputFullArg, ParentArgs, ParentEndArg, PidNamespaceArg,
-    PrivilegeArgs, ReadyArgs, RecoveryArg, RestartArg, RestartArgs, RunArgs, SeccompArg, SpecArgs,
-    TerminalArgs,
+    ApiAccessArg, ContainmentArg, DiskFullArg, EnvArg, EnvModeArg, IsolationArg, KindArg,
+    LeaderExitArg, LimitArgs, OnMaxPauseArg, OutputFullArg, ParentArgs, ParentEndArg,
+    PidNamespaceArg, PrivilegeArgs, ReadyArgs, RecoveryArg, RestartArg, RestartArgs, RunArgs,
+    SeccompArg, SpecArgs, TerminalArgs,
 };
 pub(crate) use serve::{CgroupUse, ConfigCommand, ServeArgs};
 pub(crate) use target::{LabelArgs, RunRef, RunRefs};

@@ -319,7 +319,7 @@ pub(crate) struct RestartArgs {
     pub(crate) restart_min_uptime: Option<Duration>,
 }
 
-/// What the run belongs to.
+/// What the run belongs to, and what it may call.
 #[derive(Debug, Args)]
 pub(crate) struct ParentArgs {
     /// Make the run a child of this live run: it is stopped when that has ended
@@ -328,6 +328,17 @@ pub(crate) struct ParentArgs {
     /// What to do when the parent has ended [default: end]
     #[arg(long, value_enum, value_name = "ACTION", requires = "parent")]
     pub(crate) on_parent_end: Option<ParentEndArg>,
+    /// What processes of the run may call, with the token in the file KENNEL_TOKEN_FILE [default: nothing]
+    #[arg(long, value_enum, value_name = "ACCESS")]
+    pub(crate) api_access: Option<ApiAccessArg>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ApiAccessArg {
+    /// Reads, input and stops of the run and of those below it
+    OwnRun,
+    /// Spawn too: children of the run
+    Children,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

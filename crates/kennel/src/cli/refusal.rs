@@ -28,7 +28,7 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
 }
 
 /// Fields of the contract, and what is typed for them.
-const FLAGS: [(&str, &str); 35] = [
+const FLAGS: [(&str, &str); 36] = [
     ("spec.limits.memory.max_bytes", "--memory-max"),
     ("spec.limits.memory.high_bytes", "--memory-high"),
     ("spec.limits.memory.swap_max_bytes", "--swap-max"),
@@ -50,6 +50,7 @@ const FLAGS: [(&str, &str); 35] = [
     ("spec.privileges.sandbox", "--sandbox"),
     ("spec.privileges.seccomp_profile", "--seccomp"),
     ("spec.privileges.drop_capabilities", "--cap-drop"),
+    ("spec.api_access", "--api-access"),
     ("spec.pid_namespace", "--pid-namespace"),
     ("spec.restart.max_restarts", "--restart-max"),
     ("spec.restart.max_delay", "--restart-max-delay"),

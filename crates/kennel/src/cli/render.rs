@@ -229,6 +229,8 @@ pub(crate) fn run(run: &pb::Run) -> String {
     if let Some(parent) = list::parent_of(run) {
         view.line("parent", parent);
     }
+    let access = run.spec.as_ref().map(pb::RunSpec::api_access);
+    view.some("may call", access.and_then(words::api_access));
     if !run.restarted_from.is_empty() {
         view.line("restarted from", &run.restarted_from);
     }

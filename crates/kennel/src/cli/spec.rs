@@ -3,9 +3,10 @@
 use super::{command, ready, run_env, run_input};
 use crate::{
     args::{
-        ContainmentArg, DiskFullArg, EnvModeArg, IsolationArg, KindArg, LeaderExitArg, LimitArgs,
-        OnMaxPauseArg, OutputFullArg, ParentArgs, ParentEndArg, PidNamespaceArg, PrivilegeArgs,
-        RecoveryArg, RestartArg, RestartArgs, SeccompArg, SpecArgs, TerminalArgs,
+        ApiAccessArg, ContainmentArg, DiskFullArg, EnvModeArg, IsolationArg, KindArg,
+        LeaderExitArg, LimitArgs, OnMaxPauseArg, OutputFullArg, ParentArgs, ParentEndArg,
+        PidNamespaceArg, PrivilegeArgs, RecoveryArg, RestartArg, RestartArgs, SeccompArg, SpecArgs,
+        TerminalArgs,
     },
     config::Surroundings,
     failure::{Failure, note},
@@ -119,6 +120,12 @@ fn request(
             }
             .into(),
             privileges: privileges(args.privileges),
+            api_access: match args.parent.api_access {
+                None => pb::ApiAccess::Unspecified,
+                Some(ApiAccessArg::OwnRun) => pb::ApiAccess::OwnRun,
+                Some(ApiAccessArg::Children) => pb::ApiAccess::Children,
+            }
+            .into(),
             parent: parent(args.parent),
             stdio: stdio(args.stdin, args.terminal),
         }),

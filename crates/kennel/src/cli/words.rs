@@ -184,6 +184,15 @@ pub(crate) fn on_leader_exit(policy: pb::LeaderExitPolicy) -> Option<String> {
     Some(format!("{word}{most}"))
 }
 
+/// What processes of a run may call, unless that is nothing.
+pub(crate) fn api_access(access: pb::ApiAccess) -> Option<&'static str> {
+    match access {
+        pb::ApiAccess::Unspecified => None,
+        pb::ApiAccess::OwnRun => Some("its own run, and those below it"),
+        pb::ApiAccess::Children => Some("its own run, and those below it; spawns children"),
+    }
+}
+
 pub(crate) fn evidence(evidence: pb::LeakEvidence) -> String {
     bare(evidence.as_str_name(), "LEAK_EVIDENCE_")
 }

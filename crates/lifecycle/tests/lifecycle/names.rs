@@ -2,11 +2,11 @@
 
 use crate::samples::assert_golden;
 use kennel_lifecycle::{
-    Activity, Containment, Deadline, Desired, EndReason, EnvMode, InputClosed, InputMode,
-    Isolation, Knob, Limit, MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull, OnParentEnd,
-    PidNamespace, Proof, Recovery, RemovalReason, Resource, RestartMode, ResumeReason, RowState,
-    RunKind, RunState, Seccomp, SignalScope, SignalSender, StartFailure, StartStage, StopReason,
-    StreamsEnd, TreeVerdict,
+    Activity, ApiAccess, Containment, Deadline, Desired, EndReason, EnvMode, InputClosed,
+    InputMode, Isolation, Knob, Limit, MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull,
+    OnParentEnd, PidNamespace, Proof, Recovery, RemovalReason, Resource, RestartMode, ResumeReason,
+    RowState, RunKind, RunState, Seccomp, SignalScope, SignalSender, StartFailure, StartStage,
+    StopReason, StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, Host, Seen},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -66,11 +66,20 @@ where
     lock.push('\n');
 }
 
+fn not_executed() -> StartFailure {
+    StartFailure {
+        stage: StartStage::Exec,
+        errno: Some(2),
+        path: None,
+    }
+}
+
 #[test]
 fn names_are_those_of_the_lock() {
     let mut lock = String::new();
     lines!(
         lock,
+        ApiAccess,
         CgroupSeen,
         Containment,
         Activity,
@@ -112,11 +121,7 @@ fn names_are_those_of_the_lock() {
             by: by.clone(),
             request_id: request_id.clone(),
         },
-        EndReason::StartFailed(StartFailure {
-            stage: StartStage::Exec,
-            errno: Some(2),
-            path: None,
-        }),
+        EndReason::StartFailed(not_executed()),
         EndReason::Fenced { by: by.clone() },
         EndReason::ServerShutdown,
         EndReason::ServiceLost,

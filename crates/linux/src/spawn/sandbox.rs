@@ -174,9 +174,11 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
         };
         closed.open_around(path, access & handled, &mut rights)?;
     }
-    // The one thing of the data directory that is the command's.
-    if let Ok(own) = run_dir.join("tmp").canonicalize() {
-        rights.push((c_path(&own)?, WRITE & handled));
+    // What is the command's of the data directory: the second is there where its spec gives it a token.
+    for (own, access) in [("tmp", WRITE), ("token", READ_FILE)] {
+        if let Ok(own) = run_dir.join(own).canonicalize() {
+            rights.push((c_path(&own)?, access & handled));
+        }
     }
     let attributes = [handled, 0, if is_scoped { SCOPES } else { 0 }];
     Ok(Rules {

@@ -10,7 +10,7 @@ use crate::{
     node::recover,
     registry::{Handle, Supervisor},
 };
-use kennel_lifecycle::{RunId, RunIdentity, RunState};
+use kennel_lifecycle::{ApiAccess, RunId, RunIdentity, RunState};
 use kennel_linux::peer;
 use kennel_linux::peer::Descent;
 use kennel_linux::peer::Peer as PeerSeen;
@@ -165,6 +165,39 @@ impl Supervisor {
         let keeper = self.shared.hello.keeper.pid;
         ancestors.extend((keeper > 1).then_some(keeper));
         peer::descent(socket, &groups, &ancestors)
+    }
+
+    /// Returns the run with a token from whose shim the process descends that connected this socket.
+    #[must_use]
+    pub fn run_with_token(&self, socket: &impl AsFd) -> Option<RunId> {
+        let mut runs = Vec::new();
+        for (run, handle) in self.shared.running() {
+            let live = handle.live.borrow();
+            let has_token = live.view.spec.api_access != ApiAccess::None;
+            let identity = live.view.identity.as_ref().filter(|_| has_token);
+            runs.extend(identity.map(|identity| (identity.shim.pid, run)));
+        }
+        if runs.is_empty() {
+            return None;
+        }
+        let shims: Vec<i32> = runs.iter().map(|(shim, _)| *shim).collect();
+        let shim = peer::nearest_ancestor(socket, &shims)?;
+        runs.into_iter()
+            .find(|(of, _)| *of == shim)
+            .map(|(_, run)| run)
+    }
+
+    /// Returns the run while this attempt of it is at work.
+    #[must_use]
+    pub fn at_work(&self, run: RunId, attempt: u32) -> Option<RunView> {
+        let handle = self.shared.find(run)?;
+        let live = handle.live.borrow();
+        let view = &live.view;
+        let is_over = live.over
+            || view.state.is_terminal()
+            || view.state == RunState::Backoff
+            || view.times.tree_empty.is_some();
+        (!is_over && view.attempt == attempt).then(|| view.clone())
     }
 
     /// Reads the row of a run that is not live. Recovery takes up an open row of this node that has no task. What an

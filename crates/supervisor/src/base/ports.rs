@@ -27,6 +27,12 @@ pub trait HealthCheck: Send + Sync + std::fmt::Debug {
     async fn check(&self, address: SocketAddr, service: &str) -> Result<(), String>;
 }
 
+/// Makes tokens; implemented outside this crate, where they are checked too.
+pub trait TokenMaker: Send + Sync + std::fmt::Debug {
+    /// The token with which processes of this attempt of a run may call.
+    fn token(&self, run: RunId, attempt: u32) -> String;
+}
+
 /// The keeper, as far as runs need it. [`KeeperClient`] documents each call.
 #[async_trait]
 pub trait Kernel: Send + Sync + std::fmt::Debug {

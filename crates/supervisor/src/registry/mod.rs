@@ -15,7 +15,7 @@ use crate::{
     base::{
         calls::{AnnotateCall, CallError, ResizeCall, RestartCall, RunView, SignalCall},
         drain::Drain,
-        ports::{HealthCheck, Kernel},
+        ports::{HealthCheck, Kernel, TokenMaker},
         view::{Live, StartAnswer},
     },
     record::{NodeRecord, node_store::NodeStore},
@@ -80,6 +80,10 @@ pub struct SupervisorConfig {
     pub telemetry: Telemetry,
     /// Checks the health of servers that runs provide.
     pub health: Arc<dyn HealthCheck>,
+    /// Makes the tokens of runs.
+    pub tokens: Arc<dyn TokenMaker>,
+    /// Unix socket of the API, for runs with a token; absent: there is none.
+    pub socket: Option<PathBuf>,
 }
 
 /// A request to one run, with the channel of its answer.

@@ -40,7 +40,7 @@ impl Cleanup {
             Self::Needless => return remove_needless(data_dir, run),
             Self::Ended => remove_needless(data_dir, run)?,
             Self::Empty { is_silent } => {
-                persisted_spec::remove(&rundir::path(data_dir, run))?;
+                remove_secrets(data_dir, run)?;
                 if !shared.spare_dirs.take_back(run, is_silent) {
                     rundir::remove_tmp(data_dir, run)?;
                 }
@@ -59,7 +59,7 @@ impl Cleanup {
 /// it takes more steps, which may block.
 pub(crate) fn carry_out_at_once(shared: &Shared, run: RunId, is_silent: bool) -> bool {
     let data_dir = &shared.config.data_dir;
-    let is_done = persisted_spec::remove(&rundir::path(data_dir, run)).is_ok()
+    let is_done = remove_secrets(data_dir, run).is_ok()
         && shared.spare_dirs.take_back(run, is_silent)
         && (!is_silent || rundir::remove_empty(data_dir, run).is_ok());
     if is_done {
@@ -68,8 +68,15 @@ pub(crate) fn carry_out_at_once(shared: &Shared, run: RunId, is_silent: bool) ->
     is_done
 }
 
+/// Removes what an attempt is made of, and the token of the last one.
+fn remove_secrets(data_dir: &Path, run: RunId) -> io::Result<()> {
+    let dir = rundir::path(data_dir, run);
+    persisted_spec::remove(&dir)?;
+    rundir::remove_token(&dir)
+}
+
 /// Removes the environment of the command's attempts, and its temporary files.
 fn remove_needless(data_dir: &Path, run: RunId) -> io::Result<()> {
-    persisted_spec::remove(&rundir::path(data_dir, run))?;
+    remove_secrets(data_dir, run)?;
     rundir::remove_tmp(data_dir, run)
 }

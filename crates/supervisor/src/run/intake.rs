@@ -13,7 +13,7 @@ use crate::{
         view::{Live, StartAnswer},
     },
     registry::{Entered, Handle, Order, RunsMax, Shared, Supervisor},
-    run::task::RunTask,
+    run::{task::RunTask, token},
     telemetry::{
         Telemetry,
         context::{self, Part},
@@ -398,6 +398,8 @@ fn child_env(
     } = &call.spec.command;
     let mut ours = vec![("KENNEL_RUN_ID".to_owned(), run.to_string())];
     ours.extend(notify_env(&call.spec.policy, run_dir));
+    let socket = shared.config.socket.as_deref();
+    ours.extend(token::variables(socket, call.spec.api_access, run_dir));
     // The path is below the data directory, which no other user can enter.
     if call.spec.policy.privileges.user.is_none() {
         let dir = run_dir.join("tmp").display().to_string();

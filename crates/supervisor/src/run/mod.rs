@@ -8,4 +8,5 @@ pub(crate) mod reopened;
 pub(crate) mod rules;
 pub(crate) mod saved_output;
 pub(crate) mod task;
+mod token;
 pub(crate) mod writes;

@@ -252,6 +252,8 @@ impl Stage {
     ) -> Result<Self, BootError> {
         let config = SupervisorConfig {
             health: Arc::new(NoHealth),
+            tokens: Arc::new(NoTokens),
+            socket: None,
             telemetry: kennel_supervisor::telemetry::Telemetry::default(),
             node: node(),
             node_name: "test".into(),
@@ -1759,6 +1761,15 @@ pub fn member() -> Member {
 /// No run of these tests has a server.
 #[derive(Debug)]
 struct NoHealth;
+
+#[derive(Debug)]
+struct NoTokens;
+
+impl kennel_supervisor::TokenMaker for NoTokens {
+    fn token(&self, _: RunId, _: u32) -> String {
+        unreachable!("no run of these tests has a token")
+    }
+}
 
 #[async_trait]
 impl kennel_supervisor::HealthCheck for NoHealth {

@@ -84,6 +84,7 @@ fn parsed_full() -> RunSpec {
         },
         policy,
         labels: [(text("team"), text("a"))].into(),
+        api_access: kennel_lifecycle::ApiAccess::None,
     }
 }
 
@@ -323,6 +324,8 @@ fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
 fn full() -> pb::RunSpec {
     let text = |s: &str| s.to_owned();
     pb::RunSpec {
+        // It excludes a user, and has a test of its own.
+        api_access: 0,
         kind: pb::RunKind::Job.into(),
         command: Some(Command::Argv(pb::Argv {
             args: vec![text("sh"), text("-c"), text("cat")],

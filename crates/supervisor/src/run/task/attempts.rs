@@ -9,7 +9,7 @@ use crate::{
     },
     record::persisted_spec,
     registry::{Order, OrderError, Shared},
-    run::{cleanup::Cleanup, output::Output, writes::Write},
+    run::{cleanup::Cleanup, output::Output, token, writes::Write},
 };
 use kennel_keeper::{client::ClientError, rundir};
 use kennel_lifecycle::{
@@ -501,11 +501,12 @@ impl RunTask {
             return self.report(Report::PrepareFailed(failure));
         }
         self.preparing = true;
-        let attempt = self.new.attempt;
+        let (attempt, access) = (self.new.attempt, self.new.spec.api_access);
         self.op(move |shared, run, done| async move {
             let at = dir.clone();
             let kept = blocking(move || persisted_spec::read(&at, attempt)).await;
-            let prepared = match kept.flatten() {
+            let handed = token::hand_out(&shared, run, attempt, access).await;
+            let prepared = match handed.and(kept.flatten()) {
                 Ok(child) => shared.kernel.prepare(run, &child).await,
                 Err(error) => Err(ClientError::Start(start_failure(&error, &dir))),
             };

@@ -11,6 +11,7 @@ use crate::{
     run::{
         cleanup::{Cleanup, carry_out_at_once},
         output::Output,
+        token,
         writes::{self, Write},
     },
 };
@@ -187,8 +188,11 @@ impl RunTask {
         };
         self.preparing = true;
         let kept = self.new.policy().restart.restarts();
+        let access = self.new.spec.api_access;
         self.op(move |shared, run, done| async move {
-            let prepared = match keep(kept, &child).await {
+            let kept = keep(kept, &child).await;
+            let handed = token::hand_out(&shared, run, child.attempt, access).await;
+            let prepared = match kept.and(handed) {
                 Ok(()) => shared.kernel.prepare(run, &child).await,
                 Err(error) => Err(ClientError::Start(start_failure(&error, &child.run_dir))),
             };

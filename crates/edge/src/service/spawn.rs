@@ -1,0 +1,99 @@
+//! Spawn: who may, for whom, and what of its quota is left.
+
+use super::Processes;
+use crate::{
+    access::{AsRun, Caller},
+    auth,
+    convert::{request, run},
+    observe::Begun,
+    pb, status,
+    trace_context::TraceContext,
+};
+use kennel_supervisor::{CallError, SpawnCall, Spawned};
+use std::num::NonZeroU32;
+use tonic::{Request, Response, Status};
+
+impl Processes {
+    pub(super) async fn spawn_run(
+        &self,
+        request: Request<pb::SpawnRequest>,
+    ) -> Result<Response<pb::SpawnResponse>, Status> {
+        let caller = auth::caller(&request)?.clone();
+        let trace = TraceContext::of(&request);
+        let owner = caller.owner.clone();
+        let mut request = request.into_inner();
+        if let Some(run) = &caller.run {
+            below(run, &mut request)?;
+        }
+        let node = self.supervisor.default_grace();
+        let mut call = request::spawn(request, owner, trace, &self.key, node)?;
+        if let Some(run) = &caller.run {
+            let held = call.spec.within_parent(&run.spec);
+            call.spec = held.map_err(status::permission_denied)?;
+        }
+        let validate_only = call.validate_only;
+        let spawned = Box::pin(self.admit(call, &caller)).await?;
+        let is_there = spawned.existing || !validate_only;
+        let begun = Begun(spawned.run.run);
+        let mut response = Response::new(pb::SpawnResponse {
+            run: is_there.then(|| run::run(spawned.run)),
+            existing: spawned.existing,
+        });
+        response.extensions_mut().insert(begun);
+        Ok(response)
+    }
+
+    /// Spawns. A run that is refused is counted. A run of another owner under the same id is answered as one of another spec.
+    pub(super) async fn admit(&self, call: SpawnCall, caller: &Caller) -> Result<Spawned, Status> {
+        let validate_only = call.validate_only;
+        if let Some(user) = &call.spec.policy.privileges.user
+            && !caller.may_run_as(user)
+        {
+            return Err(status::permission_denied(
+                "run_as of this principal in the access file does not name the command's user, or a group of it",
+            ));
+        }
+        let call = SpawnCall {
+            owner_runs_max: caller.quota.live_runs.map(NonZeroU32::get),
+            ..call
+        };
+        let started = async {
+            if !validate_only {
+                self.shares.spawn(caller)?;
+            }
+            let supervisor = self.supervisor.clone();
+            let started = self.to_its_end(async move { supervisor.spawn(call).await });
+            Box::pin(self.with_keeper(started)).await
+        };
+        let spawned = Box::pin(started).await;
+        let spawned = spawned.inspect_err(|status| {
+            if !validate_only {
+                self.admission.refused(status);
+            }
+        })?;
+        match caller.scope() {
+            Some(owner) if spawned.existing && spawned.run.owner != owner => {
+                Err(status::of(&CallError::SpecMismatch(spawned.run.run)))
+            }
+            _ => Ok(spawned),
+        }
+    }
+}
+
+/// Makes the run whose process calls the parent of the one that it spawns.
+fn below(run: &AsRun, request: &mut pb::SpawnRequest) -> Result<(), Status> {
+    // Without a spec nothing is spawned.
+    let Some(spec) = &mut request.spec else {
+        return Ok(());
+    };
+    let own = run.id.to_string();
+    let parent = spec.parent.get_or_insert_default();
+    if parent.run_id.is_empty() {
+        parent.run_id = own;
+    } else if parent.run_id != own {
+        return Err(status::permission_denied(
+            "with the token of a run, parent can be that run alone",
+        ));
+    }
+    Ok(())
+}
