@@ -15,11 +15,11 @@ use std::{
 };
 use tonic::{Code, Status};
 
-const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
-const PLANNER: &str = "system:serviceaccount:agents:planner";
+pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+pub(crate) const PLANNER: &str = "system:serviceaccount:agents:planner";
 
 /// What openssl prints.
-fn openssl(dir: &Path, words: &[&str], input: &[u8]) -> Vec<u8> {
+pub(crate) fn openssl(dir: &Path, words: &[&str], input: &[u8]) -> Vec<u8> {
     let mut child = Command::new("openssl")
         .args(words)
         .current_dir(dir)
@@ -37,7 +37,7 @@ fn openssl(dir: &Path, words: &[&str], input: &[u8]) -> Vec<u8> {
 }
 
 /// A set of keys with the public half of `key.pem`.
-fn key_set(dir: &Path, kid: &str) -> String {
+pub(crate) fn key_set(dir: &Path, kid: &str) -> String {
     let modulus = openssl(dir, &["rsa", "-in", "key.pem", "-noout", "-modulus"], b"");
     let modulus = String::from_utf8(modulus).expect("text");
     let digits = modulus.trim().trim_start_matches("Modulus=");
@@ -51,12 +51,24 @@ fn key_set(dir: &Path, kid: &str) -> String {
 
 /// A token of a service account, as the API server makes one.
 fn token(dir: &Path, kid: &str, audience: &str, subject: &str) -> String {
+    token_until(dir, kid, audience, subject, 600)
+}
+
+/// The same, good for so many seconds from now.
+pub(crate) fn token_until(
+    dir: &Path,
+    kid: &str,
+    audience: &str,
+    subject: &str,
+    seconds: i64,
+) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.expect("after 1970").as_secs();
+    let now = i64::try_from(now.expect("after 1970").as_secs()).expect("small");
+    let made = now.min(now + seconds - 1);
     let part = |value: Value| BASE64.encode(value.to_string());
     let header = part(json!({ "alg": "RS256", "kid": kid }));
     let claims = part(json!({
-        "aud": [audience], "exp": now + 600, "iat": now, "nbf": now, "iss": ISSUER, "sub": subject,
+        "aud": [audience], "exp": now + seconds, "iat": made, "nbf": made, "iss": ISSUER, "sub": subject,
         "kubernetes.io": { "namespace": "agents", "pod": { "name": "planner-0", "uid": "1" } },
     }));
     let message = format!("{header}.{claims}");

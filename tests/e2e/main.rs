@@ -77,6 +77,7 @@ mod reap_kept;
 mod refusals;
 mod restart;
 mod retention;
+mod role_table;
 mod rules;
 mod rules_in_bad_weather;
 mod run_as;

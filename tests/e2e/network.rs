@@ -39,7 +39,7 @@ async fn call(connection: &Connection, path: &str, message: Vec<u8>) -> (Code, S
 }
 
 /// All RPCs of the contract, with the number of their least role.
-fn methods() -> Vec<(String, usize)> {
+pub(crate) fn methods() -> Vec<(String, usize)> {
     let image = fs::read(programs::repository().join("proto/kennel.v1.binpb")).expect("the image");
     let pool = prost_reflect::DescriptorPool::decode(&image[..]).expect("it is an image");
     let option = pool
@@ -111,7 +111,7 @@ async fn each_role_may_call_what_the_contract_says() {
 }
 
 /// One good request of each RPC that takes a run.
-fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
+pub(crate) fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
     let run_id = run.to_owned();
     macro_rules! request {
         ($name:ident { $($field:ident: $value:expr),* }) => {
