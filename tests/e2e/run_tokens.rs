@@ -1,6 +1,6 @@
 //! Runs that may call the server that runs them: what their token opens, for whom, and for how long.
 
-use crate::{net::Net, secrets::files_with};
+use crate::{net::Net, secrets::files_with, with_and_without_cgroup};
 use kennel_proto::pb::{self, ApiAccess, OnParentEnd, RestartMode, RunState};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually, eventually_async,
@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 use tonic::Code;
+
+with_and_without_cgroup!(token_works_in_a_private_pid_namespace);
 
 /// Does what its standard input says: `NUMBER LINE`; answers in files of the directory `$A`. `$K` is the command line.
 const SHELL: &str = r#"
@@ -149,6 +151,10 @@ async fn run_sees_itself_and_no_foreign_run() {
     }
     let refused = run.is_refused("$K spawn -- true").await;
     assert!(refused.contains("does not grant"), "{refused}");
+    let refused = run
+        .is_refused("KENNEL_NODE=other $K get $KENNEL_RUN_ID")
+        .await;
+    assert!(refused.contains("no run may name a node"), "{refused}");
     let left = must("get", client.get(&other).await);
     assert_eq!(left.state(), RunState::Running);
     // It may end itself.
@@ -328,6 +334,22 @@ async fn token_survives_the_server_and_its_keeper() {
     run.client = kennel.client().await;
     run.gets("$K get $KENNEL_RUN_ID").await;
     run.gets("$K spawn -- true").await;
+}
+
+async fn token_works_in_a_private_pid_namespace(options: Options) {
+    let kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, |mut spec| {
+        spec.pid_namespace = pb::PidNamespace::Private.into();
+        spec
+    })
+    .await;
+    run.gets("$K get $KENNEL_RUN_ID").await;
+    // Nor does the child see the processes that its parent does not see.
+    let child = run.gets("$K spawn -- sleep 1000").await;
+    let child = must("get", client.get(&child).await);
+    let namespace = child.spec.map(|spec| spec.pid_namespace());
+    assert_eq!(namespace, Some(pb::PidNamespace::Private));
 }
 
 #[tokio::test(flavor = "multi_thread")]
