@@ -40,20 +40,23 @@ async fn call(connection: &Connection, path: &str, message: Vec<u8>) -> (Code, S
 
 /// All RPCs of the contract, with the number of their least role.
 pub(crate) fn methods() -> Vec<(String, usize)> {
+    options_of_methods("kennel.v1.role")
+}
+
+/// All RPCs of the contract, with the number of an option; 0 where they have none.
+pub(crate) fn options_of_methods(name: &str) -> Vec<(String, usize)> {
     let image = fs::read(programs::repository().join("proto/kennel.v1.binpb")).expect("the image");
     let pool = prost_reflect::DescriptorPool::decode(&image[..]).expect("it is an image");
-    let option = pool
-        .get_extension_by_name("kennel.v1.role")
-        .expect("the option");
+    let option = pool.get_extension_by_name(name).expect("the option");
     let mut methods = Vec::new();
     for service in pool
         .services()
         .filter(|service| service.package_name() == "kennel.v1")
     {
         for method in service.methods() {
-            let role = method.options().get_extension(&option).as_enum_number();
-            let role = usize::try_from(role.expect("an enum")).expect("a role");
-            methods.push((format!("/{}/{}", service.full_name(), method.name()), role));
+            let value = method.options().get_extension(&option).as_enum_number();
+            let value = usize::try_from(value.expect("an enum")).expect("no negative one");
+            methods.push((format!("/{}/{}", service.full_name(), method.name()), value));
         }
     }
     methods

@@ -29,11 +29,10 @@ use tonic_types::StatusExt;
 const SCOPED: [usize; 2] = [1, 2];
 
 /// Who calls.
-struct Column {
-    name: String,
-    channel: Channel,
-    token: Option<String>,
-    expects: Expects,
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) channel: Channel,
+    pub(crate) token: Option<String>,
 }
 
 /// What a column is answered.
@@ -84,7 +83,7 @@ fn tunnel(net: &Net, name: &str, certificate: Option<(&Path, &str)>) -> Channel 
 
 /// What a call is answered: code and reason; OK where the first message has come, or none within a moment. UNAVAILABLE without a
 /// reason where no server has answered: each of its errors has one.
-async fn answer(column: &Column, path: &str, message: Vec<u8>) -> (Code, String) {
+pub(crate) async fn answer(column: &Column, path: &str, message: Vec<u8>) -> (Code, String) {
     let mut grpc = Grpc::new(column.channel.clone());
     let mut request = Request::new(message);
     if let Some(token) = &column.token {
@@ -109,7 +108,7 @@ async fn answer(column: &Column, path: &str, message: Vec<u8>) -> (Code, String)
 
 /// A good request of each RPC for a run, with what it is answered where the run is there and the caller may see it: the run sleeps
 /// and has no terminal. Absent: it names no run.
-fn good_requests(run: &str) -> BTreeMap<&'static str, Vec<u8>> {
+pub(crate) fn good_requests(run: &str) -> BTreeMap<&'static str, Vec<u8>> {
     let run_id = || run.to_owned();
     let mut all: BTreeMap<_, _> = requests(run).into_iter().collect();
     let abort = pb::AbortRequest {
@@ -268,7 +267,7 @@ fn make_expired(net: &Net) {
     openssl(dir, &sign, b"");
 }
 
-async fn columns(net: &Net) -> Vec<Column> {
+async fn columns(net: &Net) -> Vec<(Column, Expects)> {
     let dir = net.dir.path();
     for words in [
         &["certs", "init", "wrong"][..],
@@ -283,11 +282,13 @@ async fn columns(net: &Net) -> Vec<Column> {
     };
     let none = tunnel(net, "none", None);
     let jwt = |audience: &str, seconds: i64| token_until(dir, "first", audience, PLANNER, seconds);
-    let with_token = |name: &str, token: Option<String>, expects| Column {
-        name: name.to_owned(),
-        channel: none.clone(),
-        token,
-        expects,
+    let with_token = |name: &str, token: Option<String>, expects| {
+        let column = Column {
+            name: name.to_owned(),
+            channel: none.clone(),
+            token,
+        };
+        (column, expects)
     };
     let mut columns = vec![
         with_token("no identity", None, Expects::Unauthenticated),
@@ -316,11 +317,13 @@ async fn columns(net: &Net) -> Vec<Column> {
     for (name, role) in ROLES.into_iter().zip(1..) {
         columns.push(with_token(name, Some(text(name)), Expects::Role(role)));
     }
-    let by = |name: &str, certificate, expects| Column {
-        name: name.to_owned(),
-        channel: tunnel(net, &name.replace(' ', "-"), Some(certificate)),
-        token: None,
-        expects,
+    let by = |name: &str, certificate, expects| {
+        let column = Column {
+            name: name.to_owned(),
+            channel: tunnel(net, &name.replace(' ', "-"), Some(certificate)),
+            token: None,
+        };
+        (column, expects)
     };
     let (ca, wrong) = (net.file("ca"), net.file("wrong"));
     columns.push(by("wrong CA", (&wrong, "mallory"), Expects::NoConnection));
@@ -362,12 +365,12 @@ async fn each_rpc_answers_each_caller_as_its_role_says() {
     for (path, least) in &methods {
         let rpc = path.rsplit('/').next().expect("a name");
         let _ = writeln!(table, "{rpc}");
-        for column in &columns {
+        for (column, expects) in &columns {
             for absent in [false, true] {
                 let of_none = absent.then(|| good_requests(&new_run_id()));
                 let message = of_none.as_ref().unwrap_or(&of_alice).get(rpc);
                 let message = message.unwrap_or_else(|| panic!("no request for {rpc}"));
-                let Some(expected) = expected(column.expects, rpc, *least, absent) else {
+                let Some(expected) = expected(*expects, rpc, *least, absent) else {
                     continue;
                 };
                 let (code, reason) = answer(column, path, message.clone()).await;
@@ -387,7 +390,6 @@ async fn each_rpc_answers_each_caller_as_its_role_says() {
         name: "own run".to_owned(),
         channel: tunnel(&net, "own-run", Some((&net.file("ca"), "alice"))),
         token: None,
-        expects: Expects::Role(2),
     };
     for (path, _) in &methods {
         let rpc = path.rsplit('/').next().expect("a name");
