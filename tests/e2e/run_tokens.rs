@@ -1,10 +1,10 @@
 //! Runs that may call the server that runs them: what their token opens, for whom, and for how long.
 
 use crate::{net::Net, secrets::files_with, with_and_without_cgroup};
-use kennel_proto::pb::{self, ApiAccess, OnParentEnd, RestartMode, RunState};
+use kennel_proto::pb::{self, ApiAccess, OnParentEnd, RestartMode, RunState, audit_record::Record};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, RunExt, SpecExt, complaint, eventually, eventually_async,
-    must, new_run_id, programs, sh,
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, eventually,
+    eventually_async, must, new_run_id, programs, sh,
 };
 use std::{
     fs,
@@ -299,6 +299,14 @@ async fn token_of_another_run_is_refused() {
         let refused = thief.is_refused(&line).await;
         assert!(refused.contains("of that run alone"), "{refused}");
     }
+    // The audit log of the run has it.
+    let trail = must("trail", two.client.trail(&two.run_id).await);
+    let denied = trail.iter().find_map(|record| match &record.record {
+        Some(Record::Request(request)) if request.code == "PERMISSION_DENIED" => Some(request),
+        _ => None,
+    });
+    let denied = denied.unwrap_or_else(|| panic!("no denial: {trail:#?}"));
+    assert_eq!(denied.asked["peer"], "a process of a run");
     // Nothing names server or token to a run without access.
     assert_eq!(
         none.gets("env | grep -c -e TOKEN -e SERVER; true").await,
@@ -334,6 +342,37 @@ async fn token_survives_the_server_and_its_keeper() {
     run.client = kennel.client().await;
     run.gets("$K get $KENNEL_RUN_ID").await;
     run.gets("$K spawn -- true").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn token_works_while_the_database_is_away() {
+    let mut postgres = Postgres::start().await;
+    let mut kennel = Kennel::start(Options::on(&postgres.url())).await;
+    let mut run = Caller::begin(&kennel, ApiAccess::OwnRun).await;
+    postgres.crash().await;
+    run.gets("$K get $KENNEL_RUN_ID").await;
+    // Nor does the next server need it.
+    kennel.replace_server().await;
+    run.client = kennel.client().await;
+    run.gets("$K get $KENNEL_RUN_ID").await;
+    postgres.run().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn token_of_a_lost_service_is_swept() {
+    let mut kennel = Kennel::start(Options::default()).await;
+    let mut run = Caller::begin(&kennel, ApiAccess::OwnRun).await;
+    run.gets("$K get $KENNEL_RUN_ID").await;
+    let file = run.token_file(&kennel);
+    kennel.kill_service_after(|| {});
+    assert!(file.exists());
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    must("ended", client.ended(&run.run_id).await);
+    eventually("the token is removed", PATIENCE, || {
+        (!file.exists()).then_some(())
+    })
+    .await;
 }
 
 async fn token_works_in_a_private_pid_namespace(options: Options) {

@@ -113,7 +113,11 @@ impl Gate {
             (_, Origin::Network { address, .. }) => denied.with("address", address.to_string()),
             _ => denied,
         };
-        trail.audit_denied(TrailRecord::now(None, TrailEntry::Request(denied)));
+        let run = match peer.standing {
+            Standing::OfARun(run) => run.map(|run| run.to_string()),
+            _ => None,
+        };
+        trail.audit_denied(TrailRecord::now(run, TrailEntry::Request(denied)));
     }
 }
 
