@@ -1,7 +1,7 @@
 //! What processes of a run may call of the service that runs them, and what runs that they spawn are held to.
 
 use crate::names::named;
-use crate::{PidNamespace, RunSpec};
+use crate::{EnvMode, PidNamespace, RunSpec};
 use std::path::Path;
 
 named! {
@@ -24,6 +24,10 @@ impl RunSpec {
     ///
     /// A sandbox is taken over whole: paths of the child's own could lead out of it, by a link that the parent has made.
     pub fn within_parent(mut self, parent: &Self) -> Result<Self, &'static str> {
+        let takes_all = |spec: &Self| spec.command.env_mode == EnvMode::InheritAll;
+        if takes_all(&self) && !takes_all(parent) {
+            return Err("a child has the server's environment only where its parent has it");
+        }
         let (own, most) = (&mut self.policy, &parent.policy);
         if let Some(sandbox) = &most.privileges.sandbox {
             if own
@@ -81,6 +85,21 @@ mod tests {
         own.command.cwd = None;
         let kept = own.clone().within_parent(&free).expect("stricter");
         assert_eq!(kept, own);
+    }
+
+    #[test]
+    fn child_gets_no_environment_beyond_its_parents() {
+        let of = |mode| {
+            let mut spec = RunSpec::default();
+            spec.command.env_mode = mode;
+            spec
+        };
+        let (all, least) = (of(EnvMode::InheritAll), of(EnvMode::None));
+        all.clone().within_parent(&least).expect_err("more");
+        all.clone().within_parent(&all).expect("as much");
+        RunSpec::default()
+            .within_parent(&least)
+            .expect("no secrets");
     }
 
     #[test]
