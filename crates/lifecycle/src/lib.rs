@@ -1,8 +1,8 @@
-//! The pure core of Kennel: what a run is, which phase follows, and what must be done about it.
+//! The pure core of Kennel: runs, their phases and the effects of each step.
 //!
-//! Owns every decision about a run. Never reads a clock, a file, a socket or the environment, and
-//! never waits: time comes in as a value, work goes out as [`Effect`]s. Read [`Phase`] first, then
-//! [`Machine::step`], then [`recovery::decide`] for what a restart does with a row it finds.
+//! Owns every decision about a run. Never reads a clock, a file, a socket or the environment, and never waits: time
+//! comes in as a value, work goes out as [`Effect`]s. Read [`Phase`] first, then [`Machine::step`], then
+//! [`recovery::decide`] for what a restart does with a row it finds.
 
 pub mod audit;
 mod capabilities;

@@ -108,7 +108,7 @@ impl Machine {
     ) -> Turn {
         match input {
             Input::Command(Command::Stop(order)) => stay(self.begin_stop(now, proc, order)),
-            // The wish is being fulfilled.
+            // The request is being carried out.
             Input::Command(Command::Resume) => stay(Phase::Resuming { proc }),
             Input::Command(Command::Interrupt | Command::Pause) => {
                 (Phase::Resuming { proc }, Err(Refusal::Paused))

@@ -1,4 +1,4 @@
-//! A run that another server goes on with. Where it begins is one table; a change of it is a change of
+//! Adoption of a run by another server. The initial states are one table; a change of it is a change of
 //! `tests/adopted.txt`.
 
 use crate::{
@@ -165,7 +165,7 @@ fn a_stop_keeps_its_grace_whatever_the_clock_says() {
 
 #[test]
 fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
-    // A clock that was set back puts nothing off.
+    // A clock that was set back delays nothing.
     for (gone, left) in [(0, 2), (1, 1), (3600, 0), (-3600, 5)] {
         let mut standing = standing(LeaderExit::Stop);
         let (first, reported) = order();
@@ -328,7 +328,7 @@ fn an_outcome_that_is_written_is_reported_as_far_as_it_was_not() {
     }
 }
 
-/// One that runs, and of which nobody wants anything.
+/// A running run without any request.
 fn standing(on_leader_exit: LeaderExit) -> Standing {
     Standing {
         identity: identity(),
@@ -373,7 +373,7 @@ fn closed(machine: &mut Machine) -> Outcome {
     }
 }
 
-/// The first attempt of a run that was recorded, and whose server died before it opened the gate.
+/// Returns the first attempt of a run that was recorded, and whose server died before it opened the gate.
 fn recorded_at_gate() -> Machine {
     let mut standing = standing(LeaderExit::Stop);
     standing.released = false;

@@ -1,5 +1,5 @@
-//! What an audit makes of what was seen: one row for each way in which a process may lead to a run, and each way in which
-//! it may only seem to.
+//! The leak check's comparison: one row for each way in which a process may lead to a run, and each way in which it
+//! only seems to.
 
 use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, ProcessIdentity, RunId, RunIdentity,
@@ -15,10 +15,10 @@ use std::{
 
 const KEEPER: i32 = 10;
 const SERVER: i32 = 11;
-/// When recorded leaders began.
+/// Start of the recorded leaders.
 const BEGAN: u64 = 1000;
 
-/// A run that is over: leader 100, shim 99.
+/// A run that has ended: leader 100, shim 99.
 fn over() -> RunId {
     RunId::from_u128(1)
 }
@@ -28,7 +28,7 @@ fn live() -> RunId {
     RunId::from_u128(2)
 }
 
-/// A run that nobody knows.
+/// A run without any record.
 fn unknown() -> RunId {
     RunId::from_u128(3)
 }
@@ -128,7 +128,7 @@ fn is(process: ProcessIdentity) -> Seen {
     }
 }
 
-/// What is said of one process: run, evidence, certainty.
+/// Finding on one process: run, evidence, certainty.
 type Said = (Option<RunId>, Evidence, Certainty);
 
 fn found(seen: &[Seen], books: &Books, pid: i32) -> Option<Said> {
@@ -186,7 +186,7 @@ fn who_has_left_group_and_session_of_a_living_leader_is_reported_and_neither_shi
         .map(|(p, run)| (p.pid, *run))
         .collect();
     assert_eq!(escaped, [(302, live())]);
-    // Nobody knows whose the numbers are once the leader has gone.
+    // Once the leader is gone, the owner of the numbers is not known.
     let without: Vec<Seen> = seen.into_iter().filter(|p| p.identity.pid != 200).collect();
     assert_eq!(compare(&without, &books()).escaped, []);
 }
@@ -223,7 +223,7 @@ fn what_descends_from_a_shim_is_of_its_run_however_far() {
             proven(over(), Evidence::ShimChild)
         );
     }
-    // The number of the shim, and another process: it is nobody's.
+    // The number of the shim, and another process: it belongs to no run.
     let seen = [is(identity(99, BEGAN + 1)), below(99, 300)];
     assert_eq!(compare(&seen, &books).findings, []);
 }
@@ -271,7 +271,7 @@ fn a_number_that_was_given_out_again_proves_nothing() {
     let stranger = is(identity(100, BEGAN + 1));
     let seen = [stranger, of_session(100, 300)];
     assert_eq!(compare(&seen, &books), Compared::default());
-    // Nobody with the number itself is left: it may be one or the other.
+    // No process with the number itself is left: it may be one or the other.
     assert_eq!(
         reported(&[of_session(100, 300)], &books, 300),
         hint(over(), Evidence::RecordedGroup)
@@ -304,7 +304,7 @@ fn who_is_part_of_a_live_run_is_never_a_finding_whatever_else_leads_to_it() {
         marked(below(199, 300), over()),
         in_group(301, live(), group(2), true),
         marked(of_session(100, 302), over()),
-        // The shim is lost: the keeper holds what carries the run's marker.
+        // The shim is lost: the keeper contains processes with the run's marker.
         marked(below(KEEPER, 303), live()),
     ];
     let mut with_both = seen[3].clone();
@@ -360,8 +360,8 @@ fn only_those_we_should_have_reaped_are_unreaped() {
     assert_eq!(found(&seen, &books, 303), None);
 }
 
-/// Every kind of evidence, both certainties, every standing: what a default scope, and one that names the evidence, make
-/// of it.
+/// Every kind of evidence, both certainties, every status: the decisions of a default scope, and of one that names the
+/// evidence.
 #[test]
 fn only_what_is_proved_or_is_a_named_marker_of_a_run_that_is_over_may_be_ended() {
     use Evidence::{Kept, LeakedCgroup, Marker, RecordedGroup, Shim, ShimChild, Stray, Zombie};

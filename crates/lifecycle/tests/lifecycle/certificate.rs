@@ -1,4 +1,4 @@
-//! What a stop certificate says, and what it never says.
+//! Contents of a stop certificate, and what it never contains.
 
 use crate::samples::{GRACE, abort, identity, left, step};
 use kennel_lifecycle::{
@@ -94,7 +94,7 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
     assert_eq!(outcome.reason, EndReason::OrphanTerminated);
     assert_eq!(outcome.certificate.steps, [by_shim, by_us]);
     assert_eq!(outcome.certificate.census, Some(Timestamp(4)));
-    // On another boot nobody has looked but the shim.
+    // On another boot only the shim has scanned.
     seen.host = Host::Other;
     let Decision::Close(outcome) = decide(&seen, Before::default()) else {
         panic!("there is nothing to wait for")
@@ -102,7 +102,7 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
     assert_eq!(outcome.certificate.census, Some(Timestamp(3)));
 }
 
-/// A run that was stopped, told this meanwhile, and ended.
+/// Returns the outcome of a run that was stopped, got these reports meanwhile, and ended.
 fn ended(reported: &[Report]) -> Outcome {
     let mut machine = Machine::new();
     let mut feed = |input| machine.step(Timestamp(0), input).unwrap();
@@ -121,7 +121,7 @@ fn ended(reported: &[Report]) -> Outcome {
         Report::LeaderExited(Exit::Code(0)),
         Report::Census(Timestamp(9)),
         Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
-        // Nothing follows the last word on the tree.
+        // Nothing follows the verdict on the tree.
         Report::Signalled(step(10, Signal::KILL)),
         Report::Census(Timestamp(10)),
         Report::StreamsClosed(StreamsEnd::Eof),

@@ -1,4 +1,4 @@
-//! A countdown counts what it is told to count, and nothing else.
+//! A countdown counts only unpaused time.
 
 use kennel_lifecycle::Countdown;
 use proptest::prelude::*;
@@ -33,7 +33,7 @@ fn the_longest_countdown_never_ends_early() {
 }
 
 proptest! {
-    /// However a run is paused, it gets the time that it was given.
+    /// A run gets its whole time, however it is paused.
     #[test]
     fn only_time_that_was_not_paused_is_counted(
         limit in 0u64..5_000,

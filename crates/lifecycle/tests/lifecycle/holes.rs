@@ -1,4 +1,4 @@
-//! Holes that reviews of earlier cores have found, each with the story that falls into it.
+//! Faults that reviews of earlier cores have found, each with its sequence of inputs.
 
 use crate::samples::{GRACE, abort, failure, identity, killed_by};
 use kennel_lifecycle::{
@@ -52,7 +52,7 @@ fn an_exit_code_without_any_verdict_on_exec_is_not_believed() {
     let outcome = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Lost)));
     assert_eq!(outcome.exit, Some(Exit::Unknown));
 
-    // A signal ends whoever it is: that much is certain.
+    // A signal ends the child in any state: that much is sure.
     let mut run = Run::released();
     run.report(Report::LeaderExited(killed_by(Signal::KILL)));
     run.report(Report::TreeEnded(EMPTY));
@@ -114,13 +114,13 @@ fn a_child_that_dies_at_the_gate_while_its_row_is_being_written_leaves_no_open_r
     let closed = outcome(&run.report(Report::Recorded));
     assert_eq!((closed.exit, closed.tree), (None, TreeVerdict::NeverRan));
 
-    // Nobody knows: it may still arrive, so it is closed too.
+    // The state is unknown: the row may still arrive, so it is closed too.
     let mut run = Run::gated();
     run.report(death.clone());
     run.report(Report::RecordUnknown);
     outcome(&run.report(Report::TreeEnded(EMPTY)));
 
-    // It certainly does not arrive: nothing is left to close.
+    // The row is sure not to arrive: nothing is left to close.
     let mut run = Run::gated();
     run.report(death);
     run.report(Report::RecordFailed);
@@ -223,7 +223,7 @@ fn a_repeated_stop_is_obeyed_and_only_shortens() {
         run.report(Report::StopRecorded),
         [Effect::StopTree(StopPlan::abort(GRACE / 2))]
     );
-    // What comes next is measured by the shortened one.
+    // Further orders are measured by the shortened one.
     assert_eq!(run.stop(GRACE), Ok(vec![]));
     let Phase::Stopping {
         stage,
@@ -245,7 +245,7 @@ fn a_stop_of_a_drain_brings_a_deadline_to_what_is_left() {
         run.report(Report::StopRecorded),
         [Effect::StopTree(StopPlan::abort(Duration::ZERO))]
     );
-    // The leader had ended on its own before.
+    // The leader had exited on its own before.
     run.report(Report::TreeEnded(EMPTY));
     let closed = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Eof)));
     assert_eq!(closed.reason, EndReason::Exited);
@@ -290,7 +290,7 @@ fn a_tree_that_ends_without_a_word_on_its_leader_still_ends() {
     );
     let closed = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Lost)));
     assert_eq!(closed.exit, Some(Exit::Unknown));
-    // Too late to change what was told.
+    // Too late to change the reported exit.
     assert_eq!(run.report(Report::LeaderExited(Exit::Code(0))), []);
     assert_eq!(run.machine.phase(), &Phase::Closing(closed));
 }
@@ -340,7 +340,7 @@ fn a_pause_that_was_ended_by_request_and_by_its_time_is_ended_once() {
     assert_eq!(run.report(Report::PauseExpired), []);
 }
 
-/// A machine and short words for its inputs; time stands still.
+/// A machine with short names for its inputs; time stands still.
 struct Run {
     machine: Machine,
 }
@@ -411,7 +411,7 @@ impl Run {
     }
 }
 
-/// That a stop with this grace is accepted.
+/// The effect of an accepted stop with this grace.
 fn recorded(grace: Duration) -> Effect {
     Effect::RecordStop {
         order: abort(grace),
@@ -423,7 +423,7 @@ fn aborted() -> EndReason {
     abort(GRACE).reason.into()
 }
 
-/// The outcome that is being written, which is the last effect.
+/// Returns the outcome that is being written, which is the last effect.
 fn outcome(effects: &[Effect]) -> Outcome {
     match effects.last() {
         Some(Effect::RecordOutcome(outcome)) => outcome.clone(),

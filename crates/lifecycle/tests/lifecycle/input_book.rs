@@ -1,4 +1,4 @@
-//! What a write means that may be a repeat.
+//! Writes that may be repeats.
 
 use kennel_lifecycle::{
     InputBook, InputClosed, InputRefusal, InputWrite, Placed, WRITES_REMEMBERED_MAX,
@@ -45,7 +45,7 @@ fn a_write_that_was_cut_off_is_gone_on_with_or_given_up_knowingly() {
     let blind = book.place(&write("b", None, 1));
     assert_eq!(blind, Err(InputRefusal::Unfinished));
     assert_eq!(take(&mut book, "c", Some(4), 6), Ok(open(4)));
-    // All its bytes would be below what is accepted, and yet they are another's.
+    // All its bytes would be below the accepted ones, and yet they are another's.
     let given_up = book.place(&write("a", None, 10));
     assert_eq!(given_up, Err(InputRefusal::Offset));
 }
@@ -89,7 +89,7 @@ fn where_the_count_is_in_doubt_only_what_is_certain_is_reported() {
 }
 
 proptest! {
-    /// A client that repeats whatever it was not answered, with a pipe that takes what it likes.
+    /// A client that repeats every unanswered write, with a pipe that takes any number of bytes.
     #[test]
     fn every_byte_is_taken_once_and_in_order(
         steps in prop::collection::vec((1..20u64, 0..25u64, any::<bool>()), 1..60),
@@ -98,9 +98,9 @@ proptest! {
         let (mut sent, mut taken) = (0u64, Vec::new());
         for (number, (len, room, by_offset)) in steps.into_iter().enumerate() {
             let offset = by_offset.then_some(sent);
-            // The first try takes a part, and its answer is lost; so is that of the second.
+            // The first try writes a part, and its answer is lost; so is that of the second.
             for (again, room) in [room, u64::MAX, u64::MAX].into_iter().enumerate() {
-                // Who names the place alone is given another id each time.
+                // A client that gives the offset alone gets another id each time.
                 let id = if by_offset { format!("{number}.{again}") } else { number.to_string() };
                 let write = write(&id, offset, len);
                 match book.place(&write).unwrap() {
@@ -130,7 +130,7 @@ fn write(id: &str, offset: Option<u64>, len: u64) -> InputWrite {
     }
 }
 
-/// A write that is taken whole where it is taken.
+/// A write that is taken whole, where it is accepted.
 fn take(
     book: &mut InputBook,
     id: &str,

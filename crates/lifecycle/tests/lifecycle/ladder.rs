@@ -118,11 +118,11 @@ fn actions_come_first_and_kill_when_it_was_due() {
         steps.chain([millis(plan.kill_after)]).collect()
     };
     assert_eq!(at(StopPlan::abort(ms(6000))), [0, 1000, 3000, 6000]);
-    // With more time the waits stay, with less they are shortened; what is left is shared as before.
+    // With more time the waits stay, with less they are shortened; the remaining time is shared as before.
     assert_eq!(at(StopPlan::abort(ms(9000))), [0, 1000, 3000, 9000]);
     assert_eq!(at(StopPlan::shutdown(ms(3000))), [0, 500, 1500, 2250, 3000]);
     assert_eq!(at(StopPlan::abort(Duration::ZERO)), [0]);
-    // A second order brings what is left forward in the same proportion.
+    // A second order brings the remaining steps forward in the same proportion.
     let plan = StopPlan::abort(ms(6000)).behind(&actions, ms(6000));
     let mut ladder = Ladder::start(&plan, 0);
     assert_eq!(ladder.due(0), Some(Action::Input(b"quit".to_vec())));
@@ -188,7 +188,7 @@ proptest! {
     }
 }
 
-/// Sleeps exactly as long as the ladder says, from 0 to its end; each order comes at its time.
+/// Sleeps exactly as long as the ladder requires, from 0 to its end; each order comes at its time.
 fn climb(first: &StopPlan, orders: &[(u64, StopPlan)]) -> Vec<(u64, Signal)> {
     let mut ladder = Ladder::start(first, 0);
     let mut orders: Vec<_> = orders.to_vec();

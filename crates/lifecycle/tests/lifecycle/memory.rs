@@ -1,4 +1,4 @@
-//! What is made of kills for want of memory: the reason of the end, or a word besides.
+//! Kills for want of memory: the reason of the end, or a report besides.
 
 use crate::samples::{GRACE, MEMORY_KILLS, abort, identity, killed_by, step};
 use kennel_lifecycle::{
@@ -78,7 +78,7 @@ fn reports(reported: &[Report]) -> Vec<Input> {
     reported.iter().cloned().map(Input::Report).collect()
 }
 
-/// A run that got this and whose tree and output then ended: its outcome, and what was told besides.
+/// Returns the outcome of a run that got this input and whose tree and output then ended, and the report besides.
 fn ended(got: &[Input]) -> (Outcome, Option<MemoryKills>) {
     let mut machine = Machine::new();
     let start = [
@@ -92,7 +92,7 @@ fn ended(got: &[Input]) -> (Outcome, Option<MemoryKills>) {
     .concat();
     let end = reports(&[
         Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
-        // Nothing follows the last word on the tree.
+        // Nothing follows the verdict on the tree.
         Report::MemoryKills(MemoryKills {
             kills: 99,
             memory_max: None,

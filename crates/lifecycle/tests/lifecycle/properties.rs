@@ -18,14 +18,14 @@ use std::{mem::discriminant, time::Duration};
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Nothing changes what is known of a run but its entries.
+    /// Only entries change the record of a run.
     #[test]
     fn fold_of_entries_is_live_record(inputs in inputs(), policy in policy()) {
         let reported = tell(policy, &inputs);
         prop_assert_eq!(&reported.folded(), reported.machine.record());
     }
 
-    /// Nothing runs unrecorded.
+    /// No command runs unrecorded.
     #[test]
     fn the_gate_opens_once_and_only_after_the_row_is_written(inputs in inputs(), policy in policy()) {
         let reported = tell(policy, &inputs);
@@ -103,7 +103,7 @@ proptest! {
         }
     }
 
-    /// The rest is left alone at most once, by that policy only, and never by a machine that has ordered its end.
+    /// The rest is detached at most once, by that policy only, and never by a machine that has ordered its end.
     #[test]
     fn the_rest_is_kept_once_and_only_before_any_stop(inputs in inputs(), policy in policy()) {
         let reported = tell(policy, &inputs);
@@ -140,7 +140,7 @@ proptest! {
                 Effect::Freeze => Report::StateRecorded(RowState::Pausing),
                 Effect::Append(Entry::Paused) => Report::Frozen,
                 Effect::Append(Entry::Resumed { reason: ResumeReason::Asked }) => Report::Thawed,
-                // Heard before the keeper's word that there was a pause, it waits for that.
+                // Where it arrives before the keeper's report of a pause, it waits for that.
                 Effect::Append(Entry::Resumed { reason: ResumeReason::MaxPause }) => {
                     let expired = Input::Report(Report::PauseExpired);
                     let frozen = inputs[*at] == Input::Report(Report::Frozen);
@@ -163,8 +163,8 @@ proptest! {
         check_outcome(&tell(policy, &inputs).announced())?;
     }
 
-    /// Wherever a server has died, and whatever was sensible of what it had heard: the next one opens no gate, tells
-    /// nothing twice, ends with the same word, and with one outcome that repeats what was told.
+    /// Wherever a server has died, after any sensible part of its reports: the next one opens no gate, reports nothing
+    /// twice, ends with the same verdict, and with one outcome that repeats the reported one.
     #[test]
     fn what_a_dead_server_has_reported_is_not_reported_again(inputs in inputs(), policy in policy(), cut in 1usize..60, pause in pause()) {
         let reported = adopt(policy, &inputs, cut, pause);
@@ -176,8 +176,8 @@ proptest! {
         check_outcome(&announced)?;
     }
 
-    /// Kills for want of memory are the reason or told besides, never both, and the reason only of a leader that was
-    /// killed, and by nobody here.
+    /// Kills for want of memory are the reason or reported besides, never both, and the reason only of a leader that
+    /// was killed, and not by Kennel.
     #[test]
     fn a_kill_for_memory_is_reported_once(inputs in inputs(), policy in policy()) {
         let reported = tell(policy, &inputs);
@@ -266,7 +266,7 @@ fn check_outcome(announced: &[&Entry]) -> Result<(), TestCaseError> {
 
 struct Reported {
     machine: Machine,
-    /// Each with the number of the input that caused it.
+    /// Effects, each with the number of the input that caused it.
     effects: Vec<(usize, Effect)>,
     refusal_with_consequence: Option<(Input, Refusal)>,
     effect_after_end: Option<(Input, Vec<Effect>)>,
@@ -285,7 +285,7 @@ impl Reported {
             .map(|(at, _)| *at)
     }
 
-    /// What the entries say, each appended at the time of its input.
+    /// Folds the entries, each appended at the time of its input.
     fn folded(&self) -> AttemptRecord {
         let mut record = AttemptRecord::default();
         for (at, effect) in &self.effects {
@@ -305,7 +305,7 @@ impl Reported {
     }
 }
 
-/// All that a machine is but the time of its last step.
+/// The whole state of a machine except the time of its last step.
 fn state(machine: &Machine) -> String {
     let state = format!("{machine:?}");
     let (before, now) = state.split_once("now: Timestamp(").expect("the time");
@@ -349,7 +349,7 @@ fn tell(policy: LeaderExit, inputs: &[Input]) -> Reported {
     reported
 }
 
-/// The same where the server dies after the effect `cut`, and the next one hears all that is left.
+/// The same inputs where the server dies after the effect `cut`, and the next one gets all that are left.
 fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> Reported {
     let mut reported = tell(policy, inputs);
     let Some((died, _)) = reported.effects.get(cut - 1).cloned() else {
@@ -362,7 +362,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
         Effect::RecordOutcome(outcome) => Some(outcome.clone()),
         _ => None,
     });
-    // Nothing was there yet, or nothing is any more.
+    // Nothing was there yet, or nothing is left.
     if acknowledged || (!recorded && outcome.is_none()) {
         return reported;
     }
@@ -386,7 +386,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
     reported
         .effects
         .extend(effects.into_iter().map(|e| (died, e)));
-    // All that the keeper had told comes again; what was asked for is asked again by nobody.
+    // The keeper repeats all its reports; no caller repeats its requests.
     let facts = inputs[..=died].iter().filter(|input| match input {
         Input::Command(_) => false,
         Input::Report(report) => is_fact(report),
@@ -401,7 +401,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
     reported
 }
 
-/// What the row says after these.
+/// Returns the contents of the row after these effects.
 fn says(effects: &[(usize, Effect)]) -> RowSays {
     let mut says = RowSays::default();
     for (_, effect) in effects {
@@ -418,7 +418,7 @@ fn says(effects: &[(usize, Effect)]) -> RowSays {
     says
 }
 
-/// Whether it is kept by the keeper, and not the answer to a question.
+/// Whether the keeper stores and repeats the report, which then is no answer to a request.
 fn is_fact(report: &Report) -> bool {
     matches!(
         report,
@@ -452,7 +452,7 @@ fn time(at: usize) -> Timestamp {
     Timestamp(i64::try_from(at).unwrap() * 10_000)
 }
 
-/// A start that goes well for a while, so that late phases are reached often; then anything.
+/// Generates a start that succeeds for a while, so that late phases are reached often; then any inputs.
 fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let start = [
         Input::Command(Command::Admit),

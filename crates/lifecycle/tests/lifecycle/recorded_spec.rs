@@ -1,4 +1,4 @@
-//! How a spec is written down, and what is not.
+//! The recorded form of a spec, and what it leaves out.
 
 use crate::spec::{edited, good};
 use kennel_lifecycle::{

@@ -1,4 +1,4 @@
-//! What a restart does with each row it may find: all combinations, in a golden file.
+//! Recovery's decision on each possible row: all combinations, in a golden file.
 
 use crate::samples::{assert_golden, stuck};
 use kennel_lifecycle::{
@@ -139,7 +139,7 @@ fn a_later_namespace_of_the_same_inode_is_another_one() {
     };
     let (first, next) = (container(Some(100)), container(Some(200)));
     assert!(first.is_same_as(&first.clone()) && !first.is_same_as(&next));
-    // It could not be read: the rest has to do.
+    // The start could not be read: the rest has to suffice.
     assert!(first.is_same_as(&container(None)) && container(None).is_same_as(&next));
     let other_boot = HostIdentity {
         boot_id: "c".into(),
@@ -162,7 +162,7 @@ fn only_a_certain_member_of_the_run_leads_to_a_signal() {
     }
 }
 
-/// Whatever else is seen: nobody is left standing whom we have stopped.
+/// Whatever else is seen: no process that a pause has stopped is left stopped.
 #[test]
 fn what_a_pause_has_stopped_is_ended() {
     for (mut seen, before) in combinations().filter(|(seen, _)| seen.host == Host::Same) {
@@ -225,7 +225,7 @@ fn empty_is_said_only_with_a_proof() {
         };
         let said = seen.exit_record.as_ref().and_then(|r| r.tree.as_ref());
         let echild = said == Some(&TreeVerdict::Empty(Proof::Echild));
-        // Nothing that is seen later is laid over it, but for somebody who is certainly of the run.
+        // No later observation overrides it, except a verified member of the run.
         let private = said == Some(&TreeVerdict::Empty(Proof::PrivatePidns));
         let empty_now = matches!(outcome.tree, TreeVerdict::Empty(Proof::PrivatePidns));
         assert!(
@@ -239,7 +239,7 @@ fn empty_is_said_only_with_a_proof() {
                 assert!(echild && seen.cgroup == CgroupSeen::None, "{seen:?}");
             }
             TreeVerdict::Empty(Proof::PrivatePidns) => assert!(private, "{seen:?}"),
-            // Who has left the group, and bears the marker, is not passed over.
+            // A process that has left the group, and bears the marker, is not ignored.
             TreeVerdict::Empty(Proof::Cgroup) => {
                 assert!(empty && seen.hints.is_empty(), "{seen:?}");
             }
@@ -251,13 +251,13 @@ fn empty_is_said_only_with_a_proof() {
     }
 }
 
-/// Neither is it killed; what the shim has found out by its own look into the group still counts.
+/// Such a group is not killed either; the shim's own scan of the group still counts.
 #[test]
 fn a_group_that_cannot_be_read_is_not_called_empty() {
     let unread = |(seen, _): &(Observation, Before)| seen.cgroup == CgroupSeen::Unknown;
     for (mut seen, before) in combinations().filter(unread) {
         if let Decision::Close(outcome) = decide(&seen, before) {
-            // A pid namespace that has ended needs no look at a group.
+            // A pid namespace that has ended needs no scan of a group.
             let proof = TreeVerdict::Empty(Proof::PrivatePidns);
             let empty = matches!(outcome.tree, TreeVerdict::Empty(_));
             assert!(!empty || outcome.tree == proof, "{seen:?}");
@@ -412,7 +412,7 @@ fn combinations() -> impl Iterator<Item = (Observation, Before)> {
                                 ));
                             }
                         }
-                        // Only this start's SIGKILL tells who is stuck.
+                        // Only this start's SIGKILL shows which processes are stuck.
                         for before in looks(exit_record).into_iter().filter(|b| b.terminated) {
                             let stuck = stuck();
                             all.push((

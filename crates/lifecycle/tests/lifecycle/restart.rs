@@ -1,4 +1,4 @@
-//! What follows an attempt that has ended.
+//! The decision after an attempt that has ended.
 
 use kennel_lifecycle::{
     Deadline, EndReason, Exit, Leftovers, MemoryKills, Outcome, Policy, Proof, RestartMode,
@@ -344,7 +344,7 @@ proptest! {
     }
 }
 
-/// What a property varies besides the outcome.
+/// Context that a property varies besides the outcome.
 #[derive(Clone, Copy, Debug)]
 struct Around {
     number: u32,

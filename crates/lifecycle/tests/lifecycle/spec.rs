@@ -1,4 +1,4 @@
-//! What may be asked, and what a command finds in its environment.
+//! Validity of specs, and the environment of a command.
 
 use kennel_lifecycle::{
     CpuQuota, EnvMode, InputMode, Knob, LeaderExit, LimitPowers, OnMaxPause, PausePolicy,
@@ -407,7 +407,7 @@ fn a_limit_that_this_host_does_not_allow_is_missing() {
     let more = RunLimits {
         rlimits: vec![
             limit(Resource::OpenFiles, 0, 4097),
-            // Nobody has said how far this one goes.
+            // This one has no known maximum.
             limit(Resource::Cpu, 1, 1),
         ],
         nice: Some(4),
@@ -452,7 +452,7 @@ pub(crate) fn good() -> RunSpec {
     })
 }
 
-/// This spec with other values of some fields.
+/// Returns this spec with other values of some fields.
 pub(crate) fn edited(mut spec: RunSpec, edit: impl FnOnce(&mut RunSpec)) -> RunSpec {
     edit(&mut spec);
     spec

@@ -1,4 +1,4 @@
-//! The core in a fake world: whatever happens there, a run ends, and ends truthfully.
+//! The core in a fake world: in every story a run ends, and its outcome is true.
 
 use crate::{
     samples::{GRACE, abort, killed_by},
@@ -14,7 +14,7 @@ use std::time::Duration;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-    /// Whatever the child's temper, whatever fails, whenever a stop comes, in whatever order it is heard of.
+    /// For every temper of the child, every fault, every time of a stop, and every order of reports.
     #[test]
     fn every_run_ends_and_leaves_nothing_alive(story in story()) {
         let world = story.reported();
@@ -68,7 +68,7 @@ proptest! {
             return Ok(());
         };
         match outcome.exit {
-            // "Never ran" is said of nothing that ran.
+            // "Never ran" is never reported of a command that ran.
             None => prop_assert!(!world.executed),
             Some(exit @ (Exit::Code(_) | Exit::Signal { .. })) => prop_assert_eq!(Some(exit), world.died_of),
             Some(Exit::Unknown) => prop_assert_eq!(fault, Fault::ShimDies),
@@ -85,7 +85,7 @@ proptest! {
         }
     }
 
-    /// Whenever it is paused, and whatever it makes of the signals.
+    /// At every time of a pause, and for every reaction to the signals.
     #[test]
     fn a_run_is_stopped_when_it_has_run_for_as_long_as_it_may(story in story()) {
         let limit = story.limit;
@@ -116,7 +116,7 @@ proptest! {
         }
     }
 
-    /// Only who was asked to leave somebody alone does so, and a stop that was accepted while the leader lived is for all.
+    /// Only a run with that policy detaches processes, and a stop that was accepted while the leader lived is for all.
     #[test]
     fn no_process_is_kept_against_the_policy(story in story()) {
         let (policy, temper) = (story.policy, story.temper);
@@ -128,14 +128,14 @@ proptest! {
         }
     }
 
-    /// Where nobody wants anything, the same things are told in the same number, and the outcome is the same.
+    /// Where no caller requests anything, the same reports come in the same number, and the outcome is the same.
     #[test]
     fn the_death_of_a_server_changes_nothing_that_is_reported(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
         let undisturbed = Story { wishes: vec![], deaths: vec![], ..story };
         let disturbed = Story { deaths, ..undisturbed.clone() };
         let (one, other) = (undisturbed.reported(), disturbed.reported());
         if !other.gate_opened {
-            // One that died before it had opened the gate has not opened it.
+            // A server that died before it had opened the gate has not opened it.
             prop_assert!(!other.executed);
             return Ok(());
         }
@@ -201,7 +201,7 @@ fn a_leader_that_ends_in_a_stop_does_not_shorten_the_grace_of_its_workers() {
     assert_eq!(u128::from(world.now), GRACE.as_millis());
 }
 
-/// A leader that ends by itself and leaves somebody behind who hears nothing but SIGKILL.
+/// A leader that exits by itself and leaves a process behind that only SIGKILL ends.
 fn left_behind(policy: LeaderExit, wishes: Vec<(usize, Command)>) -> (World, Outcome) {
     let world = Story {
         temper: Temper::EndsAlone,
@@ -244,7 +244,7 @@ fn a_drain_goes_on_until_its_timeout_and_the_rest_then_has_its_grace() {
 
 #[test]
 fn an_abort_ends_a_drain_and_is_its_end_reason() {
-    // After the leader's end was heard of.
+    // After the report of the leader's exit.
     let stop = Command::Stop(abort(SECOND));
     let (world, outcome) = left_behind(LeaderExit::Drain { timeout: None }, vec![(9, stop)]);
     assert!(matches!(outcome.reason, EndReason::Aborted { .. }));
@@ -273,7 +273,7 @@ fn a_stop_of_a_run_that_has_kept_a_process_signals_no_process() {
 
 #[test]
 fn a_tree_that_is_stuck_for_a_day_is_not_over_before_that_whatever_is_asked() {
-    // Before and after the keeper has told that it is stuck.
+    // Before and after the keeper's report that it is stuck.
     let wishes = [3, 8, 9, 20].map(|at| (at, Command::Stop(abort(SECOND))));
     let world = Story {
         temper: Temper::IsStuck,

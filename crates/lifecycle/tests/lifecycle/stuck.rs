@@ -1,4 +1,4 @@
-//! A tree that SIGKILL does not end, and that goes later.
+//! A tree that SIGKILL does not end, and that exits later.
 
 use crate::samples::{GRACE, abort, identity, stuck};
 use kennel_lifecycle::{
