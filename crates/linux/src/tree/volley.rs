@@ -1,4 +1,4 @@
-//! One round of a signal by one address, as it went.
+//! One round of a signal to one target, with its results.
 
 use crate::{
     aims::{AIMS_LISTED_MAX, Aim, Tie},
@@ -6,25 +6,25 @@ use crate::{
 };
 use kennel_lifecycle::{Signal, SignalScope, SignalSender, StopStep, Timestamp};
 
-/// One round of a signal by one address, as it went.
+/// One round of a signal to one target, with its results.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volley {
-    /// Which processes were addressed.
+    /// Target of the round.
     pub scope: SignalScope,
-    /// How many took it.
+    /// Number of processes that took it.
     pub delivered: u32,
-    /// How many had ended.
+    /// Number of processes that had exited.
     pub gone: u32,
-    /// How many the kernel refused.
+    /// Number of processes that the kernel refused to signal.
     pub refused: u32,
-    /// Of the first refusal.
+    /// errno(3) of the first refusal.
     pub errno: Option<i32>,
-    /// Its target, as far as that is known.
+    /// Its processes, as far as they are known.
     pub aims: Vec<Aim>,
 }
 
 impl Volley {
-    /// A round in which nothing was sent yet.
+    /// Creates a round in which nothing was sent yet.
     pub fn new(scope: SignalScope) -> Self {
         Self {
             scope,
@@ -36,7 +36,7 @@ impl Volley {
         }
     }
 
-    /// Counts one, and says who it was.
+    /// Counts one process, and lists it.
     pub(super) fn aim(&mut self, (pid, start_ticks): (i32, u64), tie: Tie, sent: Sent) {
         self.count(sent);
         self.name((pid, start_ticks), tie, sent);
@@ -72,12 +72,12 @@ impl Volley {
         *of = of.saturating_add(processes);
     }
 
-    /// Whether it has no target.
+    /// Whether it reached no process.
     pub fn is_empty(&self) -> bool {
         (self.delivered, self.gone, self.refused) == (0, 0, 0)
     }
 
-    /// As the certificate has it.
+    /// Returns the step for the certificate.
     pub fn step(&self, at: Timestamp, signal: Signal, sender: SignalSender) -> StopStep {
         StopStep {
             at,
