@@ -1,4 +1,4 @@
-//! The suite on SQLite, and what only a file can do wrong.
+//! The suite on SQLite, and faults that only a file can have.
 #![expect(clippy::unwrap_used, reason = "a test may stop where it stands")]
 
 mod suite;

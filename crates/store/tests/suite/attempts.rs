@@ -39,7 +39,7 @@ pub(super) async fn an_attempt_that_another_follows_is_read_back_whole(bed: Bed)
         ..ListFilter::default()
     };
     assert_eq!(bed.store.list(&waiting, None, 9).await.unwrap(), [wanted]);
-    // Told again, it changes nothing.
+    // Repeated, it changes nothing.
     bed.store.rest(&new, &rest).await.unwrap();
     assert_eq!(bed.store.get(new.run).await.unwrap(), Some(row));
 }
@@ -50,7 +50,7 @@ pub(super) async fn the_next_attempt_takes_the_place_of_the_one_before(bed: Bed)
     bed.store.insert(&new).await.unwrap();
     bed.store.rest(&new, &rest(&[ended(1)], 1)).await.unwrap();
     let second = next(&new, 2);
-    // Asked for, so the row of restarts begins anew.
+    // Requested, so the row of restarts begins anew.
     bed.store.begin(&second, 0).await.unwrap();
 
     let row = bed.store.get(new.run).await.unwrap().unwrap();
@@ -88,7 +88,7 @@ pub(super) async fn an_attempt_begins_only_where_just_that_one_is_waited_for(bed
     old.generation = 0;
     refused(&old, "an older generation").await;
     refused(&next(&service(2), 2), "there is no such run").await;
-    // A late word of the attempt before.
+    // A late report of the attempt before.
     let late = bed.store.record_state(new.run, 1, RowState::Running, None);
     assert!(matches!(late.await, Err(StoreError::Fenced(_))));
 
@@ -111,12 +111,12 @@ pub(super) async fn an_attempt_that_was_not_begun_uses_its_number_up(bed: Bed) {
     let both = rest(&[ended(1), ended(2)], 2);
     bed.store.rest(&second, &both).await.unwrap();
 
-    // Its begin comes late, and is not let in.
+    // Its begin comes late, and is refused.
     let late = bed.store.begin(&second, 1).await;
     assert!(matches!(late, Err(StoreError::Fenced(_))), "{late:?}");
     let row = bed.store.get(new.run).await.unwrap().unwrap();
     assert_eq!((row.new.attempt, row.restarts), (2, 2));
-    // What is on record of a process is still the one that there was.
+    // The record of a process is still that of the earlier one.
     assert_eq!(row.new.identity, new.identity);
     bed.store.begin(&next(&new, 3), 1).await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Named readers: where each stands, moved forward only.
+//! Named consumers: their positions, moved forward only.
 
 use super::{
     Bed,
@@ -47,7 +47,7 @@ pub(super) async fn a_consumer_moves_forward_only_and_is_read_back_whole(bed: Be
         ..first.clone()
     };
     bed.store.put_consumer(&moved, generation).await.unwrap();
-    // The same again says nothing new, and is no fault.
+    // A repeat changes nothing, and is no error.
     bed.store.put_consumer(&moved, generation).await.unwrap();
     let back = |change: fn(&mut ConsumerRow)| {
         let mut row = moved.clone();

@@ -89,7 +89,7 @@ pub(super) async fn only_keepers_with_open_rows_or_the_lease_are_listed(bed: Bed
         host: host(),
     });
     assert_eq!(found, expected);
-    // The one with the lease is, all the same.
+    // The keeper with the lease is listed all the same.
     let last = EPOCH + 4;
     bed.store.open_node(&opening(NODE, last)).await.unwrap();
     let found = bed.store.open_epochs(node).await.unwrap();
@@ -264,7 +264,7 @@ pub(super) async fn every_check_refuses_what_no_run_can_be(bed: Bed) {
     for sql in others {
         raw.execute(sql).await.expect_err(sql);
     }
-    // What a run can be is let through: the checks above refuse for their own reason.
+    // A valid state is accepted: the checks above refuse for their own reason.
     raw.execute("UPDATE runs SET attempt = 2").await.unwrap();
     assert_eq!(
         bed.store

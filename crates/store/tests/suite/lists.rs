@@ -44,7 +44,7 @@ pub(super) async fn pages_neither_repeat_nor_skip_while_rows_are_added(bed: Bed)
     assert_eq!(seen, expected);
 }
 
-/// They may be long, and no list has use for them.
+/// Entries may be long, and no list uses them.
 pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -64,7 +64,7 @@ pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
         without.entries = None;
         assert_eq!(list.unwrap(), [without]);
     }
-    // What this version cannot read in it spoils nothing but itself.
+    // An unreadable value in it affects only itself.
     let sql = format!(
         "UPDATE runs SET entries = '{{\"entries\":7}}' WHERE run_id = '{}'",
         new.run

@@ -1,4 +1,4 @@
-//! What was written in an earlier life of the database is written again.
+//! Rows of an earlier life of the database are written again.
 
 use super::{
     Bed,
@@ -9,7 +9,7 @@ use kennel_store::{
     Closure, Desired, NewRun, Opening, PastAttempt, RunRow, StoreError, StoredState, Times,
 };
 
-/// Rows in each state that one can be in.
+/// Rows in each possible state.
 fn rows() -> Vec<RunRow> {
     let started = Times {
         started: Some(Timestamp(11)),

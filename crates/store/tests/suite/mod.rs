@@ -1,4 +1,4 @@
-//! What every store has to do, said once and run on each database.
+//! The requirements on every store, defined once and run on each database.
 
 pub(crate) mod nodes;
 pub(crate) mod rows;
@@ -90,7 +90,7 @@ const CASES: &[Case] = cases![
     lists::an_audit_finds_rows_by_key_and_ended_ones_by_number,
 ];
 
-/// Runs all cases, each on a store of its own, and tells at the end which of them failed.
+/// Runs all cases, each on a store of its own, and reports at the end which of them failed.
 pub(crate) async fn run<F: Future<Output = String>>(new_url: impl Fn() -> F) {
     let mut failed = String::new();
     for (name, case) in CASES {
@@ -124,7 +124,7 @@ impl Raw {
         if url.starts_with("sqlite:") {
             Self::Sqlite(SqliteConnection::connect(url).await.expect("a connection"))
         } else {
-            // What a pooler lets through.
+            // Statements that a pooler lets through.
             let options: PgConnectOptions = url.parse().expect("a URL of the fixture");
             let options = options.extra_float_digits(None);
             Self::Postgres(
@@ -135,7 +135,7 @@ impl Raw {
         }
     }
 
-    /// The text of the database's error, if it refuses.
+    /// Returns the text of the database's error, if it refuses.
     pub(crate) async fn execute(&mut self, sql: &str) -> Result<(), String> {
         let sql = AssertSqlSafe(sql.to_owned());
         match self {

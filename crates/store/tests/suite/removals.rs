@@ -1,4 +1,4 @@
-//! Output of ended runs: which have it, and the mark that it goes.
+//! Output of ended runs: the runs that have it, and the mark of its removal.
 
 use super::{
     Bed,
@@ -67,7 +67,7 @@ pub(super) async fn the_removal_of_output_is_marked_once_on_an_ended_row(bed: Be
     assert_eq!(read.outcome, before.outcome);
     reopened.finish().await;
 
-    // One that was lost is written again with it.
+    // A lost row is written again with it.
     let mut row = marked.clone();
     row.new.run = new_run(2).run;
     bed.store.mend(&row).await.unwrap();
