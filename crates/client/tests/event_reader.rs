@@ -1,4 +1,4 @@
-//! The resuming reader of the client, against a server that serves a real sequence of events and breaks off.
+//! The resuming reader of the client, against a server that serves a real sequence of events and breaks streams off.
 
 use kennel_client as client;
 use kennel_client::{Address, EventReader, RESUMES_MAX, Start};
@@ -45,7 +45,7 @@ async fn a_reader_gives_up_when_nothing_comes_any_more() {
     let house = House::open(3, 2).await;
     let failure = house.read(Start::Beginning).await.expect_err("no progress");
     assert_eq!(failure.code, Code::Unavailable);
-    // Two streams that brought something, and the one that is tried again in vain.
+    // Two streams that brought events, and the one that is retried in vain.
     let tries = 2 + usize::try_from(RESUMES_MAX).expect("a few");
     assert_eq!(house.asked().len(), tries);
 }

@@ -10,7 +10,7 @@ use std::{fs, time::Duration};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-/// For what is bound to happen.
+/// Wait for events that are bound to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn refusal(server: &FarServer, credentials: &Credentials) -> ConnectError {
@@ -26,7 +26,7 @@ async fn call(connection: &client::Connection) -> client::Failure {
     answered.expect_err("the server has no methods").into()
 }
 
-/// Repeats a call until its failure is this one.
+/// Repeats a call until it fails with this reason.
 async fn call_until(
     connection: &client::Connection,
     is: impl Fn(&client::Failure) -> bool,
