@@ -149,7 +149,7 @@ fn repaint_restores_tab_stops() {
     }
 }
 
-/// Pieces that a terminal does something with.
+/// Pieces that have an effect on a terminal.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let fixed: &[&[u8]] = &[
         b"\x1b[?1049h",
@@ -213,7 +213,7 @@ proptest! {
         prop_assert_eq!(&single.picture(), &whole);
     }
 
-    /// A client that attaches in the middle sees what one that was attached all the time sees, from then on too.
+    /// A client that attaches in the middle sees the same as one that was attached all the time, from then on too.
     #[test]
     fn a_repaint_is_as_good_as_having_been_there(data in pieces(), before in pieces(), after in pieces()) {
         let mut there = Screen::new(SIZE);

@@ -17,7 +17,7 @@ const PLAIN: Form = Form {
     line_bytes_max: LINE_BYTES_MAX,
 };
 
-/// All pieces of bytes that come in these parts.
+/// Returns all pieces of bytes that come in these parts.
 fn pieces<'a>(form: Form, parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Piece> {
     let mut view = View::new(form, 0);
     let mut pieces: Vec<Piece> = parts.into_iter().flat_map(|p| view.feed(p)).collect();
@@ -90,7 +90,7 @@ fn line_limit_is_the_readers() {
     assert_eq!(lens(&cut), [(60_000, true), (40_000, false), (3, false)]);
 }
 
-/// Bytes in which sequences, letters and ends of lines are frequent.
+/// Generates bytes in which sequences, letters and ends of lines are frequent.
 fn hard() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         Just(b"\x1b[31m".to_vec()),
@@ -142,7 +142,7 @@ proptest! {
             let begin = first.resumes_at();
             let mut later = View::new(form, begin);
             let again = later.feed(&data[usize::try_from(begin).expect("small")..cut]);
-            // Of a sequence only a control character within it is given, and may be so again.
+            // Of a sequence only a control character within it is returned, and may be again.
             let is_control = |p: &Piece| p.data.iter().all(|b| b"\t\r\n".contains(b));
             prop_assert!(again.iter().all(is_control), "{again:?} came again after {given:?}");
             prop_assert_eq!(later.feed(&data[cut..]), first.feed(&data[cut..]));

@@ -1,4 +1,4 @@
-//! A journal with a bound: what it has no longer it tells exactly, and it never has more than it may.
+//! A journal with a bound: it reports its missing data exactly, and never exceeds its bound.
 
 use crate::common::{
     BOOT, DEADLINE, assert_follow, create, items_on_disk, items_to_end, output, read_after, seen,
@@ -20,9 +20,9 @@ const MIB: usize = 1 << 20;
 enum Step {
     Output(Kind, usize),
     Fact(Vec<u8>),
-    /// There was no room for so many bytes, in two rounds; between them the writer may be killed.
+    /// So many bytes were dropped for want of space, in two rounds; between them the writer may be killed.
     Dropped(Kind, [usize; 2], bool),
-    /// The writer is killed after so many bytes came that no entry names, with a part of its last index write.
+    /// The writer is killed after so many bytes that no entry refers to, with a part of its last index write.
     Killed {
         unnamed: usize,
         torn: usize,
@@ -44,7 +44,7 @@ proptest! {
         let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
         let mut written = [Vec::new(), Vec::new()];
         let (mut facts, mut places) = (Vec::new(), Vec::new());
-        // Readers that have read to somewhere on the way and go on at the end.
+        // Readers that have read to a position on the way and continue at the end.
         let mut left = vec![Position::default()];
         for (number, step) in steps.iter().enumerate() {
             match step {
@@ -101,7 +101,7 @@ proptest! {
         }
         let came: Vec<Vec<u8>> = facts_of(&whole);
         prop_assert_eq!(&came, &facts);
-        // Whoever goes on from somewhere sees what the one from the beginning saw after it.
+        // A reader that continues from a position sees the same as the one from the beginning saw after it.
         for stop in stops {
             let at = left[pick(stop, left.len())];
             let rest = items_on_disk(dir.path(), at);
@@ -210,7 +210,7 @@ fn a_writer_that_died_before_a_segment_was_wholly_removed_is_mended() {
     drop(writer);
     assert!(!dir.path().join("index").exists());
     for name in ["index", "stdout"] {
-        // Its raw file alone; then all of it, although its fact was kept.
+        // Its raw file alone; then all of it, although its lifecycle entry was retained.
         fs::write(dir.path().join("stdout"), &before["stdout"]).unwrap();
         fs::write(dir.path().join(name), &before[name]).unwrap();
     }
@@ -252,7 +252,7 @@ fn after_the_death_of_the_host_no_seq_comes_again() {
         output(&mut writer, Kind::Stdout, b"y", 3).unwrap();
         writer.lifecycle(b"ended", Timestamp(3)).unwrap();
         drop(writer);
-        // Another one in the same boot changes nothing of it.
+        // Another recovery in the same boot changes nothing of it.
         drop(Writer::recover(dir.path(), Boot(2), Timestamp(4)).unwrap());
 
         let items = items_on_disk(dir.path(), Position::default());
@@ -275,7 +275,7 @@ fn after_the_death_of_the_host_no_seq_comes_again() {
             .collect();
         let bytes = usize::try_from(reported_head.lens[0]).unwrap() - 2;
         assert_eq!(came, [vec![b'x'; bytes], vec![b'y']].concat());
-        // Whoever had read all that was told goes on, and is told.
+        // A reader that had read everything reported continues, and gets the gap.
         let rest = items_on_disk(
             dir.path(),
             Position {
@@ -378,7 +378,7 @@ fn a_position_is_what_was_read() {
         .unwrap();
     let items = runtime.block_on(reader.next(5)).unwrap().unwrap();
     assert_eq!(items.len(), 1);
-    // Of 0 bytes there is no entry: the first is of one byte.
+    // There is no entry of 0 bytes: the first has one byte.
     let expected = Point {
         seq: 5,
         lens: [2 + 4, 1 + 3 + 5],
@@ -412,7 +412,7 @@ fn output_that_waits_removes_nothing_that_is_not_released_and_keeps_its_bound() 
         !items.iter().any(|item| matches!(item, Item::Gap(_)))
     };
     assert!(whole(dir.path()), "nothing was removed");
-    // What is released of the oldest segment alone makes no room, and all of it does, once there is need.
+    // Releasing a part of the oldest segment makes no space, and releasing all of it does, once there is need.
     writer.release_up_to(2);
     assert_eq!(fill(&mut writer), 0);
     writer.release_up_to(8);
@@ -420,11 +420,11 @@ fn output_that_waits_removes_nothing_that_is_not_released_and_keeps_its_bound() 
     assert!((7_000..10_000).contains(&second), "{second}");
     let found = size(dir.path());
     assert!(found < 66_000, "{found} bytes on disk");
-    // Who comes after the death of the writer waits as it did.
+    // The writer after the death of the first waits as that did.
     drop(writer);
     let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(1)).unwrap();
     assert!(writer.waits());
-    // Facts are written all the same, and so is what goes beyond the bound.
+    // Lifecycle entries are written all the same, and so is output beyond the bound.
     let head = writer.lifecycle(b"a fact", Timestamp(3)).unwrap();
     assert!(writer.waits());
     writer.go_beyond_bound(true);
@@ -469,7 +469,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes that the pump has spliced, and told nobody of.
+/// Writes bytes that the pump has spliced, and not recorded.
 fn put_unnamed(writer: &mut Writer, bytes: &[u8]) {
     use std::os::unix::fs::FileExt;
     let place = writer.place(Kind::Stdout, Timestamp(2)).unwrap();
@@ -509,7 +509,8 @@ fn size(dir: &Path) -> u64 {
     sizes.map(|(_, bytes)| bytes.len() as u64).sum()
 }
 
-/// By how much a journal may pass its bound: facts and what a kill left unnamed are told wherever they are.
+/// Returns by how much a journal may exceed its bound: lifecycle entries and bytes unrecorded at a kill are reported
+/// wherever they are.
 fn slack(dir: &Path) -> u64 {
     let facts = fs::read(dir.join("lifecycle")).map_or(0, |f| f.len() as u64);
     facts + 60 * (36 + 100) + 16 * 36 + 1024

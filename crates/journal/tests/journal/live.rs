@@ -1,4 +1,4 @@
-//! One writer and its readers: what goes in comes out, in order, once.
+//! One writer and its readers: written entries are read, in order, once.
 
 use crate::common::{
     BOOT, DEADLINE, assert_dense, create, entries_on_disk, output, read_after, read_to_end, stream,
@@ -155,7 +155,7 @@ async fn a_reader_begins_after_the_seq_it_names_and_never_past_the_head() {
     let entries = read_to_end(&mut from_3, 100).await;
     assert_eq!(entries.iter().map(|e| e.seq).collect::<Vec<_>>(), [4, 5]);
     assert_eq!(read_to_end(&mut from_head, 100).await, []);
-    // Said again as often as it is asked.
+    // The result is the same for each call.
     assert_eq!(from_head.next(1).await.unwrap(), None);
 }
 
@@ -207,7 +207,7 @@ async fn a_cancelled_read_loses_nothing() {
     drop(writer);
     let mut all = Vec::new();
     loop {
-        // Cut off after its first poll, which has handed the read to another thread.
+        // Cancelled after its first poll, which has passed the read to another thread.
         let cut = poll_once(&mut Box::pin(reader.next(7)));
         if let Some(entries) = cut {
             all.extend(entries.unwrap().unwrap_or_default());

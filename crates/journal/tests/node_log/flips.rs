@@ -1,4 +1,4 @@
-//! One byte that is not what was written.
+//! One changed byte.
 
 use crate::common::{append, new_dir, open, owned, remove_newer, replay, segment};
 use kennel_journal::node_log::{Continuity, OwnedFrame};

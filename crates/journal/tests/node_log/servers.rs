@@ -29,7 +29,7 @@ fn frames_of_former_servers_come_in_order() {
             append(&log, std::slice::from_ref(&frame)).unwrap();
             all.push(frame);
         }
-        // Dropped as by a crash: nothing is done at an end.
+        // Dropped as by a crash: there is no orderly end.
     }
     let (found, replayed) = replay(&dir);
     assert_eq!(found, all);
@@ -96,7 +96,7 @@ fn replay_waits_for_a_server_that_lives() {
         assert!(matches!(error, ReplayError::FormerServer { .. }), "{error}");
     };
     is_waiting();
-    // It goes on to further segments, and what it writes meanwhile is found as well.
+    // It continues to further segments, and its later frames are found as well.
     let mut seq = 1;
     while former.end().segment.number < 2 {
         seq += 1;

@@ -1,4 +1,4 @@
-//! What goes, what is copied, and how much is left.
+//! Removed segments, copied frames, and the remaining size.
 
 use crate::common::{SMALL, TestDisk, append, names, new_dir, open_small, origin, owned, replay};
 use kennel_journal::node_log::{Continuity, LogSizes, NodeLog, OwnedFrame, Retain, SNAPSHOT};
@@ -68,7 +68,7 @@ fn segments_go_from_the_oldest_up_to_one_that_is_needed() {
     assert_eq!(log.trim(&mut Nothing).unwrap().segments, 3);
     assert_eq!(names(&dir), ["0000000000000001-00000005.log"]);
     drop(log);
-    // The numbers that are gone are no damage.
+    // Missing segment numbers are no damage.
     assert_eq!(replay(&dir).1.damages, []);
 }
 
@@ -105,7 +105,7 @@ fn frames_of_a_live_run_are_copied_as_they_are() {
     let (found, replayed) = replay(&dir);
     assert_eq!(replayed.damages, []);
     let found: Vec<_> = found.into_iter().filter(|f| f.run == 2).collect();
-    // Twice: once of the trim that could not sync them.
+    // Twice: once by the trim that could not sync them.
     assert_eq!(found, [kept.clone(), kept].concat());
 }
 
