@@ -1,4 +1,4 @@
-//! The command line as far as it needs no server: what is said, where, and the exit code.
+//! The command line as far as it needs no server: its output, streams and exit codes.
 
 use std::{
     path::Path,
@@ -16,7 +16,7 @@ fn kennel(words: &[&str]) -> Command {
     command
 }
 
-/// Exit code, standard output, standard error.
+/// Returns exit code, standard output, standard error.
 fn said(output: &Output) -> (Option<i32>, String, String) {
     (
         output.status.code(),
@@ -196,7 +196,7 @@ fn config_shows_where_each_setting_comes_from() {
     ] {
         assert!(out.lines().any(|shown| shown == line), "{line} in {out}");
     }
-    // What is shown can be read again.
+    // The output can be read again.
     let shown = run(&["config", "show", "--config", file]).1;
     let again = dir.path().join("again.toml");
     std::fs::write(&again, shown).expect("written");

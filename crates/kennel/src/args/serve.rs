@@ -152,14 +152,14 @@ impl ServeArgs {
         Ok(given.unwrap_or_default())
     }
 
-    /// The filter of the log.
+    /// Returns the filter of the log.
     pub(crate) fn log<'a>(&'a self, here: &'a Surroundings) -> Option<&'a str> {
         self.log.as_deref().or_else(|| here.var("KENNEL_LOG"))
     }
 }
 
 impl OfClients {
-    /// Whether one of them was given.
+    /// Whether any of them was given.
     pub(crate) fn any(&self) -> bool {
         self.server.is_some()
             || self.server_user.is_some()

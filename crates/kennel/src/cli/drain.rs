@@ -1,4 +1,4 @@
-//! Taking a node out of service, and back.
+//! Draining a node, and undoing that.
 
 use super::{
     calls::new_request_id,
@@ -10,7 +10,7 @@ use kennel_client as client;
 use kennel_proto::{json, pb};
 use std::time::Duration;
 
-/// Between two looks at what is left.
+/// Time between two checks of the remaining runs.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 pub(crate) async fn drain(link: &Link, args: DrainArgs) -> Result<(), Failure> {

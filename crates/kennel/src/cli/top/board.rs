@@ -1,4 +1,4 @@
-//! What is on the board, and what keys make of it. Pure but for the clock.
+//! State of the board, and the effect of keys. Pure but for the clock.
 
 use super::{
     Reported,
@@ -18,7 +18,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// By what runs are sorted.
+/// Sort key of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Age,
@@ -40,7 +40,7 @@ const SORTS: [Sort; 7] = [
     Sort::Restarts,
 ];
 
-/// What is to be done.
+/// A requested action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     Quit,
@@ -52,13 +52,13 @@ pub(super) enum Wish {
     Resume(String),
 }
 
-/// What is looked at.
+/// The present view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Runs,
     /// The filter is being typed.
     Filter,
-    /// Whether this is to be done.
+    /// A question to confirm the action.
     Confirm(Wish, String),
     Page {
         heading: String,
@@ -68,7 +68,7 @@ pub(super) enum Place {
     Help,
 }
 
-/// All of it.
+/// The whole state of the board.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a switch of its own, turned by hand"
@@ -78,7 +78,7 @@ pub(super) struct Board {
     pub(super) colour: bool,
     pub(super) info: Option<pb::ServerInfo>,
     pub(super) at: Option<SystemTime>,
-    /// Why the server cannot be asked; absent: it can.
+    /// Why the server cannot be reached; absent: it can.
     pub(super) lost: Option<String>,
     pub(super) cut: bool,
     runs: Vec<Seen>,
@@ -87,13 +87,13 @@ pub(super) struct Board {
     pub(super) filter: String,
     pub(super) ended_too: bool,
     pub(super) place: Place,
-    /// What came of the last wish.
+    /// Result of the last action.
     pub(super) said: String,
-    /// The run that is pointed at.
+    /// The selected run.
     selected: Option<String>,
-    /// How many runs, or lines of a page, there is room for.
+    /// Number of runs, or lines of a page, that fit.
     pub(super) room: usize,
-    /// Which of the runs stands first.
+    /// Index of the first run shown.
     pub(super) first: usize,
 }
 
@@ -137,7 +137,7 @@ impl Board {
             Reported::Lost(why) => self.lost = Some(terminal_text::one_line(&why)),
             Reported::Answer(answer) => self.said = terminal_text::one_line(&answer),
             Reported::Page(heading, lines) => {
-                // The end of what was written is what is wanted.
+                // The end of the output is shown.
                 let from = if heading.starts_with("last") {
                     lines.len().saturating_sub(self.room)
                 } else {
@@ -152,7 +152,7 @@ impl Board {
         }
     }
 
-    /// The runs that are shown, in order.
+    /// Returns the runs shown, in order.
     pub(super) fn shown(&self) -> Vec<&Seen> {
         let mut shown: Vec<&Seen> = self.runs.iter().filter(|seen| self.wants(seen)).collect();
         shown.sort_by(|one, other| {
@@ -180,7 +180,7 @@ impl Board {
                 .any(|(key, value)| has(&format!("{key}={value}")))
     }
 
-    /// The largest first; what is not known last.
+    /// Orders the largest first; unknown values last.
     fn order(&self, one: &Seen, other: &Seen) -> Ordering {
         let (a, b) = (&one.usage, &other.usage);
         let largest =
@@ -197,7 +197,7 @@ impl Board {
         }
     }
 
-    /// Where the run that is pointed at stands among those that are shown.
+    /// Returns the index of the selected run among those shown.
     pub(super) fn pointed(&self, shown: &[&Seen]) -> usize {
         let is_it = |seen: &&Seen| Some(&seen.run.run_id) == self.selected.as_ref();
         shown.iter().position(is_it).unwrap_or(0)
@@ -217,7 +217,7 @@ impl Board {
         shown.get(at).map(|seen| seen.run.clone())
     }
 
-    /// What a key asks for.
+    /// Handles a key; returns the requested action.
     pub(super) fn key(&mut self, key: KeyEvent) -> Option<Wish> {
         if key.kind == KeyEventKind::Release {
             return None;
@@ -251,7 +251,7 @@ impl Board {
         }
     }
 
-    /// What the mouse does: the wheel scrolls, a click points, and one at what is pointed at opens it.
+    /// Handles the mouse: the wheel scrolls, a click selects, and one on the selected run opens it.
     pub(super) fn mouse(&mut self, mouse: MouseEvent) -> Option<Wish> {
         let key = |code| KeyEvent::new(code, KeyModifiers::NONE);
         if !matches!(self.place, Place::Runs | Place::Page { .. }) {
@@ -276,7 +276,7 @@ impl Board {
         }
     }
 
-    /// Moves what is shown as little as is needed, so that the run that is pointed at is there.
+    /// Scrolls as little as needed, so that the selected run is shown.
     pub(super) fn scroll(&mut self) {
         let shown = self.shown();
         let pointed = self.pointed(&shown);
@@ -377,7 +377,7 @@ impl Board {
         };
     }
 
-    /// All that are shown together, as far as it is known.
+    /// Returns the totals of all runs shown, as far as known.
     pub(super) fn totals(&self) -> (u32, Option<f64>, u64) {
         let usages = self.runs.iter().map(|seen| &seen.usage);
         let mut total = (0, None, 0);

@@ -1,7 +1,7 @@
-//! `kennel top`: the runs of a node on a terminal, and what they use, anew every two seconds.
+//! `kennel top`: the runs of a node on a terminal, with their resource usage, updated every two seconds.
 //!
-//! What is shown is in [`board`], pure; how it is drawn in [`draw`]; where it comes from in [`sample`]. Here is the terminal, which is
-//! put back however this ends.
+//! The state is in [`board`], pure; drawing in [`draw`]; sampling in [`sample`]. The terminal is here, and is restored
+//! however this ends.
 
 mod board;
 mod draw;
@@ -33,19 +33,19 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Keys that wait to be seen to.
+/// Keys that wait to be handled.
 const KEYS_QUEUED_MAX: usize = 64;
-/// How long all of one look may take.
+/// Longest time of one sample.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Answers that wait to be shown.
 const REPORTED_QUEUED_MAX: usize = 16;
 
-/// What comes in beside keys.
+/// Input beside keys.
 enum Reported {
     Sample(Box<Sample>),
-    /// The server could not be asked.
+    /// The server could not be reached.
     Lost(String),
-    /// What came of a wish.
+    /// Result of an action.
     Answer(String),
     /// The text of a page, below this heading.
     Page(String, Vec<String>),
@@ -61,7 +61,7 @@ pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
     }
     let no_terminal =
         |cause: io::Error| Failure::new(format!("the terminal cannot be used: {cause}"));
-    // Puts the terminal back in a panic too.
+    // The mouse is captured for as long as this lives.
     let terminal = ratatui::try_init().map_err(no_terminal)?;
     let mouse = Mouse::capture();
     let watched = Box::pin(watch(link, args.every, terminal)).await;
@@ -75,7 +75,7 @@ struct Mouse;
 
 impl Mouse {
     fn capture() -> Self {
-        // A terminal without a mouse ignores it.
+        // A terminal of another size is drawn anew.
         let _ = execute!(io::stdout(), EnableMouseCapture);
         Self
     }
@@ -118,7 +118,7 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
                 None => break,
             },
             Some(reported) = tidings.recv() => {
-                // What was asked for is to be seen.
+                // The result of the action is shown.
                 let looks = matches!(reported, Reported::Answer(_));
                 board.hear(reported);
                 looks.then_some(Wish::Refresh)
@@ -142,7 +142,7 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
     Ok(())
 }
 
-/// Keys and sizes as they come, read by a thread that ends with this process.
+/// Returns keys and sizes, read by a thread that ends with this process.
 fn typed() -> io::Result<mpsc::Receiver<Event>> {
     let (sender, keys) = mpsc::channel(KEYS_QUEUED_MAX);
     let read = move || {

@@ -139,7 +139,7 @@ fn what_is_used_is_counted_between_two_looks() {
     };
     let now = Counted {
         at: at + Duration::from_secs(2),
-        // The second has ended, and another has its number.
+        // The second has exited, and another process has its number.
         cpu: [
             ((1, 1), Duration::from_secs(11)),
             ((2, 7), Duration::from_secs(1)),
@@ -176,7 +176,7 @@ fn clicks_point_at_a_run_and_open_it() {
         panic!("not opened: {before}");
     };
     assert!(before.contains(&run[16..]), "{before}");
-    // What is shown stays where it is when another of it is pointed at, and on a smaller terminal too.
+    // The part shown stays when another run of it is selected, and on a smaller terminal too.
     press(&mut board, KeyCode::End);
     let last = drawn(&mut board, (80, 10));
     click(&mut board, 5);
