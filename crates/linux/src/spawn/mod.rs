@@ -46,11 +46,11 @@ pub struct ChildImage {
     pub argv: Vec<Vec<u8>>,
     /// Its whole environment, in order.
     pub env: Vec<(String, String)>,
-    /// Descriptors of the child.
+    /// Its working directory.
     pub cwd: Vec<u8>,
 }
 
-/// What the child gets.
+/// Descriptors of the child.
 pub struct Ends {
     /// Standard input.
     pub stdin: OwnedFd,

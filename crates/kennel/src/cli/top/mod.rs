@@ -61,7 +61,7 @@ pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
     }
     let no_terminal =
         |cause: io::Error| Failure::new(format!("the terminal cannot be used: {cause}"));
-    // The mouse is captured for as long as this lives.
+    // Restores the terminal in a panic too.
     let terminal = ratatui::try_init().map_err(no_terminal)?;
     let mouse = Mouse::capture();
     let watched = Box::pin(watch(link, args.every, terminal)).await;
@@ -70,12 +70,12 @@ pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
     watched.map_err(no_terminal)
 }
 
-/// The mouse is ours for as long as this lives.
+/// The mouse is captured for as long as this lives.
 struct Mouse;
 
 impl Mouse {
     fn capture() -> Self {
-        // A terminal of another size is drawn anew.
+        // A terminal without a mouse ignores it.
         let _ = execute!(io::stdout(), EnableMouseCapture);
         Self
     }
@@ -113,7 +113,7 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
             typed = keys.recv() => match typed {
                 Some(Event::Key(key)) => board.key(key),
                 Some(Event::Mouse(mouse)) => board.mouse(mouse),
-                // Another size is drawn anew.
+                // A terminal of another size is drawn anew.
                 Some(_) => None,
                 None => break,
             },
