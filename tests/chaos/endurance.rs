@@ -1,5 +1,5 @@
-//! Very many short runs while server, keeper and shims are killed: each ends once with what it said, and whatever the
-//! service holds is afterwards what it was before.
+//! Very many short runs while server, keeper and shims are killed: each ends once with its own code, and the resources
+//! of the service are afterwards what they were before.
 
 use kennel_proto::pb::{self, AbortWait, RunState};
 use kennel_tests::{
@@ -25,16 +25,16 @@ use std::{
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-/// Runs of the test that always runs, and of `make soak`.
+/// Number of runs of the default test, and of `make soak`.
 const FEW: u32 = 240;
 const MANY: u32 = 100_000;
 /// Clients at once.
 const CLIENTS: u32 = 8;
-/// Between two faults: a server that has served for so long is replaced at once.
+/// Time between two faults: a server with such an uptime is replaced at once.
 const CALM: Duration = Duration::from_millis(2_500);
-/// How often a stage looks whether it is over.
+/// Time between two checks for the end of a stage.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// What a process may hold more than before: caches and a page cache of the store grow for a while.
+/// Permitted growth of a process's memory: caches and a page cache of the store grow for a while.
 const MEMORY_MORE_MAX: u64 = 24 << 20;
 /// Warm shims and connections come and go.
 const DESCRIPTORS_MORE_MAX: usize = 64;
@@ -50,7 +50,7 @@ async fn a_hundred_thousand_short_runs_under_faults_leave_nothing() {
     endure(MANY, 2_000).await;
 }
 
-/// Who is killed, again and again.
+/// Victim of a repeated kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Server,
@@ -58,8 +58,8 @@ enum Fault {
     Shim,
 }
 
-/// Half of the runs meet every fault, a quarter those that spare the keeper, a quarter none but dead shims: what keeper
-/// and server hold is compared over the life of one process.
+/// Half of the runs meet every fault, a quarter those that spare the keeper, a quarter none but dead shims: the
+/// resources of keeper and server are compared over the life of one process.
 async fn endure(count: u32, warm_up: u32) {
     let began = Instant::now();
     let mut kennel = Kennel::on_sqlite().await;
@@ -104,11 +104,11 @@ async fn endure(count: u32, warm_up: u32) {
     assert_eq!(kennel.terminate(PATIENCE).await.code(), Some(0));
 }
 
-/// What was seen.
+/// Observations of a stage.
 #[derive(Default)]
 struct Books {
     runs: AtomicU32,
-    /// Faults so far, and those among them that take more than the server.
+    /// Faults so far, and those among them that kill more than the server.
     faults: AtomicU32,
     hard_faults: AtomicU32,
     ends: std::sync::Mutex<BTreeMap<String, u32>>,
@@ -134,7 +134,7 @@ impl Books {
     }
 }
 
-/// At least so many runs, while somebody of these is killed every few seconds, each at least once; then all is quiet.
+/// Makes at least so many runs, while these are killed every few seconds, each at least once; then all is quiet.
 async fn stage(kennel: &mut Kennel, books: &Arc<Books>, count: u32, faults: &[Fault]) {
     let until = books.runs.load(SeqCst) + count;
     let over = Arc::new(AtomicBool::new(false));
@@ -186,14 +186,14 @@ async fn strike(kennel: &mut Kennel, books: &Books, fault: Fault) {
         }
     }
     reap_orphans();
-    // Who began before it ended may still feel it.
+    // A run that began before the fault ended may still be affected.
     books.faults.fetch_add(1, SeqCst);
     if fault != Fault::Server {
         books.hard_faults.fetch_add(1, SeqCst);
     }
 }
 
-/// What a run is for.
+/// Purpose of a run.
 struct Errand {
     spec: pb::RunSpec,
     code: Option<i32>,
@@ -240,7 +240,7 @@ async fn work(socket: &Path, books: &Books, over: &AtomicBool, first: u32) {
     }
 }
 
-/// Spawns under one key until it is answered, aborts what does not end by itself, and gives how it ended.
+/// Spawns under one key until it is answered, aborts a run that does not end by itself, and returns its end.
 async fn run_to_its_end(
     client: &mut Client,
     socket: &Path,
@@ -265,7 +265,7 @@ async fn run_to_its_end(
     }
 }
 
-/// Nobody serves now: to be asked again.
+/// Whether no server is available at present: the call is to be repeated.
 fn is_away(status: &Status) -> bool {
     let broken = matches!(
         status.code(),
@@ -281,7 +281,8 @@ async fn connect(socket: &Path) -> Client {
     .await
 }
 
-/// Nothing is invented: a code is the one that the command gave, and where nobody was killed there is one.
+/// Asserts that nothing is invented: a code is the one that the command returned, and where nothing was killed there is
+/// one.
 fn assert_explained(run: &pb::Run, errand: &Errand, calm: bool, soft: bool) {
     assert_ne!(run.state(), RunState::Unspecified, "{run:?}");
     if let Some(pb::exit::Result::Code(code)) =
@@ -306,7 +307,7 @@ fn assert_explained(run: &pb::Run, errand: &Errand, calm: bool, soft: bool) {
     }
 }
 
-/// What a process and the service around it hold.
+/// Resources of a process and the service around it.
 #[derive(Debug)]
 struct Holdings {
     pid: i32,
@@ -325,7 +326,7 @@ impl Holdings {
         Self::of(kennel, kennel.server().expect("a server runs").pid).await
     }
 
-    /// When nothing runs any more.
+    /// Reads them when nothing runs any more.
     async fn of(kennel: &Kennel, pid: i32) -> Self {
         let mut client = kennel.client().await;
         let quiet = Instant::now() + PATIENCE;
@@ -383,7 +384,7 @@ fn entries(dir: &Path) -> usize {
     fs::read_dir(dir).map_or(0, Iterator::count)
 }
 
-/// Outcomes and output stay: there is no retention yet.
+/// Counts the disk usage: outcomes and output stay, as there is no retention yet.
 fn disk(data_dir: &Path) -> String {
     let runs = entries(&data_dir.join("runs"));
     let store = fs::metadata(data_dir.join("kennel.db")).map_or(0, |file| file.len());

@@ -1,4 +1,4 @@
-//! More clients than can be served: what they are told, that all of their runs are accounted for, and what memory it takes.
+//! More clients than can be served: the answers to them, that all of their runs are accounted for, and the memory used.
 //!
 //! Counts alone; `make bench` has the times.
 

@@ -1,4 +1,4 @@
-//! What a terminal shows, through deaths of the server: every byte once, in order.
+//! Terminal output through deaths of the server: every byte once, in order.
 
 use kennel_proto::pb::{self, RunState, StreamsEnd};
 use kennel_tests::{Kennel, PATIENCE, RunExt, SpecExt, eventually, must, sh};

@@ -47,7 +47,7 @@ async fn manifests_fit_three_versions_of_kubernetes() {
             );
         }
     }
-    // The check can fail.
+    // Shows that the check can fail.
     let broken = scratch.path().join("broken");
     must("mkdir", fs::create_dir(&broken));
     let pod = repository().join("deploy/kubernetes/sidecar/pod.yaml");

@@ -1,4 +1,4 @@
-//! Keeper and server die, and a run goes on: the next service on the same data directory goes on with it.
+//! Keeper and server die, and a run continues: the next service on the same data directory adopts it.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, LeaderExitAction, RunState};
@@ -34,18 +34,18 @@ fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec
 }
 
-/// Until nobody of keeper and server is there.
+/// Kills keeper and server, and waits until both are gone.
 async fn lose_service(kennel: &mut Kennel) {
     kennel.kill_service_after(|| {});
     kennel.wait_for_exit(PATIENCE).await;
 }
 
-/// The shim of a run whose keeper is gone.
+/// Returns the shim of a run whose keeper is gone.
 fn shim_of(run: &pb::Run) -> Proc {
     Proc::read(run.attempt().shim_pid).expect("it waits")
 }
 
-/// Until nobody is below the shim.
+/// Waits until no process is below the shim.
 async fn alone(what: &str, shim: &Proc) {
     eventually(what, PATIENCE, || {
         let left = procfs::descendants(&procfs::all(), shim.pid);
@@ -69,7 +69,7 @@ async fn a_run_outlives_the_service_and_is_ended_by_the_next(options: Options) {
     let (run, print) = a_whole_tree(&mut client).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
 
-    // Twice: by the second keeper nothing is its child.
+    // Twice: nothing is a child of the second keeper.
     for _ in 0..2 {
         lose_service(&mut kennel).await;
         assert!(leader.is_alive());
@@ -129,11 +129,11 @@ async fn a_shim_that_does_not_answer_at_its_door_is_waited_for(options: Options)
     let mut client = kennel.client().await;
     for run in &runs {
         let run = must("get", client.get(&run.run_id).await);
-        // As the row has it, and not STOPPING.
+        // As in the row, and not STOPPING.
         let open = [RunState::Starting, RunState::Running];
         assert!(open.contains(&run.state()), "{run:?}");
     }
-    // One of them is not wanted any more.
+    // A stop was requested for one of them.
     let aborted = must("abort", client.abort(&runs[0].run_id).await);
     assert!(aborted.tree_is_empty(), "{aborted:?}");
     kill_exactly(&shims[1], Signal::SIGCONT);
@@ -144,7 +144,7 @@ async fn a_shim_that_does_not_answer_at_its_door_is_waited_for(options: Options)
     assert_eq!(heard.text(), "up\ndone\n");
 }
 
-/// More than a pipe holds: then the command waits, and goes on.
+/// More than a pipe holds: then the command waits, and continues.
 const LINES: usize = 100_000;
 
 async fn what_is_written_and_how_it_ends_meanwhile_is_not_lost(options: Options) {
@@ -167,7 +167,7 @@ async fn what_is_written_and_how_it_ends_meanwhile_is_not_lost(options: Options)
     let leader = Proc::read(short.attempt().pid).expect("it runs");
     lose_service(&mut kennel).await;
     fs::write(&gate, "").expect("a file");
-    // It ends, and is reaped by its shim, while nobody is there.
+    // It exits, and is reaped by its shim, while neither keeper nor server is there.
     gone("the short one has ended", &leader).await;
     kennel.restart().await;
 
@@ -277,7 +277,7 @@ async fn a_limit_of_time_that_is_over_meanwhile_acts_at_once(options: Options) {
     let run = must("spawn", client.spawn(spec.max_runtime(LIMIT)).await);
     client.hear_up(&run.run_id).await;
     lose_service(&mut kennel).await;
-    // What is waited for is time itself.
+    // The test waits for time itself.
     tokio::time::sleep(LIMIT).await;
     let leader = Proc::read(run.attempt().pid).expect("nobody has ended it");
     assert!(leader.is_alive());
@@ -423,7 +423,7 @@ async fn a_shim_that_dies_after_the_adoption_is_noticed(options: Options) {
     }
 }
 
-/// One of many generations, groups and sessions.
+/// Starts a run of many generations, groups and sessions.
 async fn a_whole_tree(client: &mut Client) -> (pb::Run, Footprint) {
     let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
     let run = must("spawn", run);
@@ -461,7 +461,7 @@ async fn a_service_whose_server_cannot_begin_leaves_the_run_to_the_next() {
     assert!(!leader.is_alive());
 }
 
-/// A directory stands in the place of the file, until the result is called.
+/// Puts a directory in place of the file, until the result is called.
 fn take_away(kennel: &Kennel, file: &Path) -> impl FnOnce() + use<> {
     let (file, aside) = (file.to_owned(), kennel.scratch().join("aside"));
     fs::rename(&file, &aside).expect("it is there");
@@ -501,7 +501,7 @@ async fn runs_are_gone_on_with_also_where_the_store_is_away() {
         }
     })
     .await;
-    // By a keeper of a later start, they are in the store as they were told.
+    // With a keeper of a later start, they are in the store as reported.
     kennel.terminate(PATIENCE).await;
     kennel.restart().await;
     let mut client = kennel.client().await;
@@ -518,7 +518,7 @@ async fn a_strangers_socket_is_not_trusted() {
     let run = one_that_is_up(&mut client).await;
     lose_service(&mut kennel).await;
     let doors = kennel.data_dir().join("adoptable");
-    // One that says nothing, and one that is no socket.
+    // One that sends nothing, and one that is no socket.
     let mute = doors.join("01ARZ3NDEKTSV4RRFFQ69G5FAV");
     let listener = std::os::unix::net::UnixListener::bind(&mute).expect("a socket");
     fs::write(doors.join("01ARZ3NDEKTSV4RRFFQ69G5FAW"), "").expect("a file");

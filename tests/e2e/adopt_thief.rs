@@ -1,4 +1,4 @@
-//! A run that tries to be given another one: all processes of a user can reach the sockets at which shims wait.
+//! A run that tries to take over another one: all processes of a user can reach the sockets at which shims wait.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunState};

@@ -1,4 +1,4 @@
-//! `kennel run` where no server is there.
+//! `kennel run` without a server.
 
 use kennel_tests::{Kennel, Options, PATIENCE, User, census, shell::run_to_end};
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
@@ -42,7 +42,7 @@ async fn a_run_without_a_server_has_one_of_its_own_which_leaves_nothing() {
     }
     assert!(census::of_data_dir(&own).is_empty(), "nobody is left");
 
-    // One that was named has to be there.
+    // A server that was given must exist.
     let mut named = run(&["--", "true"]);
     named.env(
         "KENNEL_SERVER",

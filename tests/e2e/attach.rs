@@ -1,4 +1,4 @@
-//! Clients at a terminal: what it shows, who writes, and that nothing of it is lost with a connection or a server.
+//! Clients at a terminal: the screen, the writer, and that nothing of it is lost with a connection or a server.
 
 use kennel_client as client;
 use kennel_client::Attachment;
@@ -37,7 +37,7 @@ async fn what_a_terminal_shows_is_read_while_it_runs_and_after() {
     must("write", client.type_in(&run.run_id, "x\n").await);
     let screen = shows(&kennel, &run.run_id, "in an editor").await;
     assert!(screen.alternate);
-    // Another server makes it anew of what was written.
+    // Another server rebuilds it from the output.
     kennel.kill_server();
     let again = shows(&kennel, &run.run_id, "in an editor").await;
     assert_eq!(
@@ -131,7 +131,7 @@ async fn one_of_those_who_are_attached_writes_at_a_time() {
         first.refused().await,
         ("NOT_WRITER".to_owned(), "c".to_owned())
     );
-    // Who leaves makes room for whoever types first.
+    // A client that leaves makes room for the next one that types.
     second.attachment.leave();
     assert!(second.ends().await);
     assert_eq!(first.writer().await, writer(false, ""));
@@ -166,10 +166,10 @@ async fn who_is_attached_goes_on_at_the_next_server_and_nothing_comes_twice() {
                 .type_in(word.clone(), format!("{round}-{word}"));
             wanted += &word.replace('\n', "\r\n");
         }
-        // Some of it may have been taken, and some of that told.
+        // Some of it may have been accepted, and some of that acknowledged.
         kennel.kill_server();
         there.reads(&wanted).await;
-        // Servers that do not come to serve are started ever later.
+        // Servers that do not get to serve are restarted at growing intervals.
         must("get", kennel.client().await.get(&run.run_id).await);
     }
     assert_eq!(there.read, wanted);
@@ -247,7 +247,7 @@ async fn what_is_wrong_with_an_attachment_is_said() {
     let refused = there.attachment.next().await.expect_err("refused");
     assert_eq!(refused.reason.as_deref(), Some("INVALID_FIELD"));
 
-    // One that has ended shows what it showed at last, and ends.
+    // An ended run shows its last screen, and ends.
     let run = must(
         "spawn",
         client.spawn(on_terminal("echo bye", (5, 30))).await,
@@ -259,7 +259,7 @@ async fn what_is_wrong_with_an_attachment_is_said() {
     assert!(there.ends().await);
 }
 
-/// A command that shows each line that is typed, once.
+/// A command that prints each typed line, once.
 async fn cat_on_a_terminal() -> (Kennel, Client, pb::Run) {
     cat_on_a_terminal_of(Options::default()).await
 }
@@ -273,7 +273,7 @@ async fn cat_on_a_terminal_of(options: Options) -> (Kennel, Client, pb::Run) {
     (kennel, client, run)
 }
 
-/// A client at a terminal, and what it was told.
+/// A client at a terminal, with the messages that it got.
 struct There {
     attachment: Attachment,
     read: String,

@@ -1,4 +1,4 @@
-//! Commands that are started again: over their own ends, and over those of server, keeper and service.
+//! Restarted commands: across their own exits, and those of server, keeper and service.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RestartMode, RestartPreset, RunKind, RunState};
@@ -42,7 +42,7 @@ async fn a_command_that_crashes_is_started_again_on_postgres_too() {
     Box::pin(comes_back(&mut kennel)).await;
 }
 
-/// Secret and input are there each time; the database never sees them.
+/// Secret and input are there each time; the database never contains them.
 async fn crash_loop(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let ran = kennel.scratch().join("ran");
@@ -116,7 +116,7 @@ async fn an_abort_while_a_run_waits_ends_it_at_once(options: Options) {
         (Code::FailedPrecondition, "INVALID_STATE")
     );
 
-    // The next server knows it too.
+    // The next server has it too.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let waiting = must("get", client.get(&run.run_id).await);
@@ -162,7 +162,7 @@ async fn a_restart_replaces_the_tree_once(options: Options) {
     assert_eq!(ended.exit_signal(), Some("SIGKILL"));
     let same = must("restart", client.restart(&run.run_id, Some(1)).await);
     assert_eq!(same.attempt().pid, second.attempt().pid);
-    // From the command line, of one that waits.
+    // From the command line, for a run that waits.
     let leader = Proc::read(second.attempt().pid).expect("it runs");
     kill_exactly(&leader, Signal::SIGKILL);
     in_state(&mut client, &run.run_id, RunState::Backoff).await;
@@ -175,7 +175,7 @@ async fn a_restart_replaces_the_tree_once(options: Options) {
 
     let ended = must("abort", client.abort(&run.run_id).await);
     assert_eq!(ended.state(), RunState::Cancelled);
-    // Who meant an earlier attempt has what was asked for, also where the run has ended since.
+    // A request for an earlier attempt is fulfilled already, also where the run has ended since.
     let seen = must("restart", client.restart(&run.run_id, Some(1)).await);
     assert_eq!(seen, ended);
     let never = must("spawn", client.spawn(sh("echo up; sleep 1000")).await);
@@ -200,7 +200,7 @@ async fn comes_back(kennel: &mut Kennel) {
         ran.display()
     );
     let mut spec = sh(&script).kind_of(RunKind::Service).restart(always());
-    // What outlives its keeper need not be started again.
+    // A run that outlives its keeper need not be restarted.
     spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
@@ -210,7 +210,7 @@ async fn comes_back(kennel: &mut Kennel) {
     kill_exactly(&leader, Signal::SIGKILL);
     let second = runs(&mut client, &run.run_id, 2).await;
     assert_eq!(second.previous_attempts[0].exit_signal(), Some("SIGKILL"));
-    // The server's: nothing happens to it.
+    // The server's: the run is unaffected.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let same = must("get", client.get(&run.run_id).await);
@@ -273,7 +273,7 @@ async fn what_ended_by_itself_before_the_service_is_not_started_again(options: O
     spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
-    // Neither hears what happens: only the shim does.
+    // Neither gets the exit: only the shim does.
     let server = kennel.server().expect("a server runs");
     let keeper = Proc::read(kennel.keeper_pid()).expect("own child");
     kill_exactly(&keeper, Signal::SIGSTOP);

@@ -1,4 +1,4 @@
-//! The command line with the real binary: what it prints, and how it exits.
+//! The command line with the real binary: its output, and its exit codes.
 
 use kennel_proto::pb::WaitCondition;
 use kennel_tests::{
@@ -23,7 +23,7 @@ async fn kennel_cli(kennel: &Kennel, words: &[&str]) -> Output {
     run_to_end(kennel.cli(words), PATIENCE).await
 }
 
-/// The words' answer on stdout; they must succeed.
+/// Returns the words' answer on stdout; they must succeed.
 async fn answer(kennel: &Kennel, words: &[&str]) -> String {
     let output = kennel_cli(kennel, words).await;
     assert!(output.status.success(), "{words:?}: {output:?}");
@@ -57,7 +57,7 @@ async fn run_is_transparent_in_output_and_code() {
 async fn run_has_the_code_of_timeout_for_a_command_that_takes_too_long() {
     let kennel = Kennel::on_sqlite().await;
     let run_id = new_run_id();
-    // It ends in order when it is asked to, and all the same it was too late.
+    // It exits in order when it is stopped, and all the same it was too late.
     let words = [
         "run",
         "--run-id",
@@ -124,7 +124,7 @@ async fn without_a_server_it_says_how_to_start_one() {
     }
 }
 
-/// A `kennel run` in the foreground of nobody, as an own process group.
+/// Starts a `kennel run` that is in no foreground, as a process group of its own.
 fn start_run(kennel: &Kennel, script: &str) -> (Child, String) {
     let run_id = new_run_id();
     let mut command = kennel.cli(&["run", "--run-id", &run_id, "--", "sh", "-c", script]);
@@ -144,7 +144,8 @@ async fn armed(file: &std::path::Path) {
     .await;
 }
 
-/// The script may be ahead of the word that it was executed; until then Ctrl-C means that it shall not begin.
+/// Waits for the start. The script may be ahead of the report that it was executed; until then Ctrl-C means that it
+/// must not begin.
 async fn started(kennel: &Kennel, run_id: &str) {
     let mut client = kennel.client().await;
     let started = client.wait(run_id, WaitCondition::Started).await;

@@ -1,4 +1,4 @@
-//! Who may come in, and where the server does not listen.
+//! Access to the server's socket, and addresses at which it does not listen.
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
@@ -52,7 +52,7 @@ async fn the_socket_is_for_its_owner_alone() {
         & 0o777;
     assert_eq!(mode, 0o700, "{}", dir.display());
     if Uid::effective().is_root() {
-        // Even with the directories opened by mistake, the server looks at the peer.
+        // Even with the directories opened by mistake, the server checks the peer.
         for open in [kennel.scratch(), dir.as_path()] {
             fs::set_permissions(open, fs::Permissions::from_mode(0o755)).expect("own directory");
         }

@@ -1,4 +1,4 @@
-//! A node taken out of service, and back, with the real binary.
+//! Draining a node, and undoing that, with the real binary.
 
 use kennel_proto::pb::{self, DrainAction, RunState};
 use kennel_tests::{

@@ -1,4 +1,4 @@
-//! Nothing runs that is not recorded, and what a client was told is durable: with a store that goes away.
+//! No command runs unrecorded, and acknowledged calls are durable: with a store that becomes unavailable.
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
@@ -98,7 +98,7 @@ async fn an_insert_without_answer_is_a_run_that_never_started() {
         (Code::Unavailable, "STORE_UNAVAILABLE")
     );
 
-    // The id is spoken for by a row that says so, or by nothing at all; the command has not run in either case.
+    // The id has a row that records this, or none; the command has not run in either case.
     let got = within("get answers", STORE_PATIENCE, client.get(&run_id)).await;
     match got {
         Ok(run) => {
@@ -110,7 +110,7 @@ async fn an_insert_without_answer_is_a_run_that_never_started() {
     Footprint::of_id(&run_id).until_nothing_is_left().await;
     assert!(!ran.exists());
     let open = format!("SELECT count(*) FROM runs WHERE run_id = '{run_id}' AND ended_us IS NULL");
-    // What was under way may be carried out a moment after it was given up.
+    // A statement in progress may be carried out a moment after it was abandoned.
     eventually_async("no row is left open", STORE_PATIENCE, async || {
         (postgres.psql(&open).await == "0").then_some(())
     })

@@ -1,4 +1,4 @@
-//! Children that do not end as one would like: each ends as the contract says, with three end times.
+//! Children that do not exit in order: each run ends as the contract says, with three end times.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, AbortWait, RunState, WaitCondition};
@@ -176,7 +176,7 @@ async fn a_worker_gets_its_second_after_the_shell_has_gone(options: Options) {
         stopping.end_time.is_none(),
         "the worker works: {stopping:?}"
     );
-    // It is done some time after the shell has gone.
+    // It is done some time after the shell has exited.
     std::fs::write(&go, "").expect("written");
     let run = must("wait", client.ended(&run.run_id).await);
 
@@ -272,10 +272,10 @@ async fn a_command_that_kills_its_shim_gets_away_with_nothing(options: Options) 
     );
     let run = must("abort", within("the run ends", PATIENCE, aborted).await);
 
-    // Whom the dead shim would have reaped its keeper reaps.
+    // Processes that the dead shim would have reaped are reaped by its keeper.
     print.until_nothing_is_left().await;
     assert!(run.end_time.is_some(), "{run:?}");
-    // ECHILD cannot be said by a shim that is gone.
+    // A shim that is gone cannot report ECHILD.
     let verdict = run.tree_verdict.and_then(|tree| tree.verdict);
     match verdict {
         Some(pb::tree_verdict::Verdict::Unverified(_)) => {}

@@ -1,4 +1,5 @@
-//! Standard input that clients write to while the command runs: each byte once, in order, whoever asks and whoever dies.
+//! Standard input that clients write to while the command runs: each byte once, in order, for any caller and after any
+//! crash.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, InputEnd, RunState};
@@ -14,7 +15,7 @@ use std::{
 };
 use tonic::{Code, Status};
 
-/// Of a pipe whose size nobody has set.
+/// Default size of a pipe.
 const PIPE: u64 = 65_536;
 
 with_and_without_cgroup!(
@@ -33,7 +34,7 @@ fn cat() -> pb::RunSpec {
     sh("echo up; cat").open_input()
 }
 
-/// Code and reason, and how much was accepted.
+/// Returns code and reason, and the number of accepted bytes.
 fn said(status: &Status) -> (Code, String, String) {
     let accepted = fact(status, "accepted_offset");
     (status.code(), complaint(status).reason, accepted)
@@ -61,7 +62,7 @@ async fn an_input_is_written_once_however_often_it_is_asked_for(options: Options
     let again = must("write", client.write(&run, "", Some(0), b"one ").await);
     assert!(again.repeated_request, "by its offset alone");
     must("write", client.write(&run, "", Some(4), b"two ").await);
-    // Another server, and the same memory.
+    // Another server, and the same state.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let again = must("write", client.write(&run, "a", None, b"one ").await);
@@ -135,7 +136,7 @@ async fn full_pipe_blocks_only_its_writer(options: Options) {
     })
     .await;
 
-    // Another run's input, this run's output, and a stop are as ever.
+    // Another run's input, this run's output, and a stop are unaffected.
     let other = spawned(&mut client, cat()).await;
     must("write", client.write(&other, "", None, b"beside\n").await);
     client.hear_text(&other, "beside\n").await;
@@ -175,7 +176,7 @@ async fn who_goes_away_in_a_write_can_go_on_with_it() {
     .await;
     writing.abort();
     assert!(writing.await.is_err(), "it was not answered");
-    // Whoever does not know of it would write into its middle.
+    // A writer that does not know of it would write into its middle.
     let blind = client.write(&run, "other", None, b"x").await;
     assert_eq!(said(&blind.expect_err("midway")), mismatch("65536"));
 

@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 
 /// The promise is ten seconds; the rest is for a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(15);
-/// Without a look whether anything listens, a client tries for about 15 s.
+/// Without a check whether anything listens, a client tries for about 15 s.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(8);
 
 fn is_unresponsive(refused: Result<impl std::fmt::Debug, Status>) {

@@ -1,4 +1,4 @@
-//! A run from its spawn to its end, and what can be asked of it meanwhile.
+//! A run from its spawn to its end, and calls on it meanwhile.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunState, WaitCondition};
@@ -101,7 +101,7 @@ async fn spawn_answers_with_a_process_that_runs(options: Options) {
     print.assert_nothing_left();
 }
 
-/// What this host allows, found out without Kennel: a directory can be made among the control groups, or not.
+/// Returns what this host permits, determined without Kennel: a directory can be made among the control groups, or not.
 fn expected_containment() -> pb::Containment {
     let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else {
         return pb::Containment::Subreaper;
@@ -166,7 +166,7 @@ async fn success_and_deaths_by_signal_differ() {
         ("exit 255", RunState::Failed, Some(255), None),
         ("kill -SEGV $$", RunState::Failed, None, Some("SIGSEGV")),
         ("kill -KILL $$", RunState::Failed, None, Some("SIGKILL")),
-        // A shell that was told 143 has not been killed by a signal.
+        // A shell told to exit with 143 was not killed by a signal.
         ("exit 143", RunState::Failed, Some(143), None),
     ] {
         let run = must("spawn", client.spawn(sh(script)).await);
@@ -243,7 +243,7 @@ async fn a_wait_of_a_live_run_ends_with_the_callers_deadline_and_changes_nothing
     });
     request.set_timeout(Duration::from_millis(200));
     let status = client.process.wait_run(request).await.expect_err("it runs");
-    // tonic's own client says CANCELLED for its own timeout.
+    // tonic's own client returns CANCELLED for its own timeout.
     assert!(
         matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled),
         "{status:?}"

@@ -1,4 +1,4 @@
-//! What a run may use, and what cannot be had here.
+//! Resource limits of a run, and those that this host cannot enforce.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RlimitResource, RunLimits};
@@ -46,7 +46,7 @@ async fn a_run_is_held_to_its_limits_and_tells_them() {
     let run = must("wait", client.ended(&run.run_id).await);
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     assert_eq!(heard.text().trim(), format!("100 200 0 {nice} 0022"));
-    // Reads give the limits in force: a hard limit that was left out is the soft one.
+    // Reads return the limits in force: an omitted hard limit is the soft one.
     let in_force = RunLimits {
         rlimits: vec![
             rlimit(RlimitResource::Nofile, 100, Some(200)),
@@ -82,7 +82,7 @@ async fn what_cannot_be_had_here_is_refused_by_its_field() {
     let mut client = kennel.client().await;
     let marker = kennel.scratch().join("ran");
     let script = format!("touch {}", marker.display());
-    // Nobody may have so many open files.
+    // No process may have so many open files.
     let spec = sh(&script).limits(RunLimits {
         rlimits: vec![
             rlimit(RlimitResource::Core, 0, None),
@@ -103,7 +103,7 @@ async fn what_cannot_be_had_here_is_refused_by_its_field() {
     );
     assert!(refused.message().contains("RLIMIT_NOFILE"), "{refused:?}");
     assert!(client.get(&run_id).await.is_err(), "there is no such run");
-    // The key is free, and all that is wrong in form is said together.
+    // The key is free, and all invalid values are reported together.
     let spec = sh(&script).limits(RunLimits {
         rlimits: vec![
             rlimit(RlimitResource::Core, 2, Some(1)),
@@ -236,7 +236,7 @@ async fn a_run_without_a_controller_for_its_limits_does_not_start(options: Optio
         refused.message().contains("spec.limits.pids_max"),
         "{refused:?}"
     );
-    // All that is missing is said together.
+    // All missing capabilities are reported together.
     let all = RunLimits {
         memory: Some(pb::MemoryLimits {
             max_bytes: Some(1 << 30),

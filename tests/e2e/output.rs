@@ -54,7 +54,7 @@ async fn readers_from_every_position_agree_while_one_never_reads() {
     let run = must("spawn", client.spawn(sh(&script)).await);
     client.hear_text(&run.run_id, "line 199\n").await;
 
-    // Opened and never read: its window fills, and nobody else may notice.
+    // Opened and never read: its window fills, without effect on others.
     let deaf = must(
         "stream",
         kennel.client().await.events_after(&run.run_id, 0).await,
@@ -91,7 +91,8 @@ async fn readers_from_every_position_agree_while_one_never_reads() {
     }
 }
 
-/// Output may be cut into other pieces for another reader; bytes, positions and stations may not differ.
+/// Flattens events: output may be cut into other pieces for another reader; bytes, positions and lifecycle events may
+/// not differ.
 fn flat(
     events: &[(u64, pb::event::Payload)],
 ) -> (Vec<u8>, Vec<u8>, Vec<(u64, pb::event::Payload)>) {

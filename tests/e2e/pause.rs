@@ -25,7 +25,7 @@ async fn paused_tree(kennel: &Kennel) -> (Client, kennel_proto::pb::Run) {
     (client, run)
 }
 
-/// Every task of the tree is frozen or stopped, by the kernel's word.
+/// Whether every task of the tree is frozen or stopped, according to the kernel.
 fn stands_still(run: &kennel_proto::pb::Run) -> bool {
     let identity = run.attempt().identity.as_ref().expect("an identity");
     if let Some(cgroup) = &identity.cgroup_path {

@@ -22,7 +22,7 @@ async fn read(client: &mut Client, request: pb::ReadOutputRequest) -> pb::ReadOu
     must("read", client.process.read_output(request).await).into_inner()
 }
 
-/// The bytes that came, and how many did not.
+/// Returns the received bytes, and the number of missing ones.
 fn bytes_and_gaps(response: &pb::ReadOutputResponse) -> (Vec<u8>, u64, u64) {
     let (mut bytes, mut omitted, mut removed) = (Vec::new(), 0, 0);
     for part in &response.parts {

@@ -1,4 +1,4 @@
-//! The service dies and comes again: every row is closed truthfully, and nothing is left that nobody holds.
+//! The service dies and comes back: every row is closed truthfully, and no process is left unsupervised.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::RunState;
@@ -82,7 +82,7 @@ async fn a_start_that_dies_while_it_ends_a_run_tells_the_next_one() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (asked, go) = (kennel.scratch().join("asked"), kennel.scratch().join("go"));
-    // Nobody reads by then, and the shell has a word for a child that was ended.
+    // No reader is left by then, and the shell prints a message for a child that was ended.
     let script = format!(
         "exec 2>/dev/null; trap 'echo x > {}' TERM; echo up; until [ -e {} ]; do sleep 0.02; done",
         asked.display(),

@@ -1,4 +1,4 @@
-//! The server dies and the keeper starts another: runs, ladders, deadlines and pauses go on, clients wait.
+//! The server dies and the keeper starts another: runs, ladders, deadlines and pauses continue, clients wait.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{
@@ -27,7 +27,7 @@ with_and_without_cgroup!(
     a_shutdown_after_a_restart_ends_all_in_order,
 );
 
-/// Until another server runs; whether it serves yet is not said.
+/// Waits until another server runs, which may not serve yet.
 async fn another_server(kennel: &Kennel, before: &Proc) -> Proc {
     eventually("another server is started", PATIENCE, || {
         kennel.server().filter(|server| server.pid != before.pid)
@@ -51,7 +51,7 @@ async fn a_run_does_not_notice_the_death_of_its_server(options: Options) {
     let leader = Proc::read(run.attempt().pid).expect("it runs");
 
     kennel.kill_server();
-    // Asked in the gap: answered late, and not refused.
+    // Called in the gap: answered late, and not refused.
     let mut client = kennel.client().await;
     let again = must("get", client.get(&run.run_id).await);
 
@@ -105,7 +105,7 @@ async fn a_reader_that_resumes_has_every_byte_once_and_in_order() {
             client = kennel.client().await;
             continue;
         };
-        // A stream that breaks is taken up where it broke. What has come before it broke is read to its end: its server
+        // A stream that breaks is resumed where it broke. The messages before the break are read to the end: its server
         // cannot die again.
         let mut lives = true;
         while let Ok(Some(message)) = stream.message().await {
@@ -248,7 +248,7 @@ async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
     let again = must("again", client.signal(&run.run_id, usr1, leader, "a").await);
     assert!(again.repeated_request && again.targets.is_empty());
     must("interrupt", client.interrupt(&run.run_id, "a").await);
-    // What was sent is taken before what is sent next.
+    // Earlier signals are delivered before later ones.
     let next = must("next", client.signal(&run.run_id, usr1, leader, "b").await);
     assert!(!next.repeated_request);
     eventually("the next was told", PATIENCE, || {
@@ -316,9 +316,9 @@ async fn a_shutdown_after_a_restart_ends_all_in_order(options: Options) {
     }
 }
 
-/// How often in a row.
+/// Number of deaths in a row.
 const IN_A_ROW: usize = 20;
-/// A server that has served for so long is replaced at once.
+/// Uptime after which a server is replaced at once.
 const STEADY: Duration = Duration::from_millis(2_100);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -335,7 +335,7 @@ async fn a_run_outlives_many_servers() {
             .server_info()
             .await
             .expect("it serves");
-        // What is waited for is time itself: the keeper counts it.
+        // The test waits for time itself: the keeper counts it.
         tokio::time::sleep(STEADY).await;
         lose_server(&kennel).await;
     }
@@ -415,7 +415,7 @@ async fn who_waits_at_the_command_line_goes_on_when_the_server_dies() {
     };
     eventually_async("the stop is recorded", PATIENCE, stopping).await;
     kennel.kill_server();
-    // The command did not listen to SIGTERM, and `wait` exits as it did.
+    // The command ignored SIGTERM, and `wait` returns its exit code.
     for (child, what, code) in [(waits, "wait", 137), (aborts, "abort", 0)] {
         let output = finish(child, what, PATIENCE).await;
         assert_eq!(output.status.code(), Some(code), "{what}: {output:?}");
@@ -494,8 +494,8 @@ async fn a_child_at_its_gate_never_runs_and_its_retry_runs_once() {
     assert!(client.server_info().await.is_some());
     assert_eq!(fs::read_to_string(&ran).expect("it is there"), "");
     for id in &ids {
-        // What came of the first call is not known to who made it: it is made again. A row that was written after all
-        // says that it never ran.
+        // The result of the first call is not known to its caller: it is repeated. A row that was written after all
+        // records that it never ran.
         match client.spawn_as(id, spec()).await {
             Ok(_) => drop(must("wait", client.ended(id).await)),
             Err(status) => {

@@ -1,4 +1,5 @@
-//! SIGTERM to `kennel serve`: every run is told politely, all are gone within ten seconds, and the rows say why.
+//! SIGTERM to `kennel serve`: every run gets a polite signal, all are gone within ten seconds, and the rows have the
+//! reason.
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{

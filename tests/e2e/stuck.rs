@@ -1,4 +1,4 @@
-//! What SIGKILL does not end: a process whose tracer does not let go of it, one that became root under a server without
+//! Processes that SIGKILL does not end: one whose tracer does not detach, one that became root under a server without
 //! privilege, one that is frozen where no signal reaches it.
 
 use crate::with_and_without_cgroup;
@@ -76,7 +76,7 @@ async fn a_stuck_run_does_not_hold_up_the_end_of_the_service(options: Options) {
 
     let status = kennel.terminate(SHUTDOWN_LIMIT).await;
     assert_eq!(status.code(), Some(1), "{}", kennel.log());
-    // Its shim goes on watching.
+    // Its shim continues watching.
     tracer.let_go();
     kennel.wait_until_all_is_gone(PATIENCE).await;
     print.assert_nothing_left();
@@ -138,7 +138,7 @@ async fn a_process_that_the_kernel_does_not_let_us_kill_is_watched_over_a_crash(
         (is_root && proc.cmdline().contains(&"300".to_owned())).then_some(proc)
     })
     .await;
-    // Nor are we let stop it.
+    // Nor may Kennel stop it.
     let refused = client.pause(&run.run_id).await;
     let details = refused.expect_err("it continues").get_error_details();
     let metadata = &details.error_info().expect("an ErrorInfo").metadata;
@@ -221,7 +221,7 @@ async fn a_process_that_no_signal_reaches_is_watched_over_a_crash(options: Optio
     print.until_nothing_is_left().await;
 }
 
-/// A run that was aborted and does not end, as long as its tracer lives.
+/// Returns a run that was aborted and does not end, as long as its tracer lives.
 async fn stuck(client: &mut Client) -> (pb::Run, Tracer) {
     let script = format!(
         "trap '' TERM INT; exec {} sleep",
@@ -263,14 +263,14 @@ fn whys(run: &pb::Run) -> Vec<String> {
     processes(run).into_iter().map(|p| p.why).collect()
 }
 
-/// A directory of a cgroup v1 freezer. Who is frozen there is in state D, and SIGKILL waits until it is thawed.
+/// A directory of a cgroup v1 freezer. A frozen process is in state D, and SIGKILL waits until it is thawed.
 struct Freezer {
     dir: PathBuf,
     mounted: Option<PathBuf>,
 }
 
 impl Freezer {
-    /// Where the host has mounted one, or mounted for this test.
+    /// Makes one where the host has mounted the hierarchy, or mounts it for this test.
     fn make(scratch: &Path) -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| e.to_string())?;
         let is_freezer = |words: &Vec<&str>| {
@@ -307,7 +307,7 @@ impl Freezer {
 impl Drop for Freezer {
     fn drop(&mut self) {
         let _ = fs::write(self.dir.join("freezer.state"), "THAWED");
-        // A dead task leaves its directory a moment after its end.
+        // A dead task leaves its directory a moment after its exit.
         for _ in 0..1000 {
             if fs::remove_dir(&self.dir).is_ok() || !self.dir.exists() {
                 break;
@@ -320,7 +320,7 @@ impl Drop for Freezer {
     }
 }
 
-/// A thread that traces a process. The process can end, but not go, until the thread ends.
+/// A thread that traces a process. The process can exit, but is not reaped, until the thread ends.
 struct Tracer {
     release: mpsc::Sender<()>,
     thread: thread::JoinHandle<()>,

@@ -1,4 +1,4 @@
-//! Signals to whoever is in the foreground of a command's own terminal.
+//! Signals to the foreground of a command's own terminal.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{RunState, SignalOutcome, SignalTarget};
@@ -85,7 +85,7 @@ async fn a_signal_reaches_the_foreground_of_the_leaders_terminal(options: Option
         let proc = Proc::read(*pid).expect("it lives");
         assert_eq!(proc.start_ticks, answered.start_ticks);
     }
-    // Who takes the second has taken the first, if it was sent one.
+    // A process that got the second signal has got the first, if it was sent one.
     let tree = SignalTarget::Tree;
     must(
         "tree",
@@ -124,7 +124,7 @@ async fn a_signal_for_a_terminal_is_refused_where_there_is_none() {
     );
     let heard = must("get", client.get(&run.run_id).await);
     assert_eq!(heard.state(), RunState::Running);
-    // The request was refused and is not remembered.
+    // A refused request is not remembered.
     let sent = client
         .signal(&run.run_id, "SIGHUP", SignalTarget::Leader, "a")
         .await;

@@ -1,4 +1,4 @@
-//! Runs that take longer than they may.
+//! Runs that exceed a time limit.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{DesiredState, OnMaxPause, Run, RunState};
@@ -43,7 +43,7 @@ async fn a_run_that_takes_too_long_is_ended_to_the_last(options: Options) {
     assert_eq!(run.deadline_time, None);
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
     let [leader_exited, ..] = run.three_ends();
-    // The limit is counted by another clock than the one that times are read from, which may be slewed meanwhile.
+    // The limit is counted by another clock than that of the recorded times, which may be slewed meanwhile.
     let slew = max / 100;
     assert!(leader_exited + slew >= due.expect("a limit"), "{run:?}");
     print.assert_nothing_left();
@@ -80,7 +80,7 @@ async fn a_pause_moves_the_deadline(options: Options) {
     let first = run.deadline_time.as_ref().map(micros).expect("a limit");
     let paused = must("pause", client.pause(&run.run_id).await);
     assert_eq!(paused.deadline_time, None);
-    // Another run's whole life goes by meanwhile.
+    // Another run lives and ends meanwhile.
     let other = must("spawn", client.spawn(sh("sleep 1")).await);
     must("wait", client.ended(&other.run_id).await);
     let resumed = must("resume", client.resume(&run.run_id).await);
@@ -92,7 +92,7 @@ async fn a_pause_moves_the_deadline(options: Options) {
     assert!(leader_exited >= first + 1_000_000, "{run:?}");
 }
 
-/// At 20 ms each, far more than it takes.
+/// Most checks: at 20 ms each, far more than needed.
 const LOOKS_MAX: u32 = 3_000;
 /// Long enough to be seen.
 const MAX_PAUSE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Spans, as a collector gets them: one trace from the caller through the run, whatever happens to the server.
+//! Spans at a collector: one trace from the caller through the run, across any deaths of the server.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunKind, RunState};
@@ -30,7 +30,7 @@ pub(crate) fn with(collector: &Collector, options: Options) -> Options {
     }
 }
 
-/// The request of a caller who is in a trace.
+/// Returns the request of a caller within a trace.
 pub(crate) fn in_trace(spec: pb::RunSpec, sampled: bool) -> Request<pb::SpawnRequest> {
     let mut request = Request::new(pb::SpawnRequest {
         run_id: String::new(),
@@ -54,7 +54,7 @@ pub(crate) async fn spawn_in_trace(
     must("spawn", answer).into_inner().run.expect("a run")
 }
 
-/// The first line that a command has written, once it has.
+/// Returns the first line that a command has written, once it has.
 async fn first_line(client: &mut Client, run: &str) -> String {
     let mut stream = must("stream", client.events_after(run, 0).await);
     let mut heard = Heard::default();
@@ -69,7 +69,7 @@ fn has(spans: &[SpanRow], name: &str) -> bool {
     spans.iter().any(|span| span.name == name)
 }
 
-/// What it got from us, as it says itself.
+/// Prints the environment that Kennel has set.
 const SAYS: &str =
     "echo \"$TRACEPARENT|$TRACESTATE|$BAGGAGE\"; trap '' TERM; while :; do sleep 0.05; done";
 
@@ -99,7 +99,7 @@ async fn one_trace_leads_from_the_caller_to_the_last_signal(options: Options) {
     assert_eq!((&whole.parent, whole.kind), (&call.id, INTERNAL));
     assert_eq!(run.trace_parent, format!("00-{TRACE}-{}-01", call.id));
 
-    // The command is under the run's span, with what is to be passed on and nothing else.
+    // The command is under the run's span, with the entries to be passed on and nothing else.
     let parent = format!("00-{TRACE}-{}-01", whole.id);
     assert_eq!(said, format!("{parent}|vendor=1|tenant=blue"));
     assert_eq!(
@@ -158,7 +158,7 @@ async fn one_trace_leads_from_the_caller_to_the_last_signal(options: Options) {
     assert_eq!(whole.attribute("kennel.run.end_reason"), Some("aborted"));
     assert_eq!(whole.attribute("kennel.exit.signal"), Some("SIGKILL"));
     assert_eq!(whole.error, None, "somebody wanted it");
-    // Arguments are nobody's business.
+    // Arguments are private.
     let everything = format!("{spans:?}");
     assert!(
         !everything.contains("while :"),
@@ -250,7 +250,7 @@ async fn a_service_has_a_trace_of_its_own_that_is_linked_to_its_callers() {
     let call = only(&calls, SPAWN);
     assert_eq!(whole.links, [(TRACE.to_owned(), call.id.clone())]);
 
-    // Who asks for the run is told where its spans are, and where its caller's.
+    // A reader of the run gets the ids of its spans, and those of its caller's.
     let stored = must("get", client.get(&run.run_id).await);
     assert_eq!(stored.run_trace_parent, said);
     assert_eq!(stored.trace_parent, format!("00-{TRACE}-{}-01", call.id));
@@ -274,7 +274,7 @@ async fn unsampled_traces_are_not_exported() {
     must("end", client.ended(&run.run_id).await);
     let stored = must("get", client.get(&run.run_id).await);
     assert_eq!(stored.run_trace_parent, "", "nothing is to be found there");
-    // A later call of another trace is told: what would have come first is not on its way any more.
+    // A later call of another trace is reported: spans that would have come before it are not in flight any more.
     let later = must("spawn", client.spawn(sh("true")).await);
     must("end", client.ended(&later.run_id).await);
     let later = later

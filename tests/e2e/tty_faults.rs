@@ -1,4 +1,4 @@
-//! Terminals where something goes wrong: there is none, a descriptor could leak, somebody dies.
+//! Faults of terminals: none is available, a descriptor could leak, a process dies.
 
 use crate::{
     block::numbers,
@@ -17,7 +17,7 @@ fn tty(script: &str) -> pb::RunSpec {
     sh(script).on_terminal(pb::Terminal::default())
 }
 
-/// What this process has open that is a terminal.
+/// Returns the terminals that this process has open.
 fn terminals_of(proc: &Proc) -> Vec<String> {
     let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", proc.pid)) else {
         return Vec::new();
@@ -57,7 +57,7 @@ async fn only_keeper_server_and_command_hold_a_terminal() {
     }
     let keeper = Proc::read(kennel.keeper_pid()).expect("it lives");
     assert!(!terminals_of(&keeper).is_empty());
-    // None is the controlling terminal of anybody but the commands.
+    // None is the controlling terminal of any process but the commands.
     for proc in procfs::all() {
         let is_command = commands.contains(&proc.pid);
         if proc.pid == server || proc.pid == keeper.pid || is_command {
@@ -75,7 +75,7 @@ async fn only_keeper_server_and_command_hold_a_terminal() {
     for run in must("list", client.list_all(pb::RunFilter::default(), 100).await) {
         must("abort", client.abort(&run.run_id).await);
     }
-    // That the end is written is heard after it is told.
+    // The keeper learns that the end is written after it is reported.
     eventually("all are closed", PATIENCE, || {
         terminals_of(&keeper).is_empty().then_some(())
     })
@@ -107,7 +107,7 @@ async fn exhausted_terminals_are_reported_with_their_number() {
         client.get(&run_id).await.expect_err("nothing").code(),
         Code::NotFound
     );
-    // Others are not concerned, and the id is free.
+    // Others are unaffected, and the id is free.
     let piped = must("spawn", client.spawn(sh("echo fine")).await).run_id;
     assert_eq!(must("ended", client.ended(&piped).await).code(), Some(0));
     must("abort", client.abort(&first).await);

@@ -1,4 +1,4 @@
-//! Another binary in the place of the server's, while runs, streams and calls go on.
+//! Replacement of the server's binary, while runs, streams and calls continue.
 
 use kennel_proto::pb::{self, RunState, ServerEndCause, UpgradeState, WaitCondition};
 use kennel_tests::{
@@ -108,7 +108,7 @@ async fn sighup_upgrades_and_a_server_that_dies_later_is_started_from_the_new_bi
     let after = replaced(&kennel, before.generation).await;
     assert_eq!(after.last_upgrade.expect("one").state(), UpgradeState::Done);
 
-    // What is installed meanwhile is not started before it is asked for.
+    // A binary installed meanwhile is not started before a request.
     kennel.install_script("#!/bin/sh\nexit 3\n");
     kennel.kill_server();
     replaced(&kennel, after.generation).await;
@@ -191,7 +191,7 @@ async fn a_binary_that_does_not_answer_is_given_up_with_all_that_it_has_started(
     let (mut first, mut second) = (kennel.client().await, kennel.client().await);
     let asked = tokio::spawn(async move { ask(&mut first, "a").await });
     eventually("it is looked at", PATIENCE, || pids.exists().then_some(())).await;
-    // The keeper has its hands free meanwhile, and does one thing at a time.
+    // The keeper is responsive meanwhile, and does one upgrade at a time.
     must("spawn", second.spawn(sh("true")).await);
     let refused = ask(&mut second, "b").await.expect_err("one at a time");
     assert_eq!(complaint(&refused).reason, "UPGRADE_UNDER_WAY");
@@ -220,7 +220,7 @@ async fn a_new_server_that_does_not_come_to_serve_gives_way_to_the_former_binary
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
     client.hear_up(&run.run_id).await;
     let real = programs::kennel().display().to_string();
-    // It dies at once; it ends as if all were well; it never comes so far and is taken for hung.
+    // It dies at once; it exits with success; it never gets so far and counts as hung.
     for (dies, how) in [
         ("exit 9", "exited with code 9 before it served"),
         ("exit 0", "exited with code 0 before it served"),

@@ -1,4 +1,4 @@
-//! Words that no new name has: what is left of them is listed, and the list only shrinks.
+//! Words that no new name may contain: the remaining names are listed, and the list only shrinks.
 
 use super::{
     lexer::{Token, tokens},
@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 /// Each has a plain word in its place: record, report, log; processes, the caller, any reader.
 const WORDS: [&str; 5] = ["told", "whom", "whoever", "somebody", "nobody"];
-/// The files that still have such names, and how many. `UPDATE=1` rewrites it where it does not grow.
+/// File with the files that still have such names, and their number. `UPDATE=1` rewrites it where it does not grow.
 const LIST: &str = "tests/house/names_left.txt";
 
 /// Whether one of the words is a part of the name, between `_` or in its own capitals.
@@ -29,7 +29,7 @@ fn offends(token: &Token) -> bool {
     parts.split('_').any(|part| WORDS.contains(&part))
 }
 
-/// How many such names each file has, by its path.
+/// Returns the number of such names in each file, by its path.
 fn present() -> BTreeMap<String, usize> {
     let root = programs::repository();
     let sources = below(["crates", "tests"].map(|folder| root.join(folder)));

@@ -1,5 +1,5 @@
 //! The matrix: every program of the escape suite, ended in every way, with every privilege. Either nothing is left, or
-//! the verdict says who or that nobody knows. `EMPTY` while somebody lives is a lie, and fails.
+//! the verdict lists the survivors or is unknown. `EMPTY` while a process lives is false, and fails.
 
 mod bare;
 mod column;
@@ -9,7 +9,7 @@ use column::{Cell, How, Privilege};
 use kennel_naughty::PROGRAMS;
 use std::collections::BTreeMap;
 
-/// Program, privilege, way: what came of it.
+/// Outcome by program, privilege and way.
 type Matrix = BTreeMap<(usize, Privilege, How), Cell>;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,7 @@ with_and_without_cgroup!(
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"kennel","version":"0"}}}"#;
 
 async fn nothing_of_an_aborted_tool_server_is_left(options: Options) {
-    // The shell, the one that keeps the input open and its sleep, npx, and the server.
+    // The shell, the one that holds the input open and its sleep, npx, and the server.
     abort_leaves_nothing(options, tool_server, "\"serverInfo\"", 4).await;
 }
 

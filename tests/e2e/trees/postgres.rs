@@ -26,7 +26,7 @@ async fn nothing_of_a_database_that_a_script_leaves_is_left(options: Options) {
     end_leaves_nothing(options, database).await;
 }
 
-/// As the database's own user, where the test is root: Postgres refuses to be that.
+/// Returns the database, as its own user where the test is root: Postgres refuses to be that.
 fn database(scratch: &Path, work: Work) -> RunSpec {
     let dir = scratch.join("cluster");
     fs::create_dir(&dir).expect("made");
