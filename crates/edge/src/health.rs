@@ -1,5 +1,6 @@
-//! Health by grpc.health.v1: `liveness` and `startup` as long as this server serves, `readiness` and the whole (`""`) while
-//! store and keeper answer and the node is not being drained. At a shutdown these two go first, before the runs are ended.
+//! Health by grpc.health.v1: `liveness` and `startup` as long as this server serves, `readiness` and the whole (`""`)
+//! while store and keeper answer and the node is not being drained. At a shutdown these two become unhealthy first,
+//! before the runs are ended.
 
 use crate::limits;
 use kennel_supervisor::Supervisor;
@@ -11,7 +12,7 @@ const LIVENESS: &str = "liveness";
 const READINESS: &str = "readiness";
 const STARTUP: &str = "startup";
 
-/// Says that this server serves. Called before the first connection is accepted.
+/// Reports that this server serves. Called before the first connection is accepted.
 pub(crate) async fn begin(health: &HealthReporter, supervisor: &Supervisor) {
     for name in [LIVENESS, STARTUP] {
         health
@@ -21,7 +22,7 @@ pub(crate) async fn begin(health: &HealthReporter, supervisor: &Supervisor) {
     tell_readiness(health, is_ready(supervisor).await).await;
 }
 
-/// Follows the store until new work is refused, and says so before it returns.
+/// Follows the store until new work is refused, and reports that before it returns.
 pub(crate) async fn follow(health: &HealthReporter, supervisor: &Supervisor) {
     let serving = supervisor.serving();
     let mut drains = supervisor.drains();
@@ -44,14 +45,14 @@ pub(crate) async fn follow(health: &HealthReporter, supervisor: &Supervisor) {
     tell_readiness(health, false).await;
 }
 
-/// Ends all watches: they would hold the shutdown up.
+/// Ends all watches: they would delay the shutdown.
 pub(crate) async fn end(mut health: HealthReporter) {
     for name in [WHOLE, LIVENESS, READINESS, STARTUP] {
         health.clear_service_status(name).await;
     }
 }
 
-/// Why new runs are not accepted; `None`: they are.
+/// Returns why new runs are not accepted; `None`: they are.
 pub async fn unready(supervisor: &Supervisor) -> Option<&'static str> {
     if supervisor.serving().is_refusing() {
         return Some("the server is shutting down");
@@ -84,7 +85,7 @@ async fn tell_readiness(health: &HealthReporter, ready: bool) {
     }
 }
 
-/// Asks servers of runs for their health, by grpc.health.v1.
+/// Checks the health of runs' servers, by grpc.health.v1.
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcHealth;
 

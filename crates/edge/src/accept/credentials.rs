@@ -1,4 +1,4 @@
-//! Follows the access file, and cuts connections whose certificate, token or user is not good any more.
+//! Follows the access file, and cuts connections whose certificate, token or user is no longer valid.
 
 use super::Connection;
 use crate::{
@@ -26,14 +26,14 @@ impl Credentials {
         &self.access
     }
 
-    /// Cuts this connection when the rules do not allow it any more.
+    /// Cuts this connection when the rules no longer permit it.
     pub(super) fn watch(&self, connection: &Arc<Connection>) {
         if self.access.may_change() {
             self.connections().push(Arc::downgrade(connection));
         }
     }
 
-    /// Never returns.
+    /// Follows the file; never returns.
     pub(crate) async fn follow(&self) {
         if !self.access.may_change() {
             return std::future::pending().await;
@@ -51,7 +51,7 @@ impl Credentials {
                 }
                 Ok(Err(error)) => {
                     let error = error.to_string();
-                    // Once, not each second.
+                    // Once, not every second.
                     if logged.as_ref() != Some(&error) {
                         tracing::error!(
                             error,

@@ -79,7 +79,7 @@ async fn all_listeners_are_accepted_from() {
     }
 }
 
-/// Longer than anything here may take.
+/// Upper bound for every step here.
 const TOO_LONG: Duration = Duration::from_mins(1);
 
 async fn read(accepted: &mut Accepted) -> io::Result<u8> {

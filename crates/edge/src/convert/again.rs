@@ -1,4 +1,4 @@
-//! A run that has ended, run again: a new one of the spec that its row has, with what the request gives of what was not kept.
+//! Restart of an ended run: a new run of the spec in its row, with the request's values for the unrecorded ones.
 
 use super::request;
 use crate::{digest::DigestKey, pb, status, trace_context::TraceContext};
@@ -6,7 +6,7 @@ use kennel_lifecycle::{RecordedSpec, RunId, RunSpec, Violation};
 use kennel_supervisor::{RunView, SpawnCall};
 use tonic::Status;
 
-/// The spawn that a Restart of an ended run comes to.
+/// Makes the spawn for a Restart of an ended run.
 pub(crate) fn spawn(
     request: pb::RestartRequest,
     ended: &RunView,
@@ -45,7 +45,7 @@ fn of_recorded(
     })
 }
 
-/// The spec with what a request gives of what was not recorded, and what is still missing.
+/// Returns the spec with a request's values for the unrecorded ones, and those still missing.
 fn completed(
     recorded: &RecordedSpec,
     request: pb::RestartRequest,

@@ -1,4 +1,4 @@
-//! Single processes of a run, as the contract shows them.
+//! Single processes of a run, in the contract's form.
 
 use super::{run, time};
 use crate::pb;

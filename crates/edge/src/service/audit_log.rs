@@ -1,7 +1,6 @@
-//! Audit-log decorator: records every rpc that asks for a change, with its result.
+//! Audit-log decorator: records every mutating rpc with its result.
 //!
-//! Around the services, so that none of them has to think of it; a new rpc does not compile before it is said here
-//! whether it is a change.
+//! It wraps the services, so that none of them has to do it; a new rpc does not compile before it is classified here.
 
 mod admin;
 
@@ -20,10 +19,10 @@ use kennel_supervisor::{
 use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream};
 use tonic_types::StatusExt;
 
-/// Processes of one record that are named.
+/// Most processes that one record lists.
 const PROCESSES_LOGGED_MAX: usize = 64;
 
-/// A service, and where its requests are recorded.
+/// A service with the log of its requests.
 pub(crate) struct Audited<S> {
     inner: S,
     supervisor: Supervisor,
@@ -58,11 +57,11 @@ impl<S> Audited<S> {
     }
 }
 
-/// A change that is asked for. Dropped before it is answered, it is written down all the same: its caller has gone, or its
-/// handler has panicked, and what was asked for may be done.
+/// A requested change. Dropped before its answer, it is recorded all the same: its caller has gone, or its handler has
+/// panicked, and the change may be made.
 struct Asked {
     supervisor: Supervisor,
-    /// When it came.
+    /// Time of the request.
     at_us: i64,
     run: Option<String>,
     reported: Option<LoggedRequest>,
@@ -112,7 +111,7 @@ impl Asked {
         }
     }
 
-    /// Writes it down before it is answered.
+    /// Records it before it is answered.
     async fn tell<T>(mut self, answer: &Result<Response<T>, Status>) {
         let supervisor = self.supervisor.clone();
         if let Some(record) = self.answered(answer) {
@@ -120,7 +119,7 @@ impl Asked {
         }
     }
 
-    /// The same for one of many.
+    /// Counts one of many.
     fn count<T>(mut self, answer: &Result<Response<T>, Status>) {
         if let Some(record) = self.answered(answer) {
             self.supervisor.audit_counted(record);
@@ -154,7 +153,7 @@ impl ProcessService for Audited<Processes> {
         let mut asked = self.asked("Spawn", &request, &wish.run_id);
         if let Some(spec) = &wish.spec {
             asked = asked.with("kind", word(spec.kind().as_str_name(), "RUN_KIND_"));
-            // The other words of a command may hold anything.
+            // The other words of a command may contain anything.
             if let Some(pb::run_spec::Command::Argv(argv)) = &spec.command {
                 asked = asked.with("command", command::name(argv));
                 asked = asked.with(
@@ -342,7 +341,7 @@ impl ProcessService for Audited<Processes> {
         self.inner.wait_for_output(request).await
     }
 
-    /// Keys alone: values may be what only the run's clients are to see.
+    /// Records keys alone: values may be for the run's clients only.
     async fn annotate_run(
         &self,
         request: Request<pb::AnnotateRunRequest>,
@@ -417,7 +416,7 @@ impl ProcessService for Audited<Processes> {
 
     type AttachStream = BoxStream<pb::AttachResponse>;
 
-    /// What is typed is recorded where it is taken.
+    /// Typed input is recorded where it is accepted.
     async fn attach(
         &self,
         request: Request<Streaming<pb::AttachRequest>>,
@@ -433,7 +432,7 @@ impl ProcessService for Audited<Processes> {
     }
 }
 
-/// Whom a client's signal was for.
+/// Returns the targets of a client's signal.
 fn signalled(
     done: &pb::SignalResponse,
     signal: String,

@@ -3,7 +3,7 @@ use kennel_lifecycle::{Containment, NodeId};
 use kennel_supervisor::{Elsewhere, UpgradeRefusal};
 use std::collections::BTreeMap;
 
-/// A kind of failure, with the code, the reason and the facts that the contract gives it.
+/// A kind of failure, with the code, the reason and the metadata of the contract.
 type Row = (CallError, Code, Reason, Vec<(&'static str, String)>);
 
 fn table() -> Vec<Row> {

@@ -64,7 +64,7 @@ async fn a_shutdown_gives_what_had_happened_and_then_says_why_it_ends() {
     house.going.close();
     house.write(&[1]).await;
     house.write(&[2]).await;
-    // Beyond the head that there was when the shutdown came.
+    // Beyond the head at the time of the shutdown.
     house.write(&[3]).await;
     assert_eq!(seqs(&house.message().await), [1]);
     assert_eq!(seqs(&house.message().await), [2]);
@@ -170,14 +170,14 @@ async fn a_stream_holds_its_place_until_it_is_dropped() {
     assert_eq!(places.available_permits(), 1);
 }
 
-/// Longer than anything here may take.
+/// Upper bound for every step here.
 const TOO_LONG: Duration = Duration::from_secs(10);
 
 const HEARTBEAT: Duration = Duration::from_secs(7);
 
 type Given = Result<Vec<Event>, CallError>;
 
-/// A source that gives what is written into it.
+/// A source of the events written into it.
 struct Pipe {
     head: u64,
     at: u64,

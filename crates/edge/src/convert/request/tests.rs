@@ -477,7 +477,7 @@ fn reason(status: &Status) -> String {
     details.error_info().expect("ErrorInfo").reason.clone()
 }
 
-/// The fields that are wrong, sorted.
+/// Returns the violated fields, sorted.
 fn fields(status: &Status) -> Vec<String> {
     assert_eq!(status.code(), Code::InvalidArgument);
     let details = status.get_error_details();
@@ -504,7 +504,7 @@ fn excessive_counts_are_refused_first() {
         labels: (0..1000)
             .map(|n| (n.to_string(), "x".repeat(5000)))
             .collect(),
-        // It would be wrong, and is not looked at.
+        // It would be invalid, and is not parsed.
         cwd: Some("relative".to_owned()),
         ..pb::RunSpec::default()
     };

@@ -284,7 +284,7 @@ fn spec(edit: impl FnOnce(&mut RunSpec)) -> Arc<RecordedSpec> {
     Arc::new(spec.into())
 }
 
-/// A run of this number with labels of this size, for pages.
+/// Returns a run of this number with labels of this size, for pages.
 pub(crate) fn of_size(number: u128, bytes: usize) -> RunView {
     RunView {
         run: RunId::from_u128(number),

@@ -164,14 +164,14 @@ fn reads_give_names_but_neither_values_nor_input() {
     wanted.initial_input = Some(Bytes::new());
     let vars = &mut wanted.env.as_mut().expect("set above").vars;
     vars.insert("SECRET".to_owned(), String::new());
-    // What a preset stands for is said in its place, and what is the default is not said.
+    // A preset is replaced by its values, and defaults are omitted.
     wanted.restart = restart::shown(&parsed_full().policy.restart);
     wanted.stdio = None;
     assert_eq!(given, wanted);
     assert_eq!(shown(&RecordedSpec::default()), None);
 }
 
-/// Specs that have, between them, every value of every enum of a spec.
+/// Returns specs that contain, between them, every value of every enum of a spec.
 fn specs() -> Vec<RunSpec> {
     let edited = |edit: &dyn Fn(&mut RunSpec)| {
         let mut spec = RunSpec::default();
@@ -304,7 +304,7 @@ fn a_drain_timeout_is_for_a_drain_alone() {
     assert_eq!(of(9, None).1, ["spec.on_leader_exit.action"]);
 }
 
-/// A message with these fields: one that gains a field later needs no change here.
+/// Returns a message with these fields: one that gains a field later needs no change here.
 fn edited<M: Default>(edit: impl FnOnce(&mut M)) -> M {
     let mut message = M::default();
     edit(&mut message);
@@ -445,7 +445,7 @@ fn readiness() -> pb::Readiness {
     }
 }
 
-/// One rule of each action.
+/// Returns one rule of each action.
 fn output_rules() -> Vec<pb::OutputRule> {
     use pb::{
         line_pattern::Pattern,

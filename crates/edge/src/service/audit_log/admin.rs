@@ -1,4 +1,4 @@
-//! The same for the rpcs of an operator.
+//! Audit-log decorator of the operator's rpcs.
 
 use super::{super::Admin, Audited, word};
 use crate::{
@@ -126,7 +126,7 @@ impl AdminService for Audited<Admin> {
     }
 }
 
-/// One that was left behind and was signalled. `None`: no process was.
+/// Describes a leaked process that was signalled. `None`: none was.
 fn reaped(process: &pb::ReapedProcess, by: &str) -> Option<(Option<String>, LoggedSignal)> {
     let (delivered, gone, refused) = match process.outcome() {
         pb::ReapOutcome::Ended | pb::ReapOutcome::Survived => (1, 0, 0),
