@@ -1,29 +1,29 @@
-//! What a server takes over from the one before it.
+//! Live runs that a server takes over from the one before it.
 
 use super::Outputs;
 pub use kennel_lifecycle::HeldPause;
 use kennel_lifecycle::{Held, Policy, RunId, RunIdentity, TerminalSize};
 
-/// A run that the keeper holds from an earlier server of its own, and whose outcome nobody has acknowledged.
+/// A run that the keeper holds from an earlier server of its own, and whose outcome no server has acknowledged.
 #[derive(Debug)]
 pub struct HeldRun {
-    /// Which run.
+    /// Run id.
     pub run: RunId,
     /// Command, shim, control group, host.
     pub identity: RunIdentity,
-    /// What holds the run, and what that leaves open.
+    /// Containment of the run, with its gaps.
     pub held: Held,
-    /// What keeper and shim do with the run on their own.
+    /// Policy that keeper and shim apply on their own.
     pub policy: Policy,
-    /// Whether the gate was opened; if not, nothing ran and nothing will.
+    /// Whether the gate was opened; if not, nothing ran or will run.
     pub released: bool,
-    /// Whether its tasks stand still.
+    /// State of its pause.
     pub pause: HeldPause,
-    /// Whether a stop ladder is on its way, begun by whomever.
+    /// Whether a stop ladder is in progress, by any request.
     pub stopping: bool,
-    /// Where the command's output comes from; absent where this process's table had no room for it.
+    /// Descriptors of the command's output; absent where they exceeded this process's limit.
     pub outputs: Option<Outputs>,
-    /// How large Kennel has made its terminal last; absent: it has none.
+    /// Size that Kennel has set last on its terminal; absent: it has none.
     pub terminal: Option<TerminalSize>,
 }
 
@@ -50,7 +50,7 @@ mod tests {
             &ToServer::Held(Box::new(run(1))),
             &[out.as_fd(), err.as_fd()],
         );
-        // As where there was no room for the second descriptor.
+        // As where the second descriptor exceeded the limit.
         say(&keeper, &ToServer::Held(Box::new(run(2))), &[out.as_fd()]);
         let message = ToServer::Report {
             run: 2,

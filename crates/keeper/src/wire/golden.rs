@@ -1,4 +1,4 @@
-//! The bytes of messages, written down: a change of them is a change of version.
+//! Golden bytes of messages: a change of them is a change of version.
 
 use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_LISTED_MAX, ToKeeper, ToServer, ToShim, VERSION,
@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-/// The bytes behind the version, which is the first of every message.
+/// Checks the bytes after the version, which is the first of every message.
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golden: &str) {
     let bytes = encode(message).expect("it can be encoded");
     assert_eq!(bytes[0], VERSION);
@@ -61,7 +61,7 @@ fn plan() -> StopPlan {
     }
 }
 
-/// The bytes of [`policy`]. A change of them wants another [`super::VERSION`].
+/// The bytes of [`policy`]. A change of them requires another [`super::VERSION`].
 const POLICY: &str = "010105000000010080c6868f010000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a00000080808020000000000000000000000000";
 
 fn policy() -> Policy {

@@ -1,4 +1,4 @@
-//! Keeper, server and shims die at bad moments; a later keeper finds what they left.
+//! Keeper, server and shims die at bad moments; a later keeper finds their leftovers.
 
 use crate::{
     fleet::{end, no_process_is_left, start},
@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-/// A death, and how it is looked at from outside.
+/// A death, with its check from outside.
 type Death = fn(&Path, &str);
 
 pub(crate) const ALL: &[(&str, Death)] = &[
@@ -63,7 +63,7 @@ pub(crate) const ALL: &[(&str, Death)] = &[
     ),
 ];
 
-/// Those that also mean a private pid namespace; in the others somebody outlives a shim, or is kept.
+/// Deaths that also apply to a private pid namespace; in the others a process outlives a shim, or is detached.
 pub(crate) const PRIVATE: &[&str] = &[
     "no_gate_opens_when_server_or_keeper_is_killed",
     "no_child_is_stuck_at_a_gate_that_a_sibling_holds",
@@ -74,7 +74,7 @@ pub(crate) const PRIVATE: &[&str] = &[
     "a_termination_without_a_server_bounds_every_grace",
 ];
 
-/// The one that means nothing else.
+/// The death that applies to a private pid namespace only.
 pub(crate) const PRIVATE_ONLY: &str =
     "nobody_of_a_private_pid_namespace_outlives_all_of_the_service";
 
@@ -100,7 +100,7 @@ fn gates(dir: &Path, choice: &str) {
         no_process_is_left(dir);
         assert!(!dir.join("ran").exists(), "a gate was opened");
     }
-    // The next keeper clears away what an earlier one has left empty.
+    // The next keeper removes the empty directories of an earlier one.
     assert_eq!(end(start(dir, choice, "nothing")).code(), Some(0));
 }
 
@@ -151,7 +151,7 @@ fn all_at_once(dir: &Path, choice: &str) {
     assert_eq!(end(start(dir, choice, "find_nobody")).code(), Some(0));
 }
 
-/// Somebody else's process that says it is of the run.
+/// Starts an unrelated process with the run's marker.
 fn look_alike(run: RunId) -> Child {
     let mut command = Command::new("sleep");
     command.arg("1000").env("KENNEL_RUN_ID", run.to_string());
@@ -192,7 +192,7 @@ fn early_termination(dir: &Path, choice: &str) {
     assert!(!dir.join("run/kennel.sock").exists());
 }
 
-/// What runs has the bound of a shutdown, the code says that there was no server, and none is started.
+/// Remaining runs have the bound of a shutdown, the code shows that there was no server, and none is started.
 fn endless_loss(dir: &Path, choice: &str) {
     assert_eq!(end(start(dir, choice, "lost_for_good")).code(), Some(70));
     no_process_is_left(dir);
@@ -234,7 +234,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     }
 }
 
-/// A tree that ignores what is polite, with an hour of grace.
+/// Starts a tree that ignores polite signals, with an hour of grace.
 pub(crate) async fn stubborn(stage: &mut Stage) {
     let (run, mut spec) =
         stage.shell("trap '' TERM INT; echo up > $0/up; while :; do sleep 1000; done");
@@ -295,7 +295,7 @@ async fn crowd(stage: &mut Stage, who: &str) {
     assert_eq!(stage.event().await, KeeperEvent::Gone);
 }
 
-/// The keeper is killed when the first of four is ready, so that the others are anywhere on their way.
+/// Kills the keeper when the first of four is ready, so that the others are at any point of their start.
 async fn four_at_once(stage: &mut Stage) {
     let mut made = tokio::task::JoinSet::new();
     for _ in 0..4 {
@@ -377,7 +377,7 @@ async fn read_last_wills(stage: &mut Stage) {
     assert!(!stage.file("ran").exists());
 }
 
-/// Two leaders exit while their keeper is halted: nobody has asked the one to, and the other is being stopped.
+/// Two leaders exit while their keeper is halted: one by itself, and the other is being stopped.
 async fn leaders_end_unheard(stage: &mut Stage) {
     let until_go = "until [ -e $0/go ]; do sleep 0.02; done";
     let (alone, spec) = stage.shell(until_go);
@@ -417,7 +417,8 @@ pub(crate) async fn observe(stage: &Stage, recorded: &Recorded) -> Observation {
     seen
 }
 
-/// Without a control group an orphan in a session of its own cannot be told from a stranger, so there is none here.
+/// Without a control group an orphan in a session of its own cannot be distinguished from an unrelated process, so
+/// there is none here.
 const NEAR_TREE: &str = "
     setsid sh -c 'sleep 1000; : '$0 &
     (sh -c 'sleep 1000; : '$0 &)
@@ -443,8 +444,8 @@ async fn all_killed(stage: &mut Stage) {
 }
 
 pub(crate) async fn kill_all(stage: &Stage, shims: Vec<i32>) {
-    // Stopped, the keeper cannot take over from the shims.
-    // SAFETY: kill takes integers; the keeper is this process's parent.
+    // A stopped keeper cannot take over from the shims. SAFETY: kill takes integers; the keeper is this process's
+    // parent.
     unsafe { libc::kill(stage.hello.keeper.pid, libc::SIGSTOP) };
     for shim in shims {
         kill(shim);
@@ -492,7 +493,7 @@ async fn end_many_orphans(stage: &mut Stage) {
 async fn find_none(stage: &mut Stage) {
     for recorded in &recorded::read(&stage.dir) {
         let mut seen = observe(stage, recorded).await;
-        // The kernel ends it behind all others.
+        // The kernel ends it after all others.
         let begun = std::time::Instant::now();
         while seen.namespace == Some(Seen::Same) && begun.elapsed() < Duration::from_secs(20) {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -522,7 +523,7 @@ async fn end_orphans(stage: &mut Stage) {
         let populated = seen.cgroup == CgroupSeen::Populated;
         assert_eq!(populated, stage.has_cgroup(), "{seen:?}");
 
-        // The same numbers on another boot are somebody else's.
+        // On another boot the same numbers are another process's.
         let mut elsewhere = recorded.clone();
         elsewhere.identity.host.boot_id = "another".into();
         let plan = StopPlan::abort(Duration::ZERO);

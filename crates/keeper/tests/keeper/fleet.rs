@@ -1,4 +1,4 @@
-//! The tests: each starts a keeper in a directory of its own, waits for its end, and looks for what is left.
+//! The tests: each starts a keeper in a directory of its own, waits for its end, and checks for leftovers.
 
 use crate::{
     containment, deaths, handover,
@@ -17,7 +17,7 @@ pub(crate) struct Test {
     pub(crate) run: Box<dyn Fn()>,
 }
 
-/// Scenarios that play with and without control groups, with the code that the keeper ends with.
+/// Scenarios with and without control groups, with the keeper's exit code.
 const SCENARIOS: &[(&str, i32)] = &[
     ("output_exit_and_tree_are_told_in_order", 0),
     ("a_shut_gate_runs_nothing", 0),
@@ -67,7 +67,7 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("a_deadline_leaves_a_run_alone_that_is_being_stopped", 0),
 ];
 
-/// Surroundings that a keeper may be started in: how, with which scenario, and the code that it ends with.
+/// Surroundings that a keeper may be started in: the way, the scenario, and its exit code.
 const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
     (
         "a_keeper_without_descriptors_says_so_and_recovers",
@@ -174,7 +174,7 @@ fn private_choices() -> impl Iterator<Item = &'static str> {
     ["private", "private_off"].into_iter().filter(move |_| may)
 }
 
-/// A keeper on its own directory.
+/// Starts a keeper on its own directory.
 pub(crate) fn start(dir: &Path, choice: &str, scenario: &str) -> Child {
     let keeper = keeper_command(dir, choice, scenario).spawn();
     keeper.expect("a keeper")
@@ -188,10 +188,10 @@ pub(crate) fn keeper_command(dir: &Path, choice: &str, scenario: &str) -> Comman
     command
 }
 
-/// The longest that a whole scenario may take: many things one after the other, on a busy machine.
+/// Longest time of a whole scenario: many steps one after the other, on a busy machine.
 const SCENARIO_MAX: Duration = Duration::from_mins(3);
 
-/// Waits for the keeper's end.
+/// Waits for the keeper's exit.
 pub(crate) fn end(mut keeper: Child) -> ExitStatus {
     let give_up = Instant::now() + SCENARIO_MAX;
     loop {
@@ -206,7 +206,7 @@ pub(crate) fn end(mut keeper: Child) -> ExitStatus {
     }
 }
 
-/// No process, no control group.
+/// Asserts that no process and no control group is left.
 fn nothing_is_left(dir: &Path) {
     no_process_is_left(dir);
     let groups = groups_left(dir);
@@ -225,7 +225,7 @@ pub(crate) fn no_process_is_left(dir: &Path) {
     }
 }
 
-/// Control groups of the node of this directory.
+/// Returns the control groups of the node of this directory.
 fn groups_left(dir: &Path) -> Vec<String> {
     let Ok(node) = fs::read_to_string(dir.join("data/node")) else {
         return Vec::new();
@@ -240,7 +240,7 @@ fn groups_left(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The cgroup v2 directory of this process, where it is mounted.
+/// Returns the cgroup v2 directory of this process, where it is mounted.
 pub(crate) fn groups_of_this_process() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
     let mount = mounts.lines().find(|l| l.contains(" - cgroup2 "));

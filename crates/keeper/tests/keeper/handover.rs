@@ -1,5 +1,5 @@
-//! The server dies, and the keeper hands what it holds to the next one. Each scenario is played by all servers of its
-//! keeper, one after the other: the first one makes a run and dies, those that come after it look.
+//! The server dies, and the keeper hands its runs over to the next one. Each scenario is run by all servers of its
+//! keeper, one after the other: the first one makes a run and dies, the later ones check.
 
 use crate::{
     deaths::stubborn,
@@ -36,7 +36,7 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "without_a_server_for_too_long_a_drain_ends_and_whom_to_keep_is_left_to_the_next",
 ];
 
-/// How long runs go on without a server.
+/// Returns how long runs continue without a server.
 pub(crate) fn orphan_ttl(scenario: &str) -> Duration {
     match scenario {
         name if name.starts_with("without_a_server_for_too_long") => Duration::ZERO,
@@ -48,7 +48,7 @@ pub(crate) fn orphan_ttl(scenario: &str) -> Duration {
     }
 }
 
-/// What a server does before it is ready; gives an exit code where it is never ready.
+/// Runs the actions of a server before it is ready; returns an exit code where it is never ready.
 pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
     match (name, stage.hello.restarts) {
         (_, 0) => None,
@@ -61,7 +61,7 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
             Some(3)
         }
         ("a_hung_server_is_replaced", 1) => hang(),
-        // Tries that fail.
+        // Attempts that fail.
         ("servers_that_never_serve_end_runs", 1..=3)
         | ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", 1) => Some(3),
         ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", _) => {
@@ -73,7 +73,7 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
     }
 }
 
-/// SIGTERM to the keeper, as soon as it has reaped this process.
+/// Sends SIGTERM to the keeper, as soon as it has reaped this process.
 fn terminate_after_this(keeper: i32) {
     let text = "(while kill -0 $1; do sleep 0.01; done; kill -TERM $2) &";
     let own = std::process::id();
@@ -109,13 +109,13 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     }
 }
 
-/// This server's end.
+/// Ends this server.
 async fn die() -> ! {
     kill(std::process::id().cast_signed());
     std::future::pending().await
 }
 
-/// The only run that was handed over.
+/// Returns the only run that was handed over.
 fn held(stage: &mut Stage) -> HeldRun {
     assert_eq!(stage.held.len(), 1, "{:?}", stage.held);
     stage.held.remove(0)
@@ -125,7 +125,7 @@ fn make(stage: &Stage, name: &str) {
     std::fs::write(stage.file(name), "made\n").expect("a file");
 }
 
-/// Waits for a file, then says so and ends with a code.
+/// Waits for a file, then prints and exits with a code.
 const WAITS: &str = "echo one; echo up > $0/up
     while ! test -e $0/go; do sleep 0.01; done
     echo two; echo err >&2; exit 3";
@@ -194,7 +194,7 @@ async fn ended(stage: &mut Stage) {
     }
 }
 
-/// Holds these processes until they are let go, also when whoever asked for it is dead by then.
+/// Traces these processes until they are released, also when the requesting process is dead by then.
 async fn hold_on(stage: &Stage, pids: &[i32]) {
     let mut command = std::process::Command::new(std::env::current_exe().expect("own path"));
     command.arg("hold").arg(&stage.dir);
@@ -204,7 +204,7 @@ async fn hold_on(stage: &Stage, pids: &[i32]) {
     stage.written("held").await;
 }
 
-/// `hold DIR PID...`
+/// Command line: `hold DIR PID...`
 pub(crate) fn hold(args: &[String]) -> ExitCode {
     let dir = Path::new(&args[0]);
     let pids = args[1..].iter().map(|pid| pid.parse().expect("a pid"));
@@ -219,7 +219,7 @@ pub(crate) fn hold(args: &[String]) -> ExitCode {
 
 async fn unannounced(stage: &mut Stage) {
     if stage.hello.restarts == 0 {
-        // No shim that is there says anything.
+        // No present shim sends anything.
         let mut shims = Vec::new();
         until(|| {
             shims = shims_of(stage.hello.keeper.pid);
@@ -240,7 +240,7 @@ async fn unannounced(stage: &mut Stage) {
     let shims = stage.written("shims").await;
     let shims = shims.split_whitespace().map(str::parse::<i32>);
     let shims: Vec<i32> = shims.map(|pid| pid.expect("a number")).collect();
-    // One of them had the job. It ends, and its answer is for nobody: these requests have the numbers of the dead
+    // One of them had the job. It exits, and its answer is dropped: these requests have the numbers of the dead
     // server's.
     until(|| (shims.iter().filter(|pid| is_alive(**pid)).count() < shims.len()).then_some(()))
         .await;
@@ -248,7 +248,7 @@ async fn unannounced(stage: &mut Stage) {
     assert!(!stage.file("ran").exists());
 }
 
-/// Its children that look like itself: the server executes this program under another name.
+/// Returns the keeper's children that look like itself: the server executes this program under another name.
 fn shims_of(keeper: i32) -> Vec<i32> {
     let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
     let children = children.unwrap_or_default();
@@ -283,7 +283,7 @@ async fn released(stage: &mut Stage) {
         let prepared = stage.prepare(run, &spec).await;
         let prepared = prepared.expect("a child at its gate");
         hold_on(stage, &[prepared.identity.shim.pid]).await;
-        // These are its last words, and they are obeyed.
+        // These are its last messages, and they are obeyed.
         stage.client.release(run);
         die().await;
     }
@@ -320,7 +320,7 @@ async fn paused(stage: &mut Stage) {
     resume_and_end(stage, held.run).await;
 }
 
-/// Writes down each signal that it gets.
+/// Records each signal that it gets.
 const LISTENS: &str = "trap 'echo usr1 >> $0/got' USR1; trap 'echo int >> $0/got' INT
     echo up > $0/up; while :; do sleep 0.01; done";
 
@@ -345,7 +345,7 @@ async fn signalled(stage: &mut Stage) {
         let sent = stage.client.interrupt(run, Some("b")).await;
         assert_eq!(sent.expect("a keeper").result, SignalResult::Done);
         got(stage, 2).await;
-        // It has no terminal: nobody is reached.
+        // It has no terminal: no process is reached.
         let sent = shoot(stage, run, SignalTarget::TerminalForeground, "c").await;
         assert!(matches!(&sent, Sent::Now(shots) if shots.no_terminal));
         die().await;
@@ -399,7 +399,7 @@ async fn pausing(stage: &mut Stage) {
         die().await;
     }
     let held = held(stage);
-    // The order was obeyed, and the first look may have been enough.
+    // The request was obeyed, and the first scan may have been enough.
     let seen = held.pause;
     assert!(
         matches!(seen, HeldPause::Stopping | HeldPause::Stopped),
@@ -464,7 +464,7 @@ async fn stopping(stage: &mut Stage) {
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
 
-/// A leader that leaves somebody behind who waits for a file.
+/// A leader that leaves a process behind that waits for a file.
 const LEAVES: &str = "
     sh -c 'echo up > $0/up; while ! test -e $0/go; do sleep 0.01; done; echo late' $0 &
     while ! test -e $0/up; do sleep 0.01; done
@@ -575,7 +575,7 @@ async fn abandoned(stage: &mut Stage) {
         "{facts:?}"
     );
     assert_eq!(facts.last(), Some(&empty(stage)));
-    // The wait begins anew with each loss: this one serves, and its runs are its own.
+    // The wait restarts with each loss: this one serves, and its runs are its own.
     let (run, spec) = stage.shell("exit 6");
     stage.start(run, &spec).await;
     let facts = stage.end(run).await;
@@ -595,7 +595,7 @@ async fn abandoned_rest(stage: &mut Stage) {
     assert_eq!(runs.len(), 2, "{runs:?}");
     for held in runs {
         if held.policy.on_leader_exit == LeaderExit::Keep {
-            // One that was on record, and that the server before did not live to hand over.
+            // One that was recorded, and that the earlier server died before handing over.
             stage.client.stop(held.run, &held.policy.stop_plan());
         }
         let facts = stage.end(held.run).await;
@@ -606,7 +606,7 @@ async fn abandoned_rest(stage: &mut Stage) {
     make(stage, "go");
 }
 
-/// Before the last of these the keeper waits for longer than runs go on without a server.
+/// Before the last of these the keeper waits longer than runs continue without a server.
 const CRASHES: u32 = 4;
 
 async fn crash_loop(stage: &mut Stage) {
@@ -676,7 +676,7 @@ async fn lost_for_good(stage: &mut Stage) {
     die().await;
 }
 
-/// A server that fails must not be followed by one that plays on.
+/// Marks the failure of a server, which must not be followed by one that continues.
 pub(crate) fn fail_for_good(dir: &Path) {
     let failed = dir.join("failed");
     let earlier = std::panic::take_hook();

@@ -1,4 +1,4 @@
-//! Signals to some of a tree, and who is in it.
+//! Signals to members of a tree, and its listing.
 
 use crate::{
     limits,
@@ -19,15 +19,15 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     }
 }
 
-/// A leader, one in its group, and one in a session of its own whose parent has left it; each writes down its pid, and
-/// each USR1 that it gets.
+/// A leader, a member of its group, and an orphan in a session of its own; each records its pid, and each USR1 that it
+/// gets.
 const THREE: &str = "
     each() { trap \"echo usr1 >> $0/$1.got\" USR1; echo $2 > $0/$1; while :; do sleep 0.01; done; }
     (each member $(sh -c 'echo $PPID')) &
     (setsid sh -c 'trap \"echo usr1 >> $0/apart.got\" USR1; echo $$ > $0/apart; while :; do sleep 0.01; done' $0 &)
     each leader $$";
 
-/// How often it has got the signal.
+/// Returns how often it has got the signal.
 fn got(stage: &Stage, name: &str) -> usize {
     let text = fs::read_to_string(stage.file(&format!("{name}.got"))).unwrap_or_default();
     text.lines().count()
@@ -49,7 +49,7 @@ fn delivered(shots: &[Shot]) -> BTreeSet<i32> {
 }
 
 async fn signal(stage: &mut Stage) {
-    // In the session and group of nobody of the run, and under the run's name: a stranger that counts too.
+    // In no session or group of the run, with the run's marker: an unrelated process that counts too.
     let (run, spec) = stage.shell(THREE);
     let mut stranger = Command::new("sleep")
         .arg("1000")
@@ -117,7 +117,7 @@ async fn list(stage: &mut Stage) {
     assert_eq!(find(member).ppid, leader);
     assert_eq!((find(member).pgid, find(member).sid), (leader, leader));
     assert_eq!((find(apart).pgid, find(apart).sid), (apart, apart));
-    // Its parent has left it, and the shim has it, or the first process of the namespace.
+    // It is an orphan, adopted by the shim, or the first process of the namespace.
     if stage.is_private() {
         let heir = procfs_name(find(apart).ppid);
         assert_eq!(heir, "kennel-init");
@@ -144,7 +144,7 @@ async fn list(stage: &mut Stage) {
 
 async fn shim_lost(stage: &mut Stage) {
     let (run, mut spec) = stage.shell(&format!("trap '' TERM; {THREE}"));
-    // What is left gets a grace that outlasts this look.
+    // The remaining processes get a grace that outlasts this check.
     spec.policy.stop.grace = Some(Duration::from_mins(1));
     let prepared = stage.start(run, &spec).await;
     let pids = [

@@ -1,4 +1,4 @@
-//! Pauses: who is stopped by them, who is continued, and what becomes of them when the keeper dies.
+//! Pauses: the processes stopped and continued by them, and their state when the keeper dies.
 
 use crate::{
     deaths::{self, kill_all, observe},
@@ -70,7 +70,7 @@ async fn stopped_itself(stage: &mut Stage) {
     stop(stage, run).await;
 }
 
-/// A process whose leader has ended before its other thread, which writes and writes.
+/// A process whose leader has exited before its other thread, which keeps writing.
 pub(crate) fn leaderless(args: &[String]) -> ExitCode {
     let mut file = fs::File::create(&args[0]).expect("a file");
     std::thread::spawn(move || {
@@ -113,7 +113,7 @@ async fn threads(stage: &mut Stage) {
 
     pause(stage, run).await;
     let before = size();
-    // Another run's whole life goes by meanwhile.
+    // Another run lives and ends meanwhile.
     let (other, spec) = stage.shell("sleep 0.1");
     stage.start(other, &spec).await;
     stage.end(other).await;
@@ -138,7 +138,7 @@ async fn written_down(stage: &mut Stage) {
     stop(stage, run).await;
     assert!(!list.exists());
 
-    // Nobody is stopped whom a crash would forget.
+    // No process is stopped that a crash would forget.
     let (run, spec) = stage.shell(COUNTERS);
     stage.start(run, &spec).await;
     counting(stage).await;
@@ -151,7 +151,7 @@ async fn written_down(stage: &mut Stage) {
 
 /// The keeper counts whole milliseconds; the one in which a pause begins counts as passed.
 const KEEPERS_TICK: Duration = Duration::from_millis(1);
-/// Enough for a pause to be ended before, also on a busy machine.
+/// Long enough for a pause to be ended before, also on a busy machine.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Twice: each pause has the time for itself.
@@ -196,7 +196,7 @@ async fn aborts(stage: &mut Stage) {
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
 
-/// When the keeper dies.
+/// Moment of the keeper's death.
 #[derive(Clone, Copy, PartialEq)]
 enum Moment {
     Pausing,
@@ -221,11 +221,11 @@ pub(crate) fn keeper_dies(dir: &Path, choice: &str) {
             no_process_is_left(dir);
         }
     }
-    // The next keeper clears away what an earlier one has left empty.
+    // The next keeper removes the empty directories of an earlier one.
     assert_eq!(end(start(dir, choice, "nothing")).code(), Some(0));
 }
 
-/// Eight that take a polite signal, each in a session of its own.
+/// Eight processes that handle a polite signal, each in a session of its own.
 const CROWD: &str = "
     for i in 1 2 3 4 5 6 7 8; do
         setsid sh -c 'echo up >> $0/up; while :; do echo x >> $0/b; sleep 0.002; done' $0 &
@@ -234,7 +234,7 @@ const CROWD: &str = "
 
 async fn killed(stage: &mut Stage, moment: Moment) {
     let (run, mut spec) = stage.shell(CROWD);
-    // Nothing but their being continued lets them end before the test gives up.
+    // They only exit before the test gives up if they are continued.
     spec.policy.stop.grace = Some(Duration::from_hours(1));
     let up = stage.file("up");
     let _ = fs::remove_file(&up);
@@ -256,7 +256,7 @@ async fn killed(stage: &mut Stage, moment: Moment) {
             Moment::Resuming => drop(client.resume(run).await),
         }
     });
-    // Somewhere on its way.
+    // At any point of the start.
     for _ in 0..std::process::id() % 5 {
         tokio::task::yield_now().await;
     }
@@ -275,7 +275,7 @@ pub(crate) fn kept(dir: &Path, choice: &str) {
     }
     fs::write(dir.join("end"), "").expect("a file");
     no_process_is_left(dir);
-    // The next keeper clears away what an earlier one has left empty.
+    // The next keeper removes the empty directories of an earlier one.
     assert_eq!(end(start(dir, choice, "nothing")).code(), Some(0));
 }
 
@@ -287,7 +287,7 @@ fn by_deadline(what: &str, reached: impl Fn() -> bool) {
     }
 }
 
-/// The leader's end is the shim's to judge, with nobody left who knows of the pause.
+/// The shim judges the leader's exit, while no process is left that knows of the pause.
 async fn leader_and_keeper_killed(stage: &mut Stage) {
     let (run, mut spec) = stage.shell(
         "setsid sh -c 'until [ -e $0/end ]; do echo x >> $0/b; sleep 0.002; done' $0 & while :; do echo x >> $0/a; sleep 0.002; done",
@@ -314,7 +314,7 @@ pub(crate) fn all_die(dir: &Path, choice: &str) {
     no_process_is_left(dir);
 }
 
-/// One in a session of its own, without mark, and in no control group nothing that would tell of it.
+/// One in a session of its own, without marker, and without a control group nothing that would show it.
 async fn all_killed(stage: &mut Stage) {
     let (run, spec) = stage.shell(
         "env -i setsid sh -c 'while :; do echo x >> $0/b; sleep 0.002; done' $0 & while :; do echo x >> $0/a; sleep 0.002; done",

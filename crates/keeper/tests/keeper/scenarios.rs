@@ -1,4 +1,4 @@
-//! What is played in the server, one function per promise.
+//! Scenarios of the server, one function per promise.
 
 use crate::stage::{Stage, drain, is_alive, pipes, until};
 use crate::{containment, deaths, members, reuse, stray};
@@ -47,7 +47,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     }
 }
 
-/// The best proof that this host can give.
+/// Returns the best proof that this host can give.
 pub(crate) fn empty(stage: &Stage) -> Fact {
     Fact::TreeEnded(TreeVerdict::Empty(if stage.is_private() {
         Proof::PrivatePidns
@@ -61,7 +61,7 @@ pub(crate) fn empty(stage: &Stage) -> Fact {
 pub(crate) fn signals(facts: &[Fact]) -> Vec<Signal> {
     let sent = |fact: &Fact| match fact {
         Fact::SignalSent { signal, .. } => Some(*signal),
-        // The keeper's own; what the shim adds to it is a second way of the same rung.
+        // The keeper's own; the shim's is a second way of the same rung.
         Fact::StopStep(step) if step.sender == SignalSender::Keeper => Some(step.signal),
         _ => None,
     };
@@ -231,7 +231,7 @@ async fn sessions(stage: &mut Stage) {
         panic!("{facts:?}")
     };
     assert!(step.delivered >= 5, "{facts:?}");
-    // Everybody whom it was for is named.
+    // All targets are listed.
     assert_eq!(u32::try_from(aims.len()).expect("few"), step.targets());
     let named = |aim: &Aim| aim.start_ticks > 0 && aim.tie != Tie::Held(Holds::default());
     assert!(aims.iter().all(named), "{facts:?}");
@@ -251,7 +251,7 @@ async fn ignoring(stage: &mut Stage) {
     stage
         .client
         .stop(run, &StopPlan::abort(Duration::from_mins(1)));
-    // A second order may only shorten the way.
+    // A second order may only shorten the plan.
     stage
         .client
         .stop(run, &StopPlan::abort(Duration::from_millis(300)));
@@ -384,11 +384,11 @@ async fn pause(stage: &mut Stage) {
     );
     let before = counts(stage);
     if !stage.has_cgroup() {
-        // 'D': in vfork(2), until its child, which is stopped, goes on.
+        // 'D': in vfork(2), until its child, which is stopped, continues.
         let seen = state(prepared.identity.command.pid);
         assert!(matches!(seen, Some('T' | 'D')), "{seen:?}");
     }
-    // Another run's whole life goes by meanwhile.
+    // Another run lives and ends meanwhile.
     let (other, spec) = stage.shell("sleep 0.1");
     stage.start(other, &spec).await;
     stage.end(other).await;
@@ -426,7 +426,7 @@ async fn shim_killed(stage: &mut Stage) {
     );
     let prepared = stage.start(run, &spec).await;
     if stage.is_private() {
-        // Its parent has no number that it could name: with 0 it has killed its own group.
+        // Its parent has no number there: with 0 it has killed its own group.
         let facts = stage.end(run).await;
         assert!(facts.contains(&killed_by(Signal::KILL)), "{facts:?}");
         assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
@@ -466,7 +466,7 @@ async fn verdict_lost(stage: &mut Stage) {
     }
     let facts = stage.end(run).await;
     assert!(!facts.contains(&Fact::Executed), "{facts:?}");
-    // Without a shim and without group signals a `sleep` that was just being forked may take the second rung.
+    // Without a shim and without group signals a `sleep` in the middle of a fork may take the second rung.
     assert_eq!(signals(&facts)[0], Signal::TERM, "{facts:?}");
     assert!(facts.contains(&killed_by(Signal::TERM)), "{facts:?}");
     match facts.last() {
@@ -476,7 +476,7 @@ async fn verdict_lost(stage: &mut Stage) {
     }
 }
 
-/// A process that this one traces, so that no SIGCONT lets it go.
+/// A process that this one traces, so that no SIGCONT continues it.
 pub(crate) struct Held(Pid);
 
 impl Held {
@@ -496,7 +496,7 @@ impl Held {
         ptrace::detach(self.0, None).expect("it is traced");
     }
 
-    /// Its parent hears of its end after its tracer.
+    /// Kills it; its parent gets the exit after its tracer.
     fn kill(self) {
         kill(self.0.as_raw());
         let ended = waitpid(self.0, Some(WaitPidFlag::__WALL)).expect("it is traced");
@@ -511,7 +511,7 @@ async fn shim_killed_at_gate(stage: &mut Stage) {
         .await
         .expect("a child at its gate");
     let shim = prepared.identity.shim.pid;
-    // It may not be allowed to be looked at; where it may, it holds no directory of whoever started the service.
+    // It may not be readable; where it is, it holds no directory of the caller that started the service.
     if let Ok(cwd) = fs::read_link(format!("/proc/{shim}/cwd")) {
         assert_eq!(cwd.to_str(), Some("/"));
     }
@@ -531,7 +531,7 @@ async fn left_running(stage: &mut Stage) {
     stage.written("up").await;
 }
 
-/// SIGKILL to a process of this test.
+/// Sends SIGKILL to a process of this test.
 pub(crate) fn kill(pid: i32) {
     // SAFETY: kill takes integers.
     unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -566,7 +566,7 @@ async fn many(stage: &mut Stage) {
     }
 }
 
-/// What is heard of a shim that ends is not heard of the next one of the same run.
+/// Reports of an exiting shim do not count for the next one of the same run.
 async fn again(stage: &mut Stage) {
     let (run, spec) = stage.shell("exit 3");
     for _ in 0..50 {

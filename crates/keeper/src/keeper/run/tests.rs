@@ -1,4 +1,4 @@
-//! What a run tells when its shim dies at a moment that no test can hit from outside.
+//! Reports of a run whose shim dies at a moment that no test can choose from outside.
 
 use super::*;
 use crate::{client::SignalTarget, exit_record, values::HeldPause, wire::FromShim};
@@ -93,7 +93,7 @@ fn detaching_shim_learns_deadline_before_first_signal() {
     child.end();
 }
 
-/// Whoever asks is answered, and once: whatever ends the run, and whatever was asked for at whatever time.
+/// Each request is answered, and once: for every end of the run, and every time of the request.
 #[test]
 fn every_request_is_answered_once_however_the_run_ends() {
     type Act = fn(&mut Run);
@@ -162,7 +162,7 @@ fn every_request_is_answered_once_however_the_run_ends() {
     }
 }
 
-/// A step as the keeper's loop takes it: what the shim has to know first is said in between.
+/// Takes a step as the keeper's loop does: messages that the shim needs first are sent in between.
 fn step(run: &mut Run, now: u64) {
     run.step(now);
     while run.tells_shim_first() {
@@ -191,12 +191,12 @@ fn what_sigkill_does_not_end_is_no_end() {
     run.release();
     hear(&mut run, FromShim::Executed);
     run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
-    // The shim is no parent of this child, so nobody is seen, and no word comes of the tree.
+    // The shim is no parent of this child, so no process is found, and no verdict on the tree comes.
     for now in [0, 1_000, 10_000, 1_000_000_000] {
         step(&mut run, now);
         assert!(!run.has_ended(), "{:?}", facts(&run));
     }
-    // The later, the rarer are the looks, and never rarer than one a second.
+    // Scans become rarer with time, but never rarer than one a second.
     assert_eq!(run.look_every(0), 20);
     assert_eq!(run.look_every(10_000), 312);
     assert_eq!(run.look_every(1_000_000_000), 1_000);
@@ -206,7 +206,7 @@ fn what_sigkill_does_not_end_is_no_end() {
 #[test]
 fn pid_given_back_by_a_shim_is_unused() {
     let dir = tempfile::tempdir().expect("a directory");
-    // As if the number of the shim, which is reaped, had come round: here to a stranger with a child.
+    // As if the number of the shim, which is reaped, had been reused: here by an unrelated process with a child.
     let mut stranger = Command::new("sh")
         .args(["-c", "sleep 1000; :"])
         .spawn()
@@ -220,7 +220,7 @@ fn pid_given_back_by_a_shim_is_unused() {
     run.hear_shim(prepared(), vec![reaped()], &host(), number, 0);
     run.release();
     hear(&mut run, FromShim::Executed);
-    // Nobody is below the shim, and somebody is in the control group all the same.
+    // No process is below the shim, and one is in the control group all the same.
     std::fs::write(dir.path().join("cgroup.events"), "populated 1\n").expect("a file");
     hear(&mut run, childless());
     run.shim_gone(0);
@@ -274,7 +274,7 @@ fn nothing_follows_the_last_word_on_the_tree() {
 fn a_child_without_an_owner_is_over_when_its_shim_is_gone() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = new(dir.path());
-    // The descriptor of the leader found no room.
+    // The descriptor of the leader exceeded the limit.
     hear(&mut run, prepared());
     run.shim_gone(0);
     step(&mut run, 0);
@@ -289,7 +289,7 @@ fn child_of_a_lost_server_is_not_announced() {
     run.server_lost();
     run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
     assert!(run.held().is_none());
-    // Its gate is shut, so the shim tells that nothing ran.
+    // Its gate is shut, so the shim reports that nothing ran.
     hear(&mut run, FromShim::NotReleased);
     hear(&mut run, childless());
     step(&mut run, 0);
@@ -327,7 +327,7 @@ fn a_pause_that_was_asked_to_end_is_handed_over_as_one_that_ends() {
     hear(&mut run, FromShim::Executed);
     for (expired, wanted) in [
         (false, HeldPause::LettingGo),
-        // It ends by itself, and that is told when it has.
+        // It ends by itself, and that is reported when it has.
         (true, HeldPause::Stopped),
     ] {
         run.pause = Pause::LettingGo {
@@ -390,7 +390,7 @@ impl Living {
     }
 }
 
-/// The pidfd of a process that somebody has reaped.
+/// Returns the pidfd of a process that was reaped.
 fn reaped() -> OwnedFd {
     let mut child = Living::new();
     let fd = child.pidfd();
@@ -422,7 +422,7 @@ fn new(run_dir: &std::path::Path) -> Run {
     Run::wanted(parts, 1, gate.into())
 }
 
-/// A directory as if it were a control group.
+/// Returns a directory as if it were a control group.
 fn group_of(dir: &std::path::Path) -> CgroupIdentity {
     CgroupIdentity {
         path: dir.to_str().expect("UTF-8").to_owned(),
@@ -430,7 +430,7 @@ fn group_of(dir: &std::path::Path) -> CgroupIdentity {
     }
 }
 
-/// What is told of a run that ended by itself, when its control group had these files at its end.
+/// Returns a run that ended by itself, with the reports for these files of its control group at its end.
 fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
     let mut run = new(dir);
     run.cgroup = Some(group_of(dir));
@@ -490,7 +490,7 @@ fn host() -> HostIdentity {
     }
 }
 
-/// What was told of the run, its signals left out.
+/// Returns the reports of the run, without its signals.
 fn facts(run: &Run) -> Vec<&Fact> {
     let fact = |told| match told {
         &Told::Fact(_, Fact::SignalSent { .. } | Fact::StopStep(_)) | Told::Answer(..) => None,

@@ -66,7 +66,7 @@ fn what_finds_no_room_waits_and_goes_on_where_it_stood() {
     assert_eq!(stage.write("a", None, &data), []);
     assert!(stage.input.waits_for().is_some());
     assert_eq!(stage.accepted(), PIPE as u64);
-    // Nobody waits for it any more; whoever repeats it goes on in the middle.
+    // No caller waits for it any more; a repeat continues in the middle.
     stage.input.waiting = None;
     assert_eq!(stage.write("a", None, &data), []);
     let mut read = stage.read(PIPE);
@@ -138,7 +138,7 @@ fn a_keeper_that_died_over_a_write_leaves_the_count_in_doubt() {
     assert_eq!((known.book.accepted, known.book.in_doubt), (3, 0));
     assert_eq!(known.book.writes, input.book.writes);
 
-    // As it was between the pipe's taking and its counting.
+    // Between the pipe's acceptance and its count.
     known.book.in_doubt = 5;
     known.note.keep(&known.run_dir, 1, &known.book);
     let mut unknown = adopted(pipe());
