@@ -407,7 +407,7 @@ impl KeeperClient {
         self.link.tell(&ToKeeper::Acknowledge { run });
     }
 
-    /// Looks for what was recorded of a run by an earlier keeper. Signals nobody.
+    /// Searches for the processes that an earlier keeper has recorded of a run. Sends no signal.
     pub async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
         let recorded = WireRecorded::try_from(recorded)?;
         self.observation(|seq| ToKeeper::Observe { seq, recorded }, KEEPER_ANSWER_MAX)

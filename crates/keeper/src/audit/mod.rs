@@ -163,7 +163,7 @@ pub fn marked() -> Vec<Marked> {
 /// Content of an environment.
 enum Environ {
     Read(Option<RunId>),
-    /// It is longer than what was read, and that has no marker.
+    /// It is longer than the part that was read, and that part has no marker.
     Long,
     Refused,
 }

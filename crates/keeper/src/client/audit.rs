@@ -47,7 +47,7 @@ pub enum SocketSeen {
 pub struct Look {
     /// The host's processes, and what Kennel has left on it.
     pub scan: Scan,
-    /// What the keeper knew after the scan.
+    /// Inventory of the keeper after the scan.
     pub books: Books,
     /// Resources of the service itself.
     pub belongings: Belongings,
@@ -60,7 +60,7 @@ pub struct SecondLook {
     pub processes: Vec<Option<Described>>,
     /// Directories that still exist and are empty.
     pub directories: Vec<(RunId, CgroupIdentity)>,
-    /// What the keeper knew after that: a shim may have gone from one run to the next since the first scan.
+    /// Inventory of the keeper after that: a shim may have changed its run since the first scan.
     pub books: Books,
 }
 

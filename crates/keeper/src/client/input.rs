@@ -75,7 +75,7 @@ impl KeeperClient {
     }
 
     /// Closes the input of an attempt, where it stands at this offset if one is given. Returns when no copy of the
-    /// pipe's end is left except with a shim that was told to close its own.
+    /// pipe's end is left except with a shim that was ordered to close its own.
     pub async fn close_input(
         &self,
         run: RunId,

@@ -23,7 +23,7 @@ use std::{
 
 /// Most keepers that wait at a socket. There is one keeper.
 const CALLERS_MAX: i32 = 4;
-/// How long a shim whose run has ended waits for a keeper; after that its exit record has to do.
+/// Longest wait for a keeper of a shim whose run has ended; after that its exit record has to suffice.
 const LINGER_MS: u64 = 60 * 60 * 1_000;
 /// Time between two checks of a control group with a process in it that is not below the shim.
 const GROUP_LOOK_MS: u64 = 1_000;

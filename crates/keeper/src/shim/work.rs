@@ -366,9 +366,8 @@ impl Work {
         false
     }
 
-    /// Collects the exits there are. The leader's is looked at and written down before it is taken. Gives it, and
-    /// whether there may be more to collect.
-    /// INV-6, INV-7: the exit is that of wait(2), and on disk before the leader is reaped.
+    /// Collects all exits. The leader's is read and recorded before it is taken. Returns it, and whether there may be
+    /// more to collect. INV-6, INV-7: the exit is that of wait(2), and on disk before the leader is reaped.
     fn collect(&mut self) -> (Option<Exit>, bool) {
         if std::mem::replace(&mut self.ends, Collecting::Done) == Collecting::Done {
             return (None, false);

@@ -256,7 +256,7 @@ async fn killed(stage: &mut Stage, moment: Moment) {
             Moment::Resuming => drop(client.resume(run).await),
         }
     });
-    // At any point of the start.
+    // At any point of that.
     for _ in 0..std::process::id() % 5 {
         tokio::task::yield_now().await;
     }

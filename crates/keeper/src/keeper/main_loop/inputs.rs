@@ -77,7 +77,7 @@ impl Keeper {
         self.touch(id, clock::boot_ms());
     }
 
-    /// Runs a command that a server wants beside that of a run.
+    /// Runs a helper command for a server.
     pub(super) fn help(&mut self, wish: WireHelp) {
         let id = RunId::from_u128(wish.run);
         match self.runs.get_mut(&id) {

@@ -72,7 +72,7 @@ impl Upgrades {
         &self.binary
     }
 
-    /// Returns what the next server is sent. If it serves, that is the result.
+    /// Returns the upgrade to report to the next server. If it serves, that is the result.
     pub(super) fn told(&self) -> Option<Upgrade> {
         self.last.clone()
     }
