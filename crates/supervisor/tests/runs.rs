@@ -1,4 +1,4 @@
-//! Runs from spawn to end, over a kernel and a store that answer only to what is done to them.
+//! Runs from spawn to end, over a kernel and a store that react only to calls.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
 
@@ -124,7 +124,7 @@ async fn an_insert_of_unknown_fate_is_closed_as_never_run_whether_it_was_written
             matches!(refused, Err(CallError::StoreUnavailable)),
             "{refused:?}"
         );
-        // A get of that id waits until the store has the last word.
+        // A get of that id waits until the store has the outcome.
         let view = stage.supervisor.get(run).await.unwrap();
         assert_eq!(view.state, RunState::Failed);
         assert!(stage.kernel().executed.is_empty());
@@ -235,7 +235,7 @@ async fn an_abort_of_an_unknown_id_fences_it_for_good() {
         "{refused:?}"
     );
     assert!(stage.kernel().executed.is_empty());
-    // And again, with the same answer.
+    // Repeated, with the same answer.
     let view = stage.supervisor.abort(abort(run)).await.unwrap();
     assert_eq!(view.state, RunState::Cancelled);
 }
@@ -404,7 +404,7 @@ async fn a_start_closes_what_is_gone_and_ends_what_is_alive() {
     assert_eq!(names.last().map(String::as_str), Some("ended"));
 }
 
-/// A spawn whose child waits at its gate, because its record is held.
+/// Spawns a run whose child waits at its gate, because its record is held.
 async fn spawn_to_the_gate(stage: &Stage, run: RunId) -> JoinHandle<Result<Spawned, CallError>> {
     stage.world.store.hold_inserts();
     let spawn = tokio::spawn({
@@ -421,8 +421,8 @@ async fn event_names(stage: &Stage, run: RunId) -> Vec<String> {
     names_behind(stage, run, 0).await
 }
 
-/// The same of a run of which the node log knows nothing: readers may have been given entries that were lost with it, so it goes on
-/// above the mark, behind a gap.
+/// Returns the events of a run that the node log does not have: readers may have got entries that were lost with it, so
+/// it continues above the mark, after a gap.
 async fn event_names_behind_loss(stage: &Stage, run: RunId) -> Vec<String> {
     let (_, mut events) = stage
         .supervisor
@@ -437,7 +437,7 @@ async fn event_names_behind_loss(stage: &Stage, run: RunId) -> Vec<String> {
     names_behind(stage, run, first.seq).await
 }
 
-/// Those behind this seq.
+/// Returns the names after this seq.
 async fn names_behind(stage: &Stage, run: RunId, seq: u64) -> Vec<String> {
     let (_, mut events) = stage
         .supervisor

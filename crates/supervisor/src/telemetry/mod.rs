@@ -191,7 +191,7 @@ impl Telemetry {
             TraceFlags::NOT_SAMPLED
         };
         let span = context::fresh_span();
-        // It is of the caller's trace. One that is not valid is none, as the specification has it.
+        // It is of the caller's trace. An invalid one counts as none, as in the specification.
         let state = tracestate.filter(|_| caller.is_some());
         let state = state.and_then(|state| TraceState::from_str(state).ok());
         Some(CallTrace {
@@ -200,14 +200,14 @@ impl Telemetry {
         })
     }
 
-    /// Tells a span, if it is recorded.
+    /// Emits a span, if it is recorded.
     pub fn tell(&self, span: Span) {
         if let Some(tracing) = self.tracing.as_ref().filter(|_| span.context.is_sampled()) {
             tracing.sink.take(span);
         }
     }
 
-    /// Whether anybody wants events.
+    /// Whether events have a receiver.
     pub(crate) fn tells_events(&self) -> bool {
         self.events.is_some()
     }
@@ -237,7 +237,7 @@ impl Telemetry {
         Some(RunTrace::of(run, kind, spawned_by, samples))
     }
 
-    /// What of a caller's `baggage` (<https://www.w3.org/TR/baggage/>) is passed on.
+    /// Returns the part of a caller's `baggage` (<https://www.w3.org/TR/baggage/>) that is passed on.
     pub(crate) fn baggage(&self, baggage: &str) -> Option<String> {
         let tracing = self.tracing.as_ref()?;
         let passed = baggage.split(',').map(str::trim).filter(|member| {

@@ -1,4 +1,4 @@
-//! What an audit makes of keeper, tracker and store, and whom a reap may touch.
+//! A leak check over keeper, tracker and store, and the processes that a reap may touch.
 
 use crate::world::{Nature, Stage, Weather, call, identity};
 use kennel_keeper::{
@@ -15,7 +15,7 @@ use kennel_lifecycle::{
 use kennel_supervisor::{Audit, ReapCall, ReapResult, Unverified};
 use std::{collections::BTreeSet, time::Duration};
 
-/// The number that the keeper has in this world, and that of the server.
+/// Process id of the keeper in this world, and that of the server.
 const KEEPER: i32 = 10;
 const SERVER: i32 = 2;
 
@@ -57,8 +57,8 @@ fn look(processes: Vec<Seen>, shims: Vec<(i32, RunId)>) -> Look {
     }
 }
 
-/// One run that is over, with somebody left below its shim and somebody with its marker alone; a live run; a stranger
-/// with a marker of nobody's.
+/// Returns an ended run, with one process left below its shim and one with its marker alone; a live run; an unrelated
+/// process with a marker of no run.
 async fn left_behind() -> (Stage, RunId, RunId) {
     let stage = Stage::set(Nature::default()).await;
     let over = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
@@ -159,7 +159,7 @@ async fn without_its_store_an_audit_says_so_and_finds_what_the_keeper_knows() {
     ];
     assert_eq!(found(&audit), expected);
     let _ = (over, live);
-    // What only a row can tell is left alone, whatever is named.
+    // A process that only a row could identify is spared, whatever is named.
     let scope = Scope {
         evidence: BTreeSet::from([Evidence::Marker]),
         ..Scope::default()

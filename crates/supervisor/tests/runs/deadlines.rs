@@ -1,4 +1,4 @@
-//! Runs that take longer than they may.
+//! Runs that exceed a time limit.
 
 use crate::{
     abort,
@@ -35,7 +35,7 @@ async fn ended(stage: &Stage, run: RunId) -> RunView {
     waited.run
 }
 
-/// The reasons of the stations `resumed`, `stopping` and `ended`.
+/// Returns the reasons of the events `resumed`, `stopping` and `ended`.
 async fn reasons(stage: &Stage, run: RunId) -> Vec<String> {
     let events = stage.supervisor.events(run, Position::Beginning).await;
     let (_, mut events) = events.unwrap();
@@ -72,13 +72,13 @@ async fn a_run_that_takes_too_long_fails_and_says_so() {
     let row = stage.world.store.row(run.run).unwrap();
     assert_eq!(row.outcome.unwrap().reason, reason);
     assert_eq!(row.desired, Desired::Stop);
-    // The keeper has climbed by itself: no plan was sent to it after its own.
+    // The keeper has carried out the ladder by itself: no plan was sent to it after its own.
     assert_eq!(stage.plans(run.run).len(), 1);
     let reasons = reasons(&stage, run.run).await;
     assert_eq!(reasons, ["max_runtime", "deadline_exceeded"]);
 }
 
-/// A run that may be inactive for a minute, on a clock that runs ahead when there is no work.
+/// Returns a run that may be inactive for a minute, on a clock that runs ahead when there is no work.
 async fn inactive_for_a_minute() -> (Stage, RunView) {
     let stage = Stage::set(Nature::default()).await;
     let mut call = call(None);
@@ -107,7 +107,7 @@ async fn output_begins_inactivity_anew() {
     for _ in 0..4 {
         tokio::time::sleep(MAX / 2).await;
         stage.writes(run.run, b"x");
-        // The pipe is ready at once, and is read before the clock runs on.
+        // The pipe is ready at once, and is read before the clock continues.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let view = stage.supervisor.get(run.run).await.unwrap();

@@ -1,4 +1,4 @@
-//! A node that is taken out of service, and back.
+//! Draining a node, and undoing that.
 
 use crate::world::{Lives, Nature, Stage, Temper, call, run_id};
 use kennel_lifecycle::{EndReason, RunId, RunState};
@@ -129,7 +129,7 @@ fn a_deadline_of_a_drain_that_passes_without_a_server_is_kept_by_the_next_one() 
     let lives = lives();
     lives.live(async |stage| {
         let soon = Duration::from_millis(1);
-        // Its server is gone before it comes to that.
+        // Its server is gone before then.
         drop(stage.supervisor.drain(finish(Some(soon))).await.unwrap());
     });
     lives.live(async |stage| {
@@ -165,7 +165,7 @@ fn a_run_that_waits_is_ended_by_the_drain_that_the_next_server_goes_on_with() {
             action: DrainAction::Abort,
             ..finish(None)
         };
-        // Its server dies before the run's task has heard of it.
+        // Its server dies before the run's task has got it.
         stage.supervisor.drain(drain).await.unwrap();
     });
     let row = lives.world.store.row(run_id()).unwrap();

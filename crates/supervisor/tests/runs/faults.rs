@@ -1,4 +1,4 @@
-//! What goes wrong at the worst moment.
+//! Faults at the worst moment.
 
 use crate::{
     abort, event_names, spawn_to_the_gate,
@@ -15,7 +15,7 @@ use kennel_supervisor::{
 };
 use std::{collections::HashMap, time::Duration};
 
-/// Longer than anything here takes, also on a busy machine.
+/// Upper bound for every step here, also on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 /// The keeper starts another server, which has all of its tasks.
@@ -43,7 +43,7 @@ async fn panic_does_not_cut_a_shutdown_short() {
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.tell(KeeperEvent::Shutdown);
     stage.world.store.set(Weather::Broken);
-    // As often as the store is looked at, and once more.
+    // As often as the store is checked, and once more.
     tokio::time::sleep(Duration::from_secs(3)).await;
     stage.world.store.set(Weather::Fair);
     stage.exits(run, 0);
@@ -63,7 +63,7 @@ async fn output_just_before_the_end_is_read() {
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     let mut events = follow(&stage, run).await;
     assert_eq!(output(&mut events, 5).await, b"first");
-    // The pipe has been found empty; what comes now is not announced by the runtime before the end is.
+    // The pipe was found empty; later bytes are not announced by the runtime before the end is.
     stage.exits(run, 0);
     assert_eq!(output(&mut events, 9).await, b" and last");
     let names = event_names(&stage, run).await;
@@ -87,7 +87,7 @@ async fn no_event_precedes_recorded_or_output_started() {
     while stage.kernel().executed.is_empty() {
         tokio::task::yield_now().await;
     }
-    // Time enough to see the pipe.
+    // Time enough to read the pipe.
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
@@ -107,7 +107,7 @@ async fn a_stop_does_not_wait_behind_a_write_that_hangs() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.world.store.set(Weather::StatesHang);
-    // The move to `running` is on its way to a store that does not answer.
+    // The change to `running` is in flight to a store that does not answer.
     tokio::time::sleep(Duration::from_secs(1)).await;
     tokio::spawn({
         let supervisor = stage.supervisor.clone();
@@ -163,7 +163,7 @@ async fn wait_reports_no_end_of_untraceable_run() {
     stage.world.store.let_inserts_go();
     spawn.await.unwrap().unwrap_err();
     stage.world.store.set(Weather::Fair);
-    // It may have looked while the store was still away; then it cannot say either.
+    // It may have read while the store was still unavailable; then it cannot answer either.
     let waited = wait.await.unwrap();
     assert!(
         matches!(
@@ -200,7 +200,7 @@ async fn more_open_rows_than_there_is_room_for_are_recovered_all_the_same() {
     let rows = runs.iter().map(|run| RunRow::open(new_run(*run))).collect();
     let stage = Stage::with_rows(Nature::default(), rows, orphans).await;
     let until = tokio::time::Instant::now() + SOON;
-    // Nobody asks for them.
+    // No caller asks for them.
     while stage.world.store.closed.lock().unwrap().len() < runs.len() {
         assert!(tokio::time::Instant::now() < until, "rows are left open");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -241,7 +241,7 @@ async fn follow(stage: &Stage, run: RunId) -> Events {
     events.await.unwrap().1
 }
 
-/// The next `len` bytes of output.
+/// Returns the next `len` bytes of output.
 async fn output(events: &mut Events, len: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < len {
@@ -289,7 +289,7 @@ async fn a_run_that_would_be_held_too_weakly_leaves_no_trace() {
         stage.supervisor.get(run).await,
         Err(CallError::RunNotFound(_))
     ));
-    // The same call again is the first again.
+    // The same call repeated is the first again.
     stage.kernel().nature.cgroup_refused = None;
     let spawned = stage.supervisor.spawn(strict).await.unwrap();
     assert!(!spawned.existing);

@@ -1,4 +1,4 @@
-//! A shim that is there and does not answer at its door: its run is left as it is until it does.
+//! A shim that exists and does not answer at its reconnect socket: its run is unchanged until it does.
 
 use crate::{
     abort,
@@ -13,10 +13,10 @@ use kennel_store::Desired;
 use kennel_supervisor::{AbortCall, AbortWait, Condition};
 use std::time::Duration;
 
-/// Longer than any grace, and any wait for a shim that works.
+/// Longer than any grace, and any wait for a working shim.
 const LONG: Duration = Duration::from_hours(1);
 
-/// A run that has outlived its keeper, and whose shim does not answer.
+/// Returns a run that has outlived its keeper, and whose shim does not answer.
 fn slow() -> Lives {
     let lives = Lives::of(Nature::default());
     lives.begin();
@@ -39,7 +39,7 @@ fn a_run_whose_shim_is_slow_is_not_ended_and_gone_on_with_when_it_answers() {
     slow().live_long(async |stage| {
         tokio::time::sleep(LONG).await;
         let view = stage.supervisor.get(run_id()).await.unwrap();
-        // As the row has it: whether that it runs was recorded in time is of no interest.
+        // As in the row: it does not matter whether its start was recorded in time.
         let open = [RunState::Starting, RunState::Running];
         assert!(open.contains(&view.state), "{view:?}");
         assert_eq!(view.desired, Desired::Run);

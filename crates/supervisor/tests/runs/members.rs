@@ -1,4 +1,4 @@
-//! Signals to a run's processes, and who they are.
+//! Signals to a run's processes, and their listing.
 
 use crate::{
     abort,
@@ -92,7 +92,7 @@ async fn a_signal_to_a_run_that_is_paused_or_over_is_refused() {
     };
     assert_eq!(refusal, Refusal::Paused);
     stage.supervisor.resume(run).await.unwrap();
-    // What was refused is not remembered.
+    // A refused request is not remembered.
     let signalled = stage.supervisor.signal(hang_up(run, Some("a"))).await;
     assert!(!signalled.unwrap().repeated);
     stage.supervisor.abort(abort(run)).await.unwrap();
@@ -138,7 +138,7 @@ async fn signals_that_find_their_run_ended_are_answered_however_many_there_are()
         tokio::task::yield_now().await;
     }
     stage.supervisor.abort(abort(run)).await.unwrap();
-    // Its task takes in nothing more, and waits for what it has begun.
+    // Its task accepts no more, and waits for its work in progress.
     while !stage.supervisor.drain_status().remaining.is_empty() {
         tokio::task::yield_now().await;
     }

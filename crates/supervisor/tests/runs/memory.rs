@@ -1,4 +1,4 @@
-//! Runs of which the kernel killed somebody for lack of memory.
+//! Runs of which the kernel killed a process for lack of memory.
 
 use crate::world::{Nature, Stage, call};
 use kennel_keeper::client::{Fact, KeeperEvent, KeeperReport};
@@ -39,7 +39,7 @@ async fn a_leader_that_a_caller_killed_is_not_called_killed_for_memory() {
     assert_eq!(reasons.len(), 2, "{reasons:?}");
 }
 
-/// A run with kills that ended so, maybe after a caller's SIGKILL; its warnings, and the reason that it ended with.
+/// Returns a run with kills that ended so, maybe after a caller's SIGKILL; its warnings, and the reason of its end.
 async fn ended(exit: Exit, kill_sent: bool) -> (RunView, Vec<String>) {
     let nature = Nature {
         memory_kills: Some(KILLS),

@@ -1,4 +1,4 @@
-//! What becomes of the rest of a tree when its leader has ended by itself.
+//! The rest of a tree when its leader has exited by itself.
 
 use crate::{
     abort,
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 const DRAIN: LeaderExit = LeaderExit::Drain { timeout: None };
 
-/// A run whose leader leaves somebody behind who holds the output.
+/// Returns a run whose leader leaves a process behind that holds the output.
 async fn leaving_one(policy: LeaderExit) -> (Stage, RunId) {
     let stage = Stage::set(Nature {
         output: b"said".to_vec(),
@@ -86,7 +86,7 @@ async fn run_with_detached_processes_ends_without_signals() {
     assert_eq!(outcome.reason, EndReason::Exited);
     assert_eq!(outcome.exit, Some(Exit::Code(3)));
     assert_eq!(outcome.tree, TreeVerdict::Kept(daemon()));
-    // Whoever was kept holds it still.
+    // The detached process still holds it.
     assert_eq!(outcome.streams, Some(StreamsEnd::Cut));
     assert_eq!(waited.run.times.tree_empty, None);
     let row = stage.world.store.row(run).unwrap();

@@ -1,4 +1,4 @@
-//! Attempts of a run: which follow, when, and what becomes of the pause between them.
+//! Attempts of a run: the ones that follow, their times, and the pause between them.
 
 use crate::{
     abort, event_names, name,
@@ -75,7 +75,7 @@ async fn an_agent_that_crashes_is_started_four_times_and_has_then_failed() {
     spawned.await.unwrap();
     let ended = wait_for(&stage, Condition::Ended).await;
     let waited = began.elapsed();
-    // What passes by the clock of the host between a decision and its wait is not waited again.
+    // Time that passes on the host's clock between a decision and its wait is not waited again.
     let seven = Duration::from_secs(7);
     assert!(waited > seven * 9 / 10 && waited < seven * 2, "{waited:?}");
     assert_eq!(ended.state, RunState::Failed);
@@ -238,7 +238,7 @@ async fn another_attempt_that_is_asked_for_begins_when_the_old_tree_is_gone() {
         ..RestartPolicy::agent()
     };
     stage.supervisor.spawn(restarting(policy)).await.unwrap();
-    // One that runs is stopped first.
+    // A running one is stopped first.
     let second = stage.supervisor.restart(again(Some(1))).await.unwrap();
     assert_eq!((second.attempt, second.state), (2, RunState::Running));
     let EndReason::Restarted { by, request_id } = &second.past[0].outcome.reason else {
@@ -249,10 +249,10 @@ async fn another_attempt_that_is_asked_for_begins_when_the_old_tree_is_gone() {
         stage.world.store.row(run_id()).unwrap().desired,
         Desired::Run
     );
-    // The same wish again is granted already.
+    // The repeated request is fulfilled already.
     let same = stage.supervisor.restart(again(Some(1))).await.unwrap();
     assert_eq!(same.attempt, 2);
-    // One that waits does so no longer, and its restarts are counted anew.
+    // A waiting one starts at once, and its restarts are counted anew.
     stage.exits(run_id(), 1);
     let waiting = state(&stage, RunState::Backoff).await;
     assert_eq!(waiting.restarts, 1);
@@ -359,7 +359,7 @@ fn an_abort_of_an_attempt_that_is_being_replaced_is_durable_when_it_is_answered(
             grace: Some(Duration::from_mins(1)),
             ..abort(run_id())
         });
-        // Its tree does not end: nothing but the record is waited for.
+        // Its tree does not end: only the record is awaited.
         let aborted = tokio::time::timeout(Duration::from_secs(20), aborted).await;
         let view = aborted.expect("it is answered").unwrap();
         assert_eq!(
@@ -423,7 +423,7 @@ fn a_run_that_waits_is_gone_on_with_by_the_next_server() {
     assert_eq!(executed, [(run_id(), 1), (run_id(), 2)]);
 }
 
-/// A first attempt has ended, and its server has died after the store was told and before the keeper was.
+/// A first attempt has ended, and its server has died after the report to the store and before that to the keeper.
 fn lose_server_before_the_keeper_lets_go(lives: &Lives) {
     lives.world.state.lock().unwrap().holds_on = true;
     lives.live(async |stage| {
@@ -434,7 +434,7 @@ fn lose_server_before_the_keeper_lets_go(lives: &Lives) {
     lives.world.state.lock().unwrap().holds_on = false;
 }
 
-/// What ends an attempt is told once, and before the next begins.
+/// Asserts that the end of an attempt is reported once, and before the next begins.
 fn assert_recorded_once(recorded_events: &[(u32, String)]) {
     for station in ["started", "leader_exited", "tree_ended", "attempt_ended"] {
         for attempt in 1..=2 {
@@ -463,7 +463,7 @@ fn repeated_reports_of_ended_attempt_are_ignored() {
     drop(rows);
     lives.world.tidings_held.send_replace(true);
     lives.live(async |stage| {
-        // It is let go before any of that has come.
+        // It is released before any of that has come.
         while stage.kernel().executed.len() < 2 {
             tokio::time::sleep(SHORT).await;
         }
@@ -606,7 +606,7 @@ fn a_service_comes_back_after_another_boot_and_not_where_its_tree_may_be_left() 
     }
 }
 
-/// Its shim has written down that the command ended so, before the service did.
+/// Writes the exit record of its shim, before the service has recorded the exit.
 fn ended_by_itself(lives: &Lives, exit: Exit) {
     lives.keeper_dies();
     let record = ExitRecord {
@@ -686,7 +686,7 @@ fn a_run_of_which_nothing_is_kept_to_start_it_again_ends() {
     });
 }
 
-/// Up to where the first attempt is being ended for the next one.
+/// Runs up to the point where the first attempt is being ended for the next one.
 async fn begin_to_replace(stage: &Stage) {
     stage.supervisor.spawn(restarting(quick())).await.unwrap();
     let (supervisor, call) = (stage.supervisor.clone(), again(None));
@@ -713,7 +713,7 @@ async fn state(stage: &Stage, wanted: RunState) -> RunView {
     }
 }
 
-/// What the journal tells, and of which attempt.
+/// Returns the events of the journal, with their attempts.
 async fn recorded_events(stage: &Stage) -> Vec<(u32, String)> {
     let events = stage.supervisor.events(run_id(), Position::Beginning).await;
     let mut events = events.unwrap().1;

@@ -1,4 +1,4 @@
-//! Runs that write nothing: their entries stand in the node log, and at their end in their row.
+//! Runs that write nothing: their entries are in the node log, and at their end in their row.
 
 use crate::{
     name,
@@ -9,7 +9,7 @@ use kennel_lifecycle::{Entry, Exit, RetentionLimits};
 use kennel_supervisor::{Condition, Event, Payload, Position};
 use std::{fs, path::PathBuf, time::Duration};
 
-/// Longer than the pause between two looks of retention.
+/// Longer than the interval of retention checks.
 const LOOKED: Duration = Duration::from_secs(25);
 
 fn dir(lives: &Lives) -> PathBuf {
@@ -22,7 +22,7 @@ fn is_made(lives: &Lives) -> bool {
     kennel_journal::is_made(&dir(lives))
 }
 
-/// What there is by now.
+/// Returns the present events.
 async fn events(stage: &Stage) -> Vec<Event> {
     let supervisor = &stage.supervisor;
     let (_, events) = supervisor
@@ -44,7 +44,7 @@ async fn ended(stage: &Stage) -> Vec<Event> {
     events(stage).await
 }
 
-/// All that events say.
+/// Returns the contents of all events.
 fn whole(events: &[Event]) -> Vec<String> {
     events.iter().map(|event| format!("{event:?}")).collect()
 }

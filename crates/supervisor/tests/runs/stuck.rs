@@ -1,4 +1,5 @@
-//! What SIGKILL of a start does not end: watched, shown, and closed when it is gone, over any number of crashes.
+//! Processes that SIGKILL of a start does not end: watched, shown, and the run closed when they are gone, over any
+//! number of crashes.
 
 use crate::{
     event_names_behind_loss,
@@ -54,7 +55,7 @@ async fn a_shutdown_does_not_wait_for_what_a_start_watches() {
     assert!(row.outcome.is_none(), "{row:?}");
 }
 
-/// Each life is a runtime of its own: what a crash cuts off is cut off anywhere.
+/// Each life is a runtime of its own: a crash may interrupt at any point.
 #[test]
 fn over_any_crashes_no_row_is_closed_before_its_tree_is_gone_and_each_is_closed_once() {
     for seed in 1..=60 {
@@ -131,7 +132,7 @@ async fn live(
     (rows.values().cloned().collect(), orphans.orphans.clone())
 }
 
-/// Gives how many are stuck.
+/// Returns how many are stuck.
 fn check(stage: &Stage, runs: &[RunId]) -> usize {
     let kernel = stage.kernel();
     let stuck = |run: &&RunId| !kernel.orphans[*run].stuck.is_empty();

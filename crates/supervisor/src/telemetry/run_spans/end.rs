@@ -9,7 +9,7 @@ use opentelemetry::{
     trace::{Link, Status},
 };
 
-/// All that an end is told from.
+/// Facts of an end.
 pub(super) struct End<'a> {
     pub(super) new: &'a NewRun,
     pub(super) times: &'a Times,
@@ -61,7 +61,7 @@ impl End<'_> {
         }
     }
 
-    /// When it was known what is left of the tree.
+    /// Returns when the verdict on the tree was known.
     fn verdict_at(&self) -> Timestamp {
         let certificate = &self.outcome.certificate;
         let known = self.times.tree_empty.or(certificate.census);
@@ -151,7 +151,7 @@ impl End<'_> {
         spans
     }
 
-    /// A span for each round of signals, until the next one.
+    /// Returns a span for each round of signals, until the next one.
     fn steps(&self, run: &Recorded, over: Timestamp) -> Vec<Span> {
         let attempt = self.new.attempt;
         let steps = &self.outcome.certificate.steps;

@@ -1,4 +1,4 @@
-//! Ends that not every host can be brought to. All others are in `tests/e2e/why.rs`.
+//! Ends that not every host can produce. All others are in `tests/e2e/why.rs`.
 
 use super::*;
 use crate::{
@@ -21,7 +21,7 @@ impl SpanSink for Kept {
     }
 }
 
-/// The only span that is told of a run that ends like this.
+/// Returns the only span of a run that ends like this.
 fn span_of(reason: EndReason, exit: Option<Exit>, tree: TreeVerdict) -> Span {
     let sink = Arc::new(Kept::default());
     let tracing = Tracing {
