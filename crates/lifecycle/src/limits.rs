@@ -117,7 +117,7 @@ pub const CPU_PERIOD_DEFAULT: Duration = Duration::from_millis(100);
 /// Valid processor weights.
 pub const CPU_WEIGHT: RangeInclusive<u64> = 1..=10_000;
 /// Processes that SIGKILL does not end that are listed; more are counted.
-pub const STUCK_TOLD_MAX: usize = 64;
+pub const STUCK_LISTED_MAX: usize = 64;
 /// Valid limits on output on disk in bytes: from 1 MiB to 1 TiB.
 pub const OUTPUT_MAX_BYTES: RangeInclusive<u64> = (1 << 20)..=(1 << 40);
 /// Limit on output on disk of a run that names none.

@@ -80,9 +80,9 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// Whether somebody is there who is certainly of the run, or its shim.
+    /// Whether a verified member of the run, or its shim, is alive.
     #[must_use]
-    pub fn somebody_is_left(&self) -> bool {
+    pub fn has_survivors(&self) -> bool {
         self.shim == Seen::Same
             || self.command == Seen::Same
             || self.cgroup == CgroupSeen::Populated
@@ -175,7 +175,7 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
         return Decision::AwaitShim;
     }
     // INVARIANT: no run is closed while a verified member of it, or its shim, is alive.
-    if seen.somebody_is_left() {
+    if seen.has_survivors() {
         return if terminated {
             Decision::Watch(seen.stuck.clone())
         } else {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 /// Processes that are left after SIGKILL. The run does not end while any of them is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stuck {
-    /// The first by number; at most [`crate::limits::STUCK_TOLD_MAX`].
+    /// The first by number; at most [`crate::limits::STUCK_LISTED_MAX`].
     pub processes: Vec<StuckProcess>,
     /// Number of further processes.
     pub unlisted: u32,

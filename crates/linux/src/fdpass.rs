@@ -230,7 +230,7 @@ fn passed(header: &libc::msghdr) -> Passed {
                 if fd < 0 {
                     continue;
                 }
-                // SAFETY: the kernel has just installed this descriptor for us; nobody else owns it.
+                // SAFETY: the kernel has just installed this descriptor for us; no other code owns it.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                 match kind.1 {
                     SCM_PIDFD => passed.process = Some(fd),

@@ -5,7 +5,7 @@ use crate::{
     procfs::{self, Stat},
     tree::Tree,
 };
-use kennel_lifecycle::{Signal, Stuck, StuckProcess, limits::STUCK_TOLD_MAX};
+use kennel_lifecycle::{Signal, Stuck, StuckProcess, limits::STUCK_LISTED_MAX};
 use nix::errno::Errno;
 use std::fs;
 
@@ -21,7 +21,7 @@ pub fn kill(tree: &Tree) -> Stuck {
 pub fn list(processes: impl Iterator<Item = StuckProcess>) -> Stuck {
     let mut stuck = Stuck::default();
     for process in processes {
-        if stuck.processes.len() < STUCK_TOLD_MAX {
+        if stuck.processes.len() < STUCK_LISTED_MAX {
             stuck.processes.push(process);
         } else {
             stuck.unlisted = stuck.unlisted.saturating_add(1);

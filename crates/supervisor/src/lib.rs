@@ -15,7 +15,7 @@ mod streams;
 pub mod telemetry;
 
 pub use audit_log::{
-    ChainChecked, ChainError, ChainHead, LoggedProcess, LoggedRequest, LoggedSignal, NodeTold,
+    ChainChecked, ChainError, ChainHead, LoggedProcess, LoggedRequest, LoggedSignal, ServiceEvent,
     TrailAsk, TrailEntry, TrailKind, TrailReader, TrailRecord, check_audit_chain,
 };
 pub use base::calls::*;

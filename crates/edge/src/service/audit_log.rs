@@ -115,7 +115,7 @@ impl Asked {
     async fn tell<T>(mut self, answer: &Result<Response<T>, Status>) {
         let supervisor = self.supervisor.clone();
         if let Some(record) = self.answered(answer) {
-            supervisor.audit_told(record).await;
+            supervisor.audit_recorded(record).await;
         }
     }
 

@@ -23,7 +23,7 @@ use std::{
 /// How long it may take.
 pub(super) const CHECK_MAX_MS: u64 = 5_000;
 /// Longest part of a binary's output that is reported when the binary is unfit.
-const TOLD_BYTES_MAX: usize = 200;
+const REPORTED_BYTES_MAX: usize = 200;
 
 /// A binary that is being checked.
 pub(super) struct Check {
@@ -137,5 +137,5 @@ impl Check {
 fn first_line(said: &str) -> Option<String> {
     let line = said.lines().find(|line| !line.trim().is_empty())?;
     let plain: String = line.chars().filter(|c| !c.is_control()).collect();
-    Some(plain[..plain.floor_char_boundary(TOLD_BYTES_MAX)].to_owned())
+    Some(plain[..plain.floor_char_boundary(REPORTED_BYTES_MAX)].to_owned())
 }

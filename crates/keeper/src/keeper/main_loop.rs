@@ -23,7 +23,7 @@ use super::{
     orphan::Orphan,
     pool::Pool,
     reaping::Reaping,
-    run::{Run, Told},
+    run::{Run, RunMessage},
     server::Server,
     service_manager::Notifier,
     stray::Stray,
@@ -354,7 +354,7 @@ impl Keeper {
                 break;
             }
         }
-        let told = std::mem::take(&mut run.told);
+        let outgoing = std::mem::take(&mut run.outgoing);
         // A run with survivors stays known for as long as its shim lives.
         let ended = run.has_ended() && !run.keeps();
         let forget = ended && run.acknowledged;
@@ -384,8 +384,8 @@ impl Keeper {
         if let Some(shim) = shim.filter(|_| forget) {
             self.take_back(shim);
         }
-        for word in told {
-            self.tell(id, word);
+        for message in outgoing {
+            self.send_run_message(id, message);
         }
     }
 
@@ -405,10 +405,12 @@ impl Keeper {
             .settle(|run, record| exit_record::keep(&rundir::path(data_dir, run), record));
     }
 
-    fn tell(&mut self, id: RunId, word: Told) {
-        match word {
-            Told::Answer(seq, answer, fds) => self.send(&ToServer::Answer { seq, answer }, fds),
-            Told::Fact(at, fact) => self.send(&report(id, at, fact), Vec::new()),
+    fn send_run_message(&mut self, id: RunId, message: RunMessage) {
+        match message {
+            RunMessage::Answer(seq, answer, fds) => {
+                self.send(&ToServer::Answer { seq, answer }, fds)
+            }
+            RunMessage::Fact(at, fact) => self.send(&report(id, at, fact), Vec::new()),
         }
     }
 

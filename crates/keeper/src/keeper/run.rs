@@ -1,6 +1,6 @@
 //! One run in the keeper: gate, ladder, pause, and the reports of its shim.
 //!
-//! Nothing here waits. Reports are collected in [`Run::told`] and sent by the loop.
+//! Nothing here waits. Reports are collected in [`Run::outgoing`] and sent by the loop.
 
 mod adoption;
 mod deadline;
@@ -64,7 +64,7 @@ enum Stage {
 }
 
 /// One message to the server.
-pub(super) enum Told {
+pub(super) enum RunMessage {
     Fact(Timestamp, Fact),
     Answer(u64, Answer, Vec<Rc<OwnedFd>>),
 }
@@ -107,7 +107,7 @@ pub(super) struct Run {
     ladder: Option<Ladder>,
     killed_at: Option<u64>,
     /// Reported members that SIGKILL does not end.
-    stuck: Option<stuck::Told>,
+    stuck: Option<stuck::Reported>,
     /// Time left for the command.
     max_runtime: Option<Countdown>,
     /// A shim that was lost, with its start time, while it may still have children.
@@ -127,7 +127,7 @@ pub(super) struct Run {
     unheard: Option<Vec<StopStep>>,
     requests: Requests,
     helpers: Helpers,
-    pub(super) told: Vec<Told>,
+    pub(super) outgoing: Vec<RunMessage>,
     pub(super) for_shim: Vec<ToShim>,
 }
 
@@ -197,7 +197,7 @@ impl Run {
             unheard: None,
             requests: Requests::default(),
             helpers: Helpers::default(),
-            told: Vec::new(),
+            outgoing: Vec::new(),
             for_shim: Vec::new(),
         }
     }
@@ -241,14 +241,15 @@ impl Run {
     fn tell_at(&mut self, at: Timestamp, fact: Fact) {
         if !self.acknowledged {
             self.kept.keep(at, &fact);
-            self.told.push(Told::Fact(at, fact));
+            self.outgoing.push(RunMessage::Fact(at, fact));
         } else if let Fact::StopStep(step) = fact {
             self.note_unheard(step);
         }
     }
 
     fn answer(&mut self, seq: u64, answer: Answer) {
-        self.told.push(Told::Answer(seq, answer, Vec::new()));
+        self.outgoing
+            .push(RunMessage::Answer(seq, answer, Vec::new()));
     }
 
     fn answer_signal(&mut self, seq: u64, result: SignalResult) {

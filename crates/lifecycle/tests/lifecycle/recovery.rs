@@ -195,7 +195,7 @@ fn row_is_not_closed_while_a_verified_member_lives() {
     for (seen, before) in combinations().filter(here) {
         let kept = before == Before::default() && was_kept(&seen);
         if let Decision::Close(_) = decide(&seen, before) {
-            assert!(kept || !seen.somebody_is_left(), "{seen:?}");
+            assert!(kept || !seen.has_survivors(), "{seen:?}");
         }
     }
 }
@@ -206,10 +206,7 @@ fn after_own_termination_survivors_are_watched() {
         match decide(&seen, before) {
             Decision::Close(_) => {}
             Decision::Watch(stuck) => {
-                assert!(
-                    seen.somebody_is_left() && seen.host == Host::Same,
-                    "{seen:?}"
-                );
+                assert!(seen.has_survivors() && seen.host == Host::Same, "{seen:?}");
                 assert_eq!(stuck, seen.stuck);
             }
             other => panic!("{seen:?}: {other:?}"),

@@ -1,7 +1,7 @@
 //! The thread that writes the audit log.
 
 use super::{
-    Job, LoggedRequest, NodeTold, TrailEntry, TrailRecord,
+    Job, LoggedRequest, ServiceEvent, TrailEntry, TrailRecord,
     chain::{self, ChainHead},
     files,
 };
@@ -428,7 +428,7 @@ fn lost_note(lost: u64) -> TrailRecord {
     let detail = [("lines".to_owned(), lost.to_string())];
     TrailRecord::now(
         None,
-        TrailEntry::Node(NodeTold {
+        TrailEntry::Node(ServiceEvent {
             what: "audit_lines_lost".into(),
             detail: detail.into(),
         }),

@@ -171,13 +171,13 @@ impl Supervisor {
             _ => "server_ending",
         };
         let record = TrailRecord::node(what, [("code", code.to_string())]);
-        self.shared.trail.tell(record);
+        self.shared.trail.record(record);
         self.shared.trail.flush().await;
         code
     }
 
     fn tell_node(&self, what: &str) {
-        self.shared.trail.tell(TrailRecord::node(what, []));
+        self.shared.trail.record(TrailRecord::node(what, []));
     }
 
     async fn report(&self, report: KeeperReport) {
@@ -262,7 +262,7 @@ fn tell_start(shared: &Shared, held: usize) {
             ("boot_id", hello.host.boot_id.clone()),
         ];
         let record = TrailRecord::node("service_started", started);
-        shared.trail.tell(record);
+        shared.trail.record(record);
     }
     if let Some(former) = &hello.former {
         let mut record = TrailRecord::node(
@@ -274,7 +274,7 @@ fn tell_start(shared: &Shared, held: usize) {
             ],
         );
         record.at_us = former.at.0;
-        shared.trail.tell(record);
+        shared.trail.record(record);
     }
     let started = [
         ("pid", std::process::id().to_string()),
@@ -284,5 +284,5 @@ fn tell_start(shared: &Shared, held: usize) {
     ];
     shared
         .trail
-        .tell(TrailRecord::node("server_started", started));
+        .record(TrailRecord::node("server_started", started));
 }

@@ -70,7 +70,7 @@ impl Supervisor {
             ("runs", ended.to_string()),
         ];
         let record = TrailRecord::node("node_forgotten", facts);
-        self.shared.trail.tell(record);
+        self.shared.trail.record(record);
         Ok((self.node_named(&node.node.to_string()).await?, ended))
     }
 }

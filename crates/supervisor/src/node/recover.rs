@@ -371,7 +371,7 @@ impl Recovery {
             let boot_id = boot_id.unwrap_or_default();
             self.shared
                 .trail
-                .tell(round(run, attempt, step, &[], why.into(), boot_id));
+                .record(round(run, attempt, step, &[], why.into(), boot_id));
         }
     }
 
@@ -379,9 +379,9 @@ impl Recovery {
     /// the end may be far away.
     async fn show_stuck(&mut self, stuck: Stuck) {
         let run = self.row.new.run;
-        let told = self.live.borrow().view.stuck.clone();
-        let again = |told: &Stuck| stuck.is_empty() || told.names_the_same(&stuck);
-        if told.as_ref().is_some_and(again) {
+        let shown = self.live.borrow().view.stuck.clone();
+        let again = |shown: &Stuck| stuck.is_empty() || shown.names_the_same(&stuck);
+        if shown.as_ref().is_some_and(again) {
             return;
         }
         tracing::warn!(run_id = %run, stuck = log_words::stuck(&stuck), "SIGKILL does not end them; the row stays open");

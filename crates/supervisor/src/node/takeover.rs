@@ -53,7 +53,7 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
     };
     shared
         .trail
-        .tell(TrailRecord::node("store_away", [("why", why.clone())]));
+        .record(TrailRecord::node("store_away", [("why", why.clone())]));
     tracing::error!(%why, "the node cannot be acquired in the store: runs continue, nothing new is started");
     Ok(None)
 }
@@ -178,7 +178,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     let rows: Vec<RunRow> = rows.collect();
     shared.store.open(generation);
     let taken = [("generation", generation.to_string())];
-    shared.trail.tell(TrailRecord::node("store_back", taken));
+    shared.trail.record(TrailRecord::node("store_back", taken));
     let found = match again {
         Again::No => recover::take_all(shared, rows),
         // A run that has ended here meanwhile is closed when it is observed.
@@ -266,7 +266,7 @@ fn tell_fenced(shared: &Shared, by: KeeperEpoch) {
     tracing::error!(keeper_epoch = %by, "another server has the lease of this node: nothing is started here until it is this one's again; runs continue");
     shared.store.lose(by);
     let record = TrailRecord::node("node_fenced", [("keeper_epoch", by.to_string())]);
-    shared.trail.tell(record);
+    shared.trail.record(record);
 }
 
 fn tell_store(shared: &Shared, away: Option<&StoreError>) {
@@ -274,7 +274,7 @@ fn tell_store(shared: &Shared, away: Option<&StoreError>) {
         Some(error) => TrailRecord::node("store_away", [("why", error.to_string())]),
         None => TrailRecord::node("store_back", []),
     };
-    shared.trail.tell(record);
+    shared.trail.record(record);
 }
 
 /// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.

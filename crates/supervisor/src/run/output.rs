@@ -87,7 +87,7 @@ pub(crate) struct Output {
     /// The tree is gone and the rest is being read; the streams' end so far.
     finishing: Option<StreamsEnd>,
     /// The run has ended, and the disk has not taken the last entries.
-    told_late: bool,
+    flushes_late: bool,
     /// Output no longer waits for room on the disk.
     hurries: bool,
     limit: Reached,
@@ -111,7 +111,7 @@ struct Owed {
 enum Reached {
     No,
     Now(Limit),
-    Told,
+    Reported,
 }
 
 /// What the pump should handle.
@@ -172,7 +172,7 @@ impl Output {
             warnings: 0,
             sink: None,
             finishing: None,
-            told_late: false,
+            flushes_late: false,
             hurries: false,
             limit: Reached::No,
             floor: None,
@@ -334,13 +334,13 @@ impl Output {
 
     /// Whether everything of an ended run is on the disk.
     pub(crate) fn has_written_all(&mut self) -> bool {
-        self.told_late = self.owes();
-        !self.told_late
+        self.flushes_late = self.owes();
+        !self.flushes_late
     }
 
     /// Whether that has become true after it was not: once.
-    pub(crate) fn has_told_late(&mut self) -> bool {
-        !self.owes() && std::mem::take(&mut self.told_late)
+    pub(crate) fn has_flushed_late(&mut self) -> bool {
+        !self.owes() && std::mem::take(&mut self.flushes_late)
     }
 
     /// Whether entries wait for the disk.
@@ -557,7 +557,7 @@ impl Output {
         let Reached::Now(limit) = self.limit else {
             return None;
         };
-        self.limit = Reached::Told;
+        self.limit = Reached::Reported;
         Some(limit)
     }
 }

@@ -236,7 +236,7 @@ impl RunSpans {
             self.span(new, part, names::SPAN_EXEC, (since, at), why);
         }
         let since = std::mem::take(&mut self.since);
-        let told = End {
+        let end = End {
             new,
             times,
             outcome,
@@ -245,7 +245,7 @@ impl RunSpans {
             begun: since.attempt,
             last,
         };
-        told.tell(&self.events(), self.recorded.as_ref());
+        end.emit(&self.events(), self.recorded.as_ref());
     }
 
     /// Records a run that is given up before its record: its caller gets the error, and nothing else is left of it.
@@ -288,7 +288,7 @@ impl RunSpans {
 
 /// Emits a fence: a run that has ended before any caller spawned it.
 pub(crate) fn tell_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure) {
-    let told = End {
+    let end = End {
         new,
         times: &closure.times,
         outcome: &closure.outcome,
@@ -302,7 +302,7 @@ pub(crate) fn tell_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure)
         telemetry,
         context: context.as_ref(),
     };
-    told.tell(&events, Recorded::of(telemetry, new).as_ref());
+    end.emit(&events, Recorded::of(telemetry, new).as_ref());
 }
 
 /// Makes a span of the run, below its attempt.

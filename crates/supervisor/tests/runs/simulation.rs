@@ -941,7 +941,7 @@ fn whatever_happens_in_ten_thousand_lives_every_run_ends_once() {
 fn play_all(count: u64) {
     let asked = std::env::var("KENNEL_SEED").ok();
     for seed in asked.map_or(1..=count, |asked| seeds(&asked)) {
-        let seed_note = Told(seed);
+        let seed_note = PrintOnPanic(seed);
         story::begin();
         play(&Dice::new(seed));
         std::mem::forget(seed_note);
@@ -955,9 +955,9 @@ fn seeds(asked: &str) -> RangeInclusive<u64> {
 }
 
 /// Prints the seed when the test fails, and the events.
-struct Told(u64);
+struct PrintOnPanic(u64);
 
-impl Drop for Told {
+impl Drop for PrintOnPanic {
     fn drop(&mut self) {
         eprintln!("{}\nKENNEL_SEED={}", story::whole(), self.0);
     }

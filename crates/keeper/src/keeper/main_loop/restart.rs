@@ -263,7 +263,7 @@ impl Keeper {
                 .collect(),
             restarts: self.restarts.count,
             former: self.restarts.former.clone(),
-            upgrade: self.upgrades.told(),
+            upgrade: self.upgrades.for_next_server(),
             ..self.restarts.hello.clone()
         }));
         let sockets = self.listening.iter().map(|l| Rc::clone(&l.socket));

@@ -73,7 +73,7 @@ impl Upgrades {
     }
 
     /// Returns the upgrade to report to the next server. If it serves, that is the result.
-    pub(super) fn told(&self) -> Option<Upgrade> {
+    pub(super) fn for_next_server(&self) -> Option<Upgrade> {
         self.last.clone()
     }
 

@@ -14,7 +14,7 @@ impl Run {
     /// continues, and no request is waiting any more.
     pub(in crate::keeper) fn server_lost(&mut self) {
         self.shut_gate();
-        self.pause.nobody_waits();
+        self.pause.forget_request();
         self.forget_input_waiting();
         self.forget_helpers_waiting();
         if let Stage::Preparing { seq } = &mut self.stage {

@@ -1,6 +1,6 @@
 //! Messages of a run's shim, and the meaning of its silence.
 
-use super::{Run, Stage, Told};
+use super::{Run, RunMessage, Stage};
 use crate::{
     exit_record,
     values::Fact,
@@ -124,7 +124,7 @@ impl Run {
             held: self.held.clone(),
         };
         self.identity = Some(identity);
-        self.told.push(Told::Answer(seq, answer, fds));
+        self.outgoing.push(RunMessage::Answer(seq, answer, fds));
     }
 
     /// Whether no child was ever made: a request that waits for one is answered that there will be none.

@@ -1,6 +1,6 @@
 //! Single processes of a run: signals to some of them, and lists of them.
 
-use super::{Run, Stage, Told};
+use super::{Run, RunMessage, Stage};
 use crate::{
     client::{Shot, ShotResult, Shots, SignalTarget},
     values::Fact,
@@ -49,12 +49,12 @@ impl Run {
         }
         let unlisted = shots.len().saturating_sub(MEMBERS_LISTED_MAX);
         shots.truncate(MEMBERS_LISTED_MAX);
-        let told = Shots {
+        let results = Shots {
             shots,
             unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
             no_terminal,
         };
-        self.answer_with_file(seq, Answer::Signalled, &told);
+        self.answer_with_file(seq, Answer::Signalled, &results);
     }
 
     /// Answers with the processes of the tree.
@@ -70,19 +70,19 @@ impl Run {
             start_ticks: stat.start_ticks,
             holds,
         });
-        let told = WireListing {
+        let listing = WireListing {
             members: members.collect(),
             unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
         };
-        self.answer_with_file(seq, Answer::Listed, &told);
+        self.answer_with_file(seq, Answer::Listed, &listing);
     }
 
     /// Answers with a file, since lists may be longer than a message.
     fn answer_with_file(&mut self, seq: u64, answer: Answer, list: &impl serde::Serialize) {
         let file = wire::encode(list).and_then(|bytes| memfd::sealed("kennel-list", &bytes));
-        self.told.push(match file {
-            Ok(file) => Told::Answer(seq, answer, vec![Rc::new(file)]),
-            Err(error) => Told::Answer(seq, Answer::Exhausted(error.to_string()), Vec::new()),
+        self.outgoing.push(match file {
+            Ok(file) => RunMessage::Answer(seq, answer, vec![Rc::new(file)]),
+            Err(error) => RunMessage::Answer(seq, Answer::Exhausted(error.to_string()), Vec::new()),
         });
     }
 }

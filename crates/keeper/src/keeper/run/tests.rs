@@ -51,13 +51,13 @@ fn unrecorded_exit_is_the_kernels_or_unknown() {
     run.release();
     run.shim_gone(0);
     step(&mut run, 0);
-    let told = copy.exit().unwrap_or(Exit::Unknown);
+    let reported = copy.exit().unwrap_or(Exit::Unknown);
     let killed = Exit::Signal {
         signal: Signal::KILL,
         core_dumped: false,
     };
-    assert!([killed, Exit::Unknown].contains(&told));
-    assert_eq!(facts(&run), [&Fact::LeaderExited(told), &unverified()]);
+    assert!([killed, Exit::Unknown].contains(&reported));
+    assert_eq!(facts(&run), [&Fact::LeaderExited(reported), &unverified()]);
 }
 
 #[test]
@@ -147,11 +147,11 @@ fn every_request_is_answered_once_however_the_run_ends() {
                 step(&mut run, 0);
             }
             assert!(run.has_ended(), "{number}: {:?}", facts(&run));
-            let seq = |told: &Told| match told {
-                Told::Answer(seq, ..) => Some(*seq),
-                Told::Fact(..) => None,
+            let seq = |message: &RunMessage| match message {
+                RunMessage::Answer(seq, ..) => Some(*seq),
+                RunMessage::Fact(..) => None,
             };
-            let mut answered: Vec<u64> = run.told.iter().filter_map(seq).collect();
+            let mut answered: Vec<u64> = run.outgoing.iter().filter_map(seq).collect();
             answered.sort_unstable();
             assert_eq!(
                 answered,
@@ -172,8 +172,8 @@ fn step(run: &mut Run, now: u64) {
 }
 
 fn has_signalled(run: &Run) -> bool {
-    let step = |told: &Told| matches!(told, Told::Fact(_, Fact::StopStep(_)));
-    run.told.iter().any(step)
+    let step = |message: &RunMessage| matches!(message, RunMessage::Fact(_, Fact::StopStep(_)));
+    run.outgoing.iter().any(step)
 }
 
 fn childless() -> FromShim {
@@ -227,8 +227,8 @@ fn pid_given_back_by_a_shim_is_unused() {
     for now in [0, 500, 2_000, 3_000] {
         step(&mut run, now);
     }
-    let steps = run.told.iter().filter_map(|told| match told {
-        Told::Fact(_, Fact::StopStep(step)) => Some(step.delivered + step.refused),
+    let steps = run.outgoing.iter().filter_map(|message| match message {
+        RunMessage::Fact(_, Fact::StopStep(step)) => Some(step.delivered + step.refused),
         _ => None,
     });
     let (rounds, hit) = (steps.clone().count(), steps.sum::<u32>());
@@ -256,7 +256,7 @@ fn nothing_follows_the_last_word_on_the_tree() {
     hear(&mut run, childless());
     step(&mut run, 0);
     assert!(run.has_ended());
-    let told = run.told.len();
+    let sent = run.outgoing.len();
     let exited = FromShim::Exited {
         at_us: 0,
         exit: Exit::Code(0),
@@ -266,7 +266,7 @@ fn nothing_follows_the_last_word_on_the_tree() {
     hear(&mut run, childless());
     run.shim_gone(0);
     step(&mut run, 10_000);
-    assert_eq!(run.told.len(), told, "{:?}", facts(&run));
+    assert_eq!(run.outgoing.len(), sent, "{:?}", facts(&run));
     child.end();
 }
 
@@ -294,7 +294,7 @@ fn child_of_a_lost_server_is_not_announced() {
     hear(&mut run, childless());
     step(&mut run, 0);
     assert!(run.has_ended() && run.acknowledged);
-    assert!(run.told.is_empty(), "{:?}", facts(&run));
+    assert!(run.outgoing.is_empty(), "{:?}", facts(&run));
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
     let mut run = at_gate(dir.path(), reaped());
     run.release();
     hear(&mut run, FromShim::Executed);
-    run.told.clear();
+    run.outgoing.clear();
     run.pause = Pause::Stopping {
         seq: Some(9),
         give_up_at: 1,
@@ -316,7 +316,7 @@ fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
     step(&mut run, 0);
     let (held, _) = run.held().expect("it is handed over");
     assert_eq!(held.pause, HeldPause::Stopped);
-    assert!(run.told.is_empty(), "{:?}", facts(&run));
+    assert!(run.outgoing.is_empty(), "{:?}", facts(&run));
 }
 
 #[test]
@@ -492,11 +492,12 @@ fn host() -> HostIdentity {
 
 /// Returns the reports of the run, without its signals.
 fn facts(run: &Run) -> Vec<&Fact> {
-    let fact = |told| match told {
-        &Told::Fact(_, Fact::SignalSent { .. } | Fact::StopStep(_)) | Told::Answer(..) => None,
-        Told::Fact(_, fact) => Some(fact),
+    let fact = |message| match message {
+        &RunMessage::Fact(_, Fact::SignalSent { .. } | Fact::StopStep(_))
+        | RunMessage::Answer(..) => None,
+        RunMessage::Fact(_, fact) => Some(fact),
     };
-    run.told.iter().filter_map(fact).collect()
+    run.outgoing.iter().filter_map(fact).collect()
 }
 
 fn unverified() -> Fact {

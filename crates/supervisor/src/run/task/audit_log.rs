@@ -36,7 +36,7 @@ impl RunTask {
         let boot_id = &self.shared.hello.host.boot_id;
         let aims = std::mem::take(&mut self.aimed);
         let record = round(self.run, self.new.attempt, step, &aims, why, boot_id);
-        self.shared.trail.tell(record);
+        self.shared.trail.record(record);
     }
 }
 

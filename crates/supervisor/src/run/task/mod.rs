@@ -185,7 +185,7 @@ enum Wake {
     /// The service shuts down, and the end of the output waits for space on the disk.
     Hurry,
     /// The outbox may have delivered everything pending of the run.
-    Told,
+    OutboxFlushed,
 }
 
 impl RunTask {
@@ -281,11 +281,11 @@ impl RunTask {
                 Wake::Output(ready) => self.pump(ready),
                 Wake::Hurry => self.hurry(),
                 // The limits are checked below.
-                Wake::SilenceDue | Wake::Told => {}
+                Wake::SilenceDue | Wake::OutboxFlushed => {}
             }
             self.keep_limit();
             self.answer_waiters();
-            self.tidy_late();
+            self.cleanup_after_flush();
             if self.waits_for_store() && !self.waits_for_disk() && self.output.take().is_some() {
                 // Readers reach their end.
                 self.publish();
@@ -344,8 +344,8 @@ impl RunTask {
             () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
             () = due(limit_at) => Wake::SilenceDue,
-            () = self.shared.record.delivered(self.run), if waits_for_store => Wake::Told,
-            () = self.shared.serving.until_refusing(), if has_ended => Wake::Told,
+            () = self.shared.record.delivered(self.run), if waits_for_store => Wake::OutboxFlushed,
+            () = self.shared.serving.until_refusing(), if has_ended => Wake::OutboxFlushed,
         }
     }
 
@@ -421,8 +421,8 @@ impl RunTask {
     }
 
     /// Cleans up after the disk has taken the end after all: no work is left for the next start.
-    fn tidy_late(&mut self) {
-        if self.output.as_mut().is_some_and(Output::has_told_late) {
+    fn cleanup_after_flush(&mut self) {
+        if self.output.as_mut().is_some_and(Output::has_flushed_late) {
             self.remove(Cleanup::Ended);
         }
     }

@@ -77,6 +77,6 @@ impl RunTask {
         let run = Some(self.run.to_string());
         self.shared
             .trail
-            .tell(TrailRecord::at(at, run, TrailEntry::Request(refused)));
+            .record(TrailRecord::at(at, run, TrailEntry::Request(refused)));
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct End<'a> {
 }
 
 impl End<'_> {
-    pub(super) fn tell(&self, events: &RunEvents<'_>, run: Option<&Recorded>) {
+    pub(super) fn emit(&self, events: &RunEvents<'_>, run: Option<&Recorded>) {
         let telemetry = events.telemetry;
         self.count(telemetry);
         events.ends(self.new, self.at, self.outcome, self.last);
