@@ -63,31 +63,31 @@ enum Fault {
 async fn endure(count: u32, warm_up: u32) {
     let began = Instant::now();
     let mut kennel = Kennel::on_sqlite().await;
-    let books = Arc::new(Books::default());
+    let counts = Arc::new(Tally::default());
     let all = [Fault::Server, Fault::Keeper, Fault::Shim];
-    stage(&mut kennel, &books, count / 2, &all).await;
-    stage(&mut kennel, &books, warm_up, &[]).await;
+    stage(&mut kennel, &counts, count / 2, &all).await;
+    stage(&mut kennel, &counts, warm_up, &[]).await;
     let keeper = Holdings::of_keeper(&kennel).await;
     stage(
         &mut kennel,
-        &books,
+        &counts,
         count / 4,
         &[Fault::Server, Fault::Shim],
     )
     .await;
-    stage(&mut kennel, &books, warm_up, &[]).await;
+    stage(&mut kennel, &counts, warm_up, &[]).await;
     let server = Holdings::of_server(&kennel).await;
     let rest = count - count / 2 - count / 4;
-    stage(&mut kennel, &books, rest, &[Fault::Shim]).await;
+    stage(&mut kennel, &counts, rest, &[Fault::Shim]).await;
     let after = (
         Holdings::of_keeper(&kennel).await,
         Holdings::of_server(&kennel).await,
     );
 
-    let tally = books.tally();
+    let tally = counts.tally();
     println!(
         "{} runs in {:.0?}: {tally}",
-        books.runs.load(SeqCst),
+        counts.runs.load(SeqCst),
         began.elapsed()
     );
     println!("keeper before: {keeper:?}\nkeeper after:  {:?}", after.0);
@@ -106,7 +106,7 @@ async fn endure(count: u32, warm_up: u32) {
 
 /// Observations of a stage.
 #[derive(Default)]
-struct Books {
+struct Tally {
     runs: AtomicU32,
     /// Faults so far, and those among them that kill more than the server.
     faults: AtomicU32,
@@ -114,7 +114,7 @@ struct Books {
     ends: std::sync::Mutex<BTreeMap<String, u32>>,
 }
 
-impl Books {
+impl Tally {
     fn count(&self, what: &str) {
         let mut ends = self.ends.lock().expect("nobody panics while holding it");
         *ends.entry(what.to_owned()).or_default() += 1;
@@ -135,20 +135,20 @@ impl Books {
 }
 
 /// Makes at least so many runs, while these are killed every few seconds, each at least once; then all is quiet.
-async fn stage(kennel: &mut Kennel, books: &Arc<Books>, count: u32, faults: &[Fault]) {
-    let until = books.runs.load(SeqCst) + count;
+async fn stage(kennel: &mut Kennel, counts: &Arc<Tally>, count: u32, faults: &[Fault]) {
+    let until = counts.runs.load(SeqCst) + count;
     let over = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for first in 0..CLIENTS {
-        let (socket, books, over) = (kennel.socket(), Arc::clone(books), Arc::clone(&over));
-        clients.spawn(async move { work(&socket, &books, &over, first).await });
+        let (socket, counts, over) = (kennel.socket(), Arc::clone(counts), Arc::clone(&over));
+        clients.spawn(async move { work(&socket, &counts, &over, first).await });
     }
     let mut next = 0;
-    while books.runs.load(SeqCst) < until || next < faults.len() {
+    while counts.runs.load(SeqCst) < until || next < faults.len() {
         tokio::time::sleep(LOOK_EVERY).await;
         if let Some(fault) = faults.get(next % faults.len().max(1)) {
             next += 1;
-            strike(kennel, books, *fault).await;
+            strike(kennel, counts, *fault).await;
             tokio::time::sleep(CALM).await;
         }
         if let Some(gone) = clients.try_join_next() {
@@ -159,12 +159,12 @@ async fn stage(kennel: &mut Kennel, books: &Arc<Books>, count: u32, faults: &[Fa
     clients.join_all().await;
 }
 
-async fn strike(kennel: &mut Kennel, books: &Books, fault: Fault) {
-    books.faults.fetch_add(1, SeqCst);
+async fn strike(kennel: &mut Kennel, counts: &Tally, fault: Fault) {
+    counts.faults.fetch_add(1, SeqCst);
     if fault != Fault::Server {
-        books.hard_faults.fetch_add(1, SeqCst);
+        counts.hard_faults.fetch_add(1, SeqCst);
     }
-    books.count(&format!(
+    counts.count(&format!(
         "deaths of a {}",
         format!("{fault:?}").to_lowercase()
     ));
@@ -187,9 +187,9 @@ async fn strike(kennel: &mut Kennel, books: &Books, fault: Fault) {
     }
     reap_orphans();
     // A run that began before the fault ended may still be affected.
-    books.faults.fetch_add(1, SeqCst);
+    counts.faults.fetch_add(1, SeqCst);
     if fault != Fault::Server {
-        books.hard_faults.fetch_add(1, SeqCst);
+        counts.hard_faults.fetch_add(1, SeqCst);
     }
 }
 
@@ -213,28 +213,28 @@ fn errand(number: u32) -> Errand {
     Errand { spec, code }
 }
 
-async fn work(socket: &Path, books: &Books, over: &AtomicBool, first: u32) {
+async fn work(socket: &Path, counts: &Tally, over: &AtomicBool, first: u32) {
     let mut client = connect(socket).await;
     for number in first.. {
         if over.load(SeqCst) {
             return;
         }
-        let before = books.seen();
+        let before = counts.seen();
         let errand = errand(number);
         let id = new_run_id();
         let end = run_to_its_end(&mut client, socket, &id, &errand).await;
-        let after = books.seen();
+        let after = counts.seen();
         let calm = before.0 == after.0 && before.0.is_multiple_of(2);
         let soft = before.1 == after.1 && before.1.is_multiple_of(2);
-        books.runs.fetch_add(1, SeqCst);
+        counts.runs.fetch_add(1, SeqCst);
         match end {
             Ok(run) => {
                 assert_explained(&run, &errand, calm, soft);
-                books.count(run.reason());
+                counts.count(run.reason());
             }
             Err(status) => {
                 assert!(!calm, "{id}: {status:?}");
-                books.count(&format!("refused at a fault ({:?})", status.code()));
+                counts.count(&format!("refused at a fault ({:?})", status.code()));
             }
         }
     }

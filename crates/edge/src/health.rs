@@ -19,7 +19,7 @@ pub(crate) async fn begin(health: &HealthReporter, supervisor: &Supervisor) {
             .set_service_status(name, ServingStatus::Serving)
             .await;
     }
-    tell_readiness(health, is_ready(supervisor).await).await;
+    set_readiness(health, is_ready(supervisor).await).await;
 }
 
 /// Follows the store until new work is refused, and reports that before it returns.
@@ -39,10 +39,10 @@ pub(crate) async fn follow(health: &HealthReporter, supervisor: &Supervisor) {
         let now = is_ready(supervisor).await;
         if now != ready {
             ready = now;
-            tell_readiness(health, ready).await;
+            set_readiness(health, ready).await;
         }
     }
-    tell_readiness(health, false).await;
+    set_readiness(health, false).await;
 }
 
 /// Ends all watches: they would delay the shutdown.
@@ -74,7 +74,7 @@ async fn is_ready(supervisor: &Supervisor) -> bool {
     unready(supervisor).await.is_none()
 }
 
-async fn tell_readiness(health: &HealthReporter, ready: bool) {
+async fn set_readiness(health: &HealthReporter, ready: bool) {
     let status = if ready {
         ServingStatus::Serving
     } else {

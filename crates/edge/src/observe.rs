@@ -126,7 +126,7 @@ where
         };
         Poll::Ready(answer.map(|response| {
             call.run = response.extensions().get::<Begun>().map(|begun| begun.0);
-            call.hear(response.headers());
+            call.read_status(response.headers());
             response.map(|body| {
                 let body = Body::new(body);
                 Body::new(Streaming { body, call })
@@ -155,7 +155,7 @@ impl HttpBody for Streaming {
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
-                    self.call.hear(trailers);
+                    self.call.read_status(trailers);
                 }
             }
             Some(Err(status)) => self.call.code = Some(status.code()),
@@ -222,7 +222,7 @@ impl Call {
     }
 
     /// Reads headers or trailers, either of which may have the status.
-    fn hear(&mut self, headers: &HeaderMap) {
+    fn read_status(&mut self, headers: &HeaderMap) {
         if let Some(status) = headers.get("grpc-status") {
             self.code = Some(Code::from_bytes(status.as_bytes()));
         }
@@ -251,7 +251,7 @@ impl Drop for Call {
         let run = self.run.map(|run| run.to_string());
         attributes.extend(run.map(|run| KeyValue::new(names::RUN_ID, run)));
         let caller = trace.caller.as_ref().map(SpanContext::span_id);
-        telemetry.tell(Span {
+        telemetry.emit(Span {
             context: trace.context,
             parent: caller.unwrap_or(SpanId::INVALID),
             parent_is_remote: caller.is_some(),

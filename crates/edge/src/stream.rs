@@ -190,10 +190,10 @@ impl<S: Source> Reader<S> {
                             self.stage = Stage::LastWords { head, until };
                             return self.give(events);
                         }
-                        None => return Some(Err(self.tell_draining())),
+                        None => return Some(Err(self.report_draining())),
                     }
                 }
-                Stage::LastWords { .. } => return Some(Err(self.tell_draining())),
+                Stage::LastWords { .. } => return Some(Err(self.report_draining())),
                 Stage::Expired(expired) => {
                     self.stage = Stage::Reported;
                     return Some(Err(status::of(&expired)));
@@ -272,7 +272,7 @@ impl<S: Source> Reader<S> {
         found.find_map(|(place, event)| Some((place, gap(event)?)))
     }
 
-    fn tell_draining(&mut self) -> Status {
+    fn report_draining(&mut self) -> Status {
         self.stage = Stage::Reported;
         status::draining()
     }

@@ -89,7 +89,7 @@ impl Writer {
         for (kind, bytes) in OUTPUTS.into_iter().zip(unnamed) {
             self.output_written(kind, bytes, now)?;
         }
-        self.go_on_after_dropped(now)
+        self.resume_after_dropped(now)
     }
 
     /// Opens the journal of a run whose writer died and cuts a torn tail, which needs no disk space. Returns also the
@@ -301,7 +301,7 @@ impl Writer {
 
     /// Drops output for which there is no space: `discard` takes bytes of a stream from their source, and returns their
     /// number. They are counted on the disk, where that needs no space; the stream continues after
-    /// [`Self::go_on_after_dropped`], and until then none of it is written.
+    /// [`Self::resume_after_dropped`], and until then none of it is written.
     ///
     /// A crash within: that bytes are missing is known, how many is not.
     pub fn drop_output<T>(
@@ -340,7 +340,7 @@ impl Writer {
     /// the files must have been recorded.
     ///
     /// A crash meanwhile: the next segment is there, or it is done again.
-    pub fn go_on_after_dropped(&mut self, now: Timestamp) -> io::Result<()> {
+    pub fn resume_after_dropped(&mut self, now: Timestamp) -> io::Result<()> {
         let dropped = self.dropped;
         if dropped == Dropped::default() {
             return Ok(());

@@ -125,7 +125,7 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
         .await
         .map_err(|cause| failed("cannot reach the keeper", &cause))?;
     if let Some(former) = &hello.former {
-        say_former(former);
+        print_former(former);
     }
     let containment = match &hello.cgroup_base {
         Ok(_) => "cgroup".to_owned(),
@@ -159,7 +159,7 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
     crash_point!("boot.serving");
     keeper.ready();
     crash_point!("boot.ready");
-    say_ready(config, &addresses, &containment, log);
+    print_ready(config, &addresses, &containment, log);
     let code = to_the_end(&supervisor, ended, edge).await;
     if let Some(address) = config
         .health
@@ -242,7 +242,7 @@ async fn answered(supervisor: &Supervisor, ended: JoinHandle<i32>) -> Result<i32
 }
 
 /// Prints how the server before this one ended. One line.
-fn say_former(former: &FormerServer) {
+fn print_former(former: &FormerServer) {
     let version = &former.version;
     if former.cause == EndCause::Upgrade {
         tracing::info!(version, "the server before this one {former}");
@@ -339,7 +339,7 @@ fn failed(what: &str, cause: &dyn Error) -> Failure {
 }
 
 /// Prints one line that a person or a script waits for.
-fn say_ready(config: &ServeConfig, listen: &str, containment: &str, log: LogFormat) {
+fn print_ready(config: &ServeConfig, listen: &str, containment: &str, log: LogFormat) {
     let store = &config.store;
     match log {
         LogFormat::Text => {

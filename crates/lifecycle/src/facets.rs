@@ -22,7 +22,7 @@ pub struct Facets {
     /// Activity of the newest attempt that a rule saw one of.
     pub doing: Option<Doing>,
     /// Last status of the newest attempt that reported one.
-    pub said: Option<Said>,
+    pub said: Option<ReportedStatus>,
     /// The newest attempt whose result is available.
     pub result: Option<ResultDue>,
     /// Position up to which lines of output have matched rules.
@@ -53,7 +53,7 @@ pub struct Doing {
 
 /// Status that an attempt has reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
+pub struct ReportedStatus {
     /// Number of the attempt.
     pub attempt: u32,
     /// Time of the report.
@@ -128,10 +128,10 @@ impl Facets {
                 is_news
             }
             Entry::StatusChanged { attempt, status } => {
-                let is_news = self.said_by(*attempt) != Some(status);
+                let is_news = self.status_of(*attempt) != Some(status);
                 if is_news {
                     let (attempt, status) = (*attempt, status.clone());
-                    self.said = Some(Said {
+                    self.said = Some(ReportedStatus {
                         attempt,
                         at,
                         status,
@@ -169,7 +169,7 @@ impl Facets {
 
     /// Returns the last status that this attempt has reported.
     #[must_use]
-    pub fn said_by(&self, attempt: u32) -> Option<&StatusText> {
+    pub fn status_of(&self, attempt: u32) -> Option<&StatusText> {
         let said = self.said.as_ref().filter(|said| said.attempt == attempt);
         said.map(|said| &said.status)
     }

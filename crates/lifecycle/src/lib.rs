@@ -55,8 +55,8 @@ pub use countdown::Countdown;
 pub use effect::{Desired, Effect, ResumeReason, RowState};
 pub use entry::{Entry, RuleMatch};
 pub use facets::{
-    AnnotationChange, AnnotationRefusal, Annotations, Doing, Facets, Ready, ResultDue, RuleMark,
-    Said,
+    AnnotationChange, AnnotationRefusal, Annotations, Doing, Facets, Ready, ReportedStatus,
+    ResultDue, RuleMark,
 };
 pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
@@ -65,7 +65,7 @@ pub use input_book::{
     InputBook, InputClosed, InputRefusal, InputWrite, KnownWrite, Placed, WRITES_REMEMBERED_MAX,
 };
 pub use leftover::{Leftover, Leftovers};
-pub use machine::{HeldPause, Machine, RowSays, Standing};
+pub use machine::{HeldPause, Machine, RowContents, Standing};
 pub use memory::MemoryKills;
 pub use names::UnknownName;
 pub use notice::{Notice, StatusText, WatchdogSign};

@@ -83,14 +83,14 @@ impl Policy {
 
     /// Whether a sign other than its start shows that the run is ready.
     #[must_use]
-    pub fn says_ready(&self) -> bool {
+    pub fn has_ready_sign(&self) -> bool {
         let is_ready = |rule: &OutputRule| rule.action == RuleAction::Ready;
         self.readiness.is_some() || self.output_rules.iter().any(is_ready)
     }
 
     /// Whether the command may send notices by `sd_notify(3)`.
     #[must_use]
-    pub fn hears_notices(&self) -> bool {
+    pub fn takes_notices(&self) -> bool {
         self.is_ready_by_notice() || self.watchdog().is_some()
     }
 

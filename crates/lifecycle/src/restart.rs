@@ -163,7 +163,7 @@ impl RestartPolicy {
 
 /// Request on a run besides its policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wish {
+pub enum ClientRequest {
     /// No request was made.
     #[default]
     None,
@@ -189,7 +189,7 @@ pub struct Attempted<'a> {
     /// Whether the run outlives the service: then an end together with the service's is not its own.
     pub outlives_service: bool,
     /// The request on the run.
-    pub wish: Wish,
+    pub request: ClientRequest,
 }
 
 /// Decision after an attempt.
@@ -230,14 +230,14 @@ enum Class {
 /// Decides on the attempt after one that has ended.
 #[must_use]
 pub fn next(policy: &RestartPolicy, attempted: &Attempted<'_>, chance: u32) -> Next {
-    let wanted = match (attempted.wish, class(policy, attempted)) {
-        (Wish::Stop, _) | (Wish::None, Class::Final) => return Next::End,
-        (Wish::Restart, _) | (Wish::None, Class::Asked) => Next::Again {
+    let wanted = match (attempted.request, class(policy, attempted)) {
+        (ClientRequest::Stop, _) | (ClientRequest::None, Class::Final) => return Next::End,
+        (ClientRequest::Restart, _) | (ClientRequest::None, Class::Asked) => Next::Again {
             delay: Duration::ZERO,
             restarts: 0,
         },
-        (Wish::None, _) if !policy.restarts() => return Next::End,
-        (Wish::None, Class::Interrupted) => {
+        (ClientRequest::None, _) if !policy.restarts() => return Next::End,
+        (ClientRequest::None, Class::Interrupted) => {
             if !attempted.outlives_service {
                 return Next::End;
             }
@@ -246,11 +246,11 @@ pub fn next(policy: &RestartPolicy, attempted: &Attempted<'_>, chance: u32) -> N
                 restarts: attempted.restarts,
             }
         }
-        (Wish::None, Class::Unrecorded) => Next::Again {
+        (ClientRequest::None, Class::Unrecorded) => Next::Again {
             delay: policy.pause(attempted.restarts.saturating_sub(1), chance),
             restarts: attempted.restarts,
         },
-        (Wish::None, Class::Own { failed }) => {
+        (ClientRequest::None, Class::Own { failed }) => {
             if policy.mode == RestartMode::OnFailure && !failed {
                 return Next::End;
             }

@@ -3,7 +3,6 @@
 //!
 //! Mechanisms, no policy: `kennel-lifecycle` decides on their use, and `kennel-keeper` carries it out.
 
-pub mod aims;
 pub mod attributes;
 pub mod capability;
 pub mod census;
@@ -36,6 +35,7 @@ pub mod signal_set;
 pub mod spawn;
 pub mod splice;
 pub mod stuck;
+pub mod targets;
 pub mod tasks;
 pub mod terminal;
 pub mod tree;

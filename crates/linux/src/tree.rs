@@ -1,23 +1,26 @@
 //! All processes of one run, as its shim or its keeper can reach them.
 
+mod round;
 mod session;
 mod unrelated;
-mod volley;
 
 use crate::{
-    aims::{AIMS_LISTED_MAX, Holds, Shot, ShotResult, SignalTarget, Tie},
     cgroup, marker,
     pidfd::{PidFd, Sent},
     procfs::{self, Stat},
+    targets::{
+        Holds, MembershipEvidence, SignalOutcome, SignalTarget, SignalledProcess,
+        TARGETS_LISTED_MAX,
+    },
     tasks,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Leftover, Leftovers, RunId, Signal, SignalScope, limits::LEFTOVERS_LISTED_MAX,
 };
 use nix::errno::Errno;
+pub use round::SignalRound;
 pub use session::Session;
 use std::collections::{HashMap, HashSet};
-pub use volley::Volley;
 
 /// Root of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +134,7 @@ impl Tree {
         &self,
         signal: Signal,
         target: SignalTarget,
-    ) -> Result<Vec<Shot>, NoTerminal> {
+    ) -> Result<Vec<SignalledProcess>, NoTerminal> {
         Ok(match target {
             SignalTarget::Leader => self.signal_leader(signal).into_iter().collect(),
             SignalTarget::Tree => self.signal_members(signal, |_| true),
@@ -161,28 +164,32 @@ impl Tree {
         Err(NoTerminal)
     }
 
-    fn signal_members(&self, signal: Signal, named: impl Fn(&Stat) -> bool) -> Vec<Shot> {
+    fn signal_members(
+        &self,
+        signal: Signal,
+        named: impl Fn(&Stat) -> bool,
+    ) -> Vec<SignalledProcess> {
         let members = self.members();
         let known: HashSet<i32> = members.keys().copied().collect();
-        let mut shots = Vec::new();
-        let mut shoot = |members: HashMap<i32, Stat>| {
+        let mut signalled = Vec::new();
+        let mut send_to_each = |members: HashMap<i32, Stat>| {
             for (pid, stat) in members.into_iter().filter(|(_, stat)| named(stat)) {
-                shots.push(Shot {
+                signalled.push(SignalledProcess {
                     pid,
                     start_ticks: stat.start_ticks,
                     result: self.signal_member(pid, &stat, signal).into(),
                 });
             }
         };
-        shoot(members);
-        shoot(self.newcomers(&known));
-        shots.sort_unstable_by_key(|shot| shot.pid);
-        shots
+        send_to_each(members);
+        send_to_each(self.newcomers(&known));
+        signalled.sort_unstable_by_key(|process| process.pid);
+        signalled
     }
 
     /// Signals the leader by its descriptor, which refers to no other process. `None`: it was reaped, and nothing is
     /// known of it any more.
-    fn signal_leader(&self, signal: Signal) -> Option<Shot> {
+    fn signal_leader(&self, signal: Signal) -> Option<SignalledProcess> {
         let stat = procfs::stat(self.leader_pid).ok()?;
         // The descriptor is valid after the read: so the read was of the leader.
         if !self.leader.is_unreaped() {
@@ -193,7 +200,7 @@ impl Tree {
         } else {
             self.leader.signal(signal)
         };
-        Some(Shot {
+        Some(SignalledProcess {
             pid: self.leader_pid,
             start_ticks: stat.start_ticks,
             result: result.into(),
@@ -272,13 +279,13 @@ impl Tree {
     /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
     /// descriptor was opened. SIGKILL takes the private pid namespace where there is one, else the control group, where
     /// the run is alone in it. Unrelated processes in the group are spared, and listed.
-    pub fn signal(&self, signal: Signal) -> Vec<Volley> {
+    pub fn signal(&self, signal: Signal) -> Vec<SignalRound> {
         if signal == Signal::KILL
-            && let Some(volleys) = self.kill_namespace().or_else(|| self.kill_group())
+            && let Some(rounds) = self.kill_namespace().or_else(|| self.kill_group())
         {
-            return volleys;
+            return rounds;
         }
-        let mut volley = Volley::new(SignalScope::Tree);
+        let mut round = SignalRound::new(SignalScope::Tree);
         let mut members = self.members();
         let known: HashSet<i32> = members.keys().copied().collect();
         match self.leader.signal_group(signal) {
@@ -286,22 +293,26 @@ impl Tree {
                 let group = members.extract_if(|_, stat| stat.pgid == self.leader_pid);
                 for (pid, stat) in group.collect::<Vec<_>>() {
                     // The call succeeds where one process of the group was reached; the others are checked one by one.
-                    volley.aim((pid, stat.start_ticks), Tie::Group, may_signal(pid));
+                    round.add(
+                        (pid, stat.start_ticks),
+                        MembershipEvidence::Group,
+                        may_signal(pid),
+                    );
                 }
             }
             // No process of the group is left, or the kernel cannot address it, or refuses all of it: then one by one.
             Sent::Gone | Sent::Failed(_) => {}
         }
         for (pid, stat) in self.in_order(members) {
-            self.aim_at(&mut volley, pid, &stat, signal);
+            self.signal_target(&mut round, pid, &stat, signal);
         }
         for (pid, stat) in self.newcomers(&known) {
-            self.aim_at(&mut volley, pid, &stat, signal);
+            self.signal_target(&mut round, pid, &stat, signal);
         }
         for process in self.unrelated() {
-            volley.name(process, Tie::Unrelated, Sent::Gone);
+            round.list(process, MembershipEvidence::Unrelated, Sent::Gone);
         }
-        vec![volley]
+        vec![round]
     }
 
     /// Returns the leader, then the others by age: a parent that notices the exit of a child has had the signal itself.
@@ -314,7 +325,7 @@ impl Tree {
 
     /// Sends SIGKILL to the first process of the private pid namespace, and so to all in it; then to those that were
     /// put into the control group from elsewhere. `None`: there is no such namespace.
-    fn kill_namespace(&self) -> Option<Vec<Volley>> {
+    fn kill_namespace(&self) -> Option<Vec<SignalRound>> {
         let init = self.init.as_ref()?;
         let mut below = match self.root {
             Root::Shim(shim) => self.below(shim),
@@ -323,27 +334,31 @@ impl Tree {
         };
         below.retain(|pid| !self.is_ours(*pid));
         let inside = procfs::living(below);
-        let mut killed = Volley::new(SignalScope::PidNamespace);
+        let mut killed = SignalRound::new(SignalScope::PidNamespace);
         let sent = init.fd.signal(Signal::KILL);
         killed.count_all(sent, inside.len());
         for (pid, stat) in &inside {
-            killed.name((*pid, stat.start_ticks), Tie::Namespace, sent);
+            killed.list(
+                (*pid, stat.start_ticks),
+                MembershipEvidence::Namespace,
+                sent,
+            );
         }
         let mut beside = self.members();
         beside.retain(|pid, _| !inside.contains_key(pid));
-        let mut others = Volley::new(SignalScope::Tree);
+        let mut others = SignalRound::new(SignalScope::Tree);
         for (pid, stat) in beside {
-            self.aim_at(&mut others, pid, &stat, Signal::KILL);
+            self.signal_target(&mut others, pid, &stat, Signal::KILL);
         }
-        let mut volleys = vec![killed, others];
-        volleys.retain(|volley| !volley.is_empty());
-        Some(volleys)
+        let mut rounds = vec![killed, others];
+        rounds.retain(|round| !round.is_empty());
+        Some(rounds)
     }
 
     /// Sends SIGKILL to all in the control group, where all are of the run. Processes that have left the group are then
     /// among those below the root that were not in it; a process with a parent in it that is not gone yet is found in
     /// the next round, or by the shim. `None`: there is no group, another process is in it too, or it cannot be killed.
-    fn kill_group(&self) -> Option<Vec<Volley>> {
+    fn kill_group(&self) -> Option<Vec<SignalRound>> {
         let group = self.cgroup.as_ref()?;
         let inside = self.in_group(&self.below_root());
         if !inside.is_of_run_alone() {
@@ -351,16 +366,16 @@ impl Tree {
         }
         let inside: HashSet<i32> = inside.of_run.into_iter().collect();
         // A process that has exited by now is counted, and not listed.
-        let named = inside.iter().take(AIMS_LISTED_MAX);
+        let named = inside.iter().take(TARGETS_LISTED_MAX);
         let named = named.filter_map(|pid| Some((*pid, procfs::stat(*pid).ok()?.start_ticks)));
         let named: Vec<(i32, u64)> = named.collect();
         cgroup::kill(group).ok()?;
-        let mut killed = Volley::new(SignalScope::ControlGroup);
+        let mut killed = SignalRound::new(SignalScope::ControlGroup);
         killed.count_all(Sent::Done, inside.len());
         for process in named {
-            killed.name(process, Tie::Cgroup, Sent::Done);
+            killed.list(process, MembershipEvidence::Cgroup, Sent::Done);
         }
-        let mut others = Volley::new(SignalScope::Tree);
+        let mut others = SignalRound::new(SignalScope::Tree);
         let outside = match self.root {
             Root::Shim(shim) => {
                 let found = procfs::descendants_beside(shim, &inside);
@@ -373,11 +388,11 @@ impl Tree {
             .into_iter()
             .filter(|pid| !inside.contains(pid) && !self.is_ours(*pid));
         for (pid, stat) in procfs::living(outside) {
-            self.aim_at(&mut others, pid, &stat, Signal::KILL);
+            self.signal_target(&mut others, pid, &stat, Signal::KILL);
         }
-        let mut volleys = vec![killed, others];
-        volleys.retain(|volley| !volley.is_empty());
-        Some(volleys)
+        let mut rounds = vec![killed, others];
+        rounds.retain(|round| !round.is_empty());
+        Some(rounds)
     }
 
     /// Returns members that started while others were signalled, and whose parent has left them behind: a fork that was
@@ -393,18 +408,18 @@ impl Tree {
         match self.leader.signal_group(signal) {
             // Before Linux 6.9 a group has no safe address: its members are signalled one by one.
             Sent::Failed(libc::EINVAL) => {
-                let mut volley = Volley::new(SignalScope::Tree);
+                let mut round = SignalRound::new(SignalScope::Tree);
                 for (pid, stat) in self.members() {
                     if stat.pgid == self.leader_pid {
-                        volley.count(self.signal_member(pid, &stat, signal));
+                        round.count(self.signal_member(pid, &stat, signal));
                     }
                 }
-                match volley {
-                    Volley { delivered: 1.., .. } => Sent::Done,
-                    Volley {
+                match round {
+                    SignalRound { delivered: 1.., .. } => Sent::Done,
+                    SignalRound {
                         errno: Some(errno), ..
                     } => Sent::Failed(errno),
-                    Volley { .. } => Sent::Gone,
+                    SignalRound { .. } => Sent::Gone,
                 }
             }
             sent => sent,
@@ -412,19 +427,19 @@ impl Tree {
     }
 
     /// Thaws the control group and continues each stopped member, so that a pending signal can act.
-    pub fn wake(&self) -> Volley {
+    pub fn wake(&self) -> SignalRound {
         if let Some(group) = &self.cgroup
             && cgroup::read_freeze(group)
         {
             let _ = cgroup::freeze(group, false);
         }
-        let mut volley = Volley::new(SignalScope::Tree);
+        let mut round = SignalRound::new(SignalScope::Tree);
         for (pid, stat) in self.members() {
             if tasks::are_held(pid) {
-                self.aim_at(&mut volley, pid, &stat, Signal::CONT);
+                self.signal_target(&mut round, pid, &stat, Signal::CONT);
             }
         }
-        volley
+        round
     }
 
     /// Sends a signal to one member, if the number still refers to that member.
@@ -432,9 +447,13 @@ impl Tree {
         self.signal_held(pid, before, signal).0
     }
 
-    fn aim_at(&self, volley: &mut Volley, pid: i32, before: &Stat, signal: Signal) {
+    fn signal_target(&self, round: &mut SignalRound, pid: i32, before: &Stat, signal: Signal) {
         let (sent, holds) = self.signal_held(pid, before, signal);
-        volley.aim((pid, before.start_ticks), Tie::Held(holds), sent);
+        round.add(
+            (pid, before.start_ticks),
+            MembershipEvidence::Held(holds),
+            sent,
+        );
     }
 
     /// Sends a signal likewise, and returns the evidence found after its descriptor was opened. INV-4: the descriptor
@@ -486,7 +505,7 @@ impl Tree {
     }
 }
 
-impl From<Sent> for ShotResult {
+impl From<Sent> for SignalOutcome {
     fn from(sent: Sent) -> Self {
         match sent {
             Sent::Done => Self::Delivered,

@@ -60,7 +60,7 @@ pub(crate) fn play(part: &[&str]) -> Result<(), Failed> {
         other => Err(Failed(format!("no part {other:?}"))),
     };
     if let Err(Failed(why)) = &played {
-        say(format!("!{why}\n").as_bytes());
+        report(format!("!{why}\n").as_bytes());
     } else if !matches!(part, ["enter", _]) {
         // A process that enters a namespace leaves the report to the child that it has left there.
         in_position();
@@ -71,11 +71,11 @@ pub(crate) fn play(part: &[&str]) -> Result<(), Failed> {
 }
 
 fn in_position() {
-    say(b"u");
+    report(b"u");
 }
 
 /// Reports to the leader, which may be gone already.
-fn say(bytes: &[u8]) {
+fn report(bytes: &[u8]) {
     let _ = write(io::stdin(), bytes);
 }
 
@@ -142,7 +142,7 @@ fn overwrite() -> Result<(), Failed> {
 /// Makes a pid namespace of its own, in which the namespace's first process adopts an orphan.
 fn own_namespace() -> Result<(), Failed> {
     if let Err(Failed(why)) = own_session().and_then(|()| unshare_pids()) {
-        say(format!("!{why}\n").as_bytes());
+        report(format!("!{why}\n").as_bytes());
         return Err(Failed(why));
     }
     again(["first-of-namespace"])?

@@ -50,8 +50,8 @@ pub use kennel_journal::{
 pub use kennel_keeper::audit::Described;
 pub use kennel_keeper::client::{
     Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, InterruptWay, Listing, Member,
-    NoPty, Shot, ShotResult, Shots, SignalTarget, SocketSeen, Unstopped, Upgrade, UpgradeRefusal,
-    UpgradeState,
+    NoPty, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses, SocketSeen,
+    Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
 };
 pub use kennel_linux::peer::{Descent, Peer as PeerSeen};
 pub use kennel_store::spec_text;

@@ -340,7 +340,7 @@ async fn a_shutdown_stops_every_run_and_exits_clean() {
     for _ in 0..5 {
         runs.push(stage.supervisor.spawn(call(None)).await.unwrap().run.run);
     }
-    stage.tell(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown);
     assert_eq!(stage.exit.await.unwrap(), 0);
     for run in runs {
         let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
@@ -358,7 +358,7 @@ async fn a_run_that_does_not_die_does_not_hold_the_shutdown() {
     })
     .await;
     stage.supervisor.spawn(call(None)).await.unwrap();
-    stage.tell(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown);
     assert_eq!(stage.exit.await.unwrap(), 1);
 }
 

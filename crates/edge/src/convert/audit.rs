@@ -9,7 +9,7 @@ use crate::{pb, status};
 use kennel_lifecycle::{
     ProcessIdentity, RunId, Violation,
     audit::{
-        Certainty, Evidence, Standing,
+        Certainty, Evidence, RunStatus,
         reap::{Scope, Spared},
     },
     limits as bounds,
@@ -118,12 +118,12 @@ fn certainty(certainty: Certainty) -> pb::LeakCertainty {
     }
 }
 
-fn standing(standing: Option<Standing>) -> pb::LeakedRunStanding {
+fn standing(standing: Option<RunStatus>) -> pb::LeakedRunStanding {
     match standing {
         None => pb::LeakedRunStanding::Unspecified,
-        Some(Standing::Live) => pb::LeakedRunStanding::Live,
-        Some(Standing::Open) => pb::LeakedRunStanding::Open,
-        Some(Standing::Ended | Standing::Kept) => pb::LeakedRunStanding::Ended,
+        Some(RunStatus::Live) => pb::LeakedRunStanding::Live,
+        Some(RunStatus::Open) => pb::LeakedRunStanding::Open,
+        Some(RunStatus::Ended | RunStatus::Kept) => pb::LeakedRunStanding::Ended,
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     let ready = view.facets.ready.clone();
     let ready = ready.as_ref().filter(|ready| ready.attempt == view.attempt);
     let doing = view.facets.doing(view.attempt);
-    let said = view.facets.said_by(view.attempt).cloned();
+    let said = view.facets.status_of(view.attempt).cloned();
     let said = said.as_ref();
     pb::Run {
         run_id: view.run.to_string(),

@@ -112,7 +112,7 @@ impl Asked {
     }
 
     /// Records it before it is answered.
-    async fn tell<T>(mut self, answer: &Result<Response<T>, Status>) {
+    async fn record_answer<T>(mut self, answer: &Result<Response<T>, Status>) {
         let supervisor = self.supervisor.clone();
         if let Some(record) = self.answered(answer) {
             supervisor.audit_recorded(record).await;
@@ -170,7 +170,7 @@ impl ProcessService for Audited<Processes> {
                 asked = asked.with("existing", "true");
             }
         }
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -185,7 +185,7 @@ impl ProcessService for Audited<Processes> {
             asked = asked.with("grace", time::text(grace));
         }
         let answer = self.inner.abort(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -201,7 +201,7 @@ impl ProcessService for Audited<Processes> {
             let method = done.get_ref().method().as_str_name();
             asked = asked.with("method", word(method, "INTERRUPT_METHOD_"));
         }
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -227,7 +227,7 @@ impl ProcessService for Audited<Processes> {
             let record = TrailRecord::now(run, TrailEntry::Signal(reported));
             self.supervisor.audit_noted(record);
         }
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -247,7 +247,7 @@ impl ProcessService for Audited<Processes> {
     ) -> Result<Response<pb::PauseResponse>, Status> {
         let asked = self.asked("Pause", &request, &request.get_ref().run_id);
         let answer = self.inner.pause(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -257,7 +257,7 @@ impl ProcessService for Audited<Processes> {
     ) -> Result<Response<pb::ResumeResponse>, Status> {
         let asked = self.asked("Resume", &request, &request.get_ref().run_id);
         let answer = self.inner.resume(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -273,7 +273,7 @@ impl ProcessService for Audited<Processes> {
         if let Some(run) = run.filter(|run| asked.run.as_deref() != Some(&run.run_id)) {
             asked = asked.with("new_run", &run.run_id);
         }
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -295,7 +295,7 @@ impl ProcessService for Audited<Processes> {
     ) -> Result<Response<pb::CloseInputResponse>, Status> {
         let asked = self.asked("CloseInput", &request, &request.get_ref().run_id);
         let answer = self.inner.close_input(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -356,7 +356,7 @@ impl ProcessService for Audited<Processes> {
             activity => asked.with("activity", activity.as_str_name()),
         };
         let answer = self.inner.annotate_run(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -403,7 +403,7 @@ impl ProcessService for Audited<Processes> {
         let asked = self.asked("DeleteConsumer", &request, &wish.run_id);
         let asked = asked.with("consumer", &wish.consumer);
         let answer = self.inner.delete_consumer(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 

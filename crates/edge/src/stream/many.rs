@@ -125,7 +125,7 @@ impl ManyReader {
                     if let Wake::Draining = wake {
                         let until = Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX));
                         self.stage = Stage::LastWords(until);
-                    } else if let Some(message) = self.tell(wake) {
+                    } else if let Some(message) = self.message_for(wake) {
                         return Some(Ok(message));
                     }
                 }
@@ -136,7 +136,7 @@ impl ManyReader {
                         step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
                     };
                     self.stage = Stage::LastWords(until);
-                    if let Some(message) = self.tell(wake) {
+                    if let Some(message) = self.message_for(wake) {
                         return Some(Ok(message));
                     }
                 }
@@ -170,7 +170,7 @@ impl ManyReader {
     }
 
     /// Returns the message for this wake-up, if there is one; the stage determines what follows.
-    fn tell(&mut self, wake: Wake) -> Option<pb::StreamEventsResponse> {
+    fn message_for(&mut self, wake: Wake) -> Option<pb::StreamEventsResponse> {
         match wake {
             Wake::Step(step) => self.give(step),
             Wake::Silence if self.uncovered_bytes > 0 => Some(self.message(Vec::new(), true)),

@@ -68,7 +68,7 @@ proptest! {
                             prop_assert_eq!(writer.dropped(), Dropped::default());
                         }
                     }
-                    writer.go_on_after_dropped(Timestamp(4)).unwrap();
+                    writer.resume_after_dropped(Timestamp(4)).unwrap();
                 }
                 Step::Killed { unnamed, torn } => {
                     let bytes = pattern(*unnamed, number);
@@ -300,8 +300,8 @@ fn dropped_output_is_a_gap_in_place() {
     failed.unwrap_err();
     assert_eq!(writer.dropped().bytes, [100_000, 0]);
     let mut reader = read_after(&writer.hub(), 1).unwrap();
-    writer.go_on_after_dropped(Timestamp(2)).unwrap();
-    writer.go_on_after_dropped(Timestamp(2)).unwrap();
+    writer.resume_after_dropped(Timestamp(2)).unwrap();
+    writer.resume_after_dropped(Timestamp(2)).unwrap();
     writer.lifecycle(b"a warning", Timestamp(3)).unwrap();
     output(&mut writer, Kind::Stdout, b"two", 4).unwrap();
     assert_eq!(reader.whole_from(), 3);

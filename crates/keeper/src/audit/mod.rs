@@ -33,7 +33,7 @@ const ENVIRON_BYTES_MAX: u64 = 256 * 1024;
 
 /// The installation whose traces are searched.
 #[derive(Clone, Debug)]
-pub struct Whose {
+pub struct Installation {
     /// This node, whose name is in its directories.
     pub node: NodeId,
     /// The keeper.
@@ -92,8 +92,8 @@ pub struct Unseen {
 }
 
 /// Scans everything.
-pub fn scan(whose: &Whose) -> io::Result<Scan> {
-    let groups = Groups::look(whose);
+pub fn scan(installation: &Installation) -> io::Result<Scan> {
+    let groups = Groups::look(installation);
     let mut pids = procfs::all_pids()?;
     pids.sort_unstable();
     let mut scan = Scan {
@@ -262,14 +262,14 @@ mod tests {
             .spawn()
             .expect("sleep starts");
         let pid = child.id().cast_signed();
-        let whose = Whose {
+        let installation = Installation {
             node: NodeId::from_u128(1),
             keeper: std::process::id().cast_signed(),
             cgroup_base: None,
         };
         // Between fork and exec a child has the environment of its parent.
         let seen = loop {
-            let scan = scan(&whose).expect("a look");
+            let scan = scan(&installation).expect("a look");
             let seen = scan.processes.into_iter().find(|p| p.identity.pid == pid);
             let seen = seen.expect("it is there");
             if seen.marker.is_some() {

@@ -2,7 +2,10 @@
 
 use super::ClientError;
 use crate::wire::{self, LIST_BYTES_MAX, WireListing, WireMember};
-pub use kennel_linux::aims::{AIMS_LISTED_MAX, Aim, Holds, Shot, ShotResult, SignalTarget, Tie};
+pub use kennel_linux::targets::{
+    Holds, MembershipEvidence, RoundTarget, SignalOutcome, SignalTarget, SignalledProcess,
+    TARGETS_LISTED_MAX,
+};
 use kennel_linux::{clock, memfd, procfs};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -31,9 +34,9 @@ const LISTENING: &str = "0A";
 
 /// Results of a signal to several processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shots {
+pub struct SignalledProcesses {
     /// Result for each, by rising process id.
-    pub shots: Vec<Shot>,
+    pub signalled: Vec<SignalledProcess>,
     /// Number of further processes that were signalled.
     pub unlisted: u32,
     /// The signal was for a foreground group, and the leader has no terminal with one: no process was signalled.
@@ -44,7 +47,7 @@ pub struct Shots {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// The signal was sent.
-    Now(Shots),
+    Now(SignalledProcesses),
     /// A signal was sent under its request id before; none was sent now.
     Before,
 }

@@ -86,7 +86,7 @@ impl Check {
     /// Evaluates a binary that has exited and is not reaped yet: the binary, or why it is unfit.
     pub(super) fn end(self, exit: Exit) -> Result<Binary, Unfit> {
         self.kill();
-        let said = self.said();
+        let said = self.output();
         let spoken = preflight::read(&said);
         if self.late {
             let why = format!(
@@ -123,7 +123,7 @@ impl Check {
     }
 
     /// Reads the available output; a process that still has the other end open is not waited for.
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         let mut bytes = [0; ANSWER_BYTES_MAX];
         let mut len = 0;
         while let Ok(more @ 1..) = read(&self.written, &mut bytes[len..]) {

@@ -52,7 +52,7 @@ use nix::{
         timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
     },
 };
-use prepare::Wish;
+use prepare::PrepareRequest;
 pub(super) use restart::Restarts;
 use shims::{Shim, Until};
 use std::{
@@ -243,17 +243,17 @@ impl Keeper {
                         self.server.flush();
                         // One message at a time: a further one makes the socket ready again, and a read that finds none
                         // costs as much.
-                        self.hear_server(1);
+                        self.handle_server_messages(1);
                     }
-                    SIGNALS => self.hear_signals()?,
+                    SIGNALS => self.handle_signals()?,
                     TIMER => {
                         let _ = self.timer.wait();
                         self.timer_at = None;
                     }
-                    door if self.late.contains_key(&door) => self.hear_late(door),
+                    door if self.late.contains_key(&door) => self.handle_late(door),
                     input if self.inputs.is_watched(input) => self.room_in_input(input),
-                    notices if self.notices.is_watched(notices) => self.hear_notices(notices),
-                    shim => self.hear_shim(shim, Until::Answered),
+                    notices if self.notices.is_watched(notices) => self.handle_notices(notices),
+                    shim => self.handle_shim_message(shim, Until::Answered),
                 }
             }
             self.on_time(clock::boot_ms());
@@ -342,7 +342,7 @@ impl Keeper {
         };
         loop {
             run.step(now);
-            let once_more = run.tells_shim_first();
+            let once_more = run.notifies_shim_first();
             let for_shim = std::mem::take(&mut run.for_shim);
             if let Some(shim) = run.shim.and_then(|token| self.shims.get(&token)) {
                 for word in for_shim {
@@ -424,7 +424,7 @@ impl Keeper {
     // ---- the server ------------------------------------------------------------------------------------------------
 
     /// Reads so many messages, if there are.
-    fn hear_server(&mut self, messages: usize) {
+    fn handle_server_messages(&mut self, messages: usize) {
         for _ in 0..messages {
             let Some(socket) = &self.server.socket else {
                 return;
@@ -460,7 +460,7 @@ impl Keeper {
                 input,
                 terminal,
             } => {
-                let wanted = Wish {
+                let wanted = PrepareRequest {
                     seq,
                     run: RunId::from_u128(run),
                     run_dir,
@@ -498,7 +498,7 @@ impl Keeper {
                 (!with(run, &mut |r| r.interrupt(seq, id, now))).then_some(seq)
             }
             ToKeeper::WasSent { seq, run, request } => {
-                let mut tell = |r: &mut Run| r.tell_whether_sent(seq, &request, now);
+                let mut tell = |r: &mut Run| r.answer_whether_sent(seq, &request, now);
                 (!with(run, &mut tell)).then_some(seq)
             }
             ToKeeper::Pause { seq, run } => (!with(run, &mut |r| r.pause(seq, now))).then_some(seq),
@@ -516,9 +516,9 @@ impl Keeper {
                 (!with(run, &mut send)).then_some(seq)
             }
             ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
-            ToKeeper::Input { seq, run, wish } => return self.ask_input(seq, run, wish),
+            ToKeeper::Input { seq, run, request } => return self.ask_input(seq, run, request),
             ToKeeper::Resize(resize) => return self.resize_terminal(resize),
-            ToKeeper::Books { seq } => return self.tell_books(seq),
+            ToKeeper::Inventory { seq } => return self.send_inventory(seq),
             ToKeeper::Reap { seq, plan } => return self.begin_reaping(seq, &plan, fds),
             ToKeeper::Observe { seq, recorded } => return self.observe(seq, recorded, now),
             ToKeeper::EndOrphan {

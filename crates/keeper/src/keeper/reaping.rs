@@ -92,7 +92,7 @@ impl Reaping {
                 self.killed_at = Some(now);
             }
             for hunted in &mut self.victims {
-                hunted.shoot(signal, untouchable);
+                hunted.send_to_each(signal, untouchable);
             }
         }
         for hunted in &mut self.victims {
@@ -120,7 +120,7 @@ impl Reaping {
 }
 
 impl Hunted {
-    fn shoot(&mut self, signal: Signal, untouchable: &Untouchable) {
+    fn send_to_each(&mut self, signal: Signal, untouchable: &Untouchable) {
         if self.fate.is_some() {
             return;
         }

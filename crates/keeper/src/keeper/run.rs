@@ -124,7 +124,7 @@ pub(super) struct Run {
     /// Reports to repeat to the next server.
     kept: Kept,
     /// Rounds of signals after the last server was gone for good.
-    unheard: Option<Vec<StopStep>>,
+    unreported: Option<Vec<StopStep>>,
     requests: Requests,
     helpers: Helpers,
     pub(super) outgoing: Vec<RunMessage>,
@@ -194,7 +194,7 @@ impl Run {
             ended: false,
             acknowledged: false,
             kept: Kept::default(),
-            unheard: None,
+            unreported: None,
             requests: Requests::default(),
             helpers: Helpers::default(),
             outgoing: Vec::new(),
@@ -233,17 +233,17 @@ impl Run {
         self.tree.as_ref().map(|tree| tree.leader_pid)
     }
 
-    fn tell(&mut self, fact: Fact) {
-        self.tell_at(clock::wall(), fact);
+    fn report(&mut self, fact: Fact) {
+        self.report_at(clock::wall(), fact);
     }
 
     /// Adds a report; none once the run was acknowledged.
-    fn tell_at(&mut self, at: Timestamp, fact: Fact) {
+    fn report_at(&mut self, at: Timestamp, fact: Fact) {
         if !self.acknowledged {
             self.kept.keep(at, &fact);
             self.outgoing.push(RunMessage::Fact(at, fact));
         } else if let Fact::StopStep(step) = fact {
-            self.note_unheard(step);
+            self.note_unreported(step);
         }
     }
 
@@ -285,7 +285,7 @@ impl Run {
             return;
         };
         match self.pause.begin(tree, &self.private_dir, seq, now) {
-            Ok(()) => self.go_on_pausing(now),
+            Ok(()) => self.continue_pausing(now),
             // No process is stopped that a crash would forget.
             Err(error) => self.answer_signal(seq, pause::failed(&error)),
         }
@@ -304,7 +304,7 @@ impl Run {
         self.answer_signal(seq, result);
     }
 
-    fn go_on_pausing(&mut self, now: u64) {
+    fn continue_pausing(&mut self, now: u64) {
         let Some(tree) = &self.tree else { return };
         if let Some((seq, result)) = self.pause.go_on(tree, &self.private_dir, now) {
             self.answer_signal(seq, result);
@@ -348,15 +348,15 @@ impl Run {
         self.keep_notices(now);
         self.keep_max_pause(now);
         self.look_after_rest(now);
-        if self.tells_shim_first() {
+        if self.notifies_shim_first() {
             return;
         }
         self.climb(now);
         if self.ladder.is_none() {
-            self.go_on_pausing(now);
+            self.continue_pausing(now);
         }
         self.count(now);
-        self.tell_memory();
+        self.send_memory();
         self.look(now);
     }
 

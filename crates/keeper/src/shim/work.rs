@@ -438,15 +438,15 @@ impl Work {
         let first = self.kill_rounds == 0;
         self.kill_rounds += 1;
         let at = clock::wall();
-        let volley = kill_children(first, self.init.as_ref().map(Init::pid));
-        if volley.is_empty() {
+        let round = kill_children(first, self.init.as_ref().map(Init::pid));
+        if round.is_empty() {
             return;
         }
         if keeper_lives {
-            let step = volley.step(at, Signal::KILL, SignalSender::Shim);
+            let step = round.step(at, Signal::KILL, SignalSender::Shim);
             self.words.push((FromShim::Killed(step), Vec::new()));
         } else {
-            note(&mut self.record.steps, at, Signal::KILL, &[volley]);
+            note(&mut self.record.steps, at, Signal::KILL, &[round]);
             self.write_record();
         }
     }
@@ -484,8 +484,8 @@ impl Work {
                 Action::CloseInput | Action::Input(_) => continue,
             };
             let at = clock::wall();
-            let volleys = self.tree.signal(signal);
-            note(&mut self.record.steps, at, signal, &volleys);
+            let rounds = self.tree.signal(signal);
+            note(&mut self.record.steps, at, signal, &rounds);
             if signal == Signal::KILL {
                 self.killing_since.get_or_insert(now);
             } else {

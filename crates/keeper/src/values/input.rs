@@ -32,7 +32,7 @@ impl InputState {
 
 /// Answer of the keeper to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum InputSaid {
+pub enum InputResult {
     /// Nothing was to be written; the state is unchanged.
     Stands,
     /// All of it has been accepted.

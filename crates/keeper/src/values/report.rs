@@ -5,7 +5,7 @@ use kennel_lifecycle::{
     Exit, Leftovers, MemoryKills, Signal, StartFailure, StopCommand, StopInput, StopReason,
     StopStep, Stuck, TreeVerdict,
 };
-use kennel_linux::aims::Aim;
+use kennel_linux::targets::RoundTarget;
 use serde::{Deserialize, Serialize};
 
 /// Event of a run.
@@ -30,8 +30,9 @@ pub enum Fact {
     LeaderExited(Exit),
     /// A round of signals of the stop ladder was sent.
     StopStep(StopStep),
-    /// The targets of the next reported round; at most [`AIMS_LISTED_MAX`](kennel_linux::aims::AIMS_LISTED_MAX).
-    Aimed(Vec<Aim>),
+    /// The targets of the next reported round; at most
+    /// [`TARGETS_LISTED_MAX`](kennel_linux::targets::TARGETS_LISTED_MAX).
+    RoundTargets(Vec<RoundTarget>),
     /// The processes that were alive when the leader exited, if any.
     LeftBehind(Leftovers),
     /// SIGKILL does not end these processes. Reported again when the set changes; the keeper keeps watching and

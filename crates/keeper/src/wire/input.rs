@@ -9,7 +9,7 @@ use std::fmt;
 
 /// Request to standard input.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum WireInputWish {
+pub(crate) enum WireInputRequest {
     /// A part of a write: the one from `at` on. Answered when all of it is in the pipe.
     Write {
         attempt: u32,

@@ -12,8 +12,8 @@ pub(crate) mod input;
 pub(crate) mod notes;
 
 use crate::values::{
-    Fact, FormerServer, HelperEnd, InputSaid, InputState, InterruptWay, SignalResult, StraySignal,
-    Upgrade, UpgradeRefusal,
+    Fact, FormerServer, HelperEnd, InputResult, InputState, InterruptWay, SignalResult,
+    StraySignal, Upgrade, UpgradeRefusal,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy, ProcessIdentity,
@@ -22,8 +22,8 @@ use kennel_lifecycle::{
     recovery::{Observation, Seen},
 };
 use kennel_linux::{
-    aims::{Holds, SignalTarget},
     capability::Capability,
+    targets::{Holds, SignalTarget},
     terminal::NoPty,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -110,7 +110,7 @@ pub(crate) enum ToKeeper {
     KeepRest {
         run: u128,
     },
-    Books {
+    Inventory {
         seq: u64,
     },
     /// With a [`audit::WireVictims`] as a sealed file.
@@ -135,7 +135,7 @@ pub(crate) enum ToKeeper {
     Input {
         seq: u64,
         run: u128,
-        wish: input::WireInputWish,
+        request: input::WireInputRequest,
     },
     /// Sets the size of an attempt's terminal.
     Resize(WireResize),
@@ -234,12 +234,12 @@ pub(crate) enum Answer {
     Signal(SignalResult),
     Observed(Observation),
     Seen(Seen),
-    /// With a [`Shots`] as a sealed file.
+    /// With a [`SignalledProcesses`] as a sealed file.
     Signalled,
     /// With a [`WireListing`] as a sealed file.
     Listed,
     /// With an inventory of the keeper as a sealed file.
-    Books,
+    Inventory,
     /// With a list of the results as a sealed file.
     Reaped,
     /// The containment of the run would be weaker than requested; nothing was made.
@@ -253,7 +253,7 @@ pub(crate) enum Answer {
     /// The answer to a request to standard input, and its state.
     Input {
         state: InputState,
-        said: InputSaid,
+        said: InputResult,
     },
     /// Its standard input cannot be written.
     NoInput,

@@ -122,7 +122,7 @@ fn last_will(dir: &Path, choice: &str) {
 }
 
 fn own_ends(dir: &Path, choice: &str) {
-    let status = end(start(dir, choice, "leaders_end_unheard"));
+    let status = end(start(dir, choice, "leaders_end_unreported"));
     assert_eq!(status.signal(), Some(libc::SIGKILL));
     no_process_is_left(dir);
     assert_eq!(end(start(dir, choice, "read_own_ends")).code(), Some(0));
@@ -220,7 +220,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "keeper_killed" => keeper_killed(stage).await,
         "read_last_wills" => read_last_wills(stage).await,
         "all_killed" => all_killed(stage).await,
-        "leaders_end_unheard" => leaders_end_unheard(stage).await,
+        "leaders_end_unreported" => leaders_end_unreported(stage).await,
         "read_own_ends" => read_own_ends(stage).await,
         "end_orphans" => end_orphans(stage).await,
         "find_nobody" => find_none(stage).await,
@@ -378,7 +378,7 @@ async fn read_last_wills(stage: &mut Stage) {
 }
 
 /// Two leaders exit while their keeper is halted: one by itself, and the other is being stopped.
-async fn leaders_end_unheard(stage: &mut Stage) {
+async fn leaders_end_unreported(stage: &mut Stage) {
     let until_go = "until [ -e $0/go ]; do sleep 0.02; done";
     let (alone, spec) = stage.shell(until_go);
     let alone_prepared = stage.start(alone, &spec).await;

@@ -84,7 +84,7 @@ fn terminate_after_this(keeper: i32) {
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
-        "a_run_goes_on_while_its_server_is_replaced" => goes_on(stage).await,
+        "a_run_goes_on_while_its_server_is_replaced" => run_continues(stage).await,
         "what_has_ended_is_told_to_each_server_until_one_acknowledges_it" => ended(stage).await,
         "a_child_that_was_never_announced_is_handed_to_nobody" => unannounced(stage).await,
         "a_child_at_its_gate_is_handed_over_and_never_runs" => at_gate(stage).await,
@@ -130,7 +130,7 @@ const WAITS: &str = "echo one; echo up > $0/up
     while ! test -e $0/go; do sleep 0.01; done
     echo two; echo err >&2; exit 3";
 
-async fn goes_on(stage: &mut Stage) {
+async fn run_continues(stage: &mut Stage) {
     if stage.hello.restarts == 0 {
         let (run, spec) = stage.shell(WAITS);
         stage.start(run, &spec).await;
@@ -326,11 +326,12 @@ const LISTENS: &str = "trap 'echo usr1 >> $0/got' USR1; trap 'echo int >> $0/got
 
 async fn signalled(stage: &mut Stage) {
     let usr1 = "SIGUSR1".parse::<Signal>().expect("a signal");
-    let shoot = async |stage: &Stage, run, target, id| {
+    let send_to_each = async |stage: &Stage, run, target, id| {
         let sent = stage.client.signal(run, usr1, target, Some(id)).await;
         sent.expect("a keeper")
     };
-    let reached = |sent: &Sent| matches!(sent, Sent::Now(shots) if shots.shots.len() == 1);
+    let reached =
+        |sent: &Sent| matches!(sent, Sent::Now(signalled) if signalled.signalled.len() == 1);
     let got = async |stage: &Stage, count| {
         let read = || std::fs::read_to_string(stage.file("got")).unwrap_or_default();
         until(|| (read().lines().count() >= count).then(read)).await
@@ -339,15 +340,15 @@ async fn signalled(stage: &mut Stage) {
         let (run, spec) = stage.shell(LISTENS);
         stage.start(run, &spec).await;
         stage.written("up").await;
-        let sent = shoot(stage, run, SignalTarget::Leader, "a").await;
+        let sent = send_to_each(stage, run, SignalTarget::Leader, "a").await;
         assert!(reached(&sent), "{sent:?}");
         got(stage, 1).await;
         let sent = stage.client.interrupt(run, Some("b")).await;
         assert_eq!(sent.expect("a keeper").result, SignalResult::Done);
         got(stage, 2).await;
         // It has no terminal: no process is reached.
-        let sent = shoot(stage, run, SignalTarget::TerminalForeground, "c").await;
-        assert!(matches!(&sent, Sent::Now(shots) if shots.no_terminal));
+        let sent = send_to_each(stage, run, SignalTarget::TerminalForeground, "c").await;
+        assert!(matches!(&sent, Sent::Now(signalled) if signalled.no_terminal));
         die().await;
     }
     let run = held(stage).run;
@@ -356,19 +357,19 @@ async fn signalled(stage: &mut Stage) {
         assert_eq!(answer.expect("a keeper"), was_sent, "{id}");
     }
     for id in ["a", "b"] {
-        let sent = shoot(stage, run, SignalTarget::Leader, id).await;
+        let sent = send_to_each(stage, run, SignalTarget::Leader, id).await;
         assert_eq!(sent, Sent::Before, "{id}");
         let sent = stage.client.interrupt(run, Some(id)).await;
         assert_eq!(sent.expect("a keeper").result, SignalResult::Done);
     }
     for (id, count) in [("c", 3), ("d", 4)] {
-        let sent = shoot(stage, run, SignalTarget::Leader, id).await;
+        let sent = send_to_each(stage, run, SignalTarget::Leader, id).await;
         assert!(reached(&sent), "{id}: {sent:?}");
         let signals = got(stage, count).await;
         let signals: Vec<&str> = signals.lines().collect();
         assert_eq!(signals, ["usr1", "int", "usr1", "usr1"][..count]);
     }
-    let again = shoot(stage, run, SignalTarget::Leader, "d").await;
+    let again = send_to_each(stage, run, SignalTarget::Leader, "d").await;
     assert_eq!(again, Sent::Before);
     stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
     let facts = stage.end(run).await;

@@ -7,7 +7,7 @@ use crate::{
     scenarios::{COUNTERS, counting, counts, empty, kill, state},
     stage::{DEADLINE, Stage, until},
 };
-use kennel_keeper::client::{Fact, KeeperEvent, Sent, ShotResult, SignalResult, SignalTarget};
+use kennel_keeper::client::{Fact, KeeperEvent, Sent, SignalOutcome, SignalResult, SignalTarget};
 use kennel_lifecycle::{
     Deadline, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, StopReason,
     ladder::StopPlan,
@@ -101,14 +101,17 @@ async fn threads(stage: &mut Stage) {
     let winch = "SIGWINCH".parse::<Signal>().expect("a signal");
     for target in [SignalTarget::Tree, SignalTarget::Group] {
         let sent = stage.client.signal(run, winch, target, None).await;
-        let Sent::Now(shots) = sent.expect("a keeper") else {
+        let Sent::Now(signalled) = sent.expect("a keeper") else {
             panic!("it had no request id");
         };
-        let shots = shots.shots;
-        let [shot] = &shots[..] else {
-            panic!("{shots:?}");
+        let signalled = signalled.signalled;
+        let [process] = &signalled[..] else {
+            panic!("{signalled:?}");
         };
-        assert_eq!((shot.pid, shot.result), (leader, ShotResult::Delivered));
+        assert_eq!(
+            (process.pid, process.result),
+            (leader, SignalOutcome::Delivered)
+        );
     }
 
     pause(stage, run).await;

@@ -2,7 +2,9 @@
 
 use crate::stage::{Stage, drain, is_alive, pipes, until};
 use crate::{containment, deaths, members, reuse, stray};
-use kennel_keeper::client::{Aim, ClientError, Fact, Holds, KeeperEvent, SignalResult, Tie};
+use kennel_keeper::client::{
+    ClientError, Fact, Holds, KeeperEvent, MembershipEvidence, RoundTarget, SignalResult,
+};
 use kennel_lifecycle::{
     Exit, Proof, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep,
     TreeVerdict, ladder::StopPlan,
@@ -227,14 +229,16 @@ async fn sessions(stage: &mut Stage) {
     let facts = stage.end(run).await;
     assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
-    let [_, Fact::Aimed(aims), Fact::StopStep(step), ..] = &facts[..] else {
+    let [_, Fact::RoundTargets(targets), Fact::StopStep(step), ..] = &facts[..] else {
         panic!("{facts:?}")
     };
     assert!(step.delivered >= 5, "{facts:?}");
     // All targets are listed.
-    assert_eq!(u32::try_from(aims.len()).expect("few"), step.targets());
-    let named = |aim: &Aim| aim.start_ticks > 0 && aim.tie != Tie::Held(Holds::default());
-    assert!(aims.iter().all(named), "{facts:?}");
+    assert_eq!(u32::try_from(targets.len()).expect("few"), step.targets());
+    let named = |target: &RoundTarget| {
+        target.start_ticks > 0 && target.evidence != MembershipEvidence::Held(Holds::default())
+    };
+    assert!(targets.iter().all(named), "{facts:?}");
     assert_eq!(
         (step.scope, step.sender),
         (SignalScope::Tree, SignalSender::Keeper)

@@ -193,7 +193,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
     for (key, value) in labels {
         view.line("label", format!("{key}={value}"));
     }
-    says(&mut view, run);
+    add_reports(&mut view, run);
     process(&mut view, run, &attempt);
     if let Some(certificate) = &attempt.certificate {
         certified(&mut view, certificate);
@@ -243,7 +243,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
 }
 
 /// Formats the reports of clients, output and the command itself.
-fn says(view: &mut View, run: &pb::Run) {
+fn add_reports(view: &mut View, run: &pb::Run) {
     view.some("ready", ready(run));
     view.some("ready since", run.ready_time);
     if !run.ready_by.is_empty() {

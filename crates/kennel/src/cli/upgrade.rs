@@ -36,7 +36,7 @@ pub(crate) async fn upgrade(link: &Link) -> Result<(), Failure> {
         .last_upgrade
         .clone()
         .filter(|u| u.request_id == request_id);
-    tell(link, &before, &after, done.as_ref(), unanswered)?;
+    print_status(link, &before, &after, done.as_ref(), unanswered)?;
     match done {
         Some(upgrade) if upgrade.state() == pb::UpgradeState::Done => Ok(()),
         Some(upgrade) => Err(fell_back(&upgrade)),
@@ -76,7 +76,7 @@ async fn watch(link: &Link, former: &pb::ServerInfo) -> (pb::ServerInfo, Duratio
     }
 }
 
-fn tell(
+fn print_status(
     link: &Link,
     before: &pb::ServerInfo,
     after: &pb::ServerInfo,

@@ -143,7 +143,7 @@ impl<'a> Writer<'a> {
             async move { processes.get_input_status(request).await }
         });
         let response = answered.await.map_err(refused)?;
-        response.input.ok_or_else(says_nothing)
+        response.input.ok_or_else(empty_answer)
     }
 
     /// Writes everything; `None`: the source was empty.
@@ -175,7 +175,7 @@ impl<'a> Writer<'a> {
         });
         let response = answered.await.map_err(refused)?;
         self.offset += bytes;
-        response.input.ok_or_else(says_nothing)
+        response.input.ok_or_else(empty_answer)
     }
 
     pub(super) async fn close(&self) -> Result<pb::InputStatus, Failure> {
@@ -190,10 +190,10 @@ impl<'a> Writer<'a> {
             async move { processes.close_input(request).await }
         });
         let response = answered.await.map_err(refused)?;
-        response.input.ok_or_else(says_nothing)
+        response.input.ok_or_else(empty_answer)
     }
 }
 
-fn says_nothing() -> Failure {
+fn empty_answer() -> Failure {
     Failure::new("the server's answer says nothing about the input")
 }

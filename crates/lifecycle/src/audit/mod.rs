@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 
 /// Status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum RunStatus {
     /// A task of this server supervises it.
     Live,
     /// Its row is open and no task supervises it: recovery adopts it, or it is another node's.
@@ -28,16 +28,16 @@ pub enum Standing {
 
 /// Known facts of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownRun {
     /// Status of the run.
-    pub standing: Standing,
+    pub standing: RunStatus,
     /// Recorded identity; absent: none was recorded, or on another host.
     pub identity: Option<RunIdentity>,
 }
 
 /// Inventory of keeper and store.
 #[derive(Clone, Debug, Default)]
-pub struct Books {
+pub struct HostInventory {
     /// Process id of the keeper.
     pub keeper: i32,
     /// Process ids of the server and of the shims without work.
@@ -45,7 +45,7 @@ pub struct Books {
     /// Process ids of the keeper's shims, with their runs.
     pub shims: HashMap<i32, RunId>,
     /// Every live run, and of the others those that a process points to.
-    pub runs: HashMap<RunId, Known>,
+    pub runs: HashMap<RunId, KnownRun>,
     /// Whether the store was queried for all runs that a process points to.
     pub rows_compared: bool,
 }
@@ -90,7 +90,7 @@ pub struct Finding {
     /// The run that it is assumed to belong to.
     pub run: Option<RunId>,
     /// Status of that run; absent: nothing is known of it.
-    pub standing: Option<Standing>,
+    pub standing: Option<RunStatus>,
     /// Evidence for that.
     pub evidence: Evidence,
     /// Strength of the evidence.
@@ -115,13 +115,13 @@ pub struct Compared {
 
 /// One piece of evidence that connects a process with a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tie {
+struct RunEvidence {
     run: RunId,
     evidence: Evidence,
     certainty: Certainty,
 }
 
-impl Tie {
+impl RunEvidence {
     fn proven(run: RunId, evidence: Evidence) -> Self {
         Self {
             run,
@@ -135,55 +135,55 @@ impl Tie {
     }
 }
 
-impl Books {
-    fn standing(&self, run: RunId) -> Option<Standing> {
+impl HostInventory {
+    fn standing(&self, run: RunId) -> Option<RunStatus> {
         self.runs.get(&run).map(|known| known.standing)
     }
 
     fn is_over(&self, run: RunId) -> bool {
-        !matches!(self.standing(run), Some(Standing::Live | Standing::Open))
+        !matches!(self.standing(run), Some(RunStatus::Live | RunStatus::Open))
     }
 }
 
 /// Compares the processes that exist with those that should.
 #[must_use]
-pub fn compare(seen: &[Seen], books: &Books) -> Compared {
+pub fn compare(seen: &[Seen], inventory: &HostInventory) -> Compared {
     let census = Census::new(seen);
-    let mut ties = direct_ties(&census, books);
-    add_groups(&census, books, &mut ties);
+    let mut ties = direct_evidence(&census, inventory);
+    add_groups(&census, inventory, &mut ties);
     let mut compared = Compared::default();
     for process in census.by_pid.values() {
-        judge(process, &census, books, &ties, &mut compared);
+        judge(process, &census, inventory, &ties, &mut compared);
     }
     compared
 }
 
-type Ties = HashMap<i32, Vec<Tie>>;
+type EvidenceByPid = HashMap<i32, Vec<RunEvidence>>;
 
 /// Collects the evidence of each process by itself: its control group, or that it is a shim or a leader.
-fn direct_ties(census: &Census, books: &Books) -> Ties {
-    let mut ties = Ties::new();
+fn direct_evidence(census: &Census, inventory: &HostInventory) -> EvidenceByPid {
+    let mut ties = EvidenceByPid::new();
     for process in census.living() {
         let pid = process.identity.pid;
         let mut found = Vec::new();
-        if let Some(run) = books.shims.get(&pid) {
-            found.push(Tie::proven(*run, Evidence::Shim));
+        if let Some(run) = inventory.shims.get(&pid) {
+            found.push(RunEvidence::proven(*run, Evidence::Shim));
         }
         if let Some(group) = &process.cgroup {
-            found.push(Tie {
+            found.push(RunEvidence {
                 run: group.run,
                 evidence: Evidence::LeakedCgroup,
-                certainty: certainty_of(group, books),
+                certainty: certainty_of(group, inventory),
             });
         }
         if !found.is_empty() {
             ties.insert(pid, found);
         }
     }
-    for (run, identity) in recorded(books) {
+    for (run, identity) in recorded(inventory) {
         let mut add = |recorded: &ProcessIdentity, evidence| {
             if census.living_same(recorded) {
-                let tie = Tie::proven(run, evidence);
+                let tie = RunEvidence::proven(run, evidence);
                 ties.entry(recorded.pid).or_default().push(tie);
             }
         };
@@ -193,15 +193,15 @@ fn direct_ties(census: &Census, books: &Books) -> Ties {
     ties
 }
 
-fn recorded(books: &Books) -> impl Iterator<Item = (RunId, &RunIdentity)> {
-    let runs = books.runs.iter();
+fn recorded(inventory: &HostInventory) -> impl Iterator<Item = (RunId, &RunIdentity)> {
+    let runs = inventory.runs.iter();
     runs.filter_map(|(run, known)| Some((*run, known.identity.as_ref()?)))
 }
 
 /// A directory is the run's if it is the recorded one, or if only this keeper can have made it. A directory made anew
 /// at the recorded path is not.
-fn certainty_of(group: &GroupSeen, books: &Books) -> Certainty {
-    let known = books.runs.get(&group.run);
+fn certainty_of(group: &GroupSeen, inventory: &HostInventory) -> Certainty {
+    let known = inventory.runs.get(&group.run);
     let recorded = known.and_then(|known| known.identity.as_ref()?.cgroup.as_ref());
     let same = match recorded {
         Some(recorded) if recorded.path == group.identity.path => {
@@ -218,9 +218,9 @@ fn certainty_of(group: &GroupSeen, books: &Books) -> Certainty {
 
 /// Process group and session of a leader have its number. While the leader or another verified member of the run is
 /// there, the number is taken, and all processes that have it are of the run.
-fn add_groups(census: &Census, books: &Books, ties: &mut Ties) {
+fn add_groups(census: &Census, inventory: &HostInventory, ties: &mut EvidenceByPid) {
     let mut found = Vec::new();
-    for (run, identity) in recorded(books) {
+    for (run, identity) in recorded(inventory) {
         let leader = &identity.command;
         let members = census.of_number(leader.pid);
         if members.is_empty() || census.is_taken_by_another(leader) {
@@ -242,7 +242,7 @@ fn add_groups(census: &Census, books: &Books, ties: &mut Ties) {
             } else {
                 Certainty::Hint
             };
-            let tie = Tie {
+            let tie = RunEvidence {
                 run,
                 evidence: Evidence::RecordedGroup,
                 certainty,
@@ -256,29 +256,35 @@ fn add_groups(census: &Census, books: &Books, ties: &mut Ties) {
 }
 
 /// Judges one process by all its evidence.
-fn judge(process: &Seen, census: &Census, books: &Books, ties: &Ties, compared: &mut Compared) {
+fn judge(
+    process: &Seen,
+    census: &Census,
+    inventory: &HostInventory,
+    ties: &EvidenceByPid,
+    compared: &mut Compared,
+) {
     let pid = process.identity.pid;
-    if pid == books.keeper || books.service.contains(&pid) {
+    if pid == inventory.keeper || inventory.service.contains(&pid) {
         return;
     }
     if process.has_ended {
-        compared.findings.extend(unreaped(process, books, ties));
+        compared.findings.extend(unreaped(process, inventory, ties));
         return;
     }
-    let (inherited, below_keeper) = descent(process, census, books, ties);
+    let (inherited, below_keeper) = descent(process, census, inventory, ties);
     let own = ties.get(&pid).into_iter().flatten().copied();
-    let all: Vec<Tie> = own.chain(inherited).collect();
+    let all: Vec<RunEvidence> = own.chain(inherited).collect();
     let proven = || all.iter().filter(|tie| tie.is_proven());
     // A process of a live run is not left behind, whatever else its evidence says.
-    if let Some(tie) = proven().find(|tie| !books.is_over(tie.run)) {
+    if let Some(tie) = proven().find(|tie| !inventory.is_over(tie.run)) {
         compared.held += 1;
-        if has_escaped(process, tie.run, census, books) {
+        if has_escaped(process, tie.run, census, inventory) {
             compared.escaped.push((process.identity, tie.run));
         }
         return;
     }
     // The keeper takes such a child for the run's own once the shim is lost.
-    let marked_live = process.marker.filter(|run| !books.is_over(*run));
+    let marked_live = process.marker.filter(|run| !inventory.is_over(*run));
     if below_keeper && marked_live.is_some() {
         compared.held += 1;
         return;
@@ -286,16 +292,18 @@ fn judge(process: &Seen, census: &Census, books: &Books, ties: &Ties, compared: 
     let strongest = proven()
         .chain(all.iter())
         .min_by_key(|tie| (tie.certainty, tie.evidence));
-    if strongest.is_some_and(|tie| reaps_the_kept(process, tie, census, books)) {
+    if strongest.is_some_and(|tie| reaps_the_kept(process, tie, census, inventory)) {
         return;
     }
     let finding = match strongest {
         Some(tie) => Some(*tie),
-        None => process.marker.and_then(|run| marked(process, run, books)),
+        None => process
+            .marker
+            .and_then(|run| marked(process, run, inventory)),
     };
     match finding {
-        Some(tie) => compared.findings.push(about(process, Some(tie), books)),
-        None if below_keeper => compared.findings.push(about(process, None, books)),
+        Some(tie) => compared.findings.push(about(process, Some(tie), inventory)),
+        None if below_keeper => compared.findings.push(about(process, None, inventory)),
         None if process.marker.is_some() => compared.foreign += 1,
         None => {}
     }
@@ -303,8 +311,8 @@ fn judge(process: &Seen, census: &Census, books: &Books, ties: &Ties, compared: 
 
 /// Whether a signal to the group of its run's leader would miss it, and no terminal of that session would end it. Without a
 /// leader there is nothing to compare with.
-fn has_escaped(process: &Seen, run: RunId, census: &Census, books: &Books) -> bool {
-    let known = books.runs.get(&run);
+fn has_escaped(process: &Seen, run: RunId, census: &Census, inventory: &HostInventory) -> bool {
+    let known = inventory.runs.get(&run);
     let identity = known.and_then(|known| known.identity.as_ref());
     let Some(identity) = identity.filter(|identity| census.living_same(&identity.command)) else {
         return false;
@@ -322,23 +330,28 @@ fn has_escaped(process: &Seen, run: RunId, census: &Census, books: &Books) -> bo
 }
 
 /// Whether this is the shim of a run with detached processes: it stays to reap them, and exits after the last.
-fn reaps_the_kept(process: &Seen, tie: &Tie, census: &Census, books: &Books) -> bool {
+fn reaps_the_kept(
+    process: &Seen,
+    tie: &RunEvidence,
+    census: &Census,
+    inventory: &HostInventory,
+) -> bool {
     tie.evidence == Evidence::Shim
-        && books.standing(tie.run) == Some(Standing::Kept)
+        && inventory.standing(tie.run) == Some(RunStatus::Kept)
         && census
             .living()
             .any(|child| child.ppid == process.identity.pid)
 }
 
 /// Returns the evidence of a marker alone. A process older than the run's leader cannot have it from there.
-fn marked(process: &Seen, run: RunId, books: &Books) -> Option<Tie> {
-    let tie = Tie {
+fn marked(process: &Seen, run: RunId, inventory: &HostInventory) -> Option<RunEvidence> {
+    let tie = RunEvidence {
         run,
         evidence: Evidence::Marker,
         certainty: Certainty::Hint,
     };
-    let Some(known) = books.runs.get(&run) else {
-        return (!books.rows_compared).then_some(tie);
+    let Some(known) = inventory.runs.get(&run) else {
+        return (!inventory.rows_compared).then_some(tie);
     };
     let leader = known.identity.as_ref().map(|identity| &identity.command);
     let older = leader.is_some_and(|l| process.identity.start_ticks < l.start_ticks);
@@ -346,10 +359,15 @@ fn marked(process: &Seen, run: RunId, books: &Books) -> Option<Tie> {
 }
 
 /// Returns the evidence of the nearest ancestor that is verified to be of a run, and whether the keeper is an ancestor.
-fn descent(process: &Seen, census: &Census, books: &Books, ties: &Ties) -> (Option<Tie>, bool) {
+fn descent(
+    process: &Seen,
+    census: &Census,
+    inventory: &HostInventory,
+    ties: &EvidenceByPid,
+) -> (Option<RunEvidence>, bool) {
     let mut nearest = None;
     for ancestor in census.ancestors(process) {
-        if ancestor == books.keeper {
+        if ancestor == inventory.keeper {
             return (nearest, true);
         }
         let proven = ties.get(&ancestor).into_iter().flatten();
@@ -358,7 +376,7 @@ fn descent(process: &Seen, census: &Census, books: &Books, ties: &Ties) -> (Opti
             .min_by_key(|tie| tie.evidence);
         nearest = nearest.or_else(|| {
             tie.map(|tie| match tie.evidence {
-                Evidence::Shim => Tie::proven(tie.run, Evidence::ShimChild),
+                Evidence::Shim => RunEvidence::proven(tie.run, Evidence::ShimChild),
                 _ => *tie,
             })
         });
@@ -367,27 +385,27 @@ fn descent(process: &Seen, census: &Census, books: &Books, ties: &Ties) -> (Opti
 }
 
 /// Finds exited children of the keeper, and of the shims of ended runs. Other parents reap when they like.
-fn unreaped(process: &Seen, books: &Books, ties: &Ties) -> Option<Finding> {
+fn unreaped(process: &Seen, inventory: &HostInventory, ties: &EvidenceByPid) -> Option<Finding> {
     let of_shim = ties.get(&process.ppid).into_iter().flatten();
     let shim = of_shim
-        .filter(|tie| tie.evidence == Evidence::Shim && books.is_over(tie.run))
+        .filter(|tie| tie.evidence == Evidence::Shim && inventory.is_over(tie.run))
         .map(|tie| tie.run)
         .next();
-    if process.ppid != books.keeper && shim.is_none() {
+    if process.ppid != inventory.keeper && shim.is_none() {
         return None;
     }
-    let tie = shim.map(|run| Tie::proven(run, Evidence::Zombie));
-    let mut finding = about(process, tie, books);
+    let tie = shim.map(|run| RunEvidence::proven(run, Evidence::Zombie));
+    let mut finding = about(process, tie, inventory);
     finding.evidence = Evidence::Zombie;
     Some(finding)
 }
 
-fn about(process: &Seen, tie: Option<Tie>, books: &Books) -> Finding {
+fn about(process: &Seen, tie: Option<RunEvidence>, inventory: &HostInventory) -> Finding {
     let in_group = tie.is_some_and(|tie| tie.evidence == Evidence::LeakedCgroup);
     let group = process.cgroup.as_ref().filter(|_| in_group);
-    let standing = tie.and_then(|tie| books.standing(tie.run));
+    let standing = tie.and_then(|tie| inventory.standing(tie.run));
     let evidence = tie.map_or(Evidence::Stray, |tie| tie.evidence);
-    let kept = standing == Some(Standing::Kept)
+    let kept = standing == Some(RunStatus::Kept)
         && evidence != Evidence::Shim
         && tie.is_some_and(|tie| tie.is_proven());
     Finding {
@@ -405,9 +423,9 @@ fn about(process: &Seen, tie: Option<Tie>, books: &Books) -> Finding {
 #[must_use]
 pub fn leaked_directories(
     empty: &[(RunId, CgroupIdentity)],
-    books: &Books,
+    inventory: &HostInventory,
 ) -> Vec<(RunId, CgroupIdentity)> {
-    let over = empty.iter().filter(|(run, _)| books.is_over(*run));
+    let over = empty.iter().filter(|(run, _)| inventory.is_over(*run));
     over.cloned().collect()
 }
 

@@ -1,6 +1,6 @@
 //! Which findings may be terminated, and why the others are spared.
 
-use super::{Certainty, Evidence, Finding, Standing, is_same};
+use super::{Certainty, Evidence, Finding, RunStatus, is_same};
 use crate::{ProcessIdentity, RunId, labels::Selector};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -103,7 +103,7 @@ fn is_named(finding: &Finding, scope: &Scope) -> bool {
 
 fn spared(candidate: &Candidate<'_>, scope: &Scope) -> Option<Spared> {
     let finding = candidate.finding;
-    if matches!(finding.standing, Some(Standing::Live | Standing::Open)) {
+    if matches!(finding.standing, Some(RunStatus::Live | RunStatus::Open)) {
         return Some(Spared::RunIsLive);
     }
     let run_named = finding.run.is_some_and(|run| scope.runs.contains(&run));

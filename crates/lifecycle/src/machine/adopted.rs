@@ -24,7 +24,7 @@ pub struct Standing {
     /// Whether the keeper has stopped the tree for a pause.
     pub pause: HeldPause,
     /// Its row; absent: there is none.
-    pub row: Option<RowSays>,
+    pub row: Option<RowContents>,
     /// Its record, by its entries.
     pub record: AttemptRecord,
 }
@@ -47,7 +47,7 @@ pub enum HeldPause {
 
 /// Contents of an open row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RowSays {
+pub struct RowContents {
     /// Its state; absent: the run is starting.
     pub state: Option<RowState>,
     /// The accepted stop, with the time at which SIGKILL is due.
@@ -142,7 +142,7 @@ impl Machine {
         machine.recall(&proc, pause, &row);
         machine.phase = match stop {
             Some((order, deadline)) => {
-                machine.go_on_with_stop(now, proc, order, deadline, &record, &row)
+                machine.resume_stop(now, proc, order, deadline, &record, &row)
             }
             None if record.leader.is_some() => {
                 if on_leader_exit == LeaderExit::Keep && !record.tree && machine.stuck.is_none() {
@@ -153,13 +153,13 @@ impl Machine {
             None if machine.exec == Exec::Awaited => Phase::Released { proc },
             // SIGKILL was sent, and with it every stopped process was continued.
             None if machine.stuck.is_some() => drained(Phase::Running { proc }),
-            None => machine.go_on_with_pause(proc, pause, record.pause, row.state),
+            None => machine.resume_pause(proc, pause, record.pause, row.state),
         };
         machine
     }
 
     /// Restores the known state; the keeper repeats the rest.
-    fn recall(&mut self, proc: &RunIdentity, pause: HeldPause, row: &RowSays) {
+    fn recall(&mut self, proc: &RunIdentity, pause: HeldPause, row: &RowContents) {
         let record = &self.record;
         self.ends.leader = record.leader;
         self.ends.streams = record.streams;
@@ -183,14 +183,14 @@ impl Machine {
 
     /// Continues an accepted stop: its plan is sent to the keeper again, which may not have it; and recorded again,
     /// before that.
-    fn go_on_with_stop(
+    fn resume_stop(
         &mut self,
         now: Timestamp,
         proc: Box<RunIdentity>,
         order: StopOrder,
         deadline: Timestamp,
         record: &AttemptRecord,
-        row: &RowSays,
+        row: &RowContents,
     ) -> Phase {
         // The keeper began that stop by itself.
         let own = matches!(
@@ -231,7 +231,7 @@ impl Machine {
     }
 
     /// Continues a run without a stop: it runs or is paused.
-    fn go_on_with_pause(
+    fn resume_pause(
         &mut self,
         proc: Box<RunIdentity>,
         pause: HeldPause,

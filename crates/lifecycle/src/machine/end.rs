@@ -63,7 +63,7 @@ impl Machine {
                     stage,
                 })
             }
-            Input::Report(report) => stay(self.heard(
+            Input::Report(report) => stay(self.on_report(
                 now,
                 Phase::Stopping {
                     proc,
@@ -95,7 +95,7 @@ impl Machine {
                 })
             }
             // The rest lives, and gets the signal.
-            Input::Command(Command::Interrupt) if self.rest_goes_on(stop.as_ref()) => {
+            Input::Command(Command::Interrupt) if self.rest_continues(stop.as_ref()) => {
                 self.effects.push(Effect::Interrupt);
                 stay(Phase::Draining {
                     proc,
@@ -127,7 +127,7 @@ impl Machine {
                     deadline,
                 })
             }
-            Input::Report(report) => stay(self.heard(
+            Input::Report(report) => stay(self.on_report(
                 now,
                 Phase::Draining {
                     proc,

@@ -17,7 +17,7 @@ use crate::{
     StartStage, StopCertificate, StopOrder, StopReason, StopStage, Stuck, Times, Timestamp,
     TreeVerdict, ladder::StopPlan, phase::Exec,
 };
-pub use adopted::{HeldPause, RowSays, Standing};
+pub use adopted::{HeldPause, RowContents, Standing};
 use memory::Memory;
 
 /// One attempt to run one command.
@@ -210,7 +210,7 @@ impl Machine {
     }
 
     /// Handles a report as every phase after the gate does: exec's result and the three ends.
-    fn heard(&mut self, now: Timestamp, phase: Phase, report: Report) -> Phase {
+    fn on_report(&mut self, now: Timestamp, phase: Phase, report: Report) -> Phase {
         match report {
             Report::Executed => {
                 if self.exec == Exec::Awaited {

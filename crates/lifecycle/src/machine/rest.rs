@@ -23,7 +23,7 @@ impl Machine {
     }
 
     /// Whether processes may be left that are not being stopped.
-    pub(super) fn rest_goes_on(&self, stop: Option<&StopOrder>) -> bool {
+    pub(super) fn rest_continues(&self, stop: Option<&StopOrder>) -> bool {
         matches!(self.on_leader_exit, LeaderExit::Drain { .. })
             && stop.is_none()
             && self.unrecorded.is_none()

@@ -212,7 +212,7 @@ impl Machine {
             Input::Command(Command::Interrupt | Command::Pause | Command::Resume) => {
                 (Phase::Released { proc }, Err(Refusal::NotRunningYet))
             }
-            Input::Report(report) => stay(self.heard(now, Phase::Released { proc }, report)),
+            Input::Report(report) => stay(self.on_report(now, Phase::Released { proc }, report)),
         }
     }
 }

@@ -9,8 +9,8 @@ use crate::{
 };
 use kennel_lifecycle::{
     AttemptRecord, Command, Deadline, Effect, EndReason, Entry, Exit, HeldPause, Input, LastPause,
-    LeaderExit, Machine, Outcome, Phase, Proof, Report, ResumeReason, RowSays, RowState, Signal,
-    Standing, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
+    LeaderExit, Machine, Outcome, Phase, Proof, Report, ResumeReason, RowContents, RowState,
+    Signal, Standing, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
     ladder::StopPlan, limits,
 };
 use std::{fmt::Write as _, time::Duration};
@@ -45,10 +45,10 @@ fn standings() -> Vec<(String, Standing)> {
             let mut standing = standing(LeaderExit::Stop);
             standing.released = false;
             standing.record.stopping.clone_from(reported);
-            standing.row = (row != "no row").then(|| RowSays {
+            standing.row = (row != "no row").then(|| RowContents {
                 stop: recorded.clone(),
                 is_first: row == "first row",
-                ..RowSays::default()
+                ..RowContents::default()
             });
             all.push((format!("at its gate, {row}, {stop}"), standing));
         }
@@ -73,9 +73,9 @@ fn standings() -> Vec<(String, Standing)> {
             ] {
                 let mut standing = standing(LeaderExit::Stop);
                 standing.pause = pause;
-                standing.row = Some(RowSays {
+                standing.row = Some(RowContents {
                     state,
-                    ..RowSays::default()
+                    ..RowContents::default()
                 });
                 standing.record.pause = reported;
                 let state = state.map_or("Starting".to_owned(), |s| format!("{s:?}"));
@@ -98,10 +98,10 @@ fn standings() -> Vec<(String, Standing)> {
         for (stop, recorded, reported) in &stops {
             for end in ["", "leader", "tree"] {
                 let mut standing = standing(policy);
-                standing.row = Some(RowSays {
+                standing.row = Some(RowContents {
                     state: Some(RowState::Running),
                     stop: recorded.clone(),
-                    ..RowSays::default()
+                    ..RowContents::default()
                 });
                 standing.record.stopping.clone_from(reported);
                 standing.record.leader = (!end.is_empty()).then_some(Exit::Code(0));
@@ -123,10 +123,10 @@ fn what_is_missing_in_the_journal_is_reported_first() {
     assert_eq!(effects(&mut machine), [Effect::Append(recorded())]);
     assert!(matches!(machine.phase(), Phase::Released { .. }));
 
-    silent.row = Some(RowSays {
+    silent.row = Some(RowContents {
         state: Some(RowState::Running),
         stop: None,
-        ..RowSays::default()
+        ..RowContents::default()
     });
     let mut machine = Machine::adopted(NOW, silent);
     let reported = [recorded(), Entry::Started];
@@ -139,10 +139,10 @@ fn what_is_missing_in_the_journal_is_reported_first() {
 fn a_stop_keeps_its_grace_whatever_the_clock_says() {
     for gone in [0, 2, 5, 3600] {
         let mut standing = standing(LeaderExit::Stop);
-        standing.row = Some(RowSays {
+        standing.row = Some(RowContents {
             state: Some(RowState::Running),
             stop: Some(order()),
-            ..RowSays::default()
+            ..RowContents::default()
         });
         let now = NOW.plus(Duration::from_secs(gone));
         let mut machine = Machine::adopted(now, standing);
@@ -171,10 +171,10 @@ fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
         let (first, reported) = order();
         let sooner = NOW.plus(Duration::from_secs(2));
         assert!(sooner < reported);
-        standing.row = Some(RowSays {
+        standing.row = Some(RowContents {
             state: Some(RowState::Running),
             stop: Some((first.clone(), sooner)),
-            ..RowSays::default()
+            ..RowContents::default()
         });
         standing.record.stopping = Some((first, reported));
         let now = Timestamp(NOW.0 + gone * 1_000_000);
@@ -190,10 +190,10 @@ fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
 fn a_deadline_that_is_reported_again_changes_nothing() {
     let mut standing = standing(LeaderExit::Stop);
     let (order, deadline) = late();
-    standing.row = Some(RowSays {
+    standing.row = Some(RowContents {
         state: Some(RowState::Running),
         stop: Some((order.clone(), deadline)),
-        ..RowSays::default()
+        ..RowContents::default()
     });
     standing.record.stopping = Some((order, deadline));
     let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
@@ -242,10 +242,10 @@ fn the_stop_that_was_reported_stays_the_reason_whatever_the_row_says() {
     standing.record.stopping = Some(late());
     standing.record.leader = Some(killed_by(Signal::TERM));
     // A store that has gone back has lost the first order, and was given a further one.
-    standing.row = Some(RowSays {
+    standing.row = Some(RowContents {
         state: Some(RowState::Running),
         stop: Some(order()),
-        ..RowSays::default()
+        ..RowContents::default()
     });
     let mut machine = Machine::adopted(NOW, standing);
     report(&mut machine, Report::LeaderExited(killed_by(Signal::TERM)));
@@ -335,7 +335,7 @@ fn standing(on_leader_exit: LeaderExit) -> Standing {
         on_leader_exit,
         released: true,
         pause: HeldPause::None,
-        row: Some(RowSays::default()),
+        row: Some(RowContents::default()),
         record: AttemptRecord {
             recorded: true,
             started: true,
@@ -377,9 +377,9 @@ fn closed(machine: &mut Machine) -> Outcome {
 fn recorded_at_gate() -> Machine {
     let mut standing = standing(LeaderExit::Stop);
     standing.released = false;
-    standing.row = Some(RowSays {
+    standing.row = Some(RowContents {
         is_first: true,
-        ..RowSays::default()
+        ..RowContents::default()
     });
     Machine::adopted(NOW, standing)
 }

@@ -129,6 +129,6 @@ fn readiness_and_activity_are_those_of_their_attempt() {
     assert!(facets.fold(Timestamp(5), &says(2, false)));
     assert!(!facets.fold(Timestamp(6), &says(2, false)));
     assert!(facets.fold(Timestamp(7), &says(2, true)));
-    assert!(facets.said_by(2).is_some_and(|said| said.stopping));
-    assert_eq!(facets.said_by(3), None);
+    assert!(facets.status_of(2).is_some_and(|said| said.stopping));
+    assert_eq!(facets.status_of(3), None);
 }

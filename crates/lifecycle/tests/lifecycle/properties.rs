@@ -9,7 +9,7 @@ use crate::{
 };
 use kennel_lifecycle::{
     AttemptRecord, Command, Deadline, Effect, EndReason, Entry, Exit, HeldPause, Input, LeaderExit,
-    Leftovers, Machine, Phase, Proof, Refusal, Report, ResumeReason, RowSays, RowState, Signal,
+    Leftovers, Machine, Phase, Proof, Refusal, Report, ResumeReason, RowContents, RowState, Signal,
     Standing, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
 };
 use proptest::prelude::*;
@@ -21,14 +21,14 @@ proptest! {
     /// Only entries change the record of a run.
     #[test]
     fn fold_of_entries_is_live_record(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         prop_assert_eq!(&reported.folded(), reported.machine.record());
     }
 
     /// No command runs unrecorded.
     #[test]
     fn the_gate_opens_once_and_only_after_the_row_is_written(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| *e == Effect::Release) <= 1);
         if let Some(at) = reported.when(|e| *e == Effect::Release) {
             prop_assert!(inputs[at] == Input::Report(Report::Recorded));
@@ -38,20 +38,20 @@ proptest! {
 
     #[test]
     fn the_gate_is_never_both_opened_and_shut(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);
     }
 
     #[test]
     fn a_child_is_asked_for_once_and_gets_one_row(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| *e == Effect::Prepare) <= 1);
         prop_assert!(reported.count(|e| matches!(e, Effect::Record(_))) <= 1);
     }
 
     #[test]
     fn a_stop_that_was_accepted_before_the_gate_keeps_it_shut(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         if let (Some(stop), Some(release)) = (reported.first_stop_obeyed, reported.when(|e| *e == Effect::Release)) {
             prop_assert!(release < stop);
         }
@@ -59,7 +59,7 @@ proptest! {
 
     #[test]
     fn the_outcome_is_written_once_and_reported_only_when_it_is_written(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| matches!(e, Effect::RecordOutcome(_))) <= 1);
         let Some(ended) = reported.when(|e| matches!(e, Effect::Append(Entry::Ended(_)))) else {
             return Ok(());
@@ -70,7 +70,7 @@ proptest! {
 
     #[test]
     fn a_child_is_acknowledged_once_and_only_at_the_end(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         let over = matches!(reported.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
         prop_assert!(reported.count(|e| *e == Effect::Acknowledge) <= usize::from(over));
         prop_assert_eq!(reported.count(|e| *e == Effect::Forget), usize::from(matches!(reported.machine.phase(), Phase::Forgotten(_))));
@@ -78,17 +78,17 @@ proptest! {
 
     #[test]
     fn a_refused_command_changes_nothing(inputs in inputs(), policy in policy()) {
-        prop_assert_eq!(tell(policy, &inputs).refusal_with_consequence, None);
+        prop_assert_eq!(run_inputs(policy, &inputs).refusal_with_consequence, None);
     }
 
     #[test]
     fn nothing_follows_the_end(inputs in inputs(), policy in policy()) {
-        prop_assert_eq!(tell(policy, &inputs).effect_after_end, None);
+        prop_assert_eq!(run_inputs(policy, &inputs).effect_after_end, None);
     }
 
     #[test]
     fn no_signal_goes_out_before_the_stop_is_recorded(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         let mut orders = 0;
         for (at, effect) in &reported.effects {
             match effect {
@@ -106,7 +106,7 @@ proptest! {
     /// The rest is detached at most once, by that policy only, and never by a machine that has ordered its end.
     #[test]
     fn the_rest_is_kept_once_and_only_before_any_stop(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         let kept = reported.count(|e| *e == Effect::KeepRest);
         prop_assert!(kept <= usize::from(policy == LeaderExit::Keep));
         if let (Some(kept), Some(stop)) = (reported.when(|e| *e == Effect::KeepRest), reported.when(|e| matches!(e, Effect::RecordStop { .. }))) {
@@ -116,7 +116,7 @@ proptest! {
 
     #[test]
     fn a_tree_that_has_ended_is_not_signalled(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         if let Some(gone) = reported.when(|e| matches!(e, Effect::Append(Entry::TreeEnded(_)))) {
             prop_assert!(reported.effects.iter().all(|(at, e)| *at <= gone || !matches!(e, Effect::StopTree(_) | Effect::Interrupt)));
         }
@@ -124,7 +124,7 @@ proptest! {
 
     #[test]
     fn a_deadline_only_comes_nearer(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         let deadlines: Vec<_> = reported.effects.iter().filter_map(|(_, e)| match e {
             Effect::RecordStop { deadline, .. } => Some(*deadline),
             _ => None,
@@ -134,7 +134,7 @@ proptest! {
 
     #[test]
     fn a_tree_is_frozen_only_after_that_is_written_and_called_paused_only_after_it_was_seen(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         for (at, effect) in &reported.effects {
             let cause = match effect {
                 Effect::Freeze => Report::StateRecorded(RowState::Pausing),
@@ -155,12 +155,12 @@ proptest! {
 
     #[test]
     fn each_end_is_reported_once_the_leaders_first_and_the_outcome_last(inputs in inputs(), policy in policy()) {
-        check_ends(&tell(policy, &inputs).announced())?;
+        check_ends(&run_inputs(policy, &inputs).announced())?;
     }
 
     #[test]
     fn the_outcome_repeats_what_was_reported(inputs in inputs(), policy in policy()) {
-        check_outcome(&tell(policy, &inputs).announced())?;
+        check_outcome(&run_inputs(policy, &inputs).announced())?;
     }
 
     /// Wherever a server has died, after any sensible part of its reports: the next one opens no gate, reports nothing
@@ -180,7 +180,7 @@ proptest! {
     /// was killed, and not by Kennel.
     #[test]
     fn a_kill_for_memory_is_reported_once(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         let beside = reported.count(|e| matches!(e, Effect::Append(Entry::MemoryKills(_))));
         let reason = reported.count(|e| matches!(e, Effect::RecordOutcome(o) if matches!(o.reason, EndReason::OomKilled(_))));
         prop_assert!(beside + reason <= 1);
@@ -313,7 +313,7 @@ fn state(machine: &Machine) -> String {
     format!("{before}{after}")
 }
 
-fn tell(policy: LeaderExit, inputs: &[Input]) -> Reported {
+fn run_inputs(policy: LeaderExit, inputs: &[Input]) -> Reported {
     let mut reported = Reported {
         machine: Machine::with(policy),
         effects: Vec::new(),
@@ -351,7 +351,7 @@ fn tell(policy: LeaderExit, inputs: &[Input]) -> Reported {
 
 /// The same inputs where the server dies after the effect `cut`, and the next one gets all that are left.
 fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> Reported {
-    let mut reported = tell(policy, inputs);
+    let mut reported = run_inputs(policy, inputs);
     let Some((died, _)) = reported.effects.get(cut - 1).cloned() else {
         return reported;
     };
@@ -377,7 +377,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
                 on_leader_exit: policy,
                 released: reported.count(|e| *e == Effect::Release) > 0,
                 pause,
-                row: Some(says(&reported.effects)),
+                row: Some(row_after(&reported.effects)),
                 record,
             },
         ),
@@ -402,8 +402,8 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
 }
 
 /// Returns the contents of the row after these effects.
-fn says(effects: &[(usize, Effect)]) -> RowSays {
-    let mut says = RowSays::default();
+fn row_after(effects: &[(usize, Effect)]) -> RowContents {
+    let mut says = RowContents::default();
     for (_, effect) in effects {
         match effect {
             Effect::RecordState(state) => says.state = Some(*state),

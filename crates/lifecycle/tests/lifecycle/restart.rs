@@ -3,7 +3,7 @@
 use kennel_lifecycle::{
     Deadline, EndReason, Exit, Leftovers, MemoryKills, Outcome, Policy, Proof, RestartMode,
     RestartPolicy, RunState, Signal, StartFailure, StartStage, StopCertificate, TreeVerdict,
-    restart::{self, Attempted, Next, Wish},
+    restart::{self, Attempted, ClientRequest, Next},
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -141,7 +141,7 @@ fn what_was_ended_for_good_is_not_started_again() {
         assert_eq!(said, Next::End, "{:?}", ended.reason);
     }
     let stopped = next(&RestartPolicy::keepalive(), &exited(1), |a| {
-        a.wish = Wish::Stop;
+        a.request = ClientRequest::Stop;
     });
     assert_eq!(stopped, Next::End);
 }
@@ -316,7 +316,7 @@ proptest! {
         if left && !edit.boot_over {
             prop_assert!(!is_again(&said), "{said:?}");
         }
-        if edit.wish == Wish::Stop || !policy.restarts() {
+        if edit.request == ClientRequest::Stop || !policy.restarts() {
             prop_assert_eq!(said, Next::End);
         }
     }
@@ -351,7 +351,7 @@ struct Around {
     restarts: u32,
     boot_over: bool,
     outlives_service: bool,
-    wish: Wish,
+    request: ClientRequest,
 }
 
 impl Around {
@@ -363,7 +363,7 @@ impl Around {
             restarts: self.restarts,
             boot_over: self.boot_over,
             outlives_service: self.outlives_service,
-            wish: self.wish,
+            request: self.request,
         }
     }
 }
@@ -399,7 +399,11 @@ fn any_attempt() -> impl Strategy<Value = (Outcome, Around)> {
             restarts,
             boot_over,
             outlives_service,
-            wish: if stop { Wish::Stop } else { Wish::None },
+            request: if stop {
+                ClientRequest::Stop
+            } else {
+                ClientRequest::None
+            },
         };
         (outcome(reason, Some(Exit::Code(code)), tree), around)
     })
@@ -447,7 +451,7 @@ fn next_by<'a>(
         restarts: 0,
         boot_over: false,
         outlives_service: false,
-        wish: Wish::None,
+        request: ClientRequest::None,
     };
     edit(&mut attempted);
     restart::next(policy, &attempted, chance)

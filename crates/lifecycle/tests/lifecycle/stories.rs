@@ -328,7 +328,7 @@ fn sorted(announced: &[Entry]) -> Vec<String> {
 }
 
 fn story() -> impl Strategy<Value = Story> {
-    let wish = (0usize..14, wish());
+    let wish = (0usize..14, command());
     (
         prop::sample::select(vec![
             Temper::Obeys,
@@ -401,7 +401,7 @@ fn order() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(0u8..6, 0..30)
 }
 
-fn wish() -> impl Strategy<Value = Command> {
+fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         2 => (0u64..8_000).prop_map(|ms| Command::Stop(abort(Duration::from_millis(ms)))),
         1 => Just(Command::Admit),

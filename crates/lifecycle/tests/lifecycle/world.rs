@@ -7,7 +7,7 @@
 use crate::samples::{GRACE, abort, failure, identity, killed_by, stuck};
 use kennel_lifecycle::{
     AttemptRecord, Command, Countdown, Deadline, Effect, Entry, Exit, HeldPause, Input, LeaderExit,
-    Leftovers, Machine, Outcome, Phase, Proof, Report, RowSays, RowState, Signal, Standing,
+    Leftovers, Machine, Outcome, Phase, Proof, Report, RowContents, RowState, Signal, Standing,
     StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
     ladder::{Action, Ladder, StopPlan},
 };
@@ -113,7 +113,7 @@ pub(crate) struct World {
     /// Number of effects carried out.
     done: usize,
     /// Contents of the row.
-    says: RowSays,
+    says: RowContents,
     /// Whether late writes of an earlier server are refused.
     fenced: bool,
     echoes: Vec<(usize, (u64, Report))>,
@@ -163,12 +163,12 @@ impl Story {
     /// Runs from the first request to the last report. A run that continues is ended by a last stop.
     pub(crate) fn reported(self) -> World {
         let mut world = World::new(self);
-        world.tell(0, Input::Command(Command::Admit));
+        world.step(0, Input::Command(Command::Admit));
         world.turns();
         // A server that dies with the last request has not answered it.
         for _ in 0..=world.story.deaths.len() {
             if !world.is_over() {
-                world.wish(Command::Stop(abort(GRACE)));
+                world.command(Command::Stop(abort(GRACE)));
                 world.turns();
             }
         }
@@ -189,7 +189,7 @@ impl World {
             reports: Default::default(),
             facts: Vec::new(),
             done: 0,
-            says: RowSays::default(),
+            says: RowContents::default(),
             fenced: false,
             echoes: Vec::new(),
             heard: 0,
@@ -244,11 +244,11 @@ impl World {
                 .position(|(at, _)| *at <= self.heard)
             {
                 let (_, command) = self.story.wishes.remove(at);
-                self.wish(command);
+                self.command(command);
             }
             if let Some((at, report)) = self.next_report() {
                 self.heard += 1;
-                self.tell(at, Input::Report(report));
+                self.step(at, Input::Report(report));
             } else if let Some(at) = self.ladder.as_ref().and_then(Ladder::wake_at) {
                 self.pass_to(at);
                 self.climb();
@@ -333,9 +333,9 @@ impl World {
         Some(report)
     }
 
-    fn wish(&mut self, command: Command) {
+    fn command(&mut self, command: Command) {
         let is_stop = matches!(command, Command::Stop(_));
-        let obeyed = self.tell(self.now, Input::Command(command));
+        let obeyed = self.step(self.now, Input::Command(command));
         if is_stop && obeyed && !self.gate_opened {
             self.stopped_in_time = true;
         }
@@ -346,7 +346,7 @@ impl World {
         }
     }
 
-    fn tell(&mut self, at: u64, input: Input) -> bool {
+    fn step(&mut self, at: u64, input: Input) -> bool {
         // A refusal is a legal answer here; only the state of the world at the end matters.
         let obeyed = self.machine.step(time(at), input).is_ok();
         self.perform_all();
@@ -395,7 +395,7 @@ impl World {
                 // Nothing of it was reported, and its requester repeats it.
                 self.stopped_in_time = false;
                 self.machine = Machine::with(self.story.policy);
-                self.tell(self.now, Input::Command(Command::Admit));
+                self.step(self.now, Input::Command(Command::Admit));
             }
             return;
         }

@@ -33,7 +33,7 @@ impl InGroup {
 
 /// Owner of a process in the control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum Owner {
     Run,
     Unclear,
     /// An unrelated process, with its start time.
@@ -89,28 +89,28 @@ impl Tree {
                 inside.has_ours = true;
                 continue;
             }
-            match self.whose(pid, below) {
-                Whose::Run => inside.of_run.push(pid),
-                Whose::Unclear => inside.has_unclear = true,
-                Whose::Other(start_ticks) => inside.unrelated.push((pid, start_ticks)),
+            match self.owner_of(pid, below) {
+                Owner::Run => inside.of_run.push(pid),
+                Owner::Unclear => inside.has_unclear = true,
+                Owner::Other(start_ticks) => inside.unrelated.push((pid, start_ticks)),
             }
         }
         inside
     }
 
-    fn whose(&self, pid: i32, below: &HashSet<i32>) -> Whose {
+    fn owner_of(&self, pid: i32, below: &HashSet<i32>) -> Owner {
         if below.contains(&pid) {
-            return Whose::Run;
+            return Owner::Run;
         }
         let start = || procfs::stat(pid).ok().map(|stat| stat.start_ticks);
         let before = start();
         // Twice, since the number of a parent that exits may be reused during one walk.
         if !(self.is_beside(pid) && self.is_beside(pid)) {
-            return Whose::Run;
+            return Owner::Run;
         }
         match start() {
-            Some(after) if before == Some(after) && self.root_adopts() => Whose::Other(after),
-            _ => Whose::Unclear,
+            Some(after) if before == Some(after) && self.root_adopts() => Owner::Other(after),
+            _ => Owner::Unclear,
         }
     }
 

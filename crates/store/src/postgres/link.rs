@@ -97,7 +97,7 @@ impl Link {
                     }
                     self.met_a_pooler();
                 }
-                Err(error) if tells_of_a_pooler(&error) => self.met_a_pooler(),
+                Err(error) if shows_pooler(&error) => self.met_a_pooler(),
                 Err(error) => return Err(error),
             }
         }
@@ -120,7 +120,7 @@ impl Link {
 
     /// Checks a fault of a connection that was taken for a session of its own.
     pub(super) fn look_at(&self, error: &sqlx::Error) {
-        if tells_of_a_pooler(error) {
+        if shows_pooler(error) {
             self.met_a_pooler();
         }
     }
@@ -141,7 +141,7 @@ async fn is_marked(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
 
 /// Whether the error shows a pooler, by SQLSTATE: a parameter at the start that Postgres would have taken; a prepared
 /// statement that is gone, or that another client has prepared.
-fn tells_of_a_pooler(error: &sqlx::Error) -> bool {
+fn shows_pooler(error: &sqlx::Error) -> bool {
     let code = error
         .as_database_error()
         .and_then(sqlx::error::DatabaseError::code);

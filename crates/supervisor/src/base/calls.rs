@@ -5,7 +5,7 @@ mod error;
 use crate::base::other_node::Elsewhere;
 use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
-use kennel_keeper::client::{Shots, SignalTarget};
+use kennel_keeper::client::{SignalTarget, SignalledProcesses};
 use kennel_lifecycle::{
     Activity, AnnotationChange, Entry, Exit, Facets, Held, InputClosed, KeeperEpoch, NodeId,
     Outcome, OutputRemoval, Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck,
@@ -216,7 +216,7 @@ pub struct Signalled {
     /// The run.
     pub run: RunView,
     /// Result for each process; empty where `repeated`.
-    pub shots: Shots,
+    pub signalled: SignalledProcesses,
     /// A signal was sent under this request id before, and none now.
     pub repeated: bool,
 }

@@ -126,5 +126,5 @@ pub(crate) fn end(shared: &Shared, run: RunId, by: &str) {
         grace: handle.live.borrow().view.policy().grace(),
     };
     let (reply, _) = oneshot::channel();
-    handle.tell(Order::Stop(order, reply), &shared.background);
+    handle.send(Order::Stop(order, reply), &shared.background);
 }

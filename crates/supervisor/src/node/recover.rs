@@ -128,7 +128,7 @@ impl Recovery {
         let place = self.shared.place(run);
         if self.row.state != StoredState::Backoff && self.shared.doors.is_late(run) {
             let held = self.await_door(&mut orders).await;
-            self.shared.doors.tell(run, Door::Done);
+            self.shared.doors.set(run, Door::Done);
             if let Some(held) = held {
                 let live = self.live;
                 let seat = Seat {
@@ -136,7 +136,7 @@ impl Recovery {
                     reports,
                     live,
                 };
-                return Box::pin(go_on_late(self.shared, held, self.row, seat, place)).await;
+                return Box::pin(resume_late(self.shared, held, self.row, seat, place)).await;
             }
             self.live
                 .send_modify(|live| live.view.state = RunState::Stopping);
@@ -178,7 +178,7 @@ impl Recovery {
             }
         };
         if let Some(task) = task {
-            Box::pin(task.go_on_in(place)).await;
+            Box::pin(task.resume_in(place)).await;
         }
     }
 
@@ -310,7 +310,7 @@ impl Recovery {
             match recovery::decide(&seen, before) {
                 Decision::Close(outcome) => {
                     tracing::info!(run_id = %run, seen = log_words::observation(&seen), outcome = log_words::outcome(&outcome), "recovered");
-                    self.tell_rounds(&outcome);
+                    self.record_rounds(&outcome);
                     if before.terminated {
                         self.count_orphans(&outcome);
                     }
@@ -354,7 +354,7 @@ impl Recovery {
 
     /// Records the signals sent while no server lived, or by this start. The next server records them again, should
     /// this one not close the row.
-    fn tell_rounds(&self, outcome: &Outcome) {
+    fn record_rounds(&self, outcome: &Outcome) {
         let boot_id = self
             .row
             .new
@@ -404,12 +404,12 @@ impl Recovery {
 }
 
 /// Adopts a run that the keeper found late.
-async fn go_on_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
+async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
     let run = held.run;
     match adopt::late(&shared, held, row).await {
         Ok(Some(standing)) => {
             tracing::info!(run_id = %run, "its shim has answered, continuing with it");
-            Box::pin(RunTask::adopt(shared, standing, seat).go_on_in(place)).await;
+            Box::pin(RunTask::adopt(shared, standing, seat).resume_in(place)).await;
         }
         Ok(None) => drop(place),
         Err(error) => {

@@ -106,7 +106,7 @@ async fn look(shared: &Arc<Shared>, book: &mut Book) -> Result<(), String> {
     if *limits != RetentionLimits::NONE {
         let (retained, others) = retained(shared, book).await.map_err(|e| e.to_string())?;
         let mut going = due(&retained, others, limits, clock::now());
-        say_if_over(book, limits, others);
+        warn_if_over(book, limits, others);
         // Runs that still have a task are counted, and wait.
         going.retain(|(run, _)| !book.left.contains(run) && shared.find(*run).is_none());
         mark_all(shared, book, &going).await;
@@ -220,7 +220,7 @@ async fn retained(
     Ok((retained, others))
 }
 
-fn say_if_over(book: &mut Book, limits: &RetentionLimits, others: u64) {
+fn warn_if_over(book: &mut Book, limits: &RetentionLimits, others: u64) {
     let is_over = limits.node_bytes.is_some_and(|most| others > most);
     if is_over && !book.is_over {
         tracing::warn!(

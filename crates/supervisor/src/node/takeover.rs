@@ -216,7 +216,7 @@ async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
         (Some(handle), Some(order)) => {
             // The stop is on the row: no caller waits for an answer.
             let (reply, _) = oneshot::channel();
-            handle.tell(Order::Stop(order, reply), &shared.background);
+            handle.send(Order::Stop(order, reply), &shared.background);
         }
         // The row is another run's.
         (Some(_), None) => {}
@@ -238,7 +238,7 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
         let standing = store.raw().standing(shared.config.node).await;
         if away != standing.is_err() {
             away = standing.is_err();
-            tell_store(shared, standing.as_ref().err());
+            record_store_state(shared, standing.as_ref().err());
         }
         pause = match standing {
             Ok(standing) if shared.record.differs(&standing) => {
@@ -249,7 +249,7 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
             }
             Ok(standing) => {
                 if let Some(by) = shared.store.lost_to(&standing) {
-                    tell_fenced(shared, by);
+                    log_fenced(shared, by);
                     store.shut().await;
                     take_at_last(shared, Again::Yes).await;
                 }
@@ -262,14 +262,14 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
 }
 
 /// Logs the loss of the lease. The runs continue: only their node's records are another server's.
-fn tell_fenced(shared: &Shared, by: KeeperEpoch) {
+fn log_fenced(shared: &Shared, by: KeeperEpoch) {
     tracing::error!(keeper_epoch = %by, "another server has the lease of this node: nothing is started here until it is this one's again; runs continue");
     shared.store.lose(by);
     let record = TrailRecord::node("node_fenced", [("keeper_epoch", by.to_string())]);
     shared.trail.record(record);
 }
 
-fn tell_store(shared: &Shared, away: Option<&StoreError>) {
+fn record_store_state(shared: &Shared, away: Option<&StoreError>) {
     let record = match away {
         Some(error) => TrailRecord::node("store_away", [("why", error.to_string())]),
         None => TrailRecord::node("store_back", []),

@@ -160,7 +160,7 @@ impl Handle {
     }
 
     /// Sends an order to the run's task, and waits neither for an answer nor for room in its queue.
-    pub(crate) fn tell(&self, order: Order, background: &Background) {
+    pub(crate) fn send(&self, order: Order, background: &Background) {
         if let Err(mpsc::error::TrySendError::Full(order)) = self.orders.try_send(order) {
             let orders = self.orders.clone();
             // A task that has ended has nothing to do.

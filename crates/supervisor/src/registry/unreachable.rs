@@ -29,7 +29,7 @@ impl Doors {
     }
 
     /// Records the state of one.
-    pub(crate) fn tell(&self, run: RunId, what: Door) {
+    pub(crate) fn set(&self, run: RunId, what: Door) {
         self.0.send_modify(|doors| {
             doors.insert(run, what);
         });

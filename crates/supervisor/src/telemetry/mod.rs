@@ -12,7 +12,7 @@ mod run_spans;
 
 pub(crate) use metrics::{Metrics, SpawnPhase};
 pub(crate) use run_events::log_span;
-pub(crate) use run_spans::{RunSpans, tell_fence};
+pub(crate) use run_spans::{RunSpans, emit_fence};
 
 use crate::base::clock;
 use context::RunTrace;
@@ -201,18 +201,18 @@ impl Telemetry {
     }
 
     /// Emits a span, if it is recorded.
-    pub fn tell(&self, span: Span) {
+    pub fn emit(&self, span: Span) {
         if let Some(tracing) = self.tracing.as_ref().filter(|_| span.context.is_sampled()) {
             tracing.sink.take(span);
         }
     }
 
     /// Whether events have a receiver.
-    pub(crate) fn tells_events(&self) -> bool {
+    pub(crate) fn has_event_sink(&self) -> bool {
         self.events.is_some()
     }
 
-    pub(crate) fn tell_event(&self, event: Event) {
+    pub(crate) fn emit_event(&self, event: Event) {
         if let Some(events) = &self.events {
             events.take(event);
         }

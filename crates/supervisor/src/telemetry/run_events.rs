@@ -36,7 +36,7 @@ pub(super) struct RunEvents<'a> {
 
 impl RunEvents<'_> {
     /// Emits an entry, except ends of attempts: those are [`Self::ends`].
-    pub(super) fn hears(&self, new: &NewRun, at: Timestamp, entry: &Entry) {
+    pub(super) fn emit_entry(&self, new: &NewRun, at: Timestamp, entry: &Entry) {
         let (name, warns, more) = match entry {
             Entry::Recorded { .. } => (names::EVENT_RECORDED, false, Vec::new()),
             Entry::Started => (names::EVENT_STARTED, false, Vec::new()),
@@ -87,13 +87,13 @@ impl RunEvents<'_> {
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => return,
         };
-        self.tell(new, at, name, warns, more);
+        self.emit(new, at, name, warns, more);
     }
 
     /// Emits the adoption or recovery by a server that has not begun the run, with its action.
     pub(super) fn recovered(&self, new: &NewRun, at: Timestamp, action: &'static str) {
         let action = KeyValue::new(names::RECOVERY_ACTION, action);
-        self.tell(new, at, names::EVENT_RECOVERED, false, vec![action]);
+        self.emit(new, at, names::EVENT_RECOVERED, false, vec![action]);
     }
 
     /// Emits the end of an attempt, and with the `last` one of the run.
@@ -109,10 +109,10 @@ impl RunEvents<'_> {
             Some("unkillable" | "unverified" | "lost" | "oom")
         );
         let more = run_spans::outcome_attributes(outcome);
-        self.tell(new, at, name, warns, more);
+        self.emit(new, at, name, warns, more);
     }
 
-    fn tell(
+    fn emit(
         &self,
         new: &NewRun,
         at: Timestamp,
@@ -120,12 +120,12 @@ impl RunEvents<'_> {
         warns: bool,
         more: Vec<KeyValue>,
     ) {
-        if !self.telemetry.tells_events() {
+        if !self.telemetry.has_event_sink() {
             return;
         }
         let mut attributes = run_spans::identity_attributes(new);
         attributes.extend(more);
-        self.telemetry.tell_event(Event {
+        self.telemetry.emit_event(Event {
             name,
             at,
             context: self.context.cloned(),

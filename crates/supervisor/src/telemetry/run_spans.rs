@@ -150,7 +150,7 @@ impl RunSpans {
             let mut span = phase(run, new, part, names::SPAN_RECOVER, (since, at));
             span.attributes
                 .push(KeyValue::new(names::RECOVERY_ACTION, action));
-            self.telemetry.tell(span);
+            self.telemetry.emit(span);
         }
     }
 
@@ -161,9 +161,9 @@ impl RunSpans {
     }
 
     /// Records an entry of the run, except its end: that is [`Self::ends`].
-    pub(crate) fn hears(&mut self, new: &NewRun, at: Timestamp, entry: &Entry) {
+    pub(crate) fn record_entry(&mut self, new: &NewRun, at: Timestamp, entry: &Entry) {
         let attempt = new.attempt;
-        self.events().hears(new, at, entry);
+        self.events().emit_entry(new, at, entry);
         match entry {
             Entry::Recorded { .. } => {
                 if let Some(since) = self.since.recording.take() {
@@ -281,13 +281,13 @@ impl RunSpans {
                     .push(KeyValue::new(names::ERROR_TYPE, "spawn_failed"));
                 span.status = Status::error(why);
             }
-            self.telemetry.tell(span);
+            self.telemetry.emit(span);
         }
     }
 }
 
 /// Emits a fence: a run that has ended before any caller spawned it.
-pub(crate) fn tell_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure) {
+pub(crate) fn emit_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure) {
     let end = End {
         new,
         times: &closure.times,

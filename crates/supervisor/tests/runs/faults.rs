@@ -41,7 +41,7 @@ async fn panic_does_not_cut_a_shutdown_short() {
     })
     .await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
-    stage.tell(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown);
     stage.world.store.set(Weather::Broken);
     // As often as the store is checked, and once more.
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -91,7 +91,7 @@ async fn no_event_precedes_recorded_or_output_started() {
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
-    stage.tells_verdict(run);
+    stage.reports_verdict(run);
     let spawned = spawn.await.unwrap().unwrap();
     assert!(spawned.run.times.started.is_some());
     stage.exits(run, 0);

@@ -114,7 +114,7 @@ fn a_shutdown_does_not_wait_for_room_and_says_what_is_missing() {
         fill(&lives);
         stage.exits(run_id(), 0);
         wait(stage, Condition::LeaderExited).await;
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
         wait(stage, Condition::Ended).await;
     });
     make_room_on_disk();

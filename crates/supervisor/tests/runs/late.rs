@@ -70,7 +70,7 @@ fn a_run_whose_shim_has_gone_is_recovered_as_any_other() {
     slow().live_long(async |stage| {
         let gone = seen(Seen::Gone, CgroupSeen::Empty, None);
         stage.kernel().orphans.insert(run_id(), gone);
-        stage.tell(KeeperEvent::DoorLeft(run_id()));
+        stage.send_event(KeeperEvent::DoorLeft(run_id()));
         assert_eq!(ended(stage).await.state, RunState::Lost);
     });
 }

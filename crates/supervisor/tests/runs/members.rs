@@ -4,7 +4,7 @@ use crate::{
     abort,
     world::{Nature, Stage, call, member},
 };
-use kennel_keeper::client::{ShotResult, SignalTarget};
+use kennel_keeper::client::{SignalOutcome, SignalTarget};
 use kennel_lifecycle::{Refusal, RunId, RunState, Signal};
 use kennel_supervisor::{CallError, SignalCall};
 use std::time::Duration;
@@ -31,10 +31,13 @@ async fn a_signal_goes_out_once_per_request_and_says_what_came_of_it() {
     let first = first.unwrap();
     assert!(!first.repeated);
     assert_eq!(first.run.state, RunState::Running);
-    assert_eq!(first.shots.shots[0].result, ShotResult::Delivered);
+    assert_eq!(
+        first.signalled.signalled[0].result,
+        SignalOutcome::Delivered
+    );
     let again = stage.supervisor.signal(hang_up(run, Some("a"))).await;
     let again = again.unwrap();
-    assert!(again.repeated && again.shots.shots.is_empty());
+    assert!(again.repeated && again.signalled.signalled.is_empty());
     let expected = (run, Signal::HUP, SignalTarget::Group);
     assert_eq!(stage.kernel().signals, [expected]);
 
@@ -56,12 +59,12 @@ async fn a_signal_goes_out_once_per_request_and_says_what_came_of_it() {
 #[tokio::test]
 async fn signal_without_target_is_sent_on_repeat() {
     let (stage, run) = running().await;
-    for result in [ShotResult::Failed(1), ShotResult::Gone] {
+    for result in [SignalOutcome::Failed(1), SignalOutcome::Gone] {
         stage.kernel().signal_result = result;
         let signalled = stage.supervisor.signal(hang_up(run, Some("a"))).await;
-        assert_eq!(signalled.unwrap().shots.shots[0].result, result);
+        assert_eq!(signalled.unwrap().signalled.signalled[0].result, result);
     }
-    stage.kernel().signal_result = ShotResult::Delivered;
+    stage.kernel().signal_result = SignalOutcome::Delivered;
     for repeated in [false, true] {
         let signalled = stage.supervisor.signal(hang_up(run, Some("a"))).await;
         assert_eq!(signalled.unwrap().repeated, repeated);
@@ -126,7 +129,7 @@ async fn sent_signal_is_reported_after_the_stop() {
 async fn signals_that_find_their_run_ended_are_answered_however_many_there_are() {
     const MANY: usize = 40;
     let (stage, run) = running().await;
-    stage.kernel().signal_result = ShotResult::Gone;
+    stage.kernel().signal_result = SignalOutcome::Gone;
     stage.world.signals_held.send_replace(true);
     let mut calls = tokio::task::JoinSet::new();
     for number in 0..MANY {
@@ -148,8 +151,8 @@ async fn signals_that_find_their_run_ended_are_answered_however_many_there_are()
     let gone = |signalled: &Result<kennel_supervisor::Signalled, CallError>| {
         let signalled = signalled
             .as_ref()
-            .map(|signalled| signalled.shots.shots[0].result);
-        matches!(signalled, Ok(ShotResult::Gone))
+            .map(|signalled| signalled.signalled.signalled[0].result);
+        matches!(signalled, Ok(SignalOutcome::Gone))
     };
     assert!(signalled.iter().all(gone), "{signalled:?}");
 }

@@ -54,7 +54,7 @@ async fn ended(exit: Exit, kill_sent: bool) -> (RunView, Vec<String>) {
             errno: None,
         };
         let at = Timestamp(1);
-        stage.tell(KeeperEvent::Report(KeeperReport { run, at, fact }));
+        stage.send_event(KeeperEvent::Report(KeeperReport { run, at, fact }));
     }
     stage.world.end(run, exit);
     let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();

@@ -257,7 +257,7 @@ fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late(
         stage.exits(run_id(), 3);
         let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
         assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
         let drained = stage.supervisor.serving();
         drained.until_closing().await;
         store.let_inserts_go();
@@ -460,7 +460,7 @@ fn a_shutdown_does_not_wait_for_a_child_that_waits_at_its_gate_for_the_store() {
             let soon = Duration::from_millis(1);
             drop(tokio::time::timeout(soon, abort).await);
         }
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
         let refusing = stage.supervisor.serving();
         tokio::time::timeout(SOON, refusing.until_refusing())
             .await

@@ -70,7 +70,7 @@ async fn a_drain_may_be_signalled_and_is_ended_by_an_abort() {
 async fn a_shutdown_ends_a_drain() {
     let (stage, run) = leaving_one(DRAIN).await;
     leader_exited(&stage, run).await;
-    stage.tell(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown);
     assert_eq!(stage.exit.await.unwrap(), 0);
     let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
     assert_eq!(outcome.reason, EndReason::ServerShutdown);

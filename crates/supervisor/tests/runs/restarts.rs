@@ -209,7 +209,7 @@ async fn a_shutdown_leaves_a_service_to_the_next_and_ends_what_is_none() {
     for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
         let stage = Stage::set(Nature::default()).await;
         stage.supervisor.spawn(spec).await.unwrap();
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
         let Stage { world, exit, .. } = stage;
         assert_eq!(exit.await.unwrap(), 0);
         let row = world.store.row(run_id()).unwrap();
@@ -379,7 +379,7 @@ fn an_abort_of_an_attempt_that_is_being_replaced_is_durable_when_it_is_answered(
 async fn a_server_that_leaves_begins_no_attempt() {
     let stage = Stage::set(Nature::default()).await;
     stage.supervisor.spawn(restarting(quick())).await.unwrap();
-    stage.tell(KeeperEvent::Leave);
+    stage.send_event(KeeperEvent::Leave);
     stage.exits(run_id(), 1);
     let waiting = state(&stage, RunState::Backoff).await;
     assert!(waiting.next_restart.is_some());

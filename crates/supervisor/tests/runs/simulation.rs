@@ -12,7 +12,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_keeper::{
-    audit::Whose,
+    audit::Installation,
     client::{
         ChildSpec, ClientError, Fact, HeldRun, InputAnswer, Interrupted, KeeperEvent, Listing,
         Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
@@ -595,8 +595,12 @@ impl Kernel for Shaky {
         Ok(Seen::Gone)
     }
 
-    async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError> {
-        self.world.audit(whose, data_dir).await
+    async fn audit(
+        &self,
+        installation: Installation,
+        data_dir: PathBuf,
+    ) -> Result<Look, ClientError> {
+        self.world.audit(installation, data_dir).await
     }
 
     async fn look_again(
@@ -1187,7 +1191,7 @@ async fn end_all(stage: &Stage, shutdown: bool) {
     // The effects of a fault are settled first.
     sleep(Duration::from_mins(1)).await;
     if shutdown {
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
     }
     loop {
         for run in (1..=RUNS).map(|n| RunId::from_u128(u128::from(n))) {

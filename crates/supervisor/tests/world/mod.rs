@@ -16,12 +16,12 @@ pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id};
 use crate::story;
 use async_trait::async_trait;
 use kennel_keeper::{
-    audit::{Described, Whose},
+    audit::{Described, Installation},
     client::{
-        Books, ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, InterruptWay,
-        Interrupted, KeeperEvent, KeeperHello, KeeperReport, Listing, Look, Member, Outputs,
-        Prepared, Reaped, Recorded, Resized, SecondLook, Sent, Shot, ShotResult, Shots,
-        SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
+        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, InterruptWay, Interrupted,
+        KeeperEvent, KeeperHello, KeeperInventory, KeeperReport, Listing, Look, Member, Outputs,
+        Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalOutcome, SignalResult,
+        SignalTarget, SignalledProcess, SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_lifecycle::{
@@ -153,7 +153,7 @@ pub struct KernelState {
     pub interrupts: usize,
     pub signals: Vec<(RunId, Signal, SignalTarget)>,
     /// Result of each signal.
-    pub signal_result: ShotResult,
+    pub signal_result: SignalOutcome,
     /// Request ids under which signals were sent.
     sent: HashSet<(RunId, String)>,
     /// Whether there is no space for the list in an answer.
@@ -163,7 +163,7 @@ pub struct KernelState {
     /// Result of a leak check's scan.
     pub look: Option<Look>,
     /// Inventory of the keeper at the second scan of a leak check.
-    pub books_again: Books,
+    pub inventory_again: KeeperInventory,
     pub reaped: Vec<Victim>,
     /// Events of runs that no server has acknowledged.
     facts: Vec<KeeperReport>,
@@ -285,7 +285,7 @@ impl Stage {
         self.world.state.lock().unwrap()
     }
 
-    pub fn tell(&self, event: KeeperEvent) {
+    pub fn send_event(&self, event: KeeperEvent) {
         let events = self.world.events.lock().unwrap();
         events.send(event).unwrap();
     }
@@ -311,7 +311,7 @@ impl Stage {
     }
 
     /// Sends the report that `verdict_held` has held back.
-    pub fn tells_verdict(&self, run: RunId) {
+    pub fn reports_verdict(&self, run: RunId) {
         self.world.report(run, Fact::Executed);
     }
 
@@ -358,12 +358,12 @@ impl World {
             holds_on: false,
             interrupts: 0,
             signals: Vec::new(),
-            signal_result: ShotResult::Delivered,
+            signal_result: SignalOutcome::Delivered,
             sent: HashSet::new(),
             full: false,
             orphans_ended: Vec::new(),
             look: None,
-            books_again: Books::default(),
+            inventory_again: KeeperInventory::default(),
             reaped: Vec::new(),
             facts: Vec::new(),
         };
@@ -776,25 +776,25 @@ impl Kernel for World {
         }
         if target == SignalTarget::TerminalForeground {
             // The commands of this world have no terminals.
-            return Ok(Sent::Now(Shots {
+            return Ok(Sent::Now(SignalledProcesses {
                 no_terminal: true,
-                ..Shots::default()
+                ..SignalledProcesses::default()
             }));
         }
         state.signals.push((run, signal, target));
-        if state.signal_result == ShotResult::Delivered {
+        if state.signal_result == SignalOutcome::Delivered {
             state.remember(run, request_id);
         }
         if state.full {
             return Err(ClientError::Exhausted("EMFILE".into()));
         }
-        let shot = Shot {
+        let process = SignalledProcess {
             pid: 100,
             start_ticks: 1,
             result: state.signal_result,
         };
-        Ok(Sent::Now(Shots {
-            shots: vec![shot],
+        Ok(Sent::Now(SignalledProcesses {
+            signalled: vec![process],
             unlisted: 0,
             no_terminal: false,
         }))
@@ -915,7 +915,7 @@ impl Kernel for World {
         Ok(Seen::Gone)
     }
 
-    async fn audit(&self, _: Whose, _: PathBuf) -> Result<Look, ClientError> {
+    async fn audit(&self, _: Installation, _: PathBuf) -> Result<Look, ClientError> {
         let look = self.state.lock().unwrap().look.clone();
         look.ok_or(ClientError::KeeperGone)
     }
@@ -938,7 +938,7 @@ impl Kernel for World {
         Ok(SecondLook {
             processes: processes.iter().map(described).collect(),
             directories,
-            books: self.state.lock().unwrap().books_again.clone(),
+            inventory: self.state.lock().unwrap().inventory_again.clone(),
         })
     }
 

@@ -92,7 +92,7 @@ fn a_finding(labels: BTreeMap<String, String>) -> AuditFinding {
             },
             ppid: 1,
             run: Some(RUN.parse().expect("a run id")),
-            standing: Some(Standing::Ended),
+            standing: Some(RunStatus::Ended),
             evidence: Evidence::ShimChild,
             certainty: Certainty::Proven,
             cgroup: None,

@@ -219,7 +219,7 @@ impl Keeper {
             Ok(server) => self.server = server,
             Err(error) => {
                 let how = format!("could not be started: {error}");
-                if !self.go_on_with_upgrade(&how, now) {
+                if !self.proceed_with_upgrade(&how, now) {
                     self.restarts.plan(None, now);
                 }
                 return;
@@ -238,7 +238,7 @@ impl Keeper {
             self.bound_new_server(now);
             crash_point!("keeper.handed_over");
             if self.ending.asked {
-                self.tell_shutdown(now);
+                self.send_shutdown(now);
             }
         } else {
             // A server whose messages cannot be received counts as none. SIGCHLD announces its exit.

@@ -229,7 +229,7 @@ impl Keeper {
 
     /// Continues an upgrade after the server has been reaped in the middle of it: the next one is started at once, from
     /// whichever binary. `false`: none is left to try.
-    pub(super) fn go_on_with_upgrade(&mut self, how: &str, now: u64) -> bool {
+    pub(super) fn proceed_with_upgrade(&mut self, how: &str, now: u64) -> bool {
         match mem::replace(&mut self.upgrades.stage, Stage::Idle) {
             Stage::Leaving { next } => {
                 crash_point!("keeper.left");

@@ -83,7 +83,7 @@ impl Run {
     }
 
     /// Sends the shim the state for the next keeper, if it has changed.
-    pub(super) fn tell_memory(&mut self) {
+    pub(super) fn send_memory(&mut self) {
         if !self.outlives_keeper() || self.stage != Stage::Ran {
             return;
         }

@@ -21,7 +21,7 @@ impl Run {
     /// Begins to stop the tree when the run has reached its time limit. A stop in progress is unaffected.
     pub(super) fn keep_deadline(&mut self, now: u64) {
         if self.ladder.is_none() && self.max_runtime.is_some_and(|left| left.is_over(now)) {
-            self.tell(Fact::Stops(StopReason::DeadlineExceeded(
+            self.report(Fact::Stops(StopReason::DeadlineExceeded(
                 Deadline::MaxRuntime,
             )));
             self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
@@ -55,7 +55,7 @@ impl Run {
             match self.policy.pause.on_max_pause {
                 OnMaxPause::Resume => expired = self.pause.expire(tree, &self.private_dir),
                 OnMaxPause::Abort => {
-                    self.tell(Fact::Stops(StopReason::DeadlineExceeded(
+                    self.report(Fact::Stops(StopReason::DeadlineExceeded(
                         Deadline::MaxPause,
                     )));
                     self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
@@ -63,7 +63,7 @@ impl Run {
             }
         }
         if expired {
-            self.tell(Fact::PauseExpired);
+            self.report(Fact::PauseExpired);
         }
     }
 }

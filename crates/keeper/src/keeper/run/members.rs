@@ -2,7 +2,7 @@
 
 use super::{Run, RunMessage, Stage};
 use crate::{
-    client::{Shot, ShotResult, Shots, SignalTarget},
+    client::{SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses},
     values::Fact,
     wire::{self, Answer, MEMBERS_LISTED_MAX, WireListing, WireMember},
 };
@@ -28,12 +28,12 @@ impl Run {
         let at = clock::wall();
         let signalled = tree.map_or(Ok(Vec::new()), |tree| tree.signal_each(signal, target));
         let no_terminal = signalled.is_err();
-        let mut shots = signalled.unwrap_or_default();
-        let reached = |shot: &&Shot| shot.result == ShotResult::Delivered;
-        let targets = u32::try_from(shots.iter().filter(reached).count()).ok();
-        let errno = shots.iter().find_map(|shot| match shot.result {
-            ShotResult::Failed(errno) => Some(errno),
-            ShotResult::Delivered | ShotResult::Gone => None,
+        let mut signalled = signalled.unwrap_or_default();
+        let reached = |process: &&SignalledProcess| process.result == SignalOutcome::Delivered;
+        let targets = u32::try_from(signalled.iter().filter(reached).count()).ok();
+        let errno = signalled.iter().find_map(|process| match process.result {
+            SignalOutcome::Failed(errno) => Some(errno),
+            SignalOutcome::Delivered | SignalOutcome::Gone => None,
         });
         if live && !no_terminal {
             let sent = Fact::SignalSent {
@@ -41,16 +41,16 @@ impl Run {
                 targets,
                 errno,
             };
-            self.tell_at(at, sent);
+            self.report_at(at, sent);
         }
         // Remembered also where there is no space for the answer: the signal was sent.
         if targets != Some(0) {
             self.requests.remember(request_id, now);
         }
-        let unlisted = shots.len().saturating_sub(MEMBERS_LISTED_MAX);
-        shots.truncate(MEMBERS_LISTED_MAX);
-        let results = Shots {
-            shots,
+        let unlisted = signalled.len().saturating_sub(MEMBERS_LISTED_MAX);
+        signalled.truncate(MEMBERS_LISTED_MAX);
+        let results = SignalledProcesses {
+            signalled,
             unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
             no_terminal,
         };

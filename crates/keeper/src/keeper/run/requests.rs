@@ -49,7 +49,7 @@ impl Run {
     }
 
     /// Answers whether a signal was sent under this id.
-    pub(in crate::keeper) fn tell_whether_sent(&mut self, seq: u64, id: &str, now: u64) {
+    pub(in crate::keeper) fn answer_whether_sent(&mut self, seq: u64, id: &str, now: u64) {
         if !self.sent_before(seq, Some(id), now) {
             self.answer(seq, Answer::NotSent);
         }

@@ -56,18 +56,18 @@ impl Run {
                 self.none_seen();
             }
         } else {
-            self.tell_stuck(stuck, now, killed_at);
+            self.report_stuck(stuck, now, killed_at);
         }
     }
 
-    fn tell_stuck(&mut self, stuck: Stuck, now: u64, killed_at: u64) {
+    fn report_stuck(&mut self, stuck: Stuck, now: u64, killed_at: u64) {
         if let Some(reported) = &self.stuck {
             let patience = ((now - killed_at) / WATCH_SLOWER).min(TELL_AGAIN_MS_MAX);
             if reported.stuck.names_the_same(&stuck) || now < reported.at.saturating_add(patience) {
                 return;
             }
         }
-        self.tell(Fact::TreeStuck(stuck.clone()));
+        self.report(Fact::TreeStuck(stuck.clone()));
         self.stuck = Some(Reported { stuck, at: now });
     }
 

@@ -29,7 +29,7 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
     will.name((&identity.command).into());
     will.write(dir.path(), &record).expect("it is written");
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     run.shim_gone(0);
     step(&mut run, 0);
     assert_eq!(
@@ -80,16 +80,16 @@ fn detaching_shim_learns_deadline_before_first_signal() {
     run.policy.on_leader_exit = LeaderExit::Keep;
     run.max_runtime = Some(Countdown::new(std::time::Duration::from_secs(1)));
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     run.step(0);
     run.step(1_000);
     assert!(matches!(run.for_shim[..], [ToShim::Stopping]));
     assert!(!has_signalled(&run), "before the shim has heard of it");
-    assert!(run.tells_shim_first());
+    assert!(run.notifies_shim_first());
     run.for_shim.clear();
     run.step(1_000);
     assert!(has_signalled(&run));
-    assert!(!run.tells_shim_first());
+    assert!(!run.notifies_shim_first());
     child.end();
 }
 
@@ -97,11 +97,11 @@ fn detaching_shim_learns_deadline_before_first_signal() {
 #[test]
 fn every_request_is_answered_once_however_the_run_ends() {
     type Act = fn(&mut Run);
-    let prepare: Act = |run| run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
-    let prepare_without_file: Act = |run| hear(run, prepared());
+    let prepare: Act = |run| run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
+    let prepare_without_file: Act = |run| receive(run, prepared());
     let execute: Act = |run| {
         run.release();
-        hear(run, FromShim::Executed);
+        receive(run, FromShim::Executed);
     };
     let fail: Act = |run| {
         let failure = StartFailure {
@@ -109,10 +109,10 @@ fn every_request_is_answered_once_however_the_run_ends() {
             errno: Some(libc::EAGAIN),
             path: None,
         };
-        hear(run, FromShim::PrepareFailed(failure));
+        receive(run, FromShim::PrepareFailed(failure));
     };
     let stop: Act = |run| run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
-    let empty: Act = |run| hear(run, childless());
+    let empty: Act = |run| receive(run, childless());
     let lose: Act = |run| run.shim_gone(0);
     let shut: Act = Run::shut_gate;
     let lives: [&[Act]; 11] = [
@@ -139,7 +139,7 @@ fn every_request_is_answered_once_however_the_run_ends() {
                     run.signal(4, Signal::HUP, SignalTarget::Tree, Some("b"), 0);
                     run.list(5);
                     run.resume(6);
-                    run.tell_whether_sent(7, "a", 0);
+                    run.answer_whether_sent(7, "a", 0);
                 }
                 if let Some(act) = life.get(place) {
                     act(&mut run);
@@ -165,7 +165,7 @@ fn every_request_is_answered_once_however_the_run_ends() {
 /// Takes a step as the keeper's loop does: messages that the shim needs first are sent in between.
 fn step(run: &mut Run, now: u64) {
     run.step(now);
-    while run.tells_shim_first() {
+    while run.notifies_shim_first() {
         run.for_shim.clear();
         run.step(now);
     }
@@ -189,7 +189,7 @@ fn what_sigkill_does_not_end_is_no_end() {
     let mut child = Living::new();
     let mut run = at_gate(dir.path(), child.pidfd());
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
     // The shim is no parent of this child, so no process is found, and no verdict on the tree comes.
     for now in [0, 1_000, 10_000, 1_000_000_000] {
@@ -217,12 +217,12 @@ fn pid_given_back_by_a_shim_is_unused() {
     }
     let mut run = new(dir.path());
     run.cgroup = Some(group_of(dir.path()));
-    run.hear_shim(prepared(), vec![reaped()], &host(), number, 0);
+    run.handle_shim_message(prepared(), vec![reaped()], &host(), number, 0);
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     // No process is below the shim, and one is in the control group all the same.
     std::fs::write(dir.path().join("cgroup.events"), "populated 1\n").expect("a file");
-    hear(&mut run, childless());
+    receive(&mut run, childless());
     run.shim_gone(0);
     for now in [0, 500, 2_000, 3_000] {
         step(&mut run, now);
@@ -252,8 +252,8 @@ fn nothing_follows_the_last_word_on_the_tree() {
     let mut child = Living::new();
     let mut run = at_gate(dir.path(), child.pidfd());
     run.release();
-    hear(&mut run, FromShim::Executed);
-    hear(&mut run, childless());
+    receive(&mut run, FromShim::Executed);
+    receive(&mut run, childless());
     step(&mut run, 0);
     assert!(run.has_ended());
     let sent = run.outgoing.len();
@@ -262,8 +262,8 @@ fn nothing_follows_the_last_word_on_the_tree() {
         exit: Exit::Code(0),
         rest: false,
     };
-    hear(&mut run, exited);
-    hear(&mut run, childless());
+    receive(&mut run, exited);
+    receive(&mut run, childless());
     run.shim_gone(0);
     step(&mut run, 10_000);
     assert_eq!(run.outgoing.len(), sent, "{:?}", facts(&run));
@@ -275,7 +275,7 @@ fn a_child_without_an_owner_is_over_when_its_shim_is_gone() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = new(dir.path());
     // The descriptor of the leader exceeded the limit.
-    hear(&mut run, prepared());
+    receive(&mut run, prepared());
     run.shim_gone(0);
     step(&mut run, 0);
     assert!(run.has_ended() && run.acknowledged);
@@ -287,11 +287,11 @@ fn child_of_a_lost_server_is_not_announced() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = new(dir.path());
     run.server_lost();
-    run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
+    run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
     assert!(run.held().is_none());
     // Its gate is shut, so the shim reports that nothing ran.
-    hear(&mut run, FromShim::NotReleased);
-    hear(&mut run, childless());
+    receive(&mut run, FromShim::NotReleased);
+    receive(&mut run, childless());
     step(&mut run, 0);
     assert!(run.has_ended() && run.acknowledged);
     assert!(run.outgoing.is_empty(), "{:?}", facts(&run));
@@ -302,7 +302,7 @@ fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     run.outgoing.clear();
     run.pause = Pause::Stopping {
         seq: Some(9),
@@ -324,7 +324,7 @@ fn a_pause_that_was_asked_to_end_is_handed_over_as_one_that_ends() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     for (expired, wanted) in [
         (false, HeldPause::LettingGo),
         // It ends by itself, and that is reported when it has.
@@ -434,9 +434,9 @@ fn group_of(dir: &std::path::Path) -> CgroupIdentity {
 fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
     let mut run = new(dir);
     run.cgroup = Some(group_of(dir));
-    run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
+    run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     for (name, text) in files {
         std::fs::write(dir.join(name), text).expect("a file");
     }
@@ -445,8 +445,8 @@ fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
         exit: Exit::Code(0),
         rest: false,
     };
-    hear(&mut run, exited);
-    hear(
+    receive(&mut run, exited);
+    receive(
         &mut run,
         FromShim::Empty {
             at_us: 0,
@@ -474,12 +474,12 @@ fn prepared() -> FromShim {
 
 fn at_gate(run_dir: &std::path::Path, leader: OwnedFd) -> Run {
     let mut run = new(run_dir);
-    run.hear_shim(prepared(), vec![leader], &host(), SHIM, 0);
+    run.handle_shim_message(prepared(), vec![leader], &host(), SHIM, 0);
     run
 }
 
-fn hear(run: &mut Run, word: FromShim) {
-    run.hear_shim(word, Vec::new(), &host(), SHIM, 0);
+fn receive(run: &mut Run, word: FromShim) {
+    run.handle_shim_message(word, Vec::new(), &host(), SHIM, 0);
 }
 
 fn host() -> HostIdentity {

@@ -54,7 +54,7 @@ fn init(make: &MakeArgs) -> Result<(), Failure> {
     let dir = Directory::create(&make.dir)?;
     let until = after(make.days.unwrap_or(AUTHORITY_DAYS));
     let written = authority::init(&dir, until, make.force)?;
-    say_made(&written, until);
+    print_made(&written, until);
     Ok(())
 }
 
@@ -67,7 +67,7 @@ fn server(make: &MakeArgs, names: &[String]) -> Result<(), Failure> {
     let until = after(make.days.unwrap_or(DAYS));
     let name = names.first().map(String::as_str).unwrap_or_default();
     let written = authority.issue(Kind::Server, name, sans, until, make.force)?;
-    say_made(&written, until);
+    print_made(&written, until);
     print_new(&written, || entries::tls(&written, &authority.dir))
 }
 
@@ -81,7 +81,7 @@ fn client(make: &MakeArgs, name: &str) -> Result<(Made, String, Authority), Fail
     let until = after(make.days.unwrap_or(DAYS));
     let sans = vec![SanType::URI(uri)];
     let written = authority.issue(Kind::Client, name, sans, until, make.force)?;
-    say_made(&written, until);
+    print_made(&written, until);
     Ok((written, principal, authority))
 }
 
@@ -108,7 +108,7 @@ fn token(make: &MakeArgs, id: &str, role: &RoleArgs) -> Result<(), Failure> {
         &[(&format!("{id}.token"), &format!("{text}\n"))],
         make.force,
     )?;
-    say_made(&written, until);
+    print_made(&written, until);
     print_exact(&entries::token(
         id,
         &hex(&Sha256::digest(&text)),
@@ -127,7 +127,7 @@ fn print_new(written: &Made, entry: impl FnOnce() -> String) -> Result<(), Failu
     print_exact(&entry())
 }
 
-fn say_made(written: &Made, until: OffsetDateTime) {
+fn print_made(written: &Made, until: OffsetDateTime) {
     let files: Vec<String> = written
         .files
         .iter()

@@ -42,7 +42,7 @@ const SORTS: [Sort; 7] = [
 
 /// A requested action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Action {
     Quit,
     Refresh,
     Tree(String),
@@ -59,7 +59,7 @@ pub(super) enum Place {
     /// The filter is being typed.
     Filter,
     /// A question to confirm the action.
-    Confirm(Wish, String),
+    Confirm(Action, String),
     Page {
         heading: String,
         lines: Vec<String>,
@@ -119,7 +119,7 @@ impl Board {
         }
     }
 
-    pub(super) fn hear(&mut self, reported: Reported) {
+    pub(super) fn update(&mut self, reported: Reported) {
         match reported {
             Reported::Sample(sample) => {
                 let Sample {
@@ -218,13 +218,13 @@ impl Board {
     }
 
     /// Handles a key; returns the requested action.
-    pub(super) fn key(&mut self, key: KeyEvent) -> Option<Wish> {
+    pub(super) fn key(&mut self, key: KeyEvent) -> Option<Action> {
         if key.kind == KeyEventKind::Release {
             return None;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if control && key.code == KeyCode::Char('c') {
-            return Some(Wish::Quit);
+            return Some(Action::Quit);
         }
         match std::mem::replace(&mut self.place, Place::Runs) {
             Place::Runs => self.key_among_runs(key.code),
@@ -232,8 +232,8 @@ impl Board {
                 self.key_of_filter(key.code);
                 None
             }
-            Place::Confirm(wish, _) => match key.code {
-                KeyCode::Char('y' | 'Y') => Some(wish),
+            Place::Confirm(action, _) => match key.code {
+                KeyCode::Char('y' | 'Y') => Some(action),
                 _ => {
                     self.said = "nothing was done".into();
                     None
@@ -252,7 +252,7 @@ impl Board {
     }
 
     /// Handles the mouse: the wheel scrolls, a click selects, and one on the selected run opens it.
-    pub(super) fn mouse(&mut self, mouse: MouseEvent) -> Option<Wish> {
+    pub(super) fn mouse(&mut self, mouse: MouseEvent) -> Option<Action> {
         let key = |code| KeyEvent::new(code, KeyModifiers::NONE);
         if !matches!(self.place, Place::Runs | Place::Page { .. }) {
             return None;
@@ -267,7 +267,7 @@ impl Board {
                 let run = shown.get(at).filter(|_| line < self.room)?;
                 let run_id = run.run.run_id.clone();
                 if self.selected.as_ref() == Some(&run_id) {
-                    return Some(Wish::Tree(run_id));
+                    return Some(Action::Tree(run_id));
                 }
                 self.selected = Some(run_id);
                 None
@@ -284,12 +284,12 @@ impl Board {
         self.first = self.first.clamp(least, pointed.max(least));
     }
 
-    fn key_among_runs(&mut self, key: KeyCode) -> Option<Wish> {
+    fn key_among_runs(&mut self, key: KeyCode) -> Option<Action> {
         let page = isize::try_from(self.room).unwrap_or(1);
         self.said.clear();
         match key {
-            KeyCode::Char('q') => return Some(Wish::Quit),
-            KeyCode::Char(' ') => return Some(Wish::Refresh),
+            KeyCode::Char('q') => return Some(Action::Quit),
+            KeyCode::Char(' ') => return Some(Action::Refresh),
             KeyCode::Up | KeyCode::Char('k') => self.point(-1),
             KeyCode::Down | KeyCode::Char('j') => self.point(1),
             KeyCode::PageUp => self.point(-page),
@@ -303,8 +303,8 @@ impl Board {
             KeyCode::Char('/') => self.place = Place::Filter,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('?' | 'h') => self.place = Place::Help,
-            KeyCode::Enter | KeyCode::Char('t') => return Some(Wish::Tree(self.run()?.run_id)),
-            KeyCode::Char('l') => return Some(Wish::Logs(self.run()?.run_id)),
+            KeyCode::Enter | KeyCode::Char('t') => return Some(Action::Tree(self.run()?.run_id)),
+            KeyCode::Char('l') => return Some(Action::Logs(self.run()?.run_id)),
             KeyCode::Char('x') => self.confirm_abort(),
             KeyCode::Char('p') => self.confirm_pause(),
             _ => {}
@@ -327,21 +327,21 @@ impl Board {
             return;
         }
         let ask = format!("end {} and its whole tree?", run.run_id);
-        self.place = Place::Confirm(Wish::Abort(run.run_id), ask);
+        self.place = Place::Confirm(Action::Abort(run.run_id), ask);
     }
 
     fn confirm_pause(&mut self) {
         let Some(run) = self.run() else { return };
         let id = run.run_id.clone();
-        let (wish, ask) = match run.state() {
-            pb::RunState::Paused => (Wish::Resume(id), "resume"),
-            pb::RunState::Running => (Wish::Pause(id), "pause"),
+        let (action, ask) = match run.state() {
+            pb::RunState::Paused => (Action::Resume(id), "resume"),
+            pb::RunState::Running => (Action::Pause(id), "pause"),
             state => {
                 self.said = format!("it is {}", words::state(state));
                 return;
             }
         };
-        self.place = Place::Confirm(wish, format!("{ask} {}?", run.run_id));
+        self.place = Place::Confirm(action, format!("{ask} {}?", run.run_id));
     }
 
     fn key_of_filter(&mut self, key: KeyCode) {

@@ -11,7 +11,7 @@ mod sample;
 
 use super::{calls::new_request_id, link::Link, table::in_colour};
 use crate::{args::TopArgs, failure::Failure};
-use board::{Board, Wish};
+use board::{Action, Board};
 use kennel_client as client;
 use kennel_client::Connection;
 use kennel_proto::pb;
@@ -106,7 +106,7 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
     let [term, hup, int] = &mut ends;
     loop {
         terminal.draw(|frame| draw::board(frame, &mut board))?;
-        let wish = tokio::select! {
+        let action = tokio::select! {
             _ = term.recv() => break,
             _ = hup.recv() => break,
             _ = int.recv() => break,
@@ -120,19 +120,19 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
             Some(reported) = tidings.recv() => {
                 // The result of the action is shown.
                 let looks = matches!(reported, Reported::Answer(_));
-                board.hear(reported);
-                looks.then_some(Wish::Refresh)
+                board.update(reported);
+                looks.then_some(Action::Refresh)
             }
         };
-        match wish {
+        match action {
             None => {}
-            Some(Wish::Quit) => break,
-            Some(Wish::Refresh) => drop(wants.try_send(())),
-            Some(wish) => {
+            Some(Action::Quit) => break,
+            Some(Action::Refresh) => drop(wants.try_send(())),
+            Some(action) => {
                 let (connection, reported) = (link.connection.clone(), reported.clone());
                 // It ends with its call; its result has no reader.
                 tokio::spawn(async move {
-                    let answer = carry_out(&connection, wish).await;
+                    let answer = carry_out(&connection, action).await;
                     drop(reported.send(answer).await);
                 });
             }
@@ -180,21 +180,21 @@ async fn sample_for_ever(
     }
 }
 
-async fn carry_out(connection: &Connection, wish: Wish) -> Reported {
+async fn carry_out(connection: &Connection, action: Action) -> Reported {
     let mut processes = connection.processes();
-    let done = match wish {
-        Wish::Quit | Wish::Refresh => return Reported::Answer(String::new()),
-        Wish::Tree(run) => {
+    let done = match action {
+        Action::Quit | Action::Refresh => return Reported::Answer(String::new()),
+        Action::Tree(run) => {
             return page(
                 sample::tree(connection, &run).await,
                 format!("tree of {run}"),
             );
         }
-        Wish::Logs(run) => {
+        Action::Logs(run) => {
             let heading = format!("last lines of {run}");
             return page(sample::logs(connection, &run).await, heading);
         }
-        Wish::Abort(run) => {
+        Action::Abort(run) => {
             let request = pb::AbortRequest {
                 run_id: run.clone(),
                 request_id: new_request_id(),
@@ -205,14 +205,14 @@ async fn carry_out(connection: &Connection, wish: Wish) -> Reported {
             let done = processes.abort(request).await;
             done.map(|_| format!("{run} is being ended"))
         }
-        Wish::Pause(run) => {
+        Action::Pause(run) => {
             let request = pb::PauseRequest {
                 run_id: run.clone(),
             };
             let done = processes.pause(request).await;
             done.map(|_| format!("{run} is paused"))
         }
-        Wish::Resume(run) => {
+        Action::Resume(run) => {
             let request = pb::ResumeRequest {
                 run_id: run.clone(),
             };

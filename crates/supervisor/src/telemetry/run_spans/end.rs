@@ -29,7 +29,7 @@ impl End<'_> {
             return;
         };
         for span in self.phases(run) {
-            telemetry.tell(span);
+            telemetry.emit(span);
         }
         let Self { new, times, .. } = self;
         if new.attempt > 1 {
@@ -38,7 +38,7 @@ impl End<'_> {
             let mut span = phase(run, new, part, names::SPAN_ATTEMPT, (begun, self.at));
             span.parent = run.trace.context(Part::Run).span_id();
             self.conclude(&mut span);
-            telemetry.tell(span);
+            telemetry.emit(span);
         }
         if self.last {
             let times = (new.created, self.at);
@@ -57,7 +57,7 @@ impl End<'_> {
             span.attributes
                 .push(KeyValue::new(names::RUN_KIND, new.policy().kind.name()));
             self.conclude(&mut span);
-            telemetry.tell(span);
+            telemetry.emit(span);
         }
     }
 

@@ -44,8 +44,8 @@ impl Stage {
     }
 }
 
-fn taken(start: u64, repeated: bool) -> InputSaid {
-    InputSaid::Taken { start, repeated }
+fn taken(start: u64, repeated: bool) -> InputResult {
+    InputResult::Taken { start, repeated }
 }
 
 #[test]
@@ -81,10 +81,10 @@ fn a_later_write_displaces_one_that_waits_and_says_that_it_knows() {
     let mut stage = Stage::new();
     let data = vec![7; PIPE + 1];
     stage.write("a", None, &data);
-    let refused = |why| InputSaid::Refused(why);
+    let refused = |why| InputResult::Refused(why);
     let blind = stage.write("b", None, b"x");
     let wanted = [
-        (1, InputSaid::Displaced),
+        (1, InputResult::Displaced),
         (2, refused(InputRefusal::Unfinished)),
     ];
     assert_eq!(blind, wanted);
@@ -102,7 +102,7 @@ fn a_command_that_reads_no_more_ends_a_write_with_the_count() {
     let mut stage = Stage::new();
     assert_eq!(stage.write("a", None, &vec![7; PIPE + 1]), []);
     stage.command = None;
-    let closed = InputSaid::Refused(InputRefusal::Closed(InputClosed::Command));
+    let closed = InputResult::Refused(InputRefusal::Closed(InputClosed::Command));
     assert_eq!(stage.input.go_on(), Some((1, closed)));
     assert_eq!(stage.accepted(), PIPE as u64);
     assert_eq!(stage.write("b", None, b"x"), [(2, closed)]);
@@ -148,7 +148,7 @@ fn a_keeper_that_died_over_a_write_leaves_the_count_in_doubt() {
         len,
     };
     let said = unknown.write(1, &write("b", Some(3), 1), 0, b"x");
-    assert_eq!(said, [(1, InputSaid::Refused(InputRefusal::Unknown(8)))]);
+    assert_eq!(said, [(1, InputResult::Refused(InputRefusal::Unknown(8)))]);
     let said = unknown.write(2, &write("a", None, 3), 0, b"one");
     assert_eq!(said, [(2, taken(0, true))], "that is certain");
     assert!(adopted(None).book.closed.is_some());

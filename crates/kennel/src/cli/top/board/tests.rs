@@ -24,7 +24,7 @@ fn seen(id: u8, command: &str, usage: Usage) -> Seen {
 
 fn board_of(runs: Vec<Seen>) -> Board {
     let mut board = Board::new("unix:/s".into(), false);
-    board.hear(Reported::Sample(Box::new(Sample {
+    board.update(Reported::Sample(Box::new(Sample {
         info: pb::ServerInfo::default(),
         runs,
         cut: false,
@@ -33,7 +33,7 @@ fn board_of(runs: Vec<Seen>) -> Board {
     board
 }
 
-fn press(board: &mut Board, code: KeyCode) -> Option<Wish> {
+fn press(board: &mut Board, code: KeyCode) -> Option<Action> {
     board.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
@@ -57,7 +57,7 @@ fn nothing_is_ended_or_paused_without_a_yes() {
     let ended = press(&mut board, KeyCode::Char('y'));
     assert_eq!(
         ended,
-        Some(Wish::Abort("01JD0000000000000000000001".into()))
+        Some(Action::Abort("01JD0000000000000000000001".into()))
     );
 }
 
@@ -155,7 +155,7 @@ fn what_is_used_is_counted_between_two_looks() {
     assert_eq!(used.output_rate, Some(100.0));
 }
 
-fn click(board: &mut Board, row: u16) -> Option<Wish> {
+fn click(board: &mut Board, row: u16) -> Option<Action> {
     board.mouse(MouseEvent {
         kind: MouseEventKind::Down(MouseButton::Left),
         column: 1,
@@ -172,7 +172,7 @@ fn clicks_point_at_a_run_and_open_it() {
     assert_eq!(click(&mut board, 0), None, "the heading is no run");
     assert_eq!(click(&mut board, 6), None);
     let before = drawn(&mut board, (80, 10));
-    let Some(Wish::Tree(run)) = click(&mut board, 6) else {
+    let Some(Action::Tree(run)) = click(&mut board, 6) else {
         panic!("not opened: {before}");
     };
     assert!(before.contains(&run[16..]), "{before}");

@@ -17,7 +17,7 @@ pub enum SignalTarget {
 
 /// Result of a signal to one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ShotResult {
+pub enum SignalOutcome {
     /// The kernel took it.
     Delivered,
     /// The process had exited, or its number was another's by then; no process was signalled.
@@ -28,13 +28,13 @@ pub enum ShotResult {
 
 /// A signal to one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shot {
+pub struct SignalledProcess {
     /// Process id.
     pub pid: i32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     /// Result of the signal.
-    pub result: ShotResult,
+    pub result: SignalOutcome,
 }
 
 /// Evidence that a process is in its run. Several may hold.
@@ -56,24 +56,24 @@ impl Holds {
 }
 
 /// Processes of one round of signals that are listed; the rest is counted.
-pub const AIMS_LISTED_MAX: usize = 64;
+pub const TARGETS_LISTED_MAX: usize = 64;
 
 /// A target of a round of signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Aim {
+pub struct RoundTarget {
     /// Process id.
     pub pid: i32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
     /// Evidence that it was the run's.
-    pub tie: Tie,
+    pub evidence: MembershipEvidence,
     /// Result of the signal.
-    pub result: ShotResult,
+    pub result: SignalOutcome,
 }
 
 /// Evidence that a process belonged to its run when it was signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Tie {
+pub enum MembershipEvidence {
     /// The process was a member in the leader's process group, which was addressed by the leader's own descriptor.
     Group,
     /// The kernel listed the process in the run's control group, and killed that.
@@ -83,6 +83,6 @@ pub enum Tie {
     /// This evidence was found after a descriptor of the process was opened.
     Held(Holds),
     /// None: the process was in the run's control group, was verified not to be of the run, and was spared. The result
-    /// is [`ShotResult::Gone`].
+    /// is [`SignalOutcome::Gone`].
     Unrelated,
 }

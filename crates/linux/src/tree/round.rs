@@ -1,14 +1,14 @@
 //! One round of a signal to one target, with its results.
 
 use crate::{
-    aims::{AIMS_LISTED_MAX, Aim, Tie},
     pidfd::Sent,
+    targets::{MembershipEvidence, RoundTarget, TARGETS_LISTED_MAX},
 };
 use kennel_lifecycle::{Signal, SignalScope, SignalSender, StopStep, Timestamp};
 
 /// One round of a signal to one target, with its results.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Volley {
+pub struct SignalRound {
     /// Target of the round.
     pub scope: SignalScope,
     /// Number of processes that took it.
@@ -20,10 +20,10 @@ pub struct Volley {
     /// errno(3) of the first refusal.
     pub errno: Option<i32>,
     /// Its processes, as far as they are known.
-    pub aims: Vec<Aim>,
+    pub targets: Vec<RoundTarget>,
 }
 
-impl Volley {
+impl SignalRound {
     /// Creates a round in which nothing was sent yet.
     pub fn new(scope: SignalScope) -> Self {
         Self {
@@ -32,22 +32,32 @@ impl Volley {
             gone: 0,
             refused: 0,
             errno: None,
-            aims: Vec::new(),
+            targets: Vec::new(),
         }
     }
 
     /// Counts one process, and lists it.
-    pub(super) fn aim(&mut self, (pid, start_ticks): (i32, u64), tie: Tie, sent: Sent) {
+    pub(super) fn add(
+        &mut self,
+        (pid, start_ticks): (i32, u64),
+        evidence: MembershipEvidence,
+        sent: Sent,
+    ) {
         self.count(sent);
-        self.name((pid, start_ticks), tie, sent);
+        self.list((pid, start_ticks), evidence, sent);
     }
 
-    pub(super) fn name(&mut self, (pid, start_ticks): (i32, u64), tie: Tie, sent: Sent) {
-        if self.aims.len() < AIMS_LISTED_MAX {
-            self.aims.push(Aim {
+    pub(super) fn list(
+        &mut self,
+        (pid, start_ticks): (i32, u64),
+        evidence: MembershipEvidence,
+        sent: Sent,
+    ) {
+        if self.targets.len() < TARGETS_LISTED_MAX {
+            self.targets.push(RoundTarget {
                 pid,
                 start_ticks,
-                tie,
+                evidence,
                 result: sent.into(),
             });
         }
