@@ -116,13 +116,13 @@ struct Tally {
 
 impl Tally {
     fn count(&self, what: &str) {
-        let mut ends = self.ends.lock().expect("nobody panics while holding it");
+        let mut ends = self.ends.lock().expect("no holder panics");
         *ends.entry(what.to_owned()).or_default() += 1;
     }
 
     fn tally(&self) -> String {
         let mut text = String::new();
-        let ends = self.ends.lock().expect("nobody panics while holding it");
+        let ends = self.ends.lock().expect("no holder panics");
         for (what, count) in &*ends {
             write!(text, "{count} {what}, ").expect("a string grows");
         }
@@ -275,7 +275,7 @@ fn is_away(status: &Status) -> bool {
 }
 
 async fn connect(socket: &Path) -> Client {
-    eventually_async("somebody serves", PATIENCE, || async {
+    eventually_async("a server answers", PATIENCE, || async {
         Client::connect(socket).await.ok()
     })
     .await
@@ -335,7 +335,7 @@ impl Holdings {
             .await
             .is_some_and(|info| info.live_runs.is_empty())
         {
-            assert!(Instant::now() < quiet, "somebody still runs");
+            assert!(Instant::now() < quiet, "a process still runs");
             tokio::time::sleep(LOOK_EVERY).await;
         }
         let idle = |kennel: &Kennel| {

@@ -127,7 +127,7 @@ fn kill(kennel: &mut Kennel, victim: Victim) {
 async fn goes(kennel: &mut Kennel, victim: Victim) {
     match victim {
         Victim::Server => {
-            eventually("nobody waits at a gate", PATIENCE, || {
+            eventually("no run waits at a gate", PATIENCE, || {
                 (at_the_gate(kennel) == 0).then_some(())
             })
             .await;

@@ -99,7 +99,7 @@ async fn a_store_that_is_stopped_for_a_minute_costs_no_run_and_no_end() {
     })
     .await;
     eprintln!(
-        "stopped for {outage:?}: {} aborts (slowest {slowest:?}) and {} ends told, {refused} spawns refused, {pending} changes pending, \
+        "stopped for {outage:?}: {} aborts (slowest {slowest:?}) and {} ends reported, {refused} spawns refused, {pending} changes pending, \
          ready {ready:?} after the store; {tally:?}",
         to_abort.len(),
         to_end.len(),

@@ -126,7 +126,7 @@ async fn one_round() -> u32 {
     assert_eq!(
         run.reason(),
         "service_lost",
-        "nobody was there to end: {run:?}"
+        "no process was there to end: {run:?}"
     );
     let reused = u32::try_from(strangers.len()).expect("two at most");
     leave_alone(&mut kennel.client().await, &strangers).await;

@@ -226,10 +226,7 @@ async fn abort_many(mut client: Client, wanted: Wanted, first: u32) -> u32 {
 type Wanted = Arc<Mutex<VecDeque<i32>>>;
 
 fn want(wanted: &Wanted, number: i32) {
-    wanted
-        .lock()
-        .expect("nobody panics while holding it")
-        .push_back(number);
+    wanted.lock().expect("no holder panics").push_back(number);
 }
 
 /// A changing set of bystanders.
@@ -288,7 +285,7 @@ fn come_and_go(wanted: &Wanted, over: &AtomicBool) -> Tally {
                 target = (
                     wanted
                         .lock()
-                        .expect("nobody panics while holding it")
+                        .expect("no holder panics")
                         .pop_front()
                         .unwrap_or(0),
                     TRIES,

@@ -215,7 +215,7 @@ async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
 
 /// Waits until at least one item of each kind has come.
 async fn all_has_come(receiver: &Receiver) {
-    eventually("all is told", PATIENCE, || {
+    eventually("all events have come", PATIENCE, || {
         let spans = [
             "run",
             "run.stop.step",

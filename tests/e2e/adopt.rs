@@ -279,7 +279,7 @@ async fn a_limit_of_time_that_is_over_meanwhile_acts_at_once(options: Options) {
     lose_service(&mut kennel).await;
     // The test waits for time itself.
     tokio::time::sleep(LIMIT).await;
-    let leader = Proc::read(run.attempt().pid).expect("nobody has ended it");
+    let leader = Proc::read(run.attempt().pid).expect("it is alive");
     assert!(leader.is_alive());
     kennel.restart().await;
     let run = must("wait", kennel.client().await.ended(&run.run_id).await);
@@ -323,7 +323,7 @@ async fn what_a_leader_leaves_is_stopped_or_drained_without_a_service(options: O
     assert_eq!((stopped.reason(), stopped.code()), ("exited", Some(6)));
     let certificate = stopped.attempt().certificate.as_ref();
     let rounds = certificate.map_or(0, |certificate| certificate.steps.len());
-    assert!(rounds > 0, "the shim's rounds are told: {stopped:?}");
+    assert!(rounds > 0, "the shim's rounds are recorded: {stopped:?}");
     assert!(stopped.tree_is_empty(), "{:?}", stopped.tree_verdict);
     let still = must("get", client.get(&drained.run_id).await);
     assert_eq!(still.reason(), "none", "{still:?}");
@@ -355,7 +355,7 @@ async fn a_stop_that_was_on_its_way_is_carried_out(options: Options) {
     client.hear_text(&run.run_id, "asked\n").await;
     lose_service(&mut kennel).await;
     gone("its own plan is carried out", &leader).await;
-    alone("nobody is left", &shim).await;
+    alone("no other process is left", &shim).await;
     kennel.restart().await;
     let run = must("wait", kennel.client().await.ended(&run.run_id).await);
     assert_eq!(

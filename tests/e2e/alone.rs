@@ -40,7 +40,7 @@ async fn a_run_without_a_server_has_one_of_its_own_which_leaves_nothing() {
             .collect();
         assert!(left.is_empty(), "{left:?}");
     }
-    assert!(census::of_data_dir(&own).is_empty(), "nobody is left");
+    assert!(census::of_data_dir(&own).is_empty(), "no process is left");
 
     // A server that was given must exist.
     let mut named = run(&["--", "true"]);

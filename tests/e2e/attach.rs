@@ -281,7 +281,7 @@ struct There {
 
 impl There {
     async fn next(&mut self) -> Option<Reported> {
-        let reported = within("something is told", PATIENCE, self.attachment.next()).await;
+        let reported = within("a message comes", PATIENCE, self.attachment.next()).await;
         let reported = reported.unwrap_or_else(|failure| panic!("{failure:?}"));
         if let Some(Reported::Events(events)) = &reported {
             for event in events.run_events.iter().flat_map(|batch| &batch.events) {

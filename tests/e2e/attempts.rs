@@ -128,7 +128,7 @@ async fn an_abort_while_a_run_waits_ends_it_at_once(options: Options) {
     );
     assert_eq!((ended.attempt().number, ended.code()), (1, Some(1)));
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    assert_eq!(heard.signals(), [""; 0], "nobody was signalled");
+    assert_eq!(heard.signals(), [""; 0], "no process was signalled");
 }
 
 async fn a_restart_replaces_the_tree_once(options: Options) {

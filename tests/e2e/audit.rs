@@ -344,7 +344,7 @@ async fn an_audit_of_two_hundred_live_runs_calls_none_of_their_processes_a_leak(
     let (doctor, text) = cli(&kennel, &["doctor"]).await;
     let expected = if seen.unverified.is_empty() { 0 } else { 4 };
     assert_eq!(doctor.status.code(), Some(expected), "{text}");
-    let service = seen.service.expect("it is told");
+    let service = seen.service.expect("the audit has it");
     assert!(service.lock_in_place && service.host_unchanged && service.clock_behind.is_none());
     assert_eq!(service.sockets.len(), 1);
     assert_eq!(service.sockets[0].state(), pb::SocketState::InPlace);
@@ -357,11 +357,11 @@ async fn lost_socket_and_replaced_lock_are_reported() {
     fs::remove_file(kennel.socket()).expect("it was there");
     let lock = kennel.data_dir().join("lock");
     fs::remove_file(&lock).expect("it was there");
-    let service = audit(&mut client).await.service.expect("it is told");
+    let service = audit(&mut client).await.service.expect("the audit has it");
     assert_eq!(service.sockets[0].state(), pb::SocketState::Missing);
     assert!(!service.lock_in_place);
     fs::write(kennel.socket(), "").expect("another file");
-    let service = audit(&mut client).await.service.expect("it is told");
+    let service = audit(&mut client).await.service.expect("the audit has it");
     assert_eq!(service.sockets[0].state(), pb::SocketState::Replaced);
 }
 

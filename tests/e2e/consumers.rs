@@ -247,7 +247,7 @@ async fn newer_reader_replaces_older_one() {
     read(&mut own, &mut whole, 1).await;
     assert_eq!(whole.events[0].0, 1);
     drop((own, newer, other));
-    eventually_async("nobody reads", PATIENCE, async || {
+    eventually_async("no reader is left", PATIENCE, async || {
         let idle = must("get", get(&mut kennel.client().await, id, "one").await);
         (idle.state() == ConsumerState::Idle).then_some(())
     })

@@ -50,7 +50,7 @@ async fn without_a_store_nothing_starts_and_what_runs_goes_on() {
     let run = must("wait", ended);
     assert!(run.code() == Some(3) && run.end_time.is_some(), "{run:?}");
     let pending = node_log::logged(&kennel.data_dir()).pending;
-    assert!(pending > 0, "ENDED is told only when it is durable");
+    assert!(pending > 0, "ENDED is reported only when it is durable");
 
     postgres.run().await;
     let id = &before.run_id;

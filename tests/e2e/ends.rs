@@ -131,13 +131,13 @@ async fn grandchild_holding_the_pipe_delays_no_caller(options: Options) {
     let waited = client.wait(&run.run_id, WaitCondition::LeaderExited);
     let (live, reached) = must(
         "wait",
-        within("the leader's end is told", PATIENCE, waited).await,
+        within("the leader's exit is reported", PATIENCE, waited).await,
     );
     assert!(reached);
     assert_eq!(
         live.code(),
         Some(0),
-        "its exit is told before the tree is empty"
+        "its exit is reported before the tree is empty"
     );
     assert!(
         live.end_time.is_none(),

@@ -98,7 +98,7 @@ async fn halted_node_ends_its_forgotten_runs() {
     let server = one.server().expect("it serves");
     kill_exactly(&server, Signal::SIGSTOP);
     forget(&two, "one").await;
-    assert!(leader.is_alive(), "nobody signals runs of another node");
+    assert!(leader.is_alive(), "no server signals runs of another node");
     let closed = must("get", two.client().await.get(&run.run_id).await);
     assert_eq!(closed.reason(), "node_forgotten");
     kill_exactly(&server, Signal::SIGCONT);

@@ -133,7 +133,7 @@ async fn node_that_does_not_answer_is_named() {
     .run_id;
     there.hear_up(&id).await;
     one.kill_service_after(|| {});
-    let refused = there.pause(&id).await.expect_err("nobody is there");
+    let refused = there.pause(&id).await.expect_err("no server is there");
     assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
     assert_eq!(fact(&refused, "node_name"), "one");

@@ -164,7 +164,7 @@ impl Container {
         let inside = self.inside();
         self.outer.kill().expect("own child");
         self.outer.wait().expect("own child");
-        eventually("nobody is left inside", PATIENCE, || {
+        eventually("no process is left inside", PATIENCE, || {
             reap_orphans();
             inside.iter().all(|proc| !proc.is_alive()).then_some(())
         })

@@ -151,7 +151,7 @@ async fn full_pipe_blocks_only_its_writer(options: Options) {
         (Some(PIPE), Some(PIPE))
     );
     let ended = must("abort", client.abort(&full).await);
-    let refused = must("the writer", writing.await).expect_err("nobody reads it");
+    let refused = must("the writer", writing.await).expect_err("it has no reader");
     assert_eq!(said(&refused), closed("65536"));
     Footprint::of_run(&ended).assert_nothing_left();
 }

@@ -310,7 +310,7 @@ async fn who_is_kept_lives_on_and_is_named_and_the_run_ends(options: Options) {
     let again = must("abort", client.abort(&run.run_id).await);
     assert_eq!(again, run);
     let listed = must("tree", client.tree(&run.run_id).await);
-    assert!(listed.processes.is_empty(), "it is nobody's run any more");
+    assert!(listed.processes.is_empty(), "it is in no run any more");
     scene.clear().await;
 }
 
@@ -509,7 +509,7 @@ async fn a_next_start_removes_what_one_who_was_kept_has_left(options: Options) {
     for proc in &scene.rest {
         kill_exactly(proc, Signal::SIGKILL);
     }
-    eventually("nobody is left", PATIENCE, || {
+    eventually("no process is left", PATIENCE, || {
         reap_orphans();
         scene.print.count().is_empty().then_some(())
     })
@@ -517,7 +517,7 @@ async fn a_next_start_removes_what_one_who_was_kept_has_left(options: Options) {
     assert_eq!(
         scene.group_exists(),
         with_group,
-        "nobody was there to do it"
+        "no server was there to do it"
     );
 
     scene.kennel.restart().await;

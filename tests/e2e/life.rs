@@ -258,7 +258,7 @@ async fn a_wait_of_a_live_run_ends_with_the_callers_deadline_and_changes_nothing
 async fn interrupt_is_one_signal_per_request_and_the_run_goes_on() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let signals = kennel.scratch().join("told");
+    let signals = kennel.scratch().join("signals");
     let spec = naughty(&["tell-signals", signals.to_str().expect("UTF-8")]);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
@@ -271,17 +271,17 @@ async fn interrupt_is_one_signal_per_request_and_the_run_goes_on() {
             .lines()
             .count()
     };
-    kennel_tests::eventually("the first is told", PATIENCE, || {
+    kennel_tests::eventually("the first signal has come", PATIENCE, || {
         (lines() == 1).then_some(())
     })
     .await;
     must("another", client.interrupt(&run.run_id, "two").await);
-    kennel_tests::eventually("the second is told", PATIENCE, || {
+    kennel_tests::eventually("the second signal has come", PATIENCE, || {
         (lines() >= 2).then_some(())
     })
     .await;
     assert_eq!(
-        std::fs::read_to_string(&signals).expect("told"),
+        std::fs::read_to_string(&signals).expect("the file of signals"),
         "SIGINT\nSIGINT\n"
     );
     assert_eq!(

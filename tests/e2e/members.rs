@@ -66,7 +66,7 @@ fn counts(log: &Path) -> [usize; 3] {
 async fn a_signal_reaches_the_leader_its_group_or_the_whole_tree(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let log = kennel.scratch().join("told");
+    let log = kennel.scratch().join("signals");
     let run_id = must("spawn", client.spawn(three(&log)).await).run_id;
     let [leader, member, apart] = pids(&mut client, &run_id).await;
     // USR1 would end it; it has the run's marker and is not of the run.
@@ -191,7 +191,7 @@ async fn a_tree_shows_who_left_its_session_and_who_listens(options: Options) {
         .processes
         .iter()
         .find(|p| p.listening_tcp_ports == [port]);
-    let listens = listens.unwrap_or_else(|| panic!("nobody listens on {port}: {answer:?}"));
+    let listens = listens.unwrap_or_else(|| panic!("no process listens on {port}: {answer:?}"));
     assert_eq!(
         (listens.session_id, listens.process_group_id),
         (listens.pid, listens.pid)

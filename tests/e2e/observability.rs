@@ -239,7 +239,7 @@ async fn a_real_prometheus_understands_every_rule_and_dashboard_and_finds_what_t
         for word in words(query) {
             assert!(
                 names.contains(word),
-                "{whose} names {word}, which nobody serves: {query}"
+                "{whose} names {word}, which no server exports: {query}"
             );
         }
     }
@@ -272,7 +272,7 @@ async fn the_guide_lists_what_is_served() {
         .filter(|word| word.starts_with("kennel.") || word.starts_with("rpc."))
         .map(str::to_owned)
         .collect();
-    eventually("all are told", PATIENCE, || {
+    eventually("all were sent", PATIENCE, || {
         (collector.metric_names() == listed).then_some(())
     })
     .await;

@@ -256,7 +256,7 @@ async fn the_rest_of_a_tree_may_finish_in_its_namespace(options: Options) {
     assert_eq!(run.code(), Some(5));
     assert_proven(&run);
     let certificate = run.attempt().certificate.clone().expect("it has ended");
-    assert_eq!(certificate.steps, [], "nobody was signalled");
+    assert_eq!(certificate.steps, [], "no process was signalled");
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     assert_eq!(heard.text(), "first\nlast\n");
 }

@@ -68,7 +68,7 @@ async fn a_command_that_outlives_keeper_server_and_shim_is_found_and_ended() {
         }
     });
     kennel.wait_for_exit(PATIENCE).await;
-    assert!(leader.is_alive(), "nobody is left who could end it");
+    assert!(leader.is_alive(), "no process is left that could end it");
     kennel.restart().await;
 
     let run = must("wait", kennel.client().await.ended(&run.run_id).await);

@@ -227,7 +227,7 @@ async fn a_drain_outlives_the_server(options: Options) {
 async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let file = kennel.scratch().join("told");
+    let file = kennel.scratch().join("signals");
     let script = format!(
         "trap 'echo usr1 >> {}' USR1; echo up; while :; do sleep 0.01; done",
         file.display()
@@ -238,7 +238,7 @@ async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
     let (usr1, leader) = ("SIGUSR1", SignalTarget::Leader);
     let sent = client.signal(&run.run_id, usr1, leader, "a").await;
     assert!(!must("signal", sent).repeated_request);
-    eventually("it was told", PATIENCE, || {
+    eventually("the command got the signal", PATIENCE, || {
         (read() == "usr1\n").then_some(())
     })
     .await;
@@ -251,7 +251,7 @@ async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
     // Earlier signals are delivered before later ones.
     let next = must("next", client.signal(&run.run_id, usr1, leader, "b").await);
     assert!(!next.repeated_request);
-    eventually("the next was told", PATIENCE, || {
+    eventually("the next command got the signal", PATIENCE, || {
         (read().len() > "usr1\n".len()).then_some(())
     })
     .await;

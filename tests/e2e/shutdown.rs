@@ -43,7 +43,7 @@ async fn a_shutdown_without_control_groups_does_the_same() {
 async fn shutdown(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let signals = kennel.scratch().join("told");
+    let signals = kennel.scratch().join("signals");
     let stubborn = naughty(&["tell-signals", signals.to_str().expect("UTF-8")]);
     let stubborn = must(
         "spawn",
@@ -75,7 +75,7 @@ async fn shutdown(options: Options) {
         print.assert_nothing_left();
     }
     assert_eq!(
-        std::fs::read_to_string(&signals).expect("told"),
+        std::fs::read_to_string(&signals).expect("the file of signals"),
         "SIGINT\nSIGTERM\n"
     );
 
@@ -101,7 +101,7 @@ async fn shutdown(options: Options) {
 async fn a_second_signal_skips_the_graces_and_new_work_is_refused() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let signals = kennel.scratch().join("told");
+    let signals = kennel.scratch().join("signals");
     let spec =
         naughty(&["tell-signals", signals.to_str().expect("UTF-8")]).grace(Duration::from_mins(1));
     let run = must("spawn", client.spawn(spec).await);
@@ -110,7 +110,7 @@ async fn a_second_signal_skips_the_graces_and_new_work_is_refused() {
     let mut other = kennel.client().await;
 
     kennel.signal(Signal::SIGTERM);
-    eventually("the child is told", PATIENCE, || {
+    eventually("the child got the signal", PATIENCE, || {
         signals.exists().then_some(())
     })
     .await;

@@ -141,7 +141,7 @@ async fn dead_server_changes_nothing_of_a_stop(options: Options) {
 async fn dead_keeper_leaves_signals_and_waits() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let signals = kennel.scratch().join("told");
+    let signals = kennel.scratch().join("signals");
     let script = format!(
         "exec 3>>{}; trap 'echo usr1 >&3' USR1; trap 'echo term >&3; exit 5' TERM; echo up; \
          while :; do sleep 0.05; done",

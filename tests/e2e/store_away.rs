@@ -104,7 +104,7 @@ async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
     assert!(existing);
     must("interrupt", client.interrupt(&run_id, "a").await);
     client.hear_text(&run_id, "interrupted").await;
-    let stranger = complaint(&client.get(&new_run_id()).await.expect_err("nobody knows"));
+    let stranger = complaint(&client.get(&new_run_id()).await.expect_err("no node has it"));
     assert_eq!(stranger.reason, "STORE_UNAVAILABLE");
     let aborted = within("abort", PATIENCE, client.abort(&victim.run_id)).await;
     assert_eq!(must("abort", aborted).reason(), "aborted");
@@ -131,7 +131,7 @@ async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
     assert_eq!(row, "exited|3\naborted|15\nfenced|");
     // The fence is reported once the store has accepted it.
     let of_fence = [("kennel.run.end_reason", "fenced")];
-    eventually("the fence is told", PATIENCE, || {
+    eventually("the fence is recorded", PATIENCE, || {
         let spans = collector.spans().into_iter().map(SpanRow::from);
         let runs = spans.filter(|span| span.name == "run");
         let mut ids = runs.filter_map(|run| run.attributes.get("kennel.run.id").cloned());

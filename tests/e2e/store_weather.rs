@@ -65,7 +65,7 @@ async fn a_freeze_in_the_middle_of_commits_loses_nothing_and_runs_nothing_twice(
     load.goes_on(SOME, STORE_PATIENCE).await;
     let tally = load.finish(&mut client).await;
     assert!(tally.keys >= SOME && tally.refused >= 1, "{tally:?}");
-    let refused = must("task", in_doubt.await).expect_err("nobody could tell");
+    let refused = must("task", in_doubt.await).expect_err("the result is not known");
     assert_eq!(complaint(&refused).reason, "STORE_UNAVAILABLE");
     let again = client.spawn_as(&run_id, spec).await;
     let again = complaint(&again.expect_err("its key is used up"));

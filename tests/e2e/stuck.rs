@@ -237,7 +237,7 @@ async fn stuck(client: &mut Client) -> (pb::Run, Tracer) {
 }
 
 async fn reported_stuck(client: &mut Client, run_id: &str) -> pb::Run {
-    eventually_async("it is told to be stuck", PATIENCE, || {
+    eventually_async("it is reported stuck", PATIENCE, || {
         let (mut client, id) = (client.clone(), run_id.to_owned());
         async move {
             let run = must("get", client.get(&id).await);
@@ -295,7 +295,7 @@ impl Freezer {
 
     fn freeze(&self, pid: i32) {
         fs::write(self.dir.join("cgroup.procs"), pid.to_string())
-            .expect("root moves whom it likes");
+            .expect("root may move any process");
         fs::write(self.dir.join("freezer.state"), "FROZEN").expect("own directory");
     }
 

@@ -157,12 +157,12 @@ async fn one_trace_leads_from_the_caller_to_the_last_signal(options: Options) {
     assert_eq!(whole.attribute("kennel.run.outcome"), Some("cancelled"));
     assert_eq!(whole.attribute("kennel.run.end_reason"), Some("aborted"));
     assert_eq!(whole.attribute("kennel.exit.signal"), Some("SIGKILL"));
-    assert_eq!(whole.error, None, "somebody wanted it");
+    assert_eq!(whole.error, None, "the end was requested");
     // Arguments are private.
     let everything = format!("{spans:?}");
     assert!(
         !everything.contains("while :"),
-        "the command's text is told"
+        "the command's text is recorded"
     );
 
     let resource = collector.resource();

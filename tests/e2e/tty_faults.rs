@@ -124,9 +124,9 @@ async fn a_host_without_terminals_says_so_and_runs_all_else() {
     .await;
     let mut client = kennel.client().await;
     let info = client.server_info().await.expect("it answers");
-    let host = info.host.expect("it is told");
+    let host = info.host.expect("the server reports it");
     let of = host.capabilities.iter().find(|c| c.name == "terminal");
-    let capability = of.expect("it is told");
+    let capability = of.expect("the server reports it");
     assert!(!capability.available, "{capability:?}");
     let refused = client.spawn(tty("true")).await;
     let refused = refused.expect_err("there is none");

@@ -114,7 +114,7 @@ async fn abort_spares_and_names_an_unrelated_process() {
     );
 
     drop(unrelated);
-    eventually("the group goes when nobody is in it", PATIENCE, || {
+    eventually("the group is removed when it is empty", PATIENCE, || {
         (!group.exists()).then_some(())
     })
     .await;

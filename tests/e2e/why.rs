@@ -116,14 +116,14 @@ impl Scene {
             });
             whole.collect()
         };
-        let what = format!("{} is told", self.says);
+        let what = format!("{} is reported", self.says);
         eventually(&what, PATIENCE, || {
             (!spans().is_empty() && collector.count("kennel.run.ended", &[]) > 0).then_some(())
         })
         .await;
         let found = spans();
         let [span] = &found[..] else {
-            panic!("{}: told more than once: {found:#?}", self.says);
+            panic!("{}: reported more than once: {found:#?}", self.says);
         };
         let mut expected = self.counted();
         let exit = self.marks.exit;

@@ -97,7 +97,7 @@ async fn escapes(program: &str, argument: Option<&String>) -> bool {
     for proc in &left {
         kill_exactly(proc, Signal::SIGKILL);
     }
-    eventually("nobody is left", PATIENCE, || {
+    eventually("no process is left", PATIENCE, || {
         reap_orphans();
         alive().is_empty().then_some(())
     })

@@ -20,7 +20,7 @@ async fn every_program_is_ended_or_reported() {
         tokio::spawn(columns(Privilege::Private))
     );
     let mut matrix = root.expect("the columns of root");
-    matrix.extend(unprivileged.expect("the columns of nobody"));
+    matrix.extend(unprivileged.expect("the columns without privileges"));
     matrix.extend(private.expect("the columns of private pid namespaces"));
     page::compare(&matrix);
     let lies: Vec<String> = matrix

@@ -474,7 +474,7 @@ impl Kennel {
             }
             assert!(
                 std::time::Instant::now() < deadline,
-                "nobody serves:\n{}",
+                "no server answers:\n{}",
                 self.log()
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -553,7 +553,7 @@ pub fn kill_exactly(proc: &Proc, signal: Signal) {
 fn was_waited_for(child: i32) {
     WAITED_FOR
         .lock()
-        .expect("nobody panics while holding it")
+        .expect("no holder panics")
         .retain(|pid| *pid != child);
 }
 
@@ -561,7 +561,7 @@ fn was_waited_for(child: i32) {
 pub fn reap_orphans() {
     let own = i32::try_from(std::process::id()).expect("pids are small");
     // Held during the scan: a holder has a child that is not in the list.
-    let waited_for = WAITED_FOR.lock().expect("nobody panics while holding it");
+    let waited_for = WAITED_FOR.lock().expect("no holder panics");
     for proc in procfs::all() {
         if proc.ppid == own && proc.is_zombie() && !waited_for.contains(&proc.pid) {
             // Another thread may have been faster.
@@ -643,7 +643,7 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         .unwrap_or_else(|error| panic!("cannot start {}: {error}", kennel.display()));
     WAITED_FOR
         .lock()
-        .expect("nobody panics while holding it")
+        .expect("no holder panics")
         .push(pid_of(&child));
     child
 }
@@ -676,7 +676,7 @@ fn give_to_unprivileged(dir: &Path) {
 /// Copies a program. A separate process does it: if this one had it open for writing, so would a concurrent fork of
 /// another thread, and a file open for writing cannot be executed.
 pub fn install(from: &Path, to: &Path, mode: &str) {
-    let reaping_paused = WAITED_FOR.lock().expect("nobody panics while holding it");
+    let reaping_paused = WAITED_FOR.lock().expect("no holder panics");
     let done = Command::new("install")
         .args(["-m", mode])
         .args([from, to])

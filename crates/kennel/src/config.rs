@@ -381,7 +381,7 @@ mod tests {
         let client = server_address(None, &user(&[])).map_err(|f| f.to_string());
         assert!(
             client.is_err_and(|said| said.contains("--server unix:PATH")),
-            "a client is told what a client can name"
+            "the message names a flag of the client"
         );
     }
 

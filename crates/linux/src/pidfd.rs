@@ -228,14 +228,14 @@ mod tests {
             child.wait().expect("it can be reaped");
             return;
         };
-        let again = PidFd::open_handle(handle).expect("it can be told");
+        let again = PidFd::open_handle(handle).expect("the call works");
         assert!(again.is_some_and(|p| !p.has_ended()));
         assert_eq!(fd.signal(Signal::KILL), Sent::Done);
         child.wait().expect("it can be reaped");
         assert!(!fd.is_unreaped());
         assert!(
             PidFd::open_handle(handle)
-                .expect("it can be told")
+                .expect("the call works")
                 .is_none()
         );
         assert_eq!(fd.signal(Signal::KILL), Sent::Gone);

@@ -325,7 +325,7 @@ mod tests {
         let other = std::thread::spawn(move || {
             let sleep = std::process::Command::new("sleep").arg("60").spawn();
             tell.send(sleep.expect("sleep starts")).expect("heard");
-            left.recv().expect("told to leave");
+            left.recv().expect("the request to exit");
         });
         let mut child = forked.recv().expect("a child");
         let me = std::process::id().cast_signed();

@@ -457,7 +457,7 @@ async fn names_behind(stage: &Stage, run: RunId, seq: u64) -> Vec<String> {
                 Payload::Output { .. } => "output".to_owned(),
                 Payload::Lifecycle(line) => name(&line),
                 Payload::Gap(gap) => panic!("nothing is missing: {gap:?}"),
-                Payload::Line { .. } => panic!("nobody asked for lines"),
+                Payload::Line { .. } => panic!("no lines were requested"),
             });
         }
     }

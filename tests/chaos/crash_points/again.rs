@@ -77,7 +77,7 @@ pub(crate) async fn play(row: Row) {
     assert_eq!(
         heard.text().lines().count(),
         lines,
-        "what was written is told"
+        "the written output is reported"
     );
 }
 

@@ -122,32 +122,26 @@ impl Reader {
     }
 
     fn so_far(&self) -> Heard {
-        self.heard
-            .lock()
-            .expect("nobody panics while holding it")
-            .clone()
+        self.heard.lock().expect("no holder panics").clone()
     }
 
     /// Returns everything read, when the run has ended.
     pub(crate) async fn finish(self) -> Heard {
         // A seq that does not rise or a hole in the output has made it panic.
         must("a reader", self.task.await);
-        let heard = self.heard.lock().expect("nobody panics while holding it");
+        let heard = self.heard.lock().expect("no holder panics");
         heard.clone()
     }
 }
 
 async fn read(socket: PathBuf, run_id: String, heard: Arc<Mutex<Heard>>) {
     loop {
-        let after = heard
-            .lock()
-            .expect("nobody panics while holding it")
-            .last_seq();
+        let after = heard.lock().expect("no holder panics").last_seq();
         if let Ok(mut client) = Client::connect(&socket).await
             && let Ok(mut stream) = client.events_after(&run_id, after).await
         {
             while let Ok(Some(message)) = stream.message().await {
-                let mut heard = heard.lock().expect("nobody panics while holding it");
+                let mut heard = heard.lock().expect("no holder panics");
                 heard.take(message);
                 if heard.has_ended() {
                     return;

@@ -83,7 +83,7 @@ async fn end_leaves_nothing(options: Options, spec: fn(&Path, Work) -> RunSpec) 
     assert_eq!(ended.state(), RunState::Succeeded, "{}", heard_text(&heard));
     assert!(ended.tree_is_empty(), "{:?}", ended.tree_verdict);
     ended.three_ends();
-    assert!(!heard.signals().is_empty(), "nobody was left to end");
+    assert!(!heard.signals().is_empty(), "no process was left to end");
     print.assert_nothing_left();
 }
 

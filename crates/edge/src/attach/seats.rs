@@ -197,7 +197,7 @@ mod tests {
         drop((third, watcher));
         assert!(
             seats.runs().writers.is_empty(),
-            "nothing is kept of what nobody is attached to"
+            "no state is kept of runs without attachments"
         );
     }
 }

@@ -78,7 +78,11 @@ async fn a_stream_ends_at_once_where_another_server_goes_on_with_it() {
     house.write(&[1]).await;
     house.going.leave();
     let began = tokio::time::Instant::now();
-    let last = house.next().await.expect("an end").expect_err("it is told");
+    let last = house
+        .next()
+        .await
+        .expect("an end")
+        .expect_err("the end has a status");
     assert_eq!(last.code(), Code::Unavailable);
     let details = last.get_error_details();
     let reason = details.error_info().map(|info| info.reason.as_str());
@@ -254,7 +258,7 @@ impl House {
 
     async fn feed(&self, given: Given) {
         let writer = self.writer.as_ref().expect("not ended");
-        writer.send(given).await.expect("somebody reads");
+        writer.send(given).await.expect("the reader is alive");
     }
 
     async fn write(&self, seqs: &[u64]) {

@@ -143,7 +143,7 @@ proptest! {
                 }
                 if chosen.iter().any(|line| line.3) {
                     let has_gap = rest.iter().any(|item| matches!(item, Item::Gap(_)));
-                    prop_assert!(has_gap, "what is missing of a line is not told");
+                    prop_assert!(has_gap, "the missing part of a line is not reported");
                 }
             }
             Amount::Bytes(count) => {

@@ -260,7 +260,7 @@ mod tests {
 
         /// Whether this answer is accepted, with a descriptor of `leader`.
         fn is_believed(&self, said: WireAdoptable, leader: &PidFd) -> bool {
-            let knock = self.doors.knock(run()).expect("somebody is there");
+            let knock = self.doors.knock(run()).expect("a shim listens");
             let (out, err) = nix::unistd::pipe().expect("a pipe");
             let leader = leader.as_fd().try_clone_to_owned().expect("a copy");
             let host = identity::host().expect("this host");
@@ -324,6 +324,6 @@ mod tests {
         assert!(found.is_empty());
         let late: Vec<RunId> = late.iter().map(|knock| knock.run).collect();
         assert_eq!(late, [run()], "and not given up either");
-        assert_eq!(shim.doors.all(), [run()], "somebody is behind it");
+        assert_eq!(shim.doors.all(), [run()], "a shim listens");
     }
 }

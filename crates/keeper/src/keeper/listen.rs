@@ -374,7 +374,7 @@ mod tests {
         // SAFETY: `listens` makes one system call: no allocation, no lock.
         unsafe { keeper.pre_exec(listens) };
         keeper.status().expect("it starts and ends");
-        UnixStream::connect(&path).expect("somebody listens");
+        UnixStream::connect(&path).expect("the socket has a listener");
         drop(listen_at(&path).expect("it is replaced"));
     }
 }

@@ -111,6 +111,6 @@ mod tests {
         assert!(!next.has_others());
         let left = fs::read_dir(data.path().join("servers")).expect("a listing");
         assert_eq!(left.count(), 1);
-        next.await_others().expect("nobody is there");
+        next.await_others().expect("no other server is alive");
     }
 }

@@ -508,7 +508,7 @@ async fn kept(stage: &mut Stage) {
     assert_eq!(
         reports.len(),
         3,
-        "nobody has said that no stop is on its way"
+        "the absence of a pending stop was not confirmed"
     );
     stage.client.keep_rest(held.run);
     let facts = stage.end(held.run).await;

@@ -35,10 +35,10 @@ fn standings() -> Vec<(String, Standing)> {
     let stops = [
         ("", None, None),
         ("stop on the row", Some(order()), None),
-        ("stop on the row and told", Some(order()), Some(order())),
-        ("stop told only", None, Some(order())),
+        ("stop on the row and reported", Some(order()), Some(order())),
+        ("stop reported only", None, Some(order())),
         ("deadline on the row", Some(late()), None),
-        ("deadline told only", None, Some(late())),
+        ("deadline reported only", None, Some(late())),
     ];
     for (stop, recorded, reported) in &stops[..2] {
         for row in ["no row", "row", "first row"] {
@@ -84,7 +84,7 @@ fn standings() -> Vec<(String, Standing)> {
                     other => format!("{other:?}"),
                 };
                 all.push((
-                    format!("row {state}, pause {pause:?}, told {reported}"),
+                    format!("row {state}, pause {pause:?}, reported {reported}"),
                     standing,
                 ));
             }
@@ -108,7 +108,7 @@ fn standings() -> Vec<(String, Standing)> {
                 standing.record.tree = end == "tree";
                 let policy = format!("{policy:?}");
                 let policy = policy.split(' ').next().unwrap();
-                all.push((format!("{policy}, {end} told, {stop}"), standing));
+                all.push((format!("{policy}, {end} reported, {stop}"), standing));
             }
         }
     }

@@ -89,7 +89,7 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
         ..Before::default()
     };
     let Decision::Close(outcome) = decide(&seen, terminated) else {
-        panic!("nobody is left")
+        panic!("no process is left")
     };
     assert_eq!(outcome.reason, EndReason::OrphanTerminated);
     assert_eq!(outcome.certificate.steps, [by_shim, by_us]);

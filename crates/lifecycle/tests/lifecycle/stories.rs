@@ -239,7 +239,7 @@ fn a_drain_goes_on_until_its_timeout_and_the_rest_then_has_its_grace() {
     assert_eq!(outcome.reason, EndReason::Exited);
     assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
     assert_eq!(u128::from(world.now), (3 * SECOND + GRACE).as_millis());
-    assert!(!world.reported_stopping(), "it was nobody's order");
+    assert!(!world.reported_stopping(), "no stop was ordered");
 }
 
 #[test]

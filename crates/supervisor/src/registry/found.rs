@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(
             (all.orphans(), all.zombies()),
             (None, None),
-            "nobody has looked"
+            "no check was made yet"
         );
         let mut lives = Command::new("sleep")
             .arg("1000")

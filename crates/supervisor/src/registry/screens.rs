@@ -147,6 +147,6 @@ mod tests {
         assert_eq!(screens.all().runs.len(), 1);
         tokio::time::advance(KEPT_FOR).await;
         assert!(!screens.sweep());
-        assert!(screens.place(run(1)).1, "somebody has to see to it again");
+        assert!(screens.place(run(1)).1, "it needs another refresh");
     }
 }

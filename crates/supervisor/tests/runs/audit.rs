@@ -196,7 +196,10 @@ async fn only_an_order_signals_and_only_what_is_proved_or_named() {
         (701, ReapResult::Spared(Spared::RunIsLive)),
     ];
     assert_eq!(results, expected);
-    assert!(stage.kernel().reaped.is_empty(), "a dry run signals nobody");
+    assert!(
+        stage.kernel().reaped.is_empty(),
+        "a dry run signals no process"
+    );
 
     stage
         .supervisor

@@ -172,7 +172,7 @@ async fn seen(stage: &Stage) -> Vec<Seen> {
                 assert_eq!(gap.reason, GapReason::FullDisk);
                 Seen::Missing(gap.bytes)
             }
-            Payload::Line { .. } => panic!("nobody asked for lines"),
+            Payload::Line { .. } => panic!("no lines were requested"),
             Payload::Lifecycle(Entry::Warning { message }) => Seen::Warning(message),
             Payload::Lifecycle(line) => Seen::Station(name(&line)),
         }));

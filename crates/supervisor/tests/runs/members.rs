@@ -147,7 +147,7 @@ async fn signals_that_find_their_run_ended_are_answered_however_many_there_are()
     }
     stage.world.signals_held.send_replace(false);
     let signalled = tokio::time::timeout(Duration::from_mins(1), calls.join_all()).await;
-    let signalled = signalled.expect("somebody waits for ever");
+    let signalled = signalled.expect("a caller waits for ever");
     let gone = |signalled: &Result<kennel_supervisor::Signalled, CallError>| {
         let signalled = signalled
             .as_ref()

@@ -34,7 +34,10 @@ async fn wait_until_recorded(stage: &Stage, run: RunId) {
         .row(run)
         .is_none_or(|row| row.outcome.is_none())
     {
-        assert!(tokio::time::Instant::now() < until, "the store is not told");
+        assert!(
+            tokio::time::Instant::now() < until,
+            "the store is not notified"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -111,7 +114,10 @@ async fn a_pause_is_durable_while_the_store_is_away() {
     stage.world.store.set(Weather::Fair);
     let until = tokio::time::Instant::now() + SOON;
     while stage.world.store.row(run).unwrap().state != StoredState::Paused {
-        assert!(tokio::time::Instant::now() < until, "the store is not told");
+        assert!(
+            tokio::time::Instant::now() < until,
+            "the store is not notified"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -724,7 +724,7 @@ async fn recorded_events(stage: &Stage) -> Vec<(u32, String)> {
                 Payload::Output { .. } => "output".to_owned(),
                 Payload::Lifecycle(line) => name(line),
                 Payload::Gap(gap) => panic!("nothing is missing: {gap:?}"),
-                Payload::Line { .. } => panic!("nobody asked for lines"),
+                Payload::Line { .. } => panic!("no lines were requested"),
             };
             recorded_events.push((event.attempt, name));
         }

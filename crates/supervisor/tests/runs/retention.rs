@@ -528,6 +528,6 @@ fn assert_without_output(before: &[Event], after: &[Event], bytes: [Option<u64>;
         next = event.seq + 1;
     }
     let last = before.last().unwrap().seq;
-    assert_eq!(next, last + 1, "every seq is told or missing");
+    assert_eq!(next, last + 1, "every seq is read or reported missing");
     assert_eq!(missing, bytes);
 }

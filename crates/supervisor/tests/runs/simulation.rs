@@ -1084,7 +1084,7 @@ impl Ends {
         if let Some((run, outcome)) = view.and_then(|view| Some((view.run, view.outcome?))) {
             let mut ends = self.0.lock().unwrap();
             let before = ends.entry(run).or_insert_with(|| outcome.clone());
-            assert_eq!(*before, outcome, "two ends were told");
+            assert_eq!(*before, outcome, "two ends were reported");
         }
     }
 }

@@ -161,5 +161,5 @@ async fn stuck_view(stage: &Stage, run: RunId) -> RunView {
         }
     })
     .await
-    .expect("it is told")
+    .expect("the event is recorded")
 }

@@ -54,7 +54,7 @@ pub(crate) fn events_of_many(
         .as_ref()
         .is_some_and(|filter| !filter.node.is_empty())
     {
-        let why = "is for lists: a stream has the runs of the node that is asked";
+        let why = "applies to lists only: a stream has the runs of the node it is called on";
         found.push(Violation::new("filter.node", why));
     }
     let seal = Seal::of(&filter, key);

@@ -98,7 +98,7 @@ fn what_a_start_has_done_is_known_to_the_next_one() {
 
     let mut orphan = Orphan::new(1, recorded.clone(), &plan, 0);
     orphan.write_down();
-    assert!(look().end_begun && look().steps.is_empty(), "nobody yet");
+    assert!(look().end_begun && look().steps.is_empty(), "no signal yet");
     assert!(!orphan.step(&host, &Sessions::look_up(), 0));
     // This start dies here.
     end(leader);

@@ -69,7 +69,7 @@ fn an_end_for_want_of_memory_and_one_without_a_successor_are_named_on_the_span()
         Some(signal),
         TreeVerdict::Empty(Proof::CgroupAndEchild),
     );
-    let unknown = TreeVerdict::Unverified("nobody looked".into());
+    let unknown = TreeVerdict::Unverified("no check was made".into());
     let restarted = span_of(restarted, None, unknown);
     for (span, word, error, signal) in [
         (oom, "oom_killed", "oom", Some("SIGKILL")),
