@@ -48,7 +48,7 @@ async fn exit_is_reported_once_over_crashes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exit_is_reported_once_despite_store_outage_and_crashes() {
+async fn exit_is_reported_once_despite_outage_and_crashes() {
     play(&[Act::Owe]).await;
 }
 
@@ -74,7 +74,7 @@ async fn input_is_written_once_or_count_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_dies_over_a_terminal_costs_neither_a_byte_nor_its_size() {
+async fn server_death_keeps_terminal_bytes_and_size() {
     play(&[Act::Terminal]).await;
 }
 
@@ -136,7 +136,7 @@ async fn children_end_with_their_parent_over_crashes() {
 
 /// The table matches the code: no point without a row, no row without a point.
 #[test]
-fn every_point_of_the_code_is_in_the_table() {
+fn every_crash_point_is_in_the_table() {
     let mut files = Vec::new();
     sources(&programs::repository().join("crates"), &mut files);
     let mut named = BTreeSet::new();

@@ -46,7 +46,7 @@ async fn hundreds_of_short_runs_under_faults_leave_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn a_hundred_thousand_short_runs_under_faults_leave_nothing() {
+async fn hundred_thousand_runs_under_faults_leave_nothing() {
     endure(MANY, 2_000).await;
 }
 

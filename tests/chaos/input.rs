@@ -25,13 +25,13 @@ const PACE_MORE: Duration = Duration::from_millis(500);
 const UNHEARD: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_input_through_deaths_of_the_server_arrives_once_and_whole() {
+async fn input_over_server_deaths_arrives_once_and_whole() {
     arrives(12 * MIB, 5, 5).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn a_long_input_through_many_deaths_of_the_server_arrives_once_and_whole() {
+async fn long_input_over_many_server_deaths_arrives_whole() {
     arrives(256 * MIB, 20, 20).await;
 }
 

@@ -18,23 +18,23 @@ enum Onto {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_on_one_stream_through_deaths_of_the_server_come_once_and_in_order() {
+async fn lines_of_one_stream_survive_server_deaths() {
     lines(Onto::One, 300_000, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_on_both_streams_through_deaths_of_the_server_come_once_and_in_order() {
+async fn lines_of_both_streams_survive_server_deaths() {
     lines(Onto::Both, 300_000, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_on_a_terminal_through_deaths_of_the_server_come_once_and_in_order() {
+async fn lines_on_a_terminal_survive_server_deaths() {
     lines(Onto::Terminal, 300_000, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn ten_million_lines_through_fifty_deaths_of_the_server_come_once_and_in_order() {
+async fn ten_million_lines_survive_fifty_server_deaths() {
     for onto in [Onto::One, Onto::Both, Onto::Terminal] {
         lines(onto, 10_000_000, 50).await;
     }

@@ -29,7 +29,7 @@ const POINTS: [&str; 9] = [
 const AGAIN: Duration = Duration::from_millis(2);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn spawns_repeated_over_server_deaths_run_once_and_are_streamed() {
+async fn spawns_repeated_over_server_deaths_run_once() {
     // Each on a service of its own: the pause before the next server grows with each death.
     let mut dying = JoinSet::new();
     for point in POINTS {

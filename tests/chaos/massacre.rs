@@ -35,7 +35,7 @@ async fn none_is_left_of_fifty_trees_on_postgres() {
 /// Without control groups, the orphans of a dead shim cannot be distinguished from unrelated processes; the shims live
 /// here.
 #[tokio::test(flavor = "multi_thread")]
-async fn none_is_left_of_fifty_trees_without_control_groups() {
+async fn fifty_trees_without_cgroups_end_completely() {
     massacre(Options::default().without_cgroup(), false).await;
 }
 

@@ -18,7 +18,7 @@ const LIVE: usize = 40;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "over a minute: make soak"]
-async fn a_store_that_is_stopped_for_a_minute_costs_no_run_and_no_end() {
+async fn store_outage_of_a_minute_loses_nothing() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;

@@ -29,9 +29,9 @@ const STARTS_MAX: u32 = 70_000;
 pub(crate) const UNTOUCHED: &str = "no stranger touched";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_under_a_recorded_number_is_not_touched() {
+async fn unrelated_process_under_recorded_pid_is_untouched() {
     if !is_inside() {
-        let name = "recycle::a_stranger_under_a_recorded_number_is_not_touched";
+        let name = "recycle::unrelated_process_under_recorded_pid_is_untouched";
         return start_again_inside(name, Duration::from_mins(4)).await;
     }
     shorten_numbers();

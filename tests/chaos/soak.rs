@@ -46,22 +46,14 @@ const LIFE_MS: u64 = 40;
 const LONG_LIFE_MS: u64 = 60_000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_stranger_is_signalled_in_hundreds_of_aborts_and_recoveries() {
-    inside(
-        "no_stranger_is_signalled_in_hundreds_of_aborts_and_recoveries",
-        FEW,
-    )
-    .await;
+async fn hundreds_of_aborts_signal_no_unrelated_process() {
+    inside("hundreds_of_aborts_signal_no_unrelated_process", FEW).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn no_stranger_is_signalled_in_a_hundred_thousand_aborts_and_recoveries() {
-    inside(
-        "no_stranger_is_signalled_in_a_hundred_thousand_aborts_and_recoveries",
-        MANY,
-    )
-    .await;
+async fn hundred_thousand_aborts_signal_no_unrelated_process() {
+    inside("hundred_thousand_aborts_signal_no_unrelated_process", MANY).await;
 }
 
 /// The result of the tests above for a service that signals by number alone.

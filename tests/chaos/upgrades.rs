@@ -58,13 +58,13 @@ const FULL: Load = Load {
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn upgrades_under_load_cost_neither_a_run_nor_a_byte_nor_a_call() {
+async fn upgrades_under_load_lose_nothing() {
     upgrade_under(&MODEST).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn twenty_upgrades_under_full_load_cost_neither_a_run_nor_a_byte_nor_a_call() {
+async fn twenty_upgrades_under_full_load_lose_nothing() {
     upgrade_under(&FULL).await;
 }
 

@@ -142,7 +142,7 @@ impl Receiver {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
+async fn python_caller_command_and_run_share_a_trace() {
     let dir = must("a directory", tempfile::tempdir());
     let receiver = Receiver::start(dir.path());
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint.clone());

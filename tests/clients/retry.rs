@@ -26,7 +26,7 @@ fn waiter(kennel: &Kennel, stubs: &Path, run: &str, policy: Option<&Path>, out: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn retry_policy_carries_a_call_over_a_killed_server() {
+async fn retry_policy_carries_call_over_killed_server() {
     let mut kennel = Kennel::on_sqlite().await;
     let stubs = stubs(&kennel).await;
     let mut client = kennel.client().await;

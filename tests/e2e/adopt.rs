@@ -381,7 +381,7 @@ async fn a_shutdown_in_order_ends_it(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shim_that_dies_alone_leaves_its_run_to_recovery() {
+async fn dead_shim_leaves_its_run_to_recovery() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (run, print) = a_whole_tree(&mut client).await;
@@ -440,7 +440,7 @@ async fn one_that_is_up(client: &mut Client) -> pb::Run {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_whose_server_cannot_begin_leaves_the_run_to_the_next() {
+async fn failing_server_leaves_the_run_to_next_service() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = one_that_is_up(&mut client).await;
@@ -473,7 +473,7 @@ fn take_away(kennel: &Kennel, file: &Path) -> impl FnOnce() + use<> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_are_gone_on_with_also_where_the_store_is_away() {
+async fn runs_are_adopted_without_the_store() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut runs = Vec::new();

@@ -12,7 +12,7 @@ use tonic::Code;
 const NEW: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_has_ended_is_run_again_as_another_run() {
+async fn ended_run_is_run_again_as_new_run() {
     let mut kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let ran = kennel.scratch().join("ran");
@@ -58,7 +58,7 @@ async fn a_run_that_has_ended_is_run_again_as_another_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_kept_of_a_run_is_given_again_or_it_is_not_run() {
+async fn missing_parts_are_given_again_or_refused() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let mut spec = sh("cat; echo $SECRET").env("SECRET", "first");
@@ -106,7 +106,7 @@ async fn what_was_not_kept_of_a_run_is_given_again_or_it_is_not_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ended_run_is_run_again_at_the_command_line() {
+async fn ended_run_is_run_again_by_command_line() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let run = must(

@@ -4,7 +4,7 @@ use kennel_tests::{Kennel, Options, PATIENCE, User, census, shell::run_to_end};
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_without_a_server_has_one_of_its_own_which_leaves_nothing() {
+async fn run_without_server_starts_and_removes_its_own() {
     let kennel = Kennel::start(Options {
         user: User::Unprivileged,
         ..Options::default()

@@ -60,7 +60,7 @@ async fn annotations_are_set_removed_listed_and_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_changes_of_one_version_one_is_made() {
+async fn one_of_two_changes_of_a_version_wins() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = sleeper(&mut client).await;

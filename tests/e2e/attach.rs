@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_terminal_shows_is_read_while_it_runs_and_after() {
+async fn screen_is_read_during_and_after_a_run() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let script = r"printf 'one\r\n\033[1;32mtwo\033[0m\033]2;a title\007'; read x; printf '\033[?1049h\033[Hin an editor'; read x; printf '\033[?1049l'; exit 3";
@@ -69,7 +69,7 @@ async fn what_a_terminal_shows_is_read_while_it_runs_and_after() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_that_is_too_large_is_not_drawn_and_all_else_goes_on() {
+async fn oversize_terminal_is_not_drawn_and_continues() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let run = must(
@@ -92,7 +92,7 @@ async fn a_terminal_that_is_too_large_is_not_drawn_and_all_else_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_those_who_are_attached_writes_at_a_time() {
+async fn one_of_several_attached_clients_writes_at_once() {
     let (kennel, mut client, run) = cat_on_a_terminal().await;
 
     let mut first = at(&kennel, &run.run_id, false, Some((7, 40))).await;
@@ -153,7 +153,7 @@ async fn one_of_those_who_are_attached_writes_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_attached_goes_on_at_the_next_server_and_nothing_comes_twice() {
+async fn attachment_continues_at_next_server_without_repeats() {
     let (kennel, _, run) = cat_on_a_terminal().await;
     let mut there = at(&kennel, &run.run_id, false, None).await;
     there.opened().await;

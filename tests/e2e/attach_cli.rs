@@ -12,7 +12,7 @@ const SIZE: (u16, u16) = (24, 90);
 const KEY_READ: Duration = Duration::from_millis(200);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_editor_looks_as_without_us_also_after_leaving_and_coming_back() {
+async fn attached_editor_looks_as_without_kennel() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("text");
@@ -66,7 +66,7 @@ async fn an_editor_looks_as_without_us_also_after_leaving_and_coming_back() {
 
 /// A program that redraws by itself, and in colours.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_monitor_looks_as_without_us_also_after_leaving_and_coming_back() {
+async fn attached_monitor_looks_as_without_kennel() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     // Everything that it shows of a sleeping process stays the same.
@@ -185,7 +185,7 @@ async fn output_while_detached_is_shown_on_attach() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_on_our_terminal_has_its_size_its_keys_and_its_exit_code() {
+async fn command_on_own_terminal_has_keys_and_exit() {
     let kennel = Kennel::start(Options::default()).await;
     let line = format!(
         "{} run --tty -- sh -c 'stty size; trap \"echo interrupted\" INT; until read x; do :; done; echo got $x; exit 7'; echo code $?; stty -a | grep -o -e '-\\?icanon'",

@@ -35,7 +35,7 @@ async fn a_command_that_crashes_is_started_as_often_as_its_policy_says(options: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_crashes_is_started_again_on_postgres_too() {
+async fn crashing_command_is_restarted_on_postgres_too() {
     let postgres = Postgres::start().await;
     let mut kennel = Kennel::start(Options::on(&postgres.url())).await;
     crash_loop(&kennel).await;

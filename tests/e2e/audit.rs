@@ -146,7 +146,7 @@ async fn assert_scope(kennel: &Kennel, run_id: &str, left: &mut Planted, named: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_in_the_control_group_of_an_ended_run_is_found_and_ended() {
+async fn leak_in_an_ended_runs_cgroup_is_ended() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
@@ -191,7 +191,7 @@ async fn a_process_in_the_control_group_of_an_ended_run_is_found_and_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_with_a_marker_that_is_named_ends_within_its_scope_alone() {
+async fn named_process_with_a_marker_ends_within_scope() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
@@ -200,7 +200,7 @@ async fn a_process_with_a_marker_that_is_named_ends_within_its_scope_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_marker_is_a_hint_and_strangers_who_carry_one_live_on() {
+async fn marker_is_a_hint_and_unrelated_processes_live() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
@@ -306,7 +306,7 @@ async fn unproven_session_member_is_reported_and_not_signalled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_audit_of_two_hundred_live_runs_calls_none_of_their_processes_a_leak() {
+async fn audit_of_two_hundred_live_runs_finds_nothing() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut ids = Vec::new();
@@ -366,7 +366,7 @@ async fn lost_socket_and_replaced_lock_are_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_store_away_an_audit_says_so_and_still_finds_what_the_keeper_knows() {
+async fn audit_without_store_reports_that_and_keepers_knowledge() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -420,7 +420,7 @@ async fn with_the_store_away_an_audit_says_so_and_still_finds_what_the_keeper_kn
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_may_not_read_the_environments_of_others_says_so() {
+async fn unreadable_environments_are_reported() {
     if !Uid::effective().is_root() {
         // It is one already: without root the environment of root's processes cannot be read.
         let kennel = Kennel::on_sqlite().await;
@@ -469,7 +469,7 @@ fn socket_of(dir: &Path) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_server_a_doctor_gives_hints_and_fails() {
+async fn doctor_without_server_gives_hints_and_fails() {
     let run_id = new_run_id();
     let mut marked = Planted::marked(&run_id);
     let mut command = bare_command(&programs::kennel());
@@ -495,7 +495,7 @@ async fn without_a_server_a_doctor_gives_hints_and_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scope_that_is_not_well_formed_is_refused_whole() {
+async fn malformed_scope_is_refused_whole() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let bad = "x".to_owned();

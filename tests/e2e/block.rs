@@ -84,12 +84,12 @@ async fn says_that_it_waits(client: &mut Client, run_id: &str, words: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_waits_for_its_slowest_consumer_and_every_byte_arrives() {
+async fn command_waits_for_slowest_consumer_without_loss() {
     every_byte_arrives(Options::default(), 32 * MIB).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_waits_for_its_slowest_consumer_on_postgres() {
+async fn command_waits_for_slowest_consumer_on_postgres() {
     let postgres = Postgres::start().await;
     every_byte_arrives(Options::on(&postgres.url()), 8 * MIB).await;
 }
@@ -188,7 +188,7 @@ fn lines(progress: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_waits_is_ended_as_any_other_and_nothing_of_it_is_missing() {
+async fn waiting_run_is_ended_without_loss() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut runs = Vec::new();
@@ -267,7 +267,7 @@ async fn read_to_the_end(kennel: &Kennel, id: &str, name: &str, heard: &mut Hear
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_store_a_command_waits_on_and_goes_on_with_it() {
+async fn waiting_command_survives_a_store_outage() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -340,7 +340,7 @@ async fn a_terminal_waits_too_and_over_an_upgrade() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_read_of_a_run_that_waits_outlives_its_keeper() {
+async fn acknowledged_output_survives_the_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let progress = kennel.scratch().join("progress");
@@ -394,7 +394,7 @@ async fn who_is_deleted_is_waited_for_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_an_ended_run_that_waits_is_kept_until_it_is_acknowledged() {
+async fn waiting_output_of_ended_run_stays_until_acknowledged() {
     let kennel = Kennel::start(Options {
         words: vec!["--retain-at-least", "0s", "--retain-runs", "1"],
         ..Options::default()

@@ -125,7 +125,7 @@ async fn the_shim_of_a_dead_keeper_says_what_it_sent(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_never_ran_has_a_certificate_without_steps() {
+async fn never_run_has_certificate_without_steps() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let id = new_run_id();

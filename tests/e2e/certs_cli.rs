@@ -191,7 +191,7 @@ async fn revoked_certificates_are_refused_by_openssl_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn token_is_in_its_file_and_hashed_in_the_entry() {
+async fn token_is_in_file_and_hashed_in_entry() {
     let (dir, _) = with_certificates().await;
     let dir = dir.path();
     let entry = answer(

@@ -54,7 +54,7 @@ async fn run_is_transparent_in_output_and_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_has_the_code_of_timeout_for_a_command_that_takes_too_long() {
+async fn run_exits_like_timeout_after_max_runtime() {
     let kennel = Kennel::on_sqlite().await;
     let run_id = new_run_id();
     // It exits in order when it is stopped, and all the same it was too late.
@@ -106,7 +106,7 @@ async fn run_tells_start_failures_like_a_shell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_server_it_says_how_to_start_one() {
+async fn hint_without_server_names_how_to_start_one() {
     let dir = tempfile::tempdir().expect("a directory");
     let nowhere = format!("unix:{}", dir.path().join("none.sock").display());
     for (words, code) in [(&["run", "--", "true"][..], 125), (&["ps"][..], 1)] {
@@ -359,7 +359,7 @@ async fn signal_and_tree_speak_of_single_processes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_that_is_typed_again_under_its_id_goes_out_once() {
+async fn signal_repeated_with_its_id_is_sent_once() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "trap 'echo hit' USR1; trap 'echo over; exit 0' USR2; echo up; while :; do sleep 0.02; done";

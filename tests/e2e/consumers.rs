@@ -90,12 +90,12 @@ async fn read(stream: &mut Stream, heard: &mut Heard, enough: usize) -> Acked {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_acknowledged_is_given_again_on_sqlite() {
+async fn unacknowledged_output_is_given_again_on_sqlite() {
     given_again(Options::default()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_acknowledged_is_given_again_on_postgres() {
+async fn unacknowledged_output_is_given_again_on_postgres() {
     let postgres = Postgres::start().await;
     given_again(Options::on(&postgres.url())).await;
 }
@@ -303,7 +303,7 @@ fn of_label(app: &str) -> pb::StreamEventsRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_of_many_runs_goes_on_over_deaths_and_its_last_reader_alone_acknowledges() {
+async fn consumer_of_many_runs_survives_deaths() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let request = of_label("x");
@@ -403,7 +403,7 @@ async fn a_consumer_of_many_runs_goes_on_over_deaths_and_its_last_reader_alone_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acknowledgement_is_durable_or_refused_while_the_store_is_away() {
+async fn acknowledgement_is_durable_or_refused_without_store() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -561,7 +561,7 @@ async fn consumers_are_bounded_listed_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_command_line_a_consumer_goes_on_behind_what_it_has_printed() {
+async fn command_line_consumer_continues_after_printed_output() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");

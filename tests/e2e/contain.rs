@@ -39,7 +39,7 @@ fn gaps(run: &pb::Run) -> Vec<pb::CoverageGapKind> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_says_what_holds_it_and_what_that_leaves_open() {
+async fn run_shows_its_containment_and_holes() {
     for options in [Options::default(), Options::default().without_cgroup()] {
         let kennel = Kennel::start(options).await;
         let mut client = kennel.client().await;
@@ -63,7 +63,7 @@ async fn a_run_says_what_holds_it_and_what_that_leaves_open() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_would_be_held_too_weakly_is_refused() {
+async fn too_weakly_contained_run_is_refused() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
     let id = new_run_id();

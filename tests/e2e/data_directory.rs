@@ -91,7 +91,7 @@ async fn links_in_a_data_directory_are_refused_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn data_directory_of_an_earlier_build_is_refused_untouched() {
+async fn directory_of_earlier_build_is_refused_untouched() {
     for name in ["facts", "ledger", "unfinished"] {
         let (dir, data) = prepared();
         fs::write(data.join(name), "of an earlier build").expect("own directory");
@@ -125,7 +125,7 @@ async fn data_directory_of_others_is_refused_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn full_queue_at_the_listen_path_refuses_a_start() {
+async fn full_queue_at_listen_path_refuses_a_start() {
     let (dir, data) = prepared();
     fs::create_dir(dir.path().join("s")).expect("own directory");
     let path = dir.path().join("s/kennel.sock");
@@ -163,7 +163,7 @@ fn open_to_others(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_of_the_service_are_private_and_commands_keep_their_umask() {
+async fn service_files_are_private_and_commands_keep_umask() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("of-the-command");

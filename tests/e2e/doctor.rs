@@ -91,7 +91,7 @@ fn outcomes(proof: &Value) -> Vec<(String, String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proof_as_root_finds_every_program_ended_and_leaves_nothing() {
+async fn proof_as_root_ends_every_program_without_traces() {
     let temporary = temporary();
     let proof = proof(bare_command(&programs::kennel()), temporary.path()).await;
     assert_eq!(proof["holds"], true, "{proof}");
@@ -108,7 +108,7 @@ async fn a_proof_as_root_finds_every_program_ended_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proof_without_privileges_says_what_was_not_run_and_what_is_admitted() {
+async fn unprivileged_proof_lists_skipped_and_open_parts() {
     let temporary = temporary();
     let copy = temporary.path().join("kennel");
     install(&programs::kennel(), &copy, "0755");

@@ -12,7 +12,7 @@ use tonic::Code;
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_store_nothing_starts_and_what_runs_goes_on() {
+async fn nothing_starts_without_store_and_runs_continue() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -70,7 +70,7 @@ async fn without_a_store_nothing_starts_and_what_runs_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_insert_without_answer_is_a_run_that_never_started() {
+async fn unanswered_insert_is_a_run_never_started() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;

@@ -307,7 +307,7 @@ async fn owners_stay_apart_across_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn spawn_for_halted_node_is_refused_and_runs_once() {
+async fn spawn_for_halted_node_runs_once_after_refusal() {
     let postgres = Postgres::start().await;
     let fleet = Fleet::start(&postgres).await;
     let server = fleet.one.server().expect("it serves");

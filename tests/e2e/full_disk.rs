@@ -17,7 +17,7 @@ const MANY: u64 = 40;
 const MUCH: u64 = 1_000_000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_disk_is_full_each_run_does_as_its_policy_says() {
+async fn each_run_follows_its_policy_on_full_disk() {
     let options = Options {
         data_room: Some(ROOM),
         ..Options::default()

@@ -158,7 +158,7 @@ async fn selectors_select_in_lists_and_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forms_of_output_are_those_of_kubectl_and_docker() {
+async fn output_forms_match_kubectl_and_docker() {
     let bench = Bench::start().await;
     let run = bench.sleeper("app", "web").await;
     for (words, shown) in [

@@ -103,7 +103,7 @@ async fn habits_without_a_place_are_answered_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn words_that_are_no_run_are_answered_by_name() {
+async fn unknown_names_of_runs_are_answered_by_name() {
     let kennel = Kennel::on_sqlite().await;
     for (line, code, hint) in [
         ("top x", USAGE, "kennel tree RUN"),

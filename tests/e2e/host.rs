@@ -218,7 +218,7 @@ async fn runs_of_another_container_are_closed_without_signals() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_no_run_can_outlive_its_keeper_a_service_is_run_all_the_same() {
+async fn service_runs_where_no_run_survives_its_keeper() {
     let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir();
     let dir = dir.expect("a temporary directory can be made");
     let container = Container::start(&dir, 0).await;

@@ -157,7 +157,7 @@ async fn full_pipe_blocks_only_its_writer(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_goes_away_in_a_write_can_go_on_with_it() {
+async fn client_lost_during_write_can_resume_it() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");

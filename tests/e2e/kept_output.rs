@@ -10,7 +10,7 @@ const MIB: usize = 1 << 20;
 const LONG: Duration = Duration::from_mins(2);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_and_what_is_missing_is_what_a_run_has_written() {
+async fn read_and_missing_output_equal_written() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let half = pattern(50 * MIB);
@@ -118,7 +118,7 @@ async fn expired_position_is_refused_if_gaps_are_unwanted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_writes_more_than_is_kept_is_ended_where_it_says_so() {
+async fn run_over_its_output_bound_ends_by_policy() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let spec = sh("exec cat /dev/zero").kept_output(MIB as u64, pb::OutputOverflow::Abort);

@@ -44,7 +44,7 @@ async fn carried_out(client: &mut Client, run_id: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stop_is_left_for_dead_node_and_done_at_its_start() {
+async fn stop_left_for_dead_node_is_done_later() {
     let postgres = Postgres::start().await;
     let points = tempfile::tempdir().expect("a directory");
     let one = node(&postgres, "one", points.path()).await;

@@ -130,7 +130,7 @@ fn expected_containment() -> pb::Containment {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn psql_shows_pid_and_group_of_a_running_run() {
+async fn psql_shows_pid_and_group_of_run() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -218,7 +218,7 @@ async fn runs_are_listed_newest_first_and_by_filter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_ends_when_its_condition_can_no_longer_occur() {
+async fn wait_ends_when_its_condition_becomes_impossible() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 3")).await);
@@ -233,7 +233,7 @@ async fn a_wait_ends_when_its_condition_can_no_longer_occur() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_of_a_live_run_ends_with_the_callers_deadline_and_changes_nothing() {
+async fn wait_of_live_run_ends_at_callers_deadline() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["sleep"])).await);
@@ -255,7 +255,7 @@ async fn a_wait_of_a_live_run_ends_with_the_callers_deadline_and_changes_nothing
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn interrupt_is_one_signal_per_request_and_the_run_goes_on() {
+async fn interrupt_is_sent_once_and_the_run_continues() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let signals = kennel.scratch().join("signals");
@@ -310,7 +310,7 @@ async fn interrupt_is_one_signal_per_request_and_the_run_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_run_is_not_found_by_any_read() {
+async fn unknown_run_is_found_by_no_read() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let unknown = new_run_id();

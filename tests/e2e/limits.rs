@@ -29,7 +29,7 @@ const TELL: &str =
     "echo $(ulimit -Sn) $(ulimit -Hn) $(ulimit -Sc) $(cut -d ' ' -f 19 /proc/self/stat) $(umask)";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_held_to_its_limits_and_tells_them() {
+async fn run_is_held_to_its_shown_limits() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let nice = own_nice() + 4;
@@ -58,7 +58,7 @@ async fn a_run_is_held_to_its_limits_and_tells_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_ends_a_command_that_goes_beyond_it() {
+async fn limit_ends_a_command_beyond_it() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("file");
@@ -77,7 +77,7 @@ async fn a_limit_ends_a_command_that_goes_beyond_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_had_here_is_refused_by_its_field() {
+async fn unavailable_limit_is_refused_by_its_field() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let marker = kennel.scratch().join("ran");
@@ -134,7 +134,7 @@ async fn what_cannot_be_had_here_is_refused_by_its_field() {
 
 /// Without rights a server can make things worse for its commands, and never better.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_rights_says_what_it_cannot_set() {
+async fn unprivileged_server_reports_unavailable_limits() {
     let user = if Uid::effective().is_root() {
         User::Unprivileged
     } else {

@@ -104,7 +104,7 @@ async fn lines_of(kennel: &Kennel, run: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_line_about_a_run_names_it_and_its_trace() {
+async fn each_run_line_names_run_and_trace() {
     for (format, recorded) in [("text", true), ("json", true), ("json", false)] {
         let collector = Collector::start(Manner::Willing).await;
         let mut options = Options::default();
@@ -140,7 +140,7 @@ async fn each_line_about_a_run_names_it_and_its_trace() {
 
 /// Whatever is logged, it contains none of a client's private data: arguments, environment, input and output.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_line_has_what_a_client_keeps_to_itself() {
+async fn no_line_has_private_values_of_clients() {
     let collector = Collector::start(Manner::Willing).await;
     let mut options = with(&collector, Options::default());
     options

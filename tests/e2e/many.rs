@@ -92,7 +92,7 @@ async fn open(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_by_filter_has_the_runs_that_match_and_those_that_come() {
+async fn filtered_stream_has_present_and_later_matches() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -177,7 +177,7 @@ async fn a_stream_by_filter_has_the_runs_that_match_and_those_that_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_byte_of_many_runs_is_lost_or_repeated_when_the_server_dies() {
+async fn server_death_loses_no_byte_of_many_runs() {
     const BYTES: usize = 400_000;
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -274,7 +274,7 @@ fn resident_kib(kennel: &Kennel) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_that_cannot_be_read_ends_the_stream_once_and_is_passed() {
+async fn unreadable_journal_ends_the_stream_once() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut runs = Vec::new();
@@ -326,7 +326,7 @@ async fn a_journal_that_cannot_be_read_ends_the_stream_once_and_is_passed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_begins_to_match_is_given_whole() {
+async fn newly_matching_run_is_given_whole() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let filter = || RunFilter {
@@ -383,7 +383,7 @@ async fn stream_of_children_has_no_other_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_is_of_one_run_or_of_a_filter_and_its_cursor_too() {
+async fn stream_and_cursor_are_of_run_or_filter() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("true").label("app", "x")).await);
@@ -419,7 +419,7 @@ async fn a_stream_is_of_one_run_or_of_a_filter_and_its_cursor_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn logs_of_many_runs_say_whose_each_line_is() {
+async fn logs_of_many_runs_name_each_lines_run() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut wanted = Vec::new();

@@ -165,7 +165,7 @@ async fn runs_are_counted_by_how_they_have_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_server_serves_metrics_at_the_same_place() {
+async fn next_server_serves_metrics_at_same_place() {
     let scratch = must("a directory", tempfile::tempdir());
     let socket = scratch.path().join("metrics.sock");
     let kennel = Kennel::start(Options {
@@ -280,7 +280,7 @@ async fn reads(collector: &Collector, metric: &str, attribute: Option<(&str, &st
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_was_left_behind_is_counted_once_until_gone() {
+async fn detached_process_is_counted_once_until_gone() {
     let (collector, kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("true")).await);
@@ -374,7 +374,7 @@ async fn who_was_to_be_left_is_no_orphan() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_found_alive_by_a_start_is_counted_as_found_and_ended() {
+async fn process_found_at_start_is_counted_as_ended() {
     let (collector, mut kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
@@ -421,7 +421,7 @@ async fn unread_stream_is_reported_as_lagging() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_is_refused_is_counted_by_why() {
+async fn refused_run_is_counted_by_reason() {
     let (collector, kennel) = observed(&["--cgroup", "off"]).await;
     let mut client = kennel.client().await;
     let why = |reason: &'static str| Some(("kennel.reason", reason));
@@ -475,7 +475,7 @@ async fn a_run_that_is_refused_is_counted_by_why() {
 const LOOKED_WITHIN: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_server_has_is_measured_beside_what_it_may_have() {
+async fn server_usage_is_measured_beside_its_limits() {
     let (collector, kennel) = observed(&["--retain-bytes", "64M"]).await;
     let mut client = kennel.client().await;
     reads(&collector, "kennel.journal.limit", None, 64 << 20).await;

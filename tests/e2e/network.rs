@@ -343,7 +343,7 @@ async fn half_open_handshakes_lock_no_client_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn port_is_there_after_server_and_keeper_have_died() {
+async fn port_is_served_after_server_and_keeper_deaths() {
     let mut net = Net::start().await;
     let alice = net.by_certificate("alice").await;
     let run = new_run_id();
@@ -388,7 +388,7 @@ async fn port_is_there_after_server_and_keeper_have_died() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn user_of_the_access_file_may_use_a_shared_socket() {
+async fn listed_user_may_use_a_shared_socket() {
     const FOREIGN_UID: u32 = 65534;
     let net = Net::start().await;
     let open = |path: &std::path::Path| {

@@ -213,7 +213,7 @@ async fn callers_without_valid_credentials_learn_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn token_is_accepted_once_the_access_file_has_it() {
+async fn token_is_accepted_once_in_access_file() {
     let host = Host::start().await;
     let entry = host
         .cli(&["certs", "token", "certs", "ci", "--role", "viewer"])
@@ -245,7 +245,7 @@ async fn why_names_an_unreadable_audit_log_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn revoked_client_is_refused_and_renewed_one_is_not() {
+async fn revoked_client_is_refused_and_renewed_accepted() {
     let host = Host::start().await;
     host.use_alice().await;
     host.ps_until(|output| output.status.success()).await;

@@ -29,7 +29,7 @@ async fn output(client: &mut Client, run_id: &str) -> Result<(), Status> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
+async fn calls_for_another_nodes_run_name_the_node() {
     let postgres = Postgres::start().await;
     // No access file has credentials for it.
     let advertised = "tcp://node.invalid:7443";
@@ -85,7 +85,7 @@ async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn story_of_ended_run_is_read_at_any_node() {
+async fn ended_run_is_read_at_any_node() {
     let postgres = Postgres::start().await;
     let mut one = Kennel::start(Options::on(&postgres.url())).await;
     let two = Kennel::start(Options::on(&postgres.url())).await;
@@ -146,7 +146,7 @@ async fn spawn_repeated_at_other_node_is_same_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_of_silent_node_is_unreachable_and_not_ended() {
+async fn run_of_silent_node_is_unreachable_not_ended() {
     let postgres = Postgres::start().await;
     let mut one = Kennel::start(Options::on(&postgres.url())).await;
     let two = Kennel::start(Options::on(&postgres.url())).await;
@@ -206,7 +206,7 @@ async fn fenced_by(client: &mut Client) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn node_without_its_lease_starts_nothing_and_keeps_runs() {
+async fn node_without_lease_starts_nothing_and_keeps_runs() {
     let postgres = Postgres::start().await;
     let node = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = node.client().await;

@@ -180,7 +180,7 @@ async fn something_of_everything(client: &mut Client) {
 const KEEPING: [&str; 2] = ["--retain-bytes", "20G"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_prometheus_understands_every_rule_and_dashboard_and_finds_what_they_name() {
+async fn prometheus_accepts_each_rule_dashboard_and_metric_name() {
     let mut check = Command::new(programs::prometheus("promtool"));
     check
         .args(["check", "config"])

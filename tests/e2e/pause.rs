@@ -100,7 +100,7 @@ async fn a_paused_tree_does_not_outlive_its_service(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ended_run_can_be_neither_paused_nor_resumed() {
+async fn ended_run_can_be_neither_paused_nor_resumed() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 0")).await);

@@ -292,7 +292,7 @@ async fn a_sibling_that_the_leader_has_made_is_of_its_tree(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_process_is_deaf_to_its_namespace_and_to_polite_signals() {
+async fn first_process_ignores_polite_signals() {
     if !may_make_namespaces() {
         return;
     }
@@ -392,7 +392,7 @@ fn fact(status: &Status, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_this_host_or_this_spec_does_not_give_is_refused() {
+async fn unavailable_namespace_is_refused() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mark = kennel.scratch().join("ran");
@@ -470,7 +470,7 @@ async fn without_privilege_a_private_pid_namespace_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_is_run_in_a_private_pid_namespace_from_the_command_line() {
+async fn command_line_runs_in_private_pid_namespace() {
     if !may_make_namespaces() {
         return;
     }

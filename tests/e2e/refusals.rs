@@ -199,7 +199,7 @@ async fn all_violations_come_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_started_says_at_which_step_and_why() {
+async fn failed_start_names_its_step_and_cause() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let scratch = kennel.scratch();
@@ -232,7 +232,7 @@ async fn what_cannot_be_started_says_at_which_step_and_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_cannot_be_executed_is_never_an_exit_code() {
+async fn failed_exec_is_never_an_exit_code() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let plain = kennel.scratch().join("plain");
@@ -264,7 +264,7 @@ async fn a_command_that_cannot_be_executed_is_never_an_exit_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_is_not_there_is_not_found_and_leaves_nothing() {
+async fn missing_command_is_not_found_and_leaves_nothing() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     for name in ["no-such-command-of-ours", "/no/such/command"] {

@@ -53,7 +53,7 @@ async fn a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept(options: Op
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_outlives_keeper_server_and_shim_is_found_and_ended() {
+async fn command_surviving_the_service_is_found_and_ended() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
@@ -78,7 +78,7 @@ async fn a_command_that_outlives_keeper_server_and_shim_is_found_and_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_that_dies_while_it_ends_a_run_tells_the_next_one() {
+async fn interrupted_start_informs_the_next_one() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (asked, go) = (kennel.scratch().join("asked"), kennel.scratch().join("go"));

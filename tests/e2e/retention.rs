@@ -41,7 +41,7 @@ async fn removed(client: &mut Client, run_id: &str) -> pb::OutputRemoval {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_and_what_is_missing_of_a_removed_run_is_what_it_has_written() {
+async fn removed_run_reports_all_its_output_missing() {
     let mut kennel = Kennel::start(keeping(&["--retain-runs", "1"])).await;
     let mut client = kennel.client().await;
     let script = format!(
@@ -148,7 +148,7 @@ async fn assert_other_ways_tell_it(kennel: &Kennel, client: &mut Client, run_id:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_oldest_make_room_where_the_node_has_too_much_output() {
+async fn oldest_output_makes_room_on_full_node() {
     let options = keeping(&["--retain-runs", "all", "--retain-bytes", "4M"]);
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;

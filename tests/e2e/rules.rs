@@ -203,7 +203,7 @@ time.sleep(1000)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_that_ends_after_its_result_has_its_own_end() {
+async fn run_ended_after_its_result_has_own_end() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     for (script, state, reason) in [

@@ -24,7 +24,7 @@ fn pages() -> BTreeMap<String, Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_command_of_the_runbook_does_what_it_is_there_for() {
+async fn every_command_of_the_runbook_works() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let programs = programs::kennel();

@@ -24,7 +24,7 @@ with_and_without_cgroup!(
     a_drain_outlives_the_server,
     a_signal_is_not_repeated_by_the_next_server,
     unrecorded_events_are_reported_by_next_server,
-    a_shutdown_after_a_restart_ends_all_in_order,
+    shutdown_after_a_restart_ends_all_in_order,
 );
 
 /// Waits until another server runs, which may not serve yet.
@@ -93,7 +93,7 @@ const LINES: usize = 1_000_000;
 const DEATHS: [usize; 3] = [1_000_000, 2_500_000, 4_500_000];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_resumes_has_every_byte_once_and_in_order() {
+async fn resumed_reader_has_each_byte_once_in_order() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "i=0; while [ $i -lt 100 ]; do seq $((i * 10000 + 1)) $((i * 10000 + 10000)); i=$((i + 1)); sleep 0.02; done; exit 4";
@@ -293,7 +293,7 @@ async fn unrecorded_events_are_reported_by_next_server(options: Options) {
     assert_eq!(heard.stdout, b"up\nlast\n");
 }
 
-async fn a_shutdown_after_a_restart_ends_all_in_order(options: Options) {
+async fn shutdown_after_a_restart_ends_all_in_order(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let mut prints = Vec::new();
@@ -364,7 +364,7 @@ async fn a_server_that_hangs_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_server_says_once_how_the_one_before_it_ended() {
+async fn next_server_reports_former_end_once() {
     let mut kennel = Kennel::on_sqlite().await;
     let first = kennel.client().await.server_info().await;
     assert_eq!(first.expect("it serves").former_server, None);
@@ -389,7 +389,7 @@ async fn the_next_server_says_once_how_the_one_before_it_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_at_the_command_line_goes_on_when_the_server_dies() {
+async fn waiting_command_line_survives_server_death() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let spec = sh("trap '' TERM; echo up; while :; do sleep 0.05; done");
@@ -424,7 +424,7 @@ async fn who_waits_at_the_command_line_goes_on_when_the_server_dies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spawn_at_the_command_line_is_made_again_when_the_server_dies_in_it() {
+async fn spawn_command_is_repeated_after_server_death() {
     let points = tempfile::tempdir().expect("a directory");
     let kennel = Kennel::start(Options::crashing(points.path())).await;
     for verb in ["spawn", "run"] {
@@ -460,7 +460,7 @@ fn has_a_socket(pid: u32) -> bool {
 const GATED: usize = 4;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_at_its_gate_never_runs_and_its_retry_runs_once() {
+async fn child_at_gate_never_runs_but_retry_does() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let ran = kennel.scratch().join("ran");

@@ -10,7 +10,7 @@ use std::fs;
 const SIZE: (u16, u16) = (24, 100);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_act_as_on_a_child_of_the_shell() {
+async fn keys_act_as_on_a_shells_child() {
     let kennel = Kennel::on_sqlite().await;
     let shell = Shell::start(&kennel, "keys").await;
 

@@ -131,7 +131,7 @@ async fn lost_shim_ends_a_private_pid_namespace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lost_shim_is_remembered_while_the_server_is_away() {
+async fn lost_shim_is_recorded_after_server_outage() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = up(&mut client, sh(POLITE)).await;

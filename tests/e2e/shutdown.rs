@@ -98,7 +98,7 @@ async fn shutdown(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_skips_the_graces_and_new_work_is_refused() {
+async fn second_signal_skips_graces_and_refuses_work() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let signals = kennel.scratch().join("signals");
@@ -134,7 +134,7 @@ async fn a_second_signal_skips_the_graces_and_new_work_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_client_does_not_hold_the_shutdown_up() {
+async fn silent_client_does_not_delay_shutdown() {
     let mut kennel = Kennel::on_sqlite().await;
     let silent = std::os::unix::net::UnixStream::connect(kennel.socket()).expect("it listens");
     let mut client = kennel.client().await;

@@ -29,7 +29,7 @@ const SYNCS: usize = 2;
 const LOG_WRITES: usize = 9;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_run_makes_and_syncs_no_more_than_counted() {
+async fn silent_run_makes_counted_files_and_syncs() {
     if !Uid::effective().is_root() {
         eprintln!("only root can trace keeper and server: not counted");
         return;

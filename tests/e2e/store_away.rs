@@ -75,7 +75,7 @@ async fn refuses_a_spawn(client: &mut Client) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
+async fn server_started_without_store_adopts_runs() {
     let mut postgres = Postgres::start().await;
     let collector = Collector::start(Manner::Willing).await;
     let mut kennel = kennel_that_tells(&postgres, collector.env()).await;
@@ -151,7 +151,7 @@ async fn tellings(client: &mut Client, run_id: &str, station: &str) -> usize {
 
 /// A stop that was accepted before the server died is in the row alone, if no process lived to record more of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_that_only_the_row_knows_is_carried_out_when_the_store_is_back() {
+async fn stop_known_only_by_row_is_done_later() {
     let mut postgres = Postgres::start().await;
     let mut kennel = kennel_on(&postgres).await;
     let mut client = kennel.client().await;
@@ -186,7 +186,7 @@ async fn a_stop_that_only_the_row_knows_is_carried_out_when_the_store_is_back() 
 
 /// For any fault of the store: runs wait, and the log reports it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_of_a_newer_kennel_does_not_end_what_runs() {
+async fn newer_schema_does_not_end_runs() {
     let postgres = Postgres::start().await;
     let mut kennel = kennel_on(&postgres).await;
     let mut client = kennel.client().await;
@@ -208,7 +208,7 @@ async fn a_store_of_a_newer_kennel_does_not_end_what_runs() {
 
 /// The new binary cannot use this schema; the former one may.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_falls_back_where_the_new_server_cannot_use_the_schema() {
+async fn upgrade_falls_back_on_unusable_schema() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;

@@ -26,12 +26,12 @@ enum Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_lacks_the_last_rows_costs_nothing() {
+async fn restored_copy_without_last_rows_loses_nothing() {
     Box::pin(goes_back(Server::Lives)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_lacks_the_last_rows_costs_nothing_where_the_server_dies_too() {
+async fn outdated_copy_with_server_death_loses_nothing() {
     Box::pin(goes_back(Server::Dies)).await;
 }
 

@@ -147,7 +147,7 @@ async fn foreign_database_is_reported_and_stays_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_service_on_the_same_directory_is_refused() {
+async fn second_service_on_same_directory_is_refused() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
@@ -171,7 +171,7 @@ async fn a_second_service_on_the_same_directory_is_refused() {
 
 /// The directory of a node, copied: both are the same node, on the same store.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_service_of_the_same_node_is_refused_while_the_first_has_runs() {
+async fn second_service_of_busy_node_is_refused() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;

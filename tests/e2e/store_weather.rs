@@ -22,7 +22,7 @@ const WORKERS: usize = 4;
 const SOME: usize = 40;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_freeze_in_the_middle_of_commits_loses_nothing_and_runs_nothing_twice() {
+async fn freeze_during_commits_loses_and_repeats_nothing() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -91,7 +91,7 @@ fn counts_until(go: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_under_sqlite_kills_nothing_and_loses_no_end() {
+async fn full_disk_under_sqlite_loses_no_end() {
     let options = Options {
         data_room: Some(ROOM),
         ..Options::default()
@@ -126,7 +126,7 @@ async fn a_full_disk_under_sqlite_kills_nothing_and_loses_no_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_while_the_store_is_away_kills_nothing_and_loses_no_end() {
+async fn full_disk_during_store_outage_loses_no_end() {
     let mut postgres = Postgres::start().await;
     let options = Options {
         data_room: Some(ROOM),

@@ -115,7 +115,7 @@ async fn starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone(option
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_the_kernel_does_not_let_us_kill_is_watched_over_a_crash() {
+async fn unkillable_process_is_watched_over_a_crash() {
     let options = Options {
         user: User::Unprivileged,
         ..Options::default()

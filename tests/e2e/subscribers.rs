@@ -18,7 +18,7 @@ const BYTES: usize = 8 << 20;
 const GROWN_MAX: u64 = 160 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ninety_nine_read_on_while_one_never_reads_and_memory_stays_flat() {
+async fn one_unread_stream_costs_no_memory_or_speed() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");

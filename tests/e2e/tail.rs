@@ -33,7 +33,7 @@ async fn heard(client: &mut Client, request: pb::StreamEventsRequest) -> Heard {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tail_is_the_last_lines_of_both_streams_and_what_comes() {
+async fn tail_is_last_lines_then_new_ones() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -109,7 +109,7 @@ async fn a_tail_is_the_last_lines_of_both_streams_and_what_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tail_that_reaches_over_what_is_missing_tells_it() {
+async fn tail_over_a_gap_reports_it() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "i=100000; while [ $i -lt 400000 ]; do echo line $i; i=$((i+1)); done";
@@ -146,7 +146,7 @@ async fn a_tail_that_reaches_over_what_is_missing_tells_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_kinds_that_were_asked_for_come_and_cursors_go_on_over_the_others() {
+async fn only_requested_kinds_come_and_cursors_continue() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");

@@ -110,7 +110,7 @@ async fn a_signal_reaches_the_foreground_of_the_leaders_terminal(options: Option
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_for_a_terminal_is_refused_where_there_is_none() {
+async fn terminal_signal_without_terminal_is_refused() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["sleep"])).await);

@@ -21,7 +21,7 @@ fn line(kennel: &Kennel, before: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_shows_what_runs_use_and_ends_one_only_after_a_yes() {
+async fn top_shows_usage_and_ends_after_confirmation() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let busy = "echo up; while :; do echo 0123456789; done";
@@ -112,7 +112,7 @@ async fn it_shows_what_runs_use_and_ends_one_only_after_a_yes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_says_that_the_server_is_lost_and_comes_back() {
+async fn top_reports_lost_server_and_reconnects() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);

@@ -231,7 +231,7 @@ async fn a_run_keeps_its_spans_over_the_death_of_its_server(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_has_a_trace_of_its_own_that_is_linked_to_its_callers() {
+async fn service_has_own_trace_linked_to_callers() {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(with(&collector, Options::default())).await;
     let mut client = kennel.client().await;
@@ -294,7 +294,7 @@ async fn unsampled_traces_are_not_exported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_of_the_caller_is_none_of_the_server() {
+async fn callers_error_is_no_server_error() {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(with(&collector, Options::default())).await;
     let mut client = kennel.client().await;

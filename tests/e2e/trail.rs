@@ -10,7 +10,7 @@ use std::{fs, os::unix::fs::DirBuilderExt, time::Duration};
 const SECRETS: [&str; 3] = ["in-an-argument", "in-a-variable", "in-the-input"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_asked_for_is_written_down_with_its_result_and_without_a_secret() {
+async fn each_request_is_audited_without_secrets() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let spec = sh("read x; echo up; exec sleep 1000; : in-an-argument")
@@ -95,7 +95,7 @@ async fn whatever_is_asked_for_is_written_down_with_its_result_and_without_a_sec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn signals_that_were_sent_without_a_server_are_written_down_once() {
+async fn signals_sent_without_server_are_audited_once() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
@@ -143,7 +143,7 @@ async fn signals_that_were_sent_without_a_server_are_written_down_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_signals_of_a_dead_service_and_of_the_start_after_it_are_written_down() {
+async fn signals_of_dead_service_and_recovery_are_audited() {
     let mut kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
@@ -164,7 +164,7 @@ async fn the_signals_of_a_dead_service_and_of_the_start_after_it_are_written_dow
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trail_that_cannot_be_written_is_said_and_ends_no_run() {
+async fn unwritable_trail_is_reported_and_ends_no_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
     let mut private = fs::DirBuilder::new();

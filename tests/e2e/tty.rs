@@ -65,7 +65,7 @@ async fn a_command_is_on_the_terminal_that_its_spec_says(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_typed_is_read_and_each_byte_is_typed_once() {
+async fn typed_bytes_are_read_once() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let spec = tty("stty -echo; echo up; cat; echo bye");
@@ -108,7 +108,7 @@ async fn what_is_typed_is_read_and_each_byte_is_typed_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_was_written_before_the_end_is_there() {
+async fn all_output_before_the_end_is_read() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (run, heard) = ended(&mut client, tty("stty -opost; seq 1 175000")).await;
@@ -122,7 +122,7 @@ async fn all_that_was_written_before_the_end_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_that_is_closed_and_opened_again_goes_on() {
+async fn reopened_terminal_continues() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     // For a moment no process of the run has it open.
@@ -202,7 +202,7 @@ async fn new_size_reaches_the_command_and_events() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupt_is_the_key_of_the_terminal_where_that_is_one() {
+async fn interrupt_is_the_key_on_a_terminal() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let waits = "trap 'echo got; exit 0' INT; echo up; while :; do sleep 0.02; done";

@@ -116,7 +116,7 @@ async fn exhausted_terminals_are_reported_with_their_number() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_without_terminals_says_so_and_runs_all_else() {
+async fn host_without_terminals_reports_that_and_runs() {
     let kennel = Kennel::start(Options {
         terminals: Some(""),
         ..Options::default()
@@ -169,7 +169,7 @@ async fn what_a_terminal_cannot_keep_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_dies_with_its_keeper_and_its_run_with_it() {
+async fn terminal_run_ends_with_its_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let spec = argv(&["bash", "--norc", "-i"]).on_terminal(pb::Terminal::default());
@@ -195,7 +195,7 @@ async fn a_terminal_dies_with_its_keeper_and_its_run_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_attempt_begins_on_a_terminal_of_its_own() {
+async fn each_attempt_has_its_own_terminal() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let policy = pb::RestartPolicy {
@@ -217,7 +217,7 @@ async fn each_attempt_begins_on_a_terminal_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_waits_for_room_on_the_disk_and_loses_nothing() {
+async fn terminal_waits_for_disk_without_loss() {
     let options = Options {
         data_room: Some(ROOM),
         ..Options::default()

@@ -97,7 +97,7 @@ async fn a_run_does_not_notice_an_upgrade() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sighup_upgrades_and_a_server_that_dies_later_is_started_from_the_new_binary() {
+async fn sighup_upgrades_and_later_restarts_use_new_binary() {
     let kennel = start().await;
     let before = info(&kennel).await;
     kennel.install(&programs::kennel());
@@ -126,7 +126,7 @@ async fn sighup_upgrades_and_a_server_that_dies_later_is_started_from_the_new_bi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_binary_that_will_not_do_is_refused_and_the_server_is_untouched() {
+async fn unusable_binary_is_refused_without_effect() {
     let kennel = start().await;
     let before = info(&kennel).await;
     let server = kennel.server().expect("a server runs");
@@ -181,7 +181,7 @@ async fn a_binary_that_will_not_do_is_refused_and_the_server_is_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_binary_that_does_not_answer_is_given_up_with_all_that_it_has_started() {
+async fn silent_binary_is_given_up_with_its_processes() {
     let kennel = start().await;
     let pids = kennel.scratch().join("pids");
     kennel.install_script(&format!(
@@ -214,7 +214,7 @@ async fn a_binary_that_does_not_answer_is_given_up_with_all_that_it_has_started(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_server_that_does_not_come_to_serve_gives_way_to_the_former_binary() {
+async fn new_server_not_serving_yields_to_former() {
     let kennel = start().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
@@ -260,7 +260,7 @@ async fn a_new_server_that_does_not_come_to_serve_gives_way_to_the_former_binary
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_ends_no_run_also_where_a_lost_server_would() {
+async fn upgrade_ends_no_run_under_any_policy() {
     let kennel = Kennel::start(Options {
         own_binary: true,
         words: vec!["--orphan-ttl", "0s"],

@@ -92,7 +92,7 @@ fn line(text: &str) -> (String, bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_view_is_the_same_wherever_its_reader_goes_on() {
+async fn view_is_same_wherever_its_reader_resumes() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut wanted = vec![];
@@ -195,7 +195,7 @@ async fn a_line_that_is_json_comes_parsed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_has_a_hole_is_shown_as_cut() {
+async fn line_with_a_gap_is_shown_cut() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     // One line of four megabytes, one of which is retained.

@@ -93,7 +93,7 @@ async fn end_without_match_is_an_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn json_value_is_found_in_a_line_of_megabytes() {
+async fn json_value_is_found_in_megabyte_line() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = r#"echo '{"type":"system","session_id":"no"}'

@@ -163,7 +163,7 @@ fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_line_names_each_end_that_a_run_can_come_to() {
+async fn first_line_names_each_possible_end() {
     let mut seen = BTreeSet::new();
     for scene in [
         Box::pin(exited(
@@ -247,7 +247,7 @@ fn reasons() -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_story_is_in_order_and_says_who_and_what_each_rung_did() {
+async fn story_is_in_order_with_orderer_and_rungs() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = r"trap '' TERM; printf 'last \033[31mwords\033]0;title\007\n'; echo up; while :; do sleep 0.02; done";

@@ -191,12 +191,12 @@ fn crates_know_only_the_level_below() {
 }
 
 #[test]
-fn each_foreign_crate_is_named_in_its_room_alone() {
+fn each_foreign_crate_is_in_its_room_only() {
     assert_eq!(wrong_owners(&graph()), Vec::<String>::new());
 }
 
 #[test]
-fn the_graph_check_sees_a_neighbour_that_is_known() {
+fn graph_check_sees_a_known_neighbour() {
     let mut graph = graph();
     let linux = graph.get_mut("kennel-linux").expect("it is there");
     linux.insert("kennel-store".to_owned());
@@ -207,7 +207,7 @@ fn the_graph_check_sees_a_neighbour_that_is_known() {
 }
 
 #[test]
-fn the_owner_check_sees_a_foreign_crate_in_the_wrong_room() {
+fn owner_check_sees_crate_in_wrong_room() {
     let mut graph = graph();
     let journal = graph.get_mut("kennel-journal").expect("it is there");
     journal.insert("sqlx".to_owned());

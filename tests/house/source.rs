@@ -260,7 +260,7 @@ fn rooms_without_unsafe_take_lints_of_workspace() {
 }
 
 #[test]
-fn the_two_sets_of_migrations_have_the_same_numbers() {
+fn both_sets_of_migrations_have_same_numbers() {
     let root = programs::repository();
     let names = |backend: &str| {
         let mut names: Vec<String> = fs::read_dir(root.join("migrations").join(backend))

@@ -159,14 +159,14 @@ fn each_test_that_a_page_names_is_there() {
 }
 
 #[test]
-fn each_promise_has_a_number_of_its_own_and_a_test() {
+fn each_promise_has_own_number_and_test() {
     let page = page("SPECIFICATION.md");
     assert!(promises(&page).len() > 300, "promises are not recognised");
     assert_eq!(faults(&page), Vec::<String>::new());
 }
 
 #[test]
-fn a_test_that_is_not_there_and_a_function_that_is_none_are_seen() {
+fn missing_test_and_non_function_are_seen() {
     let planted = [
         Source {
             path: "crates/x/tests/suite/held.rs".to_owned(),
@@ -190,7 +190,7 @@ fn a_test_that_is_not_there_and_a_function_that_is_none_are_seen() {
 }
 
 #[test]
-fn a_promise_without_test_and_one_with_a_used_number_are_seen() {
+fn untested_promise_and_reused_number_are_seen() {
     let page = format!(
         "## A\n\n| | promise | tests |\n|---|---|---|\n| A-1 | Held. | `a.rs::b` |\n| A-2 | Bare `a.rs::b`. | |\n\
          | A-1 | Again. | `a.rs::b` |\n| A-1a | Held too. | `a.rs::b` |\n| A3 | Held. | `a.rs::b` |\n- **A-9** Held. `a.rs::b`\n\

@@ -38,7 +38,7 @@ const ESCAPES: [&str; 11] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_census_finds_who_outlives_a_kill_of_the_group() {
+async fn census_finds_survivors_of_a_group_kill() {
     prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
     let mut holder = start(Command::new(programs::kennel()).args([WORD, HOLD_NAMESPACE]));
     let first = holder.1.clone();

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_marker_turns_the_other_counts_red() {
+    fn unmarked_process_turns_other_counts_red() {
         let planted = Planted::new(None);
         let print = Footprint::of_leader("01JCENSUSOTHERS00000000000", planted.pid());
         let found = print.count();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_found_of_a_run_that_never_was() {
+    fn nothing_is_found_of_unknown_run() {
         Footprint::of_id("01JCENSUSNOBODY00000000000").assert_nothing_left();
     }
 }

@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_flush_costs_a_millisecond_where_it_can_be_had() {
+    async fn slow_flush_costs_a_millisecond_where_available() {
         let Ok(postgres) = Postgres::start_with_slow_flush().await else {
             return;
         };

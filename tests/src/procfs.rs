@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_not_shift_the_fields() {
+    fn parentheses_in_a_name_shift_no_field() {
         let stat = "7 (a) S 1) S 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 99 0 0";
         let proc = Proc::parse(stat).expect("it parses");
         assert_eq!(

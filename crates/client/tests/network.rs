@@ -150,7 +150,7 @@ async fn absent_foreign_and_revoked_certificates_are_named() {
 }
 
 #[tokio::test]
-async fn token_goes_with_each_call_and_is_not_shown() {
+async fn token_is_sent_with_each_call_and_hidden() {
     let ca = Authority::new("right");
     let server =
         FarServer::start(ca.server_config(&ca.server(&["localhost"], days(1)), &Known::Tokens))

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn only_processes_known_to_be_of_no_run_may_call() {
+    fn only_processes_of_no_run_may_call() {
         for uid in [0, 1000] {
             for (descent, standing) in [
                 (Descent::Member, Standing::OfARun),

@@ -71,7 +71,7 @@ mod tests {
     use std::fmt::Write;
 
     #[test]
-    fn the_digest_of_a_spec_stays_what_it_was() {
+    fn digest_of_a_spec_is_stable() {
         // Made by another implementation: HMAC-SHA256 over the domain, and text, values and input after their lengths.
         let digest = DigestKey::new([7; 32]).of_spec(&spec());
         let mut hex = String::new();
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_spec_matters_and_secrets_too() {
+    fn digest_depends_on_every_part_and_on_secrets() {
         let key = DigestKey::new([7; 32]);
         let edits: [fn(&mut RunSpec); 6] = [
             |spec| spec.command.cwd = Some("/".into()),

@@ -73,7 +73,7 @@ mod tests {
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn a_valid_context_is_taken_and_states_are_joined() {
+    fn valid_context_is_taken_and_states_are_joined() {
         let mut metadata = HeaderMap::new();
         metadata.insert("traceparent", GOOD.parse().expect("ASCII"));
         metadata.append("tracestate", "a=1".parse().expect("ASCII"));

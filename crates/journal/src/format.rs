@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_is_known_or_said_not_to_be() {
+    fn dropped_amount_is_known_or_marked_unknown() {
         let dropped = Dropped {
             bytes: [1, 0x0203],
             uncounted: false,
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_cut_anywhere_is_torn_and_a_strange_one_is_not() {
+    fn torn_header_is_recognized_and_foreign_one_not() {
         let good = header().encode();
         let found = Found::Good(Box::new(header()));
         assert_eq!(Header::decode(&good), found);

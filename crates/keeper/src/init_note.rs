@@ -53,7 +53,7 @@ mod tests {
     use nix::sys::wait::WaitPidFlag;
 
     #[test]
-    fn who_was_named_is_seen_until_it_has_ended() {
+    fn named_process_is_seen_until_its_exit() {
         let dir = tempfile::tempdir().expect("a directory");
         let leader = |start_ticks| WireLeader {
             pid: 7,

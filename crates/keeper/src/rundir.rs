@@ -213,7 +213,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_link_in_tmp_is_removed_and_not_followed() {
+    fn link_in_tmp_is_removed_and_not_followed() {
         let data = tempfile::tempdir().expect("a directory");
         let outside = tempfile::tempdir().expect("another");
         fs::write(outside.path().join("kept"), b"x").expect("a file");

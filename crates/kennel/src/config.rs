@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_without_home_is_asked_for_a_directory() {
+    fn user_without_home_must_name_a_directory() {
         assert!(refusal(&ServeFlags::default(), &user(&[])).contains("HOME is not set"));
         let client = server_address(None, &user(&[])).map_err(|f| f.to_string());
         assert!(
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_cannot_be_read_is_refused_without_its_password() {
+    fn unreadable_store_is_refused_without_its_password() {
         for url in [
             "mysql://u:secret@h/d",
             "postgres://u:secret@h:port/d",

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_stands_behind_the_flags_of_every_command() {
+    fn command_follows_the_global_flags() {
         for (line, command) in [
             ("kennel run --bad", Some("run")),
             ("kennel -o json --server unix:/s run", Some("run")),

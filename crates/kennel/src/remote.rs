@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_a_context_go_to_its_server_alone() {
+    fn context_secrets_go_to_its_server_only() {
         let dir = contexts();
         let target = resolved("--server tcp://f:1", &here(&dir, &[])).expect("an address");
         assert_eq!(shown(&target), "tcp://f:1    ");

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_a_flag_or_a_variable_or_its_default_and_none_is_passed_over() {
+    fn limit_is_a_flag_variable_or_default() {
         assert_eq!(resolved(&[], &[]), Ok(RetentionLimits::default()));
         let env = [
             ("KENNEL_RETAIN_RUNS", "7"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_what_was_removed_is_reported_on_a_line() {
+    fn kept_and_removed_counts_are_on_one_line() {
         let mut limits = pb::Retention {
             runs_per_owner: Some(100),
             at_least: Duration::from_mins(1).try_into().ok(),

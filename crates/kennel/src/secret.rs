@@ -63,7 +63,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn the_key_is_made_once_and_only_its_owner_reads_it() -> io::Result<()> {
+    fn key_is_created_once_for_its_owner_only() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let first = digest_key(dir.path())?;
         assert_eq!(digest_key(dir.path())?, first);

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_variable_file_and_default_win_in_this_order() {
+    fn flag_variable_file_and_default_are_in_order() {
         let file = "data_dir = \"/f\"\norphan-ttl = 90\nretain_runs = 7\ntrace_baggage = [\"a\", \"b\"]\nmetrics_public = true\n";
         let env = [("KENNEL_DATA_DIR", "/v"), ("KENNEL_ORPHAN_TTL", "1m")];
         let read = settings(&["--data-dir", "/x"], &env, file).expect("well formed");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_of_a_higher_layer_hides_the_other_kind() {
+    fn store_of_higher_layer_hides_the_other_kind() {
         let file = "store = \"sqlite:/f\"\n";
         let read = settings(&["--store-file", "/x"], &[], file).expect("well formed");
         assert_eq!(of(&read, "store").0, None);

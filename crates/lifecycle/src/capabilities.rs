@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn set_around_a_sandbox_is_as_its_comment_says() {
+    fn capability_set_for_a_sandbox_is_as_documented() {
         assert_eq!(
             CapabilitySet::AROUND_SANDBOX.to_string(),
             "DAC_READ_SEARCH, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYS_BOOT, SYS_TIME, MKNOD, MAC_OVERRIDE, \

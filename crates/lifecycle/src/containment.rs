@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn rungs_are_ordered_and_the_reached_one_is_reported() {
+    fn rungs_are_ordered_and_reached_one_is_reported() {
         assert!(Containment::Subreaper < Containment::Cgroup);
         assert!(Containment::Cgroup < Containment::PrivatePidns);
         assert_eq!(
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_pid_namespace_closes_what_the_other_rungs_leave_open() {
+    fn private_pid_namespace_closes_holes_of_other_rungs() {
         let private = |host: &HostFacts, cgroup| {
             let policy = Policy {
                 pid_namespace: PidNamespace::Private,

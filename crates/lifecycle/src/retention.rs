@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn each_owner_keeps_the_output_of_its_newest_runs() {
+    fn newest_runs_of_each_owner_keep_output() {
         let mut all = ended("a", 1..=150);
         all.extend(ended("b", 200..=260));
         all.sort_by_key(|one| std::cmp::Reverse(one.ended));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_has_just_ended_keeps_its_output_however_many_there_are() {
+    fn run_that_just_ended_keeps_its_output() {
         let limits = RetentionLimits {
             at_least: Duration::from_mins(1),
             ..runs(2)
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_put_back_makes_nothing_old_and_does_not_stop_the_count() {
+    fn clock_set_back_makes_nothing_old() {
         let limits = RetentionLimits {
             at_least: Duration::from_hours(1),
             at_most: Some(Duration::from_hours(1)),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_ends_make_room_on_the_node_and_live_runs_count() {
+    fn oldest_ended_runs_make_room_on_a_node() {
         let limits = RetentionLimits {
             node_bytes: Some(100),
             ..RetentionLimits::NONE

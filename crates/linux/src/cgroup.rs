@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_that_cannot_be_read_is_not_called_empty() {
+    fn unreadable_group_is_not_called_empty() {
         let dir = tempfile::tempdir().expect("a directory");
         let group = identify(dir.path()).expect("it is there");
         let events = dir.path().join("cgroup.events");

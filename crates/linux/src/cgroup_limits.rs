@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_written_as_the_kernel_reads_it() {
+    fn each_limit_is_written_in_kernel_format() {
         let dir = tempfile::tempdir().expect("a directory");
         for knob in Knob::ALL {
             fs::write(dir.path().join(file(*knob)), "").expect("a file");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_whose_file_is_missing_is_not_passed_over() {
+    fn missing_limit_file_is_an_error() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("memory.max"), "max\n").expect("a file");
         assert_eq!(knobs(dir.path()), [Knob::MemoryMax]);

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_arrives_with_its_descriptors_and_then_the_end() {
+    fn message_arrives_with_descriptors_before_the_end() {
         let (one, other) = pair().expect("a pair");
         let (read, write) = nix::unistd::pipe().expect("a pipe");
         assert!(matches!(receive(&one), Ok(Received::WouldBlock)));
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_arrive_from_a_peer_that_did_not_listen() {
+    fn last_messages_of_a_deaf_peer_arrive() {
         let (one, other) = pair().expect("a pair");
         send(&one, b"unread", &[]).expect("it is sent");
         send(&other, b"last words", &[]).expect("it is sent");

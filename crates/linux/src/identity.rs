@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_found_with_and_without_its_handle() {
+    fn own_process_is_found_with_and_without_handle() {
         let me = own().expect("own identity");
         assert_eq!(find(&me).seen(), Seen::Same);
         let by_start = ProcessIdentity {

@@ -60,7 +60,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn who_is_marked_in_another_pid_namespace_is_found() {
+    fn marked_process_in_other_pid_namespace_is_found() {
         // Unique to this test process: another run of the test may be in progress.
         let run = RunId::from_u128(0x00c0_ffee << 32 | u128::from(std::process::id()));
         let marked = |program: &str| {

@@ -253,7 +253,7 @@ mod tests {
     use std::{io::Write, os::unix::fs::FileExt};
 
     #[tokio::test]
-    async fn bytes_move_to_the_offset_and_the_end_is_seen_once_they_are_through() {
+    async fn bytes_move_to_offset_and_end_follows_them() {
         let (read, write) = nix::unistd::pipe().expect("a pipe");
         crate::fdpass::set_nonblocking(&read).expect("flags");
         let file = tempfile::tempfile().expect("a file");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pipe_that_is_not_watched_holds_more_and_is_looked_into_all_the_same() {
+    async fn unwatched_pipe_holds_more_and_is_still_read() {
         let (read, write) = nix::unistd::pipe().expect("a pipe");
         crate::fdpass::set_nonblocking(&read).expect("flags");
         crate::fdpass::set_nonblocking(&write).expect("flags");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_left_in_the_relay_of_a_terminal_comes_first_and_the_end_last() {
+    async fn terminal_relay_is_emptied_before_the_end() {
         let size = kennel_lifecycle::TerminalSize::default();
         let (mut terminal, slave) = Terminal::open(size).expect("room").expect("a terminal");
         let file = tempfile::tempfile().expect("a file");

@@ -206,7 +206,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_peer_is_known_by_uid_pid_and_descriptor() {
+    fn peer_is_known_by_uid_pid_and_descriptor() {
         let (one, other) = UnixStream::pair().expect("a pair");
         let me = i32::try_from(std::process::id()).expect("a pid");
         assert_eq!(credentials(&one).expect("credentials").pid, me);

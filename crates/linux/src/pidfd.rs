@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_read_from_the_descriptor_after_the_reap_or_not_at_all() {
+    fn exit_is_read_only_after_the_reap() {
         for (text, end) in [
             ("exit 37", Exit::Code(37)),
             (

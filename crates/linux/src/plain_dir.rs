@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_or_a_list_of_names_is_seen() {
+    fn attribute_or_name_list_is_recognized() {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("dir");
         let fresh = Look::at(&made(&root.path().join("fresh"))).expect("it is there");

@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
+    fn spaces_and_parentheses_in_names_shift_no_field() {
         let text = b"7 (a) b (c) S 3 4 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1000 2\n";
         let stat = parse(text).expect("it parses");
         assert_eq!(
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_found_among_the_descendants_of_its_parent() {
+    fn child_is_among_its_parents_descendants() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_longer_than_the_first_read_is_read_whole() {
+    fn file_longer_than_first_read_is_read_whole() {
         let long = read("/proc/self/smaps").expect("own mappings");
         assert!(long.len() > FIRST_READ_BYTES);
         assert!(long.ends_with(b"\n"));

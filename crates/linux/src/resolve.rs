@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_name_says_where_it_was_looked_for() {
+    fn missing_name_is_reported_with_searched_places() {
         let missing = executable("no-such-command", Path::new("/"), Some("/bin:/usr/bin"));
         let Err(ResolveError::NotFound { looked_in, .. }) = missing else {
             panic!("{missing:?}")
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_slash_is_relative_to_the_working_directory() {
+    fn name_with_slash_is_relative_to_working_directory() {
         let found = executable("./sh", Path::new("/bin"), Some("/usr/sbin"));
         assert_eq!(found, Ok(PathBuf::from("/bin/./sh")));
     }

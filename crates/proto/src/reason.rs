@@ -141,7 +141,7 @@ mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 
     #[test]
-    fn every_reason_has_a_page_and_every_page_a_reason() {
+    fn reasons_and_pages_match() {
         let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
         let found: BTreeSet<String> = fs::read_dir(pages)
             .expect("docs/errors can be read")
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_begins_with_its_reason_and_says_what_to_do() {
+    fn page_begins_with_reason_and_remedy() {
         for reason in Reason::ALL {
             let page = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("../../docs/errors")

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn spec_of_a_later_version_is_read_without_its_news() {
+    fn spec_of_later_version_is_read_without_additions() {
         let text = r#"{"policy":{"kind":"job","of_tomorrow":1}}"#;
         let read: RecordedSpec = read("spec", text).unwrap();
         assert_eq!(read.policy.kind, RunKind::Job);

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_done_in_a_life_in_which_the_node_was_not_taken_over() {
+    fn nothing_runs_in_life_without_takeover() {
         let lives = Lives::default();
         lives.meet(&Life::named("a"));
         assert!(lives.check().is_ok(), "it is taken over in none yet");

@@ -461,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sqlite_before_the_wal_reset_fix_is_refused() {
+    fn sqlite_before_wal_reset_fix_is_refused() {
         for old in ["3.40.1", "3.51.2", "3.9.9", "2.99.99"] {
             let error = check_version(old).expect_err(old);
             assert!(error.to_string().contains(old), "{error}");

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_store_is_refused_without_repeating_a_password() {
+    fn invalid_url_is_refused_without_its_password() {
         let refused = [
             ("mysql://root:s3cret@host/db", InvalidStoreUrl::Scheme),
             ("sqlite:", InvalidStoreUrl::NoPath),

@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_queues_during_a_commit_shares_the_next_one_urgent_first() {
+    async fn queued_changes_share_next_commit_urgent_first() {
         let mut bench = Bench::busy(None).await;
         bench.queue(state(1, 1)).await;
         bench.queue(state(2, 2)).await;
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_changes_of_one_run_are_never_in_one_transaction() {
+    async fn changes_of_one_run_never_share_a_transaction() {
         let mut bench = Bench::busy(None).await;
         for (run, mark) in [(1, 1), (2, 2), (1, 3), (1, 4), (2, 5)] {
             bench.queue(state(run, mark)).await;
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_of_urgent_writes_leaves_room_for_the_others() {
+    async fn urgent_writes_leave_room_for_others() {
         let mut bench = Bench::busy(None).await;
         bench.queue(state(1, -7)).await;
         for run in 0..WRITES_QUEUED_MAX {
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_is_reported_and_nothing_more_is_taken() {
+    async fn full_queue_is_reported_and_takes_nothing() {
         let mut bench = Bench::busy(None).await;
         for run in 0..WRITES_QUEUED_MAX {
             bench

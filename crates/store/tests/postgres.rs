@@ -169,7 +169,7 @@ async fn a_pooler_may_come_in_between_later() {
 
 /// The database's own default is to answer before the disk has the written data.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_is_durable_whatever_the_databases_default_is() {
+async fn commit_is_durable_despite_database_defaults() {
     let server = PostgresServer::start_own().await.unwrap();
     let bouncer = server.bouncer("").await.unwrap();
     let pooled = server.database(&bouncer).await.unwrap();
@@ -200,7 +200,7 @@ async fn a_commit_is_durable_whatever_the_databases_default_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_that_come_at_once_make_the_tables_once() {
+async fn concurrent_starts_create_the_tables_once() {
     let server = PostgresServer::start_own().await.unwrap();
     let bouncer = server.bouncer("").await.unwrap();
     let pooled = server.database(&bouncer).await.unwrap();
@@ -216,7 +216,7 @@ async fn many_that_come_at_once_make_the_tables_once() {
 }
 
 #[tokio::test]
-async fn a_user_that_may_make_no_tables_can_use_those_that_are_there() {
+async fn user_without_create_right_uses_existing_tables() {
     let server = PostgresServer::start_own().await.unwrap();
     let admin = server.url(None);
     store(&admin).await.finish().await;
@@ -310,7 +310,7 @@ async fn a_crash_of_postgres_is_reported_and_survived() {
 
 /// It answers queries, and would take no write.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgres_that_is_read_only_is_not_there() {
+async fn read_only_postgres_is_unavailable() {
     let server = PostgresServer::start_own().await.unwrap();
     let bouncer = server.bouncer("").await.unwrap();
     let direct = server.schema().await.unwrap();
@@ -337,7 +337,7 @@ async fn a_postgres_that_is_read_only_is_not_there() {
 
 /// The primary comes back as a standby of another one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_is_not_there_until_it_is_promoted() {
+async fn standby_is_unavailable_until_promoted() {
     let mut server = PostgresServer::start_own().await.unwrap();
     let url = server.schema().await.unwrap();
     let store = store(&url).await;
@@ -398,7 +398,7 @@ async fn tables_that_were_made_anew_are_another_life() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_was_answered_is_lost_in_a_crash() {
+async fn no_acknowledged_write_is_lost_in_crash() {
     let mut server = PostgresServer::start_own().await.unwrap();
     let store = store(&server.schema().await.unwrap()).await;
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -457,7 +457,7 @@ async fn nothing_that_was_answered_is_lost_in_a_crash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_statement_that_waits_too_long_is_in_doubt_and_does_not_hold_up_the_next() {
+async fn slow_statement_is_in_doubt_and_blocks_nothing() {
     let server = PostgresServer::start().await.unwrap();
     let url = server.schema().await.unwrap();
     let store = store(&url).await;

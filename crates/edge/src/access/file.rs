@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tokens_of_one_id_hold_until_they_expire() {
+    fn two_tokens_of_one_id_are_valid_together() {
         let entry = |token: &str, expires: &str| {
             let digits = rules::hash(token).map(|byte| format!("{byte:02x}"));
             let sha256 = digits.concat();

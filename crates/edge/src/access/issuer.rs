@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_are_wrong_in_one_thing_are_refused() {
+    fn token_with_one_wrong_claim_is_refused() {
         let signer = Signer::new();
         let issuers = signer.issuers();
         let header = json!({"alg": "ES256", "kid": "p"});

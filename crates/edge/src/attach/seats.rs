@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_writes_at_a_time_and_who_leaves_makes_room() {
+    async fn one_writer_at_a_time_until_it_leaves() {
         let seats = Arc::new(Seats::default());
         let first = seats.join(run(), "uid:1".to_owned(), false);
         let mut second = seats.join(run(), "uid:2".to_owned(), false);

@@ -83,7 +83,7 @@ mod tests {
     const NEW: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAW";
 
     #[test]
-    fn what_was_not_kept_is_given_again_whole_and_nothing_else() {
+    fn missing_parts_of_a_spec_are_required_again() {
         let call = again(request(&[("A", "1"), ("B", "2")], Some(b"in"))).expect("a spawn");
         assert_eq!(call.run.map(|run| run.to_string()).as_deref(), Some(NEW));
         assert_eq!(call.restarted_from, Some(ended()));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_id_is_the_same_restart_only_of_the_same_run() {
+    fn same_id_repeats_restart_of_same_run_only() {
         let key = DigestKey::new([7; 32]);
         let whole = || request(&[("A", "1"), ("B", "2")], Some(b"in"));
         let digest = |ended: RunId| {

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_containment_comes_back_as_it_was_asked_for() {
+    fn each_containment_survives_a_round_trip() {
         let mut found = Vec::new();
         for by in [
             Containment::Subreaper,

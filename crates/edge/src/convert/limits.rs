@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hard_limit_that_is_not_given_is_the_soft_one() {
+    fn missing_hard_limit_is_the_soft_one() {
         let mut found = Vec::new();
         let limit = pb::Rlimit {
             resource: pb::RlimitResource::Nofile.into(),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_unknown_is_reported_by_its_field() {
+    fn missing_or_unknown_limit_is_reported_by_field() {
         let mut found = Vec::new();
         let unknown = |resource| pb::Rlimit {
             resource,

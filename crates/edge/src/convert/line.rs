@@ -123,7 +123,7 @@ mod tests {
     use prost::Message;
 
     #[test]
-    fn what_is_no_json_is_none_and_what_is_comes_as_it_was() {
+    fn valid_json_is_unchanged_and_other_text_none() {
         for bad in ["", "{", "plain", "{} {}", "{\"a\":1e999}"] {
             assert_eq!(json(bad.as_bytes()), None, "{bad:?}");
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_as_deep_as_it_may_be_can_be_decoded_and_deeper_is_none() {
+    fn json_nested_too_deep_is_none() {
         let nested = |depth: usize| "{\"a\":".repeat(depth) + "0" + &"}".repeat(depth);
         let deepest = json(nested(DEPTH_MAX).as_bytes()).expect("as deep as it may be");
         let event = crate::pb::StreamEventsResponse {

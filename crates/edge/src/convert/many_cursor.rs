@@ -325,7 +325,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cursor_of_many_runs_comes_back_as_it_was(cursor in cursors()) {
+        fn cursor_of_many_runs_survives_a_round_trip(cursor in cursors()) {
             let bytes = encode(cursor.seal, cursor.form, &cursor.reached);
             prop_assert!(is_of_many(&bytes));
             prop_assert_eq!(decode(&bytes), Some(cursor));
@@ -336,7 +336,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_are_a_cursor_that_encodes_to_them_or_none(
+        fn foreign_bytes_are_a_canonical_cursor_or_none(
             cursor in cursors(),
             noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             bytes in prop::collection::vec(any::<u8>(), 0..200),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_consumer_was_given_is_its_own_and_a_cursor_to_everybody() {
+    fn consumer_cursor_is_private_and_others_are_shared() {
         let key = DigestKey::new([1; 32]);
         let plain = encode(Seal([3; SEAL_BYTES]), None, &ManyReached::default());
         let given = of_consumer(&plain, (7, 9), "indexer", &key);

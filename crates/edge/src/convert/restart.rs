@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_restarts_that_there_are_not_is_refused() {
+    fn options_without_restarts_are_refused() {
         let never = pb::RestartPolicy {
             mode: pb::RestartMode::Never.into(),
             ..pb::RestartPolicy::default()
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_of_ours_is_reported_by_its_field() {
+    fn unknown_number_is_reported_by_its_field() {
         let strange = pb::RestartPolicy {
             preset: 9,
             mode: 9,

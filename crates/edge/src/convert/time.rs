@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_gives_a_negative_delta() {
+    fn clock_set_back_gives_a_negative_delta() {
         let delta = between(Timestamp(5_000_000), Timestamp(3_500_000));
         assert_eq!((delta.seconds, delta.nanos), (-1, -500_000_000));
     }

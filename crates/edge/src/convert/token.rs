@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_token_that_was_tampered_with_is_none() {
+    fn tampered_page_token_is_none() {
         let filter = ListFilter::default();
         let text = token().encode(&filter);
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(&text).expect("our own");
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_comes_back_as_it_was_and_nothing_else_is_one() {
+    fn only_a_cursor_survives_a_round_trip() {
         let cursor = |lens| Cursor {
             run: RunId::from_u128(77),
             at: Reached {

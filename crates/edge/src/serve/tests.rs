@@ -40,7 +40,7 @@ async fn a_shutdown_without_clients_ends_at_once() {
 }
 
 #[tokio::test]
-async fn neither_a_silent_client_nor_a_watch_nor_an_idle_one_holds_a_shutdown_up() {
+async fn no_idle_or_watching_client_delays_shutdown() {
     let house = House::open(false);
     let _silent = UnixStream::connect(&house.path).await.expect("connected");
     let idle = house.connect().await;
@@ -66,7 +66,7 @@ async fn neither_a_silent_client_nor_a_watch_nor_an_idle_one_holds_a_shutdown_up
 }
 
 #[tokio::test]
-async fn who_comes_to_a_server_that_makes_room_waits_for_the_next_one() {
+async fn client_of_a_leaving_server_waits_for_next() {
     let house = House::open(false);
     // The server waits a little for its first byte: during that others must not be accepted any more.
     let _silent = UnixStream::connect(&house.path).await.expect("connected");

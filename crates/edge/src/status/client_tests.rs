@@ -52,7 +52,7 @@ async fn calls(first: impl Fn() -> Status) -> u32 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_lost_on_the_way_is_asked_again_and_what_was_answered_is_not() {
+async fn only_unanswered_calls_are_retried() {
     // As the library makes it when the connection is lost during a wait.
     let lost = || Status::from_error(Box::new(std::io::Error::other("operation was canceled")));
     assert_eq!(calls(lost).await, 2);

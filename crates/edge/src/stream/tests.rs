@@ -13,7 +13,7 @@ use tonic::Code;
 use tonic_types::StatusExt;
 
 #[tokio::test]
-async fn a_stream_is_one_snapshot_then_the_events_then_its_end() {
+async fn stream_is_snapshot_then_events_then_end() {
     let mut house = House::new(Position::Beginning, 3);
     let snapshot = house.message().await;
     let Shown::Snapshot(shown) = only(&snapshot) else {
@@ -32,7 +32,7 @@ async fn a_stream_is_one_snapshot_then_the_events_then_its_end() {
 }
 
 #[tokio::test]
-async fn a_snapshot_stands_at_the_position_from_which_a_resume_goes_on() {
+async fn resume_continues_at_position_of_the_snapshot() {
     for (from, wanted) in [
         (Position::Beginning, 0),
         (after(2), 2),
@@ -58,7 +58,7 @@ async fn silence_is_broken_by_heartbeats_that_move_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_gives_what_had_happened_and_then_says_why_it_ends() {
+async fn shutdown_sends_pending_events_and_then_its_reason() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
     house.going.close();
@@ -72,7 +72,7 @@ async fn a_shutdown_gives_what_had_happened_and_then_says_why_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_ends_at_once_where_another_server_goes_on_with_it() {
+async fn stream_ends_at_once_for_next_server() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
     house.write(&[1]).await;
@@ -93,7 +93,7 @@ async fn a_stream_ends_at_once_where_another_server_goes_on_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_wait_for_events_that_do_not_come() {
+async fn shutdown_does_not_wait_for_missing_events() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
     house.going.close();
@@ -103,7 +103,7 @@ async fn a_shutdown_does_not_wait_for_events_that_do_not_come() {
 }
 
 #[tokio::test]
-async fn a_fault_of_the_source_ends_the_stream_with_its_status() {
+async fn fault_of_the_source_ends_stream_with_status() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
     let fault = CallError::JournalUnreadable {
@@ -117,7 +117,7 @@ async fn a_fault_of_the_source_ends_the_stream_with_its_status() {
 }
 
 #[tokio::test]
-async fn a_gap_is_given_in_its_place_or_ends_the_stream_behind_what_came_before_it() {
+async fn gap_is_sent_or_ends_stream_in_place() {
     let gap = Gap {
         first_seq: 2,
         last_seq: 9,
@@ -166,7 +166,7 @@ async fn a_gap_is_given_in_its_place_or_ends_the_stream_behind_what_came_before_
 }
 
 #[tokio::test]
-async fn a_stream_holds_its_place_until_it_is_dropped() {
+async fn stream_holds_its_slot_until_dropped() {
     let house = House::new(Position::Beginning, 0);
     let places = house.places.clone();
     assert_eq!(places.available_permits(), 0);

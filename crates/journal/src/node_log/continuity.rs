@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_named_until_its_seqs_are_found_again() {
+    fn gap_is_reported_until_its_seqs_are_found() {
         let found = tainted(&seqs(&[1, 5]), true, &[]);
         assert_eq!(found[0].missing, [2..=4]);
         assert_eq!(tainted(&seqs(&[3]), true, &[])[0].missing, [1..=2]);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_would_not_show_is_taken_out_and_nothing_else() {
+    fn only_invisible_sequences_are_removed() {
         let endless = |begin: &str, len| [begin.as_bytes(), &vec![b'1'; len][..]].concat();
         for (data, wanted) in [
             (&b"plain \t text\r\n"[..], r"plain \t text\r\n"),

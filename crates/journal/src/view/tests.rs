@@ -35,7 +35,7 @@ fn line(offset: u64, text: &str) -> (u64, String, bool) {
 }
 
 #[test]
-fn a_line_ends_with_its_newline_and_the_last_one_with_the_stream() {
+fn line_ends_at_newline_or_end_of_stream() {
     assert_eq!(
         lines(LINES, b"one\r\n\ntwo\r\r\nthree\rfour\x1b[m"),
         [
@@ -54,7 +54,7 @@ fn a_line_ends_with_its_newline_and_the_last_one_with_the_stream() {
 }
 
 #[test]
-fn a_line_that_is_too_long_comes_in_pieces_none_of_which_splits_a_letter() {
+fn long_line_is_cut_between_letters() {
     let max = usize::try_from(LINE_BYTES_MAX).expect("small");
     let mut long = vec![b'x'; max];
     long.push(b'\n');
@@ -115,7 +115,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn where_a_read_has_cut_the_bytes_makes_no_difference(
+    fn cuts_of_reads_make_no_difference(
         data in hard(),
         cuts in proptest::collection::vec(any::<proptest::sample::Index>(), 0..12),
     ) {
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn a_view_that_comes_later_goes_on_as_the_one_before_would_have(
+    fn later_view_continues_like_the_earlier_one(
         data in hard(),
         cut in any::<proptest::sample::Index>(),
     ) {
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_and_their_ends_are_all_of_the_bytes(data in hard()) {
+    fn lines_and_terminators_cover_all_bytes(data in hard()) {
         let found = pieces(LINES, [&data[..]]);
         let mut end = 0;
         for piece in &found {
@@ -166,7 +166,7 @@ proptest! {
 }
 
 #[test]
-fn a_stream_that_is_split_at_every_byte_gives_the_same() {
+fn split_at_any_byte_gives_same_lines() {
     let data =
         "a\x1b[1;31mré\u{9b}1md\x1b]0;é\u{9c}t\x1b\\x\r\n\x1b(B€\n\x1bPq\n\x1b\\end".as_bytes();
     for form in [LINES, PLAIN_LINES] {

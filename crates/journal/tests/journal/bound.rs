@@ -33,7 +33,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_came_and_what_is_missing_is_what_was_written_wherever_the_writer_died(
+    fn read_plus_missing_equals_written_after_any_crash(
         steps in steps(),
         max_bytes in 2_000u64..60_000,
         on_full in policies(),
@@ -166,7 +166,7 @@ fn gap_after_missing_seq_has_next_offsets() {
 }
 
 #[tokio::test]
-async fn a_live_reader_that_is_passed_goes_on_behind_a_gap() {
+async fn passed_live_reader_continues_behind_a_gap() {
     let dir = tempdir().unwrap();
     let mut writer = small(dir.path());
     let mut reader = read_after(&writer.hub(), 0).unwrap();
@@ -192,7 +192,7 @@ async fn a_live_reader_that_is_passed_goes_on_behind_a_gap() {
 }
 
 #[test]
-fn a_writer_that_died_before_a_segment_was_wholly_removed_is_mended() {
+fn segment_removal_cut_by_crash_is_completed() {
     let dir = tempdir().unwrap();
     let mut writer = small(dir.path());
     writer.lifecycle(b"begun", Timestamp(1)).unwrap();
@@ -232,7 +232,7 @@ fn a_writer_that_died_before_a_segment_was_wholly_removed_is_mended() {
 }
 
 #[test]
-fn after_the_death_of_the_host_no_seq_comes_again() {
+fn no_seq_is_reused_after_host_crash() {
     for entries in [10u64, 70_000] {
         let dir = tempdir().unwrap();
         let mut writer = create(dir.path());
@@ -332,7 +332,7 @@ fn dropped_output_is_a_gap_in_place() {
 }
 
 #[test]
-fn a_writer_that_died_while_it_dropped_says_that_it_has_not_counted() {
+fn crash_while_dropping_marks_the_count_unknown() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     output(&mut writer, Kind::Stdout, b"one", 1).unwrap();
@@ -387,7 +387,7 @@ fn a_position_is_what_was_read() {
 }
 
 #[test]
-fn output_that_waits_removes_nothing_that_is_not_released_and_keeps_its_bound() {
+fn held_output_keeps_its_bound_and_unreleased_data() {
     let dir = tempdir().unwrap();
     let bound = OutputBound {
         max_bytes: 64_000,

@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_there_comes_at_its_offset_and_a_line_begins_where_it_does(
+    fn output_is_read_by_offset_with_line_starts(
         writes in writes(),
         max_bytes in prop_oneof![Just(u64::MAX >> 1), 4_000u64..200_000],
         live in any::<bool>(),

@@ -53,7 +53,7 @@ fn read(dir: &Path, bytes_max: usize) -> std::io::Result<Vec<Item>> {
 }
 
 #[test]
-fn output_cut_at_its_end_is_gap_before_last_entry() {
+fn output_cut_at_end_is_gap_before_last() {
     let (dir, written) = journal();
     let newest = files(dir.path())
         .into_iter()

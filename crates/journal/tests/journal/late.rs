@@ -124,7 +124,7 @@ async fn facts_alone_are_read_as_their_journal() {
 }
 
 #[tokio::test]
-async fn late_journal_is_made_wherever_its_making_was_cut() {
+async fn late_journal_is_created_after_any_crash() {
     let whole = tempfile::tempdir().expect("a directory");
     late(whole.path()).make().expect("it is made");
     let index = fs::read(whole.path().join("index")).expect("an index");

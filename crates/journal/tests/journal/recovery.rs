@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reader_of_a_torn_journal_reads_what_recovery_keeps_and_writes_nothing(
+    fn reader_of_torn_journal_matches_recovery_without_writes(
         steps in steps(),
         cut_file in 0usize..4,
         cut_share in 0.0f64..1.0,
@@ -110,7 +110,7 @@ proptest! {
 }
 
 #[test]
-fn a_damaged_entry_ends_what_is_kept_and_its_output_is_named_anew() {
+fn damaged_entry_ends_the_journal_and_renames_output() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for line in ["one\n", "two\n", "three\n"] {
@@ -131,7 +131,7 @@ fn a_damaged_entry_ends_what_is_kept_and_its_output_is_named_anew() {
 }
 
 #[test]
-fn a_writer_that_died_while_it_made_the_files_is_mended() {
+fn crash_while_creating_files_is_repaired() {
     for made in 0..=FILES.len() {
         let dir = tempdir().unwrap();
         for name in &["lifecycle", "stdout", "stderr", "index"][..made] {
@@ -145,7 +145,7 @@ fn a_writer_that_died_while_it_made_the_files_is_mended() {
 }
 
 #[test]
-fn a_file_that_is_no_journal_is_left_alone() {
+fn foreign_file_is_left_unchanged() {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("index"), "somebody's own list of things").unwrap();
     let error = Writer::recover(dir.path(), BOOT, Timestamp(0)).unwrap_err();
@@ -155,7 +155,7 @@ fn a_file_that_is_no_journal_is_left_alone() {
 }
 
 #[test]
-fn an_entry_says_of_which_attempt_it_is_also_after_a_crash() {
+fn entry_keeps_its_attempt_after_a_crash() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut writer = create(dir.path());
     output(&mut writer, Kind::Stdout, b"one", 1).expect("it is written");
@@ -304,7 +304,7 @@ fn line_across_index_and_file_is_read_whole() {
 }
 
 #[test]
-fn line_whose_bytes_were_lost_with_the_host_is_cut() {
+fn line_without_its_bytes_is_cut() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for line in [b"one", b"two"] {

@@ -70,7 +70,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_tail_is_what_a_reader_of_everything_would_have_kept(
+    fn tail_equals_the_end_of_full_read(
         writes in writes(),
         max_bytes in prop_oneof![Just(u64::MAX >> 1), 4_000u64..200_000],
         on_full in prop_oneof![Just(OnOutputFull::Rotate), Just(OnOutputFull::HeadTail)],
@@ -159,7 +159,7 @@ proptest! {
 }
 
 #[test]
-fn a_tail_of_a_large_journal_reads_its_end_alone() {
+fn tail_of_large_journal_reads_only_its_end() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for _ in 0..200 {

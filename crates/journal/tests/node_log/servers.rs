@@ -39,7 +39,7 @@ fn frames_of_former_servers_come_in_order() {
 }
 
 #[test]
-fn two_servers_write_at_once_and_both_are_read() {
+fn logs_of_two_concurrent_servers_are_read() {
     let (_guard, dir) = new_dir();
     let (first, second) = (open(&dir), open(&dir));
     std::thread::scope(|scope| {
@@ -110,7 +110,7 @@ fn replay_waits_for_a_server_that_lives() {
 }
 
 #[test]
-fn what_is_not_of_the_log_is_left_alone() {
+fn foreign_files_are_left_unchanged() {
     let (_guard, dir) = new_dir();
     let log = open(&dir);
     append(&log, &[owned(1, 1, 10)]).unwrap();

@@ -50,7 +50,7 @@ fn fill(log: &NodeLog, run: u128, segment: u32) -> u64 {
 }
 
 #[test]
-fn segments_go_from_the_oldest_up_to_one_that_is_needed() {
+fn oldest_segments_are_removed_up_to_needed_one() {
     let (_guard, dir) = new_dir();
     let sizes = LogSizes {
         copy_above: 1 << 30,
@@ -86,7 +86,7 @@ fn former_segments_go_after_they_were_replayed() {
 }
 
 #[test]
-fn frames_of_a_live_run_are_copied_as_they_are() {
+fn frames_of_live_runs_are_copied_unchanged() {
     let (_guard, dir) = new_dir();
     let disk = Arc::new(TestDisk::default());
     let log = NodeLog::open_on(Arc::<TestDisk>::clone(&disk), &dir, origin(1), SMALL).unwrap();
@@ -110,7 +110,7 @@ fn frames_of_a_live_run_are_copied_as_they_are() {
 }
 
 #[test]
-fn a_snapshot_that_is_behind_does_not_stand_for_the_run() {
+fn outdated_snapshot_does_not_replace_the_run() {
     let (_guard, dir) = new_dir();
     let log = open_small(&dir);
     append(&log, &[owned(2, 1, 100), owned(2, 2, 100)]).unwrap();

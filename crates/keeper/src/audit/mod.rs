@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_with_a_marker_is_seen_with_it_and_nothing_else_is_made_of_it() {
+    fn marked_child_is_seen_with_its_marker_only() {
         let run = RunId::from_u128(0x0123_4567_89AB);
         let mut child = std::process::Command::new("sleep")
             .arg("60")

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_described_and_a_number_that_came_round_is_not() {
+    fn own_process_is_described_and_reused_pid_not() {
         let pid = std::process::id().cast_signed();
         let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = socket.local_addr().expect("an address").port();

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shim_is_believed_as_far_as_the_kernel_says_the_same() {
+    fn shim_claims_are_verified_with_the_kernel() {
         let shim = Shim::new();
         let leader = || shim.process().1;
         assert!(shim.is_believed(shim.says(), &leader()));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_is_not_waited_for_for_ever() {
+    fn silent_peer_is_not_awaited_for_ever() {
         let shim = Shim::new();
         let host = identity::host().expect("this host");
         let (found, late) = collect(&shim.doors, shim.data.path(), &host);

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subgroup_of_a_delegated_group_is_a_leaf() {
+    fn subgroup_of_delegated_group_is_a_leaf() {
         let beside = Seen {
             is_parent_delegated: true,
             has_systemd: true,
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn no_process_is_in_the_way_in_the_root() {
+    fn no_process_blocks_the_root_group() {
         let root = Seen {
             own: "/c".into(),
             is_root: true,
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_delegated_is_left_alone() {
+    fn undelegated_group_is_left_unchanged() {
         let session = Seen {
             other_process: Some("process 7 (sshd)".into()),
             ..alone()

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    fn only_a_stale_socket_is_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("made/kennel.sock");
         let first = listen_at(&path).expect("it listens");
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_outlives_its_keeper_in_a_server_is_replaced() {
+    fn socket_of_dead_keeper_in_server_is_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("kennel.sock");
         let socket = socket(

@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_hung_when_ten_questions_in_a_row_were_not_answered() {
+    fn server_is_hung_after_ten_unanswered_pings() {
         let mut pings = Pings::default();
         assert_eq!(
             pings.tick(u64::MAX / 2),

@@ -41,7 +41,7 @@ mod tests {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
     #[tokio::test]
-    async fn a_server_gets_all_that_is_handed_over_before_its_first_event() {
+    async fn server_gets_whole_handover_before_first_event() {
         let (keeper, server) = fdpass::pair().expect("a pair");
         let (out, err) = nix::unistd::pipe().expect("a pipe");
         say(&keeper, &ToServer::Hello(Box::new(hello(2))), &[]);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_takes_messages_answers_when_it_is_asked_whether_it_does() {
+    async fn server_that_reads_messages_answers_a_ping() {
         let (keeper, server) = fdpass::pair().expect("a pair");
         say(&keeper, &ToServer::Hello(Box::new(hello(0))), &[]);
         let _connected = KeeperClient::connect(server).await.expect("a keeper");

@@ -27,7 +27,7 @@ pub(crate) const ALL: &[(&str, Outside)] = &[
 
 const SCENARIOS: [&str; 4] = [
     "capabilities_are_told_as_they_were_tried_out",
-    "a_run_that_would_be_held_too_weakly_is_refused",
+    "too_weakly_contained_run_is_refused",
     "budget",
     "idle",
 ];
@@ -39,7 +39,7 @@ pub(crate) fn plays(name: &str) -> bool {
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
         "capabilities_are_told_as_they_were_tried_out" => capabilities(stage),
-        "a_run_that_would_be_held_too_weakly_is_refused" => too_weak(stage).await,
+        "too_weakly_contained_run_is_refused" => too_weak(stage).await,
         "budget" => budget(stage).await,
         "idle" => idle(stage).await,
         other => panic!("no scenario {other}"),

@@ -52,7 +52,7 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("usr2_ends_service_in_order", 0),
     ("commands_start_with_default_signals", 0),
     ("capabilities_are_told_as_they_were_tried_out", 0),
-    ("a_run_that_would_be_held_too_weakly_is_refused", 0),
+    ("too_weakly_contained_run_is_refused", 0),
     ("many_runs_at_once_all_end", 0),
     ("a_shim_with_nothing_left_serves_the_next_run", 0),
     ("a_shim_that_was_changed_serves_no_other_run", 0),

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn clean_is_said_only_where_all_was_looked_at() {
+    fn clean_is_reported_only_after_full_check() {
         assert_eq!(code(&sound()), 0);
         assert!(report(&sound()).ends_with("nothing was left behind\n"));
         let mut unseen = sound();
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn each_victim_is_named_with_whose_it_is_and_why() {
+    fn each_victim_is_named_with_owner_and_reason() {
         assert_eq!(
             line(&process(pb::LeakCertainty::Proven)),
             "7:8:9 sleep /bin/sleep uid 0 S age 3m00s parent 1 of run 01ARZ3NDEKTSV4RRFFQ69G5FAV (over) team=blue [shim-child]"
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_says_so_and_what_is_left_alone_says_why() {
+    fn dry_run_reports_itself_and_why_processes_stay() {
         let answer = pb::ReapLeaksResponse {
             processes: vec![
                 pb::ReapedProcess {

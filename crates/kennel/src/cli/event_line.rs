@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_stays_on_one_line_whatever_was_written() {
+    fn event_stays_on_one_line() {
         let output = pb::Output {
             stream: pb::OutputStream::Stderr.into(),
             data: b"a\nb\x1b[31m".to_vec().into(),

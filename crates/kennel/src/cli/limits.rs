@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_limit_is_reported_as_its_flag_takes_it() {
+    fn each_limit_is_printed_in_flag_syntax() {
         assert_eq!(words(&pb::RunLimits::default()), Vec::<String>::new());
         let span = |millis| Duration::from_millis(millis).try_into().ok();
         let limits = pb::RunLimits {

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_not_in_the_path_can_be_given_by_its_path() {
+    fn command_outside_path_can_be_given_by_path() {
         let reported = |command| hint("COMMAND_NOT_FOUND", &facts(&[("command", command)]));
         assert!(reported("ls").is_some_and(|hint| hint.contains("--env PATH")));
         assert_eq!(reported("/bin/ls"), None);
@@ -171,13 +171,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_takes_no_runs_may_be_drained_or_end() {
+    fn draining_node_may_be_undrained_or_ended() {
         let reported = hint("NODE_DRAINING", &facts(&[])).expect("there is something to do");
         assert!(reported.contains("drain --undo") && reported.contains("shutting down"));
     }
 
     #[test]
-    fn a_failed_start_tells_what_to_do_where_that_is_known() {
+    fn failed_start_has_a_hint_where_one_exists() {
         let reported = |stage, errno| {
             let facts = facts(&[("stage", stage), ("errno", errno)]);
             hint("SPAWN_FAILED", &facts)
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_of_a_later_version_has_no_hint() {
+    fn unknown_reason_has_no_hint() {
         assert_eq!(hint("SOMETHING_NEW", &BTreeMap::new()), None);
     }
 

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_heading_and_a_line_per_run() {
+    fn table_has_heading_and_one_line_per_run() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
         let table = super::table(&[sample()], (&[0], &[]), now, false, false);
         let lines: Vec<&str> = table.lines().collect();
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_reported_one_per_line_and_when_a_pause_is_over() {
+    fn limits_and_end_of_pause_are_printed() {
         let mut run = sample();
         run.spec.as_mut().expect("it has one").limits = Some(pb::RunLimits {
             nice: Some(5),
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_the_rest_is_reported_unless_it_is_stopped() {
+    fn treatment_of_rest_is_printed_unless_stopped() {
         let reported = |action: pb::LeaderExitAction, secs: Option<u64>| {
             let mut run = sample();
             let spec = run.spec.as_mut().expect("it has one");
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_command_is_cut_in_the_table_only() {
+    fn long_command_is_cut_in_table_only() {
         let mut long = sample();
         let words = vec!["word".to_owned(); 50];
         long.spec = Some(pb::RunSpec {

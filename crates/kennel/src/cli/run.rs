@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_is_the_commands_own_or_tells_its_signal() {
+    fn exit_code_is_the_commands_or_its_signals() {
         let signal = |number| {
             let name = String::new();
             pb::exit::Result::Signal(pb::exit::Signal { name, number })
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_that_says_more_than_the_exit_is_reported() {
+    fn reason_beyond_the_exit_is_printed() {
         let code = |reason| code_of_reason(reason).map(|(code, _)| code);
         assert_eq!(code("deadline_exceeded"), Some(124));
         assert_eq!(code("oom_killed"), Some(137));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_start_has_the_codes_of_a_shell() {
+    fn failed_start_has_exit_codes_of_shells() {
         let failed = Some("SPAWN_FAILED");
         assert_eq!(start_code(Some("COMMAND_NOT_FOUND"), None, None), 127);
         assert_eq!(start_code(failed, Some("EXEC"), Some("2")), 127);

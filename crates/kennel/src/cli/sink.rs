@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hole_in_the_output_is_not_passed_over_in_silence() {
+    fn gap_in_output_is_reported() {
         let output = |offset| pb::Output {
             offset,
             data: b"abc".to_vec().into(),

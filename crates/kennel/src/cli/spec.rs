@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn the_working_directory_is_the_callers_own_and_absolute() {
+    fn working_directory_is_the_callers_and_absolute() {
         let here = std::env::current_dir().expect("a test has one");
         assert_eq!(spec(&["ls"]).cwd, here.to_str().map(str::to_owned));
         let below = spec(&["--cwd", "x", "ls"]).cwd;

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_says_why_and_breaks_nothing() {
+    fn skipped_check_has_a_reason_and_fails_nothing() {
         let report = report(Outcome::NotRun("no such thing here".to_owned()));
         assert!(report.holds());
         let text = report.text(Duration::ZERO);

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_marks_of_the_innermost_span_that_has_some() {
+    fn line_has_marks_of_its_innermost_marked_span() {
         let text = line(LogFormat::Text, within_a_library);
         assert_eq!(text, " WARN wo\"rds count=2 run_id=R trace_id=T\n");
         let json = line(LogFormat::Json, within_a_library);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_says_itself_is_not_said_twice() {
+    fn marks_in_the_line_are_not_repeated() {
         let other = || {
             let run = error_span!("run", run_id = %"R", trace_id = %"T");
             run.in_scope(|| tracing::warn!(run_id = %"S", "words"));

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_have_a_name_and_one_or_two_values() {
+    fn limits_have_name_and_up_to_two_values() {
         let limit = |resource: pb::RlimitResource, soft, hard| {
             Ok(pb::Rlimit {
                 resource: resource.into(),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_named_by_more_than_its_number() {
+    fn process_is_named_by_more_than_its_number() {
         let full = process("7:8:9").expect("well formed");
         let named = (full.pid, full.start_ticks, full.pidfs_inode);
         assert_eq!(named, (7, 8, Some(9)));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_can_be_typed_into_a_shell_and_stays_on_one_line() {
+    fn command_line_is_shell_quoted_on_one_line() {
         assert_eq!(command_line(["ls", "-l", "/tmp"]), "ls -l /tmp");
         assert_eq!(
             command_line(["sh", "-c", "echo it's; exit 3"]),

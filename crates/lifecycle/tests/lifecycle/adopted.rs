@@ -116,7 +116,7 @@ fn standings() -> Vec<(String, Standing)> {
 }
 
 #[test]
-fn what_is_missing_in_the_journal_is_reported_first() {
+fn entries_missing_in_journal_are_reported_first() {
     let mut silent = standing(LeaderExit::Stop);
     silent.record = AttemptRecord::default();
     let mut machine = Machine::adopted(NOW, silent.clone());
@@ -136,7 +136,7 @@ fn what_is_missing_in_the_journal_is_reported_first() {
 }
 
 #[test]
-fn a_stop_keeps_its_grace_whatever_the_clock_says() {
+fn stop_keeps_its_grace_despite_clock_changes() {
     for gone in [0, 2, 5, 3600] {
         let mut standing = standing(LeaderExit::Stop);
         standing.row = Some(RowContents {
@@ -164,7 +164,7 @@ fn a_stop_keeps_its_grace_whatever_the_clock_says() {
 }
 
 #[test]
-fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
+fn shortened_stop_continues_with_its_remaining_grace() {
     // A clock that was set back delays nothing.
     for (gone, left) in [(0, 2), (1, 1), (3600, 0), (-3600, 5)] {
         let mut standing = standing(LeaderExit::Stop);
@@ -207,7 +207,7 @@ fn a_deadline_that_is_reported_again_changes_nothing() {
 }
 
 #[test]
-fn a_run_that_was_ended_for_want_of_a_server_says_so() {
+fn run_ended_without_a_server_reports_that() {
     for reported in [false, true] {
         let mut standing = standing(LeaderExit::Stop);
         let order = StopOrder {
@@ -237,7 +237,7 @@ fn a_run_that_was_ended_for_want_of_a_server_says_so() {
 }
 
 #[test]
-fn the_stop_that_was_reported_stays_the_reason_whatever_the_row_says() {
+fn reported_stop_stays_the_reason_despite_the_row() {
     let mut standing = standing(LeaderExit::Stop);
     standing.record.stopping = Some(late());
     standing.record.leader = Some(killed_by(Signal::TERM));
@@ -255,7 +255,7 @@ fn the_stop_that_was_reported_stays_the_reason_whatever_the_row_says() {
 }
 
 #[test]
-fn rounds_of_signals_are_counted_once_however_often_they_are_reported() {
+fn repeated_rounds_of_signals_are_counted_once() {
     let listed = u32::try_from(limits::STEPS_LISTED_MAX).unwrap();
     let mut standing = standing(LeaderExit::Stop);
     standing.record.leader = Some(killed_by(Signal::KILL));
@@ -273,7 +273,7 @@ fn rounds_of_signals_are_counted_once_however_often_they_are_reported() {
 }
 
 #[test]
-fn a_kill_for_memory_stays_the_reason_though_the_leaders_end_was_reported_before() {
+fn oom_kill_stays_reason_after_reported_leader_end() {
     for (sent, oom) in [(false, true), (true, false)] {
         let mut standing = standing(LeaderExit::Stop);
         standing.record.leader = Some(killed_by(Signal::KILL));
@@ -300,7 +300,7 @@ fn sigkill_survivors_are_reported_once() {
 }
 
 #[test]
-fn an_outcome_that_is_written_is_reported_as_far_as_it_was_not() {
+fn written_outcome_is_reported_where_not_yet_reported() {
     let outcome = Outcome {
         reason: EndReason::Exited,
         exit: Some(Exit::Code(3)),

@@ -159,7 +159,7 @@ fn keeper_server_and_their_shims_are_no_findings() {
 }
 
 #[test]
-fn who_has_left_group_and_session_of_a_living_leader_is_reported_and_neither_shim_nor_init() {
+fn escaped_process_is_reported_but_no_shim() {
     let with = |pid: i32, pgid: i32, sid: i32| {
         let mut seen = below(199, pid);
         seen.identity.pgid = pgid;
@@ -193,7 +193,7 @@ fn who_has_left_group_and_session_of_a_living_leader_is_reported_and_neither_shi
 }
 
 #[test]
-fn a_member_of_the_recorded_group_is_proven_and_one_of_another_directory_in_its_place_is_not() {
+fn member_of_recorded_group_is_proven_by_inode() {
     let inventory = inventory();
     let at = |identity, ours| reported(&[in_group(300, over(), identity, ours)], &inventory, 300);
     assert_eq!(at(group(1), false), proven(over(), Evidence::LeakedCgroup));
@@ -213,7 +213,7 @@ fn a_member_of_the_recorded_group_is_proven_and_one_of_another_directory_in_its_
 }
 
 #[test]
-fn what_descends_from_a_shim_is_of_its_run_however_far() {
+fn descendants_of_a_shim_belong_to_its_run() {
     let shim = is(identity(99, BEGAN - 1));
     let seen = [shim, below(99, 300), below(300, 301), below(301, 302)];
     let inventory = inventory();
@@ -233,7 +233,7 @@ fn what_descends_from_a_shim_is_of_its_run_however_far() {
 }
 
 #[test]
-fn a_group_is_the_runs_while_its_leader_or_a_certain_member_holds_the_number() {
+fn group_is_proven_by_leader_or_certain_member() {
     let inventory = inventory();
     let member = || of_session(100, 300);
     let leader = is(identity(100, BEGAN));
@@ -270,7 +270,7 @@ fn a_group_is_the_runs_while_its_leader_or_a_certain_member_holds_the_number() {
 }
 
 #[test]
-fn a_number_that_was_given_out_again_proves_nothing() {
+fn reused_number_proves_nothing() {
     let inventory = inventory();
     let stranger = is(identity(100, BEGAN + 1));
     let seen = [stranger, of_session(100, 300)];
@@ -286,7 +286,7 @@ fn a_number_that_was_given_out_again_proves_nothing() {
 }
 
 #[test]
-fn a_marker_alone_is_a_hint_and_only_where_it_can_come_from_the_run() {
+fn marker_alone_is_only_a_hint() {
     let mut inventory = inventory();
     let at = |run, inventory: &HostInventory| reported(&[marked(alone(300), run)], inventory, 300);
     assert_eq!(at(over(), &inventory), hint(over(), Evidence::Marker));
@@ -301,7 +301,7 @@ fn a_marker_alone_is_a_hint_and_only_where_it_can_come_from_the_run() {
 }
 
 #[test]
-fn who_is_part_of_a_live_run_is_never_a_finding_whatever_else_leads_to_it() {
+fn members_of_live_runs_are_no_findings() {
     let inventory = inventory();
     let seen = [
         below(KEEPER, 199),
@@ -323,7 +323,7 @@ fn who_is_part_of_a_live_run_is_never_a_finding_whatever_else_leads_to_it() {
 }
 
 #[test]
-fn a_child_of_the_keeper_without_any_run_is_a_stray_and_so_is_its_child() {
+fn unowned_child_of_keeper_is_a_stray() {
     let seen = [
         below(KEEPER, 300),
         below(300, 301),
@@ -367,7 +367,7 @@ fn only_those_we_should_have_reaped_are_unreaped() {
 /// Every kind of evidence, both certainties, every status: the decisions of a default scope, and of one that names the
 /// evidence.
 #[test]
-fn only_what_is_proved_or_is_a_named_marker_of_a_run_that_is_over_may_be_ended() {
+fn only_proven_or_named_leaks_may_be_ended() {
     use Evidence::{Kept, LeakedCgroup, Marker, RecordedGroup, Shim, ShimChild, Stray, Zombie};
     let all = [
         Kept,
@@ -422,7 +422,7 @@ fn only_what_is_proved_or_is_a_named_marker_of_a_run_that_is_over_may_be_ended()
 }
 
 #[test]
-fn what_a_run_was_to_leave_running_is_no_leak_and_ends_only_by_its_name() {
+fn detached_process_is_no_leak_and_ends_named() {
     let mut inventory = inventory();
     inventory.runs.get_mut(&over()).unwrap().standing = RunStatus::Kept;
     let seen = [
@@ -448,7 +448,7 @@ fn what_a_run_was_to_leave_running_is_no_leak_and_ends_only_by_its_name() {
 }
 
 #[test]
-fn what_may_have_been_kept_ends_without_the_store_only_where_its_run_is_named() {
+fn possibly_detached_process_ends_only_by_its_run() {
     for evidence in [Evidence::LeakedCgroup, Evidence::ShimChild] {
         let finding = finding(evidence, Certainty::Proven, None);
         let away = Candidate {
@@ -472,7 +472,7 @@ fn what_may_have_been_kept_ends_without_the_store_only_where_its_run_is_named() 
 }
 
 #[test]
-fn the_shim_of_a_run_that_keeps_a_process_is_no_finding_until_no_process_is_below_it() {
+fn shim_of_detached_processes_is_no_finding() {
     let mut inventory = inventory();
     inventory.runs.get_mut(&over()).unwrap().standing = RunStatus::Kept;
     inventory.shims.insert(99, over());

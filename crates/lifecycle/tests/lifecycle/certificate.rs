@@ -9,7 +9,7 @@ use kennel_lifecycle::{
 };
 
 #[test]
-fn a_run_that_ended_by_itself_and_left_nothing_has_no_steps() {
+fn run_that_ended_alone_has_no_steps() {
     let outcome = ended(&[]);
     let wanted = StopCertificate {
         census: Some(Timestamp(9)),
@@ -46,7 +46,7 @@ fn more_rounds_than_are_reported_are_counted() {
 }
 
 #[test]
-fn a_run_that_was_never_let_go_has_an_empty_certificate() {
+fn run_never_released_has_an_empty_certificate() {
     let mut machine = Machine::new();
     let stop = Input::Command(Command::Stop(abort(GRACE)));
     machine.step(Timestamp(0), stop).unwrap();
@@ -56,7 +56,7 @@ fn a_run_that_was_never_let_go_has_an_empty_certificate() {
 }
 
 #[test]
-fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
+fn recovery_certificate_has_steps_of_shim_and_recovery() {
     let by_shim = StopStep {
         sender: SignalSender::Shim,
         ..step(1, Signal::TERM)

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 #[test]
-fn a_countdown_stands_still_until_it_is_run_and_while_it_is_stopped() {
+fn countdown_stands_still_unless_it_runs() {
     let mut left = Countdown::new(Duration::from_millis(100));
     assert_eq!(left.over_at(), None);
     assert!(!left.is_over(u64::MAX));
@@ -18,7 +18,7 @@ fn a_countdown_stands_still_until_it_is_run_and_while_it_is_stopped() {
 }
 
 #[test]
-fn a_countdown_that_is_run_twice_does_not_begin_anew() {
+fn countdown_run_twice_does_not_restart() {
     let mut left = Countdown::new(Duration::from_millis(100));
     left.run(0);
     left.run(50);

@@ -6,7 +6,7 @@ use kennel_lifecycle::{
 use proptest::prelude::*;
 
 #[test]
-fn a_write_is_known_again_by_its_id_and_by_its_offset() {
+fn repeated_write_is_known_by_id_and_offset() {
     let mut book = InputBook::default();
     assert_eq!(take(&mut book, "a", None, 3), Ok(open(0)));
     assert_eq!(take(&mut book, "a", None, 3), Ok(repeat(0)));
@@ -18,7 +18,7 @@ fn a_write_is_known_again_by_its_id_and_by_its_offset() {
 }
 
 #[test]
-fn a_gap_an_overlap_and_an_id_of_another_write_are_refused() {
+fn gaps_overlaps_and_reused_ids_are_refused() {
     let mut book = InputBook::default();
     take(&mut book, "a", None, 4).unwrap();
     let before = book.clone();
@@ -37,7 +37,7 @@ fn a_gap_an_overlap_and_an_id_of_another_write_are_refused() {
 }
 
 #[test]
-fn a_write_that_was_cut_off_is_gone_on_with_or_given_up_knowingly() {
+fn interrupted_write_is_resumed_or_given_up_explicitly() {
     let mut book = InputBook::default();
     assert_eq!(book.place(&write("a", None, 10)), Ok(open(0)));
     book.took(4);
@@ -66,7 +66,7 @@ fn cut_off_write_resumes_when_repeated_by_offset() {
 }
 
 #[test]
-fn nothing_is_taken_after_the_end_and_repeats_are_reported_all_the_same() {
+fn closed_input_takes_nothing_and_answers_repeats() {
     let mut book = InputBook::default();
     take(&mut book, "a", None, 4).unwrap();
     book.close(InputClosed::Command);
@@ -78,7 +78,7 @@ fn nothing_is_taken_after_the_end_and_repeats_are_reported_all_the_same() {
 }
 
 #[test]
-fn where_the_count_is_in_doubt_only_what_is_certain_is_reported() {
+fn unknown_count_reports_only_certain_bytes() {
     let mut book = InputBook::default();
     take(&mut book, "a", None, 4).unwrap();
     book.in_doubt = 2;

@@ -9,13 +9,13 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 #[test]
-fn an_abort_is_term_then_the_grace_then_kill() {
+fn abort_is_term_then_grace_then_kill() {
     let climbed = climb(&StopPlan::abort(Duration::from_millis(1500)), &[]);
     assert_eq!(climbed, [(0, Signal::TERM), (1500, Signal::KILL)]);
 }
 
 #[test]
-fn a_shutdown_is_int_then_term_then_kill_and_fits_into_its_bound() {
+fn shutdown_is_int_term_kill_within_its_bound() {
     let climbed = climb(&StopPlan::shutdown(Duration::from_secs(4)), &[]);
     assert_eq!(
         climbed,
@@ -29,7 +29,7 @@ fn a_shutdown_is_int_then_term_then_kill_and_fits_into_its_bound() {
 }
 
 #[test]
-fn a_terminal_is_hung_up_then_term_then_kill() {
+fn terminal_gets_hup_then_term_then_kill() {
     for plan in [StopPlan::abort, StopPlan::shutdown] {
         let climbed = climb(&plan(Duration::from_secs(4)).on_terminal(), &[]);
         let expected = [(0, Signal::HUP), (2000, Signal::TERM), (4000, Signal::KILL)];
@@ -38,7 +38,7 @@ fn a_terminal_is_hung_up_then_term_then_kill() {
 }
 
 #[test]
-fn no_grace_is_kill_at_once_and_nothing_else() {
+fn no_grace_is_kill_at_once() {
     for plan in [
         StopPlan::abort(Duration::ZERO),
         StopPlan::shutdown(Duration::ZERO),
@@ -80,7 +80,7 @@ fn command_that_is_over_brings_the_rest_forward() {
 }
 
 #[test]
-fn a_second_order_brings_kill_forward_and_never_back() {
+fn second_order_only_brings_kill_forward() {
     let first = StopPlan::abort(Duration::from_secs(5));
     let sooner = (1000, StopPlan::abort(Duration::from_secs(1)));
     assert_eq!(
@@ -100,7 +100,7 @@ fn a_second_order_brings_kill_forward_and_never_back() {
 }
 
 #[test]
-fn actions_come_first_and_kill_when_it_was_due() {
+fn actions_come_first_and_kill_when_due() {
     let ms = Duration::from_millis;
     let actions = [
         StopAction {
@@ -157,7 +157,7 @@ fn after_kill_there_is_nothing_to_wait_for() {
 
 proptest! {
     #[test]
-    fn whatever_is_ordered_kill_comes_once_last_and_in_time(
+    fn kill_comes_once_last_and_in_time(
         first in plan(),
         orders in prop::collection::vec((0u64..20_000, plan()), 0..5),
     ) {

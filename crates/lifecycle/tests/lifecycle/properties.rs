@@ -27,7 +27,7 @@ proptest! {
 
     /// No command runs unrecorded.
     #[test]
-    fn the_gate_opens_once_and_only_after_the_row_is_written(inputs in inputs(), policy in policy()) {
+    fn gate_opens_once_after_the_row_is_written(inputs in inputs(), policy in policy()) {
         let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| *e == Effect::Release) <= 1);
         if let Some(at) = reported.when(|e| *e == Effect::Release) {
@@ -43,14 +43,14 @@ proptest! {
     }
 
     #[test]
-    fn a_child_is_asked_for_once_and_gets_one_row(inputs in inputs(), policy in policy()) {
+    fn child_is_requested_once_and_gets_one_row(inputs in inputs(), policy in policy()) {
         let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| *e == Effect::Prepare) <= 1);
         prop_assert!(reported.count(|e| matches!(e, Effect::Record(_))) <= 1);
     }
 
     #[test]
-    fn a_stop_that_was_accepted_before_the_gate_keeps_it_shut(inputs in inputs(), policy in policy()) {
+    fn stop_before_the_gate_keeps_it_shut(inputs in inputs(), policy in policy()) {
         let reported = run_inputs(policy, &inputs);
         if let (Some(stop), Some(release)) = (reported.first_stop_obeyed, reported.when(|e| *e == Effect::Release)) {
             prop_assert!(release < stop);
@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn the_outcome_is_written_once_and_reported_only_when_it_is_written(inputs in inputs(), policy in policy()) {
+    fn outcome_is_written_once_and_then_reported(inputs in inputs(), policy in policy()) {
         let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| matches!(e, Effect::RecordOutcome(_))) <= 1);
         let Some(ended) = reported.when(|e| matches!(e, Effect::Append(Entry::Ended(_)))) else {
@@ -69,7 +69,7 @@ proptest! {
     }
 
     #[test]
-    fn a_child_is_acknowledged_once_and_only_at_the_end(inputs in inputs(), policy in policy()) {
+    fn child_is_acknowledged_once_at_the_end(inputs in inputs(), policy in policy()) {
         let reported = run_inputs(policy, &inputs);
         let over = matches!(reported.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
         prop_assert!(reported.count(|e| *e == Effect::Acknowledge) <= usize::from(over));
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn no_signal_goes_out_before_the_stop_is_recorded(inputs in inputs(), policy in policy()) {
+    fn no_signal_precedes_the_recorded_stop(inputs in inputs(), policy in policy()) {
         let reported = run_inputs(policy, &inputs);
         let mut orders = 0;
         for (at, effect) in &reported.effects {
@@ -105,7 +105,7 @@ proptest! {
 
     /// The rest is detached at most once, by that policy only, and never by a machine that has ordered its end.
     #[test]
-    fn the_rest_is_kept_once_and_only_before_any_stop(inputs in inputs(), policy in policy()) {
+    fn rest_is_kept_once_before_any_stop(inputs in inputs(), policy in policy()) {
         let reported = run_inputs(policy, &inputs);
         let kept = reported.count(|e| *e == Effect::KeepRest);
         prop_assert!(kept <= usize::from(policy == LeaderExit::Keep));
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn a_tree_is_frozen_only_after_that_is_written_and_called_paused_only_after_it_was_seen(inputs in inputs(), policy in policy()) {
+    fn pause_is_written_before_freeze_and_reported_after(inputs in inputs(), policy in policy()) {
         let reported = run_inputs(policy, &inputs);
         for (at, effect) in &reported.effects {
             let cause = match effect {
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn each_end_is_reported_once_the_leaders_first_and_the_outcome_last(inputs in inputs(), policy in policy()) {
+    fn each_end_is_reported_once_in_order(inputs in inputs(), policy in policy()) {
         check_ends(&run_inputs(policy, &inputs).announced())?;
     }
 
@@ -166,7 +166,7 @@ proptest! {
     /// Wherever a server has died, after any sensible part of its reports: the next one opens no gate, reports nothing
     /// twice, ends with the same verdict, and with one outcome that repeats the reported one.
     #[test]
-    fn what_a_dead_server_has_reported_is_not_reported_again(inputs in inputs(), policy in policy(), cut in 1usize..60, pause in pause()) {
+    fn reports_of_a_dead_server_are_not_repeated(inputs in inputs(), policy in policy(), cut in 1usize..60, pause in pause()) {
         let reported = adopt(policy, &inputs, cut, pause);
         prop_assert!(reported.count(|e| matches!(e, Effect::Prepare | Effect::Record(_) | Effect::Release | Effect::ShutGate)) <= 3);
         prop_assert!(reported.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);

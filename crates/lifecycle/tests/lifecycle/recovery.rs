@@ -54,7 +54,7 @@ fn every_combination_is_decided_as_agreed() {
 }
 
 #[test]
-fn another_boot_or_namespace_is_never_waited_for_nor_signalled() {
+fn other_boot_or_namespace_is_never_signalled() {
     for (seen, before) in combinations().filter(|(s, _)| s.host == Host::Other) {
         let decision = decide(&seen, before);
         assert!(
@@ -65,7 +65,7 @@ fn another_boot_or_namespace_is_never_waited_for_nor_signalled() {
 }
 
 #[test]
-fn what_had_ended_by_itself_has_exited_whatever_became_of_the_service() {
+fn run_ended_by_itself_has_exited_despite_service() {
     let record = |seen: &Observation| seen.exit_record.clone().filter(|r| r.exit.is_some());
     for (mut seen, before) in combinations().filter(|(seen, _)| record(seen).is_some()) {
         let lost = decide(&seen, before);
@@ -109,7 +109,7 @@ fn termination_of_an_earlier_start_counts() {
 }
 
 #[test]
-fn a_private_namespace_is_empty_without_its_first_process_and_not_before() {
+fn private_namespace_is_empty_without_its_first_process() {
     for (mut seen, before) in combinations().filter(|(s, _)| s.host == Host::Same) {
         let decided = decide(&seen, before);
         seen.namespace = Some(Seen::Unknown);
@@ -131,7 +131,7 @@ fn a_private_namespace_is_empty_without_its_first_process_and_not_before() {
 }
 
 #[test]
-fn a_later_namespace_of_the_same_inode_is_another_one() {
+fn later_namespace_of_same_inode_is_another() {
     let container = |began| HostIdentity {
         boot_id: "b".into(),
         pidns_inode: 4_026_532_178,
@@ -153,7 +153,7 @@ fn a_later_namespace_of_the_same_inode_is_another_one() {
 }
 
 #[test]
-fn only_a_certain_member_of_the_run_leads_to_a_signal() {
+fn only_a_verified_member_is_signalled() {
     for (seen, before) in combinations() {
         let certain = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
         if decide(&seen, before) == Decision::Terminate {
@@ -177,7 +177,7 @@ fn what_a_pause_has_stopped_is_ended() {
 }
 
 #[test]
-fn a_process_that_may_be_a_stranger_and_hints_alone_lead_to_no_signal() {
+fn doubtful_processes_and_hints_are_not_signalled() {
     for (seen, before) in combinations() {
         let vague = seen.command != Seen::Same && seen.cgroup != CgroupSeen::Populated;
         if vague && !seen.hints.is_empty() && seen.shim != Seen::Same {
@@ -190,7 +190,7 @@ fn a_process_that_may_be_a_stranger_and_hints_alone_lead_to_no_signal() {
 }
 
 #[test]
-fn row_is_not_closed_while_a_verified_member_lives() {
+fn row_stays_open_while_a_member_lives() {
     let here = |(seen, _): &(Observation, Before)| seen.host == Host::Same;
     for (seen, before) in combinations().filter(here) {
         let kept = before == Before::default() && was_kept(&seen);
@@ -250,7 +250,7 @@ fn empty_is_said_only_with_a_proof() {
 
 /// Such a group is not killed either; the shim's own scan of the group still counts.
 #[test]
-fn a_group_that_cannot_be_read_is_not_called_empty() {
+fn unreadable_group_is_not_called_empty() {
     let unread = |(seen, _): &(Observation, Before)| seen.cgroup == CgroupSeen::Unknown;
     for (mut seen, before) in combinations().filter(unread) {
         if let Decision::Close(outcome) = decide(&seen, before) {
@@ -273,7 +273,7 @@ fn a_group_that_cannot_be_read_is_not_called_empty() {
 }
 
 #[test]
-fn a_run_whose_leader_is_still_there_is_not_called_empty() {
+fn run_with_a_live_leader_is_not_empty() {
     for (seen, before) in combinations().filter(|(s, _)| s.command == Seen::Same) {
         if let Decision::Close(outcome) = decide(&seen, before) {
             assert!(!matches!(outcome.tree, TreeVerdict::Empty(_)), "{seen:?}");
@@ -282,7 +282,7 @@ fn a_run_whose_leader_is_still_there_is_not_called_empty() {
 }
 
 #[test]
-fn who_was_kept_is_neither_waited_for_nor_ended_unless_a_stop_is_wanted() {
+fn detached_process_is_ended_only_by_a_stop() {
     for (seen, before) in combinations().filter(|(s, _)| was_kept(s) && s.host == Host::Same) {
         let alive = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
         match decide(&seen, before) {
@@ -304,7 +304,7 @@ fn who_was_kept_is_neither_waited_for_nor_ended_unless_a_stop_is_wanted() {
 }
 
 #[test]
-fn an_exit_is_known_from_the_record_or_not_at_all() {
+fn exit_is_known_only_from_the_record() {
     for (seen, before) in combinations() {
         let Decision::Close(outcome) = decide(&seen, before) else {
             continue;

@@ -11,7 +11,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn an_agent_is_started_again_after_one_two_and_four_seconds_and_then_no_more() {
+fn crashing_agent_is_restarted_with_backoff_and_limit() {
     let failed = exited(1);
     let said: Vec<Next> = (0..4)
         .map(|restarts| next(&RestartPolicy::agent(), &failed, |a| a.restarts = restarts))
@@ -30,7 +30,7 @@ fn an_agent_is_started_again_after_one_two_and_four_seconds_and_then_no_more() {
 }
 
 #[test]
-fn what_is_kept_alive_is_started_again_for_ever_at_most_a_minute_later() {
+fn kept_alive_run_is_restarted_within_a_minute() {
     let policy = RestartPolicy::keepalive();
     let seconds: Vec<u64> = (0..8).map(|n| policy.pause(n, 0).as_secs()).collect();
     assert_eq!(seconds, [2, 4, 8, 16, 32, 60, 60, 60]);
@@ -43,7 +43,7 @@ fn what_is_kept_alive_is_started_again_for_ever_at_most_a_minute_later() {
 }
 
 #[test]
-fn an_attempt_that_has_lasted_begins_a_new_row() {
+fn long_attempt_resets_the_restart_count() {
     let failed = exited(1);
     let after = |uptime| {
         next(&RestartPolicy::agent(), &failed, |a| {
@@ -62,7 +62,7 @@ fn an_attempt_that_has_lasted_begins_a_new_row() {
 }
 
 #[test]
-fn each_mode_and_class_of_exit_code_decides_as_it_says() {
+fn mode_and_exit_code_class_decide_restarts() {
     let code = |code| Some(Exit::Code(code));
     let killed = Some(Exit::Signal {
         signal: Signal::KILL,
@@ -123,7 +123,7 @@ fn code_of_success_is_no_failure() {
 }
 
 #[test]
-fn what_was_ended_for_good_is_not_started_again() {
+fn finally_ended_run_is_not_restarted() {
     let by = || "uid:0".to_owned();
     let reasons = [
         EndReason::Aborted {
@@ -147,7 +147,7 @@ fn what_was_ended_for_good_is_not_started_again() {
 }
 
 #[test]
-fn a_first_start_that_fails_is_reported_and_a_later_one_is_tried_again() {
+fn failed_first_start_is_reported_and_later_retried() {
     let failure = StartFailure {
         stage: StartStage::Exec,
         errno: Some(2),
@@ -165,7 +165,7 @@ fn a_first_start_that_fails_is_reported_and_a_later_one_is_tried_again() {
 }
 
 #[test]
-fn a_first_attempt_that_never_ran_is_not_followed_whatever_ended_it() {
+fn first_attempt_never_run_is_not_followed() {
     let stopped = outcome(EndReason::ServerShutdown, None, TreeVerdict::NeverRan);
     let of = |number: u32| {
         next(&RestartPolicy::keepalive(), &stopped, |a| {
@@ -178,7 +178,7 @@ fn a_first_attempt_that_never_ran_is_not_followed_whatever_ended_it() {
 }
 
 #[test]
-fn an_attempt_that_the_store_did_not_take_is_none_in_the_row() {
+fn unrecorded_attempt_is_not_counted_in_row() {
     let failure = StartFailure {
         stage: StartStage::Record,
         errno: None,
@@ -197,7 +197,7 @@ fn an_attempt_that_the_store_did_not_take_is_none_in_the_row() {
 }
 
 #[test]
-fn an_end_for_want_of_memory_is_a_failure() {
+fn oom_end_is_a_failure() {
     let kills = MemoryKills {
         kills: 1,
         memory_max: None,
@@ -211,7 +211,7 @@ fn an_end_for_want_of_memory_is_a_failure() {
 }
 
 #[test]
-fn lost_shim_counts_as_failure_despite_exit_code_0() {
+fn lost_shim_is_failure_despite_exit_code_0() {
     let policy = RestartPolicy {
         mode: RestartMode::OnFailure,
         ..RestartPolicy::default()
@@ -221,7 +221,7 @@ fn lost_shim_counts_as_failure_despite_exit_code_0() {
 }
 
 #[test]
-fn what_ends_with_the_service_comes_back_at_once_if_it_outlives_it() {
+fn run_ended_with_service_is_restarted_at_once() {
     let reasons = [
         EndReason::ServerShutdown,
         EndReason::ServiceLost,
@@ -264,7 +264,7 @@ fn another_boot_proves_that_nothing_is_left() {
 }
 
 #[test]
-fn a_policy_says_all_that_is_wrong_with_it() {
+fn all_violations_of_a_policy_are_reported() {
     let spec = crate::spec::edited(crate::spec::good(), |s| {
         s.policy.restart = RestartPolicy {
             mode: RestartMode::Always,
@@ -322,7 +322,7 @@ proptest! {
     }
 
     #[test]
-    fn the_restarts_in_a_row_are_bounded_and_so_is_each_pause(
+    fn restarts_and_delays_are_bounded(
         policy in any_policy(),
         restarts in 0..20_u32,
         chance in any::<u32>(),

@@ -26,7 +26,7 @@ proptest! {
     }
 
     #[test]
-    fn every_child_gets_one_outcome_or_leaves_no_trace(story in story()) {
+    fn each_child_has_one_outcome_or_no_trace(story in story()) {
         let world = story.reported();
         match world.machine.phase() {
             Phase::Closed(outcome) => {
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stop_that_was_accepted_before_the_gate_means_that_nothing_ran(story in story()) {
+    fn stop_accepted_before_the_gate_prevents_exec(story in story()) {
         let world = story.reported();
         if world.stopped_in_time {
             prop_assert!(!world.executed);
@@ -87,7 +87,7 @@ proptest! {
 
     /// At every time of a pause, and for every reaction to the signals.
     #[test]
-    fn a_run_is_stopped_when_it_has_run_for_as_long_as_it_may(story in story()) {
+    fn run_is_stopped_at_its_max_runtime(story in story()) {
         let limit = story.limit;
         let stopped = story.wishes.iter().any(|(_, wish)| matches!(wish, Command::Stop(_)));
         let world = story.reported();
@@ -130,7 +130,7 @@ proptest! {
 
     /// Where no caller requests anything, the same reports come in the same number, and the outcome is the same.
     #[test]
-    fn the_death_of_a_server_changes_nothing_that_is_reported(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
+    fn server_death_changes_no_reported_event(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
         let undisturbed = Story { wishes: vec![], deaths: vec![], ..story };
         let disturbed = Story { deaths, ..undisturbed.clone() };
         let (one, other) = (undisturbed.reported(), disturbed.reported());
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn an_obedient_child_is_never_killed_for_being_paused(turns in 4usize..12, order in order()) {
+    fn obedient_child_is_never_killed_for_pausing(turns in 4usize..12, order in order()) {
         let story = Story {
             temper: Temper::Obeys,
             fault: Fault::None,
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stubborn_child_gets_its_grace_and_not_more(grace in 0u64..5_000, sooner in 0u64..5_000, order in order()) {
+    fn stubborn_child_gets_its_grace_only(grace in 0u64..5_000, sooner in 0u64..5_000, order in order()) {
         let millis = Duration::from_millis;
         let story = Story {
             temper: Temper::Ignores,
@@ -183,7 +183,7 @@ proptest! {
 }
 
 #[test]
-fn a_leader_that_ends_in_a_stop_does_not_shorten_the_grace_of_its_workers() {
+fn leader_exit_in_stop_keeps_workers_grace() {
     let world = Story {
         temper: Temper::LeavesAStubbornWorker,
         fault: Fault::None,
@@ -225,7 +225,7 @@ fn left_behind(policy: LeaderExit, wishes: Vec<(usize, Command)>) -> (World, Out
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn by_default_the_rest_is_stopped_with_the_leaders_end() {
+fn rest_is_stopped_with_leader_exit_by_default() {
     let (world, outcome) = left_behind(LeaderExit::Stop, vec![]);
     assert_eq!(outcome.reason, EndReason::Exited);
     assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
@@ -233,7 +233,7 @@ fn by_default_the_rest_is_stopped_with_the_leaders_end() {
 }
 
 #[test]
-fn a_drain_goes_on_until_its_timeout_and_the_rest_then_has_its_grace() {
+fn drain_lasts_until_timeout_then_rest_gets_grace() {
     let timeout = Some(3 * SECOND);
     let (world, outcome) = left_behind(LeaderExit::Drain { timeout }, vec![]);
     assert_eq!(outcome.reason, EndReason::Exited);
@@ -243,7 +243,7 @@ fn a_drain_goes_on_until_its_timeout_and_the_rest_then_has_its_grace() {
 }
 
 #[test]
-fn an_abort_ends_a_drain_and_is_its_end_reason() {
+fn abort_ends_a_drain_with_its_reason() {
     // After the report of the leader's exit.
     let stop = Command::Stop(abort(SECOND));
     let (world, outcome) = left_behind(LeaderExit::Drain { timeout: None }, vec![(9, stop)]);
@@ -254,7 +254,7 @@ fn an_abort_ends_a_drain_and_is_its_end_reason() {
 }
 
 #[test]
-fn who_is_kept_lives_and_the_run_has_ended_with_its_leader() {
+fn detached_process_lives_after_the_run_ended() {
     let (world, outcome) = left_behind(LeaderExit::Keep, vec![]);
     assert_eq!(outcome.reason, EndReason::Exited);
     assert!(matches!(outcome.tree, TreeVerdict::Kept(_)));
@@ -264,7 +264,7 @@ fn who_is_kept_lives_and_the_run_has_ended_with_its_leader() {
 }
 
 #[test]
-fn a_stop_of_a_run_that_has_kept_a_process_signals_no_process() {
+fn stop_of_run_with_detached_process_signals_nothing() {
     let stop = Command::Stop(abort(Duration::ZERO));
     let (world, outcome) = left_behind(LeaderExit::Keep, vec![(40, stop)]);
     assert!(matches!(outcome.tree, TreeVerdict::Kept(_)));
@@ -272,7 +272,7 @@ fn a_stop_of_a_run_that_has_kept_a_process_signals_no_process() {
 }
 
 #[test]
-fn a_tree_that_is_stuck_for_a_day_is_not_over_before_that_whatever_is_asked() {
+fn stuck_tree_stays_open_for_a_day() {
     // Before and after the keeper's report that it is stuck.
     let wishes = [3, 8, 9, 20].map(|at| (at, Command::Stop(abort(SECOND))));
     let world = Story {

@@ -25,7 +25,7 @@ fn end(mut child: Child) {
 }
 
 #[test]
-fn a_list_that_is_cut_says_how_many_are_missing() {
+fn truncated_list_has_the_missing_count() {
     let children = [session_leader(), session_leader(), session_leader()];
     let tree = Tree {
         run: RunId::from_u128(7),
@@ -47,7 +47,7 @@ fn a_list_that_is_cut_says_how_many_are_missing() {
 }
 
 #[test]
-fn a_number_that_was_given_to_another_session_names_no_orphan() {
+fn number_of_another_session_names_no_orphan() {
     let gone = session_leader();
     let leader = pidfd(&gone);
     end(gone);
@@ -95,7 +95,7 @@ fn end_orphan(pid: i32) {
 }
 
 #[test]
-fn the_rest_of_a_session_is_known_after_its_leader_and_a_stranger_of_its_number_is_not() {
+fn session_without_leader_excludes_unrelated_process() {
     let (leader, child) = session_with_child();
     let tree = |fd| Tree {
         run: RunId::from_u128(7),
@@ -131,7 +131,7 @@ fn the_rest_of_a_session_is_known_after_its_leader_and_a_stranger_of_its_number_
 }
 
 #[test]
-fn the_leader_is_signalled_first_and_the_others_by_age() {
+fn leader_is_signalled_first_then_others_by_age() {
     let child = session_leader();
     let tree = Tree {
         run: RunId::from_u128(7),

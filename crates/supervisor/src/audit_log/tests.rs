@@ -34,7 +34,7 @@ fn seqs(records: &[TrailRecord]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn lines_are_numbered_on_by_the_next_server_and_read_by_run_and_position() {
+async fn next_server_continues_numbers_and_reads_by_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let first = Trail::open(dir.path());
     first.record(asked("Spawn", 1));
@@ -91,7 +91,7 @@ async fn torn_line_after_host_crash_is_ignored() {
 }
 
 #[tokio::test]
-async fn calls_in_great_numbers_are_two_lines_with_all_of_them() {
+async fn many_calls_are_two_lines_with_counts() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path());
     for _ in 0..100 {
@@ -113,7 +113,7 @@ async fn calls_in_great_numbers_are_two_lines_with_all_of_them() {
 }
 
 #[tokio::test]
-async fn a_signal_that_a_keeper_tells_again_is_given_once() {
+async fn signal_repeated_by_a_keeper_is_recorded_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path());
     let signal = TrailEntry::Signal(LoggedSignal {
@@ -133,7 +133,7 @@ async fn a_signal_that_a_keeper_tells_again_is_given_once() {
 }
 
 #[tokio::test]
-async fn files_are_bounded_in_size_and_number_and_the_newest_lines_stay() {
+async fn files_are_bounded_and_newest_lines_stay() {
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join(files::DIR);
     fs::create_dir(&audit).expect("own directory");
@@ -153,7 +153,7 @@ async fn files_are_bounded_in_size_and_number_and_the_newest_lines_stay() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_waits_and_what_is_too_much_is_counted_in_the_trail() {
+async fn failed_writes_wait_and_excess_is_counted() {
     let dir = tempfile::tempdir().expect("a directory");
     // A file stands in the place of the directory.
     let in_the_way = dir.path().join(files::DIR);

@@ -432,7 +432,7 @@ mod tests {
 
     /// An attempt was aborted before its gate was opened; its row says so with the identity of the attempt before.
     #[test]
-    fn a_child_that_never_began_is_of_the_run_that_was_ended_for_it() {
+    fn unstarted_child_belongs_to_the_ended_run() {
         let mut new = crate::registry::tests::new_run();
         new.identity = Some(identity(10));
         let mut spec = RunSpec::default();

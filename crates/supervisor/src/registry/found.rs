@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_counted_as_what_it_is_as_long_as_it_is_there() {
+    fn each_finding_is_counted_by_kind_while_present() {
         let all = Found::default();
         assert_eq!(
             (all.orphans(), all.zombies()),

@@ -428,7 +428,7 @@ pub(crate) mod tests {
     const LONG: Duration = Duration::from_hours(1);
 
     #[tokio::test(start_paused = true)]
-    async fn an_order_that_its_task_never_sees_is_answered_by_the_end_of_the_task() {
+    async fn unseen_order_is_answered_by_tasks_end() {
         let (handle, task) = entered();
         let asked = tokio::spawn(async move { handle.ask(Order::Pause).await.is_none() });
         // It stays in the queue, as an order does that enters while the queue is being closed.
@@ -441,7 +441,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_counts_that_was_given_before_the_task_ended() {
+    async fn answer_before_the_tasks_end_counts() {
         let (handle, mut task) = entered();
         let asked = tokio::spawn(async move { handle.ask(Order::Resume).await });
         let Some(Order::Resume(reply)) = task.orders.recv().await else {

@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn end_that_a_journal_has_lost_keeps_its_seq() {
+    fn end_missing_in_journal_keeps_its_seq() {
         let head = |seq| Point { seq, lens: [5, 0] };
         let lost = |end, head| {
             let row = Arc::new(row(&[(1, 0), (4, 9)], end, true));

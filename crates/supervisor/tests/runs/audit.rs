@@ -145,7 +145,7 @@ async fn shim_with_new_work_is_no_leak() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_store_an_audit_says_so_and_finds_what_the_keeper_knows() {
+async fn audit_without_store_reports_that_and_keepers_knowledge() {
     let (stage, over, live) = left_behind().await;
     stage.world.store.set(Weather::Away);
     let audit = stage.supervisor.audit().await.unwrap();
@@ -177,7 +177,7 @@ async fn without_its_store_an_audit_says_so_and_finds_what_the_keeper_knows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_an_order_signals_and_only_what_is_proved_or_named() {
+async fn only_an_order_signals_proven_or_named_processes() {
     let (stage, over, _) = left_behind().await;
     let planned = stage
         .supervisor

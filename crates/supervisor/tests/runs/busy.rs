@@ -10,7 +10,7 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn all_is_read_of_a_pipe_that_is_not_watched_while_it_is_busy_and_is_when_it_is_silent() {
+async fn busy_pipe_is_polled_and_silent_one_watched() {
     let stage = Stage::set(Nature {
         last_words: b"after".to_vec(),
         ..Nature::default()

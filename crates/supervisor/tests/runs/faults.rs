@@ -103,7 +103,7 @@ async fn no_event_precedes_recorded_or_output_started() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_does_not_wait_behind_a_write_that_hangs() {
+async fn stop_does_not_wait_behind_hanging_write() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.world.store.set(Weather::StatesHang);
@@ -121,7 +121,7 @@ async fn a_stop_does_not_wait_behind_a_write_that_hangs() {
 }
 
 #[tokio::test]
-async fn output_that_cannot_be_read_is_not_let_go_and_leaves_no_open_row() {
+async fn unreadable_output_prevents_release_and_open_row() {
     let stage = Stage::set(Nature {
         unreadable: true,
         ..Nature::default()
@@ -175,7 +175,7 @@ async fn wait_reports_no_end_of_untraceable_run() {
 }
 
 #[tokio::test]
-async fn an_interrupt_that_was_refused_goes_out_when_it_is_asked_for_again() {
+async fn refused_interrupt_is_sent_when_repeated() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.supervisor.pause(run).await.unwrap();
@@ -191,7 +191,7 @@ async fn an_interrupt_that_was_refused_goes_out_when_it_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn more_open_rows_than_there_is_room_for_are_recovered_all_the_same() {
+async fn open_rows_beyond_the_limit_are_recovered() {
     let runs: Vec<RunId> = (1..=150).map(RunId::from_u128).collect();
     let orphans = runs
         .iter()
@@ -259,7 +259,7 @@ async fn output(events: &mut Events, len: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_run_that_would_be_held_too_weakly_leaves_no_trace() {
+async fn too_weakly_contained_run_leaves_no_trace() {
     // The host has control groups, and refuses one at the moment of the spawn.
     let stage = Stage::set(Nature {
         cgroup_refused: Some("budget".into()),

@@ -19,7 +19,7 @@ enum Seen {
 }
 
 #[test]
-fn run_ended_on_a_full_disk_is_recorded_later() {
+fn run_ended_on_full_disk_is_recorded_later() {
     let lives = begun(OnDiskFull::Block);
     lives.live(async |stage| {
         fill(&lives);
@@ -68,7 +68,7 @@ fn output_dropped_at_the_end_is_reported_later() {
 }
 
 #[test]
-fn what_was_dropped_outlives_the_server_that_has_dropped_it() {
+fn dropped_count_survives_the_server() {
     let lives = begun(OnDiskFull::Drop);
     lives.live(async |stage| {
         fill(&lives);
@@ -84,7 +84,7 @@ fn what_was_dropped_outlives_the_server_that_has_dropped_it() {
 }
 
 #[test]
-fn a_run_that_may_not_lose_output_is_stopped_when_the_disk_is_full() {
+fn run_with_abort_policy_stops_on_full_disk() {
     let lives = begun(OnDiskFull::Abort);
     lives.live(async |stage| {
         fill(&lives);
@@ -108,7 +108,7 @@ fn a_run_that_may_not_lose_output_is_stopped_when_the_disk_is_full() {
 }
 
 #[test]
-fn a_shutdown_does_not_wait_for_room_and_says_what_is_missing() {
+fn shutdown_on_full_disk_reports_missing_output() {
     let lives = begun(OnDiskFull::Block);
     lives.live(async |stage| {
         fill(&lives);

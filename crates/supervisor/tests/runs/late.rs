@@ -35,7 +35,7 @@ async fn ended(stage: &Stage) -> kennel_supervisor::RunView {
 }
 
 #[test]
-fn a_run_whose_shim_is_slow_is_not_ended_and_gone_on_with_when_it_answers() {
+fn run_with_slow_shim_is_adopted_when_answering() {
     slow().live_long(async |stage| {
         tokio::time::sleep(LONG).await;
         let view = stage.supervisor.get(run_id()).await.unwrap();
@@ -55,7 +55,7 @@ fn a_run_whose_shim_is_slow_is_not_ended_and_gone_on_with_when_it_answers() {
 }
 
 #[test]
-fn a_run_whose_shim_is_slow_is_ended_where_that_is_asked_for() {
+fn run_with_slow_shim_is_ended_on_request() {
     slow().live_long(async |stage| {
         let view = stage.supervisor.abort(abort(run_id())).await.unwrap();
         assert_eq!(view.desired, Desired::Stop);
@@ -66,7 +66,7 @@ fn a_run_whose_shim_is_slow_is_ended_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_run_whose_shim_has_gone_is_recovered_as_any_other() {
+fn run_with_dead_shim_is_recovered() {
     slow().live_long(async |stage| {
         let gone = seen(Seen::Gone, CgroupSeen::Empty, None);
         stage.kernel().orphans.insert(run_id(), gone);
@@ -76,7 +76,7 @@ fn a_run_whose_shim_has_gone_is_recovered_as_any_other() {
 }
 
 #[test]
-fn an_abort_of_a_run_whose_shim_is_slow_is_answered_while_the_store_is_away() {
+fn abort_with_slow_shim_is_answered_without_store() {
     slow().live_long(async |stage| {
         stage.world.store.set(Weather::Away);
         let call = AbortCall {

@@ -30,7 +30,7 @@ async fn is_pending<F: Future>(mut future: Pin<&mut F>) -> bool {
 }
 
 #[tokio::test]
-async fn stream_follows_run_that_is_spawned_again_while_looked_up() {
+async fn stream_follows_run_respawned_during_lookup() {
     let stage = Stage::set(Nature {
         exits_at_once: Some(0),
         ..Nature::default()

@@ -25,7 +25,7 @@ async fn running() -> (Stage, RunId) {
 }
 
 #[tokio::test]
-async fn a_signal_goes_out_once_per_request_and_says_what_came_of_it() {
+async fn signal_is_sent_once_per_request_with_result() {
     let (stage, run) = running().await;
     let first = stage.supervisor.signal(hang_up(run, Some("a"))).await;
     let first = first.unwrap();
@@ -73,7 +73,7 @@ async fn signal_without_target_is_sent_on_repeat() {
 }
 
 #[tokio::test]
-async fn a_signal_for_a_terminal_that_is_not_there_is_refused_and_not_remembered() {
+async fn signal_for_missing_terminal_is_refused_and_repeatable() {
     let (stage, run) = running().await;
     let to_terminal = SignalCall {
         target: SignalTarget::TerminalForeground,
@@ -86,7 +86,7 @@ async fn a_signal_for_a_terminal_that_is_not_there_is_refused_and_not_remembered
 }
 
 #[tokio::test]
-async fn a_signal_to_a_run_that_is_paused_or_over_is_refused() {
+async fn signal_to_paused_or_ended_run_is_refused() {
     let (stage, run) = running().await;
     stage.supervisor.pause(run).await.unwrap();
     let refused = stage.supervisor.signal(hang_up(run, Some("a"))).await;
@@ -126,7 +126,7 @@ async fn sent_signal_is_reported_after_the_stop() {
 }
 
 #[tokio::test]
-async fn signals_that_find_their_run_ended_are_answered_however_many_there_are() {
+async fn many_signals_to_ended_run_are_answered() {
     const MANY: usize = 40;
     let (stage, run) = running().await;
     stage.kernel().signal_result = SignalOutcome::Gone;
@@ -158,7 +158,7 @@ async fn signals_that_find_their_run_ended_are_answered_however_many_there_are()
 }
 
 #[tokio::test]
-async fn a_tree_is_listed_while_the_run_lives_and_is_empty_after_it() {
+async fn tree_is_listed_while_run_lives() {
     let (stage, run) = running().await;
     let (view, tree) = stage.supervisor.tree(run).await.unwrap();
     assert_eq!((view.run, view.state), (run, RunState::Running));

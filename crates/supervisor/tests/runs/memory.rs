@@ -16,7 +16,7 @@ const KILLED: Exit = Exit::Signal {
 };
 
 #[tokio::test]
-async fn a_leader_that_was_killed_for_memory_failed_for_that() {
+async fn leader_killed_for_memory_is_oom_failure() {
     let (run, reasons) = ended(KILLED, false).await;
     assert_eq!(run.outcome.unwrap().reason, EndReason::OomKilled(KILLS));
     assert_eq!(run.state, RunState::Failed);
@@ -33,7 +33,7 @@ async fn kills_that_the_leader_outlived_are_a_warning() {
 }
 
 #[tokio::test]
-async fn a_leader_that_a_caller_killed_is_not_called_killed_for_memory() {
+async fn leader_killed_by_caller_is_no_oom() {
     let (run, reasons) = ended(KILLED, true).await;
     assert_eq!(run.outcome.unwrap().reason, EndReason::Exited);
     assert_eq!(reasons.len(), 2, "{reasons:?}");

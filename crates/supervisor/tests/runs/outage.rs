@@ -47,7 +47,7 @@ fn pending(stage: &Stage) -> usize {
 }
 
 #[tokio::test]
-async fn an_abort_and_an_end_are_answered_while_the_store_is_away_and_written_when_it_is_back() {
+async fn abort_and_end_survive_a_store_outage() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage
         .supervisor
@@ -103,7 +103,7 @@ async fn an_abort_and_an_end_are_answered_while_the_store_is_away_and_written_wh
 }
 
 #[tokio::test]
-async fn a_pause_is_durable_while_the_store_is_away() {
+async fn pause_is_durable_during_store_outage() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.world.store.set(Weather::Away);
@@ -123,7 +123,7 @@ async fn a_pause_is_durable_while_the_store_is_away() {
 }
 
 #[tokio::test]
-async fn a_store_that_answers_and_takes_nothing_is_not_there_and_what_has_ended_is_not_live() {
+async fn hanging_store_is_away_and_ended_runs_end() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     let other = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
@@ -156,7 +156,7 @@ async fn a_store_that_hangs_is_not_waited_for() {
 
 /// The servers die with the store unavailable; only the last one finds it again.
 #[test]
-fn what_was_promised_without_the_store_is_written_by_a_later_server() {
+fn promises_without_store_are_written_by_later_server() {
     let lives = Lives::of(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -248,7 +248,7 @@ fn end_reported_without_store_stays_the_same() {
 /// It is not open any more, though the store has it open: not where a server reads that while it acquires the node
 /// late.
 #[test]
-fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late() {
+fn unwritten_end_is_no_open_row_after_takeover() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     lives.world.store.set(Weather::Away);
@@ -276,7 +276,7 @@ fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late(
 
 /// A file in its place: no error costs a run.
 #[test]
-fn unreadable_node_log_is_kept_aside_and_runs_go_on() {
+fn unreadable_node_log_is_set_aside_runs_continue() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     let log = lives.data_dir.path().join("log");
@@ -340,7 +340,7 @@ fn abort_fences_unknown_id_during_store_outage() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_read_while_the_store_lacks_it_is_not_believed() {
+async fn row_read_without_the_store_is_not_believed() {
     let stage = Stage::set(Nature {
         exits_at_once: Some(0),
         ..Nature::default()
@@ -374,7 +374,7 @@ async fn a_row_that_is_read_while_the_store_lacks_it_is_not_believed() {
 
 /// The store has returned the open runs, and the server has not adopted them yet.
 #[test]
-fn an_abort_of_a_run_that_waits_is_carried_out_though_it_comes_while_the_node_is_taken_over() {
+fn abort_during_takeover_of_waiting_run_is_done() {
     let lives = Lives::of(Nature {
         exits_at_once: Some(1),
         ..Nature::default()
@@ -427,7 +427,7 @@ fn lose_server_and_store_with_a_child_at_its_gate(lives: &Lives) {
 }
 
 #[test]
-fn a_child_at_its_gate_waits_for_the_word_of_the_store() {
+fn child_at_gate_waits_for_the_store() {
     let lives = Lives::of(Nature::default());
     lose_server_and_store_with_a_child_at_its_gate(&lives);
     lives.live(async |stage| {
@@ -456,7 +456,7 @@ fn a_child_at_its_gate_waits_for_the_word_of_the_store() {
 }
 
 #[test]
-fn a_shutdown_does_not_wait_for_a_child_that_waits_at_its_gate_for_the_store() {
+fn shutdown_does_not_wait_for_child_at_gate() {
     let lives = Lives::of(Nature::default());
     lose_server_and_store_with_a_child_at_its_gate(&lives);
     lives.live(async |stage| {

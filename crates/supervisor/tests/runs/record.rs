@@ -26,7 +26,7 @@ async fn end(stage: &Stage, run: RunId, code: i32) -> RunView {
 }
 
 #[test]
-fn empty_store_is_given_live_runs_and_newest_ends() {
+fn empty_store_gets_live_runs_and_newest_ends() {
     begin_with_empty_store(1_500, 8);
 }
 
@@ -100,7 +100,7 @@ fn files(log: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn damaged_node_log_ends_no_run_and_invents_none() {
+fn damaged_node_log_ends_and_invents_no_run() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         for number in 1..=3 {

@@ -45,7 +45,7 @@ fn hang_up(run: RunId) -> SignalCall {
 }
 
 #[tokio::test]
-async fn a_drain_may_be_signalled_and_is_ended_by_an_abort() {
+async fn drain_may_be_signalled_and_aborted() {
     let (stage, run) = leaving_one(DRAIN).await;
     leader_exited(&stage, run).await;
     let view = stage.supervisor.get(run).await.unwrap();
@@ -103,7 +103,7 @@ async fn run_with_detached_processes_ends_without_signals() {
 }
 
 #[tokio::test]
-async fn an_abort_means_the_whole_tree_whatever_the_policy_is() {
+async fn abort_ends_whole_tree_under_any_policy() {
     for policy in [DRAIN, LeaderExit::Keep] {
         let (stage, run) = leaving_one(policy).await;
         let view = stage.supervisor.abort(abort(run)).await.unwrap();

@@ -68,7 +68,7 @@ fn crashing() -> Nature {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_crashes_is_started_four_times_and_has_then_failed() {
+async fn crashing_agent_is_started_four_times_then_failed() {
     let stage = Stage::set(crashing()).await;
     let began = Instant::now();
     let spawned = stage.supervisor.spawn(restarting(RestartPolicy::agent()));
@@ -157,7 +157,7 @@ async fn nothing_follows_what_may_not_be_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_whose_record_is_not_known_never_runs_and_the_next_one_does() {
+async fn attempt_with_unknown_record_never_runs() {
     for written in [true, false] {
         let stage = Stage::set(Nature::default()).await;
         stage.supervisor.spawn(restarting(quick())).await.unwrap();
@@ -205,7 +205,7 @@ async fn later_failed_start_is_retried_first_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_leaves_a_service_to_the_next_and_ends_what_is_none() {
+async fn shutdown_leaves_services_and_ends_other_runs() {
     for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
         let stage = Stage::set(Nature::default()).await;
         stage.supervisor.spawn(spec).await.unwrap();
@@ -230,7 +230,7 @@ async fn a_shutdown_leaves_a_service_to_the_next_and_ends_what_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_attempt_that_is_asked_for_begins_when_the_old_tree_is_gone() {
+async fn requested_attempt_begins_after_old_tree_ends() {
     let stage = Stage::set(Nature::default()).await;
     let policy = RestartPolicy {
         delay: Duration::from_hours(1),
@@ -270,7 +270,7 @@ async fn another_attempt_that_is_asked_for_begins_when_the_old_tree_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_other_attempt_is_begun_of_what_is_being_aborted_or_of_which_nothing_is_kept() {
+async fn aborted_or_unrepeatable_run_gets_no_attempt() {
     let stage = Stage::set(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -297,7 +297,7 @@ async fn no_other_attempt_is_begun_of_what_is_being_aborted_or_of_which_nothing_
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_other_attempt_is_begun_of_what_has_run_for_too_long() {
+async fn run_over_its_max_runtime_gets_no_attempt() {
     let stage = Stage::set(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -323,7 +323,7 @@ async fn no_other_attempt_is_begun_of_what_has_run_for_too_long() {
 }
 
 #[test]
-fn an_attempt_that_was_to_be_replaced_is_replaced_by_the_next_server() {
+fn next_server_completes_a_replacement() {
     let lives = Lives::of(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -347,7 +347,7 @@ fn an_attempt_that_was_to_be_replaced_is_replaced_by_the_next_server() {
 }
 
 #[test]
-fn an_abort_of_an_attempt_that_is_being_replaced_is_durable_when_it_is_answered() {
+fn abort_of_attempt_being_replaced_is_durable() {
     let lives = Lives::of(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -394,7 +394,7 @@ async fn a_server_that_leaves_begins_no_attempt() {
 }
 
 #[test]
-fn a_run_that_waits_is_gone_on_with_by_the_next_server() {
+fn waiting_run_is_resumed_by_next_server() {
     let lives = Lives::of(crashing());
     let policy = RestartPolicy {
         delay: Duration::from_millis(300),
@@ -502,7 +502,7 @@ fn intended_next_attempt_is_not_the_last_one() {
 }
 
 #[test]
-fn next_attempt_that_is_not_logged_is_not_the_last_one() {
+fn next_attempt_without_log_is_not_the_last() {
     let lives = Lives::of(crashing());
     lives.live(async |stage| {
         let spawned = stage.supervisor.spawn(restarting(in_an_hour()));
@@ -542,7 +542,7 @@ fn next_attempt_that_is_not_logged_is_not_the_last_one() {
 }
 
 #[test]
-fn a_service_comes_back_with_the_next_service_and_a_heartbeat_does_not() {
+fn only_a_service_returns_with_next_service() {
     for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
         let lives = Lives::of(Nature::default());
         lives.live(async |stage| {
@@ -565,7 +565,7 @@ fn a_service_comes_back_with_the_next_service_and_a_heartbeat_does_not() {
 }
 
 #[test]
-fn a_service_comes_back_after_another_boot_and_not_where_its_tree_may_be_left() {
+fn service_returns_after_reboot_without_leftover_tree() {
     let other_boot = |mut seen: kennel_lifecycle::recovery::Observation| {
         seen.host = Host::Other;
         seen
@@ -624,7 +624,7 @@ fn ended_by_itself(lives: &Lives, exit: Exit) {
 }
 
 #[test]
-fn what_had_ended_by_itself_before_the_service_is_judged_by_its_policy() {
+fn policy_judges_end_before_the_services_end() {
     let on_failure = RestartPolicy {
         mode: RestartMode::OnFailure,
         max_restarts: Some(1),
@@ -665,7 +665,7 @@ fn what_had_ended_by_itself_before_the_service_is_judged_by_its_policy() {
 }
 
 #[test]
-fn a_run_of_which_nothing_is_kept_to_start_it_again_ends() {
+fn run_without_stored_spec_ends_at_restart() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         stage.supervisor.spawn(service()).await.unwrap();

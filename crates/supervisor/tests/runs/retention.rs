@@ -20,7 +20,7 @@ const KEEP_NONE: RetentionLimits = RetentionLimits {
 };
 
 #[test]
-fn the_last_hundred_runs_of_an_owner_keep_their_output() {
+fn last_hundred_runs_of_owner_keep_output() {
     let lives = lives(RetentionLimits {
         at_least: Duration::ZERO,
         ..RetentionLimits::default()
@@ -154,7 +154,7 @@ fn reading_a_pruned_run_yields_gap_and_outcome() {
 
 /// The row has a bound: its omitted entries are in a gap like output, and no seq is skipped.
 #[test]
-fn entries_beyond_the_bound_of_the_row_are_in_a_gap() {
+fn entries_beyond_bound_of_row_are_a_gap() {
     const PAUSES: usize = 600;
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
@@ -196,7 +196,7 @@ fn entries_beyond_the_bound_of_the_row_are_in_a_gap() {
 }
 
 #[test]
-fn a_reader_in_the_middle_is_given_a_gap_for_the_rest() {
+fn reader_at_middle_gets_gap_for_removed_rest() {
     for view in [false, true] {
         // On a busy machine the clock of these lives may be ahead of the readers.
         let met = (0..10).any(|_| is_given_a_gap_for_the_rest(view));
@@ -288,7 +288,7 @@ fn nothing_is_removed_while_the_store_is_away() {
 }
 
 #[test]
-fn what_was_marked_is_removed_by_the_next_server_and_what_was_not_is_whole() {
+fn marked_output_is_removed_by_next_server() {
     let lives = lives(RetentionLimits::NONE);
     let [marked, kept] = [1, 2].map(RunId::from_u128);
     lives.live_long(async |stage| {
@@ -352,7 +352,7 @@ fn unremovable_output_is_reported_removed_and_goes_later() {
 }
 
 #[test]
-fn the_node_keeps_no_more_bytes_than_it_may_and_a_live_run_loses_nothing() {
+fn node_byte_limit_spares_live_runs() {
     let lives = lives(RetentionLimits {
         node_bytes: Some(1),
         ..RetentionLimits::NONE
@@ -377,7 +377,7 @@ fn the_node_keeps_no_more_bytes_than_it_may_and_a_live_run_loses_nothing() {
 }
 
 #[test]
-fn output_of_a_run_that_was_started_again_goes_as_one() {
+fn output_of_restarted_run_is_removed_together() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         let mut call = call(Some(run_id()));

@@ -58,7 +58,7 @@ fn names(events: &[Event]) -> Vec<String> {
 }
 
 #[test]
-fn silent_run_makes_no_file_and_is_read_from_its_row() {
+fn silent_run_has_no_file_and_reads_row() {
     let lives = Lives::of(Nature::default());
     let seen = lives.live(async |stage| {
         stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
@@ -152,7 +152,7 @@ fn many_entries_make_the_journal() {
 }
 
 #[test]
-fn silent_run_is_marked_as_removed_by_its_row() {
+fn silent_run_is_marked_as_removed_in_row() {
     let lives = Lives::of(Nature::default());
     *lives.world.retention.lock().unwrap() = RetentionLimits {
         runs_per_owner: Some(0),

@@ -932,13 +932,13 @@ impl Store for Shaky {
 }
 
 #[test]
-fn whatever_happens_every_run_ends_once_and_none_runs_unrecorded() {
+fn every_run_ends_once_and_none_is_unrecorded() {
     play_all(SEEDS);
 }
 
 #[test]
 #[ignore = "minutes: `make soak` runs it"]
-fn whatever_happens_in_ten_thousand_lives_every_run_ends_once() {
+fn every_run_ends_once_in_ten_thousand_lives() {
     play_all(MANY_SEEDS);
 }
 

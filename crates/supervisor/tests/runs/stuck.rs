@@ -45,7 +45,7 @@ async fn start_watches_survivors_of_sigkill_until_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_wait_for_what_a_start_watches() {
+async fn shutdown_does_not_wait_for_watched_trees() {
     let (stage, run) = one_that_is_stuck().await;
     stuck_view(&stage, run).await;
     stage.send_event(KeeperEvent::Shutdown);
@@ -57,7 +57,7 @@ async fn a_shutdown_does_not_wait_for_what_a_start_watches() {
 
 /// Each life is a runtime of its own: a crash may interrupt at any point.
 #[test]
-fn over_any_crashes_no_row_is_closed_before_its_tree_is_gone_and_each_is_closed_once() {
+fn row_is_closed_once_after_its_tree_ended() {
     for seed in 1..=60 {
         let dice = Dice::new(seed);
         let runs: Vec<RunId> = (1..=6).map(RunId::from_u128).collect();

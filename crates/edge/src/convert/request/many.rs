@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_many_goes_on_after_a_cursor_of_its_own_filter_alone() {
+    fn cursor_resumes_only_a_stream_of_its_filter() {
         let own =
             events_of_many(&ask("x", Asked::Live(pb::FromLive {})), None, &key()).expect("valid");
         assert_eq!(own.call.from, ManyFrom::LiveOnly);

@@ -107,7 +107,7 @@ fn an_input_may_stay_open() {
 }
 
 #[test]
-fn what_is_done_after_a_pause_needs_a_longest_pause() {
+fn action_after_a_pause_needs_max_pause() {
     let of = |action: i32| {
         let mut found = Vec::new();
         let policy = pb::PausePolicy {
@@ -122,7 +122,7 @@ fn what_is_done_after_a_pause_needs_a_longest_pause() {
 }
 
 #[test]
-fn how_much_output_is_kept_has_a_default_and_bounds() {
+fn output_bound_has_a_default_and_limits() {
     let of = |max_bytes, on_full| {
         let mut spec = full();
         spec.output = Some(pb::OutputPolicy {
@@ -228,7 +228,7 @@ fn specs() -> Vec<RunSpec> {
 }
 
 #[test]
-fn every_value_of_a_spec_goes_there_and_back() {
+fn each_spec_value_survives_a_round_trip() {
     for spec in specs() {
         let mut found = Vec::new();
         assert_eq!(parse(message(&spec), &mut found), spec);

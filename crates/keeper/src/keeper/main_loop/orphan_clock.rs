@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_at_all_is_over_at_the_loss() {
+    fn zero_ttl_expires_at_the_loss() {
         let mut clock = OrphanClock::of_loss(7);
         assert_eq!(clock.reaches_at(0), Some(7));
         clock.keeper_waits(7);

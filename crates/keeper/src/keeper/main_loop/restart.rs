@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_that_do_not_serve_are_started_ever_later() {
+    fn failing_servers_are_restarted_with_growing_delay() {
         let waits: Vec<u64> = (0..9).map(|tries| back_off(tries) / 1_000).collect();
         assert_eq!(waits, [0, 1, 2, 4, 5, 5, 5, 5, 5]);
         assert_eq!(back_off(u32::MAX), BACK_OFF_MS_MAX);

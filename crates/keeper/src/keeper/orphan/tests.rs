@@ -83,7 +83,7 @@ fn unreadable_group_may_hold_a_process() {
 }
 
 #[test]
-fn what_a_start_has_done_is_known_to_the_next_one() {
+fn next_start_knows_steps_of_earlier_ones() {
     let dir = tempfile::tempdir().expect("a directory");
     let leader = session_leader();
     let pid = leader.id().cast_signed();

@@ -90,7 +90,7 @@ mod tests {
     use kennel_lifecycle::{Activity, Exit, SignalScope, SignalSender, StopStep, Stuck};
 
     #[test]
-    fn what_can_come_any_number_of_times_is_kept_within_bounds_and_in_order() {
+    fn repeatable_facts_are_bounded_and_in_order() {
         let mut kept = Kept::default();
         let sent = |signal| Fact::SignalSent {
             signal,

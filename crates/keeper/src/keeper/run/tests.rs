@@ -12,7 +12,7 @@ use std::process::{Child, Command};
 const SHIM: i32 = i32::MAX;
 
 #[test]
-fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
+fn exit_unreported_by_shim_is_in_its_record() {
     let dir = tempfile::tempdir().expect("a directory");
     let record = ExitRecord {
         exit: Some(Exit::Code(6)),
@@ -61,7 +61,7 @@ fn unrecorded_exit_is_the_kernels_or_unknown() {
 }
 
 #[test]
-fn a_child_that_was_collected_at_its_gate_by_a_shim_that_died_never_ran() {
+fn child_collected_by_dead_shim_never_ran() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.shim_gone(0);
@@ -95,7 +95,7 @@ fn detaching_shim_learns_deadline_before_first_signal() {
 
 /// Each request is answered, and once: for every end of the run, and every time of the request.
 #[test]
-fn every_request_is_answered_once_however_the_run_ends() {
+fn each_request_is_answered_once_at_any_end() {
     type Act = fn(&mut Run);
     let prepare: Act = |run| run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
     let prepare_without_file: Act = |run| receive(run, prepared());
@@ -271,7 +271,7 @@ fn nothing_follows_the_last_word_on_the_tree() {
 }
 
 #[test]
-fn a_child_without_an_owner_is_over_when_its_shim_is_gone() {
+fn unowned_child_is_over_without_its_shim() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = new(dir.path());
     // The descriptor of the leader exceeded the limit.
@@ -298,7 +298,7 @@ fn child_of_a_lost_server_is_not_announced() {
 }
 
 #[test]
-fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
+fn pause_of_a_lost_server_continues_unanswered() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.release();
@@ -320,7 +320,7 @@ fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
 }
 
 #[test]
-fn a_pause_that_was_asked_to_end_is_handed_over_as_one_that_ends() {
+fn ending_pause_is_handed_over_as_ending() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.release();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pipe_that_brings_little_all_the_time_is_not_watched_until_it_is_silent() {
+    async fn slow_steady_pipe_is_unwatched_until_silent() {
         let (mut pace, mut now) = (Pace::default(), Instant::now());
         let busy = look(&mut pace, &mut now, STEP, 100);
         assert_eq!(busy, (Change::Unwatch, BUSY_LOOKS + 1));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pipe_that_brings_much_or_seldom_is_watched() {
+    async fn fast_or_rare_pipe_is_watched() {
         for (step, bytes) in [(SOON, 1), (SOON, LITTLE_BYTES), (STEP, LITTLE_BYTES)] {
             let (mut pace, mut now) = (Pace::default(), Instant::now());
             let found = look(&mut pace, &mut now, step, bytes);

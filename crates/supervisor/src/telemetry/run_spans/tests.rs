@@ -51,7 +51,7 @@ fn attribute(span: &Span, name: &str) -> Option<String> {
 }
 
 #[test]
-fn an_end_for_want_of_memory_and_one_without_a_successor_are_named_on_the_span() {
+fn oom_and_final_ends_are_named_on_span() {
     let killed = MemoryKills {
         kills: 1,
         memory_max: None,
@@ -88,7 +88,7 @@ fn an_end_for_want_of_memory_and_one_without_a_successor_are_named_on_the_span()
 }
 
 #[test]
-fn program_has_a_name_where_its_bytes_are_not_text() {
+fn program_with_non_text_bytes_has_a_name() {
     let of = |program: &[u8]| {
         let mut spec = kennel_lifecycle::RunSpec::default();
         spec.command.argv = vec![OsStr::from_bytes(program).into(), "-c".into()];

@@ -60,7 +60,7 @@ fn repeated_input_is_reported_and_not_written() {
 }
 
 #[test]
-fn what_finds_no_room_waits_and_goes_on_where_it_stood() {
+fn write_without_room_waits_and_continues_in_place() {
     let mut stage = Stage::new();
     let data: Vec<u8> = (0..=250).cycle().take(PIPE + 1000).collect();
     assert_eq!(stage.write("a", None, &data), []);
@@ -77,7 +77,7 @@ fn what_finds_no_room_waits_and_goes_on_where_it_stood() {
 }
 
 #[test]
-fn a_later_write_displaces_one_that_waits_and_says_that_it_knows() {
+fn later_write_displaces_a_waiting_one() {
     let mut stage = Stage::new();
     let data = vec![7; PIPE + 1];
     stage.write("a", None, &data);
@@ -98,7 +98,7 @@ fn a_later_write_displaces_one_that_waits_and_says_that_it_knows() {
 }
 
 #[test]
-fn a_command_that_reads_no_more_ends_a_write_with_the_count() {
+fn closed_pipe_ends_a_write_with_its_count() {
     let mut stage = Stage::new();
     assert_eq!(stage.write("a", None, &vec![7; PIPE + 1]), []);
     stage.command = None;
@@ -114,7 +114,7 @@ fn a_command_that_reads_no_more_ends_a_write_with_the_count() {
 }
 
 #[test]
-fn a_keeper_that_died_over_a_write_leaves_the_count_in_doubt() {
+fn keeper_death_in_a_write_leaves_count_unknown() {
     let stage = Stage::new();
     let mut input = stage.input;
     let mut readers = Vec::new();

@@ -62,7 +62,7 @@ fn nothing_is_ended_or_paused_without_a_yes() {
 }
 
 #[test]
-fn what_is_not_known_is_a_dash_and_comes_last() {
+fn unknown_value_is_a_dash_and_sorts_last() {
     let used = |cpu| Usage {
         cpu_percent: Some(cpu),
         ..Usage::default()
@@ -89,7 +89,7 @@ fn what_is_not_known_is_a_dash_and_comes_last() {
 }
 
 #[test]
-fn it_is_drawn_in_any_room_and_what_a_run_is_called_cannot_act_on_the_terminal() {
+fn board_fits_any_size_and_escapes_names() {
     let evil = "\x1b[2Jevil\n";
     let runs = (1..40).map(|id| seen(id, evil, Usage::default())).collect();
     let mut board = board_of(runs);
@@ -107,7 +107,7 @@ fn it_is_drawn_in_any_room_and_what_a_run_is_called_cannot_act_on_the_terminal()
 }
 
 #[test]
-fn a_filter_looks_at_id_command_label_and_state() {
+fn filter_matches_id_command_label_and_state() {
     let mut board = board_of(vec![
         seen(1, "sleep", Usage::default()),
         seen(2, "make", Usage::default()),
