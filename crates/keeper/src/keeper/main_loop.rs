@@ -408,7 +408,7 @@ impl Keeper {
     fn send_run_message(&mut self, id: RunId, message: RunMessage) {
         match message {
             RunMessage::Answer(seq, answer, fds) => {
-                self.send(&ToServer::Answer { seq, answer }, fds)
+                self.send(&ToServer::Answer { seq, answer }, fds);
             }
             RunMessage::Fact(at, fact) => self.send(&report(id, at, fact), Vec::new()),
         }

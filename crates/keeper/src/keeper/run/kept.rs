@@ -16,13 +16,13 @@ impl Kept {
         match fact {
             // A signal was answered; only the fact that a SIGKILL was sent explains an end that comes later.
             Fact::SignalSent { signal, .. } if *signal == Signal::KILL => {
-                self.forget(is_kill_round)
+                self.forget(is_sent);
             }
             // The state of the pause is handed over with the run.
             Fact::SignalSent { .. } | Fact::PauseExpired => return,
             Fact::TreeStuck(_) => self.forget(is_stuck),
-            Fact::RoundTargets(_) if self.count(is_aimed) > STEPS_LISTED_MAX => {
-                self.forget(is_aimed)
+            Fact::RoundTargets(_) if self.count(is_targets) > STEPS_LISTED_MAX => {
+                self.forget(is_targets);
             }
             Fact::StopStep(_) if self.count(is_step) > STEPS_LISTED_MAX => self.forget(is_step),
             Fact::Notified(Notified::Status(_)) => self.forget(is_status),
@@ -60,7 +60,7 @@ impl Kept {
     }
 }
 
-fn is_kill_round(fact: &Fact) -> bool {
+fn is_sent(fact: &Fact) -> bool {
     matches!(fact, Fact::SignalSent { .. })
 }
 
@@ -80,7 +80,7 @@ fn is_step(fact: &Fact) -> bool {
     matches!(fact, Fact::StopStep(_))
 }
 
-fn is_aimed(fact: &Fact) -> bool {
+fn is_targets(fact: &Fact) -> bool {
     matches!(fact, Fact::RoundTargets(_))
 }
 
