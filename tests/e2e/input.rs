@@ -107,6 +107,17 @@ async fn an_input_is_written_once_however_often_it_is_asked_for(options: Options
     let late = client.write(&run, "", Some(13), b"x").await;
     let late = said(&late.expect_err("it has ended"));
     assert_eq!((late.1.as_str(), late.2.as_str()), ("RUN_ENDED", "13"));
+    let repeated = must("close", client.close_input(&run, Some(13)).await);
+    assert_eq!(
+        (repeated.accepted_offset, repeated.closed_by()),
+        (Some(13), InputEnd::Client)
+    );
+    let elsewhere = client.close_input(&run, Some(12)).await;
+    let elsewhere = said(&elsewhere.expect_err("it was closed at 13"));
+    assert_eq!(
+        (elsewhere.1.as_str(), elsewhere.2.as_str()),
+        ("RUN_ENDED", "13")
+    );
     let status = must("status", client.input(&run).await);
     assert_eq!(
         (status.accepted_offset, status.closed_by()),

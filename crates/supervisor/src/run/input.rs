@@ -115,7 +115,20 @@ impl Supervisor {
     }
 
     /// Closes the input; answers when the pipe is closed.
+    ///
+    /// A repeated call is answered as the first was, also when the command has exited upon EOF in between.
     pub async fn close_input(&self, call: CloseCall) -> Result<InputProgress, CallError> {
+        let closed = self.close_live_input(&call).await;
+        let Err(CallError::InputEnded { run, .. }) = closed else {
+            return closed;
+        };
+        let noted = self.noted(run).await;
+        noted
+            .filter(|noted| is_repeated(&call, noted))
+            .map_or(closed, Ok)
+    }
+
+    async fn close_live_input(&self, call: &CloseCall) -> Result<InputProgress, CallError> {
         let run = call.run;
         let handle = self.writable(run).await?;
         if handle.live.borrow().view.policy().kind == RunKind::Terminal {
@@ -231,6 +244,17 @@ fn present(run: RunId, handle: &Handle, expected: Option<u32>) -> Result<u32, Ca
         // For an attempt that ends, the keeper reports the state.
         _ => Ok(attempt),
     }
+}
+
+/// Returns whether a client had closed the input of an ended run as the call asks.
+fn is_repeated(call: &CloseCall, noted: &InputProgress) -> bool {
+    noted.end == Some(InputEnd::Closed(InputClosed::Client))
+        && call
+            .expected_attempt
+            .is_none_or(|expected| expected == noted.attempt)
+        && call
+            .offset
+            .is_none_or(|offset| noted.accepted == Some(offset))
 }
 
 fn refused(run: RunId, state: &InputState, refusal: InputRefusal) -> CallError {
