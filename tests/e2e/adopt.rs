@@ -16,17 +16,17 @@ use nix::sys::signal::Signal;
 use std::{fs, io::Write as _, path::Path, time::Duration};
 
 with_and_without_cgroup!(
-    a_run_outlives_the_service_and_is_ended_by_the_next,
-    what_is_written_and_how_it_ends_meanwhile_is_not_lost,
-    the_death_of_the_keeper_alone_is_outlived_too,
-    a_run_beside_one_that_is_adopted_ends_as_ever,
+    adopted_run_is_ended_by_next_service,
+    output_and_end_without_service_are_not_lost,
+    run_outlives_death_of_keeper_alone,
+    run_beside_an_adopted_one_ends_normally,
     a_pause_outlives_the_service,
-    a_limit_of_time_that_is_over_meanwhile_acts_at_once,
-    what_a_leader_leaves_is_stopped_or_drained_without_a_service,
-    a_stop_that_was_on_its_way_is_carried_out,
+    expired_time_limit_acts_at_once,
+    rest_is_stopped_or_drained_without_service,
+    stop_in_progress_is_carried_out,
     a_shutdown_in_order_ends_it,
-    a_shim_that_dies_after_the_adoption_is_noticed,
-    a_shim_that_does_not_answer_at_its_door_is_waited_for,
+    shim_death_after_adoption_is_noticed,
+    unreachable_shim_is_awaited,
 );
 
 fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
@@ -63,7 +63,7 @@ async fn gone(what: &str, proc: &Proc) {
     .await;
 }
 
-async fn a_run_outlives_the_service_and_is_ended_by_the_next(options: Options) {
+async fn adopted_run_is_ended_by_next_service(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (run, print) = a_whole_tree(&mut client).await;
@@ -105,7 +105,7 @@ async fn a_run_outlives_the_service_and_is_ended_by_the_next(options: Options) {
     assert_eq!(fs::read_dir(&doors).expect("a directory").count(), 0);
 }
 
-async fn a_shim_that_does_not_answer_at_its_door_is_waited_for(options: Options) {
+async fn unreachable_shim_is_awaited(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let gate = kennel.scratch().join("go");
@@ -147,7 +147,7 @@ async fn a_shim_that_does_not_answer_at_its_door_is_waited_for(options: Options)
 /// More than a pipe holds: then the command waits, and continues.
 const LINES: usize = 100_000;
 
-async fn what_is_written_and_how_it_ends_meanwhile_is_not_lost(options: Options) {
+async fn output_and_end_without_service_are_not_lost(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let gate = kennel.scratch().join("go");
@@ -191,7 +191,7 @@ async fn what_is_written_and_how_it_ends_meanwhile_is_not_lost(options: Options)
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
-async fn the_death_of_the_keeper_alone_is_outlived_too(options: Options) {
+async fn run_outlives_death_of_keeper_alone(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = "i=0; while [ $i -lt 300 ]; do echo $i; i=$((i + 1)); sleep 0.01; done; exit 3";
@@ -213,7 +213,7 @@ async fn the_death_of_the_keeper_alone_is_outlived_too(options: Options) {
     assert!(heard.lines().eq((0..300).map(|i| i.to_string())), "{heard}");
 }
 
-async fn a_run_beside_one_that_is_adopted_ends_as_ever(options: Options) {
+async fn run_beside_an_adopted_one_ends_normally(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = "trap 'exit 17' TERM; echo up; while :; do sleep 0.05; done";
@@ -270,7 +270,7 @@ async fn a_pause_outlives_the_service(options: Options) {
 /// Enough for the service to be lost before it is over, also on a busy machine.
 const LIMIT: Duration = Duration::from_secs(4);
 
-async fn a_limit_of_time_that_is_over_meanwhile_acts_at_once(options: Options) {
+async fn expired_time_limit_acts_at_once(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let spec = adopted(sh("echo up; while :; do sleep 0.05; done"));
@@ -287,7 +287,7 @@ async fn a_limit_of_time_that_is_over_meanwhile_acts_at_once(options: Options) {
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
-async fn what_a_leader_leaves_is_stopped_or_drained_without_a_service(options: Options) {
+async fn rest_is_stopped_or_drained_without_service(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -338,7 +338,7 @@ async fn what_a_leader_leaves_is_stopped_or_drained_without_a_service(options: O
     assert!(heard.text().ends_with("rest\n"), "{}", heard.text());
 }
 
-async fn a_stop_that_was_on_its_way_is_carried_out(options: Options) {
+async fn stop_in_progress_is_carried_out(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = "trap 'echo asked' TERM; echo up; while :; do sleep 0.05; done";
@@ -396,7 +396,7 @@ async fn dead_shim_leaves_its_run_to_recovery() {
     print.until_nothing_is_left().await;
 }
 
-async fn a_shim_that_dies_after_the_adoption_is_noticed(options: Options) {
+async fn shim_death_after_adoption_is_noticed(options: Options) {
     let has_cgroup = options.cgroup != kennel_tests::kennel::Cgroup::Off;
     let mut kennel = Kennel::start(options).await;
     let has_cgroup = has_cgroup && !kennel.cgroup_bases().is_empty();

@@ -22,14 +22,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_hours(1);
 
 with_and_without_cgroup!(
-    a_command_that_crashes_is_started_as_often_as_its_policy_says,
+    crashing_command_is_restarted_by_its_policy,
     a_service_goes_on_over_every_death,
-    what_ended_by_itself_before_the_service_is_not_started_again,
-    an_abort_while_a_run_waits_ends_it_at_once,
+    run_ended_before_the_service_stays_ended,
+    abort_ends_a_waiting_run_at_once,
     a_restart_replaces_the_tree_once,
 );
 
-async fn a_command_that_crashes_is_started_as_often_as_its_policy_says(options: Options) {
+async fn crashing_command_is_restarted_by_its_policy(options: Options) {
     let kennel = Kennel::start(options).await;
     crash_loop(&kennel).await;
 }
@@ -96,7 +96,7 @@ async fn crash_loop(kennel: &Kennel) {
     Footprint::of_run(&run).assert_nothing_left();
 }
 
-async fn an_abort_while_a_run_waits_ends_it_at_once(options: Options) {
+async fn abort_ends_a_waiting_run_at_once(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let policy = pb::RestartPolicy {
@@ -256,7 +256,7 @@ async fn comes_back(kennel: &mut Kennel) {
     assert_eq!(starts(&ran), 4);
 }
 
-async fn what_ended_by_itself_before_the_service_is_not_started_again(options: Options) {
+async fn run_ended_before_the_service_stays_ended(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (go, ran) = (kennel.scratch().join("go"), kennel.scratch().join("ran"));

@@ -10,8 +10,8 @@ use std::time::Duration;
 with_and_without_cgroup!(
     certificate_of_unstopped_run_has_no_signal,
     certificate_has_each_round_and_its_processes,
-    a_leader_that_ends_first_leaves_the_rest_by_name,
-    the_shim_of_a_dead_keeper_says_what_it_sent,
+    early_leader_exit_names_the_rest,
+    shim_of_dead_keeper_reports_its_signals,
 );
 
 async fn certificate_of_unstopped_run_has_no_signal(options: Options) {
@@ -80,7 +80,7 @@ async fn certificate_has_each_round_and_its_processes(options: Options) {
     assert_eq!(again.attempt().certificate, run.attempt().certificate);
 }
 
-async fn a_leader_that_ends_first_leaves_the_rest_by_name(options: Options) {
+async fn early_leader_exit_names_the_rest(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let spec = sh("setsid sleep 1000 & sleep 1001 & echo up; exit 0");
@@ -100,7 +100,7 @@ async fn a_leader_that_ends_first_leaves_the_rest_by_name(options: Options) {
     assert_eq!((first.signal.as_str(), first.delivered), ("SIGTERM", 2));
 }
 
-async fn the_shim_of_a_dead_keeper_says_what_it_sent(options: Options) {
+async fn shim_of_dead_keeper_reports_its_signals(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let stubborn = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));

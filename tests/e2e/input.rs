@@ -19,9 +19,9 @@ use tonic::{Code, Status};
 const PIPE: u64 = 65_536;
 
 with_and_without_cgroup!(
-    an_input_is_written_once_however_often_it_is_asked_for,
+    repeated_input_is_written_once,
     full_pipe_blocks_only_its_writer,
-    an_input_outlives_the_service_where_its_run_does,
+    input_outlives_the_service_with_its_run,
 );
 
 async fn spawned(client: &mut Client, spec: pb::RunSpec) -> String {
@@ -50,7 +50,7 @@ fn closed(accepted: &str) -> (Code, String, String) {
     (Code::FailedPrecondition, reason, accepted.to_owned())
 }
 
-async fn an_input_is_written_once_however_often_it_is_asked_for(options: Options) {
+async fn repeated_input_is_written_once(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let run = spawned(&mut client, cat()).await;
@@ -260,7 +260,7 @@ async fn each_attempt_begins_with_an_empty_input() {
     must("abort", client.abort(&run).await);
 }
 
-async fn an_input_outlives_the_service_where_its_run_does(options: Options) {
+async fn input_outlives_the_service_with_its_run(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let mut spec = cat();

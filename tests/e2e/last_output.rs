@@ -8,7 +8,7 @@ use std::{fs, time::Duration};
 
 with_and_without_cgroup!(
     grace_holds_when_keeper_and_server_are_killed,
-    grace_holds_when_the_keeper_ends_without_a_server,
+    grace_holds_at_keeper_end_without_server,
 );
 
 /// On a stop it writes lines, then more than a pipe holds, and exits with its own code.
@@ -32,7 +32,7 @@ async fn grace_holds_when_keeper_and_server_are_killed(options: Options) {
     );
 }
 
-async fn grace_holds_when_the_keeper_ends_without_a_server(options: Options) {
+async fn grace_holds_at_keeper_end_without_server(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let run_id = up(&kennel).await;
     let lock = kennel.data_dir().join("server.lock");

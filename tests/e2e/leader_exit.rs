@@ -15,28 +15,28 @@ use nix::sys::signal::Signal;
 use std::{fs, path::Path, time::Duration};
 
 with_and_without_cgroup!(
-    a_drain_goes_on_is_read_and_ends_with_the_last_of_the_tree,
-    a_drain_is_stopped_when_its_time_is_over,
+    drain_is_read_until_the_last_process,
+    drain_is_stopped_after_its_timeout,
     an_abort_ends_a_drain,
     a_shutdown_ends_a_drain,
-    who_is_kept_lives_on_and_is_named_and_the_run_ends,
+    detached_process_is_named_and_outlives_the_run,
     crashed_leader_leaves_its_detached_processes,
     run_without_detached_processes_is_empty,
     output_of_detached_process_is_discarded_safely,
-    an_abort_ends_all_of_a_tree_that_would_be_kept,
+    abort_ends_tree_that_would_be_detached,
     the_service_ends_without_those_who_were_kept,
     detached_processes_survive_the_server,
-    a_dead_server_ends_no_tree_whose_leader_lives,
+    server_death_ends_no_tree_with_leader,
     a_dead_server_ends_no_drain,
     detached_processes_survive_the_keeper,
-    a_dead_keeper_ends_a_tree_whose_leader_lives,
+    keeper_death_ends_tree_with_live_leader,
     a_dead_keeper_ends_a_drain,
     keeper_killed_in_a_stop_detaches_no_process,
-    a_next_start_removes_what_one_who_was_kept_has_left,
+    next_start_removes_traces_of_detached_process,
     killed_shim_detaches_no_process,
     a_killed_shim_ends_a_drain,
-    a_pause_ends_with_its_leader_and_who_is_kept_runs,
-    a_pause_ends_with_its_leader_and_the_drain_goes_on,
+    pause_ends_with_leader_and_detached_continues,
+    pause_ends_with_leader_and_drain_continues,
 );
 
 /// A grace that a polite child never needs.
@@ -199,7 +199,7 @@ impl Scene {
     }
 }
 
-async fn a_drain_goes_on_is_read_and_ends_with_the_last_of_the_tree(options: Options) {
+async fn drain_is_read_until_the_last_process(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -230,7 +230,7 @@ async fn a_drain_goes_on_is_read_and_ends_with_the_last_of_the_tree(options: Opt
     print.assert_nothing_left();
 }
 
-async fn a_drain_is_stopped_when_its_time_is_over(options: Options) {
+async fn drain_is_stopped_after_its_timeout(options: Options) {
     let timeout = Duration::from_millis(300);
     let scene = Scene::set(options, (DRAIN.0, Some(timeout))).await;
     scene.leader_ends();
@@ -285,7 +285,7 @@ async fn a_shutdown_ends_a_drain(options: Options) {
     );
 }
 
-async fn who_is_kept_lives_on_and_is_named_and_the_run_ends(options: Options) {
+async fn detached_process_is_named_and_outlives_the_run(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     scene.leader_ends();
     let run = scene.ended().await;
@@ -363,7 +363,7 @@ async fn output_of_detached_process_is_discarded_safely(options: Options) {
     Footprint::of_id(&run.run_id).assert_nothing_left();
 }
 
-async fn an_abort_ends_all_of_a_tree_that_would_be_kept(options: Options) {
+async fn abort_ends_tree_that_would_be_detached(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     let mut client = scene.kennel.client().await;
     let run = must("abort", client.abort(&scene.run.run_id).await);
@@ -415,7 +415,7 @@ async fn lost_and_kept(mut scene: Scene) {
     scene.clear().await;
 }
 
-async fn a_dead_server_ends_no_tree_whose_leader_lives(options: Options) {
+async fn server_death_ends_no_tree_with_leader(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     scene.kennel.kill_server();
     let mut client = scene.kennel.client().await;
@@ -454,7 +454,7 @@ async fn detached_processes_survive_the_keeper(options: Options) {
     lost_and_kept(scene).await;
 }
 
-async fn a_dead_keeper_ends_a_tree_whose_leader_lives(options: Options) {
+async fn keeper_death_ends_tree_with_live_leader(options: Options) {
     let mut scene = Scene::set(options, KEEP).await;
     scene.kennel.kill_keeper();
     scene.kennel.wait_until_all_is_gone(PATIENCE).await;
@@ -495,7 +495,7 @@ async fn keeper_killed_in_a_stop_detaches_no_process(options: Options) {
     print.assert_nothing_left();
 }
 
-async fn a_next_start_removes_what_one_who_was_kept_has_left(options: Options) {
+async fn next_start_removes_traces_of_detached_process(options: Options) {
     let mut scene = Scene::set(options, KEEP).await;
     scene.leader_ends();
     scene.ended().await;
@@ -569,7 +569,7 @@ async fn rest_runs(scene: &Scene) {
     }
 }
 
-async fn a_pause_ends_with_its_leader_and_who_is_kept_runs(options: Options) {
+async fn pause_ends_with_leader_and_detached_continues(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     leader_is_killed_in_a_pause(&scene).await;
     let run = scene.ended().await;
@@ -578,7 +578,7 @@ async fn a_pause_ends_with_its_leader_and_who_is_kept_runs(options: Options) {
     rest_runs(&scene).await;
 }
 
-async fn a_pause_ends_with_its_leader_and_the_drain_goes_on(options: Options) {
+async fn pause_ends_with_leader_and_drain_continues(options: Options) {
     let scene = Scene::set(options, DRAIN).await;
     leader_is_killed_in_a_pause(&scene).await;
     assert!(scene.all_live());

@@ -198,10 +198,10 @@ async fn limits_can_be_typed() {
     assert!(said.contains("RLIMIT_NOFILE"), "{said}");
 }
 
-with_and_without_cgroup!(a_run_without_a_controller_for_its_limits_does_not_start);
+with_and_without_cgroup!(run_without_limit_controller_does_not_start);
 
 /// Where the host has the controller, the limit is in force; where it has not, the run is refused.
-async fn a_run_without_a_controller_for_its_limits_does_not_start(options: Options) {
+async fn run_without_limit_controller_does_not_start(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let info = client.server_info().await.expect("it serves");

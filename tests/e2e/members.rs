@@ -10,8 +10,8 @@ use std::{collections::BTreeSet, path::Path, process::Command};
 use tonic::Code;
 
 with_and_without_cgroup!(
-    a_signal_reaches_the_leader_its_group_or_the_whole_tree,
-    a_tree_shows_who_left_its_session_and_who_listens,
+    signal_reaches_leader_group_or_whole_tree,
+    tree_shows_escaped_and_listening_processes,
 );
 
 /// Starts a leader, a member of its group, and an orphan in a session of its own. Each appends its name to a file at
@@ -63,7 +63,7 @@ fn counts(log: &Path) -> [usize; 3] {
     ["leader", "member", "apart"].map(|name| text.lines().filter(|line| *line == name).count())
 }
 
-async fn a_signal_reaches_the_leader_its_group_or_the_whole_tree(options: Options) {
+async fn signal_reaches_leader_group_or_whole_tree(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let log = kennel.scratch().join("signals");
@@ -159,7 +159,7 @@ async fn a_signal_reaches_the_leader_its_group_or_the_whole_tree(options: Option
     assert_eq!(usr1s.count(), 3);
 }
 
-async fn a_tree_shows_who_left_its_session_and_who_listens(options: Options) {
+async fn tree_shows_escaped_and_listening_processes(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = format!(

@@ -10,7 +10,7 @@ use std::{fs, path::Path, time::Duration};
 use tonic::Code;
 
 with_and_without_cgroup!(
-    a_paused_tree_stands_still_until_it_is_resumed,
+    paused_tree_stands_still_until_resumed,
     a_paused_run_can_be_aborted,
     a_paused_tree_does_not_outlive_its_service,
 );
@@ -39,7 +39,7 @@ fn stands_still(run: &kennel_proto::pb::Run) -> bool {
         .all(|proc| proc.state == 'T' || proc.is_zombie())
 }
 
-async fn a_paused_tree_stands_still_until_it_is_resumed(options: Options) {
+async fn paused_tree_stands_still_until_resumed(options: Options) {
     let kennel = Kennel::start(options).await;
     let (mut client, run) = paused_tree(&kennel).await;
     assert!(stands_still(&run));

@@ -23,14 +23,14 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 with_and_without_cgroup!(
-    a_command_sees_itself_alone_and_is_heard_as_any_other,
-    what_leaves_session_and_parent_ends_with_its_namespace,
+    namespaced_command_sees_itself_and_is_read,
+    escaped_process_ends_with_its_namespace,
     a_namespace_ends_at_once_with_its_shim,
     private_namespace_survives_server_and_ends_with_keeper,
     private_namespace_proves_emptiness_after_total_crash,
-    the_rest_of_a_tree_may_finish_in_its_namespace,
-    a_sibling_that_the_leader_has_made_is_of_its_tree,
-    a_terminal_is_the_commands_in_a_namespace_too,
+    rest_may_finish_in_its_namespace,
+    sibling_made_by_leader_is_in_tree,
+    terminal_is_the_commands_in_namespace_too,
 );
 
 /// Whether the test may make such namespaces: if not, the service may not either; then only a refusal can be seen,
@@ -71,7 +71,7 @@ fn assert_proven(run: &pb::Run) {
     assert_eq!(run.containment(), pb::Containment::PrivatePidns);
 }
 
-async fn a_command_sees_itself_alone_and_is_heard_as_any_other(options: Options) {
+async fn namespaced_command_sees_itself_and_is_read(options: Options) {
     if !may_make_namespaces() {
         return;
     }
@@ -120,7 +120,7 @@ fn fifo(kennel: &Kennel) -> PathBuf {
     path
 }
 
-async fn what_leaves_session_and_parent_ends_with_its_namespace(options: Options) {
+async fn escaped_process_ends_with_its_namespace(options: Options) {
     if !may_make_namespaces() {
         return;
     }
@@ -234,7 +234,7 @@ async fn private_namespace_proves_emptiness_after_total_crash(options: Options) 
     print.assert_nothing_left();
 }
 
-async fn the_rest_of_a_tree_may_finish_in_its_namespace(options: Options) {
+async fn rest_may_finish_in_its_namespace(options: Options) {
     if !may_make_namespaces() {
         return;
     }
@@ -262,7 +262,7 @@ async fn the_rest_of_a_tree_may_finish_in_its_namespace(options: Options) {
 }
 
 /// clone(2) with `CLONE_PARENT`: the new process is no child of the leader, and not of the first process either.
-async fn a_sibling_that_the_leader_has_made_is_of_its_tree(options: Options) {
+async fn sibling_made_by_leader_is_in_tree(options: Options) {
     if !may_make_namespaces() {
         return;
     }
@@ -495,7 +495,7 @@ async fn command_line_runs_in_private_pid_namespace() {
 }
 
 /// The terminal is given by the keeper, its foreground is named by numbers of another namespace.
-async fn a_terminal_is_the_commands_in_a_namespace_too(options: Options) {
+async fn terminal_is_the_commands_in_namespace_too(options: Options) {
     if !may_make_namespaces() {
         return;
     }

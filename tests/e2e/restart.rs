@@ -15,9 +15,9 @@ use std::time::Duration;
 /// Longer than a start waits for.
 const LONG: Duration = Duration::from_hours(1);
 
-with_and_without_cgroup!(a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept);
+with_and_without_cgroup!(keeper_death_ends_runs_and_keeps_exits);
 
-async fn a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept(options: Options) {
+async fn keeper_death_ends_runs_and_keeps_exits(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let polite = sh("trap 'exit 17' TERM; echo up; while :; do sleep 0.05; done");

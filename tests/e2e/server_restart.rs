@@ -18,11 +18,11 @@ use nix::sys::signal::Signal;
 use std::{fs, io::Write as _, path::Path, process::Stdio, time::Duration};
 
 with_and_without_cgroup!(
-    a_run_does_not_notice_the_death_of_its_server,
+    run_does_not_notice_server_death,
     a_grace_goes_on_without_a_server,
     a_pause_outlives_the_server,
     a_drain_outlives_the_server,
-    a_signal_is_not_repeated_by_the_next_server,
+    signal_is_not_repeated_by_next_server,
     unrecorded_events_are_reported_by_next_server,
     shutdown_after_a_restart_ends_all_in_order,
 );
@@ -41,7 +41,7 @@ async fn lose_server(kennel: &Kennel) -> Proc {
     another_server(kennel, &server).await
 }
 
-async fn a_run_does_not_notice_the_death_of_its_server(options: Options) {
+async fn run_does_not_notice_server_death(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let before = client.server_info().await.expect("it answers");
@@ -224,7 +224,7 @@ async fn a_drain_outlives_the_server(options: Options) {
     assert!(heard.signals().is_empty(), "{:?}", heard.signals());
 }
 
-async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
+async fn signal_is_not_repeated_by_next_server(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("signals");

@@ -10,14 +10,14 @@ use nix::sys::signal::Signal;
 use std::time::Duration;
 
 with_and_without_cgroup!(
-    lost_shim_fails_the_run_despite_exit_code_0,
+    lost_shim_fails_run_despite_exit_code_0,
     lost_shim_counts_as_failure_of_a_service,
 );
 
 /// Exits with code 0 as soon as it gets SIGTERM.
 const POLITE: &str = "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done";
 
-async fn lost_shim_fails_the_run_despite_exit_code_0(options: Options) {
+async fn lost_shim_fails_run_despite_exit_code_0(options: Options) {
     let kennel = Kennel::start(options).await;
     fails_despite_exit_code_0(&kennel).await;
 }

@@ -27,13 +27,13 @@ use std::{
 use tonic_types::StatusExt as _;
 
 with_and_without_cgroup!(
-    a_run_that_sigkill_does_not_end_is_not_over,
-    a_stuck_run_does_not_hold_up_the_end_of_the_service,
-    starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone,
-    a_process_that_no_signal_reaches_is_watched_over_a_crash,
+    run_surviving_sigkill_is_not_over,
+    stuck_run_does_not_delay_service_end,
+    next_starts_watch_stuck_tree_and_close_it,
+    unreachable_process_is_watched_over_a_crash,
 );
 
-async fn a_run_that_sigkill_does_not_end_is_not_over(options: Options) {
+async fn run_surviving_sigkill_is_not_over(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (run, tracer) = stuck(&mut client).await;
@@ -68,7 +68,7 @@ async fn a_run_that_sigkill_does_not_end_is_not_over(options: Options) {
     assert_eq!(stations.last(), Some(&"ended"), "{stations:?}");
 }
 
-async fn a_stuck_run_does_not_hold_up_the_end_of_the_service(options: Options) {
+async fn stuck_run_does_not_delay_service_end(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (run, tracer) = stuck(&mut client).await;
@@ -88,7 +88,7 @@ async fn a_stuck_run_does_not_hold_up_the_end_of_the_service(options: Options) {
     assert!(run.tree_is_empty(), "{run:?}");
 }
 
-async fn starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone(options: Options) {
+async fn next_starts_watch_stuck_tree_and_close_it(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let (run, tracer) = stuck(&mut kennel.client().await).await;
     let print = Footprint::of_run(&run);
@@ -168,7 +168,7 @@ async fn unkillable_process_is_watched_over_a_crash() {
     assert!(run.tree_is_empty(), "by its shim's word: {run:?}");
 }
 
-async fn a_process_that_no_signal_reaches_is_watched_over_a_crash(options: Options) {
+async fn unreachable_process_is_watched_over_a_crash(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let freezer = match Freezer::make(kennel.scratch()) {
         Ok(freezer) => freezer,

@@ -8,7 +8,7 @@ use kennel_tests::{
 use std::path::Path;
 use tonic::Code;
 
-with_and_without_cgroup!(a_signal_reaches_the_foreground_of_the_leaders_terminal);
+with_and_without_cgroup!(signal_reaches_foreground_of_leaders_terminal);
 
 /// Makes a terminal, which becomes that of this session, and two process groups of two beside its own; the second is
 /// put into the foreground when it is told so. Each of the five writes down its pid and each USR1 and USR2 that it
@@ -56,7 +56,7 @@ fn got(dir: &Path, name: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-async fn a_signal_reaches_the_foreground_of_the_leaders_terminal(options: Options) {
+async fn signal_reaches_foreground_of_leaders_terminal(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let dir = kennel.scratch().join("five");

@@ -13,8 +13,8 @@ use std::{collections::BTreeMap, time::Duration};
 use tonic::Request;
 
 with_and_without_cgroup!(
-    one_trace_leads_from_the_caller_to_the_last_signal,
-    a_run_keeps_its_spans_over_the_death_of_its_server,
+    one_trace_spans_caller_to_last_signal,
+    run_keeps_its_spans_over_server_death,
 );
 
 pub(crate) const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -73,7 +73,7 @@ fn has(spans: &[SpanRow], name: &str) -> bool {
 const SAYS: &str =
     "echo \"$TRACEPARENT|$TRACESTATE|$BAGGAGE\"; trap '' TERM; while :; do sleep 0.05; done";
 
-async fn one_trace_leads_from_the_caller_to_the_last_signal(options: Options) {
+async fn one_trace_spans_caller_to_last_signal(options: Options) {
     let collector = Collector::start(Manner::Willing).await;
     let mut options = with(&collector, options);
     options.words = vec!["--trace-baggage", "tenant"];
@@ -194,7 +194,7 @@ fn check_stop(spans: &[SpanRow]) {
     assert!(signals.contains(&Some("SIGKILL")), "{signals:?}");
 }
 
-async fn a_run_keeps_its_spans_over_the_death_of_its_server(options: Options) {
+async fn run_keeps_its_spans_over_server_death(options: Options) {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(with(&collector, options)).await;
     let instance = {

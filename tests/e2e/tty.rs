@@ -9,8 +9,8 @@ use std::{fs, time::Duration};
 use tonic::Code;
 
 with_and_without_cgroup!(
-    a_command_is_on_the_terminal_that_its_spec_says,
-    an_interactive_shell_is_stopped_by_the_hang_up,
+    command_is_on_terminal_of_its_spec,
+    interactive_shell_is_stopped_by_hangup,
 );
 
 fn tty(script: &str) -> pb::RunSpec {
@@ -32,7 +32,7 @@ stty size
 echo "$TERM-${COLUMNS-}-${LINES-}"
 "#;
 
-async fn a_command_is_on_the_terminal_that_its_spec_says(options: Options) {
+async fn command_is_on_terminal_of_its_spec(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (run, heard) = ended(&mut client, tty(LOOK)).await;
@@ -277,7 +277,7 @@ async fn raw_terminal_gets_the_key_and_no_signal() {
     assert!(!heard.signals().contains(&"SIGINT".to_owned()));
 }
 
-async fn an_interactive_shell_is_stopped_by_the_hang_up(options: Options) {
+async fn interactive_shell_is_stopped_by_hangup(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let words = ["bash", "--norc", "-i"];

@@ -8,7 +8,7 @@ use std::path::Path;
 
 with_and_without_cgroup!(
     nothing_of_an_aborted_tool_server_is_left,
-    nothing_of_a_tool_server_that_ends_is_left,
+    nothing_of_an_ended_tool_server_is_left,
 );
 
 /// The first message of a client.
@@ -19,7 +19,7 @@ async fn nothing_of_an_aborted_tool_server_is_left(options: Options) {
     abort_leaves_nothing(options, tool_server, "\"serverInfo\"", 4).await;
 }
 
-async fn nothing_of_a_tool_server_that_ends_is_left(options: Options) {
+async fn nothing_of_an_ended_tool_server_is_left(options: Options) {
     end_leaves_nothing(options, tool_server).await;
 }
 

@@ -18,11 +18,8 @@ use std::{
 type Outside = fn(&Path, &str);
 
 pub(crate) const ALL: &[(&str, Outside)] = &[
-    ("a_budget_of_control_groups_is_kept_and_told", budgeted),
-    (
-        "an_idle_keeper_that_is_killed_leaves_no_directory",
-        idle_keeper_killed,
-    ),
+    ("budget_of_control_groups_is_kept_and_reported", budgeted),
+    ("killed_idle_keeper_leaves_no_directory", idle_keeper_killed),
 ];
 
 const SCENARIOS: [&str; 4] = [

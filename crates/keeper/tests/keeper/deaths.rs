@@ -23,60 +23,53 @@ use std::{
 type Death = fn(&Path, &str);
 
 pub(crate) const ALL: &[(&str, Death)] = &[
-    ("no_gate_opens_when_server_or_keeper_is_killed", gates),
-    ("no_child_is_stuck_at_a_gate_that_a_sibling_holds", cycle),
-    (
-        "shims_carry_out_the_plan_when_the_keeper_is_killed",
-        last_will,
-    ),
-    (
-        "a_shim_writes_down_whether_its_leader_ended_by_itself",
-        own_ends,
-    ),
-    ("what_lost_its_shim_too_is_found_and_ended", orphans),
+    ("no_gate_opens_after_server_or_keeper_death", gates),
+    ("no_child_hangs_at_a_siblings_gate", cycle),
+    ("shims_carry_out_the_plan_without_keeper", last_will),
+    ("shim_records_whether_its_leader_ended_alone", own_ends),
+    ("tree_without_keeper_and_shim_is_ended", orphans),
     (PRIVATE_ONLY, all_at_once),
     ("many_orphans_are_ended_side_by_side", many_orphans),
     (
-        "nobody_stays_stopped_when_a_keeper_dies_in_a_pause",
+        "no_process_stays_stopped_after_keeper_death",
         pauses::keeper_dies,
     ),
     (
-        "what_was_stopped_is_found_after_its_leader_and_shim",
+        "stopped_process_is_found_without_leader_and_shim",
         pauses::all_die,
     ),
     (
-        "who_is_kept_goes_on_when_leader_and_keeper_die_in_a_pause",
+        "detached_process_continues_after_leader_and_keeper_death",
         pauses::kept,
     ),
     ("a_second_keeper_is_refused", second_keeper),
     (
-        "a_server_that_cannot_begin_gives_the_service_its_exit_code",
+        "failing_server_gives_the_service_its_exit_code",
         refusing_server,
     ),
     (
-        "a_termination_before_the_server_is_ready_ends_at_once",
+        "termination_before_a_ready_server_is_immediate",
         early_termination,
     ),
     (
-        "a_termination_while_no_server_comes_back_bounds_every_grace",
+        "termination_without_a_server_bounds_each_grace",
         endless_loss,
     ),
 ];
 
 /// Deaths that also apply to a private pid namespace; in the others a process outlives a shim, or is detached.
 pub(crate) const PRIVATE: &[&str] = &[
-    "no_gate_opens_when_server_or_keeper_is_killed",
-    "no_child_is_stuck_at_a_gate_that_a_sibling_holds",
-    "shims_carry_out_the_plan_when_the_keeper_is_killed",
-    "a_shim_writes_down_whether_its_leader_ended_by_itself",
-    "nobody_stays_stopped_when_a_keeper_dies_in_a_pause",
+    "no_gate_opens_after_server_or_keeper_death",
+    "no_child_hangs_at_a_siblings_gate",
+    "shims_carry_out_the_plan_without_keeper",
+    "shim_records_whether_its_leader_ended_alone",
+    "no_process_stays_stopped_after_keeper_death",
     PRIVATE_ONLY,
     "a_termination_without_a_server_bounds_every_grace",
 ];
 
 /// The death that applies to a private pid namespace only.
-pub(crate) const PRIVATE_ONLY: &str =
-    "nobody_of_a_private_pid_namespace_outlives_all_of_the_service";
+pub(crate) const PRIVATE_ONLY: &str = "no_namespaced_process_outlives_the_whole_service";
 
 /// Children at their gates in one round, and rounds: 200 kills.
 const CROWD: usize = 40;

@@ -17,23 +17,23 @@ use std::{io::Write, path::Path, process::ExitCode, time::Duration};
 
 /// Scenarios that end with 0: the last server ends in order.
 pub(crate) const SCENARIOS: &[&str] = &[
-    "a_run_goes_on_while_its_server_is_replaced",
-    "what_has_ended_is_told_to_each_server_until_one_acknowledges_it",
-    "a_child_that_was_never_announced_is_handed_to_nobody",
-    "a_child_at_its_gate_is_handed_over_and_never_runs",
-    "a_verdict_that_a_dead_server_waited_for_is_told_to_the_next",
-    "a_paused_run_stays_paused_for_the_next_server",
-    "a_pause_on_its_way_goes_on_without_its_server",
-    "a_pause_that_ran_out_without_a_server_is_handed_over_as_that",
-    "a_stop_in_its_grace_goes_on_without_its_server",
-    "a_drained_rest_is_drained_for_the_next_server",
-    "a_rest_is_kept_only_by_the_word_of_a_server",
-    "a_signal_goes_out_once_per_request_whichever_server_asks",
+    "run_continues_while_its_server_is_replaced",
+    "ended_run_is_reported_until_acknowledged",
+    "unannounced_child_is_not_handed_over",
+    "child_at_gate_is_handed_over_and_unrun",
+    "awaited_verdict_is_reported_to_next_server",
+    "paused_run_stays_paused_for_next_server",
+    "pause_in_progress_continues_without_server",
+    "expired_pause_is_handed_over_as_expired",
+    "stop_in_its_grace_continues_without_server",
+    "drained_rest_is_drained_for_next_server",
+    "rest_is_detached_only_by_a_servers_order",
+    "signal_is_sent_once_whichever_server_asks",
     "many_runs_are_handed_over_at_once",
     "crash_loop_of_servers_ends_no_run",
     "servers_that_never_serve_end_runs",
-    "without_a_server_for_too_long_a_run_ends_by_its_own_plan",
-    "without_a_server_for_too_long_a_drain_ends_and_whom_to_keep_is_left_to_the_next",
+    "run_over_orphan_ttl_ends_by_its_plan",
+    "drain_expires_without_server_and_detaches_later",
 ];
 
 /// Returns how long runs continue without a server.
@@ -63,8 +63,8 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
         ("a_hung_server_is_replaced", 1) => hang(),
         // Attempts that fail.
         ("servers_that_never_serve_end_runs", 1..=3)
-        | ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", 1) => Some(3),
-        ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", _) => {
+        | ("run_over_orphan_ttl_ends_by_its_plan", 1) => Some(3),
+        ("run_over_orphan_ttl_ends_by_its_plan", _) => {
             let pid = stage.held[0].identity.command.pid;
             until(|| (!is_alive(pid)).then_some(())).await;
             None
@@ -84,21 +84,21 @@ fn terminate_after_this(keeper: i32) {
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
-        "a_run_goes_on_while_its_server_is_replaced" => run_continues(stage).await,
-        "what_has_ended_is_told_to_each_server_until_one_acknowledges_it" => ended(stage).await,
-        "a_child_that_was_never_announced_is_handed_to_nobody" => unannounced(stage).await,
-        "a_child_at_its_gate_is_handed_over_and_never_runs" => at_gate(stage).await,
-        "a_verdict_that_a_dead_server_waited_for_is_told_to_the_next" => released(stage).await,
-        "a_paused_run_stays_paused_for_the_next_server" => paused(stage).await,
-        "a_pause_on_its_way_goes_on_without_its_server" => pausing(stage).await,
-        "a_pause_that_ran_out_without_a_server_is_handed_over_as_that" => ran_out(stage).await,
-        "a_stop_in_its_grace_goes_on_without_its_server" => stopping(stage).await,
-        "a_drained_rest_is_drained_for_the_next_server" => drained(stage).await,
-        "a_rest_is_kept_only_by_the_word_of_a_server" => kept(stage).await,
-        "a_signal_goes_out_once_per_request_whichever_server_asks" => signalled(stage).await,
+        "run_continues_while_its_server_is_replaced" => run_continues(stage).await,
+        "ended_run_is_reported_until_acknowledged" => ended(stage).await,
+        "unannounced_child_is_not_handed_over" => unannounced(stage).await,
+        "child_at_gate_is_handed_over_and_unrun" => at_gate(stage).await,
+        "awaited_verdict_is_reported_to_next_server" => released(stage).await,
+        "paused_run_stays_paused_for_next_server" => paused(stage).await,
+        "pause_in_progress_continues_without_server" => pausing(stage).await,
+        "expired_pause_is_handed_over_as_expired" => ran_out(stage).await,
+        "stop_in_its_grace_continues_without_server" => stopping(stage).await,
+        "drained_rest_is_drained_for_next_server" => drained(stage).await,
+        "rest_is_detached_only_by_a_servers_order" => kept(stage).await,
+        "signal_is_sent_once_whichever_server_asks" => signalled(stage).await,
         "many_runs_are_handed_over_at_once" => many(stage).await,
-        "without_a_server_for_too_long_a_run_ends_by_its_own_plan" => abandoned(stage).await,
-        "without_a_server_for_too_long_a_drain_ends_and_whom_to_keep_is_left_to_the_next" => {
+        "run_over_orphan_ttl_ends_by_its_plan" => abandoned(stage).await,
+        "drain_expires_without_server_and_detaches_later" => {
             abandoned_rest(stage).await;
         }
         "crash_loop_of_servers_ends_no_run" => crash_loop(stage).await,

@@ -10,7 +10,7 @@ use kennel_lifecycle::{Exit, Resource, Rlimit, StartFailure, StartStage, UNLIMIT
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
         "a_command_is_held_to_its_limits" => held(stage).await,
-        "a_limit_that_cannot_be_set_keeps_the_command_from_running" => refused(stage).await,
+        "failed_limit_prevents_exec" => refused(stage).await,
         "burdens_are_passed_on" => burdened(stage).await,
         other => time::play(other, stage).await,
     }

@@ -14,7 +14,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
         "a_signal_reaches_whom_its_target_names" => signal(stage).await,
         "a_tree_is_listed_with_what_holds_it" => list(stage).await,
-        "a_tree_that_lost_its_shim_is_listed_and_signalled" => shim_lost(stage).await,
+        "tree_without_shim_is_listed_and_signalled" => shim_lost(stage).await,
         other => limits::play(other, stage).await,
     }
 }

@@ -24,11 +24,11 @@ use std::{
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
-        "what_had_stopped_itself_stays_stopped_after_a_pause" => stopped_itself(stage).await,
+        "self_stopped_process_stays_stopped_after_a_pause" => stopped_itself(stage).await,
         "threads_without_their_leader_are_paused_and_signalled" => threads(stage).await,
         "a_pause_is_written_down_while_it_lasts" => written_down(stage).await,
-        "a_pause_that_lasts_too_long_ends_by_itself" => expires(stage).await,
-        "a_run_that_is_paused_for_too_long_is_ended" => aborts(stage).await,
+        "pause_ends_after_its_max_pause" => expires(stage).await,
+        "run_paused_for_too_long_is_ended" => aborts(stage).await,
         "killed_when_paused" => killed(stage, Moment::Paused).await,
         "killed_while_pausing" => killed(stage, Moment::Pausing).await,
         "killed_while_resuming" => killed(stage, Moment::Resuming).await,

@@ -4,8 +4,8 @@ use crate::stage::{Stage, until};
 use kennel_lifecycle::ladder::StopPlan;
 use std::{collections::BTreeSet, fs, time::Duration};
 
-const SERVES_NEXT: &str = "a_shim_with_nothing_left_serves_the_next_run";
-const IS_CHANGED: &str = "a_shim_that_was_changed_serves_no_other_run";
+const SERVES_NEXT: &str = "shim_without_leftovers_serves_the_next_run";
+const IS_CHANGED: &str = "changed_shim_serves_no_other_run";
 
 /// Runs, one after another.
 const RUNS: usize = 20;

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
-        "a_run_that_takes_too_long_is_ended_with_all_its_tree" => exceed(stage).await,
-        "time_that_a_run_is_paused_does_not_count" => pause(stage).await,
-        "a_deadline_leaves_a_run_alone_that_is_being_stopped" => stopped_first(stage).await,
+        "run_over_max_runtime_ends_with_its_tree" => exceed(stage).await,
+        "paused_time_does_not_count" => pause(stage).await,
+        "deadline_does_not_touch_a_stopping_run" => stopped_first(stage).await,
         other => pauses::play(other, stage).await,
     }
 }

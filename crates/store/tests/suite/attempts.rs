@@ -14,7 +14,7 @@ use kennel_store::{
 };
 use std::time::Duration;
 
-pub(super) async fn an_attempt_that_another_follows_is_read_back_whole(bed: Bed) {
+pub(super) async fn followed_attempt_is_read_back_whole(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
@@ -44,7 +44,7 @@ pub(super) async fn an_attempt_that_another_follows_is_read_back_whole(bed: Bed)
     assert_eq!(bed.store.get(new.run).await.unwrap(), Some(row));
 }
 
-pub(super) async fn the_next_attempt_takes_the_place_of_the_one_before(bed: Bed) {
+pub(super) async fn next_attempt_replaces_the_one_before(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
@@ -69,7 +69,7 @@ pub(super) async fn the_next_attempt_takes_the_place_of_the_one_before(bed: Bed)
     assert_eq!((row.past, row.next_restart), (vec![ended(1)], None));
 }
 
-pub(super) async fn an_attempt_begins_only_where_just_that_one_is_waited_for(bed: Bed) {
+pub(super) async fn attempt_begins_only_if_it_is_next(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
@@ -102,7 +102,7 @@ pub(super) async fn an_attempt_begins_only_where_just_that_one_is_waited_for(bed
     assert!(matches!(late, Err(StoreError::Fenced(_))), "{late:?}");
 }
 
-pub(super) async fn an_attempt_that_was_not_begun_uses_its_number_up(bed: Bed) {
+pub(super) async fn unstarted_attempt_uses_its_number(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
@@ -121,7 +121,7 @@ pub(super) async fn an_attempt_that_was_not_begun_uses_its_number_up(bed: Bed) {
     bed.store.begin(&next(&new, 3), 1).await.unwrap();
 }
 
-pub(super) async fn a_run_may_end_with_an_attempt_that_was_not_begun(bed: Bed) {
+pub(super) async fn run_may_end_with_an_unstarted_attempt(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
@@ -142,7 +142,7 @@ pub(super) async fn a_run_may_end_with_an_attempt_that_was_not_begun(bed: Bed) {
     assert_eq!((row.outcome, row.times), (Some(last.outcome), last.times));
 }
 
-pub(super) async fn a_run_that_waits_can_be_stopped_and_begins_no_more(bed: Bed) {
+pub(super) async fn stopped_waiting_run_begins_no_attempt(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();

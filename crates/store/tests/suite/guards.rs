@@ -65,7 +65,7 @@ pub(super) async fn a_new_generation_restamps_open_rows_alone(bed: Bed) {
     }
 }
 
-pub(super) async fn only_keepers_with_open_rows_or_the_lease_are_listed(bed: Bed) {
+pub(super) async fn only_keepers_with_rows_or_lease_are_listed(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     for generation in 1..=3 {
         let epoch = EPOCH + u128::try_from(generation).unwrap();
@@ -105,7 +105,7 @@ pub(super) async fn only_keepers_with_open_rows_or_the_lease_are_listed(bed: Bed
     assert_eq!(elsewhere.unwrap(), []);
 }
 
-pub(super) async fn a_run_that_a_later_keeper_holds_is_its_own(bed: Bed) {
+pub(super) async fn run_of_a_later_keeper_is_its_own(bed: Bed) {
     let next = EPOCH + 1;
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for id in [1, 2] {

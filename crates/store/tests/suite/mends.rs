@@ -78,7 +78,7 @@ pub(super) async fn what_was_written_before_is_written_again_whole(bed: Bed) {
     }
 }
 
-pub(super) async fn an_older_row_is_brought_up_and_a_closed_one_is_left_alone(bed: Bed) {
+pub(super) async fn outdated_row_is_updated_and_closed_one_kept(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for row in rows() {
         let older = NewRun {

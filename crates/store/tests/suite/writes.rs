@@ -45,7 +45,7 @@ pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
     assert_eq!(row.new, odd);
 }
 
-pub(super) async fn a_taken_key_gives_the_row_that_stands_there(bed: Bed) {
+pub(super) async fn taken_key_returns_the_existing_row(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
     let mut second = new_run(1);
@@ -240,7 +240,7 @@ pub(super) async fn requester_of_a_stop_is_not_forgotten(bed: Bed) {
     }
 }
 
-pub(super) async fn a_state_is_written_on_an_open_row_only(bed: Bed) {
+pub(super) async fn state_is_written_on_open_rows_only(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
     let run = new_run(1).run;
@@ -294,7 +294,7 @@ pub(super) async fn facets_are_written_on_an_open_row_only(bed: Bed) {
     }
 }
 
-pub(super) async fn one_bad_row_among_a_thousand_spoils_no_other(bed: Bed) {
+pub(super) async fn one_bad_row_of_thousand_spoils_no_other(bed: Bed) {
     const BAD: u128 = 500;
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let inserts = (1..=1000).map(|id| {

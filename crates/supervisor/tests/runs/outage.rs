@@ -413,7 +413,7 @@ fn abort_during_takeover_of_waiting_run_is_done() {
     assert_eq!(lives.world.state.lock().unwrap().executed, [(run_id(), 1)]);
 }
 
-fn lose_server_and_store_with_a_child_at_its_gate(lives: &Lives) {
+fn lose_server_and_store_at_the_gate(lives: &Lives) {
     lives.live(async |stage| {
         stage.world.store.hold_inserts();
         let supervisor = stage.supervisor.clone();
@@ -429,7 +429,7 @@ fn lose_server_and_store_with_a_child_at_its_gate(lives: &Lives) {
 #[test]
 fn child_at_gate_waits_for_the_store() {
     let lives = Lives::of(Nature::default());
-    lose_server_and_store_with_a_child_at_its_gate(&lives);
+    lose_server_and_store_at_the_gate(&lives);
     lives.live(async |stage| {
         let refused = stage
             .supervisor
@@ -458,7 +458,7 @@ fn child_at_gate_waits_for_the_store() {
 #[test]
 fn shutdown_does_not_wait_for_child_at_gate() {
     let lives = Lives::of(Nature::default());
-    lose_server_and_store_with_a_child_at_its_gate(&lives);
+    lose_server_and_store_at_the_gate(&lives);
     lives.live(async |stage| {
         // More than its queue takes, and no caller waits for the answer.
         for _ in 0..100 {
