@@ -42,8 +42,8 @@ with_and_without_cgroup!(
 /// A grace that a polite child never needs.
 const LONG_GRACE: Duration = Duration::from_secs(20);
 
-/// Returns a leader that starts two more, one of them in a session of its own and without the marker, and exits as told
-/// when the file is there.
+/// Returns a leader that starts two more, one of them in a session of its own and without the marker, and ends with
+/// this command when the file is there.
 fn family(go: &Path, end: &str) -> pb::RunSpec {
     let naughty = programs::naughty();
     let naughty = naughty.display();

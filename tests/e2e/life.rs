@@ -166,7 +166,7 @@ async fn success_and_deaths_by_signal_differ() {
         ("exit 255", RunState::Failed, Some(255), None),
         ("kill -SEGV $$", RunState::Failed, None, Some("SIGSEGV")),
         ("kill -KILL $$", RunState::Failed, None, Some("SIGKILL")),
-        // A shell told to exit with 143 was not killed by a signal.
+        // A shell that exits with 143 was not killed by a signal.
         ("exit 143", RunState::Failed, Some(143), None),
     ] {
         let run = must("spawn", client.spawn(sh(script)).await);

@@ -206,7 +206,7 @@ async fn server_death_loses_no_byte_of_many_runs() {
         }
         kennel.kill_server();
         client = kennel.client().await;
-        // It starts, and may end, while nobody reads.
+        // The run starts, and may end, while it has no reader.
         let run = client
             .spawn(naughty(&["bytes", "100000"]).label("app", "x"))
             .await;

@@ -11,7 +11,7 @@ use tonic::Code;
 with_and_without_cgroup!(signal_reaches_foreground_of_leaders_terminal);
 
 /// Makes a terminal, which becomes that of this session, and two process groups of two beside its own; the second is
-/// put into the foreground when it is told so. Each of the five writes down its pid and each USR1 and USR2 that it
+/// put into the foreground on request. Each of the five writes down its pid and each USR1 and USR2 that it
 /// gets, in a file of its own below `$ARGV[0]`. Perl is a part of every Debian system.
 const FIVE: &str = r#"
 use Fcntl; use POSIX ();

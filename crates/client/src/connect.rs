@@ -237,7 +237,7 @@ async fn check_accepted(connection: &Connection) -> Result<(), ConnectError> {
     })
 }
 
-/// Why a dial failed, as the transport passes it on; the error itself is stored beside it.
+/// Cause of a failed dial, as the transport passes it on; the error itself is stored beside it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NotDialled(pub(crate) String);

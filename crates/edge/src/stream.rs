@@ -97,7 +97,7 @@ enum Wake {
     Draining,
     Leaving,
     Silence,
-    /// It may no longer read for its consumer.
+    /// The stream may no longer read for its consumer.
     Lost(CallError),
 }
 

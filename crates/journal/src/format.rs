@@ -62,7 +62,7 @@ pub(crate) struct Header {
     pub(crate) facts_len: u64,
     pub(crate) boot: Boot,
     pub(crate) bound: OutputBound,
-    /// What is missing between the segment before and this one.
+    /// Entries missing between the segment before and this one.
     pub(crate) after: After,
     /// The attempt at the beginning of the segment.
     pub(crate) attempt: u32,

@@ -24,7 +24,7 @@ pub struct Gap {
     pub bytes: [Option<u64>; 2],
     /// Offsets at which the two streams continue.
     pub ends: [u64; 2],
-    /// Why the entries are missing.
+    /// Reason why the entries are missing.
     pub reason: GapReason,
     /// Start time of the data after the gap.
     pub at: Timestamp,
@@ -32,7 +32,7 @@ pub struct Gap {
     pub attempt: u32,
 }
 
-/// Why entries are missing.
+/// Reason why entries are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GapReason {
     /// The bound of this journal.
@@ -52,7 +52,7 @@ pub enum GapReason {
     Damaged,
 }
 
-/// Why entries are missing, and whether the number of bytes is known.
+/// Reason why entries are missing, and whether the number of bytes is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Why {
     pub(crate) reason: GapReason,

@@ -109,7 +109,7 @@ pub struct KeeperHello {
     pub late: Vec<RunId>,
     /// Number of servers that this keeper has had before this one.
     pub restarts: u32,
-    /// How the last of them ended.
+    /// End of the last of them.
     pub former: Option<FormerServer>,
     /// The last upgrade for which a server has left, and its result, if this server serves.
     pub upgrade: Option<Upgrade>,
@@ -124,7 +124,7 @@ impl KeeperHello {
     }
 }
 
-/// Why a request to the keeper failed.
+/// Cause of a failed request to the keeper.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The keeper is gone.

@@ -20,7 +20,7 @@ use std::{ffi::CStr, io, path::Path};
 const NAME: &CStr = c"init";
 const TEMPORARY: &CStr = c"init.new";
 
-/// It is a few numbers.
+/// The note is a few numbers.
 const NOTE_BYTES_MAX: u64 = 128;
 
 /// Writes the note. The caller is the parent of the process, and has not reaped it.

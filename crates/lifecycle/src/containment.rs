@@ -33,7 +33,7 @@ pub enum Gap {
     ForeignPidNamespace,
     /// A child that becomes another user by a setuid program cannot be signalled.
     SetuidChildUnkillable,
-    /// What a daemon outside of the run does at the command's request is not part of the run.
+    /// Work of a daemon outside of the run is not part of the run, even at the command's request.
     WorkHandedToDaemons,
     /// A command in its sandbox may signal processes of its user outside of it, and connect to their abstract sockets.
     SignalsLeaveSandbox,

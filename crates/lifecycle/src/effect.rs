@@ -20,7 +20,7 @@ pub enum Effect {
     RecordStop {
         /// Reason and grace.
         order: StopOrder,
-        /// When SIGKILL is due.
+        /// Time at which SIGKILL is due.
         deadline: Timestamp,
     },
     /// Give the plan to the keeper. A second plan may only shorten the first.
@@ -78,7 +78,7 @@ named! {
 }
 
 named! {
-    /// Why a paused tree runs again.
+    /// Reason why a paused tree runs again.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum ResumeReason {
         /// A caller requested it.

@@ -26,14 +26,14 @@ pub enum Entry {
     Paused,
     /// The tree runs again.
     Resumed {
-        /// Why the tree runs again.
+        /// Reason why the tree runs again.
         reason: ResumeReason,
     },
     /// A stop is in force.
     Stopping {
         /// Reason and grace of the stop.
         order: StopOrder,
-        /// When SIGKILL is due.
+        /// Time at which SIGKILL is due.
         deadline: Timestamp,
     },
     /// Size of the terminal: at the beginning of each attempt, and whenever a client has changed it.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub const WRITES_REMEMBERED_MAX: usize = 16;
 
 named! {
-    /// Why no more input is accepted.
+    /// Reason why no more input is accepted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum InputClosed {
         /// A client has closed the input.
@@ -85,7 +85,7 @@ pub struct InputBook {
     pub accepted: u64,
     /// Number of bytes beyond those that may have been accepted, where their writer died during the write.
     pub in_doubt: u64,
-    /// Why the input is closed; absent: it is open.
+    /// Reason why the input is closed; absent: it is open.
     pub closed: Option<InputClosed>,
     /// Oldest first. INVARIANT: all but the last end at or before `accepted`.
     pub writes: Vec<KnownWrite>,

@@ -58,7 +58,7 @@ pub enum Phase {
         proc: Box<RunIdentity>,
         /// Reason and grace.
         order: StopOrder,
-        /// When SIGKILL is due.
+        /// Time at which SIGKILL is due.
         deadline: Timestamp,
         /// Progress of the order.
         stage: StopStage,
@@ -69,7 +69,7 @@ pub enum Phase {
         proc: Box<RunIdentity>,
         /// The stop that the leader's exit followed, if it followed one; or the one that ended a rest which continued.
         stop: Option<StopOrder>,
-        /// When SIGKILL is due for the rest, where a stop has set it.
+        /// Time at which SIGKILL is due for the rest, where a stop has set it.
         deadline: Option<Timestamp>,
     },
     /// All is known; the outcome is being written.
@@ -114,7 +114,7 @@ pub(crate) enum Exec {
 /// A child that exits without having run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// Why the command does not run.
+    /// Reason why the command does not run.
     pub why: NeverRan,
     /// Known state of its row.
     pub row: Row,
@@ -137,7 +137,7 @@ pub enum Row {
     Withdrawing,
 }
 
-/// Why a command never ran.
+/// Reason why a command never ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeverRan {
     /// A step of the start failed.

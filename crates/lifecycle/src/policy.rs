@@ -18,7 +18,7 @@ use std::time::Duration;
 pub struct Policy {
     /// Kind of work; decides the defaults of some of the others.
     pub kind: RunKind,
-    /// How to end the run.
+    /// Plan for the end of the run.
     pub stop: StopPolicy,
     /// Time limits.
     pub timeouts: Timeouts,
@@ -34,17 +34,17 @@ pub struct Policy {
     pub pid_namespace: PidNamespace,
     /// Policy when the whole service dies; absent: the default of its kind.
     pub recovery: Option<Recovery>,
-    /// When to restart the command.
+    /// Policy of restarts.
     pub restart: RestartPolicy,
     /// Bound on its stored output.
     pub output: OutputBound,
-    /// When the run counts as ready; absent: once its command runs.
+    /// Condition under which the run counts as ready; absent: once its command runs.
     pub readiness: Option<Box<Readiness>>,
     /// Actions on lines of its output.
     pub output_rules: Vec<OutputRule>,
     /// Exit codes beside 0 that count as success.
     pub success_exit_codes: Vec<u8>,
-    /// When the run counts as live once it is ready; absent: always.
+    /// Condition under which the run counts as live once it is ready; absent: always.
     pub liveness: Option<Box<Liveness>>,
     /// User and privileges of its command.
     pub privileges: Privileges,
@@ -272,7 +272,7 @@ named! {
     }
 }
 
-/// How to end a run.
+/// Plan for the end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StopPolicy {

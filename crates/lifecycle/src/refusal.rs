@@ -1,4 +1,4 @@
-//! Why a command was not obeyed.
+//! Reasons why a command was not obeyed.
 
 /// A refused command changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

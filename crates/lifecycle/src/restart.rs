@@ -31,7 +31,7 @@ named! {
     }
 }
 
-/// When to restart a command.
+/// Policy of restarts of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RestartPolicy {

@@ -5,7 +5,7 @@ use crate::{LinePattern, Violation, labels, limits};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
 
-/// When a run counts as ready.
+/// Condition under which a run counts as ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
     /// Evidence that the run is ready.
@@ -66,7 +66,7 @@ pub enum LiveProbe {
     Watchdog(Duration),
 }
 
-/// When a run that is ready counts as live.
+/// Condition under which a ready run counts as live.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Liveness {
     /// Evidence that the run is live.

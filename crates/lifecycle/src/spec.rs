@@ -26,7 +26,7 @@ named! {
 }
 
 named! {
-    /// Where standard input comes from.
+    /// Source of standard input.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum InputMode {
         /// The spec's initial input, or `/dev/null`.
@@ -43,7 +43,7 @@ named! {
 pub struct RunSpec {
     /// The command with its environment.
     pub command: CommandSpec,
-    /// How to treat the run while it runs, and how to end it.
+    /// Policy of the run while it runs, and of its end.
     pub policy: Policy,
     /// The caller's labels, for selection.
     pub labels: BTreeMap<String, String>,
@@ -67,7 +67,7 @@ pub struct CommandSpec {
     pub env: BTreeMap<String, String>,
     /// The whole of the command's standard input; absent: `/dev/null`.
     pub initial_input: Option<Vec<u8>>,
-    /// Where standard input comes from.
+    /// Source of standard input.
     pub input: InputMode,
     /// The terminal that the standard streams are on; absent: they are pipes.
     pub terminal: Option<TerminalSpec>,

@@ -19,7 +19,7 @@ pub struct StuckProcess {
     pub start_ticks: u64,
     /// Its state, as in `proc_pid_stat(5)`.
     pub state: char,
-    /// Why it does not exit, in one plain sentence.
+    /// Reason why it does not exit, in one plain sentence.
     pub why: String,
 }
 

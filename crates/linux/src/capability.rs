@@ -84,7 +84,7 @@ capabilities! {
 pub struct Capability {
     /// Name of the capability.
     pub name: CapabilityName,
-    /// Why it is missing; absent: it is present.
+    /// Reason why it is missing; absent: it is present.
     pub missing: Option<String>,
 }
 

@@ -47,11 +47,11 @@ pub fn host() -> io::Result<HostIdentity> {
 /// Result of a search for a recorded process.
 #[derive(Debug)]
 pub enum Found {
-    /// It is there and has not exited.
+    /// The process exists and has not exited.
     Same(PidFd),
-    /// It is not there, or only its exit status is.
+    /// The process does not exist, or only its exit status does.
     Gone,
-    /// It cannot be determined.
+    /// The state cannot be determined.
     Unknown,
 }
 

@@ -50,7 +50,7 @@ pub enum TypedInterrupt {
     NoKey,
 }
 
-/// Why there is no terminal.
+/// Reason why there is no terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoPty {
     /// The host's terminals are used up.

@@ -27,7 +27,7 @@ pub enum Change {
     Stop {
         /// Requester, reason and grace.
         order: StopOrder,
-        /// When SIGKILL is due.
+        /// Time at which SIGKILL is due.
         deadline: Timestamp,
     },
     /// As [`Store::record_state`].

@@ -116,7 +116,7 @@ impl EntriesText {
     ///
     /// # Errors
     ///
-    /// It is not as this version writes it; the text gives the reason.
+    /// If the text is not as this version writes it; the error gives the reason.
     pub fn read(&self) -> Result<RunEntries, String> {
         crate::json::read("entries", &self.0)
     }

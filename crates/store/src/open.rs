@@ -29,7 +29,7 @@ pub(crate) const POSTGRES_MIGRATIONS: Migrations = &[(
     include_str!("../../../migrations/postgres/0001_runs.sql"),
 )];
 
-/// Why a store cannot be used. No message shows a password.
+/// Reason why a store cannot be used. No message shows a password.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The SQLite file cannot be opened or created.

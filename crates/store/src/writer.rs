@@ -114,7 +114,7 @@ pub(crate) enum Answer {
     Generation(i64),
 }
 
-/// Why a whole transaction failed.
+/// Cause of a failed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Nothing was written.

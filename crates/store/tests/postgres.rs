@@ -308,7 +308,7 @@ async fn a_crash_of_postgres_is_reported_and_survived() {
     store.finish().await;
 }
 
-/// It answers queries, and would take no write.
+/// The server answers queries, and would take no write.
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_postgres_is_unavailable() {
     let server = PostgresServer::start_own().await.unwrap();

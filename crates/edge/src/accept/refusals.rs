@@ -12,12 +12,12 @@ use std::{
     time::Duration,
 };
 
-/// Why a connection is closed or refused.
+/// Reason why a connection is closed or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Refusal {
     /// There is no slot.
     Full(Full),
-    /// It has made no accepted call.
+    /// The connection has made no accepted call.
     NoCall,
     /// The TLS handshake failed.
     Handshake,

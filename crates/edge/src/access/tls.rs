@@ -16,7 +16,7 @@ use std::{
 };
 use webpki::EndEntityCert;
 
-/// Why TLS cannot be served.
+/// Reason why TLS cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file has no readable certificate, key or list.

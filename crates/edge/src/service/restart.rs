@@ -15,7 +15,7 @@ use tonic::{Request, Response, Status};
 enum Restarted {
     /// The run as it is, with another attempt or without.
     InPlace(RunView),
-    /// It has ended: only a new run can follow it.
+    /// The run has ended: only a new run can follow it.
     Over(RunView),
 }
 

@@ -81,7 +81,7 @@ enum Wake {
     Leaving,
     Silence,
     Spoken,
-    /// It may no longer read for its consumer.
+    /// The stream may no longer read for its consumer.
     Lost(CallError),
 }
 

@@ -52,7 +52,7 @@ pub struct Replayed {
     pub damages: Vec<LogDamage>,
 }
 
-/// Why the log of earlier servers cannot be read.
+/// Reason why the log of earlier servers cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// An earlier server may still write: recovery waits.

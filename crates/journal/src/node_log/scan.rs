@@ -9,7 +9,7 @@ use super::{
 };
 use std::{fmt, fs::File, io, ops::Range};
 
-/// What a reader expected where it found other contents.
+/// Contents that a reader expected where it found others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A segment of this number, or a regular file under its name.

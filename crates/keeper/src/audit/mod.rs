@@ -45,11 +45,11 @@ pub struct Installation {
 /// State of a process that was found before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Still {
-    /// It is alive.
+    /// The process is alive.
     Living,
-    /// It has ended, and waits to be reaped.
+    /// The process has ended, and waits to be reaped.
     Ended,
-    /// It no longer exists.
+    /// The process no longer exists.
     Gone,
 }
 
@@ -71,11 +71,11 @@ pub struct Scan {
     pub processes: Vec<Seen>,
     /// Directories that were made for runs and hold no process.
     pub empty_directories: Vec<(RunId, CgroupIdentity)>,
-    /// What could not be scanned.
+    /// The unscanned part.
     pub unseen: Unseen,
 }
 
-/// What could not be scanned.
+/// The unscanned part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unseen {
     /// Processes whose environment could not be read, usually because this user has no right to. The keeper, the server
@@ -85,7 +85,7 @@ pub struct Unseen {
     pub long_environs: u32,
     /// Processes beyond [`PROCESSES_MAX`], and those that could not be read at all.
     pub processes: u32,
-    /// Why processes of other users are hidden.
+    /// Reason why processes of other users are hidden.
     pub proc_hidden: Option<String>,
     /// Directories of control groups that could not be read.
     pub groups: u32,
@@ -163,7 +163,7 @@ pub fn marked() -> Vec<Marked> {
 /// Content of an environment.
 enum Environ {
     Read(Option<RunId>),
-    /// It is longer than the part that was read, and that part has no marker.
+    /// The environment is longer than the part that was read, and that part has no marker.
     Long,
     Refused,
 }

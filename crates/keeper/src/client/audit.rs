@@ -67,15 +67,15 @@ pub struct SecondLook {
 /// Result for one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
-    /// It ended after this signal.
+    /// The process ended after this signal.
     Ended(Signal),
-    /// It had ended before the first.
+    /// The process had ended before the first signal.
     Gone,
-    /// It is not the recorded process, or is part of a live run: nothing was sent.
+    /// The process is not the recorded one, or is part of a live run: nothing was sent.
     Changed,
     /// A signal could not be sent: errno(3).
     Failed(i32),
-    /// It was still alive two seconds after SIGKILL.
+    /// The process was still alive two seconds after SIGKILL.
     Survived,
 }
 

@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a server waits for the next shim to answer.
+/// Time for which a server waits for the next shim to answer.
 const ANSWERS_WAIT: Duration = Duration::from_secs(5);
 
 /// A process behind a socket that has not answered yet.

@@ -20,7 +20,7 @@ use std::{
     process::Stdio,
 };
 
-/// How long it may take.
+/// Longest time that the check may take.
 pub(super) const CHECK_MAX_MS: u64 = 5_000;
 /// Longest part of a binary's output that is reported when the binary is unfit.
 const REPORTED_BYTES_MAX: usize = 200;
@@ -31,12 +31,12 @@ pub(super) struct Check {
     pub(super) binary: Binary,
     /// Read end of its output.
     written: OwnedFd,
-    /// When it is killed.
+    /// Time at which it is killed.
     pub(super) by: u64,
     late: bool,
 }
 
-/// Why no server is started from it.
+/// Reason why no server is started from it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unfit {
     pub(super) why: String,

@@ -27,13 +27,13 @@ const ROUNDS_MAX: usize = 64;
 pub(super) struct Delegation {
     /// The delegated group, or the keeper's own where that is not delegated.
     pub(super) group: PathBuf,
-    /// Why its controllers are not enabled, where they are not.
+    /// Reason why its controllers are not enabled, where they are not.
     pub(super) refused: Option<String>,
     /// The leaf that this keeper has moved to, and the controllers that it has enabled.
     moved: Option<(PathBuf, Vec<String>)>,
 }
 
-/// What is known of the keeper's own group before anything is changed.
+/// State of the keeper's own group before any change.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is seen by itself")]
 struct Seen {
@@ -54,7 +54,7 @@ struct Seen {
     has_systemd: bool,
 }
 
-/// How the group can enable its controllers.
+/// Way in which the group can enable its controllers.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     /// No process blocks them.

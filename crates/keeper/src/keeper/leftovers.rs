@@ -28,7 +28,7 @@ impl Leftovers {
         }
     }
 
-    /// When to call [`Self::step`].
+    /// Time of the next call of [`Self::step`].
     pub(super) fn wake_at(&self) -> Option<u64> {
         (!self.groups.is_empty()).then_some(self.due)
     }

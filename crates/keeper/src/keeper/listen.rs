@@ -33,7 +33,7 @@ use std::{
 const QUEUE_WAIT: Duration = Duration::from_millis(500);
 const QUEUE_LOOK: Duration = Duration::from_millis(10);
 
-/// How long a port may be held by the server of a keeper that has died.
+/// Time for which the server of a dead keeper may hold a port.
 const PORT_WAIT: Duration = Duration::from_secs(2);
 
 /// TCP keep-alive: idle seconds before the first probe, seconds between probes, and unanswered probes until the

@@ -85,7 +85,7 @@ pub(super) struct Parts {
     pub(super) facts: HostFacts,
     pub(super) host: HostIdentity,
     pub(super) data_dir: PathBuf,
-    /// What commands inherit, except for the keeper's own.
+    /// Attributes that commands inherit, except for the keeper's own.
     pub(super) inherited: Inherited,
     pub(super) protection: Protection,
     pub(super) doors: Doors,
@@ -128,10 +128,10 @@ pub(super) struct Keeper {
     wakes: BTreeSet<(u64, RunId)>,
     waking: HashMap<RunId, u64>,
     orphans: Vec<Orphan>,
-    /// When the orphans of a pending request take their next step.
+    /// Time of the next step of the orphans of a pending request.
     orphans_due: u64,
     reapings: Vec<Reaping>,
-    /// When the reapings take their next step.
+    /// Time of the next step of the reapings.
     reapings_due: u64,
     markers: Markers,
     leftovers: Leftovers,

@@ -24,9 +24,9 @@ const LET_GO_AGAIN_MS: u64 = 200;
 
 /// Whether Kennel has stopped a tree.
 pub(super) enum Pause {
-    /// It has not.
+    /// Kennel has not stopped it.
     None,
-    /// It has not, since the last pause has reached its time limit.
+    /// Kennel has not stopped it, since the last pause has reached its time limit.
     Expired,
     /// The tree is being stopped, and the request waits for the answer, unless that server is gone.
     Stopping {
@@ -231,11 +231,11 @@ struct Moving {
     met: Met,
 }
 
-/// What prevented its stop.
+/// Obstacle to its stop.
 enum Met {
     /// A stop has been sent to it.
     Asked,
-    /// It may not be signalled.
+    /// The process may not be signalled.
     Refused(i32),
     /// No space is left to record it.
     OneTooMany,

@@ -41,7 +41,7 @@ pub(super) struct Waiting {
     /// Command and shim as they were announced.
     announced: Option<(ProcessIdentity, ProcessIdentity)>,
     memory: Option<WireMemory>,
-    /// When the command was seen to run.
+    /// Time at which the command was seen to run.
     ran_at: Option<u64>,
     leader: Option<Left>,
     /// Processes named in the final report of the tree.
@@ -50,7 +50,7 @@ pub(super) struct Waiting {
     stopping_since: Option<u64>,
     /// Since when no process is left, without a keeper.
     over_since: Option<u64>,
-    /// When the shim checks the run again without any event.
+    /// Time at which the shim checks the run again without any event.
     wake_at: Option<u64>,
 }
 

@@ -15,7 +15,7 @@ pub(super) enum Rest {
     Undecided,
     /// The keeper has begun to stop the tree.
     Stopping,
-    /// It was detached.
+    /// The rest was detached.
     Kept,
 }
 

@@ -65,11 +65,11 @@ const KEPT_LOOK_MS: u64 = 1_000;
 /// Progress of the child, by what it wrote into the status pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It sets itself up.
+    /// The command sets itself up.
     SettingUp,
-    /// It waits.
+    /// The command waits at its gate.
     AtGate,
-    /// It has read the byte that opens the gate.
+    /// The command has read the byte that opens the gate.
     Going,
     /// The result was reported: the command runs or ran.
     Ran,

@@ -12,7 +12,7 @@ pub struct InputState {
     pub accepted: u64,
     /// Number of bytes beyond those that it may have accepted.
     pub in_doubt: u64,
-    /// Why the input is closed; absent: it is open.
+    /// Reason why the input is closed; absent: it is open.
     pub closed: Option<InputClosed>,
     /// Number of accepted bytes that no process has read; absent: not known any more.
     pub unread: Option<u64>,

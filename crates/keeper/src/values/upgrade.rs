@@ -30,7 +30,7 @@ pub enum UpgradeState {
     FellBack(String),
 }
 
-/// Why no server leaves.
+/// Reason why no server leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpgradeRefusal {
     /// Another upgrade is in progress.

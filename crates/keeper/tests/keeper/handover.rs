@@ -39,7 +39,8 @@ pub(crate) const SCENARIOS: &[&str] = &[
 /// Returns how long runs continue without a server.
 pub(crate) fn orphan_ttl(scenario: &str) -> Duration {
     match scenario {
-        name if name.starts_with("without_a_server_for_too_long") => Duration::ZERO,
+        "drain_expires_without_server_and_detaches_later"
+        | "run_over_orphan_ttl_ends_by_its_plan" => Duration::ZERO,
         // Shorter than the longest pause between two starts.
         "crash_loop_of_servers_ends_no_run" | "servers_that_never_serve_end_runs" => {
             Duration::from_secs(3)

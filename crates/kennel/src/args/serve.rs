@@ -112,7 +112,7 @@ pub(crate) struct OfClients {
 const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(45);
 const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
 const NODE_LEASE_MAX: Duration = Duration::from_mins(10);
-/// How long runs go on without a server, where no setting says.
+/// Default time for which runs continue without a server.
 const ORPHAN_TTL_DEFAULT: Duration = Duration::from_secs(30);
 
 impl ServeArgs {

@@ -44,7 +44,7 @@ pub(crate) struct Manner {
     pub(crate) is_command: bool,
 }
 
-/// How the attachment ended.
+/// End of an attachment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     /// The client detached, and the run continues.

@@ -10,7 +10,7 @@ use std::env;
 /// Result of the test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// It cannot be tried on this host.
+    /// The test cannot be run on this host.
     NotRun(String),
     /// Access of a run in a sandbox, and without one.
     Tried { inside: String, outside: String },

@@ -35,7 +35,7 @@ pub(super) enum Way {
 /// Outcome of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It cannot be run on this host.
+    /// The program cannot be run on this host.
     NotRun(String),
     /// The verdict was empty, with this proof, and no process was found.
     Empty(&'static str),

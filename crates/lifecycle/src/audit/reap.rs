@@ -44,11 +44,11 @@ pub enum Judgement {
     OutOfScope,
     /// The scope selects it, and it is spared.
     Spared(Spared),
-    /// It may be terminated.
+    /// The process may be terminated.
     Reap,
 }
 
-/// Why a selected process is spared.
+/// Reason why a selected process is spared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spared {
     /// Its run has not ended.

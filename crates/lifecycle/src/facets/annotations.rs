@@ -25,7 +25,7 @@ pub struct AnnotationChange {
     pub expected_version: Option<u64>,
 }
 
-/// Why annotations were not changed.
+/// Reason why annotations were not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationRefusal {
     /// The annotations have changed since the caller read them.

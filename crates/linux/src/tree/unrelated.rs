@@ -43,9 +43,9 @@ enum Owner {
 /// Result of a walk up the parents of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Descent {
-    /// It led to the ancestor.
+    /// The walk led to the ancestor.
     Below,
-    /// It led past the ancestor, to a process without a parent.
+    /// The walk led past the ancestor, to a process without a parent.
     Beside,
     /// A process on the way had exited.
     Unknown,

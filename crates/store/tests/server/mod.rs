@@ -26,7 +26,7 @@ pub(crate) const PASSWORD: &str = "correct horse";
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no Postgres to test with.
+/// Reason why there is no Postgres to test with.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PostgresServerError {
     /// The binaries are missing.

@@ -31,9 +31,9 @@ use tokio::sync::{oneshot, watch};
 
 /// Most lines queued for the thread.
 const JOBS_MAX: usize = 4096;
-/// How long an answer waits for its line.
+/// Longest time that an answer waits for its line.
 const WRITTEN_MAX: Duration = Duration::from_millis(100);
-/// How long the shutdown of a server waits for its last lines.
+/// Longest time that the shutdown of a server waits for its last lines.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// Longest text of a caller that is recorded.
 const TEXT_BYTES_MAX: usize = 256;
@@ -105,7 +105,7 @@ pub struct LoggedSignal {
     pub attempt: u32,
     /// Name of the signal.
     pub signal: String,
-    /// How the processes were addressed: `tree`, `cgroup_kill`, `shim_children`, `pid_namespace`, `client`, `reap`.
+    /// Scope of the signals: `tree`, `cgroup_kill`, `shim_children`, `pid_namespace`, `client`, `reap`.
     pub scope: String,
     /// `keeper` or `shim`.
     pub sender: String,

@@ -41,7 +41,7 @@ pub enum TrailKind {
     Request,
     /// Signals.
     Signal,
-    /// What happened to the service, and requests about no run.
+    /// Events of the service, and requests about no run.
     Node,
 }
 

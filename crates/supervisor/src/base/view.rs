@@ -5,7 +5,7 @@ use kennel_journal::Hub;
 use kennel_lifecycle::{RunIdentity, RunState};
 use kennel_store::{Desired, RunRow, StoredState};
 
-/// What a run's task publishes after each step.
+/// State that a run's task publishes after each step.
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
     /// The run.

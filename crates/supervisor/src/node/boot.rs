@@ -37,7 +37,7 @@ pub const EXIT_FAULT: i32 = 71;
 /// Another server replaces this one.
 pub const EXIT_LEFT: i32 = 75;
 
-/// How often all output is checked for its end after the keeper's death.
+/// Interval at which all output is checked for its end after the keeper's death.
 const PIPES_POLL: Duration = Duration::from_millis(20);
 
 impl Supervisor {

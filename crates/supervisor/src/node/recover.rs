@@ -37,9 +37,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tracing::Instrument;
 
-/// How often a shim that still works is polled.
+/// Interval at which a shim that still works is polled.
 const SHIM_POLL: Duration = Duration::from_millis(50);
-/// How much longer than the run's grace a shim may take before we end the run ourselves.
+/// Time beyond the run's grace that a shim may take before we end the run ourselves.
 const SHIM_MARGIN: Duration = Duration::from_secs(2);
 /// Longest grace that a start waits for: a run without a server has no reader either.
 const ORPHAN_GRACE_MAX: Duration = Duration::from_secs(10);
@@ -96,7 +96,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     });
 }
 
-/// What recovery decides about a run whose processes are all gone.
+/// Decision of recovery on a run whose processes are all gone.
 enum Way {
     /// Another attempt is due.
     Due,

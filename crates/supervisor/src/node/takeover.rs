@@ -19,15 +19,15 @@ use std::{
 };
 use tokio::{sync::oneshot, task::JoinSet};
 
-/// How long the runs of an earlier server wait for the store.
+/// Time for which the runs of an earlier server wait for the store.
 const STORE_WAIT: Duration = Duration::from_secs(2);
 /// First and longest pause between two attempts.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
-/// How often a lease that another keeper has is requested, and for how long after its end.
+/// Interval at which a lease of another keeper is requested, and time after its end for which it is.
 const LEASE_POLL: Duration = Duration::from_millis(500);
 const LEASE_MARGIN: Duration = Duration::from_secs(2);
-/// How often the store is checked for being the same one.
+/// Interval at which the store is checked for being the same one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Result of acquiring the node in the store.
@@ -80,7 +80,7 @@ async fn take_first(shared: &Shared) -> Result<Taken, BootError> {
     }
 }
 
-/// What remains to be done with runs after a start.
+/// Remaining work on runs after a start.
 #[derive(Default)]
 pub(crate) struct Begun {
     /// Runs whose key is another run's.

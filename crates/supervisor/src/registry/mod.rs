@@ -60,7 +60,7 @@ pub struct SupervisorConfig {
     pub node_name: String,
     /// Address of its server, as clients name it.
     pub address: String,
-    /// How long the node's lease lasts from each renewal; it is renewed after a third of that.
+    /// Duration of the node's lease from each renewal; it is renewed after a third of that.
     pub lease: Duration,
     /// Parent of the runs' directories: `<data_dir>/runs/<id>`.
     pub data_dir: PathBuf,
@@ -68,7 +68,7 @@ pub struct SupervisorConfig {
     pub server_env: Vec<(String, String)>,
     /// Most live runs.
     pub runs_max: u32,
-    /// What every run is held to: a spec may only be stricter.
+    /// Requirements on every run: a spec may only be stricter.
     pub privileges: Privileges,
     /// Limits of the retained output of ended runs.
     pub retention: RetentionLimits,
@@ -98,7 +98,7 @@ pub(crate) enum Order {
     Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
 }
 
-/// Why an order was not carried out.
+/// Reason why an order was not carried out.
 #[derive(Debug)]
 pub(crate) enum OrderError {
     Refused(Refusal),

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// Most models that are retained.
 const KEPT_MAX: usize = 32;
-/// How long a model is retained after the last request.
+/// Time for which a model is retained after the last request.
 pub(crate) const KEPT_FOR: Duration = Duration::from_mins(1);
 /// Models of the recently requested terminals.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 /// State of a shim that had not reconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
-    /// It has not reconnected yet.
+    /// The shim has not reconnected yet.
     Waits,
     /// The keeper has the run.
     Opened,

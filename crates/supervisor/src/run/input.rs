@@ -50,7 +50,7 @@ pub struct InputProgress {
     pub accepted: Option<u64>,
     /// Accepted bytes that no process has read; absent: no longer known.
     pub unread: Option<u64>,
-    /// Why no more is accepted; absent: the input is open.
+    /// Reason why no more is accepted; absent: the input is open.
     pub end: Option<InputEnd>,
 }
 

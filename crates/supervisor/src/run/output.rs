@@ -82,7 +82,7 @@ pub(crate) struct Output {
     refusal: Option<Refusal>,
     /// Number of warnings so far.
     warnings: u32,
-    /// Where dropped output goes.
+    /// Destination of dropped output.
     sink: Option<File>,
     /// The tree is gone and the rest is being read; the streams' end so far.
     finishing: Option<StreamsEnd>,
@@ -114,7 +114,7 @@ enum Reached {
     Reported,
 }
 
-/// What the pump should handle.
+/// Event for the pump.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ready {
     Pipe(usize),

@@ -37,9 +37,9 @@ pub struct Span {
     pub name: Cow<'static, str>,
     /// Server for a call, internal for everything else.
     pub kind: SpanKind,
-    /// When it began.
+    /// Time at which it began.
     pub start: Timestamp,
-    /// When it ended; not before it began.
+    /// Time at which it ended; not before it began.
     pub end: Timestamp,
     /// Attributes.
     pub attributes: Vec<KeyValue>,
@@ -54,7 +54,7 @@ pub struct Span {
 pub struct Event {
     /// Kind of event.
     pub name: &'static str,
-    /// When it happened.
+    /// Time at which it happened.
     pub at: Timestamp,
     /// The span that it belongs to.
     pub context: Option<SpanContext>,

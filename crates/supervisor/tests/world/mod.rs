@@ -77,7 +77,7 @@ pub struct Nature {
     pub exits_at_once: Option<i32>,
     /// Whether its start is reported only when the test permits it.
     pub verdict_held: bool,
-    /// Why there is no control group.
+    /// Reason why there is no control group.
     pub cgroup_refused: Option<String>,
     /// Whether its output is a file that cannot be waited for.
     pub unreadable: bool,
@@ -963,7 +963,7 @@ pub enum Weather {
     Fair,
     /// Nothing is written, and it reports that.
     Away,
-    /// It answers, and accepts no write: a standby.
+    /// The store answers, and accepts no write: a standby.
     ReadOnly,
     /// The next INSERT is written or not, and the result is unknown.
     InsertUnknown { written: bool },

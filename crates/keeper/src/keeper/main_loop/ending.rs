@@ -88,7 +88,7 @@ impl Keeper {
         }
     }
 
-    /// How long the server may take to exit after it was asked to.
+    /// Time that the server may take to exit after the request.
     fn server_patience(&self) -> u64 {
         if self.restarts.has_served() || !self.runs.is_empty() {
             millis(SHUTDOWN_DEADLINE) + LAST_COMMITS_MS

@@ -1,4 +1,4 @@
-//! How long runs have been without a server that serves, except for the keeper's own waiting.
+//! Time that runs have been without a server that serves, except for the keeper's own waiting.
 //!
 //! The clock runs from the loss of a server, while that one ends and while each next one is given its chance. It stands
 //! still while the keeper waits between two starts. A start that failed counts for [`CHANCE_MIN_MS`] at least, so that

@@ -47,7 +47,7 @@ pub(super) struct PrepareRequest {
     pub(super) terminal: Option<TerminalSize>,
 }
 
-/// Why no child was made.
+/// Reason why no child was made.
 enum PrepareError {
     /// A call failed.
     Failed(io::Error),
@@ -197,7 +197,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// What the command gets.
+    /// Attributes of the command.
     fn attributes(&self, wish: &PrepareRequest) -> Attributes {
         let sandbox = wish.policy.privileges.sandbox.as_ref();
         Attributes {

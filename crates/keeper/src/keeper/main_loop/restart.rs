@@ -28,11 +28,11 @@ pub(in crate::keeper) struct Restarts {
     /// Held by each server too.
     serving_lock: ServingLock,
     hello: WireHello,
-    /// How long runs continue without a server.
+    /// Time for which runs continue without a server.
     orphan_ttl: Duration,
     /// Number of servers before this one.
     count: u32,
-    /// How the last of them exited.
+    /// Exit of the last of them.
     former: Option<FormerServer>,
     /// Starts since a server has served for long enough.
     tries: u32,

@@ -30,13 +30,13 @@ pub(super) struct Shim {
     pub(super) foreign: Option<PidFd>,
     /// All its messages are read: it has closed its socket, which is not watched any more.
     pub(super) at_end: bool,
-    /// It has reported that nothing of its run is left in it.
+    /// The shim has reported that nothing of its run is left in it.
     pub(super) is_free: bool,
     /// The control group of its run is removed: no process was in it.
     pub(super) is_vacated: bool,
 }
 
-/// How far the messages of a shim are read.
+/// Extent to which the messages of a shim are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
     /// To the first that no other follows at once: if one does, its socket is ready again.

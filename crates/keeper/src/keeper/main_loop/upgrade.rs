@@ -46,7 +46,7 @@ enum Stage {
     Leaving { next: Binary },
     /// A server of the new binary is starting.
     Starting { former: Binary },
-    /// It did not come to serve; one of the former binary is starting.
+    /// The new server did not come to serve; one of the former binary is starting.
     FallingBack,
 }
 

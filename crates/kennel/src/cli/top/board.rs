@@ -78,7 +78,7 @@ pub(super) struct Board {
     pub(super) colour: bool,
     pub(super) info: Option<pb::ServerInfo>,
     pub(super) at: Option<SystemTime>,
-    /// Why the server cannot be reached; absent: it can.
+    /// Reason why the server cannot be reached; absent: it can.
     pub(super) lost: Option<String>,
     pub(super) cut: bool,
     runs: Vec<Seen>,

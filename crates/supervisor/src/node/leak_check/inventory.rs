@@ -1,4 +1,4 @@
-//! What is known of the runs that findings point to: from the tracker, the keeper and the store.
+//! Known state of the runs that findings point to: from the tracker, the keeper and the store.
 
 use crate::registry::{Shared, Supervisor};
 use kennel_keeper::client::Look;

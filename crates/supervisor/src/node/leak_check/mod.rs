@@ -50,7 +50,7 @@ pub struct Audit {
     pub unknown_run_dirs: u32,
     /// State of the service itself.
     pub service: ServiceSeen,
-    /// What could not be checked. Empty: everything was checked.
+    /// Parts that could not be checked. Empty: everything was checked.
     pub unverified: Vec<Unverified>,
     /// Labels of the runs whose labels are known.
     pub labels: HashMap<RunId, Labels>,
@@ -82,7 +82,7 @@ pub struct ServiceSeen {
     pub fds_max: Option<u64>,
     /// Boot and pid namespace are those in which this service began.
     pub host_is_same: bool,
-    /// How far the clock is behind the newest record; absent: it is not.
+    /// Time by which the clock is behind the newest record; absent: it is not.
     pub clock_behind: Option<Duration>,
 }
 

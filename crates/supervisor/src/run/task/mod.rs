@@ -56,7 +56,7 @@ use tokio::{
 };
 pub(crate) use {adopted::Standing, attempts::outlives_service, audit_log::round};
 
-/// How long the record of `running` may wait: most short runs end before and save the write.
+/// Time for which the record of `running` may wait: most short runs end before and save the write.
 const RUNNING_RECORD_DELAY: Duration = Duration::from_millis(50);
 /// How long a stop waits for its record, and for the writes before it, until the tree is signalled all the same: a stop
 /// is never refused.
@@ -164,7 +164,7 @@ pub(crate) enum Done {
     },
     Froze(SignalResult),
     Resized(Box<ResizeDone>),
-    /// What was made for a run without a trace is removed.
+    /// The resources of a run without a trace were removed.
     Removed,
     /// The outcome is not this server's to write.
     Disowned,
