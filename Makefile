@@ -10,7 +10,7 @@ export KENNEL_TOOLS := $(CARGO_TARGET_DIR)/tools
 BUF := $(KENNEL_TOOLS)/buf/node_modules/.bin/buf
 CARGO := cargo --locked
 
-.PHONY: help build serve test quick check lint fmt proto proto-image bench profile soak vm site tools
+.PHONY: help build serve test quick check lint fmt proto proto-image bench growth profile soak vm site tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,10 @@ bench: ## measure beside the floors, and say which targets are not reached
 	.ci/tools bench
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) run --release -p kennel-tests --bin bench
+
+growth: ## what calls cost beside a million stored and 5,000 live runs: tables and plots, printed, and left in target/growth*
+	$(CARGO) build --release --workspace --bins
+	"$(CARGO_TARGET_DIR)/release/bench" growth
 
 profile: ## one run, hop by hop: times, system calls, page faults, switches; printed, and left in target/profile.txt
 	.ci/tools profile

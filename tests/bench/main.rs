@@ -1,15 +1,16 @@
 //! `make bench`: Kennel beside its floors, in one run on one machine, with the targets of PERFORMANCE.md.
 //!
-//! Ratios are the result; absolute values belong to the machine. Values that could not be measured and targets that are
-//! not reached are printed too, and stored in `target/bench.json`. `bench spawn`, `bench overload`, `bench start`,
-//! `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`, `bench idle` and `bench telemetry`
-//! measure a part; `bench fleet 100` takes a hundred trees. `bench profile` is `make profile`.
+//! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
+//! printed like the rest, and left in `target/bench.json`. `bench spawn`, `bench overload`, `bench start`, `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
+//! `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees. `bench profile` is `make profile`, `bench growth` is
+//! `make growth`.
 //!
 //! All of it runs in a pid namespace, so that nothing is left even when it is killed.
 
 mod counts;
 mod fleet;
 mod floor;
+mod growth;
 mod idle;
 mod inside;
 mod output;
@@ -86,6 +87,11 @@ async fn measure(words: &[String]) {
     }
     if wanted("idle") {
         idle::measure(&mut table).await;
+    }
+    // An hour of its own: only where it is named.
+    if words.iter().any(|word| word == "growth") {
+        let sizes: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
+        growth::measure(&mut table, &sizes).await;
     }
     if wanted("telemetry") {
         telemetry::measure(&mut table).await;

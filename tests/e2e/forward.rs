@@ -11,6 +11,7 @@ use kennel_tests::{
     procfs::Proc,
     sh,
     shell::{kennel_in, run_to_end},
+    within,
 };
 use nix::sys::signal::Signal;
 use std::{fs, net::TcpListener, path::Path};
@@ -48,6 +49,28 @@ async fn child_runs_on_the_node_of_its_parent() {
     must("abort", there.abort(&parent.run_id).await);
     let ended = must("wait", there.ended(&child.run_id).await);
     assert_eq!(ended.reason(), "parent_ended");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_to_halted_node_does_not_hang() {
+    let postgres = Postgres::start().await;
+    let (one, two) = two_nodes(&postgres).await;
+    let (mut here, mut there) = (one.client().await, two.client().await);
+    let run = must("spawn", here.spawn(argv(&["sleep", "600"])).await).run_id;
+    must("tree", there.tree(&run).await);
+    let server = one.server().expect("it serves");
+    let keeper = Proc::read(one.keeper_pid()).expect("own child");
+    for process in [&keeper, &server] {
+        kill_exactly(process, Signal::SIGSTOP);
+    }
+    let refused = within("an answer", PATIENCE * 2, there.tree(&run)).await;
+    let refused = refused.expect_err("its node is halted");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
+    for process in [&server, &keeper] {
+        kill_exactly(process, Signal::SIGCONT);
+    }
+    must("abort", one.client().await.abort(&run).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -33,6 +33,8 @@ const ADDRESS_MAX: Duration = Duration::from_secs(3);
 const CHECK_MAX: Duration = Duration::from_secs(10);
 /// A peer across a network that does not answer a ping within these times is gone: no packet reports that.
 const PING_EVERY: Duration = Duration::from_secs(20);
+/// A server on this host may be halted: while a call is open it is asked as often.
+const LOCAL_PING_EVERY: Duration = Duration::from_secs(5);
 const PING_MAX: Duration = Duration::from_secs(10);
 
 /// No connection to a server was established.
@@ -52,7 +54,7 @@ pub enum ConnectError {
     ForeignServer {
         /// Address of the server.
         address: Address,
-        /// Its user.
+        /// User id of the sender.
         uid: u32,
     },
     /// The server does not speak the protocol.
@@ -173,7 +175,10 @@ pub async fn connect_with(
         async move { dial_unix(&address, own_uid, other).await }
     };
     // Over a unix socket there is no host name; without one some servers refuse the request.
-    connect_by(address, Endpoint::from_static("http://localhost"), dial).await
+    let endpoint = Endpoint::from_static("http://localhost")
+        .http2_keep_alive_interval(LOCAL_PING_EVERY)
+        .keep_alive_timeout(PING_MAX);
+    connect_by(address, endpoint, dial).await
 }
 
 async fn connect_over_network(

@@ -2,8 +2,8 @@
 
 use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
-    ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store, StoreError,
-    StoreUrl, WithOutput, open,
+    ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store,
+    StoreError, StoreUrl, WithOutput, open,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
@@ -243,7 +243,7 @@ impl Store for Later {
         filter: &ListFilter,
         start: Option<PageStart>,
         limit: u32,
-    ) -> Result<Vec<RunRow>, StoreError> {
+    ) -> Result<ListPage, StoreError> {
         self.inner().await?.list(filter, start, limit).await
     }
 

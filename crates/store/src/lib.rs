@@ -10,9 +10,11 @@ mod entries;
 mod json;
 mod later;
 mod life;
+mod list;
 mod node;
 mod open;
 mod postgres;
+mod reader;
 mod record;
 mod select;
 mod sqlite;
@@ -29,6 +31,7 @@ pub use json::spec_text;
 pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
 pub use life::{Life, Standing};
+pub use list::{EndedStart, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, WithOutput};
 pub use node::{EpochRow, LeftStop, NodeRow, Opening};
 pub use open::{OpenError, open};
 pub use url::{InvalidStoreUrl, StoreUrl};
@@ -36,8 +39,8 @@ pub use url::{InvalidStoreUrl, StoreUrl};
 use async_trait::async_trait;
 use kennel_lifecycle::{
     Facets, Held, HostIdentity, KeeperEpoch, NextAttempt, NodeId, Outcome, OutputRemoval, Policy,
-    ProcessIdentity, RecordedSpec, RowState, RunId, RunIdPart, RunIdentity, RunKind, RunState,
-    StopOrder, Timestamp, UnknownName, labels::Selector,
+    ProcessIdentity, RecordedSpec, RowState, RunId, RunIdentity, RunState, StopOrder, Timestamp,
+    UnknownName,
 };
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
@@ -137,7 +140,7 @@ pub struct PastAttempt {
     pub times: Times,
 }
 
-/// The end of an attempt that another one follows.
+/// Write the end of an attempt that another one follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rest {
     /// Attempts that have ended, the one that ends at present last; at most [`PAST_ATTEMPTS_MAX`].
@@ -172,7 +175,7 @@ pub struct Closure {
 pub enum StoredState {
     /// Written before the gate opened; the command may run.
     Starting,
-    /// The command runs.
+    /// Whether the command has started.
     Running,
     /// A pause was requested.
     Pausing,
@@ -234,7 +237,7 @@ pub struct RunRow {
     pub stop_deadline: Option<Timestamp>,
     /// The first stop that was requested; present exactly where the deadline is.
     pub stop: Option<StopOrder>,
-    /// Milestones.
+    /// Times of the milestones.
     pub times: Times,
     /// Outcome; present exactly where `state` is `Ended`.
     pub outcome: Option<Outcome>,
@@ -262,6 +265,15 @@ impl RunRow {
             restarts: self.restarts,
             due,
         })
+    }
+
+    /// Its place in a list: where a page after it begins.
+    #[must_use]
+    pub fn page_start(&self) -> PageStart {
+        PageStart {
+            created: self.new.created,
+            run: self.new.run,
+        }
     }
 
     /// Returns the row of a run that was just written.
@@ -292,66 +304,6 @@ pub enum Inserted {
     New,
     /// Another row has the key; nothing was written.
     Taken(Box<RunRow>),
-}
-
-/// Filter of listed runs. Empty sets mean: all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ListFilter {
-    /// Runs in any of these public states. `Stopping` means: open, with a requested stop.
-    pub states: Vec<RunState>,
-    /// Runs of any of these kinds.
-    pub kinds: Vec<RunKind>,
-    /// Runs with such labels.
-    pub labels: Selector,
-    /// Runs whose id begins or ends with this; absent: any.
-    pub id_part: Option<RunIdPart>,
-    /// Children of this run; absent: any.
-    pub parent: Option<RunId>,
-    /// Runs of this owner alone; absent: of all.
-    pub owner: Option<String>,
-    /// Runs of this node alone; absent: of all.
-    pub node: Option<NodeId>,
-    /// Order of the list.
-    pub order: ListOrder,
-}
-
-/// Order of listed runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ListOrder {
-    /// The newest first, then by descending run id.
-    #[default]
-    NewestFirst,
-    /// The oldest first, then by ascending run id.
-    OldestFirst,
-}
-
-/// Start of a page: after this row, in the order of the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageStart {
-    /// `created` of the last row of the page before.
-    pub created: Timestamp,
-    /// Its key.
-    pub run: RunId,
-}
-
-/// Start of a page of ended runs: after this one, newest end first, then by descending run id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndedStart {
-    /// Time at which the last run of the page before ended.
-    pub ended: Timestamp,
-    /// Its key.
-    pub run: RunId,
-}
-
-/// An ended run that has its output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WithOutput {
-    /// Key.
-    pub run: RunId,
-    /// Its owner.
-    pub owner: String,
-    /// Time of its end.
-    pub ended: Timestamp,
 }
 
 /// Error of the store.
@@ -503,13 +455,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Returns one row, with its entries.
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError>;
 
-    /// Returns at most `limit` rows after `start`, in the order of the filter.
+    /// At most `limit` rows after `start`, in the order of the filter. A page may have fewer rows, or none, also if more
+    /// follow: one call examines at most [`SCANNED_MAX`] rows.
     async fn list(
         &self,
         filter: &ListFilter,
         start: Option<PageStart>,
         limit: u32,
-    ) -> Result<Vec<RunRow>, StoreError>;
+    ) -> Result<ListPage, StoreError>;
 
     /// Returns all open rows of the node.
     async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError>;

@@ -1,8 +1,8 @@
 //! Opening a store: the connection, the schema, and their errors.
 
 use crate::{
-    EpochRow, LeftStop, Life, NodeRow, RunRow, Standing, Store, StoreError, StoreUrl, WithOutput,
-    json, postgres,
+    EpochRow, LeftStop, Life, NodeRow, PageStart, RunRow, Standing, Store, StoreError, StoreUrl,
+    WithOutput, json, postgres,
     record::{self, Record},
     sqlite,
     url::Place,
@@ -120,7 +120,7 @@ pub enum OpenError {
         "migration {version} of the database is another one than that of this Kennel: use the Kennel that made it, or another database"
     )]
     SchemaDiffers {
-        /// Its number.
+        /// Number of the migration.
         version: i64,
     },
     /// The schema is that of a newer Kennel.
@@ -411,6 +411,21 @@ where
     record
         .row()
         .map_err(|what| StoreError::Corrupt(format!("row of run {run}: cannot read {what}")))
+}
+
+/// The place of a row in a list, out of either database.
+pub(crate) fn page_start<R>(row: &R) -> Result<PageStart, StoreError>
+where
+    R: Row,
+    for<'a> &'a str: ColumnIndex<R>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let run: String = row.try_get("run_id").map_err(corrupt)?;
+    Ok(PageStart {
+        created: Timestamp(row.try_get("created_us").map_err(corrupt)?),
+        run: record::read_id("run_id", &run).map_err(StoreError::Corrupt)?,
+    })
 }
 
 /// Reads an ended run that has its output, from either database.

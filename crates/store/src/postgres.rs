@@ -10,9 +10,10 @@ use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
 use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
-    durable::{self, Durable, STATEMENT_TIMEOUT},
+    durable::Durable,
     node::StopWrite,
     open::{self},
+    reader::{self, STATEMENT_TIMEOUT},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
         column_list, mending_set,
@@ -586,7 +587,7 @@ const MAY_BE_HELD: bool = true;
 const PING: &str = "SELECT NOT pg_is_in_recovery() \
     AND NOT current_setting('default_transaction_read_only')::boolean, (SELECT 1 FROM nodes LIMIT 1)";
 
-durable::reader!(Readers, Postgres);
+reader::reader!(Readers, Postgres);
 
 impl Dialect for Postgres {
     const LABELS_TEXT: &'static str = "labels::text AS labels";

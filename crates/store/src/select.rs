@@ -1,6 +1,6 @@
 //! The queries of table `runs`, in SQL that both databases understand.
 
-use crate::{EndedStart, LEFT_STOPS_MAX, ListFilter, ListOrder, PageStart, record};
+use crate::{EndedStart, LEFT_STOPS_MAX, ListFilter, ListOrder, PageStart, SCANNED_MAX, record};
 use kennel_lifecycle::{
     HostIdentity, NodeId, RunId, RunState,
     labels::{LabelTest, Requirement},
@@ -16,6 +16,8 @@ pub(crate) enum Select<'a> {
     Page {
         filter: &'a ListFilter,
         start: Option<PageStart>,
+        /// The last row that is examined; absent: the last of the table.
+        end: Option<PageStart>,
         limit: u32,
     },
     /// The open rows of a node.
@@ -103,8 +105,9 @@ where
         Select::Page {
             filter,
             start,
+            end,
             limit,
-        } => push_page(&mut sql, filter, start, limit),
+        } => push_page(&mut sql, filter, (start, end), limit),
         Select::These(runs) => push_these(&mut sql, runs),
         Select::Numbered {
             node,
@@ -197,17 +200,14 @@ fn push_numbered<DB>(
 fn push_page<DB>(
     sql: &mut QueryBuilder<DB>,
     filter: &ListFilter,
-    start: Option<PageStart>,
+    (start, end): (Option<PageStart>, Option<PageStart>),
     limit: u32,
 ) where
     DB: Dialect,
     for<'t> String: Encode<'t, DB> + Type<DB>,
     for<'t> i64: Encode<'t, DB> + Type<DB>,
 {
-    let (beyond, order) = match filter.order {
-        ListOrder::NewestFirst => ("<", "DESC"),
-        ListOrder::OldestFirst => (">", "ASC"),
-    };
+    let (beyond, before, order) = directions(filter.order);
     sql.push("TRUE");
     if let Some(node) = filter.node {
         sql.push(" AND node = ").push_bind(node.to_string());
@@ -219,13 +219,8 @@ fn push_page<DB>(
         sql.push(" AND parent_run_id = ")
             .push_bind(parent.to_string());
     }
-    if let Some(start) = start {
-        sql.push(format!(" AND (created_us, run_id) {beyond} ("))
-            .push_bind(start.created.0)
-            .push(", ")
-            .push_bind(start.run.to_string())
-            .push(")");
-    }
+    push_side(sql, beyond, start);
+    push_side(sql, before, end);
     if !filter.states.is_empty() {
         let any: Vec<&str> = filter.states.iter().map(|s| condition(*s)).collect();
         sql.push(" AND (").push(any.join(" OR ")).push(")");
@@ -249,10 +244,58 @@ fn push_page<DB>(
             .push_bind(format!("%{}", part.as_str()))
             .push(")");
     }
+    // The sign keeps a database from reading the whole table in its order: the index of open rows has another one.
+    let sign = if filter.is_of_open() {
+        sql.push(" AND end_reason IS NULL");
+        "+"
+    } else {
+        ""
+    };
     sql.push(format!(
-        " ORDER BY created_us {order}, run_id {order} LIMIT "
+        " ORDER BY {sign}created_us {order}, run_id {order} LIMIT "
     ))
     .push_bind(i64::from(limit));
+}
+
+/// The comparisons with the row before a page and with the last of it, and the order.
+fn directions(order: ListOrder) -> (&'static str, &'static str, &'static str) {
+    match order {
+        ListOrder::NewestFirst => ("<", ">=", "DESC"),
+        ListOrder::OldestFirst => (">", "<=", "ASC"),
+    }
+}
+
+/// Adds that a row is on this side of another one.
+fn push_side<DB>(sql: &mut QueryBuilder<DB>, side: &str, at: Option<PageStart>)
+where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+    for<'t> i64: Encode<'t, DB> + Type<DB>,
+{
+    if let Some(at) = at {
+        sql.push(format!(" AND (created_us, run_id) {side} ("))
+            .push_bind(at.created.0)
+            .push(", ")
+            .push_bind(at.run.to_string())
+            .push(")");
+    }
+}
+
+/// The statement for the last of the rows that a page examines, by the index of ages alone.
+pub(crate) fn scan_end<DB>(order: ListOrder, start: Option<PageStart>) -> QueryBuilder<DB>
+where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+    for<'t> i64: Encode<'t, DB> + Type<DB>,
+{
+    let (beyond, _, order) = directions(order);
+    let mut sql = QueryBuilder::new("SELECT run_id, created_us FROM runs WHERE TRUE");
+    push_side(&mut sql, beyond, start);
+    sql.push(format!(
+        " ORDER BY created_us {order}, run_id {order} LIMIT 1 OFFSET "
+    ))
+    .push_bind(i64::from(SCANNED_MAX - 1));
+    sql
 }
 
 fn push_requirement<DB>(sql: &mut QueryBuilder<DB>, requirement: &Requirement)

@@ -6,9 +6,10 @@ use self::file::OpenedFile;
 use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
-    durable::{self, Durable, STATEMENT_TIMEOUT},
+    durable::Durable,
     node::StopWrite,
     open::{self},
+    reader::{self, STATEMENT_TIMEOUT},
     record::{
         BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
         column_list, mending_set,
@@ -445,7 +446,7 @@ impl SqliteReader {
     }
 }
 
-durable::reader!(SqliteReader, Sqlite);
+reader::reader!(SqliteReader, Sqlite);
 
 impl Dialect for Sqlite {
     const LABELS_TEXT: &'static str = "labels";

@@ -38,7 +38,10 @@ pub(super) async fn followed_attempt_is_read_back_whole(bed: Bed) {
         states: vec![RunState::Backoff],
         ..ListFilter::default()
     };
-    assert_eq!(bed.store.list(&waiting, None, 9).await.unwrap(), [wanted]);
+    assert_eq!(
+        bed.store.list(&waiting, None, 9).await.unwrap().rows,
+        [wanted]
+    );
     // Repeated, it changes nothing.
     bed.store.rest(&new, &rest).await.unwrap();
     assert_eq!(bed.store.get(new.run).await.unwrap(), Some(row));

@@ -7,8 +7,9 @@ use super::{
 use kennel_lifecycle::{
     EndReason, Exit, NodeId, OnParentEnd, Parent, RowState, RunId, RunKind, RunState, Timestamp,
 };
-use kennel_store::{ListFilter, ListOrder, PageStart};
+use kennel_store::{Inserted, ListFilter, ListOrder, ListPage, SCANNED_MAX};
 use std::collections::BTreeMap;
+use tokio::task::JoinSet;
 
 pub(super) async fn pages_stay_contiguous_while_rows_are_added(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -30,13 +31,12 @@ pub(super) async fn pages_stay_contiguous_while_rows_are_added(bed: Bed) {
             .list(&ListFilter::default(), start, 4)
             .await
             .unwrap();
-        assert!(page.len() <= 4);
-        let Some(last) = page.last() else { break };
-        start = Some(PageStart {
-            created: last.new.created,
-            run: last.new.run,
-        });
-        seen.extend(page.iter().map(|row| row.new.run));
+        assert!(page.rows.len() <= 4);
+        seen.extend(page.rows.iter().map(|row| row.new.run));
+        start = page.next;
+        if start.is_none() {
+            break;
+        }
         add(1000 + u128::try_from(seen.len()).unwrap(), 1_000).await;
     }
 
@@ -55,7 +55,10 @@ pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
     row.entries.as_ref().unwrap().read().unwrap();
     let pids = [process(5000).pid];
     let lists = [
-        bed.store.list(&ListFilter::default(), None, 9).await,
+        bed.store
+            .list(&ListFilter::default(), None, 9)
+            .await
+            .map(|page| page.rows),
         bed.store.get_all(&[new.run]).await,
         bed.store.ended_with_pids(node, &host(), &pids, 9).await,
     ];
@@ -91,17 +94,53 @@ pub(super) async fn runs_of_a_node_can_come_oldest_first(bed: Bed) {
     let (mut seen, mut start) = (Vec::new(), None);
     loop {
         let page = bed.store.list(&of(NODE), start, 5).await.unwrap();
-        let Some(last) = page.last() else { break };
-        start = Some(PageStart {
-            created: last.new.created,
-            run: last.new.run,
-        });
-        seen.extend(page.iter().map(|row| row.new.run));
+        seen.extend(page.rows.iter().map(|row| row.new.run));
+        start = page.next;
+        if start.is_none() {
+            break;
+        }
     }
     let expected: Vec<RunId> = (1..=12).map(|id| new_run(id).run).collect();
     assert_eq!(seen, expected);
     let others = bed.store.list(&of(NODE + 1), None, 5).await.unwrap();
-    assert_eq!(others, []);
+    assert_eq!(others, ListPage::default());
+}
+
+/// Few rows match: a page ends after so many were examined, and says where the next begins.
+pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
+    bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    let count = u128::from(SCANNED_MAX) + 5;
+    let rare = respec(new_run(1), |spec| spec.policy.kind = RunKind::Service);
+    bed.store.insert(&rare).await.unwrap();
+    let rows: Vec<u128> = (2..=count).collect();
+    for rows in rows.chunks(1_000) {
+        let mut written = JoinSet::new();
+        for id in rows.iter().copied() {
+            let store = bed.store.clone();
+            written.spawn(async move { store.insert(&new_run(id)).await });
+        }
+        for written in written.join_all().await {
+            assert_eq!(written.unwrap(), Inserted::New);
+        }
+    }
+    let filter = ListFilter {
+        kinds: vec![RunKind::Service],
+        ..ListFilter::default()
+    };
+    let page = bed.store.list(&filter, None, 9).await.unwrap();
+    assert_eq!(page.rows, []);
+    assert_eq!(page.next.expect("rows follow").run, new_run(6).run);
+    let page = bed.store.list(&filter, page.next, 9).await.unwrap();
+    let found: Vec<RunId> = page.rows.iter().map(|row| row.new.run).collect();
+    assert_eq!((found, page.next), (vec![new_run(1).run], None));
+    let filter = ListFilter {
+        order: ListOrder::OldestFirst,
+        kinds: vec![RunKind::Service],
+        ..ListFilter::default()
+    };
+    let page = bed.store.list(&filter, None, 9).await.unwrap();
+    assert_eq!(page.rows.len(), 1);
+    assert_eq!(page.next.expect("rows follow").run, new_run(count - 5).run);
 }
 
 fn parent() -> Parent {
@@ -212,8 +251,8 @@ pub(super) async fn filters_by_state_kind_and_labels(bed: Bed) {
         (part("3"), vec![3]),
         (part("000"), vec![9, 8, 7, 6, 5, 4, 3, 2, 1]),
     ] {
-        let rows = bed.store.list(&filter, None, 100).await.unwrap();
-        let found: Vec<RunId> = rows.iter().map(|row| row.new.run).collect();
+        let page = bed.store.list(&filter, None, 100).await.unwrap();
+        let found: Vec<RunId> = page.rows.iter().map(|row| row.new.run).collect();
         let expected: Vec<RunId> = expected.into_iter().map(run).collect();
         assert_eq!(found, expected, "{filter:?}");
     }

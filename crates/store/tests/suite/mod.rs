@@ -86,6 +86,7 @@ const CASES: &[Case] = cases![
     lists::runs_of_a_node_can_come_oldest_first,
     lists::entries_are_read_with_their_row_alone,
     lists::filters_by_state_kind_and_labels,
+    lists::rare_rows_are_found_page_by_page,
     lists::open_runs_are_those_of_the_node,
     lists::audit_finds_rows_by_key_or_number,
 ];

@@ -37,7 +37,8 @@ impl Supervisor {
         Box::pin(self.located(self.row(run).await?.into())).await
     }
 
-    /// Lists runs, newest first, and where the next page begins, if there is one.
+    /// Lists runs, newest first, and where the next page begins, if there is one. A page may have fewer runs than asked
+    /// for, or none, also if more follow.
     pub async fn list(
         &self,
         filter: ListFilter,
@@ -49,56 +50,30 @@ impl Supervisor {
             states: stored_states(&wanted),
             ..filter
         };
-        let limit = limit.max(1);
-        let mut page = Vec::new();
-        let mut at = start;
-        loop {
-            let rows = self
-                .shared
-                .store
-                .list(&filter, at, limit)
-                .await
-                .map_err(|e| store_fault(&e))?;
-            let all = rows.len() < limit as usize;
-            for row in rows {
-                let place = PageStart {
-                    created: row.new.created,
-                    run: row.new.run,
-                };
-                let view = self.freshest(row).await;
-                at = Some(place);
-                if wanted.is_empty() || wanted.contains(&view.state) {
-                    page.push(view);
-                    if page.len() == limit as usize {
-                        self.locate(&mut page).await?;
-                        return Ok((page, at));
-                    }
-                }
-            }
-            if all {
-                self.locate(&mut page).await?;
-                return Ok((page, None));
-            }
-        }
+        let (mut views, next) = self.page(&filter, start, limit.max(1)).await?;
+        views.retain(|view| wanted.is_empty() || wanted.contains(&view.state));
+        self.locate(&mut views).await?;
+        Ok((views, next))
     }
 
-    /// Lists at most so many runs that may fit a filter, as they are.
+    /// Lists at most so many runs that may fit a filter, as they are, and where the next page begins.
     pub(crate) async fn page(
         &self,
         filter: &ListFilter,
         start: Option<PageStart>,
         limit: u32,
-    ) -> Result<Vec<RunView>, CallError> {
+    ) -> Result<(Vec<RunView>, Option<PageStart>), CallError> {
         let filter = ListFilter {
             states: stored_states(&filter.states),
             ..filter.clone()
         };
-        let rows = self.shared.store.list(&filter, start, limit).await;
-        let mut page = Vec::new();
-        for row in rows.map_err(|e| store_fault(&e))? {
-            page.push(self.freshest(row).await);
+        let page = self.shared.store.list(&filter, start, limit).await;
+        let page = page.map_err(|e| store_fault(&e))?;
+        let mut views = Vec::new();
+        for row in page.rows {
+            views.push(self.freshest(row).await);
         }
-        Ok(page)
+        Ok((views, page.next))
     }
 
     /// Waits for a condition, for as long as the caller waits.

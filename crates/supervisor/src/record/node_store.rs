@@ -11,7 +11,8 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Inserted, LeftStop,
-    ListFilter, NewRun, NodeRow, PageStart, Rest, RunRow, Standing, Store, StoreError, WithOutput,
+    ListFilter, ListPage, NewRun, NodeRow, PageStart, Rest, RunRow, Standing, Store, StoreError,
+    WithOutput,
 };
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{Notify, RwLock, watch};
@@ -486,14 +487,14 @@ impl NodeStore {
         filter: &ListFilter,
         start: Option<PageStart>,
         limit: u32,
-    ) -> Result<Vec<RunRow>, StoreError> {
-        let rows = self
+    ) -> Result<ListPage, StoreError> {
+        let page = self
             .read("list", self.store.list(filter, start, limit))
             .await?;
-        for row in &rows {
+        for row in &page.rows {
             self.seen(row);
         }
-        Ok(rows)
+        Ok(page)
     }
 
     pub(crate) async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError> {

@@ -105,7 +105,7 @@ enum Wake {
     Ready(Box<Member>),
     Read(Box<Member>, Result<Option<Vec<Event>>, CallError>),
     /// Some rows, and whether they are the last.
-    Page(Result<(Vec<RunView>, bool), CallError>),
+    Page(Result<(Vec<RunView>, Option<PageStart>), CallError>),
 }
 
 /// Progress of the rows.
@@ -282,8 +282,8 @@ impl ManyEvents {
             }
             Wake::Page(page) => {
                 self.is_paging = false;
-                let (views, is_last) = page?;
-                self.turn(&views, is_last);
+                let (views, next) = page?;
+                self.turn(&views, next);
                 Ok(None)
             }
         }
@@ -321,27 +321,19 @@ impl ManyEvents {
         }
     }
 
-    /// Adds the rows of a page.
-    fn turn(&mut self, views: &[RunView], is_last: bool) {
-        let mut is_last = is_last;
-        for view in views {
-            let age = Age::of(view);
-            if age > self.heard_from {
-                is_last = true;
-                break;
-            }
-            let is_new = !self.reached.covers(age);
+    /// Adds the rows of a page, up to the runs that are reported as they arrive.
+    fn turn(&mut self, views: &[RunView], next: Option<PageStart>) {
+        let heard_from = self.heard_from;
+        for view in views.iter().take_while(|view| Age::of(view) <= heard_from) {
+            let is_new = !self.reached.covers(Age::of(view));
             if is_new && fits(&self.call.filter, view) {
                 self.take_in(view.run, None);
             }
-            self.paging = Paging::After(Some(age.into()));
         }
-        if is_last {
-            self.paging = Paging::Done;
-            self.reached.settle(self.heard_from.min(settled()));
-        } else if let Paging::After(Some(at)) = self.paging {
-            self.reached.settle(Age::from(at).min(settled()));
-        }
+        let next = next.filter(|next| Age::from(*next) <= heard_from);
+        self.paging = next.map_or(Paging::Done, |next| Paging::After(Some(next)));
+        let until = next.map_or(heard_from, Age::from);
+        self.reached.settle(until.min(settled()));
     }
 
     fn take_in(&mut self, run: RunId, at: Option<Reached>) {

@@ -29,8 +29,8 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    LeftStop, ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store,
-    StoreError, StoredState, WithOutput,
+    LeftStop, ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing,
+    Store, StoreError, StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -843,7 +843,7 @@ impl Store for Shaky {
         filter: &ListFilter,
         start: Option<PageStart>,
         limit: u32,
-    ) -> Result<Vec<RunRow>, StoreError> {
+    ) -> Result<ListPage, StoreError> {
         self.read().await?;
         self.store.list(filter, start, limit).await
     }

@@ -35,8 +35,8 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    LeftStop, Life, ListFilter, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store,
-    StoreError, StoredState, Times, WithOutput,
+    LeftStop, Life, ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow,
+    Standing, Store, StoreError, StoredState, Times, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -1468,17 +1468,19 @@ impl Store for MemoryStore {
         _: &ListFilter,
         start: Option<PageStart>,
         limit: u32,
-    ) -> Result<Vec<RunRow>, StoreError> {
+    ) -> Result<ListPage, StoreError> {
         self.check()?;
         let mut rows: Vec<RunRow> = self.rows.lock().unwrap().values().cloned().collect();
         let place = |row: &RunRow| (row.new.created, row.new.run);
         rows.sort_unstable_by_key(|row| std::cmp::Reverse(place(row)));
         rows.retain(|row| start.is_none_or(|start| place(row) < (start.created, start.run)));
         rows.truncate(limit as usize);
+        let last = rows.get(limit as usize - 1);
+        let next = last.map(RunRow::page_start);
         self.lists_read.fetch_add(1, Ordering::Relaxed);
         let mut gate = self.gate.subscribe();
         let _ = gate.wait_for(|held| !held).await;
-        Ok(rows)
+        Ok(ListPage { rows, next })
     }
 
     async fn open_runs(&self, _: NodeId) -> Result<Vec<RunRow>, StoreError> {

@@ -42,7 +42,7 @@ pub(super) struct InHand {
     labels: Labels,
 }
 
-/// All of it.
+/// Asserts that all of it is damaged.
 #[derive(Default)]
 pub(super) struct Compiled {
     pub(super) inventory: HostInventory,
@@ -107,7 +107,7 @@ impl Supervisor {
     ) -> Result<(), StoreError> {
         let store = &self.shared.store;
         let newest = store.list(&ListFilter::default(), None, 1).await?;
-        compiled.newest = newest.first().map(|row| row.new.created);
+        compiled.newest = newest.rows.first().map(|row| row.new.created);
         for run in pointed_to(look)
             .difference(&compiled.live_runs())
             .copied()

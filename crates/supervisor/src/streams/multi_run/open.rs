@@ -60,12 +60,12 @@ pub(super) fn fits(filter: &ListFilter, view: &RunView) -> bool {
     is_state && has_marks(filter, view)
 }
 
-/// Returns rows of this node that may match, the oldest first, and whether they are the last.
+/// Returns rows of this node that may match, the oldest first, and where the next page begins.
 pub(super) async fn page(
     supervisor: Supervisor,
     filter: ListFilter,
     after: Option<PageStart>,
-) -> Result<(Vec<RunView>, bool), CallError> {
+) -> Result<(Vec<RunView>, Option<PageStart>), CallError> {
     let filter = ListFilter {
         node: Some(supervisor.shared.config.node),
         order: ListOrder::OldestFirst,
@@ -75,11 +75,7 @@ pub(super) async fn page(
         match supervisor.page(&filter, after, PAGE_ROWS).await {
             // Rows wait for the store; live events do not.
             Err(CallError::StoreUnavailable) => tokio::time::sleep(OPEN_ROW_POLL).await,
-            Ok(views) => {
-                let is_last = views.len() < PAGE_ROWS as usize;
-                return Ok((views, is_last));
-            }
-            Err(error) => return Err(error),
+            answer => return answer,
         }
     }
 }

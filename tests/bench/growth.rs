@@ -1,0 +1,348 @@
+//! What a server costs as stored runs and live runs become more: a table and a plot, printed and left in
+//! `target/growth.md` and `target/growth.svg`.
+//!
+//! Stored runs are copies of runs that ended, written into the database beside the server: a million real ones take an
+//! hour. Their ids, times and labels differ, their output is marked as removed, as retention leaves it.
+
+mod plot;
+
+use crate::{
+    spawn,
+    table::{Table, Times, median},
+};
+use kennel_proto::pb;
+use kennel_tests::{
+    Client, Kennel, PATIENCE, argv, eventually, eventually_async, kennel::kill_exactly, must,
+    procfs, sh,
+};
+use nix::sys::signal::Signal;
+use plot::Series;
+use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
+use std::{
+    fmt::Write as _,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+/// Runs in the store.
+const STORED: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
+/// Live runs.
+const LIVE: [usize; 3] = [0, 1_000, 5_000];
+/// Repetitions of a read.
+const READS: usize = 50;
+/// Runs that the stored ones are copies of.
+const TEMPLATES: usize = 20;
+/// So many stored runs have the rare label: the oldest.
+const RARE: usize = 10;
+/// Runs in a page on the way to the middle.
+const PAGE: usize = 1_000;
+/// Kills of the server in a row.
+const KILLS: usize = 5;
+/// Uptime after which the next server is started at once.
+const CALM: Duration = Duration::from_secs(3);
+
+/// Figures of one size, in the order of [`STORED_COLUMNS`] or [`LIVE_COLUMNS`].
+type Row = (usize, Vec<f64>);
+
+const STORED_COLUMNS: [&str; 10] = [
+    "Spawn",
+    "GetRun",
+    "ListRuns, 100 newest",
+    "ListRuns, 100 from the middle",
+    "ListRuns, live runs alone",
+    "ListRuns, one page by a rare label",
+    "ListRuns, all pages by a rare label",
+    "StreamEvents, whole old run",
+    "start to first answer",
+    "database, MB",
+];
+const LIVE_COLUMNS: [&str; 4] = [
+    "Spawn",
+    "ListRuns, 100 newest",
+    "SIGKILL of the server to first answer",
+    "memory of the server, MB",
+];
+
+pub(crate) async fn measure(table: &mut Table, sizes: &[usize]) {
+    let wanted = |size: &&usize| sizes.is_empty() || sizes.contains(size);
+    let mut stored = Vec::new();
+    for size in STORED.iter().filter(wanted) {
+        stored.push((*size, with_stored(*size).await));
+        report(table, "stored", &STORED_COLUMNS, stored.last());
+    }
+    let mut live = Vec::new();
+    for size in LIVE.iter().filter(wanted) {
+        match with_live(*size).await {
+            Ok(figures) => live.push((*size, figures)),
+            Err(why) => table.not_measured(&format!("{size} live runs"), &why),
+        }
+        report(table, "live", &LIVE_COLUMNS, live.last());
+    }
+    leave(&stored, &live);
+}
+
+fn report(table: &mut Table, what: &str, columns: &[&str], row: Option<&Row>) {
+    let Some((size, figures)) = row else { return };
+    for (column, figure) in columns.iter().zip(figures) {
+        table.fact(
+            &format!("{size} {what} runs: {column}"),
+            &shown(column, *figure),
+        );
+    }
+}
+
+/// A figure with its unit: times are in microseconds.
+fn shown(column: &str, figure: f64) -> String {
+    if column.ends_with("MB") {
+        format!("{figure:.0} MB")
+    } else if figure < 1000.0 {
+        format!("{figure:.0} us")
+    } else {
+        format!("{:.2} ms", figure / 1000.0)
+    }
+}
+
+async fn with_stored(size: usize) -> Vec<f64> {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut templates = Vec::new();
+    for _ in 0..TEMPLATES {
+        let run = must("spawn", client.spawn(sh("echo one; echo two")).await);
+        must("end", client.ended(&run.run_id).await);
+        templates.push(run.run_id);
+    }
+    drop(client);
+    must(
+        "terminate",
+        kennel
+            .terminate(PATIENCE)
+            .await
+            .success()
+            .then_some(())
+            .ok_or("failed"),
+    );
+    let database = kennel.data_dir().join("kennel.db");
+    must("copy rows", copy_rows(&database, &templates, size).await);
+    let began = Instant::now();
+    kennel.restart().await;
+    let started = began.elapsed().as_secs_f64() * 1e6;
+    let mut client = kennel.client().await;
+    let spawned = spawned(&kennel).await;
+    let middle = id(size / 2);
+    let got = reads(&mut client, async |client| {
+        drop(must("get", client.get(&middle).await))
+    })
+    .await;
+    let newest = newest_page(&mut client).await;
+    let token = middle_token(&mut client, size).await;
+    let deep = reads(&mut client, async |client| {
+        page(client, None, 100, &token).await;
+    });
+    let deep = deep.await;
+    let live = pb::RunFilter {
+        states: vec![pb::RunState::Running.into()],
+        ..pb::RunFilter::default()
+    };
+    let live = reads(&mut client, async |client| {
+        let found = must("list", client.list_all(live.clone(), 100).await);
+        assert_eq!(found.len(), 0, "live runs");
+    });
+    let live = live.await;
+    let by_label = pb::RunFilter {
+        label_selector: "rare".into(),
+        ..pb::RunFilter::default()
+    };
+    let rare = reads(&mut client, async |client| {
+        page(client, Some(by_label.clone()), 100, "").await;
+    });
+    let rare = rare.await;
+    let began = Instant::now();
+    let found = must("list", client.list_all(by_label, 100).await);
+    let all_rare = began.elapsed().as_secs_f64() * 1e6;
+    assert_eq!(found.len(), RARE, "runs with the rare label");
+    let heard = reads(&mut client, async |client| {
+        drop(must("stream", client.hear_all(&middle, 0).await));
+    });
+    let heard = heard.await;
+    vec![
+        spawned,
+        got,
+        newest,
+        deep,
+        live,
+        rare,
+        all_rare,
+        heard,
+        started,
+        megabytes(&database),
+    ]
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a database is small")]
+fn megabytes(database: &Path) -> f64 {
+    must("the database", fs::metadata(database)).len() as f64 / 1e6
+}
+
+/// The median of repeated reads, in microseconds.
+async fn reads(client: &mut Client, read: impl AsyncFn(&mut Client)) -> f64 {
+    let mut times = Times::default();
+    for _ in 0..READS {
+        let began = Instant::now();
+        read(client).await;
+        times.push(began.elapsed());
+    }
+    times.p50_us()
+}
+
+async fn spawned(kennel: &Kennel) -> f64 {
+    let rates = spawn::in_turn(&[kennel.socket()], spawn::Flow::Wait).await;
+    rates.first().map_or(f64::NAN, spawn::Rates::p50_us)
+}
+
+async fn newest_page(client: &mut Client) -> f64 {
+    reads(client, async |client| {
+        drop(page(client, None, 100, "").await)
+    })
+    .await
+}
+
+/// One page; gives the token of the next.
+async fn page(
+    client: &mut Client,
+    filter: Option<pb::RunFilter>,
+    page_size: i32,
+    token: &str,
+) -> String {
+    let request = pb::ListRunsRequest {
+        filter,
+        page_size,
+        page_token: token.to_owned(),
+    };
+    let page = must("list", client.process.list_runs(request).await);
+    page.into_inner().next_page_token
+}
+
+/// The token of the page in the middle of all runs.
+async fn middle_token(client: &mut Client, size: usize) -> String {
+    let mut token = String::new();
+    for _ in 0..(size / 2).div_ceil(PAGE) {
+        token = page(client, None, i32::try_from(PAGE).expect("small"), &token).await;
+    }
+    token
+}
+
+/// Id of a stored run: older than every other one.
+fn id(number: usize) -> String {
+    format!("01J0000000{number:016}")
+}
+
+/// Writes this many ended runs: copies of the templates with ids and times of their own.
+async fn copy_rows(database: &Path, templates: &[String], size: usize) -> Result<(), sqlx::Error> {
+    let options = SqliteConnectOptions::new().filename(database);
+    let mut conn = SqliteConnection::connect_with(&options).await?;
+    let columns: Vec<String> =
+        sqlx::query_scalar("SELECT name FROM pragma_table_info('runs') ORDER BY cid")
+            .fetch_all(&mut conn)
+            .await?;
+    let values: Vec<String> = columns.iter().map(|name| value(name, size)).collect();
+    let templates: Vec<String> = templates.iter().map(|id| format!("'{id}'")).collect();
+    let sql = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {size}), \
+         t AS MATERIALIZED (SELECT *, row_number() OVER () - 1 AS k FROM runs WHERE run_id IN ({})) \
+         INSERT INTO runs ({}) SELECT {} FROM n JOIN t ON t.k = n.i % {}",
+        templates.join(", "),
+        columns.join(", "),
+        values.join(", "),
+        templates.len(),
+    );
+    sqlx::query(AssertSqlSafe(sql)).execute(&mut conn).await?;
+    sqlx::query("ANALYZE").execute(&mut conn).await?;
+    sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+        .execute(&mut conn)
+        .await?;
+    conn.close().await
+}
+
+/// A column of run `n.i`, which ended a second before the next.
+fn value(column: &str, size: usize) -> String {
+    match column {
+        "run_id" => "printf('01J0000000%016d', i)".into(),
+        "labels" => format!("CASE WHEN i < {RARE} THEN '{{\"rare\":\"yes\"}}' ELSE '{{}}' END"),
+        "process_pid" | "shim_pid" => format!("1 + ({column} + i) % 4000000"),
+        "output_removed_us" => format!("ended_us - ({size} - i) * 1000000"),
+        "output_removed_detail" => "json_object('at', ended_us, 'reason', 'age', 'seq', 9, \
+             'lens', json_array(8, 0), 'counted', json('true'))"
+            .into(),
+        _ if column.ends_with("_us") => format!("{column} - ({size} - i) * 1000000"),
+        _ => column.to_owned(),
+    }
+}
+
+async fn with_live(size: usize) -> Result<Vec<f64>, String> {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    for number in 0..size {
+        let spawned = client.spawn(argv(&["/bin/sleep", "6000"])).await;
+        spawned.map_err(|status| format!("run {number} was refused: {}", status.message()))?;
+    }
+    let spawned = spawned(&kennel).await;
+    let newest = newest_page(&mut client).await;
+    let memory = kennel
+        .server()
+        .and_then(|server| procfs::memory_bytes(server.pid, "Pss"));
+    let mut kills = Vec::new();
+    for _ in 0..KILLS {
+        tokio::time::sleep(CALM).await;
+        let server = eventually("a server", PATIENCE, || kennel.server()).await;
+        let began = Instant::now();
+        kill_exactly(&server, Signal::SIGKILL);
+        let answered = eventually_async("an answer", PATIENCE, || async {
+            let client = Client::connect(&kennel.socket()).await;
+            client.ok()?.server_info().await
+        });
+        answered.await;
+        kills.push(began.elapsed().as_secs_f64() * 1e6);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "memory of a server is small")]
+    let memory = memory.map_or(f64::NAN, |bytes| bytes as f64 / 1e6);
+    Ok(vec![spawned, newest, median(kills), memory])
+}
+
+/// Writes the tables as Markdown and both plots as pictures.
+fn leave(stored: &[Row], live: &[Row]) {
+    let mut text = String::new();
+    for (what, columns, rows) in [
+        ("stored runs", &STORED_COLUMNS[..], stored),
+        ("live runs", &LIVE_COLUMNS[..], live),
+    ] {
+        let heads: String = rows.iter().map(|(size, _)| format!(" {size} |")).collect();
+        let line: String = rows.iter().map(|_| "---|").collect();
+        let _ = writeln!(text, "| {what} |{heads}\n|---|{line}");
+        for (number, column) in columns.iter().enumerate() {
+            let cell = |(_, figures): &Row| format!(" {} |", shown(column, figures[number]));
+            let cells: String = rows.iter().map(cell).collect();
+            let _ = writeln!(text, "| {column} |{cells}");
+        }
+        text.push('\n');
+        let series = columns.iter().enumerate().map(|(number, column)| Series {
+            name: column,
+            points: rows
+                .iter()
+                .map(|(size, figures)| (*size, figures[number]))
+                .collect(),
+        });
+        let picture = plot::draw(what, &series.collect::<Vec<_>>());
+        leave_file(&format!("growth-{}.svg", what.replace(' ', "-")), &picture);
+    }
+    print!("\n{text}");
+    leave_file("growth.md", &text);
+}
+
+fn leave_file(name: &str, text: &str) {
+    let file = crate::target().join(name);
+    match fs::write(&file, text) {
+        Ok(()) => println!("{} is written.", file.display()),
+        Err(error) => println!("{} could not be written: {error}", file.display()),
+    }
+}
