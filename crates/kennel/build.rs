@@ -1,4 +1,4 @@
-//! Names the commit and the build in the binary. A build outside a repository sets `KENNEL_COMMIT`.
+//! Embeds the commit and the build in the binary. A build outside a repository sets `KENNEL_COMMIT`.
 
 use std::{env, process::Command};
 

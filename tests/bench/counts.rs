@@ -1,7 +1,8 @@
-//! What one silent run costs, counted: `/bin/true`, which writes nothing, spawned and waited for one after another.
+//! Cost of one silent run, counted: `/bin/true`, which writes nothing, spawned and waited for one after another.
 //!
-//! System calls come from strace(1) on a server that is traced for nothing else. Context switches, page faults and processor
-//! time come from rusage of two lives of a server, with and without the runs: what a life costs by itself falls out.
+//! System calls come from strace(1) on a server that is traced for nothing else. Context switches, page faults and
+//! processor time come from rusage of two lives of a server, with and without the runs: the cost of a life itself
+//! cancels out.
 
 use crate::{
     floor::Bare,
@@ -24,7 +25,7 @@ const WARM_UP: usize = 50;
 const TRACED: usize = 100;
 /// Runs of a life that is compared with one of none.
 const LIVED: usize = 800;
-/// Clients at once, where it is not one.
+/// Clients at once, if more than one.
 const CLIENTS: usize = 16;
 
 pub(crate) async fn measure(table: &mut Table) {
@@ -163,7 +164,7 @@ fn per_run(count: usize) -> f64 {
     count as f64 / TRACED as f64
 }
 
-/// What one run costs all processes: client, server, keeper, shim, command.
+/// Cost of one run to all processes: client, server, keeper, shim, command.
 struct Costs {
     switches: f64,
     faults: f64,
@@ -185,7 +186,7 @@ impl Costs {
         )
     }
 
-    /// The difference of two lives.
+    /// Returns the difference of two lives.
     #[expect(clippy::cast_precision_loss, reason = "counts are small")]
     fn between(without: &Life, with: &Life) -> Self {
         let per_run =
@@ -198,7 +199,7 @@ impl Costs {
     }
 }
 
-/// What this process and those that it has waited for have cost.
+/// Resource usage of this process and those that it has waited for.
 struct Life {
     switches: i64,
     faults: i64,
@@ -243,7 +244,7 @@ async fn bare_life(clients: usize, runs: usize) -> Life {
     began.since()
 }
 
-/// So many runs beyond the warm-up, by all clients together.
+/// Spawns so many runs beyond the warm-up, by all clients together.
 async fn at_once(socket: &Path, clients: usize, runs: usize) {
     let mut tasks = JoinSet::new();
     for _ in 0..clients {

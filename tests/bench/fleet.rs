@@ -1,4 +1,5 @@
-//! Very many trees at once, all of which ignore what is polite: how long after the end of the grace each is gone.
+//! Termination of very many trees at once, all of which ignore polite signals: the time from the end of the grace until
+//! each is gone.
 
 use crate::table::{Table, Times};
 use kennel_proto::pb::AbortWait;
@@ -10,11 +11,11 @@ use tokio::task::JoinSet;
 
 /// Processes of each tree.
 const TREE_LEN: usize = 20;
-/// How long the trees may take to grow, and to go.
+/// Longest time for the trees to grow, and to go.
 const FLEET_PATIENCE: Duration = Duration::from_mins(5);
 /// The grace: long enough for all orders to be given before the first ends.
 const GRACE: Duration = Duration::from_secs(10);
-/// Orders that are on their way at once on one connection.
+/// Requests in flight at once on one connection.
 const BY_EACH: usize = 100;
 
 /// A leader and nineteen children, which ignore SIGTERM.

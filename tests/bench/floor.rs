@@ -121,12 +121,12 @@ pub(crate) async fn serve(socket: &Path) {
 
 struct Spawner {
     reaper: mpsc::Sender<Born>,
-    /// Ends of children, by the name that the answer gave them, until one waits for them.
+    /// Exits of children, by the name in the answer, until a caller waits for them.
     ends: Mutex<HashMap<String, oneshot::Receiver<()>>>,
     spawned: AtomicU64,
 }
 
-/// A child, and what its end is told by.
+/// A child, and the sender of its exit.
 struct Born {
     child: Child,
     ended: oneshot::Sender<()>,
@@ -380,7 +380,7 @@ impl ProcessService for Spawner {
         }))
     }
 
-    /// What a command writes, each read a message. The words are in the place of the run's id, with NUL between.
+    /// Streams the output of a command, each read a message. The words are in place of the run's id, with NUL between.
     async fn stream_events(
         &self,
         request: Request<pb::StreamEventsRequest>,

@@ -39,7 +39,7 @@ const RARE: usize = 10;
 const PAGE: usize = 1_000;
 /// Kills of the server in a row.
 const KILLS: usize = 5;
-/// Longer than a server has to serve for the next to be started at once.
+/// Uptime after which the next server is started at once.
 const CALM: Duration = Duration::from_secs(3);
 
 /// Figures of one size, in the order of [`STORED_COLUMNS`] or [`LIVE_COLUMNS`].

@@ -1,4 +1,4 @@
-//! What a thousand runs cost that do nothing: all memory of keeper, server and shims, and their processor time.
+//! Cost of a thousand idle runs: all memory of keeper, server and shims, and their processor time.
 
 use crate::table::{Goal, Table};
 use kennel_tests::{
@@ -12,7 +12,7 @@ use std::{
 
 /// Idle runs.
 const RUNS: usize = 1000;
-/// How long they are watched.
+/// Time of observation.
 const WATCH: Duration = Duration::from_secs(10);
 /// Ticks of a processor second in /proc (`USER_HZ`, which Linux fixes).
 const TICKS: f64 = 100.0;
@@ -86,7 +86,7 @@ async fn spawn_all(client: &mut Client) -> Result<(), String> {
     Ok(())
 }
 
-/// Keeper, server and shims: everything that is the keeper's and not a command.
+/// Returns keeper, server and shims: all processes of the keeper that are no commands.
 fn family(kennel: &Kennel) -> Vec<Proc> {
     let mut family = kennel.shims();
     family.extend(kennel.server());
@@ -110,7 +110,7 @@ fn kernel_bytes() -> i64 {
     i64::try_from(sum).expect("less than an exabyte")
 }
 
-/// What the kernel needs for as many commands without Kennel, so that it is not counted as Kennel's.
+/// Returns the kernel memory of as many commands without Kennel, so that it is not counted as Kennel's.
 fn kernel_bytes_of_bare_commands() -> i64 {
     let before = kernel_bytes();
     let mut children: Vec<Child> = (0..RUNS)

@@ -9,10 +9,10 @@ use std::{
 
 /// Set in the inner process.
 const INSIDE: &str = "KENNEL_BENCH_INSIDE";
-/// As a shell says that SIGINT ended it.
+/// Exit code of a shell for a process that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 
-/// Becomes the outer process of such a namespace. `false`: this is the inner one, or there can be none.
+/// Becomes the outer process of such a namespace. `false`: this is the inner one, or none can be made.
 pub(crate) fn start_again(words: &[String]) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         end_on_signal();
@@ -32,12 +32,12 @@ pub(crate) fn start_again(words: &[String]) -> bool {
     panic!("unshare: {error}")
 }
 
-/// The first of a pid namespace is not ended by a signal that it does not take.
+/// Exits on signals: the first process of a pid namespace is not ended by a signal without a handler.
 fn end_on_signal() {
     let mut end_signals = SigSet::empty();
     end_signals.add(Signal::SIGINT);
     end_signals.add(Signal::SIGTERM);
-    // What the standard library starts begins with no signal blocked.
+    // Programs that the standard library starts begin with no signal blocked.
     end_signals.thread_block().expect("signals can be blocked");
     thread::spawn(move || {
         if end_signals.wait().is_ok() {

@@ -29,10 +29,10 @@ use spawn::{FLOWS, Flow};
 use std::path::{Path, PathBuf};
 use table::{Goal, Table};
 
-/// Trees that are aborted at once where no number is named.
+/// Default number of trees that are aborted at once.
 const FLEET: usize = 1000;
 
-/// Where results are left.
+/// Returns the directory of results.
 fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     target.map_or_else(|| "target".into(), PathBuf::from)
@@ -99,7 +99,7 @@ async fn measure(words: &[String]) {
     table.print();
 }
 
-/// Kennel on each store, and what the same machine gives without gate, store, tree and journal.
+/// Measures Kennel on each store, and the same machine without gate, store, tree and journal.
 async fn spawns(table: &mut Table) {
     let raw = floor::posix_spawn();
     table.fact(
@@ -159,8 +159,8 @@ async fn spawns(table: &mut Table) {
     );
 }
 
-/// The targets are of the flow of a caller that waits; the other one flatters, since its floor is slowed by children that end
-/// meanwhile.
+/// Reports the rates. The targets are those of a caller that waits; the other flow flatters, since its floor is slowed
+/// by children that exit meanwhile.
 fn report(
     table: &mut Table,
     (flow, name, store): (Flow, &str, &str),
@@ -238,7 +238,7 @@ fn latency(found: &tree::Found) -> String {
     format!("{} / {}", found.took.p50(), found.took.p99())
 }
 
-/// Of all its trees.
+/// Returns the survivors of all its trees.
 fn survivors(found: &tree::Found) -> String {
     format!(
         "{} of {} survive",

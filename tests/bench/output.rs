@@ -17,22 +17,22 @@ use std::{
 };
 use tokio::task::JoinSet;
 
-/// Of each figure the median of so many.
+/// Number of rounds whose median is each figure.
 const ROUNDS: usize = 5;
 const READERS: usize = 10;
-/// Streams that wait for what does not come.
+/// Streams without events.
 const IDLE: usize = 1000;
-/// How long they are watched.
+/// Time of observation.
 const WATCH: Duration = Duration::from_secs(10);
 /// Ticks of a processor second in /proc (`USER_HZ`, which Linux fixes).
 const TICKS: f64 = 100.0;
 
-/// What is written, and how.
+/// Output to write, and its form.
 struct Load {
     name: &'static str,
     command: &'static [&'static str],
     bytes: u64,
-    /// Of a bare stream.
+    /// Target, relative to a bare stream.
     goal: (&'static str, f64),
 }
 
@@ -61,7 +61,7 @@ const LOADS: [Load; 2] = [
     },
 ];
 
-/// Counts what a command writes, and says how long it took in seconds.
+/// Counts the output of a command, and prints the time in seconds.
 const NODE: &str = "const { spawn } = require('child_process'); const begun = process.hrtime.bigint(); let bytes = 0;
 const child = spawn(process.argv[1], process.argv.slice(2), { stdio: ['ignore', 'pipe', 'ignore'] });
 child.stdout.on('data', part => { bytes += part.length; });
@@ -102,7 +102,7 @@ pub(crate) async fn measure(table: &mut Table) {
             &rate(load, ten),
         );
     }
-    // One that has no memory left over from what it has read.
+    // A service without memory left over from earlier reads.
     drop(kennel);
     idle(table, &Kennel::on_sqlite().await).await;
 }
@@ -123,8 +123,8 @@ fn middle(mut took: Vec<Duration>) -> Duration {
     took[took.len() / 2]
 }
 
-/// Lets go of so much page cache: a virtual machine that takes memory it never had before waits for its host, and that is no part of
-/// what is measured here.
+/// Releases so much page cache: a virtual machine that takes memory for the first time waits for its host, which is not
+/// to be measured here.
 fn warm(dir: &Path, bytes: u64) {
     let file = dir.join("warm");
     let zeros = vec![0; 1 << 20];
@@ -182,7 +182,7 @@ fn node(load: &Load) -> Result<Duration, String> {
     Ok(took[ROUNDS / 2])
 }
 
-/// From the request to the last byte.
+/// Measures from the request to the last byte.
 async fn bare_stream(socket: &Path, load: &Load) -> Duration {
     let mut client = must("connect", Client::connect(socket).await);
     let begun = Instant::now();
@@ -192,7 +192,7 @@ async fn bare_stream(socket: &Path, load: &Load) -> Duration {
     begun.elapsed()
 }
 
-/// From the spawn until all readers have the last byte.
+/// Measures from the spawn until all readers have the last byte.
 async fn stream(socket: &Path, load: &Load, readers: usize) -> Duration {
     let mut client = must("connect", Client::connect(socket).await);
     let mut spec = argv(load.command);

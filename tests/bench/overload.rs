@@ -1,4 +1,4 @@
-//! Two hundred clients that spawn without a pause, and what others have of the server meanwhile.
+//! Two hundred clients that spawn without a pause, and the latency of other calls meanwhile.
 
 use crate::table::{Goal, Table, Times};
 use kennel_tests::{Kennel, Overload};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 /// Clients at once.
 const CLIENTS: usize = 200;
-/// For how long.
+/// Duration of the load.
 const LASTS: Duration = Duration::from_mins(1);
-/// Of calls beside them, the slowest hundredth.
+/// Target for the slowest hundredth of other calls.
 const LATENCY_MS: f64 = 50.0;
 
 #[expect(clippy::cast_precision_loss, reason = "counts and bytes are small")]

@@ -1,4 +1,4 @@
-//! The same tree ended by others: the kernel's own kill of a control group, a loop of killpg, and supervisord.
+//! The same tree ended by other tools: the kernel's own kill of a control group, a loop of killpg, and supervisord.
 
 use crate::tree::{Found, TREE_LEN, TREES, TRICK, grown};
 use kennel_tests::{
@@ -25,10 +25,10 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Bytes of supervisord's answer that are looked at.
+/// Bytes of supervisord's answer that are read.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
 
-/// cgroup.kill, until the group has no living member.
+/// Measures cgroup.kill, until the group has no living member.
 pub(crate) async fn cgroup_kill() -> Result<Found, String> {
     let group = Group::new()?;
     let mut found = Found::default();
@@ -53,7 +53,7 @@ pub(crate) async fn cgroup_kill() -> Result<Found, String> {
     Ok(found)
 }
 
-/// SIGKILL to the group, until nobody of it is left to wait for.
+/// Measures SIGKILL to the group, until no process of it is left to wait for.
 pub(crate) async fn killpg_loop() -> Found {
     let mut found = Found::default();
     for _ in 0..TREES {
@@ -68,14 +68,14 @@ pub(crate) async fn killpg_loop() -> Found {
             }
         }
         found.took.push(began.elapsed());
-        // Taken above, with the rest of its group.
+        // Reaped above, with the rest of its group.
         let _ = leader.try_wait();
         count_and_end(&print, &mut found).await;
     }
     found
 }
 
-/// `stopProcess` of a program with `stopsignal=KILL` and `killasgroup`, until it is answered.
+/// Measures `stopProcess` of a program with `stopsignal=KILL` and `killasgroup`, until the answer.
 pub(crate) async fn supervisord() -> Result<Found, String> {
     let supervisor = Supervisor::start().await?;
     let mut found = Found::default();
@@ -101,7 +101,7 @@ fn trick() -> Vec<String> {
 }
 
 fn start(words: &[String]) -> Child {
-    // Whom the leader leaves behind comes here and is reaped here, as a supervisor would.
+    // Orphans of the leader come here and are reaped here, as a supervisor would.
     prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
     Command::new(&words[0])
         .args(&words[1..])
@@ -122,7 +122,7 @@ fn number(child: &Child) -> i32 {
     i32::try_from(child.id()).expect("numbers are small")
 }
 
-/// Counts who lives, then ends them: the next tree shall not share the machine with them.
+/// Counts the survivors, then ends them: the next tree must not share the machine with them.
 async fn count_and_end(print: &Footprint, found: &mut Found) {
     let survivors: Vec<_> = print
         .count()
@@ -220,7 +220,7 @@ impl Supervisor {
         Ok(started)
     }
 
-    /// One call of its XML-RPC, which answers when it is done.
+    /// Makes one call of its XML-RPC, which answers when it is done.
     fn call(&self, method: &str) {
         let body = format!(
             "<?xml version=\"1.0\"?><methodCall><methodName>supervisor.{method}</methodName><params>\

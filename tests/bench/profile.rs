@@ -1,8 +1,9 @@
-//! `make profile`: where one run goes, hop by hop, and what it costs each process.
+//! `make profile`: the phases of one run, and its cost to each process.
 //!
-//! Three looks at the same load, `/bin/true` spawned and waited for one after another: the spans that the server itself
-//! measures, with nothing attached; counters of the kernel for each process; and system calls by name, under strace(1),
-//! whose times mean nothing and whose counts are exact. perf(1) adds where the processor was, if it is installed.
+//! Three measurements of the same load, `/bin/true` spawned and waited for one after another: the spans that the server
+//! itself measures, with nothing attached; counters of the kernel for each process; and system calls by name, under
+//! strace(1), whose times mean nothing and whose counts are exact. perf(1) adds samples of the processor, if it is
+//! installed.
 
 mod hops;
 mod perf;
@@ -19,7 +20,7 @@ use std::{collections::BTreeMap, fmt::Write as _};
 const WARM_UP: usize = 50;
 /// Runs that are traced.
 const TRACED: usize = 100;
-/// Calls that are listed for each process; the rest is one line.
+/// Calls that are listed for each process; the others are one line.
 const LISTED: usize = 14;
 /// The roles, in the order of the table.
 const ROLES: [(Role, &str); 4] = [
@@ -61,7 +62,7 @@ async fn calls() -> Result<String, String> {
     Ok(by_role(&strace.detach(), TRACED))
 }
 
-/// A table for each role, its most frequent calls first.
+/// Returns a table for each role, its most frequent calls first.
 fn by_role(calls: &[Call], runs: usize) -> String {
     let mut text = String::new();
     for (role, name) in ROLES {

@@ -1,4 +1,4 @@
-//! What SIGKILL of the server costs: how long nobody answers, and whether a run was lost.
+//! Cost of SIGKILL of the server: the time without an answer, and lost runs.
 
 use crate::table::{Goal, Table, Times};
 use kennel_proto::pb;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const KILLS: usize = 10;
 /// Live runs of the second measurement.
 const RUNS: usize = 1000;
-/// Longer than a server has to serve for the next to be started at once.
+/// Uptime after which the next server is started at once.
 const CALM: Duration = Duration::from_secs(3);
 
 pub(crate) async fn measure(table: &mut Table) {
@@ -39,7 +39,8 @@ pub(crate) async fn measure(table: &mut Table) {
     }
 }
 
-/// The times from each kill to the first answer, by which all runs are adopted, and how many runs are not what they were.
+/// Returns the times from each kill to the first answer, by which all runs are adopted, and the number of runs that
+/// have changed.
 async fn kill_under(runs: usize) -> Result<(Times, usize), String> {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;

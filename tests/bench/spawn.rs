@@ -1,7 +1,7 @@
-//! Spawn latency and rate, the same for Kennel and for its floor, in the two ways in which callers spawn.
+//! Latency and rate of spawns, for Kennel and for its floor, in the two ways in which callers spawn.
 //!
-//! All that are compared are measured in turn, round by round, so that a machine that becomes slower meanwhile does so for all
-//! alike; a ratio is the median of those of the rounds.
+//! All compared servers are measured in turn, round by round, so that a machine that becomes slower meanwhile does so
+//! for all alike; a ratio is the median of those of the rounds.
 
 use crate::table::{Times, median};
 use kennel_tests::{Client, argv, must};
@@ -21,7 +21,7 @@ const BY_EACH: usize = 60;
 /// Rounds.
 const ROUNDS: usize = 3;
 
-/// How a caller spawns.
+/// Flow of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// The next spawn follows the answer to this one; children of earlier spawns end meanwhile.
@@ -30,14 +30,14 @@ pub(crate) enum Flow {
     Wait,
 }
 
-/// Both, and what they are called.
+/// Both flows, with their names.
 pub(crate) const FLOWS: [(Flow, &str); 2] =
     [(Flow::Wait, "spawn, wait"), (Flow::Forget, "spawn, forget")];
 
-/// What a spawner reaches, by round.
+/// Results of a spawner, by round.
 #[derive(Default)]
 pub(crate) struct Rates {
-    /// How long each call of Spawn took one client, in all rounds.
+    /// Times of each Spawn call of one client, in all rounds.
     times: Times,
     p50_us: Vec<f64>,
     /// Runs per second of one client.
@@ -55,7 +55,7 @@ impl Rates {
         format!("{} / {}", self.times.p50(), self.times.p99())
     }
 
-    /// How far the slowest hundredth is behind.
+    /// Returns the time of the slowest hundredth.
     pub(crate) fn tail(&self) -> f64 {
         self.times.p99_us() / self.times.p50_us()
     }
@@ -68,12 +68,12 @@ impl Rates {
         median(self.sixteen.clone())
     }
 
-    /// Latency as a multiple of another's.
+    /// Returns the latency as a multiple of another's.
     pub(crate) fn p50_to(&self, other: &Self) -> f64 {
         ratio(&self.p50_us, &other.p50_us)
     }
 
-    /// Rate of sixteen clients as a part of another's.
+    /// Returns the rate of sixteen clients as a part of another's.
     pub(crate) fn sixteen_to(&self, other: &Self) -> f64 {
         ratio(&self.sixteen, &other.sixteen)
     }
@@ -89,7 +89,7 @@ impl Rates {
     }
 }
 
-/// Of each server in turn, in this flow.
+/// Measures each server in turn, in this flow.
 pub(crate) async fn in_turn(sockets: &[PathBuf], flow: Flow) -> Vec<Rates> {
     let mut all: Vec<Rates> = sockets.iter().map(|_| Rates::default()).collect();
     for socket in sockets {
@@ -104,7 +104,7 @@ pub(crate) async fn in_turn(sockets: &[PathBuf], flow: Flow) -> Vec<Rates> {
     all
 }
 
-/// Of one server alone, whose runs nobody waits for.
+/// Measures one server alone, whose runs are not awaited.
 pub(crate) async fn measure(socket: &Path) -> Rates {
     let mut rates = in_turn(&[socket.to_owned()], Flow::Forget).await;
     rates.pop().unwrap_or_default()
@@ -142,7 +142,7 @@ fn rate(count: usize, began: Instant) -> f64 {
     count as f64 / began.elapsed().as_secs_f64()
 }
 
-/// The median of the rounds' own.
+/// Returns the median of the rounds' own ratios.
 fn ratio(of: &[f64], to: &[f64]) -> f64 {
     median(of.iter().zip(to).map(|(of, to)| of / to).collect())
 }

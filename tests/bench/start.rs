@@ -1,4 +1,4 @@
-//! What it takes to be there: the size of the binary, the start of a service, one call of the command line.
+//! Cost of installation and start: the size of the binary, the start of a service, one call of the command line.
 
 use crate::table::{Goal, Table, Times};
 use kennel_tests::{Kennel, must, programs};

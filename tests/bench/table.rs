@@ -1,9 +1,9 @@
-//! The table that is printed at the end, and times as people read them.
+//! The table that is printed at the end, and times in a readable form.
 
 use serde_json::{Value, json};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Rows: what, value, ratio, goal, reached.
+/// Rows: figure, value, ratio, target, verdict.
 #[derive(Default)]
 pub(crate) struct Table {
     rows: Vec<[String; 5]>,
@@ -33,7 +33,7 @@ impl Goal {
         }
     }
 
-    /// The target in words, and the verdict.
+    /// Returns the target in words, and the verdict.
     pub(crate) fn met_by(self, value: f64) -> (String, bool) {
         let met = if self.at_least {
             value >= self.limit
@@ -45,17 +45,17 @@ impl Goal {
 }
 
 impl Table {
-    /// A figure without a target.
+    /// Adds a figure without a target.
     pub(crate) fn fact(&mut self, what: &str, value: &str) {
         self.push([what, value, "", "", ""]);
     }
 
-    /// A figure of somebody else's, and what it leaves.
+    /// Adds a figure of another tool, and its leftovers.
     pub(crate) fn compared(&mut self, what: &str, value: &str, leaves: &str) {
         self.push([what, value, leaves, "", ""]);
     }
 
-    /// A figure with one.
+    /// Adds a figure with a target.
     pub(crate) fn goal(
         &mut self,
         what: &str,
@@ -67,7 +67,7 @@ impl Table {
         self.push([what, value, ratio, &goal, verdict]);
     }
 
-    /// A figure that is missing, and why.
+    /// Adds a figure that is missing, and the reason.
     pub(crate) fn not_measured(&mut self, what: &str, why: &str) {
         self.push([what, "not measured", why, "", ""]);
     }
@@ -110,7 +110,7 @@ impl Table {
         }
     }
 
-    /// Each row with its words, and with the first number of those, for whoever compares two runs.
+    /// Returns each row with its words, and with their first number, for the comparison of two runs.
     fn json(&self, host: &Host) -> Value {
         let rows = self
             .rows
@@ -138,12 +138,12 @@ impl Table {
     }
 }
 
-/// Where this was measured.
+/// The host of the measurement.
 struct Host {
     now_s: u64,
     kernel: String,
     cores: usize,
-    /// What else the machine has had to do. Above the number of cores figures say little.
+    /// Load of the machine. Above the number of cores figures mean little.
     load: Option<f64>,
 }
 
@@ -160,14 +160,14 @@ impl Host {
     }
 }
 
-/// The first number in a text.
+/// Returns the first number in a text.
 fn number(text: &str) -> Option<f64> {
     let is_part = |c: char| c.is_ascii_digit() || c == '.';
     let mut parts = text.split(|c| !is_part(c));
     parts.find_map(|part| part.parse().ok())
 }
 
-/// The middle one.
+/// Returns the median.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,4 +1,5 @@
-//! What telemetry costs a spawn: nothing told, metrics kept, all sent, and all sent to somebody who takes nothing.
+//! Cost of telemetry to a spawn: without any, with metrics collected, with all sent, and with all sent to a collector
+//! that refuses it.
 
 use crate::{
     spawn::{self, Rates},
@@ -14,7 +15,7 @@ async fn rates(options: Options) -> Rates {
     spawn::measure(&kennel.socket()).await
 }
 
-/// As a service would be set up: the variables of its collector, but for the haste of tests.
+/// Returns the setup of a usual service: the variables of its collector, without the short intervals of tests.
 fn telling(collector: &Collector) -> Options {
     let env = collector.env().into_iter();
     Options {
@@ -23,7 +24,7 @@ fn telling(collector: &Collector) -> Options {
     }
 }
 
-/// What is compared.
+/// Compared setups.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Setup {
     Off,
@@ -32,7 +33,7 @@ enum Setup {
     Unheard,
 }
 
-/// There and back again: a machine that becomes slower meanwhile does so for all alike.
+/// Forward and back again: a machine that becomes slower meanwhile does so for all alike.
 const ORDER: [Setup; 8] = [
     Setup::Off,
     Setup::Metrics,
@@ -67,11 +68,11 @@ impl Cost {
     }
 }
 
-/// Each twice in one run.
+/// Measures each setup twice in one run.
 pub(crate) async fn measure(table: &mut Table) {
     let willing = Collector::start(Manner::Willing).await;
     let silent = Collector::start(Manner::Silent).await;
-    // The first of all finds a machine that has not written anything for a while, as none of the others does.
+    // The first measurement finds a machine that has been idle for a while, unlike the others.
     rates(Options::default()).await;
     let mut measured = Vec::new();
     for setup in ORDER {

@@ -1,5 +1,5 @@
-//! From the order to the answer that nothing is left, for a leader with fifty children, five of them in sessions of
-//! their own.
+//! Time from the request to the proof that nothing is left, for a leader with fifty children, five of them in sessions
+//! of their own.
 
 use crate::table::Times;
 use kennel_proto::pb::AbortWait;
@@ -39,7 +39,7 @@ pub(crate) async fn measure(options: Options) -> Found {
     found
 }
 
-/// Waits until so many are below this process.
+/// Waits until there are so many processes below this one.
 pub(crate) async fn grown(root: i32, len: usize) {
     eventually("the tree has grown", PATIENCE, || {
         (procfs::descendants(&procfs::all(), root).len() == len).then_some(())

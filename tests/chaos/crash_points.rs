@@ -1,8 +1,8 @@
 //! SIGKILL of server, keeper or both at named points of the code, each once before and once after an effect.
 //!
-//! A row is a point, what is being done when it is reached, and who is hit there. Each has a service of its own, a bystander
-//! that writes numbered lines to a reader that resumes, and a subject to which something is done. What must hold afterwards
-//! is in `aftermath`.
+//! A row is a point, the action during which it is reached, and the victim. Each has a service of its own, a bystander
+//! that writes numbered lines to a reader that resumes, and a subject of the action. The conditions afterwards are in
+//! `aftermath`.
 
 mod aftermath;
 mod again;
@@ -32,9 +32,9 @@ use tokio::{sync::Semaphore, task::JoinSet};
 const ROWS_AT_ONCE: usize = 4;
 /// Longest time of one row.
 const ROW_MAX: Duration = Duration::from_mins(2);
-/// Points that need a second node: `e2e/left_stops.rs` plays them.
+/// Points that need a second node: `e2e/left_stops.rs` tests them.
 const ELSEWHERE: [&str; 1] = ["left_stop.carried_out"];
-/// Names one row, as in `spawn.recorded:both`: the others are left out.
+/// Selects one row, as in `spawn.recorded:both`: the others are left out.
 const ONLY: &str = "CRASH_ROW";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,7 +48,7 @@ async fn exit_is_reported_once_over_crashes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exit_is_reported_once_despite_store_outage_and_crashes() {
+async fn exit_is_reported_once_despite_outage_and_crashes() {
     play(&[Act::Owe]).await;
 }
 
@@ -74,7 +74,7 @@ async fn input_is_written_once_or_count_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_dies_over_a_terminal_costs_neither_a_byte_nor_its_size() {
+async fn server_death_keeps_terminal_bytes_and_size() {
     play(&[Act::Terminal]).await;
 }
 
@@ -134,9 +134,9 @@ async fn children_end_with_their_parent_over_crashes() {
     play(&[Act::Orphan]).await;
 }
 
-/// The table is the code's: no point without a row, no row without a point.
+/// The table matches the code: no point without a row, no row without a point.
 #[test]
-fn every_point_of_the_code_is_in_the_table() {
+fn every_crash_point_is_in_the_table() {
     let mut files = Vec::new();
     sources(&programs::repository().join("crates"), &mut files);
     let mut named = BTreeSet::new();
@@ -183,7 +183,7 @@ async fn play_with(acts: &[Act], recovery: Recovery) {
     });
     let at_once = Arc::new(Semaphore::new(ROWS_AT_ONCE));
     let mut playing = JoinSet::new();
-    // What becomes of a run with its keeper does not show while that lives.
+    // The effect of the keeper's death on a run does not show while the keeper lives.
     let tells = |row: &Row| !row.adopts() || row.victim != Victim::Server || row.act == Act::Adopt;
     for row in rows
         .filter(tells)

@@ -1,5 +1,5 @@
-//! Very many short runs while server, keeper and shims are killed: each ends once with what it said, and whatever the
-//! service holds is afterwards what it was before.
+//! Very many short runs while server, keeper and shims are killed: each ends once with its own code, and the resources
+//! of the service are afterwards what they were before.
 
 use kennel_proto::pb::{self, AbortWait, RunState};
 use kennel_tests::{
@@ -25,16 +25,16 @@ use std::{
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-/// Runs of the test that always runs, and of `make soak`.
+/// Number of runs of the default test, and of `make soak`.
 const FEW: u32 = 240;
 const MANY: u32 = 100_000;
 /// Clients at once.
 const CLIENTS: u32 = 8;
-/// Between two faults: a server that has served for so long is replaced at once.
+/// Time between two faults: a server with such an uptime is replaced at once.
 const CALM: Duration = Duration::from_millis(2_500);
-/// How often a stage looks whether it is over.
+/// Time between two checks for the end of a stage.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// What a process may hold more than before: caches and a page cache of the store grow for a while.
+/// Permitted growth of a process's memory: caches and a page cache of the store grow for a while.
 const MEMORY_MORE_MAX: u64 = 24 << 20;
 /// Warm shims and connections come and go.
 const DESCRIPTORS_MORE_MAX: usize = 64;
@@ -46,11 +46,11 @@ async fn hundreds_of_short_runs_under_faults_leave_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn a_hundred_thousand_short_runs_under_faults_leave_nothing() {
+async fn hundred_thousand_runs_under_faults_leave_nothing() {
     endure(MANY, 2_000).await;
 }
 
-/// Who is killed, again and again.
+/// Victim of a repeated kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Server,
@@ -58,36 +58,36 @@ enum Fault {
     Shim,
 }
 
-/// Half of the runs meet every fault, a quarter those that spare the keeper, a quarter none but dead shims: what keeper
-/// and server hold is compared over the life of one process.
+/// Half of the runs meet every fault, a quarter those that spare the keeper, a quarter none but dead shims: the
+/// resources of keeper and server are compared over the life of one process.
 async fn endure(count: u32, warm_up: u32) {
     let began = Instant::now();
     let mut kennel = Kennel::on_sqlite().await;
-    let books = Arc::new(Books::default());
+    let counts = Arc::new(Tally::default());
     let all = [Fault::Server, Fault::Keeper, Fault::Shim];
-    stage(&mut kennel, &books, count / 2, &all).await;
-    stage(&mut kennel, &books, warm_up, &[]).await;
+    stage(&mut kennel, &counts, count / 2, &all).await;
+    stage(&mut kennel, &counts, warm_up, &[]).await;
     let keeper = Holdings::of_keeper(&kennel).await;
     stage(
         &mut kennel,
-        &books,
+        &counts,
         count / 4,
         &[Fault::Server, Fault::Shim],
     )
     .await;
-    stage(&mut kennel, &books, warm_up, &[]).await;
+    stage(&mut kennel, &counts, warm_up, &[]).await;
     let server = Holdings::of_server(&kennel).await;
     let rest = count - count / 2 - count / 4;
-    stage(&mut kennel, &books, rest, &[Fault::Shim]).await;
+    stage(&mut kennel, &counts, rest, &[Fault::Shim]).await;
     let after = (
         Holdings::of_keeper(&kennel).await,
         Holdings::of_server(&kennel).await,
     );
 
-    let tally = books.tally();
+    let tally = counts.tally();
     println!(
         "{} runs in {:.0?}: {tally}",
-        books.runs.load(SeqCst),
+        counts.runs.load(SeqCst),
         began.elapsed()
     );
     println!("keeper before: {keeper:?}\nkeeper after:  {:?}", after.0);
@@ -104,25 +104,25 @@ async fn endure(count: u32, warm_up: u32) {
     assert_eq!(kennel.terminate(PATIENCE).await.code(), Some(0));
 }
 
-/// What was seen.
+/// Observations of a stage.
 #[derive(Default)]
-struct Books {
+struct Tally {
     runs: AtomicU32,
-    /// Faults so far, and those among them that take more than the server.
+    /// Faults so far, and those among them that kill more than the server.
     faults: AtomicU32,
     hard_faults: AtomicU32,
     ends: std::sync::Mutex<BTreeMap<String, u32>>,
 }
 
-impl Books {
+impl Tally {
     fn count(&self, what: &str) {
-        let mut ends = self.ends.lock().expect("nobody panics while holding it");
+        let mut ends = self.ends.lock().expect("no holder panics");
         *ends.entry(what.to_owned()).or_default() += 1;
     }
 
     fn tally(&self) -> String {
         let mut text = String::new();
-        let ends = self.ends.lock().expect("nobody panics while holding it");
+        let ends = self.ends.lock().expect("no holder panics");
         for (what, count) in &*ends {
             write!(text, "{count} {what}, ").expect("a string grows");
         }
@@ -134,21 +134,21 @@ impl Books {
     }
 }
 
-/// At least so many runs, while somebody of these is killed every few seconds, each at least once; then all is quiet.
-async fn stage(kennel: &mut Kennel, books: &Arc<Books>, count: u32, faults: &[Fault]) {
-    let until = books.runs.load(SeqCst) + count;
+/// Makes at least so many runs, while these are killed every few seconds, each at least once; then all is quiet.
+async fn stage(kennel: &mut Kennel, counts: &Arc<Tally>, count: u32, faults: &[Fault]) {
+    let until = counts.runs.load(SeqCst) + count;
     let over = Arc::new(AtomicBool::new(false));
     let mut clients = JoinSet::new();
     for first in 0..CLIENTS {
-        let (socket, books, over) = (kennel.socket(), Arc::clone(books), Arc::clone(&over));
-        clients.spawn(async move { work(&socket, &books, &over, first).await });
+        let (socket, counts, over) = (kennel.socket(), Arc::clone(counts), Arc::clone(&over));
+        clients.spawn(async move { work(&socket, &counts, &over, first).await });
     }
     let mut next = 0;
-    while books.runs.load(SeqCst) < until || next < faults.len() {
+    while counts.runs.load(SeqCst) < until || next < faults.len() {
         tokio::time::sleep(LOOK_EVERY).await;
         if let Some(fault) = faults.get(next % faults.len().max(1)) {
             next += 1;
-            strike(kennel, books, *fault).await;
+            strike(kennel, counts, *fault).await;
             tokio::time::sleep(CALM).await;
         }
         if let Some(gone) = clients.try_join_next() {
@@ -159,12 +159,12 @@ async fn stage(kennel: &mut Kennel, books: &Arc<Books>, count: u32, faults: &[Fa
     clients.join_all().await;
 }
 
-async fn strike(kennel: &mut Kennel, books: &Books, fault: Fault) {
-    books.faults.fetch_add(1, SeqCst);
+async fn strike(kennel: &mut Kennel, counts: &Tally, fault: Fault) {
+    counts.faults.fetch_add(1, SeqCst);
     if fault != Fault::Server {
-        books.hard_faults.fetch_add(1, SeqCst);
+        counts.hard_faults.fetch_add(1, SeqCst);
     }
-    books.count(&format!(
+    counts.count(&format!(
         "deaths of a {}",
         format!("{fault:?}").to_lowercase()
     ));
@@ -186,14 +186,14 @@ async fn strike(kennel: &mut Kennel, books: &Books, fault: Fault) {
         }
     }
     reap_orphans();
-    // Who began before it ended may still feel it.
-    books.faults.fetch_add(1, SeqCst);
+    // A run that began before the fault ended may still be affected.
+    counts.faults.fetch_add(1, SeqCst);
     if fault != Fault::Server {
-        books.hard_faults.fetch_add(1, SeqCst);
+        counts.hard_faults.fetch_add(1, SeqCst);
     }
 }
 
-/// What a run is for.
+/// Purpose of a run.
 struct Errand {
     spec: pb::RunSpec,
     code: Option<i32>,
@@ -213,34 +213,34 @@ fn errand(number: u32) -> Errand {
     Errand { spec, code }
 }
 
-async fn work(socket: &Path, books: &Books, over: &AtomicBool, first: u32) {
+async fn work(socket: &Path, counts: &Tally, over: &AtomicBool, first: u32) {
     let mut client = connect(socket).await;
     for number in first.. {
         if over.load(SeqCst) {
             return;
         }
-        let before = books.seen();
+        let before = counts.seen();
         let errand = errand(number);
         let id = new_run_id();
         let end = run_to_its_end(&mut client, socket, &id, &errand).await;
-        let after = books.seen();
+        let after = counts.seen();
         let calm = before.0 == after.0 && before.0.is_multiple_of(2);
         let soft = before.1 == after.1 && before.1.is_multiple_of(2);
-        books.runs.fetch_add(1, SeqCst);
+        counts.runs.fetch_add(1, SeqCst);
         match end {
             Ok(run) => {
                 assert_explained(&run, &errand, calm, soft);
-                books.count(run.reason());
+                counts.count(run.reason());
             }
             Err(status) => {
                 assert!(!calm, "{id}: {status:?}");
-                books.count(&format!("refused at a fault ({:?})", status.code()));
+                counts.count(&format!("refused at a fault ({:?})", status.code()));
             }
         }
     }
 }
 
-/// Spawns under one key until it is answered, aborts what does not end by itself, and gives how it ended.
+/// Spawns under one key until it is answered, aborts a run that does not end by itself, and returns its end.
 async fn run_to_its_end(
     client: &mut Client,
     socket: &Path,
@@ -265,7 +265,7 @@ async fn run_to_its_end(
     }
 }
 
-/// Nobody serves now: to be asked again.
+/// Whether no server is available at present: the call is to be repeated.
 fn is_away(status: &Status) -> bool {
     let broken = matches!(
         status.code(),
@@ -275,13 +275,14 @@ fn is_away(status: &Status) -> bool {
 }
 
 async fn connect(socket: &Path) -> Client {
-    eventually_async("somebody serves", PATIENCE, || async {
+    eventually_async("a server answers", PATIENCE, || async {
         Client::connect(socket).await.ok()
     })
     .await
 }
 
-/// Nothing is invented: a code is the one that the command gave, and where nobody was killed there is one.
+/// Asserts that nothing is invented: a code is the one that the command returned, and where nothing was killed there is
+/// one.
 fn assert_explained(run: &pb::Run, errand: &Errand, calm: bool, soft: bool) {
     assert_ne!(run.state(), RunState::Unspecified, "{run:?}");
     if let Some(pb::exit::Result::Code(code)) =
@@ -306,7 +307,7 @@ fn assert_explained(run: &pb::Run, errand: &Errand, calm: bool, soft: bool) {
     }
 }
 
-/// What a process and the service around it hold.
+/// Resources of a process and the service around it.
 #[derive(Debug)]
 struct Holdings {
     pid: i32,
@@ -325,7 +326,7 @@ impl Holdings {
         Self::of(kennel, kennel.server().expect("a server runs").pid).await
     }
 
-    /// When nothing runs any more.
+    /// Reads them when nothing runs any more.
     async fn of(kennel: &Kennel, pid: i32) -> Self {
         let mut client = kennel.client().await;
         let quiet = Instant::now() + PATIENCE;
@@ -334,7 +335,7 @@ impl Holdings {
             .await
             .is_some_and(|info| info.live_runs.is_empty())
         {
-            assert!(Instant::now() < quiet, "somebody still runs");
+            assert!(Instant::now() < quiet, "a process still runs");
             tokio::time::sleep(LOOK_EVERY).await;
         }
         let idle = |kennel: &Kennel| {
@@ -383,7 +384,7 @@ fn entries(dir: &Path) -> usize {
     fs::read_dir(dir).map_or(0, Iterator::count)
 }
 
-/// Outcomes and output stay: there is no retention yet.
+/// Counts the disk usage: outcomes and output stay, as there is no retention yet.
 fn disk(data_dir: &Path) -> String {
     let runs = entries(&data_dir.join("runs"));
     let store = fs::metadata(data_dir.join("kennel.db")).map_or(0, |file| file.len());

@@ -1,7 +1,7 @@
 //! SIGKILL of server, keeper, or both while commands wait at their gates.
 //!
-//! Each command writes its run id as its first act. Afterwards: no id without a row that says that it ran, nothing
-//! that still waits, and every row closed.
+//! Each command writes its run id as its first act. Afterwards: no id without a row that records its start, no waiting
+//! child, and every row closed.
 
 use kennel_proto::pb;
 use kennel_tests::{
@@ -29,10 +29,10 @@ const GATED: usize = 16;
 /// Runs of one client in one round, at most; the kill comes much sooner.
 const RUNS_MAX: usize = 12;
 
-/// Longest time of a spawn that rounds are planned with.
+/// Longest time of a spawn in the plan of rounds.
 const SPAWN_MAX: Duration = Duration::from_millis(40);
 
-/// Who is killed in a round.
+/// Victim of a round.
 #[derive(Clone, Copy, Debug)]
 enum Victim {
     Server,
@@ -40,7 +40,7 @@ enum Victim {
     Both,
 }
 
-/// What one round has tried, and how each attempt was answered.
+/// The attempts of one round, with the answer to each.
 type Answers = BTreeMap<String, Result<(), Code>>;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,8 +64,8 @@ async fn no_command_runs_unrecorded_on_postgres() {
     );
 }
 
-/// The store is halted, so that every child waits at its gate; one that held a sibling's gate open would wait for ever
-/// (hazard A: descriptors that a fork has copied).
+/// The store is halted, so that every child waits at its gate; a child that held a sibling's gate open would wait for
+/// ever (hazard A: descriptors copied by a fork).
 #[tokio::test(flavor = "multi_thread")]
 async fn children_at_their_gates_go_when_service_dies() {
     for victim in [Victim::Server, Victim::Keeper, Victim::Both] {
@@ -95,7 +95,7 @@ async fn children_at_their_gates_go_when_service_dies() {
     }
 }
 
-/// Children of shims that are still ours by name: not yet executed.
+/// Returns the number of children of shims that still have Kennel's name: not yet executed.
 fn at_the_gate(kennel: &Kennel) -> usize {
     let all = procfs::all();
     kennel
@@ -123,11 +123,11 @@ fn kill(kennel: &mut Kennel, victim: Victim) {
     }
 }
 
-/// The death of the server alone ends nobody but those at their gates.
+/// Waits for the victim's death: that of the server alone ends only children at their gates.
 async fn goes(kennel: &mut Kennel, victim: Victim) {
     match victim {
         Victim::Server => {
-            eventually("nobody waits at a gate", PATIENCE, || {
+            eventually("no run waits at a gate", PATIENCE, || {
                 (at_the_gate(kennel) == 0).then_some(())
             })
             .await;
@@ -136,7 +136,7 @@ async fn goes(kennel: &mut Kennel, victim: Victim) {
     }
 }
 
-/// The keeper starts its server again by itself.
+/// Waits until the service is back: the keeper restarts its server by itself.
 async fn comes_back(kennel: &mut Kennel, victim: Victim) {
     match victim {
         Victim::Server => {
@@ -147,7 +147,7 @@ async fn comes_back(kennel: &mut Kennel, victim: Victim) {
     }
 }
 
-/// What has not ended with its service is ended, so that nobody says any more that he has run.
+/// Ends the runs that have not ended with their service, so that none of them writes any more that it has run.
 async fn end_what_goes_on(client: &Client, answers: &Answers) {
     let mut aborts = JoinSet::new();
     for id in answers.keys() {
@@ -173,7 +173,7 @@ async fn kill_at_the_gate(options: Options, kills: u32) {
     let (mut ran_total, mut tried_total) = (0, 0);
     for round in 0..kills {
         let victim = [Victim::Server, Victim::Keeper, Victim::Both][round as usize % 3];
-        // From a part of a spawn to several, another moment in each round.
+        // From a part of a spawn to several, a different time in each round.
         let moment = unit / 10 * (1 + round * 7919 % 40);
         let answers = one_round(&mut kennel, victim, moment, &ran_file).await;
         comes_back(&mut kennel, victim).await;
@@ -193,7 +193,7 @@ async fn kill_at_the_gate(options: Options, kills: u32) {
     println!("{kills} kills, {tried_total} spawns tried, {ran_total} commands ran");
 }
 
-/// How long one takes here and now, next to as many others as in a round: machines differ.
+/// Measures the time of one spawn on this host, beside as many others as in a round: machines differ.
 async fn time_of_a_spawn(client: &mut Client) -> Duration {
     let began = Instant::now();
     let mut spawns = JoinSet::new();

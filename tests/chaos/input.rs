@@ -18,20 +18,20 @@ use std::{
 const MIB: u64 = 1 << 20;
 /// Bytes of one write: no divisor of anything that Kennel cuts in.
 const PIECE: usize = 200_001;
-/// What a server is left to serve, and what a death of one takes besides.
+/// Uptime of a server, and the additional cost of its death.
 const SERVES: Duration = Duration::from_millis(2_200);
 const PACE_MORE: Duration = Duration::from_millis(500);
-/// Of so many writes, the answer to one is not waited for.
+/// The answer to one of so many writes is not awaited.
 const UNHEARD: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_input_through_deaths_of_the_server_arrives_once_and_whole() {
+async fn input_over_server_deaths_arrives_once_and_whole() {
     arrives(12 * MIB, 5, 5).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn a_long_input_through_many_deaths_of_the_server_arrives_once_and_whole() {
+async fn long_input_over_many_server_deaths_arrives_whole() {
     arrives(256 * MIB, 20, 20).await;
 }
 
@@ -46,7 +46,7 @@ async fn arrives(bytes: u64, kills: u64, reconnects: u64) {
     client.hear_text(&run_id, "up\n").await;
 
     let begun = Instant::now();
-    // So that it lasts as long as the servers do.
+    // So that the input lasts as long as the servers do.
     let pieces = bytes.div_ceil(PIECE as u64);
     let pace = (SERVES + PACE_MORE) * u32::try_from(kills).expect("few")
         / u32::try_from(pieces).expect("few");
@@ -65,7 +65,8 @@ async fn arrives(bytes: u64, kills: u64, reconnects: u64) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         kennel.kill_server();
-        // One that does not come to serve is followed ever later, and nobody holds a run without a server for ever.
+        // Servers that do not get to serve are restarted at growing intervals, and no keeper holds a run without a
+        // server for ever.
         must("it serves", kennel.client().await.get(&run_id).await);
         tokio::time::sleep(SERVES).await;
     }
@@ -88,7 +89,7 @@ async fn arrives(bytes: u64, kills: u64, reconnects: u64) {
     );
 }
 
-/// What a writer has been through.
+/// Experiences of a writer.
 #[derive(Debug, Default)]
 struct WriterReport {
     connections: usize,
@@ -138,7 +139,7 @@ impl Writer {
         writer.report
     }
 
-    /// Begins a write and goes away.
+    /// Begins a write and cancels it.
     async fn write_unheard(&mut self, id: &str, offset: u64, piece: &[u8]) {
         let mut client = self.connected().await.clone();
         let (run_id, id, piece) = (self.run_id.clone(), id.to_owned(), piece.to_vec());
@@ -179,7 +180,7 @@ impl Writer {
             let client = self.connected().await;
             match client.close_input(&run_id, Some(offset)).await {
                 Ok(_) => return,
-                // It was closed, and the answer lost: what the command made of it is looked at.
+                // It was closed, and the answer lost: the output of the command is checked.
                 Err(status) if kennel_tests::complaint(&status).reason == "RUN_ENDED" => return,
                 Err(_) => self.client = None,
             }
@@ -195,7 +196,7 @@ impl Writer {
     }
 }
 
-/// Bytes that do not repeat within what a pipe holds.
+/// Writes bytes that do not repeat within the size of a pipe.
 fn fill(path: &Path, bytes: u64) {
     let mut data = Vec::new();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

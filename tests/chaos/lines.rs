@@ -6,7 +6,7 @@ use kennel_proto::pb::{self, event::Payload};
 use kennel_tests::{Kennel, RunExt, SpecExt, argv, must};
 use std::time::{Duration, Instant};
 
-/// How lines are written.
+/// Destination of the lines.
 #[derive(Clone, Copy, Debug)]
 enum Onto {
     /// All on standard output.
@@ -18,30 +18,30 @@ enum Onto {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_on_one_stream_through_deaths_of_the_server_come_once_and_in_order() {
+async fn lines_of_one_stream_survive_server_deaths() {
     lines(Onto::One, 300_000, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_on_both_streams_through_deaths_of_the_server_come_once_and_in_order() {
+async fn lines_of_both_streams_survive_server_deaths() {
     lines(Onto::Both, 300_000, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_on_a_terminal_through_deaths_of_the_server_come_once_and_in_order() {
+async fn lines_on_a_terminal_survive_server_deaths() {
     lines(Onto::Terminal, 300_000, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn ten_million_lines_through_fifty_deaths_of_the_server_come_once_and_in_order() {
+async fn ten_million_lines_survive_fifty_server_deaths() {
     for onto in [Onto::One, Onto::Both, Onto::Terminal] {
         lines(onto, 10_000_000, 50).await;
     }
 }
 
-/// Writes the numbers from 1 on, in so many parts with a rest after each: no server that is started again and again at once is
-/// started at once.
+/// Writes the numbers from 1 on, in so many parts with a pause after each: a server that dies again and again is not
+/// restarted at once.
 const WRITER: &str = r#"
 use IO::Handle;
 my ($onto, $lines, $parts, $rest) = @ARGV;
@@ -53,7 +53,7 @@ for my $n (1 .. $lines) {
 }
 "#;
 
-/// What a server is left to serve, before and beside a random part of it.
+/// Uptime of a server, before and beside a random part of it.
 const SERVES: Duration = Duration::from_millis(2_200);
 
 async fn lines(onto: Onto, lines: u64, kills: u32) {
@@ -86,7 +86,7 @@ async fn lines(onto: Onto, lines: u64, kills: u32) {
     let address = kennel.address().parse().expect("an address");
     let reading = tokio::spawn(Assembled::read(address, run_id.clone(), onto));
     for number in 0..kills {
-        // A moment of its own for each: no multiple of anything that the writer waits.
+        // A different time for each: no multiple of any wait of the writer.
         let more = Duration::from_millis(u64::from(number * 7919 % 613));
         tokio::time::sleep(SERVES + more).await;
         if reading.is_finished() {
@@ -116,11 +116,11 @@ async fn lines(onto: Onto, lines: u64, kills: u32) {
     );
 }
 
-/// What a reader has put together, checked as it comes.
+/// Output that a reader has assembled, checked as it comes.
 #[derive(Debug)]
 struct Assembled {
     onto: Onto,
-    /// Of each stream: the number of the line that comes next, and what has come of it.
+    /// For each stream: the number of the next line, and its bytes so far.
     next: [(u64, Vec<u8>); 2],
     lines: u64,
     bytes: u64,
@@ -129,7 +129,7 @@ struct Assembled {
 }
 
 impl Assembled {
-    /// Follows a run to its end, over the loss of any server.
+    /// Follows a run to its end, across the loss of any server.
     async fn read(address: client::Address, run_id: String, onto: Onto) -> Self {
         let connection = client::connect(&address).await.expect("it serves");
         let mut reader = EventReader::new(&connection, &run_id, Start::Beginning);

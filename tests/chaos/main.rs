@@ -1,4 +1,4 @@
-//! SIGKILL at bad moments. Whatever happens, every outcome is explained and nothing is left.
+//! SIGKILL at bad moments. After each, every outcome is explained and nothing is left.
 
 #[cfg(debug_assertions)]
 mod crash_points;

@@ -1,4 +1,4 @@
-//! The stream of many runs while servers die in the middle of spawns.
+//! The multi-run stream while servers die in the middle of spawns.
 
 use kennel_proto::pb::{self, RunFilter, stream_events_request::Position};
 use kennel_tests::{
@@ -29,7 +29,7 @@ const POINTS: [&str; 9] = [
 const AGAIN: Duration = Duration::from_millis(2);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn spawns_repeated_over_server_deaths_run_once_and_are_streamed() {
+async fn spawns_repeated_over_server_deaths_run_once() {
     // Each on a service of its own: the pause before the next server grows with each death.
     let mut dying = JoinSet::new();
     for point in POINTS {
@@ -70,7 +70,7 @@ async fn spawn_until_answered(socket: &Path, run_id: &str, script: &str, point: 
             let spec = sh(script).label("app", "x");
             match client.spawn_as(run_id, spec).await {
                 Ok(_) => return,
-                // No server has said so.
+                // The status is not from a server.
                 Err(status)
                     if status.code() == Code::Unavailable
                         || complaint(&status).reason.is_empty() => {}
@@ -81,7 +81,7 @@ async fn spawn_until_answered(socket: &Path, run_id: &str, script: &str, point: 
     }
 }
 
-/// One stream after the other, each from the cursor of the last.
+/// Reads one stream after the other, each from the cursor of the last.
 async fn read(socket: PathBuf, heard: watch::Sender<BTreeMap<String, Heard>>) {
     let mut position = Position::Beginning(pb::FromBeginning {});
     loop {

@@ -1,5 +1,5 @@
-//! SIGKILL of keeper, server and half of the shims while fifty trees live: the next start finds and ends what is left,
-//! says so in every row, and touches no stranger.
+//! SIGKILL of keeper, server and half of the shims while fifty trees live: the next start finds and ends the remaining
+//! processes, records that in every row, and touches no unrelated process.
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
@@ -18,7 +18,7 @@ use std::{
 /// Trees of four processes: a leader, a plain child, and two orphans in sessions of their own, one without environment.
 const TREES: usize = 50;
 const TREE_LEN: usize = 4;
-/// Of each run, a stranger with its marker.
+/// Number of runs with an unrelated process that has their marker.
 const STRANGERS: usize = 10;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -32,9 +32,10 @@ async fn none_is_left_of_fifty_trees_on_postgres() {
     massacre(Options::on(&postgres.url()), true).await;
 }
 
-/// Without control groups, what a dead shim had adopted cannot be told from strangers; the shims live here.
+/// Without control groups, the orphans of a dead shim cannot be distinguished from unrelated processes; the shims live
+/// here.
 #[tokio::test(flavor = "multi_thread")]
-async fn none_is_left_of_fifty_trees_without_control_groups() {
+async fn fifty_trees_without_cgroups_end_completely() {
     massacre(Options::default().without_cgroup(), false).await;
 }
 
@@ -45,7 +46,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    /// Same name, same marker, another session.
+    /// Starts one with the same name, the same marker, and another session.
     fn of(run_id: &str, run_dir: &str) -> Self {
         let child = Command::new(programs::naughty())
             .arg("in-own-session")

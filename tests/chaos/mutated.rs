@@ -27,9 +27,9 @@ use tonic_types::StatusExt;
 const SENDERS: u64 = 4;
 /// After so many messages each sender makes a new run to send about.
 const RUN_EVERY: u64 = 250;
-/// How long a stream has for its first message, and how long a call waits that may wait.
+/// Longest wait for the first message of a stream, and for the answer of a blocking call.
 const WAIT: Duration = Duration::from_millis(100);
-/// Longer than any answer may take.
+/// Upper bound for any answer.
 const TOO_LONG: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,7 +43,7 @@ async fn many_mutated_messages_have_typed_answers() {
     send(50_000).await;
 }
 
-/// What came of the messages.
+/// Results of the messages.
 #[derive(Default)]
 struct Seen {
     answers: BTreeMap<String, u64>,
@@ -130,7 +130,7 @@ impl Sender {
         sender
     }
 
-    /// A run that lives and one that has ended, to send about. None: the node drains, or is full.
+    /// Makes a live run and an ended one, for requests to refer to. None: the node drains, or is full.
     async fn renew(&mut self) {
         let _ = self.client.admin.undrain(pb::UndrainRequest {}).await;
         if let Ok(run) = self
@@ -152,7 +152,7 @@ impl Sender {
         }
     }
 
-    /// Sends a message; says how it was answered, and what was wrong with that.
+    /// Sends a message; returns the answer, and what is wrong with it.
     async fn send(&mut self, method: &MethodDescriptor, seed: u64) -> (String, Option<String>) {
         let mut chance = Chance::new(seed);
         let message = requests::of(method, &mut chance, &self.pool);
@@ -205,7 +205,7 @@ impl Sender {
             return first(answer.await?.into_inner()).await;
         }
         let mut request = Request::new(message);
-        // What may wait for long says itself that the time is over; the others answer at once.
+        // Calls that may block for long report the deadline themselves; the others answer at once.
         let waits = [
             "Abort",
             "Restart",
@@ -221,7 +221,7 @@ impl Sender {
     }
 }
 
-/// The first message of a stream, if one comes soon.
+/// Returns the first message of a stream, if one comes soon.
 async fn first(mut stream: tonic::Streaming<Vec<u8>>) -> Result<&'static str, Status> {
     match tokio::time::timeout(WAIT, stream.message()).await {
         Ok(message) => message.map(|_| "OK"),

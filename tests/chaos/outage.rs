@@ -1,4 +1,5 @@
-//! A store that is stopped for a minute under load: exits, aborts and output go on, and what was promised is written in order.
+//! A store that is stopped for a minute under load: exits, aborts and output continue, and acknowledged changes are
+//! written in order.
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
@@ -17,7 +18,7 @@ const LIVE: usize = 40;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "over a minute: make soak"]
-async fn a_store_that_is_stopped_for_a_minute_costs_no_run_and_no_end() {
+async fn store_outage_of_a_minute_loses_nothing() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -54,7 +55,7 @@ async fn a_store_that_is_stopped_for_a_minute_costs_no_run_and_no_end() {
         refuses_a_spawn(&mut client).await;
         refused += 1;
         assert!(kennel.is_serving("liveness").await && !kennel.is_serving("readiness").await);
-        // The outage is what is tested: it lasts as long as it lasts.
+        // The outage is the subject of the test: it lasts its full time.
         let next = stopped + OUTAGE * u32::try_from(turn + 1).expect("few") / 20;
         tokio::time::sleep_until(next.into()).await;
     }
@@ -98,14 +99,14 @@ async fn a_store_that_is_stopped_for_a_minute_costs_no_run_and_no_end() {
     })
     .await;
     eprintln!(
-        "stopped for {outage:?}: {} aborts (slowest {slowest:?}) and {} ends told, {refused} spawns refused, {pending} changes pending, \
+        "stopped for {outage:?}: {} aborts (slowest {slowest:?}) and {} ends reported, {refused} spawns refused, {pending} changes pending, \
          ready {ready:?} after the store; {tally:?}",
         to_abort.len(),
         to_end.len(),
     );
 }
 
-/// How long it is stopped.
+/// Time for which it is stopped.
 const OUTAGE: Duration = Duration::from_mins(1);
 
 async fn refuses_a_spawn(client: &mut Client) {

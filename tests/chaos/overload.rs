@@ -1,4 +1,4 @@
-//! More clients than can be served: what they are told, that all of their runs are accounted for, and what memory it takes.
+//! More clients than can be served: the answers to them, that all of their runs are accounted for, and the memory used.
 //!
 //! Counts alone; `make bench` has the times.
 
@@ -13,7 +13,7 @@ const SERVER_BYTES_MAX: u64 = 256 << 20;
 const ALL_BYTES_MAX: u64 = 512 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn overload_is_refused_with_reasons_and_every_run_ends() {
+async fn overload_is_refused_with_reasons_and_runs_end() {
     overload(Duration::from_secs(3)).await;
 }
 

@@ -1,4 +1,4 @@
-//! Process ids that are given out again: recovery meets strangers under the very numbers that it has recorded.
+//! Reused process ids: recovery finds unrelated processes under the very numbers that it has recorded.
 //!
 //! Runs in a private pid namespace, where the next number can be chosen. The test starts itself again inside.
 
@@ -20,18 +20,18 @@ use std::{
 
 /// Set in the inner process.
 const INSIDE: &str = "KENNEL_TESTS_INSIDE_PIDNS";
-/// Rounds: one keeper, one run, one set of strangers each.
+/// Rounds: one keeper, one run, one set of unrelated processes each.
 const ROUNDS: u32 = 3;
-/// Starts until the number has come round, where it cannot be chosen.
+/// Starts until the number is reused, where it cannot be chosen.
 const STARTS_MAX: u32 = 70_000;
 
-/// What the inner test says at its end.
+/// Last line of the inner test.
 pub(crate) const UNTOUCHED: &str = "no stranger touched";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stranger_under_a_recorded_number_is_not_touched() {
+async fn unrelated_process_under_recorded_pid_is_untouched() {
     if !is_inside() {
-        let name = "recycle::a_stranger_under_a_recorded_number_is_not_touched";
+        let name = "recycle::unrelated_process_under_recorded_pid_is_untouched";
         return start_again_inside(name, Duration::from_mins(4)).await;
     }
     shorten_numbers();
@@ -48,19 +48,19 @@ pub(crate) fn is_inside() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Lets the numbers of this namespace end early, where the kernel can do that for one namespace.
+/// Limits the numbers of this namespace, where the kernel can do that for one namespace.
 pub(crate) fn shorten_numbers() {
     assert_eq!(std::process::id(), 1, "the first of its namespace");
-    // Where it fails, the next number can be chosen, or they come round the long way.
+    // Where it fails, the next number can be chosen, or the numbers wrap around after many starts.
     let _ = fs::write("/proc/sys/kernel/pid_max", "400");
 }
 
-/// Chooses the next number, where the kernel lets it.
+/// Chooses the next number, where the kernel permits it.
 pub(crate) fn choose_next(pid: i32) {
     let _ = fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string());
 }
 
-/// Runs this test in a private pid namespace and prints what it says.
+/// Runs this test in a private pid namespace and prints its output.
 pub(crate) async fn start_again_inside(name: &str, limit: Duration) {
     let mut unshare = Command::new("unshare");
     unshare
@@ -86,7 +86,7 @@ pub(crate) async fn start_again_inside(name: &str, limit: Duration) {
     println!("{said}");
 }
 
-/// Gives how many of the recorded numbers were reused.
+/// Returns how many of the recorded numbers were reused.
 async fn one_round() -> u32 {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
@@ -96,7 +96,7 @@ async fn one_round() -> u32 {
     let tree = procfs::descendants(&procfs::all(), shim.pid);
     let recorded = [run.attempt().pid, run.attempt().shim_pid];
 
-    // Nobody is left who could write an exit record.
+    // No process is left that could write an exit record.
     let server = kennel.server().expect("it runs");
     let others = kennel.shims();
     kennel.kill_service_after(|| {
@@ -126,7 +126,7 @@ async fn one_round() -> u32 {
     assert_eq!(
         run.reason(),
         "service_lost",
-        "nobody was there to end: {run:?}"
+        "no process was there to end: {run:?}"
     );
     let reused = u32::try_from(strangers.len()).expect("two at most");
     leave_alone(&mut kennel.client().await, &strangers).await;
@@ -144,7 +144,7 @@ async fn one_round() -> u32 {
     reused
 }
 
-/// Nor does an audit take them for the run's, and a reap on whatever evidence leaves them alone.
+/// Checks that a leak check does not take them for the run's, and that a reap spares them on any evidence.
 async fn leave_alone(client: &mut Client, strangers: &[Child]) {
     let pids: Vec<i32> = strangers.iter().map(|s| s.id().cast_signed()).collect();
     let is_stranger = |process: &Option<pb::ProcessRef>| {
@@ -164,7 +164,7 @@ async fn leave_alone(client: &mut Client, strangers: &[Child]) {
     assert_eq!(taken, None);
 }
 
-/// A process that leads group and session of this number, as the recorded one did.
+/// Starts a process that leads group and session of this number, as the recorded one did.
 fn stranger_with(pid: i32) -> Option<Child> {
     with_number(pid, || {
         Command::new(programs::naughty())

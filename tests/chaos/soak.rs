@@ -1,6 +1,6 @@
-//! Very many aborts and recoveries where process ids come round at once, among bystanders that notice every signal.
+//! Very many aborts and recoveries where process ids are reused at once, among bystanders that notice every signal.
 //!
-//! Runs in a private pid namespace whose numbers end at 400, of which the kernel gives out the last hundred again and
+//! Runs in a private pid namespace whose numbers end at 400, of which the kernel reuses the last hundred again and
 //! again. The test starts itself again inside.
 
 use crate::recycle;
@@ -29,7 +29,7 @@ use std::{
 };
 use tokio::task::JoinSet;
 
-/// Aborts and recoveries of the test that always runs, and of `make soak`.
+/// Aborts and recoveries of the default test, and of `make soak`.
 const FEW: u32 = 200;
 const MANY: u32 = 100_000;
 /// Aborts of one trial: so many clients, each so many runs.
@@ -46,25 +46,17 @@ const LIFE_MS: u64 = 40;
 const LONG_LIFE_MS: u64 = 60_000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_stranger_is_signalled_in_hundreds_of_aborts_and_recoveries() {
-    inside(
-        "no_stranger_is_signalled_in_hundreds_of_aborts_and_recoveries",
-        FEW,
-    )
-    .await;
+async fn hundreds_of_aborts_signal_no_unrelated_process() {
+    inside("hundreds_of_aborts_signal_no_unrelated_process", FEW).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn no_stranger_is_signalled_in_a_hundred_thousand_aborts_and_recoveries() {
-    inside(
-        "no_stranger_is_signalled_in_a_hundred_thousand_aborts_and_recoveries",
-        MANY,
-    )
-    .await;
+async fn hundred_thousand_aborts_signal_no_unrelated_process() {
+    inside("hundred_thousand_aborts_signal_no_unrelated_process", MANY).await;
 }
 
-/// What the tests above would say of a service that signals by number alone.
+/// The result of the tests above for a service that signals by number alone.
 #[tokio::test]
 async fn a_bystander_notices_a_signal_to_its_number() {
     if !recycle::is_inside() {
@@ -121,13 +113,13 @@ async fn inside(name: &str, count: u32) {
     );
 }
 
-/// What has been seen.
+/// Observations.
 #[derive(Debug, Default)]
 struct Tally {
     aborts: u32,
     recoveries: u32,
     bystanders: u32,
-    /// Bystanders under the number of a run's command or shim.
+    /// Number of bystanders under the number of a run's command or shim.
     reused: u32,
     hits: Vec<String>,
 }
@@ -183,7 +175,7 @@ async fn trial(all: &mut Tally) {
     }
 }
 
-/// Nobody is left who could end a run or write down how it ended.
+/// Kills everything that could end a run or record its end.
 async fn crash(kennel: &mut Kennel) {
     let family = kennel.descendants();
     kennel.kill_service_after(|| {
@@ -200,7 +192,7 @@ async fn crash(kennel: &mut Kennel) {
     .await;
 }
 
-/// Runs that are aborted while they live, while they end, and after that.
+/// Aborts runs while they live, while they end, and after that.
 async fn abort_many(mut client: Client, wanted: Wanted, first: u32) -> u32 {
     for number in first..first + ABORTS_BY_EACH {
         let script = match number % 4 {
@@ -222,17 +214,14 @@ async fn abort_many(mut client: Client, wanted: Wanted, first: u32) -> u32 {
     ABORTS_BY_EACH
 }
 
-/// Numbers that bystanders shall take, as soon as they are free.
+/// Numbers for bystanders to take, as soon as they are free.
 type Wanted = Arc<Mutex<VecDeque<i32>>>;
 
 fn want(wanted: &Wanted, number: i32) {
-    wanted
-        .lock()
-        .expect("nobody panics while holding it")
-        .push_back(number);
+    wanted.lock().expect("no holder panics").push_back(number);
 }
 
-/// Bystanders that come and go.
+/// A changing set of bystanders.
 struct Crowd {
     wanted: Wanted,
     over: Arc<AtomicBool>,
@@ -253,7 +242,7 @@ impl Crowd {
         }
     }
 
-    /// Waits until all have left, and counts them.
+    /// Waits until all have exited, and counts them.
     fn leave(self, all: &mut Tally) {
         self.over.store(true, Ordering::Relaxed);
         let seen = self.thread.join().expect("it counts to its end");
@@ -288,7 +277,7 @@ fn come_and_go(wanted: &Wanted, over: &AtomicBool) -> Tally {
                 target = (
                     wanted
                         .lock()
-                        .expect("nobody panics while holding it")
+                        .expect("no holder panics")
                         .pop_front()
                         .unwrap_or(0),
                     TRIES,
@@ -318,7 +307,7 @@ fn bystander(millis: u64) -> Child {
         .expect("it starts")
 }
 
-/// Whether one that still lives has got a signal.
+/// Whether a living bystander has got a signal.
 fn was_signalled(number: i32) -> bool {
     let Some(proc) = Proc::read(number) else {
         return true;

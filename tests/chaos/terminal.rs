@@ -1,4 +1,4 @@
-//! What a terminal shows, through deaths of the server: every byte once, in order.
+//! Terminal output through deaths of the server: every byte once, in order.
 
 use kennel_proto::pb::{self, RunState, StreamsEnd};
 use kennel_tests::{Kennel, PATIENCE, RunExt, SpecExt, eventually, must, sh};
@@ -11,7 +11,7 @@ const KILLS: usize = 6;
 const PART: usize = 100_000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_a_terminal_survives_deaths_of_the_server() {
+async fn terminal_output_survives_server_deaths() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let lines = PART * (KILLS + 1);

@@ -1,6 +1,6 @@
-//! Upgrade after upgrade under load: runs that write, streams that are read, spawns that do not cease.
+//! Upgrade after upgrade under load: runs that write, streams that are read, continuous spawns.
 //!
-//! No run notices, no byte is lost to a reader that resumes, and no call fails that a server has got.
+//! No run is affected, no byte is lost to a reader that resumes, and no call fails that a server has received.
 
 use kennel_proto::pb::{self, AbortWait, RunState};
 use kennel_tests::{
@@ -24,18 +24,18 @@ use std::{
 use tokio::task::{JoinHandle, JoinSet};
 use tonic::{Code, Status};
 
-/// How much is going on.
+/// Amount of load.
 struct Load {
     upgrades: usize,
     /// Runs that live through all of it.
     runs: usize,
-    /// Of so many of them the events are read.
+    /// Number of them whose events are read.
     streams: usize,
     /// Clients that spawn one after the other.
     spawners: usize,
-    /// Between two spawns of one.
+    /// Time between two spawns of one.
     pause: Duration,
-    /// Between two lines of a run, as sleep(1) takes it.
+    /// Time between two lines of a run, as sleep(1) takes it.
     line_every: &'static str,
 }
 
@@ -58,13 +58,13 @@ const FULL: Load = Load {
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn upgrades_under_load_cost_neither_a_run_nor_a_byte_nor_a_call() {
+async fn upgrades_under_load_lose_nothing() {
     upgrade_under(&MODEST).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "minutes: `make soak` runs it"]
-async fn twenty_upgrades_under_full_load_cost_neither_a_run_nor_a_byte_nor_a_call() {
+async fn twenty_upgrades_under_full_load_lose_nothing() {
     upgrade_under(&FULL).await;
 }
 
@@ -134,7 +134,7 @@ fn total_lines(readers: &[Reader]) -> usize {
     lines.sum()
 }
 
-/// Reads one run's events to their end, over whatever servers there are.
+/// Reads one run's events to their end, across any servers.
 struct Reader {
     lines: Arc<AtomicUsize>,
     task: JoinHandle<(Heard, usize)>,
@@ -149,7 +149,7 @@ impl Reader {
     }
 }
 
-/// All that it has heard, and how often a stream broke without a word.
+/// Returns everything received, and how often a stream broke without a status.
 async fn read(socket: PathBuf, run_id: String, lines: Arc<AtomicUsize>) -> (Heard, usize) {
     let (mut heard, mut broken) = (Heard::default(), 0);
     loop {
@@ -181,7 +181,7 @@ fn is_replaced(status: &Status) -> bool {
     by_server || is_of_library(status)
 }
 
-/// Clients that spawn without ceasing.
+/// Clients that spawn without pause.
 struct Spawning {
     over: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -189,11 +189,11 @@ struct Spawning {
     began: Instant,
 }
 
-/// What came of it.
+/// Results of the spawns.
 #[derive(Default)]
 struct Spawned {
     ids: Vec<String>,
-    /// Calls that no server has taken when their connection ended.
+    /// Calls that no server had accepted when their connection ended.
     sent_again: usize,
     longest: Duration,
 }
@@ -218,7 +218,7 @@ impl Spawning {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Every run that was spawned has run, once, to its end.
+    /// Checks that every spawned run has run, once, to its end.
     async fn finish(self, kennel: &Kennel) -> String {
         self.over.store(true, Ordering::Relaxed);
         let took = self.began.elapsed();
@@ -275,14 +275,14 @@ async fn spawn_on(
     spawned
 }
 
-/// The library's own word, which no server has given: it had the call in its queue when the connection ended, had sent it
-/// after the last that the server would still take (RFC 9113, 6.8), or found the connection closed when it wrote. Had a server
-/// taken it, the call that is sent again would find the run.
+/// Whether the status is the library's own, and from no server: the call was in its queue when the connection ended,
+/// was sent after the last that the server would still accept (RFC 9113, 6.8), or met a closed connection. Had a server
+/// accepted it, the repeated call would find the run.
 fn is_of_library(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-/// They are the processes that they were.
+/// Checks that the processes are the same.
 async fn look_at_the_living(kennel: &Kennel, runs: &[pb::Run]) {
     let mut client = kennel.client().await;
     for run in runs {
@@ -293,7 +293,7 @@ async fn look_at_the_living(kennel: &Kennel, runs: &[pb::Run]) {
     }
 }
 
-/// Ends all runs, and compares what readers have heard with what was written. Gives how many streams broke.
+/// Ends all runs, and compares the received events with the written ones. Returns how many streams broke.
 async fn end_all(kennel: &Kennel, runs: &[pb::Run], readers: Vec<Reader>) -> usize {
     let mut client = kennel.client().await;
     for run in runs {

@@ -21,14 +21,14 @@ use std::{
 /// Generating stubs and importing grpc takes seconds on a busy machine.
 const CLIENT_PATIENCE: Duration = Duration::from_mins(2);
 
-/// A program of these tests.
+/// Returns the path of a program of these tests.
 fn script(name: &str) -> PathBuf {
     programs::repository()
         .join("tests/clients/python")
         .join(name)
 }
 
-/// Stubs for Python, made by its own tools.
+/// Makes stubs for Python, by its own tools.
 async fn stubs(kennel: &Kennel) -> PathBuf {
     let stubs = kennel.scratch().join("stubs");
     std::fs::create_dir(&stubs).expect("a directory can be made");
@@ -91,7 +91,7 @@ async fn a_python_client_spawns_streams_resumes_and_aborts() {
     Footprint::of_id(&run_id).assert_nothing_left();
 }
 
-/// A receiver that nobody here has written the messages of. It ends with its input.
+/// A receiver whose messages are written by another project. It ends with its input.
 struct Receiver {
     process: Child,
     endpoint: String,
@@ -123,7 +123,7 @@ impl Receiver {
         }
     }
 
-    /// All spans so far.
+    /// Returns all spans so far.
     fn spans(&self) -> Vec<Value> {
         let lines = fs::read_to_string(&self.spans).unwrap_or_default();
         // The last line may not be whole.
@@ -142,7 +142,7 @@ impl Receiver {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
+async fn python_caller_command_and_run_share_a_trace() {
     let dir = must("a directory", tempfile::tempdir());
     let receiver = Receiver::start(dir.path());
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.endpoint.clone());
@@ -213,9 +213,9 @@ async fn a_python_caller_and_its_command_are_in_one_trace_with_the_run() {
     assert!(time("work", "end") <= time("run", "end"));
 }
 
-/// Waits until of everything something has come.
+/// Waits until at least one item of each kind has come.
 async fn all_has_come(receiver: &Receiver) {
-    eventually("all is told", PATIENCE, || {
+    eventually("all events have come", PATIENCE, || {
         let spans = [
             "run",
             "run.stop.step",
@@ -253,7 +253,7 @@ async fn all_has_come(receiver: &Receiver) {
     .await;
 }
 
-/// Names are Kennel's own, or those of the conventions that it names, as somebody else has written them down.
+/// Names are Kennel's own, or those of the stated conventions, as another project has recorded them.
 #[tokio::test(flavor = "multi_thread")]
 async fn telemetry_names_follow_the_conventions() {
     let dir = must("a directory", tempfile::tempdir());
@@ -299,7 +299,7 @@ async fn telemetry_names_follow_the_conventions() {
     must("end", client.ended(&run.run_id).await);
     client.get("nonsense").await.expect_err("it is no run id");
     let lives = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
-    // What a killed server has not sent is lost, and the next one has no pause, second attempt or output to report.
+    // A killed server loses what it has not sent, and the next one has no pause, second attempt or output to report.
     eventually("the first server's telemetry", PATIENCE, || {
         let whole = receiver.has_received("name", &["run.attempt", "run.stop.step", "run.pause"])
             && receiver.has_received("metric", &["kennel.output.io"])

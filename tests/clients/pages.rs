@@ -1,4 +1,4 @@
-//! The projects of the pages for each language, run as they are written there, over a SIGKILL of the server.
+//! The projects of the pages for each language, run as written there, across a SIGKILL of the server.
 
 use super::CLIENT_PATIENCE;
 use kennel_tests::{
@@ -16,12 +16,12 @@ use std::{
 
 /// Libraries are fetched and compiled where this host has not had them before.
 const BUILD_PATIENCE: Duration = Duration::from_mins(4);
-/// Where the pages say that the socket is.
+/// Path of the socket in the pages.
 const SOCKET: &str = "/run/kennel/kennel.sock";
 /// The server is killed when a client has printed this.
 const MIDDLE: &str = "line 20\n";
 
-/// A shell in the project. What it installs stays in the project; what it fetches is kept for the next run.
+/// Returns a shell in the project. Its installs stay in the project; downloads are cached for the next run.
 pub(crate) fn shell(project: &Path, script: &str) -> Command {
     let cache = |name: &str| tools().join("cache").join(name);
     let own = project.join("bin");

@@ -1,4 +1,4 @@
-//! The retry policy that Kennel ships, in a client that has it and in one that has not.
+//! The retry policy that Kennel ships, in a client with it and in one without.
 
 use super::{CLIENT_PATIENCE, script, stubs};
 use kennel_tests::{
@@ -11,7 +11,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// A client that waits for the run; it writes into the file when the server has its call.
+/// Starts a client that waits for the run; it writes into the file when the server has its call.
 fn waiter(kennel: &Kennel, stubs: &Path, run: &str, policy: Option<&Path>, out: &Path) -> Child {
     let mut client = Command::new(programs::python());
     client
@@ -26,7 +26,7 @@ fn waiter(kennel: &Kennel, stubs: &Path, run: &str, policy: Option<&Path>, out: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn retry_policy_carries_a_call_over_a_killed_server() {
+async fn retry_policy_carries_call_over_killed_server() {
     let mut kennel = Kennel::on_sqlite().await;
     let stubs = stubs(&kennel).await;
     let mut client = kennel.client().await;

@@ -1,4 +1,4 @@
-//! Keeper and server die, and a run goes on: the next service on the same data directory goes on with it.
+//! Keeper and server die, and a run continues: the next service on the same data directory adopts it.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, LeaderExitAction, RunState};
@@ -16,17 +16,17 @@ use nix::sys::signal::Signal;
 use std::{fs, io::Write as _, path::Path, time::Duration};
 
 with_and_without_cgroup!(
-    a_run_outlives_the_service_and_is_ended_by_the_next,
-    what_is_written_and_how_it_ends_meanwhile_is_not_lost,
-    the_death_of_the_keeper_alone_is_outlived_too,
-    a_run_beside_one_that_is_adopted_ends_as_ever,
+    adopted_run_is_ended_by_next_service,
+    output_and_end_without_service_are_not_lost,
+    run_outlives_death_of_keeper_alone,
+    run_beside_an_adopted_one_ends_normally,
     a_pause_outlives_the_service,
-    a_limit_of_time_that_is_over_meanwhile_acts_at_once,
-    what_a_leader_leaves_is_stopped_or_drained_without_a_service,
-    a_stop_that_was_on_its_way_is_carried_out,
+    expired_time_limit_acts_at_once,
+    rest_is_stopped_or_drained_without_service,
+    stop_in_progress_is_carried_out,
     a_shutdown_in_order_ends_it,
-    a_shim_that_dies_after_the_adoption_is_noticed,
-    a_shim_that_does_not_answer_at_its_door_is_waited_for,
+    shim_death_after_adoption_is_noticed,
+    unreachable_shim_is_awaited,
 );
 
 fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
@@ -34,18 +34,18 @@ fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec
 }
 
-/// Until nobody of keeper and server is there.
+/// Kills keeper and server, and waits until both are gone.
 async fn lose_service(kennel: &mut Kennel) {
     kennel.kill_service_after(|| {});
     kennel.wait_for_exit(PATIENCE).await;
 }
 
-/// The shim of a run whose keeper is gone.
+/// Returns the shim of a run whose keeper is gone.
 fn shim_of(run: &pb::Run) -> Proc {
     Proc::read(run.attempt().shim_pid).expect("it waits")
 }
 
-/// Until nobody is below the shim.
+/// Waits until no process is below the shim.
 async fn alone(what: &str, shim: &Proc) {
     eventually(what, PATIENCE, || {
         let left = procfs::descendants(&procfs::all(), shim.pid);
@@ -63,13 +63,13 @@ async fn gone(what: &str, proc: &Proc) {
     .await;
 }
 
-async fn a_run_outlives_the_service_and_is_ended_by_the_next(options: Options) {
+async fn adopted_run_is_ended_by_next_service(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (run, print) = a_whole_tree(&mut client).await;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
 
-    // Twice: by the second keeper nothing is its child.
+    // Twice: nothing is a child of the second keeper.
     for _ in 0..2 {
         lose_service(&mut kennel).await;
         assert!(leader.is_alive());
@@ -105,7 +105,7 @@ async fn a_run_outlives_the_service_and_is_ended_by_the_next(options: Options) {
     assert_eq!(fs::read_dir(&doors).expect("a directory").count(), 0);
 }
 
-async fn a_shim_that_does_not_answer_at_its_door_is_waited_for(options: Options) {
+async fn unreachable_shim_is_awaited(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let gate = kennel.scratch().join("go");
@@ -129,11 +129,11 @@ async fn a_shim_that_does_not_answer_at_its_door_is_waited_for(options: Options)
     let mut client = kennel.client().await;
     for run in &runs {
         let run = must("get", client.get(&run.run_id).await);
-        // As the row has it, and not STOPPING.
+        // As in the row, and not STOPPING.
         let open = [RunState::Starting, RunState::Running];
         assert!(open.contains(&run.state()), "{run:?}");
     }
-    // One of them is not wanted any more.
+    // A stop was requested for one of them.
     let aborted = must("abort", client.abort(&runs[0].run_id).await);
     assert!(aborted.tree_is_empty(), "{aborted:?}");
     kill_exactly(&shims[1], Signal::SIGCONT);
@@ -144,10 +144,10 @@ async fn a_shim_that_does_not_answer_at_its_door_is_waited_for(options: Options)
     assert_eq!(heard.text(), "up\ndone\n");
 }
 
-/// More than a pipe holds: then the command waits, and goes on.
+/// More than a pipe holds: then the command waits, and continues.
 const LINES: usize = 100_000;
 
-async fn what_is_written_and_how_it_ends_meanwhile_is_not_lost(options: Options) {
+async fn output_and_end_without_service_are_not_lost(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let gate = kennel.scratch().join("go");
@@ -167,7 +167,7 @@ async fn what_is_written_and_how_it_ends_meanwhile_is_not_lost(options: Options)
     let leader = Proc::read(short.attempt().pid).expect("it runs");
     lose_service(&mut kennel).await;
     fs::write(&gate, "").expect("a file");
-    // It ends, and is reaped by its shim, while nobody is there.
+    // It exits, and is reaped by its shim, while neither keeper nor server is there.
     gone("the short one has ended", &leader).await;
     kennel.restart().await;
 
@@ -191,7 +191,7 @@ async fn what_is_written_and_how_it_ends_meanwhile_is_not_lost(options: Options)
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
-async fn the_death_of_the_keeper_alone_is_outlived_too(options: Options) {
+async fn run_outlives_death_of_keeper_alone(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = "i=0; while [ $i -lt 300 ]; do echo $i; i=$((i + 1)); sleep 0.01; done; exit 3";
@@ -213,7 +213,7 @@ async fn the_death_of_the_keeper_alone_is_outlived_too(options: Options) {
     assert!(heard.lines().eq((0..300).map(|i| i.to_string())), "{heard}");
 }
 
-async fn a_run_beside_one_that_is_adopted_ends_as_ever(options: Options) {
+async fn run_beside_an_adopted_one_ends_normally(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = "trap 'exit 17' TERM; echo up; while :; do sleep 0.05; done";
@@ -270,16 +270,16 @@ async fn a_pause_outlives_the_service(options: Options) {
 /// Enough for the service to be lost before it is over, also on a busy machine.
 const LIMIT: Duration = Duration::from_secs(4);
 
-async fn a_limit_of_time_that_is_over_meanwhile_acts_at_once(options: Options) {
+async fn expired_time_limit_acts_at_once(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let spec = adopted(sh("echo up; while :; do sleep 0.05; done"));
     let run = must("spawn", client.spawn(spec.max_runtime(LIMIT)).await);
     client.hear_up(&run.run_id).await;
     lose_service(&mut kennel).await;
-    // What is waited for is time itself.
+    // The test waits for time itself.
     tokio::time::sleep(LIMIT).await;
-    let leader = Proc::read(run.attempt().pid).expect("nobody has ended it");
+    let leader = Proc::read(run.attempt().pid).expect("it is alive");
     assert!(leader.is_alive());
     kennel.restart().await;
     let run = must("wait", kennel.client().await.ended(&run.run_id).await);
@@ -287,7 +287,7 @@ async fn a_limit_of_time_that_is_over_meanwhile_acts_at_once(options: Options) {
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
 }
 
-async fn what_a_leader_leaves_is_stopped_or_drained_without_a_service(options: Options) {
+async fn rest_is_stopped_or_drained_without_service(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -323,7 +323,7 @@ async fn what_a_leader_leaves_is_stopped_or_drained_without_a_service(options: O
     assert_eq!((stopped.reason(), stopped.code()), ("exited", Some(6)));
     let certificate = stopped.attempt().certificate.as_ref();
     let rounds = certificate.map_or(0, |certificate| certificate.steps.len());
-    assert!(rounds > 0, "the shim's rounds are told: {stopped:?}");
+    assert!(rounds > 0, "the shim's rounds are recorded: {stopped:?}");
     assert!(stopped.tree_is_empty(), "{:?}", stopped.tree_verdict);
     let still = must("get", client.get(&drained.run_id).await);
     assert_eq!(still.reason(), "none", "{still:?}");
@@ -338,7 +338,7 @@ async fn what_a_leader_leaves_is_stopped_or_drained_without_a_service(options: O
     assert!(heard.text().ends_with("rest\n"), "{}", heard.text());
 }
 
-async fn a_stop_that_was_on_its_way_is_carried_out(options: Options) {
+async fn stop_in_progress_is_carried_out(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = "trap 'echo asked' TERM; echo up; while :; do sleep 0.05; done";
@@ -355,7 +355,7 @@ async fn a_stop_that_was_on_its_way_is_carried_out(options: Options) {
     client.hear_text(&run.run_id, "asked\n").await;
     lose_service(&mut kennel).await;
     gone("its own plan is carried out", &leader).await;
-    alone("nobody is left", &shim).await;
+    alone("no other process is left", &shim).await;
     kennel.restart().await;
     let run = must("wait", kennel.client().await.ended(&run.run_id).await);
     assert_eq!(
@@ -381,7 +381,7 @@ async fn a_shutdown_in_order_ends_it(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shim_that_dies_alone_leaves_its_run_to_recovery() {
+async fn dead_shim_leaves_its_run_to_recovery() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (run, print) = a_whole_tree(&mut client).await;
@@ -396,7 +396,7 @@ async fn a_shim_that_dies_alone_leaves_its_run_to_recovery() {
     print.until_nothing_is_left().await;
 }
 
-async fn a_shim_that_dies_after_the_adoption_is_noticed(options: Options) {
+async fn shim_death_after_adoption_is_noticed(options: Options) {
     let has_cgroup = options.cgroup != kennel_tests::kennel::Cgroup::Off;
     let mut kennel = Kennel::start(options).await;
     let has_cgroup = has_cgroup && !kennel.cgroup_bases().is_empty();
@@ -423,7 +423,7 @@ async fn a_shim_that_dies_after_the_adoption_is_noticed(options: Options) {
     }
 }
 
-/// One of many generations, groups and sessions.
+/// Starts a run of many generations, groups and sessions.
 async fn a_whole_tree(client: &mut Client) -> (pb::Run, Footprint) {
     let run = client.spawn(adopted(naughty(&["mixed-tree"]))).await;
     let run = must("spawn", run);
@@ -440,7 +440,7 @@ async fn one_that_is_up(client: &mut Client) -> pb::Run {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_whose_server_cannot_begin_leaves_the_run_to_the_next() {
+async fn failing_server_leaves_the_run_to_next_service() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = one_that_is_up(&mut client).await;
@@ -461,7 +461,7 @@ async fn a_service_whose_server_cannot_begin_leaves_the_run_to_the_next() {
     assert!(!leader.is_alive());
 }
 
-/// A directory stands in the place of the file, until the result is called.
+/// Puts a directory in place of the file, until the result is called.
 fn take_away(kennel: &Kennel, file: &Path) -> impl FnOnce() + use<> {
     let (file, aside) = (file.to_owned(), kennel.scratch().join("aside"));
     fs::rename(&file, &aside).expect("it is there");
@@ -473,7 +473,7 @@ fn take_away(kennel: &Kennel, file: &Path) -> impl FnOnce() + use<> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_are_gone_on_with_also_where_the_store_is_away() {
+async fn runs_are_adopted_without_the_store() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut runs = Vec::new();
@@ -501,7 +501,7 @@ async fn runs_are_gone_on_with_also_where_the_store_is_away() {
         }
     })
     .await;
-    // By a keeper of a later start, they are in the store as they were told.
+    // With a keeper of a later start, they are in the store as reported.
     kennel.terminate(PATIENCE).await;
     kennel.restart().await;
     let mut client = kennel.client().await;
@@ -518,7 +518,7 @@ async fn a_strangers_socket_is_not_trusted() {
     let run = one_that_is_up(&mut client).await;
     lose_service(&mut kennel).await;
     let doors = kennel.data_dir().join("adoptable");
-    // One that says nothing, and one that is no socket.
+    // One that sends nothing, and one that is no socket.
     let mute = doors.join("01ARZ3NDEKTSV4RRFFQ69G5FAV");
     let listener = std::os::unix::net::UnixListener::bind(&mute).expect("a socket");
     fs::write(doors.join("01ARZ3NDEKTSV4RRFFQ69G5FAW"), "").expect("a file");

@@ -1,4 +1,4 @@
-//! A run that tries to be given another one: all processes of a user can reach the sockets at which shims wait.
+//! A run that tries to take over another one: all processes of a user can reach the sockets at which shims wait.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunState};
@@ -7,14 +7,14 @@ use kennel_tests::{
 };
 use std::fs;
 
-with_and_without_cgroup!(member_of_another_run_is_not_given_a_run);
+with_and_without_cgroup!(foreign_member_is_not_given_a_run);
 
 fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec.set_recovery(pb::RecoveryPolicy::Adopt);
     spec
 }
 
-async fn member_of_another_run_is_not_given_a_run(options: Options) {
+async fn foreign_member_is_not_given_a_run(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = "trap 'exit 12' TERM; echo up; while :; do sleep 0.05; done";

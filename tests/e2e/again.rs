@@ -1,4 +1,4 @@
-//! Runs that have ended, run again.
+//! Restarts of ended runs.
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
@@ -12,7 +12,7 @@ use tonic::Code;
 const NEW: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_has_ended_is_run_again_as_another_run() {
+async fn ended_run_is_run_again_as_new_run() {
     let mut kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let ran = kennel.scratch().join("ran");
@@ -25,7 +25,7 @@ async fn a_run_that_has_ended_is_run_again_as_another_run() {
     assert_eq!(second.run_id, NEW);
     assert_eq!(second.restarted_from, first.run_id);
     assert_eq!((&second.spec, &second.labels), (&first.spec, &first.labels));
-    // The same call made again is the same run, also of the next server.
+    // The same call repeated returns the same run, also at the next server.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let repeated = must("restart", client.restart_with(again(&first.run_id)).await);
@@ -40,13 +40,13 @@ async fn a_run_that_has_ended_is_run_again_as_another_run() {
     let heard = must("stream", client.hear_all(NEW, 0).await);
     assert_eq!(heard.text(), "out\n");
 
-    // Of another run it is none, nor is a spawn under its id.
+    // For another run it is no repeat, nor is a spawn under its id.
     let refused = client
         .restart_with(again(NEW))
         .await
         .expect_err("a taken id");
     assert_eq!(complaint(&refused).reason, "SPEC_MISMATCH");
-    // What it was made of is in the store.
+    // Its origin is in the store.
     kennel.signal(Signal::SIGTERM);
     kennel.restart().await;
     let mut client = kennel.client().await;
@@ -58,7 +58,7 @@ async fn a_run_that_has_ended_is_run_again_as_another_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_kept_of_a_run_is_given_again_or_it_is_not_run() {
+async fn missing_parts_are_given_again_or_refused() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let mut spec = sh("cat; echo $SECRET").env("SECRET", "first");
@@ -106,7 +106,7 @@ async fn what_was_not_kept_of_a_run_is_given_again_or_it_is_not_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ended_run_is_run_again_at_the_command_line() {
+async fn ended_run_is_run_again_by_command_line() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let run = must(

@@ -1,10 +1,10 @@
-//! `kennel run` where no server is there.
+//! `kennel run` without a server.
 
 use kennel_tests::{Kennel, Options, PATIENCE, User, census, shell::run_to_end};
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_without_a_server_has_one_of_its_own_which_leaves_nothing() {
+async fn run_without_server_starts_and_removes_its_own() {
     let kennel = Kennel::start(Options {
         user: User::Unprivileged,
         ..Options::default()
@@ -40,9 +40,9 @@ async fn a_run_without_a_server_has_one_of_its_own_which_leaves_nothing() {
             .collect();
         assert!(left.is_empty(), "{left:?}");
     }
-    assert!(census::of_data_dir(&own).is_empty(), "nobody is left");
+    assert!(census::of_data_dir(&own).is_empty(), "no process is left");
 
-    // One that was named has to be there.
+    // A server that was given must exist.
     let mut named = run(&["--", "true"]);
     named.env(
         "KENNEL_SERVER",

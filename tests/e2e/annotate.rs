@@ -1,4 +1,4 @@
-//! Annotations: what clients keep with a run outlives every server, and of several clients one wins.
+//! Annotations: those of clients outlive every server, and of several clients one wins.
 
 use kennel_proto::pb::{self, event::Payload, lifecycle::Station};
 use kennel_tests::{
@@ -60,7 +60,7 @@ async fn annotations_are_set_removed_listed_and_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_changes_of_one_version_one_is_made() {
+async fn one_of_two_changes_of_a_version_wins() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = sleeper(&mut client).await;
@@ -134,7 +134,7 @@ async fn annotations_survive_server_deaths() {
     assert_eq!(changes.count(), 5, "{reported:?}");
 }
 
-/// The copy lacks the whole row of the one, and the annotations of the other.
+/// The copy lacks the whole row of one run, and the annotations of the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn annotations_survive_a_database_without_them() {
     let mut postgres = Postgres::start().await;
@@ -150,7 +150,7 @@ async fn annotations_survive_a_database_without_them() {
         );
     }
     postgres.crash().await;
-    // The store is away: the change is kept here.
+    // The store is unavailable: the change is stored locally.
     let change = client.annotate(&new, &[("b", "2")], &[], None);
     must(
         "annotate",

@@ -1,4 +1,4 @@
-//! What any node answers for all: lists over nodes, page by page, and calls for a node by its name.
+//! Requests that any node answers for all: lists over nodes, page by page, and calls for a node by its name.
 
 use kennel_proto::pb::{self, NodeReachability, RunFilter, RunState};
 use kennel_tests::{
@@ -17,7 +17,7 @@ async fn nodes(postgres: &Postgres) -> [Kennel; 3] {
     [node("one").await, node("two").await, node("three").await]
 }
 
-/// What a command prints that succeeds, or its complaint.
+/// Returns the output of a command that succeeds, or its error.
 async fn said(node: &Kennel, words: &[&str]) -> Result<String, String> {
     let output = run_to_end(node.cli(words), PATIENCE).await;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -104,7 +104,7 @@ async fn list_over_nodes_continues_at_any_of_them() {
     assert_eq!(table, format!("{}\n{}\n", spawned[1], spawned[4]));
     let unknown = said(&two, &["ps", "--node", "four"]).await;
     assert!(unknown.expect_err("none").contains("four"));
-    // A stream has the runs of one node, and says so.
+    // A stream has the runs of one node, and names it.
     let request = pb::StreamEventsRequest {
         filter: Some(of_one),
         ..pb::StreamEventsRequest::default()
@@ -128,7 +128,7 @@ async fn node_is_drained_and_named_for_spawns_elsewhere() {
         .await;
     };
     shows("it is shown as drained", true).await;
-    // The next server of the node goes on with it, and says so from its start on.
+    // The next server of the node continues it, and reports it from its start on.
     one.kill_server();
     let spawn = ["--node", "one", "spawn", "--", "sleep", "600"];
     let refused = said(&two, &spawn).await.expect_err("it is drained");

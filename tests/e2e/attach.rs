@@ -1,4 +1,4 @@
-//! Clients at a terminal: what it shows, who writes, and that nothing of it is lost with a connection or a server.
+//! Clients at a terminal: the screen, the writer, and that nothing of it is lost with a connection or a server.
 
 use kennel_client as client;
 use kennel_client::Attachment;
@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_terminal_shows_is_read_while_it_runs_and_after() {
+async fn screen_is_read_during_and_after_a_run() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let script = r"printf 'one\r\n\033[1;32mtwo\033[0m\033]2;a title\007'; read x; printf '\033[?1049h\033[Hin an editor'; read x; printf '\033[?1049l'; exit 3";
@@ -37,7 +37,7 @@ async fn what_a_terminal_shows_is_read_while_it_runs_and_after() {
     must("write", client.type_in(&run.run_id, "x\n").await);
     let screen = shows(&kennel, &run.run_id, "in an editor").await;
     assert!(screen.alternate);
-    // Another server makes it anew of what was written.
+    // Another server rebuilds it from the output.
     kennel.kill_server();
     let again = shows(&kennel, &run.run_id, "in an editor").await;
     assert_eq!(
@@ -69,7 +69,7 @@ async fn what_a_terminal_shows_is_read_while_it_runs_and_after() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_that_is_too_large_is_not_drawn_and_all_else_goes_on() {
+async fn oversize_terminal_is_not_drawn_and_continues() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let run = must(
@@ -92,7 +92,7 @@ async fn a_terminal_that_is_too_large_is_not_drawn_and_all_else_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_those_who_are_attached_writes_at_a_time() {
+async fn one_of_several_attached_clients_writes_at_once() {
     let (kennel, mut client, run) = cat_on_a_terminal().await;
 
     let mut first = at(&kennel, &run.run_id, false, Some((7, 40))).await;
@@ -131,7 +131,7 @@ async fn one_of_those_who_are_attached_writes_at_a_time() {
         first.refused().await,
         ("NOT_WRITER".to_owned(), "c".to_owned())
     );
-    // Who leaves makes room for whoever types first.
+    // A client that leaves makes room for the next one that types.
     second.attachment.leave();
     assert!(second.ends().await);
     assert_eq!(first.writer().await, writer(false, ""));
@@ -153,7 +153,7 @@ async fn one_of_those_who_are_attached_writes_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_attached_goes_on_at_the_next_server_and_nothing_comes_twice() {
+async fn attachment_continues_at_next_server_without_repeats() {
     let (kennel, _, run) = cat_on_a_terminal().await;
     let mut there = at(&kennel, &run.run_id, false, None).await;
     there.opened().await;
@@ -166,10 +166,10 @@ async fn who_is_attached_goes_on_at_the_next_server_and_nothing_comes_twice() {
                 .type_in(word.clone(), format!("{round}-{word}"));
             wanted += &word.replace('\n', "\r\n");
         }
-        // Some of it may have been taken, and some of that told.
+        // Some of it may have been accepted, and some of that acknowledged.
         kennel.kill_server();
         there.reads(&wanted).await;
-        // Servers that do not come to serve are started ever later.
+        // Servers that do not get to serve are restarted at growing intervals.
         must("get", kennel.client().await.get(&run.run_id).await);
     }
     assert_eq!(there.read, wanted);
@@ -247,7 +247,7 @@ async fn what_is_wrong_with_an_attachment_is_said() {
     let refused = there.attachment.next().await.expect_err("refused");
     assert_eq!(refused.reason.as_deref(), Some("INVALID_FIELD"));
 
-    // One that has ended shows what it showed at last, and ends.
+    // An ended run shows its last screen, and ends.
     let run = must(
         "spawn",
         client.spawn(on_terminal("echo bye", (5, 30))).await,
@@ -259,7 +259,7 @@ async fn what_is_wrong_with_an_attachment_is_said() {
     assert!(there.ends().await);
 }
 
-/// A command that shows each line that is typed, once.
+/// A command that prints each typed line, once.
 async fn cat_on_a_terminal() -> (Kennel, Client, pb::Run) {
     cat_on_a_terminal_of(Options::default()).await
 }
@@ -273,7 +273,7 @@ async fn cat_on_a_terminal_of(options: Options) -> (Kennel, Client, pb::Run) {
     (kennel, client, run)
 }
 
-/// A client at a terminal, and what it was told.
+/// A client at a terminal, with the messages that it got.
 struct There {
     attachment: Attachment,
     read: String,
@@ -281,7 +281,7 @@ struct There {
 
 impl There {
     async fn next(&mut self) -> Option<Reported> {
-        let reported = within("something is told", PATIENCE, self.attachment.next()).await;
+        let reported = within("a message comes", PATIENCE, self.attachment.next()).await;
         let reported = reported.unwrap_or_else(|failure| panic!("{failure:?}"));
         if let Some(Reported::Events(events)) = &reported {
             for event in events.run_events.iter().flat_map(|batch| &batch.events) {

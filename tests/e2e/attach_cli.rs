@@ -1,4 +1,4 @@
-//! `kennel attach` and `kennel run --tty` on a terminal that nobody here wrote, beside the same programs without them.
+//! `kennel attach` and `kennel run --tty` on a terminal of another project, beside the same programs without them.
 
 use kennel_proto::pb;
 use kennel_tests::{
@@ -8,11 +8,11 @@ use kennel_tests::{
 use std::{fs, time::Duration};
 
 const SIZE: (u16, u16) = (24, 90);
-/// A program that is given a key has drawn by then, or draws a little later.
+/// Time in which a program that got a key has drawn.
 const KEY_READ: Duration = Duration::from_millis(200);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_editor_looks_as_without_us_also_after_leaving_and_coming_back() {
+async fn attached_editor_looks_as_without_kennel() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("text");
@@ -47,14 +47,14 @@ async fn an_editor_looks_as_without_us_also_after_leaving_and_coming_back() {
         ours.keys(keys);
         same(&direct, &ours).await;
     }
-    // Leave it, and look from somewhere else.
+    // Detaches, and attaches from another terminal.
     ours.keys(&["C-p", "C-q"]);
     ours.shows("which continues").await;
     let back = Tmux::start(kennel.scratch(), "back", SIZE, &attach);
     same(&direct, &back).await;
     let drawn = must("screen", client.screen(&run.run_id).await);
     assert!(drawn.alternate);
-    // What is typed after coming back is the editor's, and so is the size.
+    // Keys typed after coming back are the editor's, and so is the size.
     for tmux in [&direct, &back] {
         tmux.keys(&[":%d", "Enter", "iall is new", "Escape"]);
     }
@@ -64,18 +64,18 @@ async fn an_editor_looks_as_without_us_also_after_leaving_and_coming_back() {
     Footprint::of_run(&ended).assert_nothing_left();
 }
 
-/// A program that draws by itself, over and over, and in colours.
+/// A program that redraws by itself, and in colours.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_monitor_looks_as_without_us_also_after_leaving_and_coming_back() {
+async fn attached_monitor_looks_as_without_kennel() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
-    // All that it shows of one that sleeps stays as it is.
+    // Everything that it shows of a sleeping process stays the same.
     let sleeps = must("spawn", client.spawn(sh("exec sleep 1000")).await);
     let pid = sleeps.attempt().pid.to_string();
     let home = kennel.scratch().display().to_string();
     let top = ["top", "-d", "1000", "-p", &pid];
     let line = format!("HOME={home} TERM=xterm-256color {}", top.join(" "));
-    // Without the lines that tell of the whole machine, which it is told to remember.
+    // Without the lines about the whole machine, a setting that it saves.
     let first = Tmux::start(kennel.scratch(), "first", SIZE, &line);
     first.shows("COMMAND").await;
     for (key, line) in [("l", "load average"), ("t", "Tasks:"), ("m", "MiB Mem")] {
@@ -123,7 +123,7 @@ async fn a_monitor_looks_as_without_us_also_after_leaving_and_coming_back() {
     back.shows("Quit").await;
     same(&direct, &back).await;
     back.keys(&["q"]);
-    // It forgets a key that it reads together with the one that closes its help.
+    // It loses a key that it reads together with the one that closes its help.
     eventually("the help is closed", PATIENCE, || {
         (!back.shown().contains("Quit")).then_some(())
     })
@@ -169,7 +169,7 @@ async fn output_while_detached_is_shown_on_attach() {
     .await;
     let back = Tmux::start(kennel.scratch(), "back", SIZE, &attach);
     same(&direct, &back).await;
-    // And at another server.
+    // And with another server.
     kennel.kill_server();
     must("get", kennel.client().await.get(&run.run_id).await);
     same(&direct, &back).await;
@@ -185,7 +185,7 @@ async fn output_while_detached_is_shown_on_attach() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_on_our_terminal_has_its_size_its_keys_and_its_exit_code() {
+async fn command_on_own_terminal_has_keys_and_exit() {
     let kennel = Kennel::start(Options::default()).await;
     let line = format!(
         "{} run --tty -- sh -c 'stty size; trap \"echo interrupted\" INT; until read x; do :; done; echo got $x; exit 7'; echo code $?; stty -a | grep -o -e '-\\?icanon'",
@@ -236,7 +236,8 @@ async fn same_in_colour(wanted: &Tmux, seen: &Tmux) {
     .await;
 }
 
-/// Each letter with how it looks: bold, reversed, its colour and what is behind it. Of a blank the colour is not seen.
+/// Returns each letter with its style: bold, reversed, its colour and its background. The colour of a blank is
+/// invisible.
 fn letters(coloured: &str) -> Vec<(char, [u32; 4])> {
     let mut look = [0; 4];
     let mut seen = Vec::new();
@@ -249,7 +250,7 @@ fn letters(coloured: &str) -> Vec<(char, [u32; 4])> {
             } else {
                 look
             };
-            // Blanks at the end of a line, tmux gives or not.
+            // Blanks at the end of a line, which tmux may or may not print.
             while letter == '\n' && seen.last().is_some_and(|(last, _)| *last == ' ') {
                 seen.pop();
             }

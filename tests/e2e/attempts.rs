@@ -1,4 +1,4 @@
-//! Commands that are started again: over their own ends, and over those of server, keeper and service.
+//! Restarted commands: across their own exits, and those of server, keeper and service.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RestartMode, RestartPreset, RunKind, RunState};
@@ -22,27 +22,27 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_hours(1);
 
 with_and_without_cgroup!(
-    a_command_that_crashes_is_started_as_often_as_its_policy_says,
+    crashing_command_is_restarted_by_its_policy,
     a_service_goes_on_over_every_death,
-    what_ended_by_itself_before_the_service_is_not_started_again,
-    an_abort_while_a_run_waits_ends_it_at_once,
+    run_ended_before_the_service_stays_ended,
+    abort_ends_a_waiting_run_at_once,
     a_restart_replaces_the_tree_once,
 );
 
-async fn a_command_that_crashes_is_started_as_often_as_its_policy_says(options: Options) {
+async fn crashing_command_is_restarted_by_its_policy(options: Options) {
     let kennel = Kennel::start(options).await;
     crash_loop(&kennel).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_crashes_is_started_again_on_postgres_too() {
+async fn crashing_command_is_restarted_on_postgres_too() {
     let postgres = Postgres::start().await;
     let mut kennel = Kennel::start(Options::on(&postgres.url())).await;
     crash_loop(&kennel).await;
     Box::pin(comes_back(&mut kennel)).await;
 }
 
-/// Secret and input are there each time; the database never sees them.
+/// Secret and input are there each time; the database never contains them.
 async fn crash_loop(kennel: &Kennel) {
     let mut client = kennel.client().await;
     let ran = kennel.scratch().join("ran");
@@ -96,7 +96,7 @@ async fn crash_loop(kennel: &Kennel) {
     Footprint::of_run(&run).assert_nothing_left();
 }
 
-async fn an_abort_while_a_run_waits_ends_it_at_once(options: Options) {
+async fn abort_ends_a_waiting_run_at_once(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let policy = pb::RestartPolicy {
@@ -116,7 +116,7 @@ async fn an_abort_while_a_run_waits_ends_it_at_once(options: Options) {
         (Code::FailedPrecondition, "INVALID_STATE")
     );
 
-    // The next server knows it too.
+    // The next server has it too.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let waiting = must("get", client.get(&run.run_id).await);
@@ -128,7 +128,7 @@ async fn an_abort_while_a_run_waits_ends_it_at_once(options: Options) {
     );
     assert_eq!((ended.attempt().number, ended.code()), (1, Some(1)));
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
-    assert_eq!(heard.signals(), [""; 0], "nobody was signalled");
+    assert_eq!(heard.signals(), [""; 0], "no process was signalled");
 }
 
 async fn a_restart_replaces_the_tree_once(options: Options) {
@@ -162,7 +162,7 @@ async fn a_restart_replaces_the_tree_once(options: Options) {
     assert_eq!(ended.exit_signal(), Some("SIGKILL"));
     let same = must("restart", client.restart(&run.run_id, Some(1)).await);
     assert_eq!(same.attempt().pid, second.attempt().pid);
-    // From the command line, of one that waits.
+    // From the command line, for a run that waits.
     let leader = Proc::read(second.attempt().pid).expect("it runs");
     kill_exactly(&leader, Signal::SIGKILL);
     in_state(&mut client, &run.run_id, RunState::Backoff).await;
@@ -175,7 +175,7 @@ async fn a_restart_replaces_the_tree_once(options: Options) {
 
     let ended = must("abort", client.abort(&run.run_id).await);
     assert_eq!(ended.state(), RunState::Cancelled);
-    // Who meant an earlier attempt has what was asked for, also where the run has ended since.
+    // A request for an earlier attempt is fulfilled already, also where the run has ended since.
     let seen = must("restart", client.restart(&run.run_id, Some(1)).await);
     assert_eq!(seen, ended);
     let never = must("spawn", client.spawn(sh("echo up; sleep 1000")).await);
@@ -200,7 +200,7 @@ async fn comes_back(kennel: &mut Kennel) {
         ran.display()
     );
     let mut spec = sh(&script).kind_of(RunKind::Service).restart(always());
-    // What outlives its keeper need not be started again.
+    // A run that outlives its keeper need not be restarted.
     spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
@@ -210,7 +210,7 @@ async fn comes_back(kennel: &mut Kennel) {
     kill_exactly(&leader, Signal::SIGKILL);
     let second = runs(&mut client, &run.run_id, 2).await;
     assert_eq!(second.previous_attempts[0].exit_signal(), Some("SIGKILL"));
-    // The server's: nothing happens to it.
+    // The server's: the run is unaffected.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let same = must("get", client.get(&run.run_id).await);
@@ -256,7 +256,7 @@ async fn comes_back(kennel: &mut Kennel) {
     assert_eq!(starts(&ran), 4);
 }
 
-async fn what_ended_by_itself_before_the_service_is_not_started_again(options: Options) {
+async fn run_ended_before_the_service_stays_ended(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (go, ran) = (kennel.scratch().join("go"), kennel.scratch().join("ran"));
@@ -273,7 +273,7 @@ async fn what_ended_by_itself_before_the_service_is_not_started_again(options: O
     spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
-    // Neither hears what happens: only the shim does.
+    // Neither gets the exit: only the shim does.
     let server = kennel.server().expect("a server runs");
     let keeper = Proc::read(kennel.keeper_pid()).expect("own child");
     kill_exactly(&keeper, Signal::SIGSTOP);

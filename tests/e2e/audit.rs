@@ -1,5 +1,5 @@
-//! Audits of real leaks, planted by hand: what was left behind is found with whose it is and why, a reap ends that alone,
-//! and no stranger is ever signalled.
+//! Leak checks of real leaks, planted by hand: leaked processes are found with their run and the evidence, a reap ends
+//! them alone, and no unrelated process is ever signalled.
 
 use kennel_proto::pb::{
     self, LeakCertainty, LeakEvidence, LeakedRunStanding, ReapMode, ReapOutcome, SpareReason,
@@ -27,7 +27,7 @@ use std::{
 pub(crate) struct Planted(Child);
 
 impl Planted {
-    /// Sleeps in a session of its own, with this marker.
+    /// Starts a sleep in a session of its own, with this marker.
     pub(crate) fn marked(run_id: &str) -> Self {
         Self::with(|command| {
             command.env("KENNEL_RUN_ID", run_id);
@@ -66,15 +66,15 @@ impl Drop for Planted {
     }
 }
 
-/// A run that has ended.
+/// Returns a run that has ended.
 async fn over(client: &mut Client) -> String {
     let spec = argv(&["true"]).label("team", "blue");
     let run = must("spawn", client.spawn(spec).await);
     must("wait", client.ended(&run.run_id).await).run_id
 }
 
-/// Puts a process into a control group that is called as those of this run are. `None`: this host lets no server make
-/// control groups.
+/// Moves a process into a control group with a name as that of this run. `None`: this host lets no server make control
+/// groups.
 async fn plant_in_group(client: &mut Client, run_id: &str, child: &Planted) -> Option<PathBuf> {
     let host = client.server_info().await?.host?;
     if host.cgroup_base.is_empty() {
@@ -102,7 +102,7 @@ fn outcome(reaped: &pb::ReapLeaksResponse, pid: i32) -> Option<(ReapOutcome, Spa
     Some((one.outcome(), one.spare_reason()))
 }
 
-/// An order to end all that these runs have left behind.
+/// Returns a request to end all leaked processes of these runs.
 fn order(run_ids: &[&String]) -> pb::ReapLeaksRequest {
     pb::ReapLeaksRequest {
         mode: ReapMode::Execute.into(),
@@ -117,9 +117,9 @@ async fn cli(kennel: &Kennel, words: &[&str]) -> (Output, String) {
     (output, text)
 }
 
-/// That an order which is not for it leaves it alone, and one that is for it ends it.
+/// Asserts that a request that does not select it spares it, and one that does ends it.
 async fn assert_scope(kennel: &Kennel, run_id: &str, left: &mut Planted, named: &[&str]) {
-    // By default nobody is signalled.
+    // By default no process is signalled.
     let (reap, text) = cli(kennel, &[&["reap", "--run", run_id], named].concat()).await;
     assert_eq!(reap.status.code(), Some(0), "{text}");
     assert!(
@@ -127,7 +127,7 @@ async fn assert_scope(kennel: &Kennel, run_id: &str, left: &mut Planted, named: 
         "{text}"
     );
     assert!(left.lives());
-    // Another label, another age, another start: somebody else.
+    // Another label, another age, another start: another process.
     let other = format!("{}:1", left.pid());
     let narrowed = [["-l", "team=red"], ["--older", "1h"], ["--process", &other]];
     let narrowed = narrowed.map(|words| [&words, named].concat());
@@ -146,13 +146,13 @@ async fn assert_scope(kennel: &Kennel, run_id: &str, left: &mut Planted, named: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_in_the_control_group_of_an_ended_run_is_found_and_ended() {
+async fn leak_in_an_ended_runs_cgroup_is_ended() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
     let mut left = Planted::with(|_| {});
     let Some(dir) = plant_in_group(&mut client, &run_id, &left).await else {
-        // Without a control group nothing leads to it; the scope is shown with a marker elsewhere.
+        // Without a control group there is no evidence for it; another test shows the scope with a marker.
         assert_eq!(found(&audit(&mut client).await, left.pid()), None);
         let named = order(&[&run_id]);
         assert_eq!(must("reap", client.reap(named).await).processes, []);
@@ -178,7 +178,7 @@ async fn a_process_in_the_control_group_of_an_ended_run_is_found_and_ended() {
     );
 
     assert_scope(&kennel, &run_id, &mut left, &[]).await;
-    // What it has left is an empty directory, which the next reap removes.
+    // An empty directory remains, which the next reap removes.
     let seen = audit(&mut client).await;
     assert!(
         seen.empty_cgroups
@@ -191,7 +191,7 @@ async fn a_process_in_the_control_group_of_an_ended_run_is_found_and_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_with_a_marker_that_is_named_ends_within_its_scope_alone() {
+async fn named_process_with_a_marker_ends_within_scope() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
@@ -200,7 +200,7 @@ async fn a_process_with_a_marker_that_is_named_ends_within_its_scope_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_marker_is_a_hint_and_strangers_who_carry_one_live_on() {
+async fn marker_is_a_hint_and_unrelated_processes_live() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run_id = over(&mut client).await;
@@ -220,7 +220,7 @@ async fn a_marker_is_a_hint_and_strangers_who_carry_one_live_on() {
     assert_eq!(found(&seen, plain.pid()), None);
     assert!(seen.foreign_processes >= 1);
 
-    // A marker that is not named is left alone; one that is named counts for runs that are over.
+    // A marker that is not named as evidence is ignored; a named one counts for ended runs.
     let ids = [&run_id, &live];
     let spared = must("reap", client.reap(order(&ids)).await);
     let why = |pid| outcome(&spared, pid);
@@ -261,7 +261,7 @@ async fn unproven_session_member_is_reported_and_not_signalled() {
         file.display()
     );
     let run = must("spawn", client.spawn(sh(&script)).await);
-    // Nobody else of the tree is without an environment, but who is being executed seems to be.
+    // No other process of the tree is without an environment, but one during exec seems to be.
     let member = eventually("it has said who it is", PATIENCE, || {
         let text = fs::read_to_string(&file).ok()?;
         Proc::read(text.strip_suffix('\n')?.parse().ok()?)
@@ -306,7 +306,7 @@ async fn unproven_session_member_is_reported_and_not_signalled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_audit_of_two_hundred_live_runs_calls_none_of_their_processes_a_leak() {
+async fn audit_of_two_hundred_live_runs_finds_nothing() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut ids = Vec::new();
@@ -344,7 +344,7 @@ async fn an_audit_of_two_hundred_live_runs_calls_none_of_their_processes_a_leak(
     let (doctor, text) = cli(&kennel, &["doctor"]).await;
     let expected = if seen.unverified.is_empty() { 0 } else { 4 };
     assert_eq!(doctor.status.code(), Some(expected), "{text}");
-    let service = seen.service.expect("it is told");
+    let service = seen.service.expect("the audit has it");
     assert!(service.lock_in_place && service.host_unchanged && service.clock_behind.is_none());
     assert_eq!(service.sockets.len(), 1);
     assert_eq!(service.sockets[0].state(), pb::SocketState::InPlace);
@@ -357,16 +357,16 @@ async fn lost_socket_and_replaced_lock_are_reported() {
     fs::remove_file(kennel.socket()).expect("it was there");
     let lock = kennel.data_dir().join("lock");
     fs::remove_file(&lock).expect("it was there");
-    let service = audit(&mut client).await.service.expect("it is told");
+    let service = audit(&mut client).await.service.expect("the audit has it");
     assert_eq!(service.sockets[0].state(), pb::SocketState::Missing);
     assert!(!service.lock_in_place);
     fs::write(kennel.socket(), "").expect("another file");
-    let service = audit(&mut client).await.service.expect("it is told");
+    let service = audit(&mut client).await.service.expect("the audit has it");
     assert_eq!(service.sockets[0].state(), pb::SocketState::Replaced);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_store_away_an_audit_says_so_and_still_finds_what_the_keeper_knows() {
+async fn audit_without_store_reports_that_and_keepers_knowledge() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -402,7 +402,7 @@ async fn with_the_store_away_an_audit_says_so_and_still_finds_what_the_keeper_kn
     let why = outcome(&reaped, marked.pid());
     assert_eq!(why, Some((ReapOutcome::Spared, SpareReason::RunUnknown)));
     assert!(marked.lives());
-    // Nobody but this keeper makes directories there, so no row is needed for it.
+    // Only this keeper makes directories there, so no row is needed for it.
     if dir.is_some() {
         assert_eq!(
             found(&seen, left.pid()).expect("found").certainty(),
@@ -420,9 +420,9 @@ async fn with_the_store_away_an_audit_says_so_and_still_finds_what_the_keeper_kn
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_may_not_read_the_environments_of_others_says_so() {
+async fn unreadable_environments_are_reported() {
     if !Uid::effective().is_root() {
-        // It is one already: whoever is not root is not allowed to read those of root.
+        // It is one already: without root the environment of root's processes cannot be read.
         let kennel = Kennel::on_sqlite().await;
         let seen = audit(&mut kennel.client().await).await;
         assert!(
@@ -469,12 +469,12 @@ fn socket_of(dir: &Path) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_server_a_doctor_gives_hints_and_fails() {
+async fn doctor_without_server_gives_hints_and_fails() {
     let run_id = new_run_id();
     let mut marked = Planted::marked(&run_id);
     let mut command = bare_command(&programs::kennel());
     command.args(["doctor", "--server", "unix:/nonexistent/kennel.sock"]);
-    // Until it has executed, it has the environment of its parent.
+    // Until exec it has the environment of its parent.
     let expected = format!("hint     {} ", marked.pid());
     eventually("it carries its marker", PATIENCE, || {
         let proc = Proc::read(marked.pid())?;
@@ -495,7 +495,7 @@ async fn without_a_server_a_doctor_gives_hints_and_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_scope_that_is_not_well_formed_is_refused_whole() {
+async fn malformed_scope_is_refused_whole() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let bad = "x".to_owned();

@@ -1,4 +1,4 @@
-//! A run whose output waits for its consumers: nothing is removed that they have not acknowledged, and it ends all the same.
+//! A run whose output waits for its consumers: unacknowledged output is not removed, and the run ends all the same.
 
 use kennel_proto::pb::{
     self, OutputOverflow, RunState, StreamsEnd, ack_events_request::Position as Acked,
@@ -13,11 +13,11 @@ use std::{fs, path::Path, time::Duration};
 use tonic::{Status, Streaming};
 
 const MIB: usize = 1 << 20;
-/// Room that a segment takes of a bound of one MiB, and what facts and blocks may add.
+/// Space of a segment with a bound of one MiB, and the addition of lifecycle entries and blocks.
 const SEGMENT: u64 = (MIB / 8) as u64 + 64 * 1024;
 /// Long enough for all of it on a busy machine.
 const LONG: Duration = Duration::from_mins(2);
-/// It is looked every ten seconds, and the machine may be busy.
+/// Longest wait for the removal: the check runs every ten seconds, and the machine may be busy.
 const REMOVED_MAX: Duration = Duration::from_mins(1);
 
 fn waiting(script: &str) -> pb::RunSpec {
@@ -55,7 +55,7 @@ async fn try_ack(
     client.process.ack_events(request).await.map(|_| ())
 }
 
-/// What the journal of a run takes.
+/// Returns the size of a run's journal.
 fn on_disk(dir: &Path) -> u64 {
     let files = fs::read_dir(dir).expect("its directory");
     let len = |file: std::io::Result<fs::DirEntry>| file.and_then(|f| f.metadata());
@@ -64,7 +64,7 @@ fn on_disk(dir: &Path) -> u64 {
         .sum()
 }
 
-/// Waits until a warning says that output waits, with these words.
+/// Waits until a warning reports that output waits, with these words.
 async fn says_that_it_waits(client: &mut Client, run_id: &str, words: &str) {
     let stream = client.events_after(run_id, 0).await;
     let mut stream = must("stream", stream);
@@ -84,12 +84,12 @@ async fn says_that_it_waits(client: &mut Client, run_id: &str, words: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_waits_for_its_slowest_consumer_and_every_byte_arrives() {
+async fn command_waits_for_slowest_consumer_without_loss() {
     every_byte_arrives(Options::default(), 32 * MIB).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_waits_for_its_slowest_consumer_on_postgres() {
+async fn command_waits_for_slowest_consumer_on_postgres() {
     let postgres = Postgres::start().await;
     every_byte_arrives(Options::on(&postgres.url()), 8 * MIB).await;
 }
@@ -107,7 +107,7 @@ async fn every_byte_arrives(options: Options, bytes: usize) {
     says_that_it_waits(&mut client, id, "has not acknowledged the oldest").await;
     assert!(on_disk(&dir) <= MIB as u64 + SEGMENT);
 
-    // One that has dealt with everything at once lets nothing go alone.
+    // The acknowledgement of one consumer alone releases nothing.
     let mut quick_client = kennel.client().await;
     let quick_id = run.run_id.clone();
     let quick_address = kennel.address().parse().expect("an address");
@@ -129,7 +129,7 @@ async fn every_byte_arrives(options: Options, bytes: usize) {
         }
         heard
     });
-    // What goes before a consumer is registered does not wait for it.
+    // Data removed before a consumer is registered does not wait for it.
     begun.await.expect("it reads");
     let mut heard = Heard::default();
     let mut most = 0;
@@ -137,7 +137,7 @@ async fn every_byte_arrives(options: Options, bytes: usize) {
     while !heard.has_ended() {
         let message = within("it continues", LONG, slow.message()).await;
         let Ok(Some(message)) = message else {
-            // Its server is dead: what was acknowledged stands, and the next one goes on with waiting.
+            // Its server is dead: acknowledgements stay valid, and the next one continues to wait.
             client = kennel.client().await;
             slow = open(&mut client, id, "slow").await;
             continue;
@@ -179,7 +179,7 @@ pub(crate) fn numbers(last: u32) -> String {
     })
 }
 
-/// Writes lines of one KiB and says after each how many it has written.
+/// Writes lines of one KiB and reports after each how many it has written.
 fn lines(progress: &Path) -> String {
     format!(
         "i=0; while printf '%01023d\\n' $i; do i=$((i+1)); echo $i >> {}; done",
@@ -188,7 +188,7 @@ fn lines(progress: &Path) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_waits_is_ended_as_any_other_and_nothing_of_it_is_missing() {
+async fn waiting_run_is_ended_without_loss() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut runs = Vec::new();
@@ -207,7 +207,7 @@ async fn a_run_that_waits_is_ended_as_any_other_and_nothing_of_it_is_missing() {
         .await;
         runs.push((name, progress, run.run_id));
     }
-    // The next server waits as well, and has heard of no consumer.
+    // The next server waits as well, and no consumer has called it.
     kennel.kill_server();
     let mut client = kennel.client().await;
     for (name, progress, id) in runs {
@@ -245,7 +245,7 @@ async fn a_run_that_waits_is_ended_as_any_other_and_nothing_of_it_is_missing() {
     }
 }
 
-/// Reads on to the end and acknowledges each message as soon as that is taken.
+/// Reads to the end and acknowledges each message as soon as it is received.
 async fn read_to_the_end(kennel: &Kennel, id: &str, name: &str, heard: &mut Heard) {
     let mut client = kennel.client().await;
     let mut stream = open(&mut client, id, name).await;
@@ -267,7 +267,7 @@ async fn read_to_the_end(kennel: &Kennel, id: &str, name: &str, heard: &mut Hear
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_store_a_command_waits_on_and_goes_on_with_it() {
+async fn waiting_command_survives_a_store_outage() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -286,7 +286,7 @@ async fn without_its_store_a_command_waits_on_and_goes_on_with_it() {
     let refused = try_ack(&mut client, id, "reads", position).await;
     let refused = complaint(&refused.expect_err("the store is away"));
     assert_eq!(refused.reason, "STORE_UNAVAILABLE");
-    // What nobody could acknowledge is there.
+    // Unacknowledged data is still there.
     let held = on_disk(&kennel.run_dir(id));
     assert!(held > 900_000 && held <= MIB as u64 + SEGMENT, "{held}");
     drop(stream);
@@ -306,7 +306,7 @@ async fn without_its_store_a_command_waits_on_and_goes_on_with_it() {
     assert!(heard.stdout == pattern(6 * MIB), "{}", heard.stdout.len());
 }
 
-/// Both ends of a terminal wait, and so do those of a server that makes room for another.
+/// Both ends of a terminal wait, and so do those of a server that is being replaced.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_waits_too_and_over_an_upgrade() {
     let kennel = Kennel::start(Options {
@@ -340,7 +340,7 @@ async fn a_terminal_waits_too_and_over_an_upgrade() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_read_of_a_run_that_waits_outlives_its_keeper() {
+async fn acknowledged_output_survives_the_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let progress = kennel.scratch().join("progress");
@@ -356,7 +356,7 @@ async fn what_was_read_of_a_run_that_waits_outlives_its_keeper() {
     assert_eq!(ended.reason(), "service_lost");
     let mut heard = Heard::default();
     read_to_the_end(&kennel, id, "reads", &mut heard).await;
-    // Also what waited in the pipe when the keeper was killed.
+    // Including the bytes in the pipe when the keeper was killed.
     let said = fs::read_to_string(&progress).expect("it has written");
     let whole = heard.stdout.len() / 1024;
     assert!(said.lines().count() <= whole, "{whole} lines are kept");
@@ -394,7 +394,7 @@ async fn who_is_deleted_is_waited_for_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_output_of_an_ended_run_that_waits_is_kept_until_it_is_acknowledged() {
+async fn waiting_output_of_ended_run_stays_until_acknowledged() {
     let kennel = Kennel::start(Options {
         words: vec!["--retain-at-least", "0s", "--retain-runs", "1"],
         ..Options::default()
@@ -413,7 +413,7 @@ async fn the_output_of_an_ended_run_that_waits_is_kept_until_it_is_acknowledged(
         let run = must("get", kennel.client().await.get(id).await);
         run.output_removed
     };
-    // The same look that removes the one would remove the other.
+    // The same check that removes the one would remove the other.
     let gone = async || removed(&plain.run_id).await;
     eventually_async("the plain one goes", REMOVED_MAX, gone).await;
     let heard = must("stream", client.hear_all(id, 0).await);

@@ -23,7 +23,7 @@ with_and_without_cgroup!(
 const BROWSER_PATIENCE: Duration = Duration::from_mins(2);
 /// Pages that are open.
 const PAGES: usize = 5;
-/// The line in which the browser says where it takes orders.
+/// The line with which the browser reports its control port.
 const DOOR: &str = "DevTools listening on ws://";
 
 async fn nothing_of_an_aborted_browser_is_left(options: Options) {
@@ -45,7 +45,7 @@ async fn nothing_of_a_browser_that_ends_is_left(options: Options) {
     let mut client = kennel.client().await;
     let (run, print) = open_pages(&kennel, &mut client).await;
 
-    // As whoever closes it does: the browser alone is asked, and sees to the rest itself.
+    // As a user closes it: the browser alone gets the signal, and ends the others itself.
     let asked = client.signal(&run.run_id, "SIGTERM", SignalTarget::Leader, "quit");
     must("signal", asked.await);
     let ended = client.ended(&run.run_id);
@@ -57,7 +57,7 @@ async fn nothing_of_a_browser_that_ends_is_left(options: Options) {
     print.assert_nothing_left();
 }
 
-/// A browser with all its pages open.
+/// Starts a browser with all its pages open.
 async fn open_pages(kennel: &Kennel, client: &mut Client) -> (Run, Footprint) {
     let pages: Vec<PathBuf> = (0..PAGES)
         .map(|number| kennel.scratch().join(format!("page-{number}.html")))
@@ -132,7 +132,7 @@ fn url(page: &Path) -> String {
     format!("file://{}", page.display())
 }
 
-/// Host and port where the browser takes orders.
+/// Returns host and port of the browser's control socket.
 async fn door(client: &mut Client, run: &Run) -> String {
     let mut stream = must("stream", client.events_after(&run.run_id, 0).await);
     let mut heard = Heard::default();
@@ -149,7 +149,7 @@ async fn door(client: &mut Client, run: &Run) -> String {
     }
 }
 
-/// The body of the answer to one request. The browser keeps the connection, so the answer ends with its length.
+/// Returns the body of the answer to one request. The browser keeps the connection, so the answer ends with its length.
 fn ask(door: &str, method: &str, path: &str) -> String {
     let mut socket = must("connect", TcpStream::connect(door));
     must("timeout", socket.set_read_timeout(Some(BROWSER_PATIENCE)));

@@ -1,4 +1,4 @@
-//! Callers that must not call, by every way around the door, and connections that must not keep others out.
+//! Callers without permission, by every way around the access check, and connections that must not block others.
 
 use kennel_proto::pb::{self, audit_record::Record};
 use kennel_tests::{Client, Kennel, PATIENCE, argv, eventually, must, programs, sh, within};
@@ -13,7 +13,7 @@ use std::{
 const TRIES: u32 = 20;
 /// Connections that are held.
 const HELD: usize = 2000;
-/// Longer than an abort may take beside them.
+/// Upper bound for an abort beside them.
 const ABORT_MAX: Duration = Duration::from_secs(10);
 
 /// A client that knows just enough of HTTP/2 (RFC 9113) for one call: `python - SOCKET WAY TRIES STOLEN` spawns `true`. STOLEN is the
@@ -298,14 +298,14 @@ async fn connections_without_calls_are_closed() {
 fn hold(socket: &Path) -> Vec<UnixStream> {
     let connect = |_| {
         let mut stream = UnixStream::connect(socket).expect("it listens");
-        // Of those that are closed at once.
+        // One of those that are closed at once.
         let _ = stream.write_all(b"P");
         stream
     };
     (0..HELD).map(connect).collect()
 }
 
-/// By the command line, which is a process of its own.
+/// Aborts by the command line, which is a separate process.
 async fn abort_within(kennel: &Kennel, run_id: &str) {
     let began = Instant::now();
     let mut abort = kennel.cli(&["abort", run_id, "--grace", "0"]);

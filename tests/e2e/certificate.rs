@@ -1,4 +1,4 @@
-//! Every ended run has a stop certificate, and it says only what really happened.
+//! Every ended run has a stop certificate, and it contains only what really happened.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, SignalScope, SignalSender, tree_verdict::Verdict};
@@ -10,8 +10,8 @@ use std::time::Duration;
 with_and_without_cgroup!(
     certificate_of_unstopped_run_has_no_signal,
     certificate_has_each_round_and_its_processes,
-    a_leader_that_ends_first_leaves_the_rest_by_name,
-    the_shim_of_a_dead_keeper_says_what_it_sent,
+    early_leader_exit_names_the_rest,
+    shim_of_dead_keeper_reports_its_signals,
 );
 
 async fn certificate_of_unstopped_run_has_no_signal(options: Options) {
@@ -26,7 +26,7 @@ async fn certificate_of_unstopped_run_has_no_signal(options: Options) {
     assert_eq!(certificate.leftovers, []);
     assert_eq!(certificate.verdict, run.tree_verdict);
     assert_eq!(certificate.containment(), run.containment());
-    // The look came after the leader's end, and its time is that of the third end.
+    // The scan came after the leader's exit, and its time is that of the third end.
     assert_eq!(certificate.census_time, run.attempt().tree_empty_time);
 }
 
@@ -71,7 +71,7 @@ async fn certificate_has_each_round_and_its_processes(options: Options) {
     assert!(run.tree_is_empty(), "{run:?}");
     assert_eq!(certificate.verdict, run.tree_verdict);
 
-    // The journal tells the same rounds.
+    // The journal has the same rounds.
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     let certified: Vec<&str> = certificate.steps.iter().map(|s| &*s.signal).collect();
     assert_eq!(heard.signals(), certified);
@@ -80,7 +80,7 @@ async fn certificate_has_each_round_and_its_processes(options: Options) {
     assert_eq!(again.attempt().certificate, run.attempt().certificate);
 }
 
-async fn a_leader_that_ends_first_leaves_the_rest_by_name(options: Options) {
+async fn early_leader_exit_names_the_rest(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let spec = sh("setsid sleep 1000 & sleep 1001 & echo up; exit 0");
@@ -90,7 +90,7 @@ async fn a_leader_that_ends_first_leaves_the_rest_by_name(options: Options) {
     let certificate = certificate(&run);
     let names: Vec<&str> = certificate.leftovers.iter().map(|l| &*l.name).collect();
     assert_eq!(certificate.leftovers.len(), 2, "{certificate:?}");
-    // Who has not executed yet still has the name of the shell.
+    // A process before exec still has the name of the shell.
     assert!(
         names.iter().all(|n| ["sleep", "setsid", "sh"].contains(n)),
         "{names:?}"
@@ -100,7 +100,7 @@ async fn a_leader_that_ends_first_leaves_the_rest_by_name(options: Options) {
     assert_eq!((first.signal.as_str(), first.delivered), ("SIGTERM", 2));
 }
 
-async fn the_shim_of_a_dead_keeper_says_what_it_sent(options: Options) {
+async fn shim_of_dead_keeper_reports_its_signals(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let stubborn = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
@@ -125,7 +125,7 @@ async fn the_shim_of_a_dead_keeper_says_what_it_sent(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_never_ran_has_a_certificate_without_steps() {
+async fn never_run_has_certificate_without_steps() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let id = new_run_id();

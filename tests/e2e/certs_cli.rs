@@ -1,4 +1,4 @@
-//! `kennel certs` and `kennel context` with the real binary: what they write, and what openssl says of it.
+//! `kennel certs` and `kennel context` with the real binary: their files, checked by openssl.
 
 use kennel_tests::{
     PATIENCE,
@@ -12,19 +12,19 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// All of standard output.
+/// Returns all of standard output.
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What was printed; the command must succeed.
+/// Returns the output; the command must succeed.
 async fn answer(dir: &Path, words: &[&str]) -> String {
     let output = kennel_in(dir, words).await;
     assert!(output.status.success(), "{words:?}: {output:?}");
     text(&output)
 }
 
-/// What was refused, and with which code.
+/// Returns the exit code and the error; the command must fail.
 async fn refusal(dir: &Path, words: &[&str]) -> (Option<i32>, String) {
     let output = kennel_in(dir, words).await;
     (
@@ -52,7 +52,7 @@ async fn verifies(dir: &Path, words: &str) {
     }
 }
 
-/// A directory with an authority, a server and a client.
+/// Makes a directory with an authority, a server and a client.
 async fn with_certificates() -> (TempDir, String) {
     let dir = TempDir::new().expect("a directory");
     answer(dir.path(), &["certs", "init", "certs"]).await;
@@ -191,7 +191,7 @@ async fn revoked_certificates_are_refused_by_openssl_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn token_is_in_its_file_and_hashed_in_the_entry() {
+async fn token_is_in_file_and_hashed_in_entry() {
     let (dir, _) = with_certificates().await;
     let dir = dir.path();
     let entry = answer(
@@ -222,7 +222,7 @@ async fn token_is_in_its_file_and_hashed_in_the_entry() {
         "{entry} {sum}"
     );
 
-    // The next one of the id is a token more: its principal is there.
+    // The next token of the id is an additional one: its principal exists.
     let next = answer(dir, &["certs", "token", "certs", "ci", "--force"]).await;
     assert!(
         next.contains("[[token]]") && !next.contains("[[principal]]"),
@@ -271,7 +271,7 @@ async fn context_names_a_server_and_its_files() {
         assert!(shown.contains(value), "{shown}");
     }
 
-    // Commands go there: its authority is a file that is not there.
+    // Commands use it: its authority is a missing file.
     let (code, said) = refusal(dir, &["ps"]).await;
     assert_eq!(code, Some(1));
     assert!(said.contains(&file("ca.pem")), "{said}");

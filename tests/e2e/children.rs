@@ -1,4 +1,4 @@
-//! Runs that belong to another run: what their parent's end means to them, and how they are found.
+//! Child runs: the effect of their parent's end, and their listing.
 
 use kennel_proto::pb::{self, OnParentEnd, RunState};
 use kennel_tests::{
@@ -31,7 +31,7 @@ async fn children_end_with_their_parent() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let parent = spawn(&mut client, sleeper()).await;
-    // Its own steps are taken, and it is not started again.
+    // Its own stop steps are done, and it is not restarted.
     let restarted = pb::RestartPolicy {
         mode: pb::RestartMode::Always.into(),
         ..pb::RestartPolicy::default()
@@ -153,7 +153,7 @@ async fn parent_must_be_a_live_run() {
         .await;
     let refused = refused.expect_err("no id");
     assert_eq!(complaint(&refused).reason, "INVALID_FIELD");
-    // A repeat is answered when the parent has ended meanwhile.
+    // A repeat is answered after the parent has ended.
     let parent = spawn(&mut client, sleeper()).await;
     let spec = below(&parent, sh("exit 0"), OnParentEnd::End);
     let child = must("spawn", client.spawn_as(&absent, spec.clone()).await);
@@ -210,7 +210,7 @@ async fn command_line_shows_runs_below_their_parents() {
     let last = tree.lines().last().unwrap_or_default();
     assert_eq!(last, format!("run {child} RUNNING sleep 1000"), "{tree}");
     assert!(out(&["get", &child]).await.contains(&parent));
-    // A child whose parent is not in the list stands at the left.
+    // A child whose parent is not in the list is not indented.
     let alone = out(&["ps", "--tree", "--parent", &parent]).await;
     assert_eq!(ids(&alone).concat(), child);
     let filter = pb::RunFilter {

@@ -1,4 +1,4 @@
-//! The command line with the real binary: what it prints, and how it exits.
+//! The command line with the real binary: its output, and its exit codes.
 
 use kennel_proto::pb::WaitCondition;
 use kennel_tests::{
@@ -23,7 +23,7 @@ async fn kennel_cli(kennel: &Kennel, words: &[&str]) -> Output {
     run_to_end(kennel.cli(words), PATIENCE).await
 }
 
-/// The words' answer on stdout; they must succeed.
+/// Returns the words' answer on stdout; they must succeed.
 async fn answer(kennel: &Kennel, words: &[&str]) -> String {
     let output = kennel_cli(kennel, words).await;
     assert!(output.status.success(), "{words:?}: {output:?}");
@@ -54,10 +54,10 @@ async fn run_is_transparent_in_output_and_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_has_the_code_of_timeout_for_a_command_that_takes_too_long() {
+async fn run_exits_like_timeout_after_max_runtime() {
     let kennel = Kennel::on_sqlite().await;
     let run_id = new_run_id();
-    // It ends in order when it is asked to, and all the same it was too late.
+    // It exits in order when it is stopped, and all the same it was too late.
     let words = [
         "run",
         "--run-id",
@@ -106,7 +106,7 @@ async fn run_tells_start_failures_like_a_shell() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_server_it_says_how_to_start_one() {
+async fn hint_without_server_names_how_to_start_one() {
     let dir = tempfile::tempdir().expect("a directory");
     let nowhere = format!("unix:{}", dir.path().join("none.sock").display());
     for (words, code) in [(&["run", "--", "true"][..], 125), (&["ps"][..], 1)] {
@@ -124,7 +124,7 @@ async fn without_a_server_it_says_how_to_start_one() {
     }
 }
 
-/// A `kennel run` in the foreground of nobody, as an own process group.
+/// Starts a `kennel run` that is in no foreground, as a process group of its own.
 fn start_run(kennel: &Kennel, script: &str) -> (Child, String) {
     let run_id = new_run_id();
     let mut command = kennel.cli(&["run", "--run-id", &run_id, "--", "sh", "-c", script]);
@@ -144,7 +144,8 @@ async fn armed(file: &std::path::Path) {
     .await;
 }
 
-/// The script may be ahead of the word that it was executed; until then Ctrl-C means that it shall not begin.
+/// Waits for the start. The script may be ahead of the report that it was executed; until then Ctrl-C means that it
+/// must not begin.
 async fn started(kennel: &Kennel, run_id: &str) {
     let mut client = kennel.client().await;
     let started = client.wait(run_id, WaitCondition::Started).await;
@@ -358,7 +359,7 @@ async fn signal_and_tree_speak_of_single_processes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_that_is_typed_again_under_its_id_goes_out_once() {
+async fn signal_repeated_with_its_id_is_sent_once() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "trap 'echo hit' USR1; trap 'echo over; exit 0' USR2; echo up; while :; do sleep 0.02; done";

@@ -1,4 +1,4 @@
-//! Named readers: the server knows where each has acknowledged, and gives the rest again whoever has died.
+//! Named consumers: the server stores the acknowledged position of each, and sends the rest again after any crash.
 
 use kennel_proto::pb::{
     self, ConsumerState, GapReason, RunFilter, ack_events_request::Position as Acked,
@@ -18,7 +18,7 @@ type Stream = Streaming<pb::StreamEventsResponse>;
 
 /// More than a few messages.
 const BYTES: usize = 1 << 20;
-/// It is looked every ten seconds, and the machine may be busy.
+/// Longest wait for the removal: the check runs every ten seconds, and the machine may be busy.
 const REMOVED_MAX: Duration = Duration::from_mins(1);
 /// A client may have to wait for the store's own time limits.
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
@@ -40,13 +40,13 @@ async fn open(client: &mut Client, request: &pb::StreamEventsRequest) -> Stream 
     must("stream", opened).into_inner()
 }
 
-/// The next message; absent: the stream has ended well.
+/// Returns the next message; absent: the stream has ended with OK.
 async fn next(stream: &mut Stream) -> Option<pb::StreamEventsResponse> {
     let message = within("a message", PATIENCE, stream.message()).await;
     must("read", message)
 }
 
-/// How the stream ends, whatever comes before.
+/// Returns the end of the stream, after any messages.
 async fn end(stream: &mut Stream) -> Complaint {
     loop {
         match within("its end", PATIENCE, stream.message()).await {
@@ -81,7 +81,7 @@ async fn get(client: &mut Client, run_id: &str, name: &str) -> Result<pb::Consum
     Ok(got.consumer.expect("an answer has the consumer"))
 }
 
-/// Reads until so many bytes came, and gives the cursor behind them.
+/// Reads until so many bytes came, and returns the cursor after them.
 async fn read(stream: &mut Stream, heard: &mut Heard, enough: usize) -> Acked {
     while heard.stdout.len() < enough {
         heard.take(next(stream).await.expect("it continues"));
@@ -90,12 +90,12 @@ async fn read(stream: &mut Stream, heard: &mut Heard, enough: usize) -> Acked {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_acknowledged_is_given_again_on_sqlite() {
+async fn unacknowledged_output_is_given_again_on_sqlite() {
     given_again(Options::default()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_acknowledged_is_given_again_on_postgres() {
+async fn unacknowledged_output_is_given_again_on_postgres() {
     let postgres = Postgres::start().await;
     given_again(Options::on(&postgres.url())).await;
 }
@@ -107,7 +107,7 @@ async fn given_again(options: Options) {
     let id = run.run_id.as_str();
     let request = of_run(id, "indexer");
 
-    // Acknowledged: a part. Given, and not acknowledged: more.
+    // Acknowledged: a part. Sent, and not acknowledged: more.
     let mut first = Heard::default();
     let mut stream = open(&mut client, &request).await;
     let position = read(&mut stream, &mut first, BYTES / 4).await;
@@ -161,7 +161,7 @@ async fn given_again(options: Options) {
         Some(seq)
     );
 
-    // Of another run, of nobody, and of no run.
+    // Of another run, of no consumer, and of no run.
     let other = must("spawn", client.spawn(sh("echo other")).await);
     must("wait", client.ended(&other.run_id).await);
     open(&mut client, &of_run(&other.run_id, "indexer")).await;
@@ -205,7 +205,7 @@ async fn newer_reader_replaces_older_one() {
     let run = must("spawn", client.spawn(sh(&script)).await);
     let id = run.run_id.as_str();
     client.hear_text(id, "before\n").await;
-    // It begins where its first reader wants it, and stays there.
+    // It begins at the start given by its first reader, and keeps it.
     let live = pb::StreamEventsRequest {
         position: Some(Position::Live(pb::FromLive {})),
         ..of_run(id, "one")
@@ -237,7 +237,7 @@ async fn newer_reader_replaces_older_one() {
         undisturbed.take(message);
     }
     assert_eq!(undisturbed.text(), "before\nafter\n");
-    // A reader that knows better where it was says so.
+    // A reader that knows its position better gives it.
     let own = pb::StreamEventsRequest {
         position: Some(Position::AfterSeq(0)),
         ..of_run(id, "one")
@@ -247,14 +247,14 @@ async fn newer_reader_replaces_older_one() {
     read(&mut own, &mut whole, 1).await;
     assert_eq!(whole.events[0].0, 1);
     drop((own, newer, other));
-    eventually_async("nobody reads", PATIENCE, async || {
+    eventually_async("no reader is left", PATIENCE, async || {
         let idle = must("get", get(&mut kennel.client().await, id, "one").await);
         (idle.state() == ConsumerState::Idle).then_some(())
     })
     .await;
 }
 
-/// What came of each run, and how often.
+/// Events received of each run, and how often.
 #[derive(Debug, Default)]
 struct Crowd {
     stdout: BTreeMap<String, Vec<u8>>,
@@ -303,7 +303,7 @@ fn of_label(app: &str) -> pb::StreamEventsRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_of_many_runs_goes_on_over_deaths_and_its_last_reader_alone_acknowledges() {
+async fn consumer_of_many_runs_survives_deaths() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let request = of_label("x");
@@ -329,7 +329,7 @@ async fn a_consumer_of_many_runs_goes_on_over_deaths_and_its_last_reader_alone_a
     }
     let unsaid = Acked::Cursor(crowd.cursor.clone().into());
 
-    // A reader that comes without a position, at the next server: what was acknowledged does not come again.
+    // A reader without a position, at the next server: acknowledged events do not come again.
     kennel.replace_server().await;
     let mut client = kennel.client().await;
     let mut second = open(&mut client, &request).await;
@@ -352,7 +352,7 @@ async fn a_consumer_of_many_runs_goes_on_over_deaths_and_its_last_reader_alone_a
         let rest = again.stdout.get(run_id).and_then(|all| all.get(begin..));
         assert!(rest.unwrap_or_default() == &pattern(BYTES)[begin..]);
     }
-    // What the reader before was given is not its to acknowledge any more; what it had acknowledged stands.
+    // The earlier reader may no longer acknowledge its events; its acknowledgements stay valid.
     let refused = ack(&mut client, "", "collector", unsaid.clone()).await;
     let refused = complaint(&refused.expect_err("another one reads"));
     assert_eq!(refused.reason, "CONSUMER_TAKEN_OVER");
@@ -366,14 +366,14 @@ async fn a_consumer_of_many_runs_goes_on_over_deaths_and_its_last_reader_alone_a
     let refused = client.process.stream_events(stale).await;
     let refused = complaint(&refused.expect_err("it is an earlier reader's"));
     assert_eq!(refused.reason, "CONSUMER_TAKEN_OVER");
-    // Another filter is another consumer, and takes no seat.
+    // Another filter is another consumer, and does not replace this one.
     let refused = client.process.stream_events(of_label("y")).await;
     assert_eq!(
         complaint(&refused.expect_err("another filter")).reason,
         "INVALID_FIELD"
     );
 
-    // The same reader goes on with its own cursor, and may acknowledge what it was given before.
+    // The same reader continues with its own cursor, and may acknowledge earlier events.
     let resumed = pb::StreamEventsRequest {
         position: Some(Position::Cursor(again.cursor.clone().into())),
         ..request.clone()
@@ -403,7 +403,7 @@ async fn a_consumer_of_many_runs_goes_on_over_deaths_and_its_last_reader_alone_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acknowledgement_is_durable_or_refused_while_the_store_is_away() {
+async fn acknowledgement_is_durable_or_refused_without_store() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -416,7 +416,7 @@ async fn an_acknowledgement_is_durable_or_refused_while_the_store_is_away() {
     must("wait", client.ended(id).await);
 
     postgres.crash().await;
-    // The stream goes on; what it gives cannot be acknowledged.
+    // The stream continues; its events cannot be acknowledged.
     let position = read(&mut stream, &mut heard, BYTES).await;
     let refused = ack(&mut client, id, "indexer", position.clone()).await;
     let refused = refused.expect_err("the store is away");
@@ -561,7 +561,7 @@ async fn consumers_are_bounded_listed_and_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_command_line_a_consumer_goes_on_behind_what_it_has_printed() {
+async fn command_line_consumer_continues_after_printed_output() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -576,7 +576,7 @@ async fn at_the_command_line_a_consumer_goes_on_behind_what_it_has_printed() {
         let all = [&["logs", id], words].concat();
         text(&run_to_end(kennel.cli(&all), PATIENCE).await)
     };
-    // Without --ack it is given again.
+    // Without --ack it is sent again.
     for _ in 0..2 {
         assert_eq!(logs(&["--consumer", "cli"]).await, "one\ntwo");
     }

@@ -1,4 +1,4 @@
-//! What holds a run together: what the host can do, and what a run is told to have.
+//! Containment of a run: the capabilities of the host, and those reported for a run.
 
 use kennel_proto::pb;
 use kennel_tests::{
@@ -32,14 +32,14 @@ async fn a_status_names_what_the_host_cannot_do() {
     assert!(status_text.contains(&line), "{status_text}");
 }
 
-/// The kinds of gaps that a run's coverage names.
+/// Returns the kinds of gaps that a run's coverage names.
 fn gaps(run: &pb::Run) -> Vec<pb::CoverageGapKind> {
     let coverage = run.coverage.as_ref().expect("it has processes");
     coverage.gaps.iter().map(pb::CoverageGap::kind).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_says_what_holds_it_and_what_that_leaves_open() {
+async fn run_shows_its_containment_and_holes() {
     for options in [Options::default(), Options::default().without_cgroup()] {
         let kennel = Kennel::start(options).await;
         let mut client = kennel.client().await;
@@ -53,7 +53,7 @@ async fn a_run_says_what_holds_it_and_what_that_leaves_open() {
         assert_eq!(!in_group, gaps.contains(&pb::CoverageGapKind::NoCgroup));
         let may_leave = gaps.contains(&pb::CoverageGapKind::RootMayLeaveCgroup);
         assert_eq!(may_leave, in_group && root);
-        // Root signals everybody; who is not root cannot follow a setuid program without cgroup.kill.
+        // Root may signal all processes; another user cannot follow a setuid program without cgroup.kill.
         assert!(!root || !gaps.contains(&pb::CoverageGapKind::SetuidChildUnkillable));
         let ended = must("abort", client.abort(&run.run_id).await);
         assert_eq!(ended.coverage, run.coverage, "it is kept with the row");
@@ -63,7 +63,7 @@ async fn a_run_says_what_holds_it_and_what_that_leaves_open() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_would_be_held_too_weakly_is_refused() {
+async fn too_weakly_contained_run_is_refused() {
     let kennel = Kennel::start(Options::default().without_cgroup()).await;
     let mut client = kennel.client().await;
     let id = new_run_id();
@@ -80,7 +80,7 @@ async fn a_run_that_would_be_held_too_weakly_is_refused() {
         []
     );
     assert!(!mark.exists());
-    // The id is free: the same command runs where less will do.
+    // The id is free: the same command runs with lower requirements.
     spec.set_min_containment(pb::Containment::Subreaper);
     let (run, existing) = must("spawn", client.spawn_as(&id, spec).await);
     assert!(!existing);

@@ -19,7 +19,7 @@ struct Pod {
     dir: TempDir,
 }
 
-/// A container; gone with all in it when this is dropped.
+/// A container; removed with everything in it when this is dropped.
 struct Container {
     name: String,
     state: PathBuf,
@@ -32,7 +32,7 @@ impl Pod {
         let dir = must("a directory", dir);
         let shared = dir.path().join("shared");
         must("mkdir", fs::create_dir(&shared));
-        // As the kubelet makes an emptyDir: open to all, and the group is handed on.
+        // As the kubelet makes an emptyDir: open to all, and the group is inherited.
         let open = fs::Permissions::from_mode(0o2777);
         must("chmod", fs::set_permissions(&shared, open));
         must(
@@ -77,7 +77,7 @@ impl Container {
         must("runc", runc.output())
     }
 
-    /// SIGTERM to its first process, as the kubelet sends it.
+    /// Sends SIGTERM to its first process, as the kubelet does.
     fn stop(&self) {
         let mut runc = Command::new(RUNC);
         runc.arg("--root").arg(&self.state);
@@ -105,7 +105,7 @@ fn bound(from: &Path, to: &str, options: &[&str]) -> Value {
     json!({"destination": to, "type": "bind", "source": from, "options": options})
 }
 
-/// As a container runtime writes it for a restricted pod.
+/// Returns the configuration that a container runtime writes for a restricted pod.
 fn config(uid: u32, words: &[&str], root: &Path, shared: &Path) -> Value {
     for dir in [
         "usr",
@@ -161,7 +161,7 @@ fn config(uid: u32, words: &[&str], root: &Path, shared: &Path) -> Value {
     })
 }
 
-/// The profile as a runtime applies it to a container without capabilities.
+/// Returns the profile that a runtime applies to a container without capabilities.
 fn seccomp() -> Value {
     let text = must("the profile", fs::read_to_string(SECCOMP));
     let profile: Value = must("JSON", serde_json::from_str(&text));
@@ -220,7 +220,7 @@ async fn command_is_first_process_of_restricted_container() {
     assert_eq!(output.status.code(), Some(7), "{stdout} {stderr}");
     assert!(stdout.starts_with("10001\nSeccomp:\t2\n"), "{stdout}");
     assert!(stdout.contains("Read-only file system"), "{stdout}");
-    // What is not there is said.
+    // Missing capabilities are reported.
     assert!(stderr.contains("containment subreaper"), "{stderr}");
     assert!(stderr.contains("tree=\"empty\""), "{stderr}");
 }

@@ -1,4 +1,4 @@
-//! Journals of ended runs of which files were cut, changed or removed behind the server's back.
+//! Journals of ended runs whose files were cut, changed or removed behind the server's back.
 
 use kennel_proto::pb::{
     self, GapReason, OutputStream, event::Payload, lifecycle::Station, output_part::Part,
@@ -15,14 +15,14 @@ use tonic::Code;
 
 const SAID: &str = "two and thirty bytes of the last";
 
-/// A run that has said something and ended, and its directory.
+/// Returns a run that has written output and ended, and its directory.
 async fn ended(kennel: &Kennel, client: &mut Client) -> (String, PathBuf) {
-    // What it says comes before its end.
+    // Its output comes before its end.
     let script = format!("printf '{SAID}'; sleep 0.2; exit 3");
     let run = must("spawn", client.spawn(sh(&script)).await);
     must("wait", client.ended(&run.run_id).await);
     let dir = kennel.run_dir(&run.run_id);
-    // Until the server has tidied up behind the run, its journal is not taken for closed.
+    // Until the server has cleaned up after the run, its journal does not count as closed.
     eventually("the run is tidied up", PATIENCE, || {
         (!dir.join("child").exists()).then_some(())
     })
@@ -38,7 +38,7 @@ fn cut(path: &Path, bytes: u64) {
     file.set_len(len - bytes).expect("it is cut");
 }
 
-/// All events of a run after a position, each with its seq.
+/// Returns all events of a run after a position, each with its seq.
 async fn events(client: &mut Client, run_id: &str, after: u64) -> Vec<(u64, Payload)> {
     let mut stream = must("stream", client.events_after(run_id, after).await);
     let mut events = Vec::new();
@@ -75,7 +75,7 @@ async fn output(client: &mut Client, run_id: &str) -> pb::ReadOutputResponse {
     must("read", client.process.read_output(request).await).into_inner()
 }
 
-/// Zeros in the place of the last lifecycle line, which lies in the index behind its header.
+/// Writes zeros in place of the last lifecycle line, which is in the index after its header.
 fn lose_last_line(index: &Path) {
     let mut bytes = fs::read(index).expect("it is there");
     let entry = bytes[bytes.len() - 36..].to_vec();
@@ -120,14 +120,14 @@ async fn truncated_output_is_reported_as_damage() {
     assert!(said.contains("damaged"), "{said}");
 }
 
-/// What has happened to the run beside output, each with its seq.
+/// Returns the entries of the run without output, each with its seq.
 fn entries(events: &[(u64, Payload)]) -> Vec<&(u64, Payload)> {
     let is_entry = |payload: &Payload| matches!(payload, Payload::Lifecycle(_));
     let entries = events.iter().filter(|(_, payload)| is_entry(payload));
     entries.collect()
 }
 
-/// How many bytes of stdout came and how many are missing.
+/// Returns the bytes of stdout received, and those missing.
 fn bytes(events: &[(u64, Payload)]) -> (usize, u64) {
     let came = events.iter().map(|(_, payload)| match payload {
         Payload::Output(output) => output.data.len(),
@@ -179,7 +179,7 @@ async fn entries_of_damaged_journal_come_from_record() {
         assert_eq!(came as u64 + missing, SAID.len() as u64, "{damage}");
         let has_output = !matches!(damage, "no output entry" | "no index" | "foreign index");
         assert_eq!(came > 0, has_output, "{damage}");
-        // After whatever seq a reader comes back, it is given the rest.
+        // A reader that resumes after any seq gets the rest.
         for (seq, _) in &before {
             let rest = events(&mut client, &run_id, *seq).await;
             let left: Vec<_> = before.iter().filter(|(at, _)| at > seq).cloned().collect();
@@ -203,7 +203,7 @@ async fn entries_of_damaged_journal_come_from_record() {
     }
 }
 
-/// All of it.
+/// Asserts that all of it is damaged.
 #[track_caller]
 fn assert_damaged(read: &pb::ReadOutputResponse) {
     let parts: Vec<_> = read.parts.iter().map(|part| part.part.clone()).collect();

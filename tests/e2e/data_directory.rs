@@ -1,4 +1,4 @@
-//! What a service makes of a data directory and a listen path that are not as it leaves them: nothing, and it says why.
+//! Data directories and listen paths in an unexpected state: a service refuses them, and reports why.
 
 use kennel_tests::{
     Kennel, PATIENCE, complaint, eventually_async,
@@ -27,7 +27,7 @@ use tempfile::TempDir;
 /// Longest time in which a start must be refused.
 const REFUSED_WITHIN: Duration = Duration::from_secs(2);
 
-/// A directory in which `data` is made as this service would.
+/// Makes a directory in which `data` is as this service would make it.
 fn prepared() -> (TempDir, PathBuf) {
     let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir();
     let dir = dir.expect("a directory");
@@ -37,7 +37,7 @@ fn prepared() -> (TempDir, PathBuf) {
     (dir, data)
 }
 
-/// Starts a service there, which must end at once with one line that says this.
+/// Starts a service there, which must exit at once with one line that contains this.
 async fn is_refused(dir: &Path, says: &[&str]) {
     let mut command = bare_command(&programs::kennel());
     command.args(serve_words(dir, None));
@@ -91,7 +91,7 @@ async fn links_in_a_data_directory_are_refused_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn data_directory_of_an_earlier_build_is_refused_untouched() {
+async fn directory_of_earlier_build_is_refused_untouched() {
     for name in ["facts", "ledger", "unfinished"] {
         let (dir, data) = prepared();
         fs::write(data.join(name), "of an earlier build").expect("own directory");
@@ -116,7 +116,7 @@ async fn data_directory_of_others_is_refused_untouched() {
     chown(&data, Some(65534), Some(65534)).expect("root may give it away");
     is_refused(dir.path(), &[&path, "belongs to user 65534", "user 0"]).await;
     assert_eq!(names(&data), ["note"]);
-    // A file of others in a directory of our own.
+    // A file of another user in a directory of Kennel's.
     chown(&data, Some(0), Some(0)).expect("own directory");
     fs::write(data.join("lock"), "1").expect("own directory");
     chown(data.join("lock"), Some(65534), Some(65534)).expect("own directory");
@@ -125,7 +125,7 @@ async fn data_directory_of_others_is_refused_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn full_queue_at_the_listen_path_refuses_a_start() {
+async fn full_queue_at_listen_path_refuses_a_start() {
     let (dir, data) = prepared();
     fs::create_dir(dir.path().join("s")).expect("own directory");
     let path = dir.path().join("s/kennel.sock");
@@ -146,7 +146,7 @@ async fn full_queue_at_the_listen_path_refuses_a_start() {
     drop(data);
 }
 
-/// What all files and directories of the service let others do.
+/// Collects all files and directories of the service that are open to others.
 fn open_to_others(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).expect("own directory").flatten() {
         let path = entry.path();
@@ -163,7 +163,7 @@ fn open_to_others(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_of_the_service_are_private_and_commands_keep_their_umask() {
+async fn service_files_are_private_and_commands_keep_umask() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("of-the-command");

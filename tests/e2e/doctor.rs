@@ -1,4 +1,4 @@
-//! `kennel doctor --prove`: the escape suite on the host of the one who asks.
+//! `kennel doctor --prove`: the escape suite on the caller's host.
 
 use kennel_tests::{
     PATIENCE, eventually,
@@ -18,10 +18,10 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Longer than the proof may take on a busy machine.
+/// Upper bound for the proof on a busy machine.
 const PROOF: std::time::Duration = std::time::Duration::from_secs(90);
 
-/// A directory for temporary files in which everybody may make some.
+/// Makes a directory for temporary files that is open to all.
 fn temporary() -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let all = fs::Permissions::from_mode(0o1777);
@@ -65,7 +65,7 @@ fn assert_nothing_is_left(temporary: &Path) {
     assert!(files.is_empty(), "{files:?}");
 }
 
-/// In a sandbox nothing of Kennel is reached, and without one all but its socket.
+/// Asserts that a sandbox reaches nothing of Kennel, and a run without one everything but its socket.
 fn assert_reaches_nothing(proof: &Value) {
     let sandbox = &proof["sandbox"];
     assert_eq!(sandbox["outcome"], "holds", "{sandbox}");
@@ -75,7 +75,7 @@ fn assert_reaches_nothing(proof: &Value) {
     assert!(!outside.contains("by its socket"), "{sandbox}");
 }
 
-/// The outcome of each program, way by way.
+/// Returns the outcome of each program, way by way.
 fn outcomes(proof: &Value) -> Vec<(String, String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let ways = proof["ways"].as_array().expect("ways");
@@ -91,7 +91,7 @@ fn outcomes(proof: &Value) -> Vec<(String, String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proof_as_root_finds_every_program_ended_and_leaves_nothing() {
+async fn proof_as_root_ends_every_program_without_traces() {
     let temporary = temporary();
     let proof = proof(bare_command(&programs::kennel()), temporary.path()).await;
     assert_eq!(proof["holds"], true, "{proof}");
@@ -108,7 +108,7 @@ async fn a_proof_as_root_finds_every_program_ended_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proof_without_privileges_says_what_was_not_run_and_what_is_admitted() {
+async fn unprivileged_proof_lists_skipped_and_open_parts() {
     let temporary = temporary();
     let copy = temporary.path().join("kennel");
     install(&programs::kennel(), &copy, "0755");
@@ -123,7 +123,7 @@ async fn a_proof_without_privileges_says_what_was_not_run_and_what_is_admitted()
         let allowed: &[&str] = match program.as_str() {
             "setuid-root" | "leaves-cgroup" | "own-cgroup" => &["notRun"],
             "foreign-pid-namespace" => &["admitted"],
-            // Which of the two dies first, shim or keeper, is a race that it may lose.
+            // Shim or keeper may die first: a race that it may lose.
             "kills-shim" => &["admitted", "empty"],
             _ => &["empty"],
         };

@@ -1,4 +1,4 @@
-//! Who may come in, and where the server does not listen.
+//! Access to the server's socket, and addresses at which it does not listen.
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
@@ -52,7 +52,7 @@ async fn the_socket_is_for_its_owner_alone() {
         & 0o777;
     assert_eq!(mode, 0o700, "{}", dir.display());
     if Uid::effective().is_root() {
-        // Even with the directories opened by mistake, the server looks at the peer.
+        // Even with the directories opened by mistake, the server checks the peer.
         for open in [kennel.scratch(), dir.as_path()] {
             fs::set_permissions(open, fs::Permissions::from_mode(0o755)).expect("own directory");
         }
@@ -90,7 +90,7 @@ async fn port_without_access_file_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_server_on_the_same_directory_names_the_first() {
+async fn second_server_on_same_directory_names_the_first() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(argv(&["/bin/sleep", "300"])).await);
@@ -118,7 +118,7 @@ async fn a_second_server_on_the_same_directory_names_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_server_does_not_take_the_socket_of_a_live_one() {
+async fn second_server_does_not_take_live_socket() {
     let kennel = Kennel::on_sqlite().await;
     let dir = tempfile::tempdir().expect("a directory");
     let mut second = bare_command(&programs::kennel());
@@ -135,7 +135,7 @@ async fn a_second_server_does_not_take_the_socket_of_a_live_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_of_the_server_do_not_reach_a_child() {
+async fn server_secrets_do_not_reach_a_child() {
     let options = kennel_tests::Options {
         env: [
             ("PGPASSWORD", "secret-1"),
@@ -174,7 +174,7 @@ async fn secrets_of_the_server_do_not_reach_a_child() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_has_no_descriptor_but_its_own_three() {
+async fn child_has_only_its_three_descriptors() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     // Several at once: none may hold another's.

@@ -1,4 +1,4 @@
-//! A node taken out of service, and back, with the real binary.
+//! Draining a node, and undoing that, with the real binary.
 
 use kennel_proto::pb::{self, DrainAction, RunState};
 use kennel_tests::{
@@ -35,7 +35,7 @@ async fn becomes_ready(kennel: &Kennel, ready: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drained_node_refuses_new_runs_and_lets_the_others_finish() {
+async fn drained_node_refuses_new_runs_and_finishes_others() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run_id = new_run_id();
@@ -74,7 +74,7 @@ async fn a_drained_node_refuses_new_runs_and_lets_the_others_finish() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_deadline_of_a_drain_ends_what_still_runs_in_its_name() {
+async fn drain_deadline_ends_remaining_runs_with_reason() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh(LONG)).await);
@@ -98,7 +98,7 @@ async fn the_deadline_of_a_drain_ends_what_still_runs_in_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_makes_no_sense_of_a_drain_is_refused() {
+async fn invalid_drain_is_refused() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let month = Duration::from_hours(24 * 31);
@@ -133,7 +133,7 @@ async fn the_drain_command_waits_until_nothing_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_outlives_the_server_and_ends_with_the_service() {
+async fn drain_survives_the_server_until_service_end() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh(LONG)).await);

@@ -1,4 +1,4 @@
-//! Nothing runs that is not recorded, and what a client was told is durable: with a store that goes away.
+//! No command runs unrecorded, and acknowledged calls are durable: with a store that becomes unavailable.
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
@@ -12,7 +12,7 @@ use tonic::Code;
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_store_nothing_starts_and_what_runs_goes_on() {
+async fn nothing_starts_without_store_and_runs_continue() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -50,7 +50,7 @@ async fn without_a_store_nothing_starts_and_what_runs_goes_on() {
     let run = must("wait", ended);
     assert!(run.code() == Some(3) && run.end_time.is_some(), "{run:?}");
     let pending = node_log::logged(&kennel.data_dir()).pending;
-    assert!(pending > 0, "ENDED is told only when it is durable");
+    assert!(pending > 0, "ENDED is reported only when it is durable");
 
     postgres.run().await;
     let id = &before.run_id;
@@ -70,7 +70,7 @@ async fn without_a_store_nothing_starts_and_what_runs_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_insert_without_answer_is_a_run_that_never_started() {
+async fn unanswered_insert_is_a_run_never_started() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -98,7 +98,7 @@ async fn an_insert_without_answer_is_a_run_that_never_started() {
         (Code::Unavailable, "STORE_UNAVAILABLE")
     );
 
-    // The id is spoken for by a row that says so, or by nothing at all; the command has not run in either case.
+    // The id has a row that records this, or none; the command has not run in either case.
     let got = within("get answers", STORE_PATIENCE, client.get(&run_id)).await;
     match got {
         Ok(run) => {
@@ -110,7 +110,7 @@ async fn an_insert_without_answer_is_a_run_that_never_started() {
     Footprint::of_id(&run_id).until_nothing_is_left().await;
     assert!(!ran.exists());
     let open = format!("SELECT count(*) FROM runs WHERE run_id = '{run_id}' AND ended_us IS NULL");
-    // What was under way may be carried out a moment after it was given up.
+    // A statement in progress may be carried out a moment after it was abandoned.
     eventually_async("no row is left open", STORE_PATIENCE, async || {
         (postgres.psql(&open).await == "0").then_some(())
     })

@@ -1,4 +1,4 @@
-//! Children that do not end as one would like: each ends as the contract says, with three end times.
+//! Children that do not exit in order: each run ends as the contract says, with three end times.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, AbortWait, RunState, WaitCondition};
@@ -11,22 +11,22 @@ use kennel_tests::{
 use std::time::{Duration, Instant};
 
 with_and_without_cgroup!(
-    a_child_that_ignores_what_is_polite_is_killed_after_its_grace,
+    child_that_ignores_term_is_killed_after_grace,
     a_child_that_is_stopped_takes_its_term,
-    what_a_double_fork_leaves_ends_with_its_leader,
+    double_forked_process_ends_with_its_leader,
     grandchild_holding_the_pipe_delays_no_caller,
-    a_worker_gets_its_second_after_the_shell_has_gone,
-    a_storm_of_sessions_is_ended_to_the_last,
+    worker_keeps_its_grace_after_the_shell,
+    storm_of_sessions_ends_completely,
     daemons_without_environment_are_ended_too,
     a_disguise_does_not_hide,
-    a_command_that_kills_its_shim_gets_away_with_nothing,
-    a_command_that_stops_its_shim_is_ended_with_proof,
+    command_that_kills_its_shim_ends_completely,
+    command_that_stops_its_shim_is_proven_ended,
 );
 
 /// A grace that a polite child never needs.
 const LONG_GRACE: Duration = Duration::from_secs(20);
 
-async fn a_child_that_ignores_what_is_polite_is_killed_after_its_grace(options: Options) {
+async fn child_that_ignores_term_is_killed_after_grace(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let grace = Duration::from_millis(400);
@@ -93,7 +93,7 @@ async fn a_child_that_is_stopped_takes_its_term(options: Options) {
     print.assert_nothing_left();
 }
 
-async fn what_a_double_fork_leaves_ends_with_its_leader(options: Options) {
+async fn double_forked_process_ends_with_its_leader(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["double-fork"])).await);
@@ -131,13 +131,13 @@ async fn grandchild_holding_the_pipe_delays_no_caller(options: Options) {
     let waited = client.wait(&run.run_id, WaitCondition::LeaderExited);
     let (live, reached) = must(
         "wait",
-        within("the leader's end is told", PATIENCE, waited).await,
+        within("the leader's exit is reported", PATIENCE, waited).await,
     );
     assert!(reached);
     assert_eq!(
         live.code(),
         Some(0),
-        "its exit is told before the tree is empty"
+        "its exit is reported before the tree is empty"
     );
     assert!(
         live.end_time.is_none(),
@@ -154,7 +154,7 @@ async fn grandchild_holding_the_pipe_delays_no_caller(options: Options) {
     print.assert_nothing_left();
 }
 
-async fn a_worker_gets_its_second_after_the_shell_has_gone(options: Options) {
+async fn worker_keeps_its_grace_after_the_shell(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (go, done) = (kennel.scratch().join("go"), kennel.scratch().join("done"));
@@ -176,7 +176,7 @@ async fn a_worker_gets_its_second_after_the_shell_has_gone(options: Options) {
         stopping.end_time.is_none(),
         "the worker works: {stopping:?}"
     );
-    // It is done some time after the shell has gone.
+    // It is done some time after the shell has exited.
     std::fs::write(&go, "").expect("written");
     let run = must("wait", client.ended(&run.run_id).await);
 
@@ -193,7 +193,7 @@ async fn a_worker_gets_its_second_after_the_shell_has_gone(options: Options) {
     print.assert_nothing_left();
 }
 
-async fn a_storm_of_sessions_is_ended_to_the_last(options: Options) {
+async fn storm_of_sessions_ends_completely(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["storm"])).await);
@@ -252,7 +252,7 @@ async fn a_disguise_does_not_hide(options: Options) {
     print.assert_nothing_left();
 }
 
-async fn a_command_that_kills_its_shim_gets_away_with_nothing(options: Options) {
+async fn command_that_kills_its_shim_ends_completely(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["kill-parent"])).await);
@@ -272,10 +272,10 @@ async fn a_command_that_kills_its_shim_gets_away_with_nothing(options: Options) 
     );
     let run = must("abort", within("the run ends", PATIENCE, aborted).await);
 
-    // Whom the dead shim would have reaped its keeper reaps.
+    // Processes that the dead shim would have reaped are reaped by its keeper.
     print.until_nothing_is_left().await;
     assert!(run.end_time.is_some(), "{run:?}");
-    // ECHILD cannot be said by a shim that is gone.
+    // A shim that is gone cannot report ECHILD.
     let verdict = run.tree_verdict.and_then(|tree| tree.verdict);
     match verdict {
         Some(pb::tree_verdict::Verdict::Unverified(_)) => {}
@@ -292,7 +292,7 @@ async fn a_command_that_kills_its_shim_gets_away_with_nothing(options: Options) 
     );
 }
 
-async fn a_command_that_stops_its_shim_is_ended_with_proof(options: Options) {
+async fn command_that_stops_its_shim_is_proven_ended(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     // Once, and as often as it can.

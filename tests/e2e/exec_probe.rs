@@ -1,4 +1,4 @@
-//! Probes that are commands: in the run's tree, ended with their session, harmless whatever they do.
+//! Probes that are commands: in the run's tree, ended with their session, harmless in any case.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunState, WaitCondition, liveness, readiness};
@@ -49,7 +49,7 @@ async fn why_not_live(client: &mut Client, run: &str) -> String {
     }
 }
 
-/// It has directory and environment of the run.
+/// The probe has directory and environment of the run.
 async fn command_makes_a_run_ready(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -93,7 +93,7 @@ async fn failing_command_ends_the_run() {
     assert!(said.contains("did not start"), "{said}");
 }
 
-/// One that leaves children, one that hangs with children, one that floods: of none is anything left beside the run.
+/// A probe that leaves children, one that hangs with children, one that floods: nothing of any is left beside the run.
 async fn probe_is_ended_with_its_session(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -146,7 +146,7 @@ async fn probe_ends_with_its_run(options: Options) {
     print.assert_nothing_left();
 }
 
-/// The answer to a server that has died is for no other; the next one probes on.
+/// The answer to a dead server is for no other; the next one continues probing.
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_server_leaves_a_probe_to_its_time() {
     let kennel = Kennel::on_sqlite().await;

@@ -1,5 +1,5 @@
-//! Three nodes of one database that are halted, killed and come back, and a witness who compares what is answered with
-//! what lives.
+//! Three nodes of one database that are halted, killed and come back, and a witness that compares the answers with the
+//! living processes.
 
 use kennel_proto::pb::{NodeReachability, RunState};
 use kennel_tests::{
@@ -22,7 +22,7 @@ const RUNS: usize = 4;
 struct Subject {
     node: usize,
     leader: Proc,
-    /// Since when that is not alive.
+    /// Time since which the process is dead.
     dead: Option<Instant>,
 }
 
@@ -31,7 +31,7 @@ struct Witness {
 }
 
 impl Witness {
-    /// Compares all that this node answers with what lives.
+    /// Compares all answers of this node with the living processes.
     async fn look(&mut self, at: &mut Client, halted: Option<usize>) {
         for (id, subject) in &mut self.subjects {
             let run = must("get", at.get(id).await);

@@ -1,4 +1,4 @@
-//! A node that does not come back, and an operator who decides so.
+//! A node that does not come back, and an operator who forgets it.
 
 use kennel_proto::pb::{self, NodeReachability, RunState};
 use kennel_tests::{
@@ -16,7 +16,7 @@ async fn node(postgres: &Postgres, name: &'static str) -> Kennel {
     .await
 }
 
-/// Forgets a node through another one, as often as that is refused.
+/// Forgets a node through another one, repeated while it is refused.
 async fn forget(by: &Kennel, name: &str) {
     eventually_async("it is forgotten", PATIENCE, async || {
         let forgotten = run_to_end(by.cli(&["node", "forget", name]), PATIENCE).await;
@@ -65,7 +65,7 @@ async fn runs_of_forgotten_node_are_lost_by_decision() {
     let why = run_to_end(two.cli(&["why", &lives]), PATIENCE).await;
     let text = String::from_utf8_lossy(&why.stdout).into_owned();
     assert!(text.contains("has forgotten its node"), "{text}");
-    // What had ended has ended as it did.
+    // An ended run keeps its outcome.
     let run = must("get", there.get(&ended).await);
     assert_eq!((run.state(), run.reason()), (RunState::Failed, "exited"));
     assert_eq!(reachability(&two, "one").await, NodeReachability::Forgotten);
@@ -98,7 +98,7 @@ async fn halted_node_ends_its_forgotten_runs() {
     let server = one.server().expect("it serves");
     kill_exactly(&server, Signal::SIGSTOP);
     forget(&two, "one").await;
-    assert!(leader.is_alive(), "nobody signals runs of another node");
+    assert!(leader.is_alive(), "no server signals runs of another node");
     let closed = must("get", two.client().await.get(&run.run_id).await);
     assert_eq!(closed.reason(), "node_forgotten");
     kill_exactly(&server, Signal::SIGCONT);

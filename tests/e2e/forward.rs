@@ -156,13 +156,13 @@ async fn node_that_does_not_answer_is_named() {
     .run_id;
     there.hear_up(&id).await;
     one.kill_service_after(|| {});
-    let refused = there.pause(&id).await.expect_err("nobody is there");
+    let refused = there.pause(&id).await.expect_err("no server is there");
     assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
     assert_eq!(fact(&refused, "node_name"), "one");
     assert_eq!(fact(&refused, "address"), one.address());
     one.launch_again().await;
-    // As the error asks: the call is repeated.
+    // As the error advises: the call is repeated.
     eventually_async("it answers again", PATIENCE, async || {
         let mut there = two.client().await;
         there.abort(&id).await.ok()
@@ -297,7 +297,7 @@ async fn owners_stay_apart_across_nodes() {
     let refused = bob.processes().pause(pause()).await.expect_err("alice's");
     assert_eq!(complaint(&refused).reason, "RUN_NOT_FOUND");
     must("pause", alice.processes().pause(pause()).await);
-    // The other node forgets nobody's name.
+    // The other node records the caller's name.
     let trail = must("trail", fleet.one.client().await.trail(&id).await);
     let by = trail.iter().find_map(|record| match &record.record {
         Some(pb::audit_record::Record::Request(asked)) if asked.rpc == "Pause" => Some(asked),
@@ -330,7 +330,7 @@ async fn owners_stay_apart_across_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn spawn_for_halted_node_is_refused_and_runs_once() {
+async fn spawn_for_halted_node_runs_once_after_refusal() {
     let postgres = Postgres::start().await;
     let fleet = Fleet::start(&postgres).await;
     let server = fleet.one.server().expect("it serves");
@@ -363,7 +363,7 @@ async fn spawn_for_halted_node_is_refused_and_runs_once() {
     for process in [&server, &keeper] {
         kill_exactly(process, Signal::SIGCONT);
     }
-    // Whichever node the repeat names: it is the run that there is.
+    // Whichever node the repeat names: the answer is the existing run.
     eventually_async("the halted node is back", PATIENCE, async || {
         let again = alice.processes().spawn(at_one()).await.ok()?.into_inner();
         assert!(again.existing);

@@ -1,4 +1,4 @@
-//! The disk is full, and each run does as its policy says; what came and what is missing is what it has written.
+//! The disk is full, and each run behaves by its policy; received and missing bytes are exactly the written ones.
 
 use crate::store_weather::{Full, ROOM, STORE_PATIENCE, has_met, is_dead};
 use kennel_proto::pb::{
@@ -9,15 +9,15 @@ use kennel_tests::{
 };
 use std::{fs, path::Path};
 
-/// What one of them writes at a time.
+/// Bytes that one of them writes at a time.
 const PIECE: u64 = 50_000;
 /// So many pieces are more than pipes and their readers can hold.
 const MANY: u64 = 40;
-/// What one writes that waits for room.
+/// Bytes of a run that waits for space.
 const MUCH: u64 = 1_000_000;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_disk_is_full_each_run_does_as_its_policy_says() {
+async fn each_run_follows_its_policy_on_full_disk() {
     let options = Options {
         data_room: Some(ROOM),
         ..Options::default()
@@ -103,7 +103,7 @@ async fn while_the_disk_is_full_each_run_does_as_its_policy_says() {
     }
 }
 
-/// A loop of the shell.
+/// Returns a loop of the shell.
 fn until(file: &Path, what: &str) -> String {
     format!("until [ -e {} ]; do {what}; done", file.display())
 }
@@ -113,7 +113,7 @@ async fn has_ended(client: &mut Client, run_id: &str) -> pb::Run {
     must("wait", ended)
 }
 
-/// What a reader from the beginning was given of standard output.
+/// Standard output received by a reader from the beginning.
 #[derive(Debug, Default)]
 struct Heard {
     came: u64,
@@ -123,7 +123,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// Until it is enough, or to the end.
+    /// Reads until it is enough, or to the end.
     async fn read(client: &Client, run_id: &str, enough: impl Fn(&Self) -> bool) -> Self {
         let mut client = client.clone();
         let stream = client.events(run_id, Position::AfterSeq(0)).await;

@@ -1,4 +1,4 @@
-//! Habits of other command lines: short ids, several runs, selectors, forms of output, values as people type them.
+//! Habits of other command lines: short ids, several runs, selectors, output formats, values as typed.
 
 use kennel_tests::{
     Kennel, PATIENCE, SpecExt, argv, must, sh,
@@ -21,21 +21,21 @@ impl Bench {
         run_to_end(self.0.cli(words), PATIENCE).await
     }
 
-    /// What it prints; it must succeed.
+    /// Returns its output; it must succeed.
     async fn answer(&self, words: &[&str]) -> String {
         let output = self.says(words).await;
         assert!(output.status.success(), "{words:?}: {output:?}");
         text(&output)
     }
 
-    /// Exit code and standard error.
+    /// Returns exit code and standard error.
     async fn refusal(&self, words: &[&str]) -> (Option<i32>, String) {
         let output = self.says(words).await;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), said)
     }
 
-    /// A run that sleeps, with this label.
+    /// Starts a run that sleeps, with this label.
     async fn sleeper(&self, key: &str, value: &str) -> String {
         let mut client = self.0.client().await;
         let spec = argv(&["sleep", "600"]).label(key, value);
@@ -84,7 +84,7 @@ async fn one_command_acts_on_several_runs() {
     let paused = bench.answer(&["pause", a, b]).await;
     assert_eq!(paused.matches("PAUSED").count(), 2, "{paused}");
     bench.answer(&["resume", a, b]).await;
-    // The one that is not there keeps no other from its signal, and has its say in the exit code.
+    // A missing run does not prevent the signals to the others, and determines the exit code.
     let output = bench.says(&["kill", "-USR1", a, "nope", b]).await;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(text(&output).matches("delivered").count(), 2, "{output:?}");
@@ -158,7 +158,7 @@ async fn selectors_select_in_lists_and_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forms_of_output_are_those_of_kubectl_and_docker() {
+async fn output_forms_match_kubectl_and_docker() {
     let bench = Bench::start().await;
     let run = bench.sleeper("app", "web").await;
     for (words, shown) in [

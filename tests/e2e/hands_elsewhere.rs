@@ -1,4 +1,5 @@
-//! Words and flags of docker, kubectl, pueue, supervisorctl and systemd-run: each works, or its answer says what to type.
+//! Words and flags of docker, kubectl, pueue, supervisorctl and systemd-run: each works, or its error names the
+//! replacement.
 
 use kennel_tests::{
     Kennel, PATIENCE, must, sh,
@@ -6,7 +7,7 @@ use kennel_tests::{
 };
 use std::{io::Write as _, process::Output, process::Stdio};
 
-/// Exit code of `kennel run` for a command line that is wrong.
+/// Exit code of `kennel run` for an invalid command line.
 const RUN_USAGE: i32 = 125;
 const USAGE: i32 = 2;
 
@@ -19,7 +20,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The errors of a line that is refused with this code and hint.
+/// Checks the error of a line that is refused with this code and hint.
 async fn refused(kennel: &Kennel, line: &str, code: i32, hint: &str) -> String {
     let output = typed(kennel, line).await;
     let errors = errors(&output);
@@ -102,7 +103,7 @@ async fn habits_without_a_place_are_answered_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn words_that_are_no_run_are_answered_by_name() {
+async fn unknown_names_of_runs_are_answered_by_name() {
     let kennel = Kennel::on_sqlite().await;
     for (line, code, hint) in [
         ("top x", USAGE, "kennel tree RUN"),
@@ -130,7 +131,7 @@ async fn words_that_are_no_run_are_answered_by_name() {
     ] {
         refused(&kennel, line, code, hint).await;
     }
-    // Nothing is near enough to be meant.
+    // No suggestion is near enough.
     for line in ["run --zzz -- true", "logs -z x", "quiz", "isolate x"] {
         let said = errors(&typed(&kennel, line).await);
         assert!(
@@ -175,12 +176,12 @@ async fn words_of_other_tools_do_the_same_here() {
 #[tokio::test(flavor = "multi_thread")]
 async fn terminal_in_a_pipeline_is_plain_bytes() {
     let kennel = Kennel::on_sqlite().await;
-    // What was written before anybody attached is drawn on a terminal, and only there.
+    // Output before any client attached is drawn on a terminal, and only there.
     for line in ["run -it -- echo drawn", "run -t -- echo drawn"] {
         let output = typed(&kennel, line).await;
         assert_eq!(output.stdout, b"drawn\r\n", "{line}: {output:?}");
     }
-    // The terminal echoes; behind an unfinished line one end of file gives the line, and a second one ends.
+    // The terminal echoes; after an unfinished line one end of file passes the line, and a second one ends.
     for (input, prints) in [("", ""), ("hi\n", "hi\r\nhi\r\n"), ("hi", "hihi")] {
         let mut run = kennel.cli(&["run", "-it", "--", "cat"]);
         run.stdin(Stdio::piped())
@@ -196,7 +197,7 @@ async fn terminal_in_a_pipeline_is_plain_bytes() {
         let shown = shown.replace("^D", "").replace('\u{8}', "");
         let mut found: Vec<char> = shown.chars().collect();
         let mut wanted: Vec<char> = prints.chars().collect();
-        // The echo comes when it comes.
+        // The time of the echo varies.
         found.sort_unstable();
         wanted.sort_unstable();
         assert_eq!(found, wanted, "{input:?}: {shown:?}");

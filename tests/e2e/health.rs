@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-/// Status and body; absent: nothing listens.
+/// Returns status and body; absent: nothing listens.
 fn answer(mut stream: impl Read + Write, path: &str) -> Option<(u16, String)> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;

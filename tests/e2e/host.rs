@@ -1,4 +1,4 @@
-//! Another boot, another container: numbers that were recorded there name nobody here.
+//! Another boot, another container: recorded numbers identify no process here.
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
@@ -16,9 +16,9 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Processes of somebody else that have, in the second container, the numbers that runs had in the first.
+/// Unrelated processes that have, in the second container, the numbers that runs had in the first.
 const STRANGERS: usize = 60;
-/// Tells them from all others of this machine.
+/// Distinguishes them from all others of this machine.
 const STRANGERS_WORD: &str = "86421";
 
 fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
@@ -40,8 +40,8 @@ async fn runs_of_another_boot_are_closed_without_signals() {
     }
     let done = must("spawn", client.spawn(sh("echo done; exit 4")).await);
     must("wait", client.ended(&done.run_id).await);
-    // What lives on has, after the other boot, the numbers and start times that were recorded: nothing but the boot tells
-    // that it is somebody else.
+    // After the other boot, living processes have the recorded numbers and start times: only the boot shows that they
+    // are unrelated.
     let shims = kennel.shims();
     kennel.kill_service_after(|| {
         for shim in shims {
@@ -79,7 +79,7 @@ async fn runs_of_another_boot_are_closed_without_signals() {
 
 /// `kennel serve` as the first process of a pid namespace of its own, as in a container.
 struct Container {
-    /// Outside of it: with its death the kernel ends all that is inside.
+    /// The outer process: with its death the kernel ends all processes inside.
     outer: Child,
     socket: PathBuf,
 }
@@ -139,7 +139,7 @@ impl Container {
         self.inside().iter().filter(is_stranger).count()
     }
 
-    /// As a container runtime does.
+    /// Ends it as a container runtime does.
     async fn end(mut self) {
         let info = self.info().await;
         let first = self.inside().into_iter().find(|proc| {
@@ -159,12 +159,12 @@ impl Container {
         );
     }
 
-    /// As a container runtime does that is in a hurry.
+    /// Kills it as an impatient container runtime does.
     async fn kill(mut self) {
         let inside = self.inside();
         self.outer.kill().expect("own child");
         self.outer.wait().expect("own child");
-        eventually("nobody is left inside", PATIENCE, || {
+        eventually("no process is left inside", PATIENCE, || {
             reap_orphans();
             inside.iter().all(|proc| !proc.is_alive()).then_some(())
         })
@@ -182,7 +182,7 @@ async fn runs_of_another_container_are_closed_without_signals() {
     let dir = dir.expect("a temporary directory can be made");
     let mut inodes = Vec::new();
     let mut before: Option<pb::Run> = None;
-    // The kernel gives the inode of a namespace that is gone to the next one, now and then.
+    // The kernel sometimes reuses the inode of a namespace that is gone.
     for round in 0..4 {
         let container = Container::start(&dir, if round == 0 { 0 } else { STRANGERS }).await;
         let host = container.info().await.host.expect("it says where it is");
@@ -201,7 +201,7 @@ async fn runs_of_another_container_are_closed_without_signals() {
             let heard = must("stream", client.hear_all(&run.run_id, 0).await);
             assert_eq!(heard.text(), "up\n");
             assert!(heard.signals().is_empty(), "{:?}", heard.signals());
-            // The last of them may not have executed yet; one that was ended does not come any more.
+            // The last of them may be before exec; an ended one does not come any more.
             eventually("all strangers are there", PATIENCE, || {
                 (container.strangers() == STRANGERS).then_some(())
             })
@@ -213,12 +213,12 @@ async fn runs_of_another_container_are_closed_without_signals() {
         before = Some(run);
         container.kill().await;
     }
-    // The directory of the control groups goes with the last one that ends in order.
+    // The directory of the control groups is removed with the last one that ends in order.
     Container::start(&dir, 0).await.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_no_run_can_outlive_its_keeper_a_service_is_run_all_the_same() {
+async fn service_runs_where_no_run_survives_its_keeper() {
     let dir = tempfile::Builder::new().prefix("kennel-test-").tempdir();
     let dir = dir.expect("a temporary directory can be made");
     let container = Container::start(&dir, 0).await;

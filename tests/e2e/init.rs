@@ -30,7 +30,7 @@ fn socket(dir: &Path) -> PathBuf {
     dir.join("s/kennel.sock")
 }
 
-/// With the first process in a pid namespace of its own where `contained`.
+/// Starts a service, with the first process in a pid namespace of its own where `contained`.
 fn serve(dir: &Path, contained: bool, script: &str) -> Command {
     let mut command = if contained {
         let mut command = bare_command(Path::new("/usr/bin/unshare"));

@@ -1,4 +1,5 @@
-//! Standard input that clients write to while the command runs: each byte once, in order, whoever asks and whoever dies.
+//! Standard input that clients write to while the command runs: each byte once, in order, for any caller and after any
+//! crash.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, InputEnd, RunState};
@@ -14,13 +15,13 @@ use std::{
 };
 use tonic::{Code, Status};
 
-/// Of a pipe whose size nobody has set.
+/// Default size of a pipe.
 const PIPE: u64 = 65_536;
 
 with_and_without_cgroup!(
-    an_input_is_written_once_however_often_it_is_asked_for,
+    repeated_input_is_written_once,
     full_pipe_blocks_only_its_writer,
-    an_input_outlives_the_service_where_its_run_does,
+    input_outlives_the_service_with_its_run,
 );
 
 async fn spawned(client: &mut Client, spec: pb::RunSpec) -> String {
@@ -33,7 +34,7 @@ fn cat() -> pb::RunSpec {
     sh("echo up; cat").open_input()
 }
 
-/// Code and reason, and how much was accepted.
+/// Returns code and reason, and the number of accepted bytes.
 fn said(status: &Status) -> (Code, String, String) {
     let accepted = fact(status, "accepted_offset");
     (status.code(), complaint(status).reason, accepted)
@@ -49,7 +50,7 @@ fn closed(accepted: &str) -> (Code, String, String) {
     (Code::FailedPrecondition, reason, accepted.to_owned())
 }
 
-async fn an_input_is_written_once_however_often_it_is_asked_for(options: Options) {
+async fn repeated_input_is_written_once(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let run = spawned(&mut client, cat()).await;
@@ -61,7 +62,7 @@ async fn an_input_is_written_once_however_often_it_is_asked_for(options: Options
     let again = must("write", client.write(&run, "", Some(0), b"one ").await);
     assert!(again.repeated_request, "by its offset alone");
     must("write", client.write(&run, "", Some(4), b"two ").await);
-    // Another server, and the same memory.
+    // Another server, and the same state.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let again = must("write", client.write(&run, "a", None, b"one ").await);
@@ -146,7 +147,7 @@ async fn full_pipe_blocks_only_its_writer(options: Options) {
     })
     .await;
 
-    // Another run's input, this run's output, and a stop are as ever.
+    // Another run's input, this run's output, and a stop are unaffected.
     let other = spawned(&mut client, cat()).await;
     must("write", client.write(&other, "", None, b"beside\n").await);
     client.hear_text(&other, "beside\n").await;
@@ -161,13 +162,13 @@ async fn full_pipe_blocks_only_its_writer(options: Options) {
         (Some(PIPE), Some(PIPE))
     );
     let ended = must("abort", client.abort(&full).await);
-    let refused = must("the writer", writing.await).expect_err("nobody reads it");
+    let refused = must("the writer", writing.await).expect_err("it has no reader");
     assert_eq!(said(&refused), closed("65536"));
     Footprint::of_run(&ended).assert_nothing_left();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_goes_away_in_a_write_can_go_on_with_it() {
+async fn client_lost_during_write_can_resume_it() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -186,7 +187,7 @@ async fn who_goes_away_in_a_write_can_go_on_with_it() {
     .await;
     writing.abort();
     assert!(writing.await.is_err(), "it was not answered");
-    // Whoever does not know of it would write into its middle.
+    // A writer that does not know of it would write into its middle.
     let blind = client.write(&run, "other", None, b"x").await;
     assert_eq!(said(&blind.expect_err("midway")), mismatch("65536"));
 
@@ -259,7 +260,7 @@ async fn each_attempt_begins_with_an_empty_input() {
     must("abort", client.abort(&run).await);
 }
 
-async fn an_input_outlives_the_service_where_its_run_does(options: Options) {
+async fn input_outlives_the_service_with_its_run(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let mut spec = cat();

@@ -1,4 +1,4 @@
-//! Tokens that an issuer has signed, as Kubernetes projects them into pods: made by openssl, used over real TLS.
+//! Tokens signed by an issuer, as Kubernetes projects them into pods: made by openssl, used over real TLS.
 
 use crate::net::{Net, follow, sleeper};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as BASE64};
@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 pub(crate) const PLANNER: &str = "system:serviceaccount:agents:planner";
 
-/// What openssl prints.
+/// Returns the output of openssl.
 pub(crate) fn openssl(dir: &Path, words: &[&str], input: &[u8]) -> Vec<u8> {
     let mut child = Command::new("openssl")
         .args(words)
@@ -36,7 +36,7 @@ pub(crate) fn openssl(dir: &Path, words: &[&str], input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// A set of keys with the public half of `key.pem`.
+/// Returns a set of keys with the public half of `key.pem`.
 pub(crate) fn key_set(dir: &Path, kid: &str) -> String {
     let modulus = openssl(dir, &["rsa", "-in", "key.pem", "-noout", "-modulus"], b"");
     let modulus = String::from_utf8(modulus).expect("text");
@@ -49,7 +49,7 @@ pub(crate) fn key_set(dir: &Path, kid: &str) -> String {
     json!({ "keys": [key] }).to_string()
 }
 
-/// A token of a service account, as the API server makes one.
+/// Returns a token of a service account, as the API server makes one.
 fn token(dir: &Path, kid: &str, audience: &str, subject: &str) -> String {
     token_until(dir, kid, audience, subject, 600)
 }
@@ -84,7 +84,7 @@ fn bearing(net: &Net, token: String) -> Credentials {
     }
 }
 
-/// Why a token does not spawn.
+/// Returns why a token may not spawn.
 async fn refusal(net: &Net, token: String) -> String {
     match connect_with(&net.address(), &bearing(net, token)).await {
         Err(refused) => refused.to_string(),
@@ -164,7 +164,7 @@ async fn service_account_tokens_of_a_named_issuer_call() {
     let log = net.kennel.log();
     assert!(!log.contains(message) && !log.contains(signature), "{log}");
 
-    // The issuer has another key: what the first one has signed is not good any more.
+    // The issuer has another key: tokens signed by the first one are no longer valid.
     let stream = tokio::spawn(follow(planner.processes(), run));
     openssl(dir, &["genrsa", "-out", "key.pem", "2048"], b"");
     fs::write(net.file("keys.json"), key_set(dir, "second")).expect("own directory");

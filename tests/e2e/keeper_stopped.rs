@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 
 /// The promise is ten seconds; the rest is for a busy machine.
 const NOTICED_WITHIN: Duration = Duration::from_secs(15);
-/// Without a look whether anything listens, a client tries for about 15 s.
+/// Without a check whether anything listens, a client tries for about 15 s.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(8);
 
 fn is_unresponsive(refused: Result<impl std::fmt::Debug, Status>) {
@@ -85,7 +85,7 @@ async fn stopped_keeper_is_noticed_until_it_is_continued() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_on_their_way_to_a_stopped_keeper_act_once() {
+async fn calls_to_a_stopped_keeper_act_once() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let got = kennel.scratch().join("got");
@@ -130,7 +130,7 @@ async fn calls_on_their_way_to_a_stopped_keeper_act_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_at_the_command_line_notices_a_dead_keeper() {
+async fn run_command_notices_a_dead_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
     let up = kennel.scratch().join("up");
     let script = format!("touch {}; exec sleep 1000", up.display());

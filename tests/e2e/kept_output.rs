@@ -1,4 +1,4 @@
-//! A run keeps no more output than it may, and every reader can say to the byte what it has not seen.
+//! A run retains no more output than its bound, and every reader can tell exactly which bytes it has not seen.
 
 use kennel_proto::pb::{self, event::Payload, stream_events_request::Position};
 use kennel_tests::{Kennel, RunExt, SpecExt, complaint, must, pattern, sh, within};
@@ -10,7 +10,7 @@ const MIB: usize = 1 << 20;
 const LONG: Duration = Duration::from_mins(2);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_and_what_is_missing_is_what_a_run_has_written() {
+async fn read_and_missing_output_equal_written() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let half = pattern(50 * MIB);
@@ -29,7 +29,7 @@ async fn what_came_and_what_is_missing_is_what_a_run_has_written() {
             (kept.max_bytes, kept.on_full()),
             (Some(MIB as u64), on_full)
         );
-        // What the client left out is said as it is in force.
+        // Omitted values are returned as they are in force.
         assert_eq!(kept.on_disk_full(), pb::DiskFullAction::Block);
         let mut live = Count::of(&half);
         let reads = Box::pin(live.read(&kennel, &run.run_id, 0));
@@ -109,7 +109,7 @@ async fn expired_position_is_refused_if_gaps_are_unwanted() {
         (Code::OutOfRange, "CURSOR_EXPIRED")
     );
     assert!(first_seq > 3, "{first_seq}");
-    // From where nothing is missing it has nothing to complain of.
+    // From a position without missing data there is no gap.
     let whole = ask(Position::AfterSeq(first_seq - 1));
     let mut stream = must("stream", client.process.stream_events(whole).await).into_inner();
     while let Some(message) = must("the rest", stream.message().await) {
@@ -118,7 +118,7 @@ async fn expired_position_is_refused_if_gaps_are_unwanted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_writes_more_than_is_kept_is_ended_where_it_says_so() {
+async fn run_over_its_output_bound_ends_by_policy() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let spec = sh("exec cat /dev/zero").kept_output(MIB as u64, pb::OutputOverflow::Abort);
@@ -131,7 +131,7 @@ async fn a_run_that_writes_more_than_is_kept_is_ended_where_it_says_so() {
     assert_eq!(reason, Some(pb::end_reason::Reason::LimitExceeded(bytes)));
 }
 
-/// What one reader has seen of standard output, across the deaths of servers.
+/// Standard output that one reader has received, across the deaths of servers.
 #[derive(Debug)]
 struct Count<'a> {
     half: &'a [u8],
@@ -144,7 +144,7 @@ struct Count<'a> {
 }
 
 impl<'a> Count<'a> {
-    /// Of a run that writes this twice.
+    /// Makes the count for a run that writes this twice.
     fn of(half: &'a [u8]) -> Self {
         Self {
             half,
@@ -157,7 +157,7 @@ impl<'a> Count<'a> {
         }
     }
 
-    /// Until so many bytes came, or the end.
+    /// Reads until so many bytes came, or to the end.
     async fn read(&mut self, kennel: &Kennel, run_id: &str, enough: u64) {
         while !self.ended {
             let mut client = kennel.client().await;

@@ -71,7 +71,7 @@ async fn one_key_starts_one_process_on_postgres() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_abort_that_comes_first_fences_the_key_for_good() {
+async fn earlier_abort_fences_the_key_for_good() {
     let mut kennel = Kennel::on_sqlite().await;
     let ran = kennel.scratch().join("ran");
     let spec = sh(&format!("echo ran > {}", ran.display()));

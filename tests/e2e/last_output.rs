@@ -1,4 +1,5 @@
-//! What a command writes in its grace where no server reads any more: it is not killed by the write, and the next server has it.
+//! Output of a command in its grace while no server reads: the write does not kill the command, and the next server has
+//! the output.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunState};
@@ -7,10 +8,10 @@ use std::{fs, time::Duration};
 
 with_and_without_cgroup!(
     grace_holds_when_keeper_and_server_are_killed,
-    grace_holds_when_the_keeper_ends_without_a_server,
+    grace_holds_at_keeper_end_without_server,
 );
 
-/// Asked to end it writes lines, then more than a pipe holds, and exits with its own code.
+/// On a stop it writes lines, then more than a pipe holds, and exits with its own code.
 const WRITES_LATE: &str = "trap 'for i in 1 2 3 4 5; do echo late $i; sleep 0.05; done; \
     head -c 300000 /dev/zero | tr \"\\0\" x; echo; echo done; echo said >&2; exit 7' TERM; \
     echo up; while :; do sleep 0.02; done";
@@ -31,7 +32,7 @@ async fn grace_holds_when_keeper_and_server_are_killed(options: Options) {
     );
 }
 
-async fn grace_holds_when_the_keeper_ends_without_a_server(options: Options) {
+async fn grace_holds_at_keeper_end_without_server(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let run_id = up(&kennel).await;
     let lock = kennel.data_dir().join("server.lock");
@@ -63,7 +64,7 @@ async fn up(kennel: &Kennel) -> String {
     run.run_id
 }
 
-/// The exit is the command's own, and so is each byte, once.
+/// Checks that the exit is the command's own, and each byte is there, once.
 async fn all_is_there(kennel: &Kennel, run_id: &str) -> pb::Run {
     let mut client = kennel.client().await;
     let run = must("wait", client.ended(run_id).await);
@@ -88,7 +89,7 @@ async fn all_is_there(kennel: &Kennel, run_id: &str) -> pb::Run {
     let stdout = output(pb::OutputStream::Stdout);
     assert_eq!(stdout.len(), wanted.len());
     assert!(stdout == wanted, "each byte once and in order");
-    // Before it the shell may tell of its own child's end.
+    // Before it the shell may report the exit of its own child.
     let stderr = output(pb::OutputStream::Stderr);
     assert!(stderr.ends_with(b"said\n"), "{stderr:?}");
     let left = fs::read_dir(kennel.run_dir(run_id)).expect("it is there");

@@ -1,4 +1,4 @@
-//! What becomes of the rest of a tree when its leader ends by itself, on every way on which it may.
+//! The rest of a tree when its leader exits by itself, in every way in which it may.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{
@@ -15,35 +15,35 @@ use nix::sys::signal::Signal;
 use std::{fs, path::Path, time::Duration};
 
 with_and_without_cgroup!(
-    a_drain_goes_on_is_read_and_ends_with_the_last_of_the_tree,
-    a_drain_is_stopped_when_its_time_is_over,
+    drain_is_read_until_the_last_process,
+    drain_is_stopped_after_its_timeout,
     an_abort_ends_a_drain,
     a_shutdown_ends_a_drain,
-    who_is_kept_lives_on_and_is_named_and_the_run_ends,
+    detached_process_is_named_and_outlives_the_run,
     crashed_leader_leaves_its_detached_processes,
     run_without_detached_processes_is_empty,
     output_of_detached_process_is_discarded_safely,
-    an_abort_ends_all_of_a_tree_that_would_be_kept,
+    abort_ends_tree_that_would_be_detached,
     the_service_ends_without_those_who_were_kept,
     detached_processes_survive_the_server,
-    a_dead_server_ends_no_tree_whose_leader_lives,
+    server_death_ends_no_tree_with_leader,
     a_dead_server_ends_no_drain,
     detached_processes_survive_the_keeper,
-    a_dead_keeper_ends_a_tree_whose_leader_lives,
+    keeper_death_ends_tree_with_live_leader,
     a_dead_keeper_ends_a_drain,
     keeper_killed_in_a_stop_detaches_no_process,
-    a_next_start_removes_what_one_who_was_kept_has_left,
+    next_start_removes_traces_of_detached_process,
     killed_shim_detaches_no_process,
     a_killed_shim_ends_a_drain,
-    a_pause_ends_with_its_leader_and_who_is_kept_runs,
-    a_pause_ends_with_its_leader_and_the_drain_goes_on,
+    pause_ends_with_leader_and_detached_continues,
+    pause_ends_with_leader_and_drain_continues,
 );
 
 /// A grace that a polite child never needs.
 const LONG_GRACE: Duration = Duration::from_secs(20);
 
-/// A leader that starts two more, one of them in a session of its own and without our marker, and ends as it is told
-/// to when the file is there.
+/// Returns a leader that starts two more, one of them in a session of its own and without the marker, and ends with
+/// this command when the file is there.
 fn family(go: &Path, end: &str) -> pb::RunSpec {
     let naughty = programs::naughty();
     let naughty = naughty.display();
@@ -63,7 +63,7 @@ struct Scene {
     kennel: Kennel,
     run: pb::Run,
     print: Footprint,
-    /// Those who are not the leader.
+    /// The processes except the leader.
     rest: Vec<Proc>,
 }
 
@@ -81,7 +81,7 @@ impl Scene {
         let mut client = kennel.client().await;
         let spec = family(&kennel.scratch().join("go"), end).on_leader_exit(action, timeout);
         let run = must("spawn", client.spawn(spec).await);
-        // Each of the three says its line when it gets to it, in any order.
+        // Each of the three prints its line in any order.
         client.hear_text(&run.run_id, "family\n").await;
         client.hear_up(&run.run_id).await;
         let attempt = run.attempt();
@@ -89,7 +89,7 @@ impl Scene {
         let is_rest = |proc: &Proc| {
             let words = proc.cmdline();
             let is = |word: &str| words.iter().any(|w| w == word);
-            // A shell on its way to exec has the words, and not the name yet.
+            // A shell before exec has the arguments, and not the name yet.
             proc.comm == "naughty" && proc.pid != leader && (is("sleep") || is("in-own-session"))
         };
         let rest = eventually("both have begun", PATIENCE, || {
@@ -112,7 +112,7 @@ impl Scene {
         fs::write(self.kennel.scratch().join("go"), b"").expect("a file");
     }
 
-    /// The leader's end, where the server is halted: shim and keeper have taken it in.
+    /// Waits for the leader's exit while the server is halted: shim and keeper have handled it.
     async fn leader_ends_unheard(&self) {
         let keeper = self.kennel.keeper_pid();
         let (leader, shim) = (self.run.attempt().pid, self.run.attempt().shim_pid);
@@ -121,7 +121,7 @@ impl Scene {
             Proc::read(leader).is_none().then_some(())
         })
         .await;
-        // Who sleeps after that has said, or heard, what there was.
+        // A process that sleeps after that has sent, or received, all messages.
         for pid in [shim, keeper] {
             eventually("it rests", PATIENCE, || {
                 Proc::read(pid).filter(|proc| proc.state == 'S')
@@ -153,7 +153,7 @@ impl Scene {
         self.rest.iter().all(Proc::is_alive)
     }
 
-    /// Ends those who were kept, and then nothing of the run is there any more, nor of what held it.
+    /// Ends the detached processes; then nothing of the run or its containment is left.
     async fn clear(self) {
         assert!(self.all_live());
         let shim = Proc::read(self.run.attempt().shim_pid).expect("it reaps them");
@@ -174,7 +174,7 @@ impl Scene {
         path.is_some_and(|path| Path::new(path).exists())
     }
 
-    /// That the verdict names those who are there, and nobody else.
+    /// Asserts that the verdict lists the remaining processes, and no others.
     fn assert_kept(&self, run: &pb::Run) {
         let verdict = run.tree_verdict.as_ref().and_then(|v| v.verdict.as_ref());
         let Some(Verdict::Kept(kept)) = verdict else {
@@ -185,7 +185,7 @@ impl Scene {
             .processes
             .iter()
             .map(|p| (p.pid, p.start_ticks, p.name.as_str()))
-            // The shell may have left a last sleep of its own, which has no name if it ends while it is looked at.
+            // The shell may have left a last sleep of its own, which has no name if it exits during the scan.
             .filter(|(_, _, name)| !["sleep", ""].contains(name))
             .collect();
         named.sort_unstable();
@@ -199,7 +199,7 @@ impl Scene {
     }
 }
 
-async fn a_drain_goes_on_is_read_and_ends_with_the_last_of_the_tree(options: Options) {
+async fn drain_is_read_until_the_last_process(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -230,7 +230,7 @@ async fn a_drain_goes_on_is_read_and_ends_with_the_last_of_the_tree(options: Opt
     print.assert_nothing_left();
 }
 
-async fn a_drain_is_stopped_when_its_time_is_over(options: Options) {
+async fn drain_is_stopped_after_its_timeout(options: Options) {
     let timeout = Duration::from_millis(300);
     let scene = Scene::set(options, (DRAIN.0, Some(timeout))).await;
     scene.leader_ends();
@@ -285,7 +285,7 @@ async fn a_shutdown_ends_a_drain(options: Options) {
     );
 }
 
-async fn who_is_kept_lives_on_and_is_named_and_the_run_ends(options: Options) {
+async fn detached_process_is_named_and_outlives_the_run(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     scene.leader_ends();
     let run = scene.ended().await;
@@ -306,11 +306,11 @@ async fn who_is_kept_lives_on_and_is_named_and_the_run_ends(options: Options) {
     said.sort_unstable();
     assert_eq!(said, ["family", "left one behind", "up"]);
     assert!(heard.signals().is_empty(), "{:?}", heard.signals());
-    // An Abort of what has ended is no error, and signals nobody.
+    // An Abort of an ended run is no error, and signals no process.
     let again = must("abort", client.abort(&run.run_id).await);
     assert_eq!(again, run);
     let listed = must("tree", client.tree(&run.run_id).await);
-    assert!(listed.processes.is_empty(), "it is nobody's run any more");
+    assert!(listed.processes.is_empty(), "it is in no run any more");
     scene.clear().await;
 }
 
@@ -363,7 +363,7 @@ async fn output_of_detached_process_is_discarded_safely(options: Options) {
     Footprint::of_id(&run.run_id).assert_nothing_left();
 }
 
-async fn an_abort_ends_all_of_a_tree_that_would_be_kept(options: Options) {
+async fn abort_ends_tree_that_would_be_detached(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     let mut client = scene.kennel.client().await;
     let run = must("abort", client.abort(&scene.run.run_id).await);
@@ -403,7 +403,7 @@ async fn detached_processes_survive_the_server(options: Options) {
     scene.clear().await;
 }
 
-/// After the next start the row says what the shim has written down.
+/// After the next start the row has the shim's record.
 async fn lost_and_kept(mut scene: Scene) {
     scene.kennel.restart().await;
     let run = scene.ended().await;
@@ -415,7 +415,7 @@ async fn lost_and_kept(mut scene: Scene) {
     scene.clear().await;
 }
 
-async fn a_dead_server_ends_no_tree_whose_leader_lives(options: Options) {
+async fn server_death_ends_no_tree_with_leader(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     scene.kennel.kill_server();
     let mut client = scene.kennel.client().await;
@@ -454,7 +454,7 @@ async fn detached_processes_survive_the_keeper(options: Options) {
     lost_and_kept(scene).await;
 }
 
-async fn a_dead_keeper_ends_a_tree_whose_leader_lives(options: Options) {
+async fn keeper_death_ends_tree_with_live_leader(options: Options) {
     let mut scene = Scene::set(options, KEEP).await;
     scene.kennel.kill_keeper();
     scene.kennel.wait_until_all_is_gone(PATIENCE).await;
@@ -489,13 +489,13 @@ async fn keeper_killed_in_a_stop_detaches_no_process(options: Options) {
     assert_eq!(stopping.code(), Some(4), "it has ended, but not by itself");
     assert!(!print.count().is_empty(), "and not all of its tree");
 
-    // A new plan of the shim's own begins with its keeper's end.
+    // A new plan of the shim's own begins with its keeper's death.
     kennel.kill_keeper();
     kennel.wait_until_all_is_gone(PATIENCE).await;
     print.assert_nothing_left();
 }
 
-async fn a_next_start_removes_what_one_who_was_kept_has_left(options: Options) {
+async fn next_start_removes_traces_of_detached_process(options: Options) {
     let mut scene = Scene::set(options, KEEP).await;
     scene.leader_ends();
     scene.ended().await;
@@ -509,7 +509,7 @@ async fn a_next_start_removes_what_one_who_was_kept_has_left(options: Options) {
     for proc in &scene.rest {
         kill_exactly(proc, Signal::SIGKILL);
     }
-    eventually("nobody is left", PATIENCE, || {
+    eventually("no process is left", PATIENCE, || {
         reap_orphans();
         scene.print.count().is_empty().then_some(())
     })
@@ -517,7 +517,7 @@ async fn a_next_start_removes_what_one_who_was_kept_has_left(options: Options) {
     assert_eq!(
         scene.group_exists(),
         with_group,
-        "nobody was there to do it"
+        "no server was there to do it"
     );
 
     scene.kennel.restart().await;
@@ -533,7 +533,7 @@ async fn killed_shim_detaches_no_process(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     kill_shim(&scene);
     scene.ended().await;
-    // Whom the dead shim would have reaped its keeper reaps.
+    // Processes that the dead shim would have reaped are reaped by its keeper.
     scene.print.until_nothing_is_left().await;
 }
 
@@ -547,7 +547,7 @@ async fn a_killed_shim_ends_a_drain(options: Options) {
     scene.print.until_nothing_is_left().await;
 }
 
-/// Pauses, and has a stranger kill the leader.
+/// Pauses, and lets an unrelated process kill the leader.
 async fn leader_is_killed_in_a_pause(scene: &Scene) {
     let mut client = scene.kennel.client().await;
     let run = must("pause", client.pause(&scene.run.run_id).await);
@@ -557,7 +557,7 @@ async fn leader_is_killed_in_a_pause(scene: &Scene) {
     scene.leader_exited().await;
 }
 
-/// Who is not frozen nor stopped dies of a signal that it may handle.
+/// Checks that a process that is neither frozen nor stopped dies of a signal that it may handle.
 async fn rest_runs(scene: &Scene) {
     for proc in &scene.rest {
         kill_exactly(proc, Signal::SIGTERM);
@@ -569,7 +569,7 @@ async fn rest_runs(scene: &Scene) {
     }
 }
 
-async fn a_pause_ends_with_its_leader_and_who_is_kept_runs(options: Options) {
+async fn pause_ends_with_leader_and_detached_continues(options: Options) {
     let scene = Scene::set(options, KEEP).await;
     leader_is_killed_in_a_pause(&scene).await;
     let run = scene.ended().await;
@@ -578,7 +578,7 @@ async fn a_pause_ends_with_its_leader_and_who_is_kept_runs(options: Options) {
     rest_runs(&scene).await;
 }
 
-async fn a_pause_ends_with_its_leader_and_the_drain_goes_on(options: Options) {
+async fn pause_ends_with_leader_and_drain_continues(options: Options) {
     let scene = Scene::set(options, DRAIN).await;
     leader_is_killed_in_a_pause(&scene).await;
     assert!(scene.all_live());

@@ -19,7 +19,7 @@ async fn node(postgres: &Postgres, name: &'static str, points: &Path) -> Kennel 
     .await
 }
 
-/// A run of this node that runs by its record.
+/// Starts a run of this node that is RUNNING in its record.
 async fn running(node: &Kennel, at: &Kennel) -> pb::Run {
     let run = node.client().await.spawn(argv(&["sleep", "600"])).await;
     let run = must("spawn", run);
@@ -31,7 +31,7 @@ async fn running(node: &Kennel, at: &Kennel) -> pb::Run {
     run
 }
 
-/// How often the audit log of its node has an Abort that was left.
+/// Returns how often the audit log of its node has an Abort that was left.
 async fn carried_out(client: &mut Client, run_id: &str) -> usize {
     let trail = must("trail", client.trail(run_id).await);
     let left = trail.iter().filter(|record| match &record.record {
@@ -44,7 +44,7 @@ async fn carried_out(client: &mut Client, run_id: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stop_is_left_for_dead_node_and_done_at_its_start() {
+async fn stop_left_for_dead_node_is_done_later() {
     let postgres = Postgres::start().await;
     let points = tempfile::tempdir().expect("a directory");
     let one = node(&postgres, "one", points.path()).await;
@@ -138,7 +138,7 @@ async fn left_stop_takes_effect_once_over_a_crash() {
     let two = node(&postgres, "two", nowhere.path()).await;
     let run = running(&one, &two).await;
     let id = run.run_id.as_str();
-    // The node is not reached, and lives: its address leads nowhere.
+    // The node is not reachable, and lives: its address leads nowhere.
     let lost = "UPDATE nodes SET address = 'unix:/nonexistent/kennel.sock' WHERE name = 'one'";
     postgres.psql(lost).await;
     fs::write(points.path().join("left_stop.carried_out"), "server").expect("own directory");

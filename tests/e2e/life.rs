@@ -1,4 +1,4 @@
-//! A run from its spawn to its end, and what can be asked of it meanwhile.
+//! A run from its spawn to its end, and calls on it meanwhile.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunState, WaitCondition};
@@ -101,7 +101,7 @@ async fn spawn_answers_with_a_process_that_runs(options: Options) {
     print.assert_nothing_left();
 }
 
-/// What this host allows, found out without Kennel: a directory can be made among the control groups, or not.
+/// Returns what this host permits, determined without Kennel: a directory can be made among the control groups, or not.
 fn expected_containment() -> pb::Containment {
     let Ok(mounts) = std::fs::read_to_string("/proc/self/mounts") else {
         return pb::Containment::Subreaper;
@@ -130,7 +130,7 @@ fn expected_containment() -> pb::Containment {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn psql_shows_pid_and_group_of_a_running_run() {
+async fn psql_shows_pid_and_group_of_run() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -166,7 +166,7 @@ async fn success_and_deaths_by_signal_differ() {
         ("exit 255", RunState::Failed, Some(255), None),
         ("kill -SEGV $$", RunState::Failed, None, Some("SIGSEGV")),
         ("kill -KILL $$", RunState::Failed, None, Some("SIGKILL")),
-        // A shell that was told 143 has not been killed by a signal.
+        // A shell that exits with 143 was not killed by a signal.
         ("exit 143", RunState::Failed, Some(143), None),
     ] {
         let run = must("spawn", client.spawn(sh(script)).await);
@@ -218,7 +218,7 @@ async fn runs_are_listed_newest_first_and_by_filter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_ends_when_its_condition_can_no_longer_occur() {
+async fn wait_ends_when_its_condition_becomes_impossible() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 3")).await);
@@ -233,7 +233,7 @@ async fn a_wait_ends_when_its_condition_can_no_longer_occur() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_of_a_live_run_ends_with_the_callers_deadline_and_changes_nothing() {
+async fn wait_of_live_run_ends_at_callers_deadline() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["sleep"])).await);
@@ -243,7 +243,7 @@ async fn a_wait_of_a_live_run_ends_with_the_callers_deadline_and_changes_nothing
     });
     request.set_timeout(Duration::from_millis(200));
     let status = client.process.wait_run(request).await.expect_err("it runs");
-    // tonic's own client says CANCELLED for its own timeout.
+    // tonic's own client returns CANCELLED for its own timeout.
     assert!(
         matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled),
         "{status:?}"
@@ -255,10 +255,10 @@ async fn a_wait_of_a_live_run_ends_with_the_callers_deadline_and_changes_nothing
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn interrupt_is_one_signal_per_request_and_the_run_goes_on() {
+async fn interrupt_is_sent_once_and_the_run_continues() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let signals = kennel.scratch().join("told");
+    let signals = kennel.scratch().join("signals");
     let spec = naughty(&["tell-signals", signals.to_str().expect("UTF-8")]);
     let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
@@ -271,17 +271,17 @@ async fn interrupt_is_one_signal_per_request_and_the_run_goes_on() {
             .lines()
             .count()
     };
-    kennel_tests::eventually("the first is told", PATIENCE, || {
+    kennel_tests::eventually("the first signal has come", PATIENCE, || {
         (lines() == 1).then_some(())
     })
     .await;
     must("another", client.interrupt(&run.run_id, "two").await);
-    kennel_tests::eventually("the second is told", PATIENCE, || {
+    kennel_tests::eventually("the second signal has come", PATIENCE, || {
         (lines() >= 2).then_some(())
     })
     .await;
     assert_eq!(
-        std::fs::read_to_string(&signals).expect("told"),
+        std::fs::read_to_string(&signals).expect("the file of signals"),
         "SIGINT\nSIGINT\n"
     );
     assert_eq!(
@@ -310,7 +310,7 @@ async fn interrupt_is_one_signal_per_request_and_the_run_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_run_is_not_found_by_any_read() {
+async fn unknown_run_is_found_by_no_read() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let unknown = new_run_id();

@@ -1,4 +1,4 @@
-//! What a run may use, and what cannot be had here.
+//! Resource limits of a run, and those that this host cannot enforce.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RlimitResource, RunLimits};
@@ -29,7 +29,7 @@ const TELL: &str =
     "echo $(ulimit -Sn) $(ulimit -Hn) $(ulimit -Sc) $(cut -d ' ' -f 19 /proc/self/stat) $(umask)";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_is_held_to_its_limits_and_tells_them() {
+async fn run_is_held_to_its_shown_limits() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let nice = own_nice() + 4;
@@ -46,7 +46,7 @@ async fn a_run_is_held_to_its_limits_and_tells_them() {
     let run = must("wait", client.ended(&run.run_id).await);
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     assert_eq!(heard.text().trim(), format!("100 200 0 {nice} 0022"));
-    // Reads give the limits in force: a hard limit that was left out is the soft one.
+    // Reads return the limits in force: an omitted hard limit is the soft one.
     let in_force = RunLimits {
         rlimits: vec![
             rlimit(RlimitResource::Nofile, 100, Some(200)),
@@ -58,7 +58,7 @@ async fn a_run_is_held_to_its_limits_and_tells_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_ends_a_command_that_goes_beyond_it() {
+async fn limit_ends_a_command_beyond_it() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let file = kennel.scratch().join("file");
@@ -77,12 +77,12 @@ async fn a_limit_ends_a_command_that_goes_beyond_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_had_here_is_refused_by_its_field() {
+async fn unavailable_limit_is_refused_by_its_field() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let marker = kennel.scratch().join("ran");
     let script = format!("touch {}", marker.display());
-    // Nobody may have so many open files.
+    // No process may have so many open files.
     let spec = sh(&script).limits(RunLimits {
         rlimits: vec![
             rlimit(RlimitResource::Core, 0, None),
@@ -103,7 +103,7 @@ async fn what_cannot_be_had_here_is_refused_by_its_field() {
     );
     assert!(refused.message().contains("RLIMIT_NOFILE"), "{refused:?}");
     assert!(client.get(&run_id).await.is_err(), "there is no such run");
-    // The key is free, and all that is wrong in form is said together.
+    // The key is free, and all invalid values are reported together.
     let spec = sh(&script).limits(RunLimits {
         rlimits: vec![
             rlimit(RlimitResource::Core, 2, Some(1)),
@@ -134,7 +134,7 @@ async fn what_cannot_be_had_here_is_refused_by_its_field() {
 
 /// Without rights a server can make things worse for its commands, and never better.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_rights_says_what_it_cannot_set() {
+async fn unprivileged_server_reports_unavailable_limits() {
     let user = if Uid::effective().is_root() {
         User::Unprivileged
     } else {
@@ -198,10 +198,10 @@ async fn limits_can_be_typed() {
     assert!(said.contains("RLIMIT_NOFILE"), "{said}");
 }
 
-with_and_without_cgroup!(a_run_without_a_controller_for_its_limits_does_not_start);
+with_and_without_cgroup!(run_without_limit_controller_does_not_start);
 
 /// Where the host has the controller, the limit is in force; where it has not, the run is refused.
-async fn a_run_without_a_controller_for_its_limits_does_not_start(options: Options) {
+async fn run_without_limit_controller_does_not_start(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let info = client.server_info().await.expect("it serves");
@@ -236,7 +236,7 @@ async fn a_run_without_a_controller_for_its_limits_does_not_start(options: Optio
         refused.message().contains("spec.limits.pids_max"),
         "{refused:?}"
     );
-    // All that is missing is said together.
+    // All missing capabilities are reported together.
     let all = RunLimits {
         memory: Some(pb::MemoryLimits {
             max_bytes: Some(1 << 30),

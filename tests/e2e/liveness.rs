@@ -1,4 +1,4 @@
-//! Liveness of a run: probes that are repeated once it is ready, and what follows when they fail.
+//! Liveness of a run: probes that are repeated once it is ready, and the effect of their failure.
 
 use kennel_proto::pb::{
     self, RestartMode, RunState, WaitCondition, line_pattern::Pattern, liveness, readiness,
@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-/// A server of HTTP whose status is changed by the test, and which counts what it is asked.
+/// An HTTP server whose status is changed by the test, and which counts its requests.
 pub(crate) struct Server {
     port: u16,
     status: Arc<AtomicU16>,
@@ -58,7 +58,7 @@ impl Server {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// Until it was asked so often again.
+    /// Waits until it got so many more requests.
     async fn is_asked(&self, more: usize) {
         let wanted = self.asked() + more;
         let seen = eventually_async("it is asked", PATIENCE, async || {
@@ -113,13 +113,13 @@ async fn run_that_fails_its_probes_is_stopped() {
     server.says(503);
     let run = must("spawn", client.spawn(spec).await).run_id;
     client.hear_up(&run).await;
-    // It is not ready yet, so nobody asks.
+    // It is not ready yet, so there are no probes.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(server.asked(), 0);
     server.says(204);
     must("write", client.write(&run, "1", None, b"go\n").await);
     server.is_asked(5).await;
-    // A success between failures begins the count anew, so two in a row never end it.
+    // A success between failures resets the count, so two in a row never occur.
     server.says(503);
     let why = not_live(&mut client, &run).await;
     assert_eq!(why.failures, 3);
@@ -155,7 +155,7 @@ async fn liveness_leads_to_a_restart() {
     );
 }
 
-/// What is paused cannot answer, and the failures before do not count after.
+/// A paused run cannot answer, and earlier failures do not count afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn paused_run_is_not_probed() {
     let kennel = Kennel::on_sqlite().await;
@@ -169,7 +169,7 @@ async fn paused_run_is_not_probed() {
     let before = server.asked();
     server.says(503);
     tokio::time::sleep(Duration::from_millis(400)).await;
-    // One may have been on its way.
+    // One may have been in flight.
     assert!(server.asked() <= before + 1, "it is probed in a pause");
     let paused = must("get", client.get(&run).await);
     assert_eq!(paused.state(), RunState::Paused, "{paused:?}");
@@ -177,7 +177,7 @@ async fn paused_run_is_not_probed() {
     assert_eq!(not_live(&mut client, &run).await.failures, 1);
 }
 
-/// No server, no probe; the next one goes on.
+/// Without a server there is no probe; the next one continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn next_server_probes_on() {
     let kennel = Kennel::on_sqlite().await;

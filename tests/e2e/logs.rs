@@ -1,4 +1,4 @@
-//! The log, as it is read on the server's standard error, and as a collector gets it.
+//! The log, on the server's standard error, and at a collector.
 
 use crate::{
     traces::{TRACE, spawn_in_trace, with},
@@ -92,7 +92,7 @@ async fn run_events_are_emitted_once_across_servers(options: Options) {
     assert_eq!(of("run ended").severity, "INFO");
 }
 
-/// The lines about a run that are told on standard error.
+/// Returns the lines about a run on standard error.
 async fn lines_of(kennel: &Kennel, run: &str) -> Vec<String> {
     eventually("the end is logged", PATIENCE, || {
         let log = kennel.log();
@@ -104,7 +104,7 @@ async fn lines_of(kennel: &Kennel, run: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_line_about_a_run_names_it_and_its_trace() {
+async fn each_run_line_names_run_and_trace() {
     for (format, recorded) in [("text", true), ("json", true), ("json", false)] {
         let collector = Collector::start(Manner::Willing).await;
         let mut options = Options::default();
@@ -138,9 +138,9 @@ async fn each_line_about_a_run_names_it_and_its_trace() {
     }
 }
 
-/// Whatever is logged, nothing of what a client trusts the service with is: arguments, environment, input and output.
+/// Whatever is logged, it contains none of a client's private data: arguments, environment, input and output.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_line_has_what_a_client_keeps_to_itself() {
+async fn no_line_has_private_values_of_clients() {
     let collector = Collector::start(Manner::Willing).await;
     let mut options = with(&collector, Options::default());
     options
@@ -155,14 +155,14 @@ async fn no_line_has_what_a_client_keeps_to_itself() {
     let run = spawn_in_trace(&mut client, spec, true).await;
     must("input", client.type_in(&run.run_id, "input-s3cret\n").await);
     must("end", client.ended(&run.run_id).await);
-    // A command that is not there, whose failure is told at length.
+    // A missing command, whose failure is reported in detail.
     let missing = argv(&["/no/such/program", "arg-s3cret"]);
     let missing = client.spawn(missing).await.expect_err("it is not there");
     assert_eq!(missing.code(), tonic::Code::NotFound);
     let request = pb::ListRunsRequest::default();
     must("list", client.process.list_runs(request).await);
     lines_of(&kennel, &run.run_id).await;
-    // What a server has not sent dies with it.
+    // A killed server loses what it has not sent.
     collector.records_of(&run.run_id, ended).await;
     // The next server reads its row and its journal again.
     kennel.kill_server();

@@ -1,15 +1,15 @@
-//! Lines that are longer than usual, as long as their reader asks for.
+//! Lines longer than usual, up to the length that their reader requests.
 
 use kennel_proto::pb::{self, OutputView, event::Payload};
 use kennel_tests::{Client, Kennel, complaint, must, sh};
 use prost_types::value::Kind;
 use tonic::{Code, Status, Streaming};
 
-/// The longest line that can be asked for.
+/// The longest line that can be requested.
 const MOST: u32 = 16 * 1024 * 1024;
 /// Larger than any message.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Of the line that is written, of which the rest is JSON around it.
+/// Letters of the written line, without the JSON around them.
 const LETTERS: usize = 10_000_000;
 
 async fn open(
@@ -67,7 +67,7 @@ async fn long_json_lines_are_parsed_where_asked_for() {
     };
     assert_eq!(text.len(), LETTERS);
 
-    // As before, where nothing was asked for; and in larger pieces.
+    // The default, and larger pieces.
     for most in [0, 1_000_000] {
         let cut = lines(&client, &run.run_id, most).await;
         let len = usize::try_from(if most == 0 { 65_536 } else { most }).expect("small");
@@ -100,7 +100,7 @@ async fn line_limits_are_bounded() {
             (Code::InvalidArgument, &["line_bytes_max".to_owned()][..])
         );
     }
-    // Half a GiB for the lines of all readers, of which each has two streams.
+    // Half a GiB for the lines of all readers, each of which has two streams.
     let mut readers = Vec::new();
     let refused = loop {
         match open(&client, &run.run_id, OutputView::JsonLines, MOST).await {

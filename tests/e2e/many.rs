@@ -1,4 +1,4 @@
-//! The events of many runs in one stream: those that match a filter now, and those that come.
+//! The events of many runs in one stream: of present runs that match a filter, and of later ones.
 
 use kennel_proto::pb::{
     self, RunFilter, RunState, event::Payload, stream_events_request::Position,
@@ -24,7 +24,7 @@ fn beginning() -> Position {
     Position::Beginning(pb::FromBeginning {})
 }
 
-/// What a reader of many runs has received, each run checked as one that is read alone.
+/// Events that a reader of many runs has received, each run checked like one that is read alone.
 #[derive(Debug, Default)]
 struct Crowd {
     runs: BTreeMap<String, Heard>,
@@ -65,7 +65,7 @@ impl Crowd {
         }
     }
 
-    /// Until so many runs have ended.
+    /// Reads until so many runs have ended.
     async fn until_ended(&mut self, stream: &mut Streaming<pb::StreamEventsResponse>, runs: usize) {
         while self.ended() < runs {
             let message = within("it continues", LONG, stream.message()).await;
@@ -92,7 +92,7 @@ async fn open(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_by_filter_has_the_runs_that_match_and_those_that_come() {
+async fn filtered_stream_has_present_and_later_matches() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -115,7 +115,7 @@ async fn a_stream_by_filter_has_the_runs_that_match_and_those_that_come() {
         amount: Some(pb::from_tail::Amount::Lines(1)),
     });
     let mut tail = open(&mut client, labelled("x"), last_line).await;
-    // A heartbeat is the last of what there is by now.
+    // A heartbeat is the last of the present messages.
     let mut crowds = [Crowd::default(), Crowd::default(), Crowd::default()];
     for (crowd, stream) in crowds.iter_mut().zip([&mut all, &mut only_live, &mut tail]) {
         while crowd.heartbeats == 0 {
@@ -151,7 +151,7 @@ async fn a_stream_by_filter_has_the_runs_that_match_and_those_that_come() {
     let whole = must("stream", client.hear_all(&live.run_id, 0).await);
     assert_eq!(all.runs[&live.run_id].events, whole.events);
 
-    // After the last cursor there is only what comes, and up to now there is nothing.
+    // After the last cursor there are only new events, and up to now there are none.
     let cursor = all.position();
     let mut rest = open(&mut client, labelled("x"), cursor.clone()).await;
     let next = must(
@@ -177,12 +177,12 @@ async fn a_stream_by_filter_has_the_runs_that_match_and_those_that_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_byte_of_many_runs_is_lost_or_repeated_when_the_server_dies() {
+async fn server_death_loses_no_byte_of_many_runs() {
     const BYTES: usize = 400_000;
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let program = kennel_tests::programs::naughty();
-    // Each stops half-way, until it is let go on.
+    // Each stops half-way, until it is released.
     let go = kennel.scratch().join("go");
     let script = format!(
         "{0} bytes {BYTES}; while [ ! -e {1} ]; do sleep 0.01; done; {0} bytes {BYTES}",
@@ -206,7 +206,7 @@ async fn no_byte_of_many_runs_is_lost_or_repeated_when_the_server_dies() {
         }
         kennel.kill_server();
         client = kennel.client().await;
-        // It comes, and may go, while nobody reads.
+        // The run starts, and may end, while it has no reader.
         let run = client
             .spawn(naughty(&["bytes", "100000"]).label("app", "x"))
             .await;
@@ -250,11 +250,11 @@ async fn stream_of_two_hundred_runs_is_cheap() {
     for heard in crowd.runs.values() {
         assert_eq!(heard.stdout.len(), 200_000);
     }
-    // 40 MB were written, and one of the readers has taken none of them.
+    // 40 MB were written, and one of the readers has read none of them.
     let grown = resident_kib(&kennel).saturating_sub(before);
     assert!(grown < 64 * 1024, "it has grown by {grown} KiB");
     assert!(crowd.cursor.len() < 16 * 1024, "{}", crowd.cursor.len());
-    // Those that have ended come from the store, and are given the same.
+    // Ended runs come from the store, with the same events.
     let mut later = Crowd::default();
     let mut stream = open(&mut client, labelled("x"), beginning()).await;
     later.until_ended(&mut stream, RUNS).await;
@@ -274,7 +274,7 @@ fn resident_kib(kennel: &Kennel) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_that_cannot_be_read_ends_the_stream_once_and_is_passed() {
+async fn unreadable_journal_ends_the_stream_once() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut runs = Vec::new();
@@ -283,10 +283,10 @@ async fn a_journal_that_cannot_be_read_ends_the_stream_once_and_is_passed() {
         must("wait", client.ended(&run.run_id).await);
         runs.push(run.run_id);
     }
-    // The server of that time has it open no more.
+    // The server of that time has closed it.
     let index = kennel.data_dir().join("runs").join(&runs[1]).join("index");
     let index = fs::File::options().write(true).open(index);
-    // Of a version that this one does not know.
+    // A version that this one does not know.
     index
         .expect("it is there")
         .write_all_at(&[99], 8)
@@ -326,7 +326,7 @@ async fn a_journal_that_cannot_be_read_ends_the_stream_once_and_is_passed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_begins_to_match_is_given_whole() {
+async fn newly_matching_run_is_given_whole() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let filter = || RunFilter {
@@ -383,7 +383,7 @@ async fn stream_of_children_has_no_other_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_is_of_one_run_or_of_a_filter_and_its_cursor_too() {
+async fn stream_and_cursor_are_of_run_or_filter() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("true").label("app", "x")).await);
@@ -419,7 +419,7 @@ async fn a_stream_is_of_one_run_or_of_a_filter_and_its_cursor_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn logs_of_many_runs_say_whose_each_line_is() {
+async fn logs_of_many_runs_name_each_lines_run() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut wanted = Vec::new();

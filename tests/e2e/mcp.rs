@@ -1,4 +1,4 @@
-//! A server of the Model Context Protocol: what one client negotiates, another one goes on with after an upgrade.
+//! A server of the Model Context Protocol: one client negotiates a session, another one continues it after an upgrade.
 
 use kennel_proto::pb::{self, line_pattern::Pattern, wait_for_output_response::Result as Found};
 use kennel_tests::{Client, Kennel, PATIENCE, SpecExt, must, programs, sh, shell::run_to_end};
@@ -7,7 +7,7 @@ const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","param
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 const LIST_TOOLS: &str = r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#;
 
-/// The answer to the message with this id.
+/// Returns the answer to the message with this id.
 async fn answer(
     client: &mut Client,
     run: &str,
@@ -66,7 +66,7 @@ async fn negotiated_session_survives_an_upgrade() {
     assert!(upgraded.status.success(), "{upgraded:?}");
     assert_ne!(kennel.server().expect("one serves").pid, before);
 
-    // Another client knows the session, and goes on with it.
+    // Another client knows the session, and continues it.
     let mut other = kennel.client().await;
     let seen = must("get", other.get(&run).await);
     for (name, text) in groups {

@@ -1,4 +1,4 @@
-//! Single processes of a run: signals to them, and who they are.
+//! Single processes of a run: signals to them, and their listing.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, ProcessHold, RunState, SignalOutcome, SignalTarget};
@@ -10,12 +10,12 @@ use std::{collections::BTreeSet, path::Path, process::Command};
 use tonic::Code;
 
 with_and_without_cgroup!(
-    a_signal_reaches_the_leader_its_group_or_the_whole_tree,
-    a_tree_shows_who_left_its_session_and_who_listens,
+    signal_reaches_leader_group_or_whole_tree,
+    tree_shows_escaped_and_listening_processes,
 );
 
-/// A leader, one in its group, and one in a session of its own that its parent has left. Each appends its name to a file
-/// at each USR1, and says where it is.
+/// Starts a leader, a member of its group, and an orphan in a session of its own. Each appends its name to a file at
+/// each USR1, and prints its pid.
 fn three(log: &Path) -> pb::RunSpec {
     let log = log.display();
     let handler = |name: &str| format!("trap \"echo {name} >> {log}\" USR1");
@@ -30,7 +30,7 @@ fn three(log: &Path) -> pb::RunSpec {
     ))
 }
 
-/// Standard output, once it has so many lines.
+/// Returns standard output, once it has so many lines.
 async fn lines(client: &mut Client, run_id: &str, count: usize) -> String {
     let mut stream = must("stream", client.events_after(run_id, 0).await);
     let mut heard = Heard::default();
@@ -41,7 +41,7 @@ async fn lines(client: &mut Client, run_id: &str, count: usize) -> String {
     heard.text()
 }
 
-/// The pids that the three have said, in the order of these names.
+/// Returns the pids that the three have printed, in the order of these names.
 async fn pids(client: &mut Client, run_id: &str) -> [i32; 3] {
     let text = lines(client, run_id, 3).await;
     ["leader", "member", "apart"].map(|name| {
@@ -57,19 +57,19 @@ fn reached(response: &pb::SignalResponse) -> BTreeSet<i32> {
     delivered.map(|target| target.pid).collect()
 }
 
-/// Who has told of a signal how often: leader, member, apart.
+/// Returns how many signals each has recorded: leader, member, apart.
 fn counts(log: &Path) -> [usize; 3] {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     ["leader", "member", "apart"].map(|name| text.lines().filter(|line| *line == name).count())
 }
 
-async fn a_signal_reaches_the_leader_its_group_or_the_whole_tree(options: Options) {
+async fn signal_reaches_leader_group_or_whole_tree(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let log = kennel.scratch().join("told");
+    let log = kennel.scratch().join("signals");
     let run_id = must("spawn", client.spawn(three(&log)).await).run_id;
     let [leader, member, apart] = pids(&mut client, &run_id).await;
-    // USR1 would end it; it bears the run's mark and is not of the run.
+    // USR1 would end it; it has the run's marker and is not of the run.
     let mut stranger = Command::new("sleep")
         .arg("1000")
         .env("KENNEL_RUN_ID", &run_id)
@@ -99,7 +99,7 @@ async fn a_signal_reaches_the_leader_its_group_or_the_whole_tree(options: Option
         (counts(&log) == [1, 0, 0]).then_some(())
     })
     .await;
-    // The same request again is no second signal, whatever it asks for.
+    // The same request id again sends no second signal, whatever the request.
     let again = must(
         "repeat",
         client.signal(&run_id, usr1, SignalTarget::Tree, "1").await,
@@ -159,7 +159,7 @@ async fn a_signal_reaches_the_leader_its_group_or_the_whole_tree(options: Option
     assert_eq!(usr1s.count(), 3);
 }
 
-async fn a_tree_shows_who_left_its_session_and_who_listens(options: Options) {
+async fn tree_shows_escaped_and_listening_processes(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = format!(
@@ -167,7 +167,7 @@ async fn a_tree_shows_who_left_its_session_and_who_listens(options: Options) {
         programs::naughty().display()
     );
     let run = must("spawn", client.spawn(sh(&script)).await);
-    // Three lines in any order: its port, that it is up, and that its parent has ended.
+    // Three lines in any order: its port, that it is up, and that its parent has exited.
     let said = lines(&mut client, &run.run_id, 3).await;
     let port = said.lines().find_map(|line| line.parse().ok());
     let port: u32 = port.unwrap_or_else(|| panic!("no port in {said:?}"));
@@ -191,7 +191,7 @@ async fn a_tree_shows_who_left_its_session_and_who_listens(options: Options) {
         .processes
         .iter()
         .find(|p| p.listening_tcp_ports == [port]);
-    let listens = listens.unwrap_or_else(|| panic!("nobody listens on {port}: {answer:?}"));
+    let listens = listens.unwrap_or_else(|| panic!("no process listens on {port}: {answer:?}"));
     assert_eq!(
         (listens.session_id, listens.process_group_id),
         (listens.pid, listens.pid)
@@ -254,11 +254,11 @@ async fn a_signal_that_makes_no_sense_is_refused() {
         .signal(&run_id, "SIGHUP", SignalTarget::Tree, "a")
         .await;
     assert_eq!(refusal(paused.expect_err("paused")).1, "INVALID_STATE");
-    // A paused tree can be looked at.
+    // The tree of a paused run can be read.
     let tree = must("tree", client.tree(&run_id).await);
     assert_eq!(tree.processes.len(), 1);
     must("resume", client.resume(&run_id).await);
-    // What was refused is not remembered under its request id.
+    // A refused request is not remembered under its request id.
     let sent = must(
         "signal",
         client

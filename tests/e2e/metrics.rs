@@ -1,4 +1,4 @@
-//! Metrics, as a collector and as Prometheus gets them; and what becomes of telemetry that nobody takes.
+//! Metrics at a collector and at Prometheus; and the handling of telemetry that no collector accepts.
 
 use crate::audit::Planted;
 use kennel_proto::pb::{self, DrainAction, LeaderExitAction, LeakEvidence, ReapMode, RunState};
@@ -21,13 +21,13 @@ use std::{
     time::Duration,
 };
 
-/// Makes a server serve them there.
+/// Returns the variable that makes a server serve them there.
 fn listen(socket: &Path) -> (String, String) {
     let address = format!("unix:{}", socket.display());
     ("KENNEL_METRICS_LISTEN".to_owned(), address)
 }
 
-/// What Prometheus would read at this socket.
+/// Returns what Prometheus would read at this socket.
 fn scrape(socket: &Path) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
     let request = "GET /metrics HTTP/1.1\r\nHost: kennel\r\nConnection: close\r\n\r\n";
@@ -39,7 +39,7 @@ fn scrape(socket: &Path) -> Option<String> {
     Some(body.to_owned())
 }
 
-/// The value of the only series of this name with all these labels.
+/// Returns the value of the only series of this name with all these labels.
 fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
     let lines = text.lines().filter(|line| {
         let of_name = line.strip_prefix(name);
@@ -97,7 +97,7 @@ async fn runs_are_counted_by_how_they_have_ended() {
         ("rpc.method", "kennel.v1.ProcessService/Spawn"),
         ("rpc.response.status_code", "OK"),
     ];
-    // What came last of each is told: all else was before it.
+    // The last of each is reported: all others were before it.
     eventually("all are counted", PATIENCE, || {
         let all = collector.count("kennel.run.ended", &[]) >= 5
             && collector.count("kennel.run.active", &[("kennel.run.state", "running")]) == 1
@@ -127,7 +127,7 @@ async fn runs_are_counted_by_how_they_have_ended() {
     }
     assert_eq!(collector.count("rpc.server.call.duration", &calls), 6);
 
-    // The same by the other way, in the names that Prometheus has for it.
+    // The same by the other way, under Prometheus' names.
     let text = scrape(&socket).expect("it is served");
     let failed = [
         "kennel_run_outcome=\"failed\"",
@@ -140,7 +140,7 @@ async fn runs_are_counted_by_how_they_have_ended() {
     );
     let running = ["kennel_run_state=\"running\""];
     assert_eq!(value(&text, "kennel_run_active", &running), Some(1.0));
-    // Nothing that there is without bound: it would fill whoever stores it.
+    // No values without a bound: they would fill the storage.
     for word in [
         lives.run_id.as_str(),
         "12345",
@@ -165,7 +165,7 @@ async fn runs_are_counted_by_how_they_have_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_server_serves_metrics_at_the_same_place() {
+async fn next_server_serves_metrics_at_same_place() {
     let scratch = must("a directory", tempfile::tempdir());
     let socket = scratch.path().join("metrics.sock");
     let kennel = Kennel::start(Options {
@@ -223,13 +223,13 @@ async fn no_run_notices_a_collector_that_takes_nothing() {
                 .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
                 .sum()
         };
-        // Each run has nine spans and its calls two or three: whatever is not on its way is counted as lost.
+        // Each run has nine spans and its calls two or three: those that are not in flight are counted as lost.
         eventually("what is lost is counted", PATIENCE, || {
             scrape(&socket).filter(|text| lost(text) > 100.0)
         })
         .await;
         assert_eq!(collector.spans(), []);
-        // It is told again as soon as it takes something.
+        // It is reported again as soon as the collector accepts it.
         collector.behave(Manner::Willing);
         eventually_async("spans come again", PATIENCE, || {
             let mut client = client.clone();
@@ -257,7 +257,7 @@ async fn a_server_ends_in_time_without_its_collector() {
     assert!(status.success(), "{status}");
 }
 
-/// A server and where it tells everything.
+/// Starts a server with a collector for everything.
 async fn observed(words: &[&'static str]) -> (Collector, Kennel) {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(Options {
@@ -269,7 +269,7 @@ async fn observed(words: &[&'static str]) -> (Collector, Kennel) {
     (collector, kennel)
 }
 
-/// Waits until a metric has this value; of all its series, or of the one with this attribute.
+/// Waits until a metric has this value; over all its series, or that of this attribute.
 async fn reads(collector: &Collector, metric: &str, attribute: Option<(&str, &str)>, value: u64) {
     let attributes: Vec<(&str, &str)> = attribute.into_iter().collect();
     eventually(&format!("{metric} reads {value}"), PATIENCE, || {
@@ -280,14 +280,14 @@ async fn reads(collector: &Collector, metric: &str, attribute: Option<(&str, &st
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_was_left_behind_is_counted_once_until_gone() {
+async fn detached_process_is_counted_once_until_gone() {
     let (collector, kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("true")).await);
     must("end", client.ended(&run.run_id).await);
     let marker = Some(("kennel.evidence", "marker"));
     reads(&collector, "kennel.orphan.found", marker, 0).await;
-    // Nobody has looked, and so nobody knows.
+    // No leak check was made, so the number is not known.
     assert!(!collector.metric_names().contains("kennel.orphan.count"));
     let planted = Planted::marked(&run.run_id);
     for _ in 0..2 {
@@ -312,7 +312,7 @@ async fn who_was_left_behind_is_counted_once_until_gone() {
 async fn escaped_processes_are_counted_once() {
     let (collector, kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
-    // One who stays in the session, in a group of its own; and nobody who leaves.
+    // One process stays in the session, in a group of its own; none leaves it.
     let stays = sh("set -m; sleep 1000 & echo up; wait");
     let stays = must("spawn", client.spawn(stays).await);
     client.hear_up(&stays.run_id).await;
@@ -344,7 +344,7 @@ async fn escaped_processes_are_counted_once() {
     };
     let by = ("kennel.containment", by);
     assert_eq!(collector.count("kennel.tree.escapes", &[by]), escaped);
-    // A later one is told: what would have come first is not on its way any more.
+    // A later one is reported: one that would have come before it is not in flight any more.
     must("abort", client.abort(&run.run_id).await);
     must("abort", client.abort(&stays.run_id).await);
     let ended = Some(("kennel.run.outcome", "cancelled"));
@@ -367,13 +367,14 @@ async fn who_was_to_be_left_is_no_orphan() {
     assert_eq!(seen.processes.len(), 1, "{seen:?}");
     reads(&collector, "kennel.orphan.count", None, 0).await;
     reads(&collector, "kennel.orphan.found", None, 0).await;
-    // Whom a keeper or a shim does not reap, no test can make: supervisor/src/registry/found.rs has one of its own.
+    // No test can make a process that a keeper or a shim does not reap: supervisor/src/registry/found.rs has one of its
+    // own.
     reads(&collector, "kennel.zombie.count", None, 0).await;
     kill_exactly(&kept, Signal::SIGKILL);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_found_alive_by_a_start_is_counted_as_found_and_ended() {
+async fn process_found_at_start_is_counted_as_ended() {
     let (collector, mut kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(argv(&["sleep", "1000"])).await);
@@ -420,7 +421,7 @@ async fn unread_stream_is_reported_as_lagging() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_is_refused_is_counted_by_why() {
+async fn refused_run_is_counted_by_reason() {
     let (collector, kennel) = observed(&["--cgroup", "off"]).await;
     let mut client = kennel.client().await;
     let why = |reason: &'static str| Some(("kennel.reason", reason));
@@ -448,7 +449,7 @@ async fn a_run_that_is_refused_is_counted_by_why() {
         1,
     )
     .await;
-    // What the caller did wrong is none of it.
+    // Errors of the caller do not count.
     client
         .spawn(argv(&[]))
         .await
@@ -470,11 +471,11 @@ async fn a_run_that_is_refused_is_counted_by_why() {
     assert_eq!(collector.count("kennel.admission.rejected", &[]), 3);
 }
 
-/// It is looked every ten seconds what the journals take.
+/// Longest wait for the size of the journals, which is checked every ten seconds.
 const LOOKED_WITHIN: Duration = Duration::from_mins(1);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_server_has_is_measured_beside_what_it_may_have() {
+async fn server_usage_is_measured_beside_its_limits() {
     let (collector, kennel) = observed(&["--retain-bytes", "64M"]).await;
     let mut client = kennel.client().await;
     reads(&collector, "kennel.journal.limit", None, 64 << 20).await;
@@ -492,7 +493,7 @@ async fn what_the_server_has_is_measured_beside_what_it_may_have() {
     let open = || fs::read_dir(format!("/proc/{}/fd", server.pid)).expect("it lives");
     let fds = collector.count("kennel.fd.count", &[]);
     let seen = open().count() as u64;
-    // Some come and go.
+    // Some descriptors are opened and closed.
     assert!(fds.abs_diff(seen) < 30, "{fds} {seen}");
     assert!(collector.count("kennel.fd.limit", &[]) > fds);
 

@@ -1,4 +1,4 @@
-//! Where metrics are served: to this user alone, within bounds, and to other hosts only where that is asked for.
+//! The address of metrics: open to this user alone, within bounds, and to other hosts only on request.
 
 use kennel_tests::{
     Kennel, Options, PATIENCE, eventually, kennel::bare_command, must, programs, shell::text,
@@ -51,7 +51,7 @@ async fn metrics_socket_is_private_and_bounded() {
     assert!(answer.contains("kennel_connection_active"), "{answer}");
     let ends = tokio::task::spawn_blocking(move || {
         for mut stream in silent {
-            // A status or none: it has ended.
+            // A status or none: the connection has ended.
             let _ = stream.read_to_end(&mut Vec::new());
         }
     });

@@ -65,7 +65,7 @@ impl Net {
         self.dir.path().join(name)
     }
 
-    /// By a certificate.
+    /// Connects with a certificate.
     pub(crate) async fn by_certificate(&self, name: &str) -> Connection {
         self.connect(&self.certificate(name)).await
     }
@@ -87,7 +87,7 @@ impl Net {
         }
     }
 
-    /// By a token.
+    /// Connects with a token.
     pub(crate) async fn by_token(&self, id: &str) -> Connection {
         let mut credentials = self.anonymous();
         credentials.token = Some(Token::File(self.file(&format!("ca/{id}.token"))));
@@ -154,7 +154,7 @@ pub(crate) fn sleeper(run_id: &str, labels: &[(&str, &str)]) -> pb::SpawnRequest
     }
 }
 
-/// Follows the events of a run; gives how the stream ends.
+/// Follows the events of a run; returns the end of the stream.
 pub(crate) async fn follow(
     mut client: ProcessServiceClient<kennel_client::Authorized>,
     run: String,

@@ -1,4 +1,4 @@
-//! The server on the network: who may do what, over real TLS and with real credentials.
+//! The server on the network: the rights of principals, over real TLS and with real credentials.
 
 use crate::net::{Net, ROLES, follow, must_succeed, sleeper};
 use kennel_client::{Address, Connection, connect_with};
@@ -15,7 +15,7 @@ use std::{fs, io::Write as _, net::TcpStream, os::unix::process::CommandExt, tim
 use tonic::{Code, Request, client::Grpc};
 use tonic_types::StatusExt;
 
-/// What a call is answered: code and reason; OK where the first message has come, or none within a moment.
+/// Returns the answer to a call: code and reason; OK where the first message has come, or none within a moment.
 async fn call(connection: &Connection, path: &str, message: Vec<u8>) -> (Code, String) {
     let mut grpc = Grpc::new(connection.channel());
     must("ready", grpc.ready().await.map_err(|e| e.to_string()));
@@ -72,7 +72,7 @@ async fn each_role_may_call_what_the_contract_says() {
     let refused = connect_with(&net.address(), &net.anonymous()).await;
     let refused = refused.expect_err("no credentials").to_string();
     assert!(refused.contains("certificate or a token"), "{refused}");
-    // Tokens that are good no more: another text, and an expired one.
+    // Tokens that are no longer valid: another text, and an expired one.
     for (name, becomes) in [("unknown", "unknown text"), ("late", "")] {
         let file = net.file(&format!("ca/{name}.token"));
         must("copy", fs::copy(net.file("ca/admin.token"), &file));
@@ -92,7 +92,7 @@ async fn each_role_may_call_what_the_contract_says() {
         assert_eq!(call(&unknown, path, Vec::new()).await, denied, "{path}");
         assert_eq!(call(&expired, path, Vec::new()).await, denied, "{path}");
         for (at, caller) in callers.iter().enumerate() {
-            // What changes the node is not asked by one who may.
+            // Calls that change the node are not made by a principal that may.
             let changes_node = ["/Drain", "/Undrain", "/Upgrade"]
                 .iter()
                 .any(|end| path.ends_with(end));
@@ -113,7 +113,7 @@ async fn each_role_may_call_what_the_contract_says() {
     }
 }
 
-/// One good request of each RPC that takes a run.
+/// Returns one valid request of each RPC that takes a run.
 pub(crate) fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
     let run_id = run.to_owned();
     macro_rules! request {
@@ -211,7 +211,7 @@ async fn foreign_run_is_answered_like_an_absent_one() {
         assert_eq!(foreign, absent, "{rpc}");
         assert_eq!(foreign.0, Code::NotFound, "{rpc}: {foreign:?}");
     }
-    // Neither by a filter, nor by a repeated Spawn, nor by Abort, which would fence an id that is not there.
+    // Neither by a filter, nor by a repeated Spawn, nor by Abort, which would fence an unknown id.
     let listed = bob
         .processes()
         .list_runs(pb::ListRunsRequest::default())
@@ -252,7 +252,7 @@ async fn foreign_run_is_answered_like_an_absent_one() {
     };
     let aborted = bob.processes().abort(abort.clone()).await;
     assert_eq!(aborted.expect_err("not his").code(), Code::NotFound);
-    // An operator may, and its owner sees who it was.
+    // An operator may, and the owner sees the operator's name.
     let operator = net.by_token("operator").await;
     must("abort", operator.processes().abort(abort).await);
     let ended = alice
@@ -282,7 +282,7 @@ async fn open_streams_end_when_their_credentials_do() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!of_bob.is_finished() && !of_token.is_finished());
 
-    // Bob's certificate is revoked, the token is taken away.
+    // Bob's certificate is revoked, the token is removed.
     let revoked = kennel_in(net.dir.path(), &["certs", "revoke", "ca", "bob"]).await;
     must_succeed(&revoked);
     net.change_access(|text| {
@@ -346,7 +346,7 @@ async fn half_open_handshakes_lock_no_client_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn port_is_there_after_server_and_keeper_have_died() {
+async fn port_is_served_after_server_and_keeper_deaths() {
     let mut net = Net::start().await;
     let alice = net.by_certificate("alice").await;
     let run = new_run_id();
@@ -358,7 +358,8 @@ async fn port_is_there_after_server_and_keeper_have_died() {
     };
     let found = must("get", alice.processes().get_run(get()).await).into_inner();
     assert_eq!(found.run.expect("a run").state(), pb::RunState::Running);
-    // The access file is spoilt while the server dies: the next one serves its own user alone, until it is mended.
+    // The access file is invalid while the server dies: the next one serves its own user alone, until the file is
+    // repaired.
     let good = fs::read_to_string(net.file("access.toml")).expect("it is there");
     net.change_access(|_| "[tls\n".to_owned());
     net.kennel.replace_server().await;
@@ -390,7 +391,7 @@ async fn port_is_there_after_server_and_keeper_have_died() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn user_of_the_access_file_may_use_a_shared_socket() {
+async fn listed_user_may_use_a_shared_socket() {
     const FOREIGN_UID: u32 = 65534;
     let net = Net::start().await;
     let open = |path: &std::path::Path| {

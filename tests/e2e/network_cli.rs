@@ -1,4 +1,4 @@
-//! The command line over the network: three commands, a context, a token, and their ends, with the real server.
+//! The command line over the network: three commands, a context, a token, and their revocation, with the real server.
 
 use kennel_tests::{
     Kennel, Options, PATIENCE, programs,
@@ -107,7 +107,7 @@ impl Host {
         kennel_in(self.path(), words).await
     }
 
-    /// Makes a token, and waits until the server has read of it.
+    /// Makes a token, and waits until the server has read it.
     async fn add_token(&self, id: &str) {
         let entry = self
             .cli(&["certs", "token", "certs", id, "--role", "viewer"])
@@ -120,7 +120,7 @@ impl Host {
         self.ps_until(|output| output.status.success()).await;
     }
 
-    /// Repeats `ps` until it is refused so.
+    /// Repeats `ps` until it is refused for this reason.
     async fn refused(&self, why: &str) {
         self.ps_until(|output| said(output).contains(why)).await;
     }
@@ -142,7 +142,7 @@ impl Host {
     }
 }
 
-/// All of standard output.
+/// Returns all of standard output.
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -174,7 +174,7 @@ async fn three_commands_and_a_context_reach_a_server() {
         "{listed}"
     );
 
-    // A reader goes on at the next server.
+    // A reader continues at the next server.
     let run = text(
         &host
             .cli(&["spawn", "--", "sh", "-c", "sleep 3; echo late"])
@@ -213,7 +213,7 @@ async fn callers_without_valid_credentials_learn_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn token_is_accepted_once_the_access_file_has_it() {
+async fn token_is_accepted_once_in_access_file() {
     let host = Host::start().await;
     let entry = host
         .cli(&["certs", "token", "certs", "ci", "--role", "viewer"])
@@ -245,7 +245,7 @@ async fn why_names_an_unreadable_audit_log_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn revoked_client_is_refused_and_renewed_one_is_not() {
+async fn revoked_client_is_refused_and_renewed_accepted() {
     let host = Host::start().await;
     host.use_alice().await;
     host.ps_until(|output| output.status.success()).await;

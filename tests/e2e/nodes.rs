@@ -1,4 +1,4 @@
-//! Two nodes on one database: each has its own runs, and says where the other's are.
+//! Two nodes on one database: each has its own runs, and refers callers to the other for its runs.
 
 use kennel_proto::pb::{self, AbortWait, DesiredState, NodeReachability, RunState, event::Payload};
 use kennel_tests::{
@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use std::{fs, path::Path, time::Duration};
 use tonic::Status;
 
-/// The address of the node that a refusal names.
+/// Returns the address of the node in an error.
 fn code_and_message(status: &Status) -> (String, String) {
     (complaint(status).reason, fact(status, "address"))
 }
@@ -29,7 +29,7 @@ async fn output(client: &mut Client, run_id: &str) -> Result<(), Status> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
+async fn calls_for_another_nodes_run_name_the_node() {
     let postgres = Postgres::start().await;
     // No access file has credentials for it.
     let advertised = "tcp://node.invalid:7443";
@@ -71,7 +71,7 @@ async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
     );
     assert!(run.other_node.is_none());
 
-    // What stands in the record is told, and where the run is.
+    // The contents of the record are returned, and the run's node.
     let seen = must("get", there.get(id).await);
     let other = seen.other_node.expect("it is another node's");
     assert_eq!(other.address, advertised);
@@ -85,7 +85,7 @@ async fn calls_for_runs_of_other_node_name_it_and_change_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn story_of_ended_run_is_read_at_any_node() {
+async fn ended_run_is_read_at_any_node() {
     let postgres = Postgres::start().await;
     let mut one = Kennel::start(Options::on(&postgres.url())).await;
     let two = Kennel::start(Options::on(&postgres.url())).await;
@@ -157,14 +157,14 @@ async fn spawn_repeated_at_other_node_is_same_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_of_silent_node_is_unreachable_and_not_ended() {
+async fn run_of_silent_node_is_unreachable_not_ended() {
     let postgres = Postgres::start().await;
     let mut one = Kennel::start(Options::on(&postgres.url())).await;
     let two = Kennel::start(Options::on(&postgres.url())).await;
     let mut there = two.client().await;
     let run = one.client().await.spawn(argv(&["sleep", "600"])).await;
     let run_id = must("spawn", run).run_id;
-    // By its record.
+    // As in its record.
     eventually_async("it runs", PATIENCE, async || {
         let run = must("get", two.client().await.get(&run_id).await);
         (run.state() == RunState::Running).then_some(())
@@ -202,7 +202,7 @@ async fn run_of_silent_node_is_unreachable_and_not_ended() {
     .await;
 }
 
-/// Gives the lease of a node to a keeper that nobody knows, for so many microseconds.
+/// Gives the lease of a node to an unknown keeper, for so many microseconds.
 fn stolen(node: &str, lease_us: u64) -> String {
     format!(
         "UPDATE nodes SET generation = generation + 1, keeper_epoch = '01K0000000000000000000000A', \
@@ -217,7 +217,7 @@ async fn fenced_by(client: &mut Client) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn node_without_its_lease_starts_nothing_and_keeps_runs() {
+async fn node_without_lease_starts_nothing_and_keeps_runs() {
     let postgres = Postgres::start().await;
     let node = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = node.client().await;
@@ -252,12 +252,12 @@ async fn node_without_its_lease_starts_nothing_and_keeps_runs() {
         "{text}"
     );
     assert!(Path::new(&format!("/proc/{leader}")).exists());
-    // What happens meanwhile is not lost.
+    // Later events are not lost.
     must("write", client.write(&exits, "a", Some(0), b"go\n").await);
     let seen = must("get", client.get(&lives.run_id).await);
     assert_eq!(seen.state(), RunState::Running);
 
-    // It ends, and nobody renews it.
+    // The lease expires, and no keeper renews it.
     postgres.psql(&stolen(&own.node_id, 0)).await;
     eventually_async("it has its lease again", PATIENCE, async || {
         fenced_by(&mut node.client().await)
@@ -332,7 +332,7 @@ async fn halted_node_is_unreachable_and_comes_back_whole() {
     let run = one.client().await.spawn(argv(&["sleep", "600"])).await;
     let run = must("spawn", run);
     let server = one.server().expect("it serves");
-    // By its record.
+    // As in its record.
     eventually_async("it runs", PATIENCE, async || {
         let run = must("get", two.client().await.get(&run.run_id).await);
         (run.state() == RunState::Running).then_some(())

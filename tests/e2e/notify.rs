@@ -1,4 +1,4 @@
-//! What the command of a run says of itself by `sd_notify(3)`: heard by the keeper, whichever server lives.
+//! Notices of a run's command by `sd_notify(3)`: received by the keeper, with any server.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{
@@ -63,7 +63,7 @@ impl Service {
         Self { run, said: 0 }
     }
 
-    /// Has it send this, and waits until it has.
+    /// Lets it send this, and waits until it has.
     async fn says(&mut self, client: &mut Client, notice: &str) {
         self.said += 1;
         let line = format!("{notice};X={}\n", self.said);
@@ -75,7 +75,7 @@ impl Service {
         client.hear_text(&self.run, &format!("sent {line}")).await;
     }
 
-    /// Until the run shows this.
+    /// Waits until the run shows this.
     async fn shows(&self, client: &Client, what: &str, is: impl Fn(&pb::Run) -> bool) -> pb::Run {
         eventually_async(what, PATIENCE, async || {
             let run = client.clone().get(&self.run).await.ok()?;
@@ -134,7 +134,7 @@ async fn command_says_that_it_is_ready(options: Options) {
     assert!(!kennel.run_dir(&service.run).join("notify").exists());
 }
 
-/// The notice is sent while no server lives, at its death, and before it; each time it is heard once.
+/// The notice is sent while no server lives, at its death, and before it; each time it is handled once.
 #[tokio::test(flavor = "multi_thread")]
 async fn ready_is_heard_over_deaths_of_the_server() {
     let kennel = Kennel::on_sqlite().await;
@@ -185,20 +185,20 @@ async fn newer_activity_outlives_server_death() {
     assert!(annotated.status.success(), "{annotated:?}");
     kennel.kill_server();
     client = kennel.client().await;
-    // Answered after all that the keeper has reported before.
+    // Answered after all earlier reports of the keeper.
     service.says(&mut client, "STATUS=here").await;
     let seen = service
         .shows(&client, "a status", |run| run.status == "here")
         .await;
     assert_eq!(seen.activity(), Activity::AwaitingInput);
     service.says(&mut client, "X_KENNEL_ACTIVITY=working").await;
-    // The keeper reports what has changed, and nothing has for it.
+    // The keeper reports changes, and there is none for it.
     service.says(&mut client, "X_KENNEL_ACTIVITY=idle").await;
     service.shows(&client, "the next", is(Activity::Idle)).await;
     must("abort", client.abort(&service.run).await);
 }
 
-/// Of the test itself, and of another run.
+/// A process of the test itself, and of another run.
 async fn notice_of_another_process_is_refused(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -266,7 +266,7 @@ async fn missing_sign_ends_a_run_without_a_server() {
     let mut service = Service::start(&mut client, spec).await;
     client.hear_text(&service.run, "up 2000000").await;
     service.says(&mut client, "READY=1").await;
-    // Signs put it off, over more than one such time; a pause does not count.
+    // Signs delay it, by more than one such time; a pause does not count.
     let until = std::time::Instant::now() + time * 2;
     while std::time::Instant::now() < until {
         service.says(&mut client, "WATCHDOG=1").await;
@@ -328,7 +328,7 @@ async fn start_timeout_is_extended_by_the_command() {
     must("abort", client.abort(&extended.run).await);
 }
 
-/// A short process of the run, by the program of systemd: it waits until it was heard.
+/// A short process of the run, by the program of systemd: it waits until its notice was received.
 #[tokio::test(flavor = "multi_thread")]
 async fn systemd_notify_of_a_script_is_heard() {
     let kennel = Kennel::on_sqlite().await;
@@ -349,8 +349,8 @@ async fn systemd_notify_of_a_script_is_heard() {
     must("abort", client.abort(&service.run).await);
 }
 
-/// What is sent while neither keeper nor server lives waits in the socket, which the shim keeps. It was sent in time, also
-/// where the next keeper comes after the limit.
+/// A notice sent while neither keeper nor server lives waits in the socket, which the shim holds. It was sent in time,
+/// also where the next keeper comes after the limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn notice_waits_for_the_next_keeper() {
     let mut kennel = Kennel::on_sqlite().await;

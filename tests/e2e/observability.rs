@@ -1,4 +1,4 @@
-//! What is in `deploy/observability`, with a real Prometheus that scrapes a real Kennel.
+//! The files of `deploy/observability`, with a real Prometheus that scrapes a real Kennel.
 
 use kennel_proto::pb;
 use kennel_tests::{
@@ -45,14 +45,14 @@ struct Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // Already gone: nothing is left to end.
+        // It has exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
 impl Prometheus {
-    /// With the shipped configuration, but for where Kennel is and how often it is asked.
+    /// Starts with the shipped configuration, except the address of Kennel and the scrape interval.
     fn start(target: u16) -> Self {
         let dir = must("a directory", tempfile::tempdir());
         let config = must(
@@ -109,7 +109,7 @@ impl Prometheus {
     }
 }
 
-/// The queries of a dashboard, as Grafana would ask them.
+/// Returns the queries of a dashboard, as Grafana would send them.
 fn queries(dashboard: &str) -> Vec<String> {
     let file = shipped("dashboards").join(format!("{dashboard}.json"));
     let text = must(dashboard, fs::read_to_string(file));
@@ -130,13 +130,13 @@ fn queries(dashboard: &str) -> Vec<String> {
     asked.collect()
 }
 
-/// All words in it that are ours: names of metrics and of labels.
+/// Returns all words in it that are Kennel's: names of metrics and of labels.
 fn words(query: &str) -> impl Iterator<Item = &str> {
     let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("kennel_") || word.starts_with("rpc_"))
 }
 
-/// Names of all samples that are served, and of their labels.
+/// Returns the names of all served samples, and of their labels.
 fn served(port: u16) -> BTreeSet<String> {
     let text = get(port, "/metrics").expect("metrics are served");
     let samples = text.lines().filter(|line| !line.starts_with('#'));
@@ -172,15 +172,15 @@ async fn something_of_everything(client: &mut Client) {
     must("abort", client.abort(&run.run_id).await);
     let missing = client.spawn(argv(&["/nonexistent"])).await;
     missing.expect_err("there is no such program");
-    // Before it nobody knows who was left behind.
+    // Before it the number of leaked processes is not known.
     must("audit", client.audit().await);
 }
 
-/// Without it journals have no limit together.
+/// Without it journals have no common limit.
 const KEEPING: [&str; 2] = ["--retain-bytes", "20G"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_prometheus_understands_every_rule_and_dashboard_and_finds_what_they_name() {
+async fn prometheus_accepts_each_rule_dashboard_and_metric_name() {
     let mut check = Command::new(programs::prometheus("promtool"));
     check
         .args(["check", "config"])
@@ -220,7 +220,7 @@ async fn a_real_prometheus_understands_every_rule_and_dashboard_and_finds_what_t
     for rule in &rules {
         let name = rule["name"].as_str().expect("a name");
         assert_eq!(rule["health"], "ok", "{name}: {rule}");
-        // All is well, and so nobody is woken; how full the disk of this host is nobody here decides.
+        // Everything is in order, so no alert fires; the disk usage of this host is not under control here.
         if name != "KennelDiskFilling" {
             assert_eq!(rule["state"], "inactive", "{name}: {rule}");
         }
@@ -239,7 +239,7 @@ async fn a_real_prometheus_understands_every_rule_and_dashboard_and_finds_what_t
         for word in words(query) {
             assert!(
                 names.contains(word),
-                "{whose} names {word}, which nobody serves: {query}"
+                "{whose} names {word}, which no server exports: {query}"
             );
         }
     }
@@ -272,7 +272,7 @@ async fn the_guide_lists_what_is_served() {
         .filter(|word| word.starts_with("kennel.") || word.starts_with("rpc."))
         .map(str::to_owned)
         .collect();
-    eventually("all are told", PATIENCE, || {
+    eventually("all were sent", PATIENCE, || {
         (collector.metric_names() == listed).then_some(())
     })
     .await;

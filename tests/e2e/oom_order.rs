@@ -1,4 +1,4 @@
-//! Who is ended first when memory ends: commands, before Kennel.
+//! Order of kills when memory is short: commands, before Kennel.
 
 use kennel_tests::{Kennel, RunExt, must, sh};
 

@@ -4,7 +4,7 @@ use kennel_tests::{Kennel, Options, PATIENCE, RunExt, eventually, must, procfs::
 use std::fs;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_server_for_too_long_a_run_is_ended_and_the_next_one_records_it() {
+async fn run_over_its_orphan_ttl_ends_recorded() {
     let kennel = Kennel::start(Options {
         words: vec!["--orphan-ttl", "100ms"],
         ..Options::default()

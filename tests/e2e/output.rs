@@ -13,7 +13,7 @@ const MUCH: usize = 8 * 1024 * 1024;
 const LONG: Duration = Duration::from_mins(2);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn eight_mebibytes_come_back_byte_for_byte_on_both_streams() {
+async fn eight_mebibytes_return_unchanged_on_both_streams() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let program = kennel_tests::programs::naughty();
@@ -39,7 +39,7 @@ async fn eight_mebibytes_come_back_byte_for_byte_on_both_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_from_every_position_agree_while_one_never_reads() {
+async fn readers_agree_from_every_position() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -54,7 +54,7 @@ async fn readers_from_every_position_agree_while_one_never_reads() {
     let run = must("spawn", client.spawn(sh(&script)).await);
     client.hear_text(&run.run_id, "line 199\n").await;
 
-    // Opened and never read: its window fills, and nobody else may notice.
+    // Opened and never read: its window fills, without effect on others.
     let deaf = must(
         "stream",
         kennel.client().await.events_after(&run.run_id, 0).await,
@@ -91,7 +91,8 @@ async fn readers_from_every_position_agree_while_one_never_reads() {
     }
 }
 
-/// Output may be cut into other pieces for another reader; bytes, positions and stations may not differ.
+/// Flattens events: output may be cut into other pieces for another reader; bytes, positions and lifecycle events may
+/// not differ.
 fn flat(
     events: &[(u64, pb::event::Payload)],
 ) -> (Vec<u8>, Vec<u8>, Vec<(u64, pb::event::Payload)>) {
@@ -109,7 +110,7 @@ fn flat(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_was_cut_off_goes_on_without_hole_or_repeat() {
+async fn cut_off_reader_continues_without_gap_or_repeat() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["bytes", "3000000"])).await);
@@ -142,7 +143,7 @@ async fn a_reader_that_was_cut_off_goes_on_without_hole_or_repeat() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_position_beyond_the_head_is_refused_and_a_live_reader_hears_only_what_comes() {
+async fn position_beyond_head_is_refused_except_live() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -257,7 +258,7 @@ async fn a_silent_stream_has_a_heartbeat() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_byte_of_a_run_that_is_cut_by_a_crash_is_there_afterwards() {
+async fn output_before_a_crash_is_read_afterwards() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = format!(

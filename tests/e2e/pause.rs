@@ -10,7 +10,7 @@ use std::{fs, path::Path, time::Duration};
 use tonic::Code;
 
 with_and_without_cgroup!(
-    a_paused_tree_stands_still_until_it_is_resumed,
+    paused_tree_stands_still_until_resumed,
     a_paused_run_can_be_aborted,
     a_paused_tree_does_not_outlive_its_service,
 );
@@ -25,7 +25,7 @@ async fn paused_tree(kennel: &Kennel) -> (Client, kennel_proto::pb::Run) {
     (client, run)
 }
 
-/// Every task of the tree is frozen or stopped, by the kernel's word.
+/// Whether every task of the tree is frozen or stopped, according to the kernel.
 fn stands_still(run: &kennel_proto::pb::Run) -> bool {
     let identity = run.attempt().identity.as_ref().expect("an identity");
     if let Some(cgroup) = &identity.cgroup_path {
@@ -39,7 +39,7 @@ fn stands_still(run: &kennel_proto::pb::Run) -> bool {
         .all(|proc| proc.state == 'T' || proc.is_zombie())
 }
 
-async fn a_paused_tree_stands_still_until_it_is_resumed(options: Options) {
+async fn paused_tree_stands_still_until_resumed(options: Options) {
     let kennel = Kennel::start(options).await;
     let (mut client, run) = paused_tree(&kennel).await;
     assert!(stands_still(&run));
@@ -100,7 +100,7 @@ async fn a_paused_tree_does_not_outlive_its_service(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_ended_run_can_be_neither_paused_nor_resumed() {
+async fn ended_run_can_be_neither_paused_nor_resumed() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exit 0")).await);

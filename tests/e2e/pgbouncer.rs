@@ -11,7 +11,7 @@ use std::{fs, time::Duration};
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
 /// Workers of a load.
 const WORKERS: usize = 4;
-/// Runs of theirs after which a load counts as going on.
+/// Runs of theirs after which a load counts as continuing.
 const SOME: usize = 40;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,7 +72,7 @@ async fn everything_holds_behind_a_pooler_that_changes_sessions() {
     .await;
 }
 
-/// While the pooler is away: what runs is seen and can be stopped.
+/// Aborts while the pooler is away: running runs are listed and can be stopped.
 async fn abort_one_that_runs(client: &mut kennel_tests::Client, lasting: &str) {
     let seen = must("get", client.get(lasting).await);
     assert_eq!(seen.state(), RunState::Running);

@@ -1,4 +1,4 @@
-//! Runs in a pid namespace of their own: nobody in it outlives the run, and the kernel proves it.
+//! Runs in a pid namespace of their own: no process in it outlives the run, and the kernel proves it.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, EmptyProof, InterruptMethod, SignalScope, tree_verdict::Verdict};
@@ -23,17 +23,17 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 with_and_without_cgroup!(
-    a_command_sees_itself_alone_and_is_heard_as_any_other,
-    what_leaves_session_and_parent_ends_with_its_namespace,
+    namespaced_command_sees_itself_and_is_read,
+    escaped_process_ends_with_its_namespace,
     a_namespace_ends_at_once_with_its_shim,
     private_namespace_survives_server_and_ends_with_keeper,
     private_namespace_proves_emptiness_after_total_crash,
-    the_rest_of_a_tree_may_finish_in_its_namespace,
-    a_sibling_that_the_leader_has_made_is_of_its_tree,
-    a_terminal_is_the_commands_in_a_namespace_too,
+    rest_may_finish_in_its_namespace,
+    sibling_made_by_leader_is_in_tree,
+    terminal_is_the_commands_in_namespace_too,
 );
 
-/// Where the test may not make such namespaces, the service may not either; then there is nothing to see but a refusal,
+/// Whether the test may make such namespaces: if not, the service may not either; then only a refusal can be seen,
 /// which has a test of its own.
 fn may_make_namespaces() -> bool {
     const CAP_SYS_ADMIN: u32 = 21;
@@ -49,7 +49,7 @@ fn private(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec
 }
 
-/// The first process of the run's namespace, by the number that it has outside.
+/// Returns the first process of the run's namespace, by its number outside.
 fn init_of(run: &pb::Run) -> Proc {
     let all = procfs::all();
     let of_shim = all
@@ -71,7 +71,7 @@ fn assert_proven(run: &pb::Run) {
     assert_eq!(run.containment(), pb::Containment::PrivatePidns);
 }
 
-async fn a_command_sees_itself_alone_and_is_heard_as_any_other(options: Options) {
+async fn namespaced_command_sees_itself_and_is_read(options: Options) {
     if !may_make_namespaces() {
         return;
     }
@@ -84,7 +84,7 @@ async fn a_command_sees_itself_alone_and_is_heard_as_any_other(options: Options)
     client.hear_up(&run.run_id).await;
     let print = Footprint::of_run(&run);
 
-    // Outside it has another number, and what is told of it is told by that.
+    // Outside it has another number, and reports use that.
     let tree = must("tree", client.tree(&run.run_id).await);
     let pids: Vec<i32> = tree.processes.iter().map(|p| p.pid).collect();
     assert!(pids.contains(&run.attempt().pid), "{tree:?}");
@@ -95,7 +95,7 @@ async fn a_command_sees_itself_alone_and_is_heard_as_any_other(options: Options)
     assert!(!open.contains(&pb::CoverageGapKind::ForeignPidNamespace));
     assert!(!open.contains(&pb::CoverageGapKind::RootMayLeaveCgroup));
     assert!(open.contains(&pb::CoverageGapKind::WorkHandedToDaemons));
-    // Nobody is taken for left behind.
+    // No process counts as leaked.
     let audit = must("audit", client.audit().await);
     assert_eq!(audit.processes, [], "{audit:?}");
     let shown = text(&run_to_end(kennel.cli(&["get", &run.run_id]), PATIENCE).await);
@@ -109,7 +109,7 @@ async fn a_command_sees_itself_alone_and_is_heard_as_any_other(options: Options)
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     let said = heard.text();
     let lines: Vec<&str> = said.lines().collect();
-    // The shell, its sleep, and the first process, which is ours.
+    // The shell, its sleep, and the first process, which is Kennel's.
     assert_eq!(lines[0], "2 0", "{said}");
     assert_eq!(lines[1], "1 2 3", "{said}");
 }
@@ -120,13 +120,13 @@ fn fifo(kennel: &Kennel) -> PathBuf {
     path
 }
 
-async fn what_leaves_session_and_parent_ends_with_its_namespace(options: Options) {
+async fn escaped_process_ends_with_its_namespace(options: Options) {
     if !may_make_namespaces() {
         return;
     }
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    // One of each: a child, an orphan in its own session, one without environment; and all are deaf.
+    // One of each: a child, an orphan in its own session, one without environment; all ignore polite signals.
     let script = format!(
         "trap '' TERM; {} mixed-tree & exec {0} sleep",
         programs::naughty().display()
@@ -171,7 +171,7 @@ async fn a_namespace_ends_at_once_with_its_shim(options: Options) {
     kill_exactly(&shim, Signal::SIGKILL);
     let run = must("wait", client.ended(&run.run_id).await);
     assert_proven(&run);
-    // Whom the dead shim would have reaped its keeper reaps.
+    // Processes that the dead shim would have reaped are reaped by its keeper.
     print.until_nothing_is_left().await;
     assert_eq!(run.signal().as_deref(), Some("SIGKILL"), "{run:?}");
     let after = must("spawn", client.spawn(sh("exit 0")).await);
@@ -234,7 +234,7 @@ async fn private_namespace_proves_emptiness_after_total_crash(options: Options) 
     print.assert_nothing_left();
 }
 
-async fn the_rest_of_a_tree_may_finish_in_its_namespace(options: Options) {
+async fn rest_may_finish_in_its_namespace(options: Options) {
     if !may_make_namespaces() {
         return;
     }
@@ -256,13 +256,13 @@ async fn the_rest_of_a_tree_may_finish_in_its_namespace(options: Options) {
     assert_eq!(run.code(), Some(5));
     assert_proven(&run);
     let certificate = run.attempt().certificate.clone().expect("it has ended");
-    assert_eq!(certificate.steps, [], "nobody was signalled");
+    assert_eq!(certificate.steps, [], "no process was signalled");
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     assert_eq!(heard.text(), "first\nlast\n");
 }
 
 /// clone(2) with `CLONE_PARENT`: the new process is no child of the leader, and not of the first process either.
-async fn a_sibling_that_the_leader_has_made_is_of_its_tree(options: Options) {
+async fn sibling_made_by_leader_is_in_tree(options: Options) {
     if !may_make_namespaces() {
         return;
     }
@@ -292,7 +292,7 @@ async fn a_sibling_that_the_leader_has_made_is_of_its_tree(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_process_is_deaf_to_its_namespace_and_to_polite_signals() {
+async fn first_process_ignores_polite_signals() {
     if !may_make_namespaces() {
         return;
     }
@@ -306,7 +306,7 @@ async fn the_first_process_is_deaf_to_its_namespace_and_to_polite_signals() {
         kill_exactly(&init, signal);
     }
     assert!(init.is_alive());
-    // It goes on with its work: who is orphaned and ends is reaped.
+    // It continues its work: orphans that exit are reaped.
     let reaped = || {
         let all = procfs::all();
         let zombie = |p: &Proc| p.ppid == init.pid && p.is_zombie();
@@ -317,7 +317,7 @@ async fn the_first_process_is_deaf_to_its_namespace_and_to_polite_signals() {
     assert_proven(&run);
 }
 
-/// A file that another's pid namespace can be entered by, for as long as this lives.
+/// A file by which a pid namespace can be entered, for as long as this lives.
 struct Door(PathBuf);
 
 impl Door {
@@ -384,7 +384,7 @@ async fn no_process_leaves_private_pid_namespace() {
     stranger.wait().expect("own child");
 }
 
-/// Of the error's metadata.
+/// Returns a value of the error's metadata.
 fn fact(status: &Status, name: &str) -> String {
     let details = status.get_error_details();
     let info = details.error_info().expect("an error has a reason");
@@ -392,12 +392,12 @@ fn fact(status: &Status, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_this_host_or_this_spec_does_not_give_is_refused() {
+async fn unavailable_namespace_is_refused() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mark = kennel.scratch().join("ran");
     let touch = sh(&format!("echo ran > {}", mark.display()));
-    // The strongest is wanted, and not asked for.
+    // The strongest is the minimum, and was not requested.
     let mut spec = touch.clone();
     spec.set_min_containment(pb::Containment::PrivatePidns);
     let refused = client.spawn(spec).await.expect_err("it is not asked for");
@@ -405,7 +405,7 @@ async fn what_this_host_or_this_spec_does_not_give_is_refused() {
     assert_eq!(refusal.reason, "CONTAINMENT_UNAVAILABLE");
     assert!(fact(&refused, "why").contains("private pid namespace"));
     assert_eq!(fact(&refused, "wanted"), "CONTAINMENT_PRIVATE_PIDNS");
-    // Nobody can be kept in what ends with the run.
+    // No process can be detached in a namespace that ends with the run.
     let spec = private(touch).on_leader_exit(pb::LeaderExitAction::Keep, None);
     let refused = client.spawn(spec).await.expect_err("it contradicts itself");
     let refusal = complaint(&refused);
@@ -415,7 +415,7 @@ async fn what_this_host_or_this_spec_does_not_give_is_refused() {
     );
     assert_eq!(refusal.fields, ["spec.on_leader_exit.action"]);
     assert!(!mark.exists());
-    // A weaker one is enough for less.
+    // A weaker one suffices for less.
     let mut spec = private(sh("exit 0"));
     spec.set_min_containment(pb::Containment::Cgroup);
     if may_make_namespaces() {
@@ -470,7 +470,7 @@ async fn without_privilege_a_private_pid_namespace_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_is_run_in_a_private_pid_namespace_from_the_command_line() {
+async fn command_line_runs_in_private_pid_namespace() {
     if !may_make_namespaces() {
         return;
     }
@@ -495,7 +495,7 @@ async fn a_command_is_run_in_a_private_pid_namespace_from_the_command_line() {
 }
 
 /// The terminal is given by the keeper, its foreground is named by numbers of another namespace.
-async fn a_terminal_is_the_commands_in_a_namespace_too(options: Options) {
+async fn terminal_is_the_commands_in_namespace_too(options: Options) {
     if !may_make_namespaces() {
         return;
     }

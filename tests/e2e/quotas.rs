@@ -1,4 +1,4 @@
-//! Quotas of owners: what is too much is refused with when to try again, and others do not feel it.
+//! Quotas of owners: an excessive call is refused with the time of the next try, and others are unaffected.
 
 use crate::net::{Net, sleeper};
 use kennel_client::Connection;
@@ -21,7 +21,7 @@ async fn abort(connection: &Connection, run: &str) {
     must("abort", connection.processes().abort(request).await);
 }
 
-/// The quota that a call was refused for.
+/// Returns the quota that a call was refused for.
 fn quota(refused: &Status) -> String {
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
     assert!(refused.get_details_retry_info().is_some(), "{refused:?}");
@@ -30,11 +30,11 @@ fn quota(refused: &Status) -> String {
     info.metadata["quota"].clone()
 }
 
-/// A server where Alice's quota is in force.
+/// Starts a server where Alice's quota is in force.
 async fn with_quota(quota: &str) -> Net {
     let net = Net::start().await;
     net.change_access(|text| format!("{text}\n[quota.'spiffe://kennel/alice']\n{quota}\n"));
-    // The file is read once a second, and answers with the rules before it until then.
+    // The file is read once a second, and the earlier rules hold until then.
     eventually("the file is read", PATIENCE, || {
         let log = net.kennel.log();
         log.contains("access file read again").then_some(())
@@ -56,7 +56,7 @@ async fn live_runs_of_an_owner_are_bounded() {
         must("another owner's", spawn(&bob).await);
     }
 
-    // The next server counts those that it takes over.
+    // The next server counts the runs that it adopts.
     net.kennel.kill_server();
     let mut refused = spawn(&alice).await.expect_err("they live on");
     while refused.code() == Code::Unavailable {

@@ -22,7 +22,7 @@ async fn read(client: &mut Client, request: pb::ReadOutputRequest) -> pb::ReadOu
     must("read", client.process.read_output(request).await).into_inner()
 }
 
-/// The bytes that came, and how many did not.
+/// Returns the received bytes, and the number of missing ones.
 fn bytes_and_gaps(response: &pb::ReadOutputResponse) -> (Vec<u8>, u64, u64) {
     let (mut bytes, mut omitted, mut removed) = (Vec::new(), 0, 0);
     for part in &response.parts {
@@ -37,7 +37,7 @@ fn bytes_and_gaps(response: &pb::ReadOutputResponse) -> (Vec<u8>, u64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_follow_each_other_while_a_run_lives_and_when_it_has_ended() {
+async fn pages_are_contiguous_during_and_after_a_run() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -122,7 +122,7 @@ async fn what_is_not_kept_any_more_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plain_text_has_no_rest_of_a_sequence_wherever_a_page_ends() {
+async fn plain_text_has_no_partial_escape_sequence() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script =
@@ -149,7 +149,7 @@ async fn plain_text_has_no_rest_of_a_sequence_wherever_a_page_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_makes_no_sense_is_refused_by_its_field() {
+async fn invalid_request_is_refused_by_its_field() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo four")).await);

@@ -1,4 +1,4 @@
-//! Readiness of a run: by a line, a port, an HTTP server, over deaths of the server and in restarts.
+//! Readiness of a run: by a line, a port, an HTTP server, across deaths of the server and in restarts.
 
 use kennel_proto::pb::{
     self, RestartMode, RunState, WaitCondition, end_reason::Reason, line_pattern::Pattern,
@@ -42,7 +42,7 @@ async fn ready(client: &mut Client, run_id: &str) -> pb::Run {
     run
 }
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("bound").port()
@@ -68,7 +68,7 @@ async fn run_is_ready_at_its_line() {
     let run_seen = ready(&mut client, &run).await;
     assert_eq!(run_seen.state(), RunState::Running);
     assert_eq!(run_seen.ready_by, "readiness");
-    // A run that says nothing of it is ready once it runs.
+    // A run without readiness is ready once it runs.
     let plain = must("spawn", client.spawn(sh("sleep 300")).await).run_id;
     assert!(ready(&mut client, &plain).await.ready_time.is_none());
     for run in [&run, &plain] {
@@ -110,7 +110,7 @@ async fn run_not_ready_in_time_is_stopped() {
     );
 }
 
-/// One that says ready and dies is no crash loop; one that never says it is.
+/// A run that becomes ready and dies is no crash loop; one that never becomes ready is.
 #[tokio::test(flavor = "multi_thread")]
 async fn readiness_begins_the_restart_count_anew() {
     let kennel = Kennel::on_sqlite().await;

@@ -1,4 +1,4 @@
-//! Whom a run was to leave running: an audit tells of them as what they are, and a reap ends them by the run's name alone.
+//! Detached processes: a leak check lists them as such, and a reap ends them by the run's name alone.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{
@@ -17,7 +17,7 @@ with_and_without_cgroup!(
     detached_processes_are_reaped_after_service_crash,
 );
 
-/// A run that has kept two, one of them in a session of its own and without our marker.
+/// A run that has detached two processes, one of them in a session of its own and without the marker.
 struct Scene {
     kennel: Kennel,
     run: pb::Run,
@@ -72,7 +72,7 @@ impl Scene {
         path.is_some_and(|path| Path::new(path).exists())
     }
 
-    /// Both, and nobody else, are told as kept.
+    /// Asserts that both, and no others, are listed as detached.
     async fn assert_listed(&self, client: &mut Client) {
         let seen = must("audit", client.audit().await);
         let listed: BTreeSet<i32> = seen.processes.iter().map(pid).collect();
@@ -84,7 +84,7 @@ impl Scene {
         }
     }
 
-    /// Nobody of it is there, nor what held it, and an audit has nothing to say.
+    /// Asserts that nothing of the run or its containment is left, and that a leak check finds nothing.
     async fn assert_over(&self, client: &mut Client) {
         eventually("shim and group have gone", PATIENCE, || {
             (!self.group_exists() && self.print.count().is_empty()).then_some(())
@@ -123,7 +123,7 @@ async fn detached_processes_are_listed_and_reaped_by_run(options: Options) {
     assert!(!text.contains("LEFT"), "{text}");
     assert_eq!(code, Some(if unseen { 4 } else { 0 }), "{text}");
 
-    // Whoever clears up after all runs does not mean them.
+    // A reap of all runs does not include them.
     let (code, text) = cli(&scene.kennel, &["reap", "--yes"]).await;
     assert_eq!(text.matches("LEFT ALONE").count(), 2, "{text}");
     assert_eq!(code, Some(3), "{text}");

@@ -1,4 +1,4 @@
-//! Wrong requests: a typed error and reason, all violations together, and nothing left behind.
+//! Wrong requests: a typed error and reason, all violations together, and nothing is left behind.
 
 use kennel_proto::pb;
 use kennel_tests::{
@@ -28,7 +28,7 @@ fn invalid(fields: &[&str]) -> Complaint {
     }
 }
 
-/// No row, no run directory, no process, no control group.
+/// Asserts that there is no row, no run directory, no process, no control group.
 async fn assert_nothing_was_made(kennel: &Kennel, client: &mut Client) {
     let rows = must("list", client.list_all(pb::RunFilter::default(), 0).await);
     assert_eq!(rows, []);
@@ -81,7 +81,7 @@ async fn a_run_id_that_is_none_is_refused() {
 async fn a_run_id_of_the_future_is_refused() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    // Of the year 10889. An old one is refused only once something has been forgotten.
+    // From the year 10889. An old one is refused only once an entry was forgotten.
     for bad in ["7ZZZZZZZZZZZZZZZZZZZZZZZZZ"] {
         let found = refusal(&mut client, bad, sh("exit 0")).await;
         assert_eq!(
@@ -199,7 +199,7 @@ async fn all_violations_come_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_started_says_at_which_step_and_why() {
+async fn failed_start_names_its_step_and_cause() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let scratch = kennel.scratch();
@@ -232,7 +232,7 @@ async fn what_cannot_be_started_says_at_which_step_and_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_cannot_be_executed_is_never_an_exit_code() {
+async fn failed_exec_is_never_an_exit_code() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let plain = kennel.scratch().join("plain");
@@ -253,7 +253,7 @@ async fn a_command_that_cannot_be_executed_is_never_an_exit_code() {
         let spec = argv(&[file.to_str().expect("UTF-8")]);
         let status = refused(&mut client, &run_id, spec).await;
         assert_start_failure(what, &status, "EXEC", errno);
-        // Where the row was written before, it says so too; else there is none.
+        // Where the row was written before, it has the same reason; else there is none.
         if let Ok(run) = client.get(&run_id).await {
             use kennel_tests::RunExt;
             assert_eq!((run.reason(), run.code()), ("start_failed", None), "{what}");
@@ -264,7 +264,7 @@ async fn a_command_that_cannot_be_executed_is_never_an_exit_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_is_not_there_is_not_found_and_leaves_nothing() {
+async fn missing_command_is_not_found_and_leaves_nothing() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     for name in ["no-such-command-of-ours", "/no/such/command"] {
@@ -408,7 +408,7 @@ async fn messages_that_are_none_have_reasons() {
     let mut grpc = tonic::client::Grpc::new(channel);
     for (path, wanted) in [
         (
-            // The run id is a number here, and a string there.
+            // The run id is a number here instead of a string.
             "/kennel.v1.ProcessService/GetRun",
             (Code::InvalidArgument, "MALFORMED_REQUEST"),
         ),

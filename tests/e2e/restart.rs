@@ -1,4 +1,4 @@
-//! The service dies and comes again: every row is closed truthfully, and nothing is left that nobody holds.
+//! The service dies and comes back: every row is closed truthfully, and no process is left unsupervised.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::RunState;
@@ -15,9 +15,9 @@ use std::time::Duration;
 /// Longer than a start waits for.
 const LONG: Duration = Duration::from_hours(1);
 
-with_and_without_cgroup!(a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept);
+with_and_without_cgroup!(keeper_death_ends_runs_and_keeps_exits);
 
-async fn a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept(options: Options) {
+async fn keeper_death_ends_runs_and_keeps_exits(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let polite = sh("trap 'exit 17' TERM; echo up; while :; do sleep 0.05; done");
@@ -53,7 +53,7 @@ async fn a_dead_keeper_takes_its_runs_along_and_their_exits_are_kept(options: Op
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_that_outlives_keeper_server_and_shim_is_found_and_ended() {
+async fn command_surviving_the_service_is_found_and_ended() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
@@ -68,7 +68,7 @@ async fn a_command_that_outlives_keeper_server_and_shim_is_found_and_ended() {
         }
     });
     kennel.wait_for_exit(PATIENCE).await;
-    assert!(leader.is_alive(), "nobody is left who could end it");
+    assert!(leader.is_alive(), "no process is left that could end it");
     kennel.restart().await;
 
     let run = must("wait", kennel.client().await.ended(&run.run_id).await);
@@ -78,11 +78,11 @@ async fn a_command_that_outlives_keeper_server_and_shim_is_found_and_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_that_dies_while_it_ends_a_run_tells_the_next_one() {
+async fn interrupted_start_informs_the_next_one() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (asked, go) = (kennel.scratch().join("asked"), kennel.scratch().join("go"));
-    // Nobody reads by then, and the shell has a word for a child that was ended.
+    // No reader is left by then, and the shell prints a message for a child that was ended.
     let script = format!(
         "exec 2>/dev/null; trap 'echo x > {}' TERM; echo up; until [ -e {} ]; do sleep 0.02; done",
         asked.display(),

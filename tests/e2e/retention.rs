@@ -1,4 +1,4 @@
-//! Output of ended runs goes when the node's limits say so, and every reader can say to the byte what it has not seen.
+//! Output of ended runs is removed by the node's limits, and every reader can tell exactly which bytes it has not seen.
 
 use kennel_proto::pb::{
     self, GapReason, OutputRemovalReason, OutputStream, event::Payload, lifecycle::Station,
@@ -17,7 +17,7 @@ use std::{
 };
 use tonic::Code;
 
-/// It is looked every ten seconds, and the machine may be busy.
+/// Longest wait for the removal: the check runs every ten seconds, and the machine may be busy.
 const REMOVED_MAX: Duration = Duration::from_mins(1);
 const BYTES: u64 = 3_000_000;
 
@@ -41,7 +41,7 @@ async fn removed(client: &mut Client, run_id: &str) -> pb::OutputRemoval {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_and_what_is_missing_of_a_removed_run_is_what_it_has_written() {
+async fn removed_run_reports_all_its_output_missing() {
     let mut kennel = Kennel::start(keeping(&["--retain-runs", "1"])).await;
     let mut client = kennel.client().await;
     let script = format!(
@@ -96,7 +96,7 @@ async fn what_came_and_what_is_missing_of_a_removed_run_is_what_it_has_written()
     assert_other_ways_tell_it(&kennel, &mut client, &first.run_id).await;
 }
 
-/// By offset, without gaps, and at the command line.
+/// Checks reads by offset, without gaps, and the command line.
 async fn assert_other_ways_tell_it(kennel: &Kennel, client: &mut Client, run_id: &str) {
     let request = pb::ReadOutputRequest {
         run_id: run_id.to_owned(),
@@ -148,7 +148,7 @@ async fn assert_other_ways_tell_it(kennel: &Kennel, client: &mut Client, run_id:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_oldest_make_room_where_the_node_has_too_much_output() {
+async fn oldest_output_makes_room_on_full_node() {
     let options = keeping(&["--retain-runs", "all", "--retain-bytes", "4M"]);
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -169,7 +169,7 @@ async fn the_oldest_make_room_where_the_node_has_too_much_output() {
         }
         runs.push(run.run_id);
     }
-    // Three megabytes of one that lives, and three of each of the others: there is room for none of them.
+    // Three megabytes of a live one, and three of each of the others: there is space for none of them.
     for ended in &runs[..2] {
         let waits = Box::pin(removed(&mut client, ended));
         let removal = within("the ended ones go", REMOVED_MAX, waits).await;
@@ -223,7 +223,7 @@ async fn readers_learn_of_removal_despite_readonly_directory() {
     assert_eq!(kept.text(), "up\n");
 }
 
-/// What one reader has come to, of both streams together.
+/// Bytes that one reader has received, of both streams together.
 #[derive(Clone, Debug, Default)]
 struct Count {
     came: u64,
@@ -235,7 +235,7 @@ struct Count {
 }
 
 impl Count {
-    /// Until so many bytes came (0: to the end).
+    /// Reads until so many bytes came (0: to the end).
     async fn read(&mut self, kennel: &Kennel, run_id: &str, enough: u64) {
         let mut client = kennel.client().await;
         let position = self.cursor.clone().unwrap_or(Position::AfterSeq(0));

@@ -1,4 +1,4 @@
-//! Output rules: what follows from a line. Over deaths of the server: `rules_in_bad_weather`.
+//! Output rules: the actions of a line. Across deaths of the server: `rules_in_bad_weather`.
 
 use kennel_proto::pb::{
     self, Activity, RunState, event::Payload, lifecycle::Station, line_pattern::Pattern,
@@ -55,7 +55,7 @@ pub(crate) fn with(mut spec: pb::RunSpec, rules: Vec<pb::OutputRule>) -> pb::Run
     spec
 }
 
-/// Each match as (rule, groups), in order.
+/// Returns each match as (rule, groups), in order.
 pub(crate) fn matches(heard: &Heard) -> Vec<(String, BTreeMap<String, String>)> {
     let matched = heard
         .events
@@ -171,7 +171,7 @@ time.sleep(1000)
         (run.annotations_version == 2).then_some(())
     })
     .await;
-    // What is due is due at the next server.
+    // A due stop is due at the next server.
     kennel.kill_server();
     client = kennel.client().await;
     let ended = must("end", client.ended(&run).await);
@@ -203,7 +203,7 @@ time.sleep(1000)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn run_that_ends_after_its_result_has_its_own_end() {
+async fn run_ended_after_its_result_has_own_end() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     for (script, state, reason) in [

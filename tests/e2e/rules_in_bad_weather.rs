@@ -1,5 +1,5 @@
-//! Every rule, probe and limit of a run, while servers are killed, one is upgraded, and the database dies and comes back:
-//! each acts exactly once.
+//! Every rule, probe and limit of a run, while servers are killed, one is upgraded, and the database dies and comes
+//! back: each acts exactly once.
 
 use crate::{
     exec_probe,
@@ -18,22 +18,22 @@ use kennel_tests::{
 };
 use std::{path::Path, time::Duration};
 
-/// SIGKILLs of the server, of which the cause comes in the middle.
+/// SIGKILLs of the server, with the cause in the middle of them.
 const DEATHS: usize = 20;
 const LIMIT: Duration = Duration::from_secs(2);
 const RESULT_AFTER: Duration = Duration::from_secs(1);
 
-/// A run, what it must show once the file is there, and how often.
+/// A run, the event that it must show once the file is there, and how often.
 struct Scene {
     name: &'static str,
     spec: pb::RunSpec,
     /// Lifecycle events by name, with their count.
     events: &'static [(&'static str, usize)],
-    /// The end that it has by itself; absent: it goes on.
+    /// The end that it has by itself; absent: it continues.
     ends: Option<fn(&Reason) -> bool>,
 }
 
-/// The servers that probes ask: one is not ready before the cause, the other does not work after it.
+/// The servers of probes: one is not ready before the cause, the other fails after it.
 struct Servers {
     starts: Server,
     fails: Server,
@@ -69,13 +69,13 @@ fn at_line(script: &str, action: Action) -> pb::RunSpec {
 
 const QUIET: &str = "exec sleep 1000";
 
-/// Does this once the file is there, and goes on.
+/// Returns a script that does this once the file is there, and continues.
 fn then(go: &Path, what: &str) -> String {
     let go = go.display();
     format!("until [ -e {go} ]; do sleep 0.05; done; {what}; {QUIET}")
 }
 
-/// Runs that become ready, or do what a rule reports, and go on.
+/// Returns runs that become ready, or have the effect of a rule, and continue.
 fn that_go_on(go: &Path, servers: &Servers) -> Vec<Scene> {
     let file = go.display();
     let then = |what: &str| then(go, what);
@@ -137,7 +137,7 @@ fn that_go_on(go: &Path, servers: &Servers) -> Vec<Scene> {
     ]
 }
 
-/// Runs that are stopped by a rule, a probe or a limit.
+/// Returns runs that are stopped by a rule, a probe or a limit.
 fn that_are_stopped(go: &Path, servers: &Servers) -> Vec<Scene> {
     let file = go.display();
     let silent = format!("until [ -e {file} ]; do echo; sleep 0.1; done; {QUIET}");
@@ -187,7 +187,7 @@ fn that_are_stopped(go: &Path, servers: &Servers) -> Vec<Scene> {
     ]
 }
 
-/// Writes numbered lines to both streams until the file is there; a rule looks at each.
+/// Returns a run that writes numbered lines to both streams until the file is there; a rule tests each.
 fn counts_until(stop: &Path) -> pb::RunSpec {
     let script = format!(
         "i=0; until [ -e {} ]; do i=$((i+1)); echo mark $i; echo noise $i; echo err $i >&2; sleep 0.02; done",
@@ -200,7 +200,7 @@ fn counts_until(stop: &Path) -> pb::RunSpec {
     with(sh(&script), rules)
 }
 
-/// Each line that matches was reported once, in order.
+/// Asserts that each line that matches was reported once, in order.
 async fn assert_each_line_once(client: &mut Client, run: &str) {
     let ended = must("end", client.ended(run).await);
     let heard = heard(client, run).await;
@@ -217,7 +217,7 @@ async fn assert_each_line_once(client: &mut Client, run: &str) {
     assert_eq!(ended.annotations_version, errors as u64, "each line once");
 }
 
-/// The cause comes while no server lives; servers die before, while and after it is acted upon.
+/// The cause comes while no server lives; servers die before, during and after its effect.
 async fn die_and_come_back(kennel: &Kennel, go: &Path, servers: &Servers) {
     for death in 0..DEATHS {
         eventually("a server", Duration::from_mins(1), || kennel.server()).await;

@@ -1,4 +1,4 @@
-//! Runs of another user: what they may reach, that they end as all others do, and who may ask for one.
+//! Runs of another user: their access, their end like that of all others, and the permission to request one.
 
 use crate::net::{Net, sleeper};
 use kennel_proto::pb::{self, RestartMode};
@@ -9,7 +9,7 @@ use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 use tonic::Code;
 use tonic_types::StatusExt;
 
-/// A user and groups that are no one's on any host.
+/// A user and groups that exist on no host.
 const UID: u32 = 54_321;
 const GID: u32 = 54_322;
 const GROUPS: [u32; 2] = [54_323, 54_324];
@@ -27,7 +27,7 @@ fn with_user(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec
 }
 
-/// What the script prints, run as the user.
+/// Returns the output of the script, run as the user.
 async fn printed(kennel: &Kennel, spec: pb::RunSpec) -> String {
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(spec).await);

@@ -1,4 +1,4 @@
-//! Every command of the runbook, run as it stands there.
+//! Every command of the runbook, run as written there.
 
 use kennel_tests::{
     Kennel, PATIENCE,
@@ -8,7 +8,7 @@ use kennel_tests::{
 };
 use std::{collections::BTreeMap, fs, path::Path};
 
-/// The commands of each page, from its blocks for the shell.
+/// Returns the commands of each page, from its blocks for the shell.
 fn pages() -> BTreeMap<String, Vec<String>> {
     let dir = programs::repository().join("docs/guide/runbook");
     let files = must("the runbook", fs::read_dir(dir));
@@ -24,7 +24,7 @@ fn pages() -> BTreeMap<String, Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_command_of_the_runbook_does_what_it_is_there_for() {
+async fn every_command_of_the_runbook_works() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let programs = programs::kennel();
@@ -48,7 +48,7 @@ async fn every_command_of_the_runbook_does_what_it_is_there_for() {
                 .env("KENNEL_SERVER", kennel.address());
             let ran = run_to_end(shell, PATIENCE).await;
             let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
-            // Beside other tests it may be unsure whose processes some are.
+            // Beside other tests it may be unsure about the owner of some processes.
             let unsure = command == "kennel doctor" && ran.status.code() == Some(4);
             assert!(
                 ran.status.success() || unsure,

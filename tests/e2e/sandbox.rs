@@ -1,4 +1,4 @@
-//! Commands that are not trusted: capabilities, sandbox and profile of system calls, as applied before the command runs.
+//! Untrusted commands: capabilities, sandbox and profile of system calls, as applied before the command runs.
 
 use kennel_proto::pb::{self, CoverageGapKind, Isolation, SeccompProfile};
 use kennel_tests::{
@@ -19,7 +19,7 @@ use tonic_types::StatusExt;
 /// Virtual machines and browsers on a busy host.
 const SOFTWARE_PATIENCE: Duration = Duration::from_mins(2);
 
-/// What a hostile command tries, each with what it prints where it succeeds. `python - DATA_DIR KEEPER OTHER ABSTRACT`.
+/// Attempts of a hostile command, each with its output on success. `python - DATA_DIR KEEPER OTHER ABSTRACT`.
 const HOSTILE: &str = r#"
 import ctypes, os, signal, socket, sys
 data, keeper, other, abstract = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
@@ -85,7 +85,7 @@ fn without(mut spec: pb::RunSpec, capabilities: &[&str]) -> pb::RunSpec {
     spec
 }
 
-/// What it prints, and the run at its end.
+/// Returns its output, and the run at its end.
 async fn printed(client: &mut Client, spec: pb::RunSpec) -> (String, pb::Run) {
     let run = must("spawn", client.spawn(spec).await);
     let ended = client.ended(&run.run_id);
@@ -215,7 +215,7 @@ async fn hostile_run_in_a_sandbox_reaches_nothing() {
             &victim.to_string(),
             &abstract_name,
         ];
-        // It can be done where it is not held.
+        // Without restrictions it is possible.
         let harmless = sh(&format!(
             "ls {} && kill -0 {keeper}",
             kennel.data_dir().display()

@@ -1,5 +1,5 @@
-//! Values of variables and bytes of input are nowhere on the disk, in the database or in the log, but in the file that the next
-//! attempt needs, and after the end nowhere at all.
+//! Values of variables and bytes of input are not on the disk, in the database or in the log, except in the file that
+//! the next attempt needs, and after the end nowhere at all.
 
 use kennel_proto::pb::{self, RestartMode, RunKind};
 use kennel_tests::{
@@ -15,10 +15,10 @@ const STORE_PATIENCE: Duration = Duration::from_mins(1);
 const IN_ENV: &str = "canary-of-a-variable-5f2c91";
 const IN_INPUT: &str = "canary-of-the-input-83b07d";
 const WRITTEN: &str = "canary-that-was-written-c46e1a";
-/// Labels are no secrets. This one shows that the search finds what is there.
+/// Labels are no secrets. This one shows that the search works.
 const LABEL: &str = "canary-of-a-label-0d97e5";
 
-/// Whether the bytes hold the text, as it is or in hexadecimal digits.
+/// Whether the bytes contain the text, literally or in hexadecimal digits.
 fn holds(bytes: &[u8], text: &str) -> bool {
     let mut digits = String::new();
     for byte in text.bytes() {
@@ -31,7 +31,7 @@ fn holds(bytes: &[u8], text: &str) -> bool {
     has(text) || has(&digits)
 }
 
-/// The files below the directory that hold the text, relative to it.
+/// Returns the files below the directory that contain the text, relative to it.
 pub(crate) fn files_with(text: &str, root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = vec![root.to_path_buf()];
@@ -53,7 +53,7 @@ pub(crate) fn files_with(text: &str, root: &Path) -> Vec<String> {
     found
 }
 
-/// All rows of all tables, as text.
+/// Returns all rows of all tables, as text.
 async fn rows(postgres: &Postgres) -> String {
     let tables = "SELECT quote_ident(schemaname) || '.' || quote_ident(tablename) FROM pg_tables \
         WHERE schemaname NOT IN ('pg_catalog', 'information_schema')";
@@ -66,11 +66,11 @@ async fn rows(postgres: &Postgres) -> String {
     all
 }
 
-/// A kennel with two runs that were given secrets.
+/// A kennel with two runs that got secrets.
 struct Scene {
     kennel: Kennel,
     postgres: Option<Postgres>,
-    /// Started again after each end; has a variable and an input.
+    /// Restarted after each exit; has a variable and an input.
     repeated: String,
     /// Clients write to it.
     written: String,
@@ -115,7 +115,7 @@ impl Scene {
         scene
     }
 
-    /// Until so many attempts have had both secrets.
+    /// Waits until so many attempts have had both secrets.
     async fn attempts_have_read(&self, count: usize) {
         let line = format!("{} {}\n", IN_ENV.len(), IN_INPUT.len());
         let seen = self.kennel.scratch().join("seen");
@@ -126,7 +126,7 @@ impl Scene {
         .await;
     }
 
-    /// Writes the secret for the time of this number, from 0, and waits until it was read.
+    /// Writes the secret with this number, from 0, and waits until it was read.
     async fn write(&self, client: &mut Client, number: usize) {
         let line = format!("{WRITTEN}\n");
         let offset = u64::try_from(number * line.len()).expect("it is short");
@@ -145,13 +145,13 @@ impl Scene {
             .await;
     }
 
-    /// Keeper and server die, and the next service adopts the runs.
+    /// Kills keeper and server; the next service adopts the runs.
     async fn lose_service(&mut self) {
         self.kennel.kill_service_after(|| {});
         self.kennel.restart().await;
     }
 
-    /// Where each secret is, by the place.
+    /// Returns the locations of each secret, by place.
     async fn places(&self) -> Vec<String> {
         let mut places = Vec::new();
         for secret in [IN_ENV, IN_INPUT, WRITTEN] {
@@ -170,7 +170,7 @@ impl Scene {
         places
     }
 
-    /// Only the file for the next attempt holds secrets, and a read holds none.
+    /// Checks that only the file for the next attempt contains secrets, and a read none.
     async fn only_next_attempt_has_them(&self) {
         let child = format!("runs/{}/child", self.repeated);
         assert_eq!(self.places().await, [child]);

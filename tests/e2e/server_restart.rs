@@ -1,4 +1,4 @@
-//! The server dies and the keeper starts another: runs, ladders, deadlines and pauses go on, clients wait.
+//! The server dies and the keeper starts another: runs, ladders, deadlines and pauses continue, clients wait.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{
@@ -18,16 +18,16 @@ use nix::sys::signal::Signal;
 use std::{fs, io::Write as _, path::Path, process::Stdio, time::Duration};
 
 with_and_without_cgroup!(
-    a_run_does_not_notice_the_death_of_its_server,
+    run_does_not_notice_server_death,
     a_grace_goes_on_without_a_server,
     a_pause_outlives_the_server,
     a_drain_outlives_the_server,
-    a_signal_is_not_repeated_by_the_next_server,
+    signal_is_not_repeated_by_next_server,
     unrecorded_events_are_reported_by_next_server,
-    a_shutdown_after_a_restart_ends_all_in_order,
+    shutdown_after_a_restart_ends_all_in_order,
 );
 
-/// Until another server runs; whether it serves yet is not said.
+/// Waits until another server runs, which may not serve yet.
 async fn another_server(kennel: &Kennel, before: &Proc) -> Proc {
     eventually("another server is started", PATIENCE, || {
         kennel.server().filter(|server| server.pid != before.pid)
@@ -41,7 +41,7 @@ async fn lose_server(kennel: &Kennel) -> Proc {
     another_server(kennel, &server).await
 }
 
-async fn a_run_does_not_notice_the_death_of_its_server(options: Options) {
+async fn run_does_not_notice_server_death(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let before = client.server_info().await.expect("it answers");
@@ -51,7 +51,7 @@ async fn a_run_does_not_notice_the_death_of_its_server(options: Options) {
     let leader = Proc::read(run.attempt().pid).expect("it runs");
 
     kennel.kill_server();
-    // Asked in the gap: answered late, and not refused.
+    // Called in the gap: answered late, and not refused.
     let mut client = kennel.client().await;
     let again = must("get", client.get(&run.run_id).await);
 
@@ -93,7 +93,7 @@ const LINES: usize = 1_000_000;
 const DEATHS: [usize; 3] = [1_000_000, 2_500_000, 4_500_000];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_resumes_has_every_byte_once_and_in_order() {
+async fn resumed_reader_has_each_byte_once_in_order() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "i=0; while [ $i -lt 100 ]; do seq $((i * 10000 + 1)) $((i * 10000 + 10000)); i=$((i + 1)); sleep 0.02; done; exit 4";
@@ -105,7 +105,7 @@ async fn a_reader_that_resumes_has_every_byte_once_and_in_order() {
             client = kennel.client().await;
             continue;
         };
-        // A stream that breaks is taken up where it broke. What has come before it broke is read to its end: its server
+        // A stream that breaks is resumed where it broke. The messages before the break are read to the end: its server
         // cannot die again.
         let mut lives = true;
         while let Ok(Some(message)) = stream.message().await {
@@ -224,10 +224,10 @@ async fn a_drain_outlives_the_server(options: Options) {
     assert!(heard.signals().is_empty(), "{:?}", heard.signals());
 }
 
-async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
+async fn signal_is_not_repeated_by_next_server(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let file = kennel.scratch().join("told");
+    let file = kennel.scratch().join("signals");
     let script = format!(
         "trap 'echo usr1 >> {}' USR1; echo up; while :; do sleep 0.01; done",
         file.display()
@@ -238,7 +238,7 @@ async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
     let (usr1, leader) = ("SIGUSR1", SignalTarget::Leader);
     let sent = client.signal(&run.run_id, usr1, leader, "a").await;
     assert!(!must("signal", sent).repeated_request);
-    eventually("it was told", PATIENCE, || {
+    eventually("the command got the signal", PATIENCE, || {
         (read() == "usr1\n").then_some(())
     })
     .await;
@@ -248,10 +248,10 @@ async fn a_signal_is_not_repeated_by_the_next_server(options: Options) {
     let again = must("again", client.signal(&run.run_id, usr1, leader, "a").await);
     assert!(again.repeated_request && again.targets.is_empty());
     must("interrupt", client.interrupt(&run.run_id, "a").await);
-    // What was sent is taken before what is sent next.
+    // Earlier signals are delivered before later ones.
     let next = must("next", client.signal(&run.run_id, usr1, leader, "b").await);
     assert!(!next.repeated_request);
-    eventually("the next was told", PATIENCE, || {
+    eventually("the next command got the signal", PATIENCE, || {
         (read().len() > "usr1\n".len()).then_some(())
     })
     .await;
@@ -293,7 +293,7 @@ async fn unrecorded_events_are_reported_by_next_server(options: Options) {
     assert_eq!(heard.stdout, b"up\nlast\n");
 }
 
-async fn a_shutdown_after_a_restart_ends_all_in_order(options: Options) {
+async fn shutdown_after_a_restart_ends_all_in_order(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let mut prints = Vec::new();
@@ -316,9 +316,9 @@ async fn a_shutdown_after_a_restart_ends_all_in_order(options: Options) {
     }
 }
 
-/// How often in a row.
+/// Number of deaths in a row.
 const IN_A_ROW: usize = 20;
-/// A server that has served for so long is replaced at once.
+/// Uptime after which a server is replaced at once.
 const STEADY: Duration = Duration::from_millis(2_100);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -335,7 +335,7 @@ async fn a_run_outlives_many_servers() {
             .server_info()
             .await
             .expect("it serves");
-        // What is waited for is time itself: the keeper counts it.
+        // The test waits for time itself: the keeper counts it.
         tokio::time::sleep(STEADY).await;
         lose_server(&kennel).await;
     }
@@ -364,7 +364,7 @@ async fn a_server_that_hangs_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_server_says_once_how_the_one_before_it_ended() {
+async fn next_server_reports_former_end_once() {
     let mut kennel = Kennel::on_sqlite().await;
     let first = kennel.client().await.server_info().await;
     assert_eq!(first.expect("it serves").former_server, None);
@@ -389,7 +389,7 @@ async fn the_next_server_says_once_how_the_one_before_it_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_at_the_command_line_goes_on_when_the_server_dies() {
+async fn waiting_command_line_survives_server_death() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let spec = sh("trap '' TERM; echo up; while :; do sleep 0.05; done");
@@ -415,7 +415,7 @@ async fn who_waits_at_the_command_line_goes_on_when_the_server_dies() {
     };
     eventually_async("the stop is recorded", PATIENCE, stopping).await;
     kennel.kill_server();
-    // The command did not listen to SIGTERM, and `wait` exits as it did.
+    // The command ignored SIGTERM, and `wait` returns its exit code.
     for (child, what, code) in [(waits, "wait", 137), (aborts, "abort", 0)] {
         let output = finish(child, what, PATIENCE).await;
         assert_eq!(output.status.code(), Some(code), "{what}: {output:?}");
@@ -424,7 +424,7 @@ async fn who_waits_at_the_command_line_goes_on_when_the_server_dies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spawn_at_the_command_line_is_made_again_when_the_server_dies_in_it() {
+async fn spawn_command_is_repeated_after_server_death() {
     let points = tempfile::tempdir().expect("a directory");
     let kennel = Kennel::start(Options::crashing(points.path())).await;
     for verb in ["spawn", "run"] {
@@ -460,7 +460,7 @@ fn has_a_socket(pid: u32) -> bool {
 const GATED: usize = 4;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_child_at_its_gate_never_runs_and_its_retry_runs_once() {
+async fn child_at_gate_never_runs_but_retry_does() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let ran = kennel.scratch().join("ran");
@@ -494,8 +494,8 @@ async fn a_child_at_its_gate_never_runs_and_its_retry_runs_once() {
     assert!(client.server_info().await.is_some());
     assert_eq!(fs::read_to_string(&ran).expect("it is there"), "");
     for id in &ids {
-        // What came of the first call is not known to who made it: it is made again. A row that was written after all
-        // says that it never ran.
+        // The result of the first call is not known to its caller: it is repeated. A row that was written after all
+        // records that it never ran.
         match client.spawn_as(id, spec()).await {
             Ok(_) => drop(must("wait", client.ended(id).await)),
             Err(status) => {

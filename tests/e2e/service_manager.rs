@@ -1,4 +1,4 @@
-//! What a service manager hears by `sd_notify(3)`.
+//! Notifications to a service manager by `sd_notify(3)`.
 
 use kennel_tests::{Kennel, Options, PATIENCE, must, sh};
 use nix::sys::signal::Signal;
@@ -8,7 +8,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A service manager that listens, and what it has heard.
+/// A service manager that listens, and its received messages.
 struct Manager {
     dir: TempDir,
     socket: UnixDatagram,
@@ -39,7 +39,7 @@ impl Manager {
         String::from_utf8_lossy(&bytes[..size]).into_owned()
     }
 
-    /// The next message that is no sign of life.
+    /// Returns the next message that is no sign of life.
     fn next_change(&self) -> String {
         loop {
             let message = self.next();
@@ -49,7 +49,7 @@ impl Manager {
         }
     }
 
-    /// Whether the keeper gives a sign of life within this time.
+    /// Whether the keeper sends a sign of life within this time.
     fn hears_life(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         must("limit", self.socket.set_nonblocking(true));
@@ -80,7 +80,7 @@ async fn service_manager_hears_each_change() {
     assert!(manager.next_change().starts_with("RELOADING=1\n"));
     assert_eq!(manager.next_change(), "READY=1\nSTATUS=serving\n");
 
-    // Neither is a run's to hear or to use.
+    // Neither variable is passed to a run.
     let mut client = kennel.client().await;
     let id = client
         .spawn(sh("echo \"<$NOTIFY_SOCKET$WATCHDOG_USEC>\""))

@@ -21,7 +21,7 @@ async fn settings_of_the_file_outlast_its_edit() {
     let mut kennel = Kennel::start(options).await;
     let ready = |kennel: &Kennel| kennel.log().matches(r#""message":"ready""#).count();
     assert_eq!(ready(&kennel), 1, "{}", kennel.log());
-    // A server that starts while the file is being edited knows nothing of it.
+    // A server that starts while the file is being edited is unaffected.
     for edited in ["log_format = [broken", "log_format = \"text\""] {
         fs::write(&file, edited).expect("written");
         kennel.replace_server().await;

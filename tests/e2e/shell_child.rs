@@ -11,7 +11,7 @@ use nix::{
 };
 use std::process::{Command, Output, Stdio};
 
-/// A line of a shell in which `kennel` is ours.
+/// Returns a line of a shell in which `kennel` is the tested binary.
 fn line(kennel: &Kennel, line: &str) -> Command {
     let mut command = Command::new("bash");
     let function = format!("kennel() {{ {} \"$@\"; }}; ", programs::kennel().display());
@@ -197,7 +197,7 @@ async fn abort_of_unknown_id_leaves_nothing_unless_fenced() {
         stderr.contains(&mistyped) && stderr.contains("kennel ps --all"),
         "{stderr}"
     );
-    // The API leaves a fence where nothing else is said: the client that chose the id may have been overtaken.
+    // The API leaves a fence by default: the client that chose the id may have been overtaken.
     let mut client = kennel.client().await;
     let run = must("abort", client.abort(&new_run_id()).await);
     assert_eq!(run.state(), RunState::Cancelled);

@@ -10,11 +10,11 @@ use std::fs;
 const SIZE: (u16, u16) = (24, 100);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_act_as_on_a_child_of_the_shell() {
+async fn keys_act_as_on_a_shells_child() {
     let kennel = Kennel::on_sqlite().await;
     let shell = Shell::start(&kennel, "keys").await;
 
-    // Ctrl-C interrupts, and the shell goes on with the code of a command that SIGINT ended.
+    // Ctrl-C interrupts, and the shell continues with the code of a command that SIGINT ended.
     shell.types("kennel run -l job=int -- sh -c 'echo up; exec sleep 300'");
     shell.shows("up").await;
     let run = shell.run_in("int", RunState::Running).await;
@@ -73,13 +73,13 @@ async fn background_job_reads_terminal_once_in_foreground() {
     shell.types("kennel run -l job=reads -- sh -c 'echo up; read x; echo got-$x' &");
     shell.shows("up").await;
     shell.run_in("reads", RunState::Running).await;
-    // What is typed is the shell's, and the job is not stopped for wanting to read.
+    // Typed keys are the shell's, and the job is not stopped for trying to read.
     shell.types("echo mine-$((1+1)); jobs");
     shell.shows("mine-2").await;
     let shown = shell.shows("Running").await;
     assert!(!shown.contains("Stopped"), "{shown}");
     shell.types("fg");
-    // Typed before the shell has put its terminal back, the line would have no end.
+    // Typed before the shell has restored its terminal, the line would have no end.
     eventually("the job is named again", PATIENCE, || {
         let shown = shell.tmux.shown();
         (shown.matches("-l job=reads").count() == 3).then_some(())
@@ -111,7 +111,7 @@ async fn closed_window_ends_its_runs() {
     }
 }
 
-/// An interactive shell whose `kennel` is ours.
+/// An interactive shell whose `kennel` is the tested binary.
 struct Shell<'a> {
     kennel: &'a Kennel,
     tmux: Tmux,
@@ -147,7 +147,7 @@ impl<'a> Shell<'a> {
         eventually(&format!("{text:?} is shown"), PATIENCE, shown).await
     }
 
-    /// Waits until the shell reads again, and has it show the exit code of what it has run.
+    /// Waits until the shell reads again, and has it print the exit code of its last command.
     async fn code(&self, code: u8) {
         let reads = || self.tmux.shown().ends_with("ready>").then_some(());
         eventually("the shell reads", PATIENCE, reads).await;
@@ -155,8 +155,8 @@ impl<'a> Shell<'a> {
         self.shows(&format!("code={code}")).await;
     }
 
-    /// Types Ctrl-Z once the job is in the foreground, and waits until the shell says so. Once: the kernel throws away with
-    /// every such key what has been written and not been shown, and with a second one that may be the word of the shell.
+    /// Types Ctrl-Z once the job is in the foreground, and waits until the shell reports it. Once: the kernel drops
+    /// unread output with every such key, and with a second one that may be the shell's report.
     async fn suspends(&self, job: &str) {
         let mark = format!("job={job}");
         eventually("the job is in the foreground", PATIENCE, || {
@@ -175,7 +175,7 @@ impl<'a> Shell<'a> {
         eventually("the screen is clear", PATIENCE, cleared).await;
     }
 
-    /// The run with this mark when it is in this state.
+    /// Returns the run with this label when it is in this state.
     async fn run_in(&self, job: &str, state: RunState) -> pb::Run {
         let filter = pb::RunFilter {
             labels: [("job".to_owned(), job.to_owned())].into(),

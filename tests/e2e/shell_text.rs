@@ -1,4 +1,4 @@
-//! What runs are called, and what they write, on the terminal of an operator.
+//! Names and output of runs on the terminal of an operator.
 
 use kennel_tests::{
     Kennel, PATIENCE, SpecExt, argv, must, programs,
@@ -6,7 +6,7 @@ use kennel_tests::{
     tmux::Tmux,
 };
 
-/// A name that would clear the screen, set a title, forge a line, and turn the rest around.
+/// A name that would clear the screen, set a title, forge a line, and reverse the rest.
 const HOSTILE: &str =
     "a\u{1b}[2J\u{1b}]0;b\u{7}\u{9b}1m\nstate           SUCCEEDED\rc\u{202e}d\u{2066}";
 
@@ -42,7 +42,7 @@ async fn text_of_runs_cannot_act_on_a_terminal() {
             );
         }
     }
-    // JSON and what is no terminal is exact.
+    // JSON and output to a non-terminal are exact.
     let json = run_to_end(kennel.cli(&["get", "-o", "json", &run]), PATIENCE).await;
     let json: serde_json::Value = serde_json::from_str(&text(&json)).expect("JSON");
     assert_eq!(json["spec"]["argv"]["args"][3], HOSTILE);

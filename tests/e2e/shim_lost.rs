@@ -1,4 +1,4 @@
-//! A run whose shim is killed before its command has exited: the loss is the reason of the end, whatever the exit says.
+//! A run whose shim is killed before its command has exited: the loss is the reason of the end, whatever the exit.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunState, audit_record::Record};
@@ -10,14 +10,14 @@ use nix::sys::signal::Signal;
 use std::time::Duration;
 
 with_and_without_cgroup!(
-    lost_shim_fails_the_run_despite_exit_code_0,
+    lost_shim_fails_run_despite_exit_code_0,
     lost_shim_counts_as_failure_of_a_service,
 );
 
-/// Exits with code 0 as soon as it is asked to end.
+/// Exits with code 0 as soon as it gets SIGTERM.
 const POLITE: &str = "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.05; done";
 
-async fn lost_shim_fails_the_run_despite_exit_code_0(options: Options) {
+async fn lost_shim_fails_run_despite_exit_code_0(options: Options) {
     let kennel = Kennel::start(options).await;
     fails_despite_exit_code_0(&kennel).await;
 }
@@ -56,7 +56,7 @@ async fn fails_despite_exit_code_0(kennel: &Kennel) {
     assert!(place("stopping").is_some(), "{stations:?}");
     assert!(place("stopping") < place("leader_exited"), "{stations:?}");
 
-    // The trail says the same as the row.
+    // The audit log agrees with the row.
     let trail = must("audit", client.trail(&run.run_id).await);
     let whys = trail.iter().filter_map(|record| match &record.record {
         Some(Record::Signal(signal)) => Some(signal.why.as_str()),
@@ -83,7 +83,8 @@ async fn counts_as_failure(kennel: &Kennel) {
     let run = up(&mut client, spec).await;
     kill_shim(&run);
     if kennel.cgroup_bases().is_empty() {
-        // No attempt begins beside what may be left of the one before, and nothing proves here that nothing is.
+        // No attempt begins beside possible leftovers of the earlier one, and there is no proof here that none are
+        // left.
         let run = must("wait", client.ended(&run.run_id).await);
         assert_eq!((run.state(), run.reason()), (RunState::Failed, "shim_lost"));
         assert_eq!(run.attempt().number, 1);
@@ -107,7 +108,7 @@ async fn counts_as_failure(kennel: &Kennel) {
     assert_eq!(second.consecutive_restarts, 1);
     assert_eq!(second.desired(), pb::DesiredState::Run);
 
-    // A stop that comes while the loss is being dealt with is the last word all the same.
+    // A stop that comes while the loss is being handled is final all the same.
     kill_shim(&second);
     must("abort", client.abort(&run.run_id).await);
     let run = must("wait", client.ended(&run.run_id).await);
@@ -130,7 +131,7 @@ async fn lost_shim_ends_a_private_pid_namespace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lost_shim_is_remembered_while_the_server_is_away() {
+async fn lost_shim_is_recorded_after_server_outage() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = up(&mut client, sh(POLITE)).await;

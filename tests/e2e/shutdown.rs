@@ -1,4 +1,5 @@
-//! SIGTERM to `kennel serve`: every run is told politely, all are gone within ten seconds, and the rows say why.
+//! SIGTERM to `kennel serve`: every run gets a polite signal, all are gone within ten seconds, and the rows have the
+//! reason.
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
@@ -42,7 +43,7 @@ async fn a_shutdown_without_control_groups_does_the_same() {
 async fn shutdown(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
-    let signals = kennel.scratch().join("told");
+    let signals = kennel.scratch().join("signals");
     let stubborn = naughty(&["tell-signals", signals.to_str().expect("UTF-8")]);
     let stubborn = must(
         "spawn",
@@ -74,7 +75,7 @@ async fn shutdown(options: Options) {
         print.assert_nothing_left();
     }
     assert_eq!(
-        std::fs::read_to_string(&signals).expect("told"),
+        std::fs::read_to_string(&signals).expect("the file of signals"),
         "SIGINT\nSIGTERM\n"
     );
 
@@ -97,10 +98,10 @@ async fn shutdown(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_skips_the_graces_and_new_work_is_refused() {
+async fn second_signal_skips_graces_and_refuses_work() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let signals = kennel.scratch().join("told");
+    let signals = kennel.scratch().join("signals");
     let spec =
         naughty(&["tell-signals", signals.to_str().expect("UTF-8")]).grace(Duration::from_mins(1));
     let run = must("spawn", client.spawn(spec).await);
@@ -109,7 +110,7 @@ async fn a_second_signal_skips_the_graces_and_new_work_is_refused() {
     let mut other = kennel.client().await;
 
     kennel.signal(Signal::SIGTERM);
-    eventually("the child is told", PATIENCE, || {
+    eventually("the child got the signal", PATIENCE, || {
         signals.exists().then_some(())
     })
     .await;
@@ -133,7 +134,7 @@ async fn a_second_signal_skips_the_graces_and_new_work_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_client_does_not_hold_the_shutdown_up() {
+async fn silent_client_does_not_delay_shutdown() {
     let mut kennel = Kennel::on_sqlite().await;
     let silent = std::os::unix::net::UnixStream::connect(kennel.socket()).expect("it listens");
     let mut client = kennel.client().await;

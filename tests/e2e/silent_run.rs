@@ -1,4 +1,5 @@
-//! What a run of `/bin/true` that writes nothing makes, removes and syncs: counted, so that one more of anything is seen.
+//! Files made and removed, and syncs, of a run of `/bin/true` that writes nothing: counted, so that any additional one
+//! is noticed.
 
 use kennel_tests::{
     Kennel, PATIENCE, RunExt, argv, eventually_async, must, sh,
@@ -9,17 +10,17 @@ use std::path::PathBuf;
 
 /// Runs, one after another.
 const RUNS: usize = 20;
-/// Runs before that: what is made once for all is there after them.
+/// Runs before that: one-time files exist after them.
 const WARM_UP: usize = 5;
-/// What a silent run makes or removes in the data directory: nothing. Its entries stand in the node log, and at its end in its
-/// row, and its directory was an earlier run's and will be a later one's.
+/// Files that a silent run makes or removes in the data directory: none. Its entries are in the node log, and at its
+/// end in its row, and its directory was an earlier run's and will be a later one's.
 const MADE: usize = 0;
 /// Renames of directories of runs: each is taken from an earlier run and given to a later one.
 const RENAMED: usize = 1;
-/// Runs that may begin before one before them has given back its directory.
+/// Runs that may begin before an earlier one has returned its directory.
 const AHEAD: usize = 3;
-/// System calls of keeper and shim together: 123, and what pings and new shims add. Closes are not looked at first, as builds
-/// with debug assertions do.
+/// System calls of keeper and shim together: 123, and those of pings and new shims. Closes do not check first, as
+/// builds with debug assertions do.
 const CALLS: usize = 134;
 /// Commits that it waits for: of its row, and of its end.
 const SYNCS: usize = 2;
@@ -28,7 +29,7 @@ const SYNCS: usize = 2;
 const LOG_WRITES: usize = 9;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silent_run_makes_and_syncs_no_more_than_counted() {
+async fn silent_run_makes_counted_files_and_syncs() {
     if !Uid::effective().is_root() {
         eprintln!("only root can trace keeper and server: not counted");
         return;
@@ -46,7 +47,7 @@ async fn silent_run_makes_and_syncs_no_more_than_counted() {
         let run = must("spawn", client.spawn(argv(&["/bin/true"])).await);
         must("wait", client.ended(&run.run_id).await);
     }
-    // A run is tidied up behind its end.
+    // A run is cleaned up after its end.
     let is_tidy = async || {
         let left = strace::listing(&data);
         let mut left = left.iter().filter(|path| !before.contains(*path));
@@ -70,13 +71,13 @@ async fn silent_run_makes_and_syncs_no_more_than_counted() {
         "{:#?}",
         changes.renamed
     );
-    // Nothing else in the data directory is made for each run.
+    // No other file in the data directory is made for each run.
     assert!(
         changes.made.len() < MADE * RUNS + RUNS,
         "{:#?}",
         changes.made
     );
-    // A child begins in its shim's memory: a copy of that costs more than all the rest of a shim.
+    // A child begins in its shim's memory: a copy of that costs more than all other work of a shim.
     let begins = |call: &&Call| call.role == Role::Shim && call.name().starts_with("clone");
     let shares = |call: &Call| call.line.contains("CLONE_VM");
     assert!(calls.iter().filter(begins).all(shares));
@@ -107,7 +108,7 @@ async fn bursts_leave_control_groups() {
     let mut client = kennel.client().await;
     let before = must("spawn", client.spawn(sh("true")).await);
     for _ in 0..3 {
-        // More than there are places for shims that wait.
+        // More than there are slots for waiting shims.
         let mut all = Vec::new();
         for _ in 0..40 {
             let mut client = client.clone();

@@ -1,4 +1,4 @@
-//! The first signal of a stop, where the spec names it.
+//! The first signal of a stop, where the spec gives it.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 with_and_without_cgroup!(stop_signal_is_the_first_of_a_stop);
 
-/// Obeys SIGINT alone, and says so.
+/// Obeys SIGINT alone, and reports it.
 const OBEYS_INT: &str =
     "trap 'echo interrupted; exit 7' INT; trap '' TERM; echo up; while :; do sleep 0.05; done";
 

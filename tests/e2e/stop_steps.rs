@@ -1,4 +1,4 @@
-//! What a stop does before its first signal: input, its end, signals, waits; by the keeper, with or without a server.
+//! Actions of a stop before its first signal: input, its end, signals, waits; by the keeper, with or without a server.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{
@@ -20,7 +20,7 @@ with_and_without_cgroup!(
     command_runs_before_the_first_signal,
 );
 
-/// Reads lines until the end of its input, then says which signals come.
+/// Reads lines until the end of its input, then prints the signals that it gets.
 const LISTENS: &str = "trap 'echo usr1' USR1; trap 'echo term; exit 5' TERM; echo up; \
     while read line; do echo got $line; done; echo eof; while :; do sleep 0.05; done";
 
@@ -52,7 +52,7 @@ fn signals(run: &pb::Run) -> Vec<&str> {
     steps.filter(|signal| *signal != "SIGCONT").collect()
 }
 
-/// Of each action at standard input: bytes to write, if it was no end, and bytes written.
+/// Returns for each action at standard input: bytes to write, if it was no close, and bytes written.
 fn inputs(run: &pb::Run) -> Vec<(Option<u32>, u32)> {
     let certificate = run.attempt().certificate.as_ref().expect("it has ended");
     let inputs = certificate.inputs.iter();
@@ -112,7 +112,7 @@ async fn terminal_gets_its_end_key_typed() {
     assert_eq!(signals(&run), [""; 0]);
 }
 
-/// The keeper carries them out, and the next server asks for the same stop: nothing is written twice.
+/// The keeper carries them out, and the next server requests the same stop: nothing is written twice.
 async fn dead_server_changes_nothing_of_a_stop(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -141,7 +141,7 @@ async fn dead_server_changes_nothing_of_a_stop(options: Options) {
 async fn dead_keeper_leaves_signals_and_waits() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    let signals = kennel.scratch().join("told");
+    let signals = kennel.scratch().join("signals");
     let script = format!(
         "exec 3>>{}; trap 'echo usr1 >&3' USR1; trap 'echo term >&3; exit 5' TERM; echo up; \
          while :; do sleep 0.05; done",
@@ -295,7 +295,7 @@ fn exec(script: &str) -> Action {
     })
 }
 
-/// Of each command of the stop: exit code, if it exited.
+/// Returns for each command of the stop: exit code, if it exited.
 fn commands(run: &pb::Run) -> Vec<Option<i32>> {
     let certificate = run.attempt().certificate.as_ref().expect("it has ended");
     let commands = certificate.commands.iter();
@@ -309,7 +309,8 @@ fn commands(run: &pb::Run) -> Vec<Option<i32>> {
     commands.map(code).collect()
 }
 
-/// The signal follows when it exits; one that hangs has its time, and is gone with all of its session before the signal.
+/// The signal follows when it exits; a command that hangs has its time, and is gone with all of its session before the
+/// signal.
 async fn command_runs_before_the_first_signal(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;

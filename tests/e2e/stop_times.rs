@@ -1,4 +1,4 @@
-//! Times of a stop: a cause before its effect, and none that is over.
+//! Times of a stop: a cause before its effect, and each in its order.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunState, audit_record::Record};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 with_and_without_cgroup!(kill_is_stamped_before_the_death_it_causes);
 
-/// So many, since a wrong order shows only where the one who stamps late is overtaken.
+/// Number of runs: a wrong order shows only where a late recorder is overtaken.
 const RUNS: usize = 12;
 
 async fn kill_is_stamped_before_the_death_it_causes(options: Options) {
@@ -56,7 +56,7 @@ async fn ended_run_has_no_stop_deadline() {
     }
 }
 
-/// A run that only SIGKILL has ended.
+/// Returns a run that only SIGKILL has ended.
 async fn killed(client: &mut Client) -> pb::Run {
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
     let spec = sh(script).grace(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! A server that comes while its store is away: what runs goes on, and is told when the store is back.
+//! A server that starts while its store is unavailable: running runs continue, and are recorded when the store is back.
 
 use kennel_proto::pb::{AbortWait, RunState};
 use kennel_tests::{
@@ -18,12 +18,12 @@ use tonic::Code;
 /// A client may have to wait for the store's own time limits.
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
-/// A later Kennel has been at the schema, and has not.
+/// Rows of a schema changed by a later Kennel, and back.
 const NEWER: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
     VALUES (999, 'later', true, '', 0)";
 const NOT_NEWER: &str = "DELETE FROM _sqlx_migrations WHERE version = 999";
 
-/// Counts until the file is there, then ends with 3.
+/// Returns a script that counts until the file is there, then exits with 3.
 fn count_until(go: &Path) -> String {
     let go = go.display();
     format!(
@@ -35,9 +35,9 @@ async fn kennel_on(postgres: &Postgres) -> Kennel {
     kennel_that_tells(postgres, Vec::new()).await
 }
 
-/// The same with these variables.
+/// Starts the same with these variables.
 async fn kennel_that_tells(postgres: &Postgres, env: Vec<(String, String)>) -> Kennel {
-    // Long enough for a server that comes at once, and short enough that nobody would forgive its absence.
+    // Long enough for a server that comes at once, and short enough to notice its absence.
     Kennel::start(Options {
         words: vec!["--orphan-ttl", "20s"],
         env,
@@ -75,7 +75,7 @@ async fn refuses_a_spawn(client: &mut Client) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
+async fn server_started_without_store_adopts_runs() {
     let mut postgres = Postgres::start().await;
     let collector = Collector::start(Manner::Willing).await;
     let mut kennel = kennel_that_tells(&postgres, collector.env()).await;
@@ -104,7 +104,7 @@ async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
     assert!(existing);
     must("interrupt", client.interrupt(&run_id, "a").await);
     client.hear_text(&run_id, "interrupted").await;
-    let stranger = complaint(&client.get(&new_run_id()).await.expect_err("nobody knows"));
+    let stranger = complaint(&client.get(&new_run_id()).await.expect_err("no node has it"));
     assert_eq!(stranger.reason, "STORE_UNAVAILABLE");
     let aborted = within("abort", PATIENCE, client.abort(&victim.run_id)).await;
     assert_eq!(must("abort", aborted).reason(), "aborted");
@@ -116,7 +116,7 @@ async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
     assert_eq!(must("wait", ended).code(), Some(3));
     assert!(!leader.is_alive());
 
-    // What was told outlives whoever told it.
+    // Acknowledged changes outlive the server that acknowledged them.
     let mut client = replace_without_store(&mut kennel).await;
     postgres.run().await;
     becomes_ready(&kennel).await;
@@ -129,9 +129,9 @@ async fn a_server_that_comes_while_the_store_is_away_goes_on_with_what_runs() {
         .psql("SELECT end_reason, exit_value FROM runs ORDER BY created_us")
         .await;
     assert_eq!(row, "exited|3\naborted|15\nfenced|");
-    // The fence is told outside once the store has taken it.
+    // The fence is reported once the store has accepted it.
     let of_fence = [("kennel.run.end_reason", "fenced")];
-    eventually("the fence is told", PATIENCE, || {
+    eventually("the fence is recorded", PATIENCE, || {
         let spans = collector.spans().into_iter().map(SpanRow::from);
         let runs = spans.filter(|span| span.name == "run");
         let mut ids = runs.filter_map(|run| run.attributes.get("kennel.run.id").cloned());
@@ -149,9 +149,9 @@ async fn tellings(client: &mut Client, run_id: &str, station: &str) -> usize {
     heard.stations().iter().filter(|s| **s == station).count()
 }
 
-/// A stop that was accepted before the server died is on the row alone, if nobody lived to tell more of it.
+/// A stop that was accepted before the server died is in the row alone, if no process lived to record more of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_that_only_the_row_knows_is_carried_out_when_the_store_is_back() {
+async fn stop_known_only_by_row_is_done_later() {
     let mut postgres = Postgres::start().await;
     let mut kennel = kennel_on(&postgres).await;
     let mut client = kennel.client().await;
@@ -184,9 +184,9 @@ async fn a_stop_that_only_the_row_knows_is_carried_out_when_the_store_is_back() 
     assert!(aborted_by.contains("uid:7"), "{aborted_by}");
 }
 
-/// Whatever is wrong with the store: runs wait, and the log says what it is.
+/// For any fault of the store: runs wait, and the log reports it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_of_a_newer_kennel_does_not_end_what_runs() {
+async fn newer_schema_does_not_end_runs() {
     let postgres = Postgres::start().await;
     let mut kennel = kennel_on(&postgres).await;
     let mut client = kennel.client().await;
@@ -206,9 +206,9 @@ async fn a_store_of_a_newer_kennel_does_not_end_what_runs() {
     must("abort", client.abort(&run.run_id).await);
 }
 
-/// The new binary is of no use with this schema; the former one may be.
+/// The new binary cannot use this schema; the former one may.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_falls_back_where_the_new_server_cannot_use_the_schema() {
+async fn upgrade_falls_back_on_unusable_schema() {
     let mut postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -228,7 +228,7 @@ async fn an_upgrade_falls_back_where_the_new_server_cannot_use_the_schema() {
 
     postgres.psql(NOT_NEWER).await;
     becomes_ready(&kennel).await;
-    // Where it is only away, the new server waits for it like any other.
+    // Where it is only unavailable, the new server waits for it like any other.
     postgres.crash().await;
     let output = upgrade().await;
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -239,7 +239,7 @@ async fn an_upgrade_falls_back_where_the_new_server_cannot_use_the_schema() {
     must("abort", kennel.client().await.abort(&run.run_id).await);
 }
 
-/// Another program has the database file, and does not let go of it.
+/// Another program has locked the database file.
 #[tokio::test(flavor = "multi_thread")]
 async fn locked_sqlite_refuses_runs_and_loses_no_end() {
     let kennel = Kennel::on_sqlite().await;

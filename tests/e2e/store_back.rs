@@ -1,4 +1,5 @@
-//! The store comes back as a copy that lacks the last rows, while runs go on: nothing is killed, lost, run twice or un-said.
+//! The store comes back as a copy that lacks the last rows, while runs continue: nothing is killed, lost, run twice or
+//! retracted.
 
 use kennel_proto::pb::{self, AbortWait, RestartMode, RunKind, RunState};
 use kennel_tests::{
@@ -10,13 +11,13 @@ use std::{fs, path::Path, time::Duration};
 /// A client may have to wait for the store's own time limits.
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
-/// Counts until the file is there, then ends with 3.
+/// Returns a script that counts until the file is there, then exits with 3.
 fn count_until(go: &Path) -> String {
     let go = go.display();
     format!("echo up; i=0; until [ -e {go} ]; do i=$((i+1)); echo $i; sleep 0.05; done; exit 3")
 }
 
-/// What becomes of the server meanwhile.
+/// Fate of the server meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Server {
     Lives,
@@ -25,21 +26,21 @@ enum Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_lacks_the_last_rows_costs_nothing() {
+async fn restored_copy_without_last_rows_loses_nothing() {
     Box::pin(goes_back(Server::Lives)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_that_lacks_the_last_rows_costs_nothing_where_the_server_dies_too() {
+async fn outdated_copy_with_server_death_loses_nothing() {
     Box::pin(goes_back(Server::Dies)).await;
 }
 
-/// Runs of which the copy knows nothing, or an older state.
+/// Runs that are missing from the copy, or have an older state there.
 struct Scene {
     go: std::path::PathBuf,
-    /// Live runs, as they were seen last.
+    /// Live runs, as last seen.
     live: Vec<pb::Run>,
-    /// Ended ones, as their ends were told.
+    /// Ended runs, with their reported ends.
     ended: Vec<pb::Run>,
     counting: String,
     paused: String,
@@ -137,7 +138,7 @@ async fn goes_back(server: Server) {
     comes_to_say(&postgres, open, "0").await;
 }
 
-/// What a store is told that was slow to take it comes after the answer to the client.
+/// Waits for a row: a change that a slow store takes late comes after the answer to the client.
 async fn comes_to_say(postgres: &Postgres, sql: &str, wanted: &str) {
     let mut said = String::new();
     let reported = async {
@@ -149,7 +150,7 @@ async fn comes_to_say(postgres: &Postgres, sql: &str, wanted: &str) {
     assert!(reported.is_ok(), "{sql}: {said}");
 }
 
-/// All is as it was told.
+/// Checks that everything is as reported.
 async fn check(client: &mut Client, scene: &Scene) {
     let all = pb::RunFilter::default();
     let listed = must("list", client.list_all(all, 50).await);
@@ -179,7 +180,7 @@ async fn check(client: &mut Client, scene: &Scene) {
     assert_eq!(complaint(&fenced.expect_err("fenced")).reason, "RUN_FENCED");
 }
 
-/// What runs obeys, and ends with its own code and all that it has written.
+/// Checks that running runs obey, and end with their own code and all their output.
 async fn go_on(client: &mut Client, scene: &mut Scene) {
     fs::write(&scene.go, "").expect("written");
     let ended = within("it ends", PATIENCE, client.ended(&scene.counting)).await;

@@ -1,4 +1,4 @@
-//! Stores that a start cannot use, and a second service where one is: told in one line, and nothing is touched.
+//! Stores that a start cannot use, and a second service where one is: reported in one line, and nothing is touched.
 
 use kennel_proto::pb::RunState;
 use kennel_tests::{
@@ -10,16 +10,16 @@ use kennel_tests::{
 use std::{fs, os::unix::fs::DirBuilderExt, path::Path};
 use tempfile::TempDir;
 
-/// A later Kennel has been at the schema.
+/// Rows of a schema changed by a later Kennel.
 const NEWER: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
     VALUES (999, 'later', true, '', 0)";
 
-/// All that a start could have changed; not when a live node was last heard of.
+/// Everything that a start could have changed; not when a live node last reported.
 const EVERYTHING: &str = "SELECT (SELECT json_agg(to_jsonb(n) - 'heard_us' ORDER BY node) FROM nodes n), \
     (SELECT json_agg(k ORDER BY keeper_epoch) FROM keeper_epochs k), (SELECT json_agg(r ORDER BY run_id) FROM runs r), \
     (SELECT string_agg(relname, ',' ORDER BY relname) FROM pg_class WHERE relkind = 'r')";
 
-/// All of it, once the one run is written down as running, which nobody waits for.
+/// Returns all of it, once the one run is recorded as running, which no caller waits for.
 async fn everything(postgres: &Postgres) -> String {
     eventually_async("it is written down as running", PATIENCE, async || {
         let state = postgres.psql("SELECT state FROM runs").await;
@@ -29,7 +29,7 @@ async fn everything(postgres: &Postgres) -> String {
     postgres.psql(EVERYTHING).await
 }
 
-/// What a service that did not come to serve has said.
+/// Output of a service that did not get to serve.
 struct Refused {
     code: Option<i32>,
     error: String,
@@ -147,7 +147,7 @@ async fn foreign_database_is_reported_and_stays_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_service_on_the_same_directory_is_refused() {
+async fn second_service_on_same_directory_is_refused() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("echo up; exec sleep 300")).await);
@@ -171,7 +171,7 @@ async fn a_second_service_on_the_same_directory_is_refused() {
 
 /// The directory of a node, copied: both are the same node, on the same store.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_service_of_the_same_node_is_refused_while_the_first_has_runs() {
+async fn second_service_of_busy_node_is_refused() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -189,8 +189,8 @@ async fn a_second_service_of_the_same_node_is_refused_while_the_first_has_runs()
     drop(second.dir);
 }
 
-/// Where the first has no runs nothing shows that it lives: the second takes the node over, and the first writes nothing more.
-/// A directory with the same name of the node in it.
+/// Makes a directory with the same node id. Where the first has no runs nothing shows that it lives: the second
+/// acquires the node, and the first writes nothing more.
 fn copy_of_node(kennel: &Kennel) -> TempDir {
     let dir = directory();
     let data_dir = dir.path().join("data");
@@ -207,7 +207,7 @@ fn copy(from: &Path, to: &Path) {
     fs::copy(from, to).expect("own directory");
 }
 
-/// The run has not noticed anything, and can be ended.
+/// Checks that the run is unaffected, and can be ended.
 async fn goes_on(client: &mut Client, run_id: &str) {
     let seen = must("get", client.get(run_id).await);
     assert_eq!(seen.state(), RunState::Running);

@@ -1,4 +1,5 @@
-//! A store that freezes in the middle of commits, or runs out of room: nothing is killed, nothing is lost, nothing runs twice.
+//! A store that freezes in the middle of commits, or runs out of space: nothing is killed, nothing is lost, nothing
+//! runs twice.
 
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{
@@ -17,11 +18,11 @@ use tonic::{Code, Status};
 /// A client may have to wait for the store's own time limits.
 pub(crate) const STORE_PATIENCE: Duration = Duration::from_mins(1);
 const WORKERS: usize = 4;
-/// Runs after which a load counts as going on.
+/// Runs after which a load counts as continuing.
 const SOME: usize = 40;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_freeze_in_the_middle_of_commits_loses_nothing_and_runs_nothing_twice() {
+async fn freeze_during_commits_loses_and_repeats_nothing() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     let mut client = kennel.client().await;
@@ -35,7 +36,7 @@ async fn a_freeze_in_the_middle_of_commits_loses_nothing_and_runs_nothing_twice(
         (postgres.psql(running).await == "2").then_some(())
     })
     .await;
-    // One is being recorded when it freezes: sent, and nobody can tell what becomes of it. The others wait behind it.
+    // One is being recorded when it freezes: sent, with an unknown result. The others wait behind it.
     postgres.hold_writes("runs").await;
     let ran = kennel.scratch().join("ran-in-doubt");
     let (run_id, spec) = (new_run_id(), sh(&format!("echo ran > {}", ran.display())));
@@ -54,17 +55,17 @@ async fn a_freeze_in_the_middle_of_commits_loses_nothing_and_runs_nothing_twice(
     fs::write(&go, "").expect("written");
     let ended = within("it ends", PATIENCE, client.ended(&lasting.run_id)).await;
     assert_eq!(must("wait", ended).code(), Some(3));
-    // A statement that was sent is given up after the store's own time limit, so the freeze is longer than that.
+    // A sent statement is abandoned after the store's own time limit, so the freeze is longer than that.
     load.is_refused_since(&before, STORE_PATIENCE).await;
     is_alive_and_not_ready(&kennel).await;
     postgres.go_on();
-    // What was under way is carried out, long after it was given up.
+    // Statements in progress are carried out, long after they were abandoned.
     postgres.let_write().await;
 
     load.goes_on(SOME, STORE_PATIENCE).await;
     let tally = load.finish(&mut client).await;
     assert!(tally.keys >= SOME && tally.refused >= 1, "{tally:?}");
-    let refused = must("task", in_doubt.await).expect_err("nobody could tell");
+    let refused = must("task", in_doubt.await).expect_err("the result is not known");
     assert_eq!(complaint(&refused).reason, "STORE_UNAVAILABLE");
     let again = client.spawn_as(&run_id, spec).await;
     let again = complaint(&again.expect_err("its key is used up"));
@@ -80,17 +81,17 @@ async fn a_freeze_in_the_middle_of_commits_loses_nothing_and_runs_nothing_twice(
     Footprint::of_run(&lasting).assert_nothing_left();
 }
 
-/// How much a data directory holds that is to be filled.
+/// Size of a data directory that is to be filled.
 pub(crate) const ROOM: &str = "24m";
 
-/// What a run of these tests does: it counts, until the file is there, then ends with 3.
+/// Returns the script of a run of these tests: it counts, until the file is there, then exits with 3.
 fn counts_until(go: &Path) -> String {
     let go = go.display();
     format!("echo up; i=0; until [ -e {go} ]; do i=$((i+1)); echo $i; sleep 0.05; done; exit 3")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_under_sqlite_kills_nothing_and_loses_no_end() {
+async fn full_disk_under_sqlite_loses_no_end() {
     let options = Options {
         data_room: Some(ROOM),
         ..Options::default()
@@ -125,7 +126,7 @@ async fn a_full_disk_under_sqlite_kills_nothing_and_loses_no_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_disk_while_the_store_is_away_kills_nothing_and_loses_no_end() {
+async fn full_disk_during_store_outage_loses_no_end() {
     let mut postgres = Postgres::start().await;
     let options = Options {
         data_room: Some(ROOM),
@@ -142,7 +143,7 @@ async fn a_full_disk_while_the_store_is_away_kills_nothing_and_loses_no_end() {
     kennel.replace_server().await;
     drop(abort);
 
-    // With room alone all is told, with the store it is written.
+    // With space alone everything is reported, with the store it is written.
     full.make_room();
     let mut client = kennel.client().await;
     runs.are_reported(&mut client).await;
@@ -163,12 +164,12 @@ async fn a_full_disk_while_the_store_is_away_kills_nothing_and_loses_no_end() {
     .await;
 }
 
-/// What runs while there is no room: one that ends by itself, one that is aborted, one to which nothing happens.
+/// Runs during a full disk: one that exits by itself, one that is aborted, one that is left running.
 struct Runs {
     counter: pb::Run,
     victim: pb::Run,
     bystander: pb::Run,
-    /// The counter ends when it is there.
+    /// File at which the counter exits.
     go: PathBuf,
 }
 
@@ -189,7 +190,7 @@ impl Runs {
         }
     }
 
-    /// Ends two of them where that cannot be written. Gives the call that aborts, which may not be answered.
+    /// Ends two of them where that cannot be written. Returns the call that aborts, which may not be answered.
     async fn end_unrecorded(&self, client: &Client) -> JoinHandle<Result<pb::Run, Status>> {
         let mut asking = client.clone();
         let run_id = self.victim.run_id.clone();
@@ -200,7 +201,7 @@ impl Runs {
         abort
     }
 
-    /// How the two have ended, now that there is room.
+    /// Checks how the two have ended, once there is space.
     async fn are_reported(&self, client: &mut Client) {
         let aborted = client.abort(&self.victim.run_id);
         let aborted = within("abort", STORE_PATIENCE, aborted).await;
@@ -229,7 +230,7 @@ impl Full {
     }
 }
 
-/// Waits until the journal of a run has met the full disk.
+/// Waits until the journal of a run has noticed the full disk.
 pub(crate) async fn has_met(kennel: &Kennel, run: &pb::Run) {
     eventually("it has met the full disk", PATIENCE, || {
         let log = kennel.log();
@@ -260,7 +261,7 @@ pub(crate) async fn is_dead(what: &str, run: &pb::Run) {
     .await;
 }
 
-/// Every line, once and in order.
+/// Checks every line, once and in order.
 async fn counted_in_order(client: &mut Client, run: &pb::Run) {
     let heard = must("stream", client.hear_all(&run.run_id, 0).await);
     let text = heard.text();
@@ -287,7 +288,7 @@ async fn goes_on_as_ever(client: &mut Client, bystander: &pb::Run) {
     assert_eq!(next.code(), Some(0));
 }
 
-/// Every row is closed, these with these reasons.
+/// Asserts that every row is closed, these with these reasons.
 async fn assert_rows(postgres: &Postgres, wanted: &[(&str, &str)]) {
     eventually_async("every row is closed", STORE_PATIENCE, async || {
         let open = postgres

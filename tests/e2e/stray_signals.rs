@@ -1,4 +1,4 @@
-//! Signals that somebody sends to processes of the service without any sense.
+//! Meaningless signals to processes of the service.
 
 use kennel_tests::{
     Kennel, PATIENCE, RunExt, SHUTDOWN_LIMIT, eventually, kennel::kill_exactly, must, sh,

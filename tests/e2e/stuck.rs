@@ -1,4 +1,4 @@
-//! What SIGKILL does not end: a process whose tracer does not let go of it, one that became root under a server without
+//! Processes that SIGKILL does not end: one whose tracer does not detach, one that became root under a server without
 //! privilege, one that is frozen where no signal reaches it.
 
 use crate::with_and_without_cgroup;
@@ -27,13 +27,13 @@ use std::{
 use tonic_types::StatusExt as _;
 
 with_and_without_cgroup!(
-    a_run_that_sigkill_does_not_end_is_not_over,
-    a_stuck_run_does_not_hold_up_the_end_of_the_service,
-    starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone,
-    a_process_that_no_signal_reaches_is_watched_over_a_crash,
+    run_surviving_sigkill_is_not_over,
+    stuck_run_does_not_delay_service_end,
+    next_starts_watch_stuck_tree_and_close_it,
+    unreachable_process_is_watched_over_a_crash,
 );
 
-async fn a_run_that_sigkill_does_not_end_is_not_over(options: Options) {
+async fn run_surviving_sigkill_is_not_over(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (run, tracer) = stuck(&mut client).await;
@@ -68,7 +68,7 @@ async fn a_run_that_sigkill_does_not_end_is_not_over(options: Options) {
     assert_eq!(stations.last(), Some(&"ended"), "{stations:?}");
 }
 
-async fn a_stuck_run_does_not_hold_up_the_end_of_the_service(options: Options) {
+async fn stuck_run_does_not_delay_service_end(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (run, tracer) = stuck(&mut client).await;
@@ -76,7 +76,7 @@ async fn a_stuck_run_does_not_hold_up_the_end_of_the_service(options: Options) {
 
     let status = kennel.terminate(SHUTDOWN_LIMIT).await;
     assert_eq!(status.code(), Some(1), "{}", kennel.log());
-    // Its shim goes on watching.
+    // Its shim continues watching.
     tracer.let_go();
     kennel.wait_until_all_is_gone(PATIENCE).await;
     print.assert_nothing_left();
@@ -88,7 +88,7 @@ async fn a_stuck_run_does_not_hold_up_the_end_of_the_service(options: Options) {
     assert!(run.tree_is_empty(), "{run:?}");
 }
 
-async fn starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone(options: Options) {
+async fn next_starts_watch_stuck_tree_and_close_it(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let (run, tracer) = stuck(&mut kennel.client().await).await;
     let print = Footprint::of_run(&run);
@@ -115,7 +115,7 @@ async fn starts_go_on_watching_what_is_stuck_and_close_it_when_it_is_gone(option
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_the_kernel_does_not_let_us_kill_is_watched_over_a_crash() {
+async fn unkillable_process_is_watched_over_a_crash() {
     let options = Options {
         user: User::Unprivileged,
         ..Options::default()
@@ -138,7 +138,7 @@ async fn a_process_that_the_kernel_does_not_let_us_kill_is_watched_over_a_crash(
         (is_root && proc.cmdline().contains(&"300".to_owned())).then_some(proc)
     })
     .await;
-    // Nor are we let stop it.
+    // Nor may Kennel stop it.
     let refused = client.pause(&run.run_id).await;
     let details = refused.expect_err("it continues").get_error_details();
     let metadata = &details.error_info().expect("an ErrorInfo").metadata;
@@ -168,7 +168,7 @@ async fn a_process_that_the_kernel_does_not_let_us_kill_is_watched_over_a_crash(
     assert!(run.tree_is_empty(), "by its shim's word: {run:?}");
 }
 
-async fn a_process_that_no_signal_reaches_is_watched_over_a_crash(options: Options) {
+async fn unreachable_process_is_watched_over_a_crash(options: Options) {
     let mut kennel = Kennel::start(options).await;
     let freezer = match Freezer::make(kennel.scratch()) {
         Ok(freezer) => freezer,
@@ -221,7 +221,7 @@ async fn a_process_that_no_signal_reaches_is_watched_over_a_crash(options: Optio
     print.until_nothing_is_left().await;
 }
 
-/// A run that was aborted and does not end, as long as its tracer lives.
+/// Returns a run that was aborted and does not end, as long as its tracer lives.
 async fn stuck(client: &mut Client) -> (pb::Run, Tracer) {
     let script = format!(
         "trap '' TERM INT; exec {} sleep",
@@ -237,7 +237,7 @@ async fn stuck(client: &mut Client) -> (pb::Run, Tracer) {
 }
 
 async fn reported_stuck(client: &mut Client, run_id: &str) -> pb::Run {
-    eventually_async("it is told to be stuck", PATIENCE, || {
+    eventually_async("it is reported stuck", PATIENCE, || {
         let (mut client, id) = (client.clone(), run_id.to_owned());
         async move {
             let run = must("get", client.get(&id).await);
@@ -263,14 +263,14 @@ fn whys(run: &pb::Run) -> Vec<String> {
     processes(run).into_iter().map(|p| p.why).collect()
 }
 
-/// A directory of a cgroup v1 freezer. Who is frozen there is in state D, and SIGKILL waits until it is thawed.
+/// A directory of a cgroup v1 freezer. A frozen process is in state D, and SIGKILL waits until it is thawed.
 struct Freezer {
     dir: PathBuf,
     mounted: Option<PathBuf>,
 }
 
 impl Freezer {
-    /// Where the host has mounted one, or mounted for this test.
+    /// Makes one where the host has mounted the hierarchy, or mounts it for this test.
     fn make(scratch: &Path) -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(|e| e.to_string())?;
         let is_freezer = |words: &Vec<&str>| {
@@ -295,7 +295,7 @@ impl Freezer {
 
     fn freeze(&self, pid: i32) {
         fs::write(self.dir.join("cgroup.procs"), pid.to_string())
-            .expect("root moves whom it likes");
+            .expect("root may move any process");
         fs::write(self.dir.join("freezer.state"), "FROZEN").expect("own directory");
     }
 
@@ -307,7 +307,7 @@ impl Freezer {
 impl Drop for Freezer {
     fn drop(&mut self) {
         let _ = fs::write(self.dir.join("freezer.state"), "THAWED");
-        // A dead task leaves its directory a moment after its end.
+        // A dead task leaves its directory a moment after its exit.
         for _ in 0..1000 {
             if fs::remove_dir(&self.dir).is_ok() || !self.dir.exists() {
                 break;
@@ -320,7 +320,7 @@ impl Drop for Freezer {
     }
 }
 
-/// A thread that traces a process. The process can end, but not go, until the thread ends.
+/// A thread that traces a process. The process can exit, but is not reaped, until the thread ends.
 struct Tracer {
     release: mpsc::Sender<()>,
     thread: thread::JoinHandle<()>,

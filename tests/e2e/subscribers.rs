@@ -1,4 +1,4 @@
-//! Many readers of one run, of which one never reads: it costs itself only.
+//! Many readers of one run, one of which never reads: only it is affected.
 
 use kennel_client as client;
 use kennel_client::{EventReader, Start};
@@ -13,12 +13,12 @@ use tokio::task::JoinSet;
 
 const READERS: usize = 99;
 const BYTES: usize = 8 << 20;
-/// What the server may need for a hundred streams, less than a megabyte or two for each, however much is written. All that they read
-/// is five times more.
+/// Memory that the server may need for a hundred streams, less than a megabyte or two for each, however much is
+/// written. The total that they read is five times more.
 const GROWN_MAX: u64 = 160 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ninety_nine_read_on_while_one_never_reads_and_memory_stays_flat() {
+async fn one_unread_stream_costs_no_memory_or_speed() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -27,7 +27,7 @@ async fn ninety_nine_read_on_while_one_never_reads_and_memory_stays_flat() {
         go.display(),
         programs::naughty().display()
     );
-    // The same once for one reader, so that what the server needs anyhow is there.
+    // The same once for one reader, so that memory that the server needs anyhow is allocated.
     for readers in [1, READERS] {
         let run = must("spawn", client.spawn(sh(&script)).await);
         client.hear_text(&run.run_id, "up\n").await;
@@ -65,7 +65,7 @@ async fn ninety_nine_read_on_while_one_never_reads_and_memory_stays_flat() {
     }
 }
 
-/// How much is read, and what.
+/// Returns how much was read, and its hash.
 async fn hash_of(address: String, run_id: String) -> (usize, u64) {
     let address = address.parse().expect("an address");
     let connection = client::connect(&address).await.expect("it serves");
@@ -86,7 +86,7 @@ async fn hash_of(address: String, run_id: String) -> (usize, u64) {
     (bytes, hash.finish())
 }
 
-/// The most memory that the server has had resident so far, in bytes. See proc(5), `VmHWM`.
+/// Returns the peak resident memory of the server, in bytes. See proc(5), `VmHWM`.
 fn peak(kennel: &Kennel) -> u64 {
     let server = kennel.server().expect("it lives");
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid)).expect("it lives");

@@ -46,7 +46,7 @@ async fn listed_exit_code_is_success_and_stays() {
     assert_eq!(seen, (RunState::Cancelled, "aborted", Some(143)));
 }
 
-/// The next service closes it by what its shim has kept.
+/// The next service closes it by the record of its shim.
 #[tokio::test(flavor = "multi_thread")]
 async fn exit_without_a_service_counts_the_same() {
     let mut kennel = Kennel::on_sqlite().await;

@@ -1,4 +1,4 @@
-//! The end of the output, found by the server; and only such events as were asked for.
+//! The tail of the output, found by the server; and selected kinds of events.
 
 use kennel_proto::pb::{
     self, EventKind, event::Payload, from_tail::Amount, stream_events_request::Position,
@@ -22,7 +22,7 @@ fn tail(amount: Amount) -> Position {
     })
 }
 
-/// All of a stream until it ends.
+/// Returns all messages of a stream until it ends.
 async fn heard(client: &mut Client, request: pb::StreamEventsRequest) -> Heard {
     let mut stream = must("stream", client.process.stream_events(request).await).into_inner();
     let mut heard = Heard::default();
@@ -33,11 +33,11 @@ async fn heard(client: &mut Client, request: pb::StreamEventsRequest) -> Heard {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tail_is_the_last_lines_of_both_streams_and_what_comes() {
+async fn tail_is_last_lines_then_new_ones() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
-    // A huge line, a progress bar, bytes that are no text, and lines of both streams of which one has not ended.
+    // A huge line, a progress bar, bytes that are no text, and lines of both streams, one of them unfinished.
     let script = format!(
         r#"w() {{ printf "$1"; sleep 0.05; }}
         w 'first\n'; head -c 3000000 /dev/zero | tr '\0' y; w '\n'; w '1%%\r2%%\r3%%\n'; w '\377\000\n'
@@ -61,7 +61,7 @@ async fn a_tail_is_the_last_lines_of_both_streams_and_what_comes() {
         (Amount::Lines(7), &huge_first, b"oh\nno"),
         (Amount::Bytes(11), b"last\nopen", b"no"),
     ];
-    // What there is when they begin, and where each would go on, the snapshot among it.
+    // The present messages at the start, and the position after each, the snapshot included.
     let mut begun = Vec::new();
     for (amount, stdout, stderr) in wanted {
         let mut request = ask(&run.run_id, tail(amount), &[]);
@@ -109,7 +109,7 @@ async fn a_tail_is_the_last_lines_of_both_streams_and_what_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tail_that_reaches_over_what_is_missing_tells_it() {
+async fn tail_over_a_gap_reports_it() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "i=100000; while [ $i -lt 400000 ]; do echo line $i; i=$((i+1)); done";
@@ -121,7 +121,7 @@ async fn a_tail_that_reaches_over_what_is_missing_tells_it() {
         let few = heard(&mut client, ask(&run.run_id, tail(Amount::Lines(3)), &[])).await;
         assert_eq!(few.text(), "line 399997\nline 399998\nline 399999\n");
         assert!(!few.events.iter().any(|(_, p)| matches!(p, Payload::Gap(_))));
-        // More lines than are side by side: both sides of the hole, or the hole and what is behind it.
+        // More lines than are contiguous: both sides of the hole, or the hole and the lines after it.
         let request = ask(&run.run_id, tail(Amount::Lines(1_000_000)), &[]);
         let mut stream = must("stream", client.process.stream_events(request).await).into_inner();
         let (mut at, mut missing) = (0, 0);
@@ -146,7 +146,7 @@ async fn a_tail_that_reaches_over_what_is_missing_tells_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_kinds_that_were_asked_for_come_and_cursors_go_on_over_the_others() {
+async fn only_requested_kinds_come_and_cursors_continue() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");
@@ -165,7 +165,7 @@ async fn only_kinds_that_were_asked_for_come_and_cursors_go_on_over_the_others()
         seconds: 1,
         nanos: 0,
     });
-    // Nothing comes but heartbeats, and they go on over what was left out.
+    // Only heartbeats come, and their positions pass over the skipped events.
     let mut stream = must("stream", client.process.stream_events(request).await).into_inner();
     let cursor = loop {
         let message = must(

@@ -1,4 +1,4 @@
-//! Signals to whoever is in the foreground of a command's own terminal.
+//! Signals to the foreground of a command's own terminal.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{RunState, SignalOutcome, SignalTarget};
@@ -8,10 +8,10 @@ use kennel_tests::{
 use std::path::Path;
 use tonic::Code;
 
-with_and_without_cgroup!(a_signal_reaches_the_foreground_of_the_leaders_terminal);
+with_and_without_cgroup!(signal_reaches_foreground_of_leaders_terminal);
 
 /// Makes a terminal, which becomes that of this session, and two process groups of two beside its own; the second is
-/// put into the foreground when it is told so. Each of the five writes down its pid and each USR1 and USR2 that it
+/// put into the foreground on request. Each of the five writes down its pid and each USR1 and USR2 that it
 /// gets, in a file of its own below `$ARGV[0]`. Perl is a part of every Debian system.
 const FIVE: &str = r#"
 use Fcntl; use POSIX ();
@@ -56,7 +56,7 @@ fn got(dir: &Path, name: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-async fn a_signal_reaches_the_foreground_of_the_leaders_terminal(options: Options) {
+async fn signal_reaches_foreground_of_leaders_terminal(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let dir = kennel.scratch().join("five");
@@ -85,7 +85,7 @@ async fn a_signal_reaches_the_foreground_of_the_leaders_terminal(options: Option
         let proc = Proc::read(*pid).expect("it lives");
         assert_eq!(proc.start_ticks, answered.start_ticks);
     }
-    // Who takes the second has taken the first, if it was sent one.
+    // A process that got the second signal has got the first, if it was sent one.
     let tree = SignalTarget::Tree;
     must(
         "tree",
@@ -110,7 +110,7 @@ async fn a_signal_reaches_the_foreground_of_the_leaders_terminal(options: Option
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_for_a_terminal_is_refused_where_there_is_none() {
+async fn terminal_signal_without_terminal_is_refused() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["sleep"])).await);
@@ -124,7 +124,7 @@ async fn a_signal_for_a_terminal_is_refused_where_there_is_none() {
     );
     let heard = must("get", client.get(&run.run_id).await);
     assert_eq!(heard.state(), RunState::Running);
-    // The request was refused and is not remembered.
+    // A refused request is not remembered.
     let sent = client
         .signal(&run.run_id, "SIGHUP", SignalTarget::Leader, "a")
         .await;

@@ -1,4 +1,4 @@
-//! Runs that take longer than they may.
+//! Runs that exceed a time limit.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{DesiredState, OnMaxPause, Run, RunState};
@@ -13,17 +13,17 @@ use nix::sys::signal::Signal;
 use std::time::Duration;
 
 with_and_without_cgroup!(
-    a_run_that_takes_too_long_is_ended_to_the_last,
+    run_over_max_runtime_ends_completely,
     a_deadline_is_kept_while_the_server_hangs,
     a_pause_moves_the_deadline,
-    a_pause_that_lasts_too_long_ends_by_itself,
-    a_run_that_is_paused_for_too_long_is_ended_to_the_last,
+    pause_ends_after_its_max_pause,
+    run_paused_for_too_long_ends_completely,
 );
 
 /// Enough for a tree to stand, and not much more.
 const MAX: Duration = Duration::from_secs(3);
 
-async fn a_run_that_takes_too_long_is_ended_to_the_last(options: Options) {
+async fn run_over_max_runtime_ends_completely(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let spec = naughty(&["mixed-tree"]).max_runtime(MAX);
@@ -43,7 +43,7 @@ async fn a_run_that_takes_too_long_is_ended_to_the_last(options: Options) {
     assert_eq!(run.deadline_time, None);
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);
     let [leader_exited, ..] = run.three_ends();
-    // The limit is counted by another clock than the one that times are read from, which may be slewed meanwhile.
+    // The limit is counted by another clock than that of the recorded times, which may be slewed meanwhile.
     let slew = max / 100;
     assert!(leader_exited + slew >= due.expect("a limit"), "{run:?}");
     print.assert_nothing_left();
@@ -80,7 +80,7 @@ async fn a_pause_moves_the_deadline(options: Options) {
     let first = run.deadline_time.as_ref().map(micros).expect("a limit");
     let paused = must("pause", client.pause(&run.run_id).await);
     assert_eq!(paused.deadline_time, None);
-    // Another run's whole life goes by meanwhile.
+    // Another run lives and ends meanwhile.
     let other = must("spawn", client.spawn(sh("sleep 1")).await);
     must("wait", client.ended(&other.run_id).await);
     let resumed = must("resume", client.resume(&run.run_id).await);
@@ -92,7 +92,7 @@ async fn a_pause_moves_the_deadline(options: Options) {
     assert!(leader_exited >= first + 1_000_000, "{run:?}");
 }
 
-/// At 20 ms each, far more than it takes.
+/// Most checks: at 20 ms each, far more than needed.
 const LOOKS_MAX: u32 = 3_000;
 /// Long enough to be seen.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -120,7 +120,7 @@ async fn goes_on(client: &mut Client, run: &Run) {
     assert!(tree.iter().all(|proc| proc.state != 'T'), "{tree:?}");
 }
 
-async fn a_pause_that_lasts_too_long_ends_by_itself(options: Options) {
+async fn pause_ends_after_its_max_pause(options: Options) {
     let (_kennel, mut client, run) = paused(options, OnMaxPause::Resume).await;
     let until = run.pause_expires_at.as_ref().map(micros);
     assert!(until > run.create_time.as_ref().map(micros), "{run:?}");
@@ -134,7 +134,7 @@ async fn a_pause_that_lasts_too_long_ends_by_itself(options: Options) {
     assert!(heard.stations().contains(&"resumed"));
 }
 
-async fn a_run_that_is_paused_for_too_long_is_ended_to_the_last(options: Options) {
+async fn run_paused_for_too_long_ends_completely(options: Options) {
     let (_kennel, mut client, run) = paused(options, OnMaxPause::Abort).await;
     let print = Footprint::of_run(&run);
     let run = must("wait", client.ended(&run.run_id).await);

@@ -1,4 +1,4 @@
-//! `kennel top` on a terminal that nobody here wrote.
+//! `kennel top` on a terminal of another project.
 
 use kennel_tests::{
     Kennel, Options, PATIENCE, SpecExt, eventually, kennel::kill_exactly, must, procfs, programs,
@@ -11,7 +11,7 @@ const SIZE: (u16, u16) = (24, 80);
 /// As tmux writes cyan, by either of its names.
 const CYAN: [&str; 2] = ["[36m", "[38;5;6m"];
 
-/// Top, and then whether the terminal is as it was.
+/// Returns a line that runs top, and then prints whether the terminal is restored.
 fn line(kennel: &Kennel, before: &str) -> String {
     format!(
         "{before} {} --server {} top --every 500ms; echo code $?; stty -a | grep -o -e '-\\?icanon' -e '-\\?echo '",
@@ -21,7 +21,7 @@ fn line(kennel: &Kennel, before: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_shows_what_runs_use_and_ends_one_only_after_a_yes() {
+async fn top_shows_usage_and_ends_after_confirmation() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let busy = "echo up; while :; do echo 0123456789; done";
@@ -59,7 +59,7 @@ async fn it_shows_what_runs_use_and_ends_one_only_after_a_yes() {
     })
     .await;
 
-    // Only the one that is meant, by its label.
+    // Only the selected one, by its label.
     tmux.keys(&["/", "app=busy", "Enter"]);
     eventually("the filter holds", PATIENCE, || {
         let shown = tmux.shown();
@@ -69,7 +69,7 @@ async fn it_shows_what_runs_use_and_ends_one_only_after_a_yes() {
     .await;
     tmux.keys(&["Escape"]);
     tmux.shows(&short(&idle.run_id)).await;
-    // The newest stands first, and is pointed at.
+    // The newest is first, and selected.
     tmux.keys(&["Enter"]);
     tmux.shows(&format!("tree of {}", idle.run_id)).await;
     tmux.shows("sleep 1000").await;
@@ -112,7 +112,7 @@ async fn it_shows_what_runs_use_and_ends_one_only_after_a_yes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_says_that_the_server_is_lost_and_comes_back() {
+async fn top_reports_lost_server_and_reconnects() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(sh("exec sleep 1000")).await);
@@ -123,7 +123,7 @@ async fn it_says_that_the_server_is_lost_and_comes_back() {
     fs::create_dir(&lock).expect("no server can lock a directory");
     kennel.kill_server();
     tmux.shows("the server is lost").await;
-    // What was known stays to be seen.
+    // Known values stay on the screen.
     assert!(tmux.shown().contains(&run.run_id[16..]), "{}", tmux.shown());
     fs::remove_dir(&lock).expect("own directory");
     tmux.shows("the server is back").await;
@@ -172,7 +172,7 @@ async fn terminal_is_restored_and_uncoloured_as_asked() {
     assert!(why.contains("must be a terminal"), "{why}");
 }
 
-/// The shell's lines are there again, and its terminal takes lines and shows what is typed.
+/// Checks that the shell's lines are there again, and that its terminal takes lines and echoes.
 async fn put_back(tmux: &Tmux, code: i32) {
     tmux.shows(&format!("code {code}")).await;
     let shown = tmux.shows("echo").await;
@@ -193,14 +193,14 @@ async fn clicks_and_the_wheel_work_on_a_terminal() {
     // As a terminal sends a click on the fifth line, the first below the heading, and the wheel.
     let send = |event: &str| tmux.keys(&["-l", &format!("\u{1b}[<{event}")]);
     send("65;2;5M");
-    // The newest run is pointed at already.
+    // The newest run is selected already.
     send("0;2;5M");
     tmux.shows(&format!("tree of {}", run.run_id)).await;
     tmux.keys(&["Escape"]);
     tmux.shows("q quit").await;
     tmux.keys(&["q"]);
     tmux.shows("code 0").await;
-    // The shell that follows is sent no clicks.
+    // The shell that follows gets no clicks.
     assert!(!tmux.mouse_is_captured(), "{}", tmux.shown());
 }
 

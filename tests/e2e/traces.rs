@@ -1,4 +1,4 @@
-//! Spans, as a collector gets them: one trace from the caller through the run, whatever happens to the server.
+//! Spans at a collector: one trace from the caller through the run, across any deaths of the server.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, RunKind, RunState};
@@ -13,8 +13,8 @@ use std::{collections::BTreeMap, time::Duration};
 use tonic::Request;
 
 with_and_without_cgroup!(
-    one_trace_leads_from_the_caller_to_the_last_signal,
-    a_run_keeps_its_spans_over_the_death_of_its_server,
+    one_trace_spans_caller_to_last_signal,
+    run_keeps_its_spans_over_server_death,
 );
 
 pub(crate) const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -30,7 +30,7 @@ pub(crate) fn with(collector: &Collector, options: Options) -> Options {
     }
 }
 
-/// The request of a caller who is in a trace.
+/// Returns the request of a caller within a trace.
 pub(crate) fn in_trace(spec: pb::RunSpec, sampled: bool) -> Request<pb::SpawnRequest> {
     let mut request = Request::new(pb::SpawnRequest {
         run_id: String::new(),
@@ -54,7 +54,7 @@ pub(crate) async fn spawn_in_trace(
     must("spawn", answer).into_inner().run.expect("a run")
 }
 
-/// The first line that a command has written, once it has.
+/// Returns the first line that a command has written, once it has.
 async fn first_line(client: &mut Client, run: &str) -> String {
     let mut stream = must("stream", client.events_after(run, 0).await);
     let mut heard = Heard::default();
@@ -69,11 +69,11 @@ fn has(spans: &[SpanRow], name: &str) -> bool {
     spans.iter().any(|span| span.name == name)
 }
 
-/// What it got from us, as it says itself.
+/// Prints the environment that Kennel has set.
 const SAYS: &str =
     "echo \"$TRACEPARENT|$TRACESTATE|$BAGGAGE\"; trap '' TERM; while :; do sleep 0.05; done";
 
-async fn one_trace_leads_from_the_caller_to_the_last_signal(options: Options) {
+async fn one_trace_spans_caller_to_last_signal(options: Options) {
     let collector = Collector::start(Manner::Willing).await;
     let mut options = with(&collector, options);
     options.words = vec!["--trace-baggage", "tenant"];
@@ -99,7 +99,7 @@ async fn one_trace_leads_from_the_caller_to_the_last_signal(options: Options) {
     assert_eq!((&whole.parent, whole.kind), (&call.id, INTERNAL));
     assert_eq!(run.trace_parent, format!("00-{TRACE}-{}-01", call.id));
 
-    // The command is under the run's span, with what is to be passed on and nothing else.
+    // The command is under the run's span, with the entries to be passed on and nothing else.
     let parent = format!("00-{TRACE}-{}-01", whole.id);
     assert_eq!(said, format!("{parent}|vendor=1|tenant=blue"));
     assert_eq!(
@@ -157,12 +157,12 @@ async fn one_trace_leads_from_the_caller_to_the_last_signal(options: Options) {
     assert_eq!(whole.attribute("kennel.run.outcome"), Some("cancelled"));
     assert_eq!(whole.attribute("kennel.run.end_reason"), Some("aborted"));
     assert_eq!(whole.attribute("kennel.exit.signal"), Some("SIGKILL"));
-    assert_eq!(whole.error, None, "somebody wanted it");
-    // Arguments are nobody's business.
+    assert_eq!(whole.error, None, "the end was requested");
+    // Arguments are private.
     let everything = format!("{spans:?}");
     assert!(
         !everything.contains("while :"),
-        "the command's text is told"
+        "the command's text is recorded"
     );
 
     let resource = collector.resource();
@@ -194,7 +194,7 @@ fn check_stop(spans: &[SpanRow]) {
     assert!(signals.contains(&Some("SIGKILL")), "{signals:?}");
 }
 
-async fn a_run_keeps_its_spans_over_the_death_of_its_server(options: Options) {
+async fn run_keeps_its_spans_over_server_death(options: Options) {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(with(&collector, options)).await;
     let instance = {
@@ -231,7 +231,7 @@ async fn a_run_keeps_its_spans_over_the_death_of_its_server(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_has_a_trace_of_its_own_that_is_linked_to_its_callers() {
+async fn service_has_own_trace_linked_to_callers() {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(with(&collector, Options::default())).await;
     let mut client = kennel.client().await;
@@ -250,7 +250,7 @@ async fn a_service_has_a_trace_of_its_own_that_is_linked_to_its_callers() {
     let call = only(&calls, SPAWN);
     assert_eq!(whole.links, [(TRACE.to_owned(), call.id.clone())]);
 
-    // Who asks for the run is told where its spans are, and where its caller's.
+    // A reader of the run gets the ids of its spans, and those of its caller's.
     let stored = must("get", client.get(&run.run_id).await);
     assert_eq!(stored.run_trace_parent, said);
     assert_eq!(stored.trace_parent, format!("00-{TRACE}-{}-01", call.id));
@@ -274,7 +274,7 @@ async fn unsampled_traces_are_not_exported() {
     must("end", client.ended(&run.run_id).await);
     let stored = must("get", client.get(&run.run_id).await);
     assert_eq!(stored.run_trace_parent, "", "nothing is to be found there");
-    // A later call of another trace is told: what would have come first is not on its way any more.
+    // A later call of another trace is reported: spans that would have come before it are not in flight any more.
     let later = must("spawn", client.spawn(sh("true")).await);
     must("end", client.ended(&later.run_id).await);
     let later = later
@@ -294,7 +294,7 @@ async fn unsampled_traces_are_not_exported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_of_the_caller_is_none_of_the_server() {
+async fn callers_error_is_no_server_error() {
     let collector = Collector::start(Manner::Willing).await;
     let kennel = Kennel::start(with(&collector, Options::default())).await;
     let mut client = kennel.client().await;

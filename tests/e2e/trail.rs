@@ -1,4 +1,4 @@
-//! The audit trail: every change that was asked for, every signal that was sent, and no secret.
+//! The audit log: every requested change, every signal, and no secret.
 
 use kennel_proto::pb::{self, audit_record::Record};
 use kennel_tests::{
@@ -10,7 +10,7 @@ use std::{fs, os::unix::fs::DirBuilderExt, time::Duration};
 const SECRETS: [&str; 3] = ["in-an-argument", "in-a-variable", "in-the-input"];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_is_asked_for_is_written_down_with_its_result_and_without_a_secret() {
+async fn each_request_is_audited_without_secrets() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let spec = sh("read x; echo up; exec sleep 1000; : in-an-argument")
@@ -57,7 +57,7 @@ async fn whatever_is_asked_for_is_written_down_with_its_result_and_without_a_sec
     let kill = kill.expect("it was killed");
     assert!(kill.why.contains(&abort.request_id), "{kill:?}");
     assert!(kill.delivered >= 1, "{kill:?}");
-    // By its whole identity, with what made sure.
+    // By its whole identity, with the evidence.
     let leader = run.attempt();
     let shot = kill.processes.iter().find(|p| p.pid == leader.pid);
     let shot = shot.unwrap_or_else(|| panic!("{kill:?}"));
@@ -95,7 +95,7 @@ async fn whatever_is_asked_for_is_written_down_with_its_result_and_without_a_sec
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn signals_that_were_sent_without_a_server_are_written_down_once() {
+async fn signals_sent_without_server_are_audited_once() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
@@ -105,7 +105,7 @@ async fn signals_that_were_sent_without_a_server_are_written_down_once() {
     let ending = client.abort_with(&run.run_id, None, pb::AbortWait::None);
     must("abort", ending.await);
     kennel.kill_server();
-    // The keeper climbs on by itself, whether another server is there by then or not.
+    // The keeper continues the ladder by itself, with or without another server by then.
     eventually_async("it is killed", PATIENCE, async || {
         (!leader.is_alive()).then_some(())
     })
@@ -123,7 +123,7 @@ async fn signals_that_were_sent_without_a_server_are_written_down_once() {
         .map(|s| (s.signal.clone(), s.delivered, s.gone))
         .collect();
     assert_eq!(recorded, sent, "{of_run:#?}");
-    // Each of them is named, with its start: nobody was in the way of a look.
+    // Each of them is listed, with its start: no read failed.
     let first = signals(&of_run).next().expect("it was asked to end");
     let reached = first.processes.iter().filter(|p| p.result == "delivered");
     let reached: Vec<_> = reached.collect();
@@ -143,7 +143,7 @@ async fn signals_that_were_sent_without_a_server_are_written_down_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_signals_of_a_dead_service_and_of_the_start_after_it_are_written_down() {
+async fn signals_of_dead_service_and_recovery_are_audited() {
     let mut kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(300));
@@ -164,7 +164,7 @@ async fn the_signals_of_a_dead_service_and_of_the_start_after_it_are_written_dow
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trail_that_cannot_be_written_is_said_and_ends_no_run() {
+async fn unwritable_trail_is_reported_and_ends_no_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let data = dir.path().join("data");
     let mut private = fs::DirBuilder::new();
@@ -176,7 +176,7 @@ async fn a_trail_that_cannot_be_written_is_said_and_ends_no_run() {
     let ended = must("wait", client.ended(&run.run_id).await);
     assert_eq!(ended.code(), Some(3));
     assert!(kennel.log().contains("the audit trail cannot be written"));
-    // What waits is written when there is room.
+    // Waiting records are written when there is space.
     fs::remove_file(kennel.data_dir().join("audit")).expect("own directory");
     let asked = async |mut client: Client| {
         let of_run = client.trail(&run.run_id).await.ok()?;
@@ -235,7 +235,7 @@ async fn verified_log_shows_what_was_changed() {
 
     let log = dir.join("audit/00000000000000000001.jsonl");
     let text = fs::read_to_string(&log).expect("own directory");
-    // The newest line is gone: the chain alone does not show that.
+    // The newest line is missing: the chain alone does not show that.
     let cut = text.trim_end().rsplit_once('\n').expect("lines").0;
     fs::write(&log, format!("{cut}\n")).expect("own directory");
     assert!(verify(&[]).status.success());

@@ -1,4 +1,4 @@
-//! Commands on a terminal: what they find, what is typed, what is shown, and how they are stopped.
+//! Commands on a terminal: their environment, input, output, and how they are stopped.
 
 use crate::with_and_without_cgroup;
 use kennel_proto::pb::{self, InputEnd, InterruptMethod, LeaderExitAction, RunState, StreamsEnd};
@@ -9,8 +9,8 @@ use std::{fs, time::Duration};
 use tonic::Code;
 
 with_and_without_cgroup!(
-    a_command_is_on_the_terminal_that_its_spec_says,
-    an_interactive_shell_is_stopped_by_the_hang_up,
+    command_is_on_terminal_of_its_spec,
+    interactive_shell_is_stopped_by_hangup,
 );
 
 fn tty(script: &str) -> pb::RunSpec {
@@ -24,7 +24,7 @@ async fn ended(client: &mut Client, spec: pb::RunSpec) -> (pb::Run, Heard) {
     (run, heard)
 }
 
-/// Says what it finds: whether all three are a terminal, whether it controls one, how large that is, and variables.
+/// Prints its surroundings: whether all three are a terminal, whether it controls one, its size, and variables.
 const LOOK: &str = r#"
 test -t 0 && test -t 1 && test -t 2 && echo all three
 : < /dev/tty && echo controlled
@@ -32,7 +32,7 @@ stty size
 echo "$TERM-${COLUMNS-}-${LINES-}"
 "#;
 
-async fn a_command_is_on_the_terminal_that_its_spec_says(options: Options) {
+async fn command_is_on_terminal_of_its_spec(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let (run, heard) = ended(&mut client, tty(LOOK)).await;
@@ -56,7 +56,7 @@ async fn a_command_is_on_the_terminal_that_its_spec_says(options: Options) {
     let script = r#"stty size; echo "$TERM""#;
     let (_, heard) = ended(&mut client, sh(script).on_terminal(terminal.clone())).await;
     assert_eq!(heard.text(), "1 65535\r\nvt100\r\n");
-    // What the caller sets wins.
+    // The caller's values win.
     let own = sh(script).on_terminal(terminal).env("TERM", "dumb");
     assert_eq!(
         ended(&mut client, own).await.1.text(),
@@ -65,7 +65,7 @@ async fn a_command_is_on_the_terminal_that_its_spec_says(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_typed_is_read_and_each_byte_is_typed_once() {
+async fn typed_bytes_are_read_once() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let spec = tty("stty -echo; echo up; cat; echo bye");
@@ -75,7 +75,7 @@ async fn what_is_typed_is_read_and_each_byte_is_typed_once() {
     client.hear_text(&run, "one\r\n").await;
     let again = must("write", client.write(&run, "a", None, b"one\n").await);
     assert_eq!((again.start_offset, again.repeated_request), (0, true));
-    // Another server, the same terminal, and the same memory.
+    // Another server, the same terminal, and the same state.
     kennel.kill_server();
     let mut client = kennel.client().await;
     let again = must("write", client.write(&run, "a", None, b"one\n").await);
@@ -108,7 +108,7 @@ async fn what_is_typed_is_read_and_each_byte_is_typed_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_was_written_before_the_end_is_there() {
+async fn all_output_before_the_end_is_read() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let (run, heard) = ended(&mut client, tty("stty -opost; seq 1 175000")).await;
@@ -122,10 +122,10 @@ async fn all_that_was_written_before_the_end_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_that_is_closed_and_opened_again_goes_on() {
+async fn reopened_terminal_continues() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    // For a moment nobody of the run has it open.
+    // For a moment no process of the run has it open.
     let spec = tty(
         "echo one; exec 0<&- 1>&- 2>&-; sleep 0.1; exec 0</dev/tty 1>/dev/tty 2>&1; echo two; read x; echo $x",
     );
@@ -202,7 +202,7 @@ async fn new_size_reaches_the_command_and_events() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_interrupt_is_the_key_of_the_terminal_where_that_is_one() {
+async fn interrupt_is_the_key_on_a_terminal() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let waits = "trap 'echo got; exit 0' INT; echo up; while :; do sleep 0.02; done";
@@ -277,7 +277,7 @@ async fn raw_terminal_gets_the_key_and_no_signal() {
     assert!(!heard.signals().contains(&"SIGINT".to_owned()));
 }
 
-async fn an_interactive_shell_is_stopped_by_the_hang_up(options: Options) {
+async fn interactive_shell_is_stopped_by_hangup(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let words = ["bash", "--norc", "-i"];
@@ -285,7 +285,7 @@ async fn an_interactive_shell_is_stopped_by_the_hang_up(options: Options) {
     let spec = argv(&words).on_terminal(pb::Terminal::default());
     let spec = spec.grace(Duration::from_hours(1));
     let run = must("spawn", client.spawn(spec).await).run_id;
-    // A child of the shell's that is not executed yet has the shell's way with signals.
+    // A child of the shell before exec has the shell's handling of signals.
     let typed = b"trap '' TERM; sh -c 'echo o''ne; exec sleep 1000' & sh -c 'echo t''wo; exec sleep 1000'\n";
     must("write", client.write(&run, "", None, typed).await);
     for up in ["one\r\n", "two\r\n"] {

@@ -1,4 +1,4 @@
-//! Terminals where something goes wrong: there is none, a descriptor could leak, somebody dies.
+//! Faults of terminals: none is available, a descriptor could leak, a process dies.
 
 use crate::{
     block::numbers,
@@ -17,7 +17,7 @@ fn tty(script: &str) -> pb::RunSpec {
     sh(script).on_terminal(pb::Terminal::default())
 }
 
-/// What this process has open that is a terminal.
+/// Returns the terminals that this process has open.
 fn terminals_of(proc: &Proc) -> Vec<String> {
     let Ok(entries) = fs::read_dir(format!("/proc/{}/fd", proc.pid)) else {
         return Vec::new();
@@ -57,7 +57,7 @@ async fn only_keeper_server_and_command_hold_a_terminal() {
     }
     let keeper = Proc::read(kennel.keeper_pid()).expect("it lives");
     assert!(!terminals_of(&keeper).is_empty());
-    // None is the controlling terminal of anybody but the commands.
+    // None is the controlling terminal of any process but the commands.
     for proc in procfs::all() {
         let is_command = commands.contains(&proc.pid);
         if proc.pid == server || proc.pid == keeper.pid || is_command {
@@ -75,7 +75,7 @@ async fn only_keeper_server_and_command_hold_a_terminal() {
     for run in must("list", client.list_all(pb::RunFilter::default(), 100).await) {
         must("abort", client.abort(&run.run_id).await);
     }
-    // That the end is written is heard after it is told.
+    // The keeper learns that the end is written after it is reported.
     eventually("all are closed", PATIENCE, || {
         terminals_of(&keeper).is_empty().then_some(())
     })
@@ -107,7 +107,7 @@ async fn exhausted_terminals_are_reported_with_their_number() {
         client.get(&run_id).await.expect_err("nothing").code(),
         Code::NotFound
     );
-    // Others are not concerned, and the id is free.
+    // Others are unaffected, and the id is free.
     let piped = must("spawn", client.spawn(sh("echo fine")).await).run_id;
     assert_eq!(must("ended", client.ended(&piped).await).code(), Some(0));
     must("abort", client.abort(&first).await);
@@ -116,7 +116,7 @@ async fn exhausted_terminals_are_reported_with_their_number() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_without_terminals_says_so_and_runs_all_else() {
+async fn host_without_terminals_reports_that_and_runs() {
     let kennel = Kennel::start(Options {
         terminals: Some(""),
         ..Options::default()
@@ -124,9 +124,9 @@ async fn a_host_without_terminals_says_so_and_runs_all_else() {
     .await;
     let mut client = kennel.client().await;
     let info = client.server_info().await.expect("it answers");
-    let host = info.host.expect("it is told");
+    let host = info.host.expect("the server reports it");
     let of = host.capabilities.iter().find(|c| c.name == "terminal");
-    let capability = of.expect("it is told");
+    let capability = of.expect("the server reports it");
     assert!(!capability.available, "{capability:?}");
     let refused = client.spawn(tty("true")).await;
     let refused = refused.expect_err("there is none");
@@ -169,7 +169,7 @@ async fn what_a_terminal_cannot_keep_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_dies_with_its_keeper_and_its_run_with_it() {
+async fn terminal_run_ends_with_its_keeper() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let spec = argv(&["bash", "--norc", "-i"]).on_terminal(pb::Terminal::default());
@@ -195,7 +195,7 @@ async fn a_terminal_dies_with_its_keeper_and_its_run_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_attempt_begins_on_a_terminal_of_its_own() {
+async fn each_attempt_has_its_own_terminal() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let policy = pb::RestartPolicy {
@@ -217,7 +217,7 @@ async fn each_attempt_begins_on_a_terminal_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_waits_for_room_on_the_disk_and_loses_nothing() {
+async fn terminal_waits_for_disk_without_loss() {
     let options = Options {
         data_room: Some(ROOM),
         ..Options::default()

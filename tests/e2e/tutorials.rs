@@ -1,23 +1,23 @@
-//! Every tutorial, run from its own text: files are written, blocks for the shell are run in their order in one shell, and the
-//! block of text behind one is what it prints.
+//! Every tutorial, run from its own text: files are written, blocks for the shell are run in order in one shell, and
+//! the text block after one is its expected output.
 
 use kennel_tests::{
     Kennel, kennel::bare_command, must, programs, project::Project, shell::run_to_end,
 };
 use std::{fs, path::Path, time::Duration};
 
-/// A page that takes longer is ended with all that it has started.
+/// Longest time of a page, which is ended then with all that it has started.
 const TUTORIAL_MAX: Duration = Duration::from_secs(100);
 /// A whole tutorial takes some seconds on an idle machine.
 const TUTORIAL_PATIENCE: Duration = Duration::from_mins(2);
-/// Stands for any text in what a block prints.
+/// Placeholder for any text in the output of a block.
 const ANY: &str = "...";
-/// What a page that fails has started in the background does not outlive it.
+/// Ends the background processes of a page that fails.
 const END_JOBS: &str = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n";
 /// Printed between two blocks.
 const MARK: &str = "-- end of block --\n";
 
-/// A block for the shell, and what the page says that it prints.
+/// A block for the shell, and its expected output.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     commands: String,
@@ -51,7 +51,7 @@ fn steps(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Whether a text is what the page says, with any text in the places of the dots.
+/// Whether a text matches the page, with any text in place of the dots.
 fn is_as_said(said: &str, text: &str) -> bool {
     let parts: Vec<&str> = said.split(ANY).collect();
     let [first, middle @ .., last] = &parts[..] else {

@@ -1,4 +1,4 @@
-//! A process that is not of a run, and that somebody has moved into the run's control group.
+//! An unrelated process that was moved into a run's control group.
 
 use kennel_proto::pb::{self, RunState, audit_record::Record, tree_verdict::Verdict};
 use kennel_tests::{
@@ -45,7 +45,7 @@ impl Drop for Unrelated {
     }
 }
 
-/// A run with its group; `None` where this host gives it none.
+/// Starts a run with its group; `None` where this host provides none.
 async fn up(kennel: &Kennel, client: &mut Client, spec: pb::RunSpec) -> Option<(pb::Run, PathBuf)> {
     if kennel.cgroup_bases().is_empty() {
         return None;
@@ -61,7 +61,7 @@ async fn up(kennel: &Kennel, client: &mut Client, spec: pb::RunSpec) -> Option<(
 async fn abort_spares_and_names_an_unrelated_process() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    // Seven generations with sessions of their own, deaf to what is polite.
+    // Seven generations with sessions of their own, which ignore polite signals.
     let spec = naughty(&["storm-node", "1"]).grace(Duration::from_millis(100));
     let Some((run, group)) = up(&kennel, &mut client, spec).await else {
         return;
@@ -114,7 +114,7 @@ async fn abort_spares_and_names_an_unrelated_process() {
     );
 
     drop(unrelated);
-    eventually("the group goes when nobody is in it", PATIENCE, || {
+    eventually("the group is removed when it is empty", PATIENCE, || {
         (!group.exists()).then_some(())
     })
     .await;

@@ -1,4 +1,4 @@
-//! Another binary in the place of the server's, while runs, streams and calls go on.
+//! Replacement of the server's binary, while runs, streams and calls continue.
 
 use kennel_proto::pb::{self, RunState, ServerEndCause, UpgradeState, WaitCondition};
 use kennel_tests::{
@@ -97,7 +97,7 @@ async fn a_run_does_not_notice_an_upgrade() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sighup_upgrades_and_a_server_that_dies_later_is_started_from_the_new_binary() {
+async fn sighup_upgrades_and_later_restarts_use_new_binary() {
     let kennel = start().await;
     let before = info(&kennel).await;
     kennel.install(&programs::kennel());
@@ -108,7 +108,7 @@ async fn sighup_upgrades_and_a_server_that_dies_later_is_started_from_the_new_bi
     let after = replaced(&kennel, before.generation).await;
     assert_eq!(after.last_upgrade.expect("one").state(), UpgradeState::Done);
 
-    // What is installed meanwhile is not started before it is asked for.
+    // A binary installed meanwhile is not started before a request.
     kennel.install_script("#!/bin/sh\nexit 3\n");
     kennel.kill_server();
     replaced(&kennel, after.generation).await;
@@ -126,7 +126,7 @@ async fn sighup_upgrades_and_a_server_that_dies_later_is_started_from_the_new_bi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_binary_that_will_not_do_is_refused_and_the_server_is_untouched() {
+async fn unusable_binary_is_refused_without_effect() {
     let kennel = start().await;
     let before = info(&kennel).await;
     let server = kennel.server().expect("a server runs");
@@ -181,7 +181,7 @@ async fn a_binary_that_will_not_do_is_refused_and_the_server_is_untouched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_binary_that_does_not_answer_is_given_up_with_all_that_it_has_started() {
+async fn silent_binary_is_given_up_with_its_processes() {
     let kennel = start().await;
     let pids = kennel.scratch().join("pids");
     kennel.install_script(&format!(
@@ -191,7 +191,7 @@ async fn a_binary_that_does_not_answer_is_given_up_with_all_that_it_has_started(
     let (mut first, mut second) = (kennel.client().await, kennel.client().await);
     let asked = tokio::spawn(async move { ask(&mut first, "a").await });
     eventually("it is looked at", PATIENCE, || pids.exists().then_some(())).await;
-    // The keeper has its hands free meanwhile, and does one thing at a time.
+    // The keeper is responsive meanwhile, and does one upgrade at a time.
     must("spawn", second.spawn(sh("true")).await);
     let refused = ask(&mut second, "b").await.expect_err("one at a time");
     assert_eq!(complaint(&refused).reason, "UPGRADE_UNDER_WAY");
@@ -214,13 +214,13 @@ async fn a_binary_that_does_not_answer_is_given_up_with_all_that_it_has_started(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_server_that_does_not_come_to_serve_gives_way_to_the_former_binary() {
+async fn new_server_not_serving_yields_to_former() {
     let kennel = start().await;
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
     client.hear_up(&run.run_id).await;
     let real = programs::kennel().display().to_string();
-    // It dies at once; it ends as if all were well; it never comes so far and is taken for hung.
+    // It dies at once; it exits with success; it never gets so far and counts as hung.
     for (dies, how) in [
         ("exit 9", "exited with code 9 before it served"),
         ("exit 0", "exited with code 0 before it served"),
@@ -260,7 +260,7 @@ async fn a_new_server_that_does_not_come_to_serve_gives_way_to_the_former_binary
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_ends_no_run_also_where_a_lost_server_would() {
+async fn upgrade_ends_no_run_under_any_policy() {
     let kennel = Kennel::start(Options {
         own_binary: true,
         words: vec!["--orphan-ttl", "0s"],

@@ -1,4 +1,4 @@
-//! Output as a reader wants it: plain text, lines, JSON; the same wherever the reader goes on.
+//! Views of output: plain text, lines, JSON; the same for any position of the reader.
 
 use kennel_proto::pb::{
     self, OutputStream, OutputView, event::Payload, stream_events_request::Position,
@@ -7,10 +7,10 @@ use kennel_tests::{Client, Kennel, PATIENCE, SpecExt, must, sh, within};
 use prost_types::value::Kind;
 use tonic::Code;
 
-/// What a reader of a view has received.
+/// Pieces that a reader of a view has received.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Shown {
-    /// Lines in their order, by stream: text, whether it was cut.
+    /// Lines in order, by stream: text, whether it was cut.
     lines: [Vec<(String, bool)>; 2],
     /// Bytes of standard output and standard error.
     bytes: [Vec<u8>; 2],
@@ -79,8 +79,8 @@ async fn read_all(
     shown
 }
 
-/// Writes of which none ends where a line, a letter or a sequence does. Each waits until the one before was read by those who
-/// read it live.
+/// Writes that never end at the end of a line, a letter or a sequence. Each waits until the live readers have read the
+/// one before.
 const AWKWARD: &str = r#"
     w() { printf "$1"; sleep 0.02; }
     w 'one\r\n\033[1'; w ';31mre'; w 'd\033]0;ti'; w 'tle\033\\\n\303'; w '\251t\303\251\302'; w '\2331mX'
@@ -92,7 +92,7 @@ fn line(text: &str) -> (String, bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_view_is_the_same_wherever_its_reader_goes_on() {
+async fn view_is_same_wherever_its_reader_resumes() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut wanted = vec![];
@@ -124,7 +124,7 @@ async fn a_view_is_the_same_wherever_its_reader_goes_on() {
     ));
     for (view, wanted) in wanted {
         let run = must("spawn", client.spawn(sh(AWKWARD)).await);
-        // A live reader keeps what it had at each message, and where that was.
+        // A live reader remembers its pieces at each message, and the position.
         let beginning = Position::Beginning(pb::FromBeginning {});
         let mut stream = open(&mut client, &run.run_id, view, beginning).await;
         let mut live = Shown::default();
@@ -139,7 +139,7 @@ async fn a_view_is_the_same_wherever_its_reader_goes_on() {
             stops.push((live.clone(), message.cursor.clone(), seq));
         }
         assert_eq!(live, wanted, "{view:?}");
-        // In the middle of it the server is another one.
+        // The server is replaced in the middle of it.
         kennel.replace_server().await;
         client = kennel.client().await;
         for (before, cursor, seq) in stops {
@@ -149,7 +149,7 @@ async fn a_view_is_the_same_wherever_its_reader_goes_on() {
                 wanted,
                 "{view:?} by cursor after {seq}"
             );
-            // A cut sequence is not looked for after a seq, a line is.
+            // The rest of a cut sequence is not searched after a seq, that of a line is.
             if view == OutputView::Lines {
                 let resumed =
                     read_all(&mut client, &run.run_id, view, Position::AfterSeq(seq)).await;
@@ -195,10 +195,10 @@ async fn a_line_that_is_json_comes_parsed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_that_has_a_hole_is_shown_as_cut() {
+async fn line_with_a_gap_is_shown_cut() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
-    // One line of four megabytes, of which one is kept.
+    // One line of four megabytes, one of which is retained.
     let script = "printf begin; head -c 4000000 /dev/zero | tr '\\0' x; echo end; echo whole";
     let spec = sh(script).kept_output(1 << 20, pb::OutputOverflow::Rotate);
     let run = must("spawn", client.spawn(spec).await);

@@ -1,4 +1,4 @@
-//! Waits for the first line that matches, from the recorded output alone.
+//! Waits for the first line that matches, by the recorded output alone.
 
 use kennel_proto::pb::{self, line_pattern::Pattern, wait_for_output_response::Result as Found};
 use kennel_tests::{
@@ -51,7 +51,7 @@ async fn past_and_coming_lines_are_found_with_groups() {
     assert_eq!(coming.groups.len(), 1);
     assert_eq!(coming.groups[0].name, "port");
     assert_eq!(coming.groups[0].text, "8080");
-    // From behind it the same line is not found again.
+    // After it the same line is not found again.
     let mut late = client.clone();
     let search = late.wait_output(&run, literal("8080"), coming.seq);
     let late = tokio::time::timeout(Duration::from_millis(300), search).await;
@@ -85,7 +85,7 @@ async fn end_without_match_is_an_answer() {
     let answer = must("wait", answer);
     assert!(matches!(answer.result, Some(Found::Ended(_))), "{answer:?}");
     assert!(!answer.incomplete);
-    // So it is of a run that has ended, and the last line needs no end.
+    // The same holds for an ended run, and the last line needs no end.
     let run = must("spawn", client.spawn(sh("printf last")).await);
     must("end", client.ended(&run.run_id).await);
     let last = found(&mut client, &run.run_id, regex("^last$")).await;
@@ -93,7 +93,7 @@ async fn end_without_match_is_an_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn json_value_is_found_in_a_line_of_megabytes() {
+async fn json_value_is_found_in_megabyte_line() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = r#"echo '{"type":"system","session_id":"no"}'
@@ -155,7 +155,7 @@ async fn malformed_and_huge_patterns_are_refused() {
     must("abort", client.abort(&run).await);
 }
 
-/// The wait goes on at the next server, which finds the same line.
+/// The wait continues at the next server, which finds the same line.
 #[tokio::test(flavor = "multi_thread")]
 async fn command_line_waits_over_server_deaths() {
     let kennel = Kennel::on_sqlite().await;

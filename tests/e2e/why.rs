@@ -1,4 +1,4 @@
-//! `kennel why`: each end that a run can come to is named right in the first line, and on its span and in its metric.
+//! `kennel why`: each possible end is named correctly in the first line, and on its span and in its metric.
 
 use kennel_proto::pb;
 use kennel_tests::{
@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-/// Reasons that no scene here comes to, and why not. Their spans are held by `telemetry/run_spans/tests.rs`.
+/// Reasons without a scene here, and why. Their spans are tested by `telemetry/run_spans/tests.rs`.
 const NOT_HERE: [(&str, &str); 3] = [
     (
         "node_forgotten",
@@ -36,7 +36,7 @@ const NOT_HERE: [(&str, &str); 3] = [
     ),
 ];
 
-/// A server, and where it tells everything.
+/// A server with a collector for everything.
 struct Stage {
     kennel: Kennel,
     collector: Collector,
@@ -67,7 +67,7 @@ async fn stage(words: &[&'static str]) -> Stage {
     Stage { kennel, collector }
 }
 
-/// A run that has ended, what the first line says of it, and what its span says.
+/// A run that has ended, the expected first line, and its expected span.
 struct Scene {
     stage: Stage,
     run: String,
@@ -76,7 +76,7 @@ struct Scene {
     marks: Marks,
 }
 
-/// How an end is marked: outcome, class of the error, verdict on the tree, and the exit as its attribute.
+/// Attributes of an end: outcome, class of the error, verdict on the tree, and the exit.
 #[derive(Clone, Copy)]
 struct Marks {
     outcome: &'static str,
@@ -89,7 +89,7 @@ const CODE: &str = "process.exit.code";
 const SIGNAL: &str = "kennel.exit.signal";
 
 impl Scene {
-    /// What the series has in which it is counted.
+    /// Returns the attributes of the series in which it is counted.
     fn counted(&self) -> BTreeMap<String, String> {
         let Marks {
             outcome,
@@ -106,7 +106,7 @@ impl Scene {
         owned(fixed.into_iter().chain(error))
     }
 
-    /// The run's span and the counter of ended runs say the same as the row, once, and nothing else.
+    /// Checks that the run's span and the counter of ended runs agree with the row, once, and have nothing else.
     async fn check_telemetry(&self) {
         let collector = &self.stage.collector;
         let spans = || -> Vec<SpanRow> {
@@ -116,14 +116,14 @@ impl Scene {
             });
             whole.collect()
         };
-        let what = format!("{} is told", self.says);
+        let what = format!("{} is reported", self.says);
         eventually(&what, PATIENCE, || {
             (!spans().is_empty() && collector.count("kennel.run.ended", &[]) > 0).then_some(())
         })
         .await;
         let found = spans();
         let [span] = &found[..] else {
-            panic!("{}: told more than once: {found:#?}", self.says);
+            panic!("{}: reported more than once: {found:#?}", self.says);
         };
         let mut expected = self.counted();
         let exit = self.marks.exit;
@@ -163,7 +163,7 @@ fn owned<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> BTreeMap<String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_line_names_each_end_that_a_run_can_come_to() {
+async fn first_line_names_each_possible_end() {
     let mut seen = BTreeSet::new();
     for scene in [
         Box::pin(exited(
@@ -247,7 +247,7 @@ fn reasons() -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_story_is_in_order_and_says_who_and_what_each_rung_did() {
+async fn story_is_in_order_with_orderer_and_rungs() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = r"trap '' TERM; printf 'last \033[31mwords\033]0;title\007\n'; echo up; while :; do sleep 0.02; done";

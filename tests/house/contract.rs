@@ -6,8 +6,8 @@ use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 use serde_json::Value;
 use std::fs;
 
-/// Words that code for a field cannot be made of in some language: keywords of Python, which has no other way to name an
-/// attribute, and macros of C, which C++ replaces in a method's name.
+/// Names for which some language cannot generate code for a field: keywords of Python, which has no other way to name
+/// an attribute, and macros of C, which C++ replaces in a method's name.
 const UNUSABLE: &str = "and as assert async await break class continue def del elif else except finally for from global \
     if import in is lambda nonlocal not or pass raise return try while with yield None True False \
     errno stdin stdout stderr linux unix major minor makedev NULL EOF";
@@ -19,7 +19,7 @@ fn image() -> Vec<FileDescriptorProto> {
     set.file.into_iter().filter(own).collect()
 }
 
-/// Names of the fields and oneofs of a message and those in it.
+/// Returns the names of the fields and oneofs of a message and those in it.
 fn field_names(message: &DescriptorProto) -> Vec<String> {
     let fields = message.field.iter().map(|field| field.name().to_owned());
     let oneofs = message.oneof_decl.iter().map(|one| one.name().to_owned());
@@ -27,7 +27,7 @@ fn field_names(message: &DescriptorProto) -> Vec<String> {
     fields.chain(oneofs).chain(nested).collect()
 }
 
-/// Names that some language cannot use.
+/// Returns names that some language cannot use.
 fn unusable(messages: &[DescriptorProto]) -> Vec<String> {
     let names = messages.iter().flat_map(field_names);
     let is_unusable = |name: &String| UNUSABLE.split_whitespace().any(|word| word == name);

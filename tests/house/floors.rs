@@ -16,17 +16,17 @@ const FLOORS: [&str; 9] = [
     "api",
 ];
 
-/// Folders of one crate, each with the folders that it imports from and one file that does.
+/// Folders of one crate, each with the folders that it imports from and one such file.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The crate and the top module of a source file.
+/// Returns the crate and the top module of a source file.
 fn place(path: &str) -> Option<(&str, &str)> {
     let (krate, inside) = path.strip_prefix("crates/")?.split_once("/src/")?;
     let module = inside.split_once('/').map_or(inside, |(folder, _)| folder);
     Some((krate, module.strip_suffix(".rs").unwrap_or(module)))
 }
 
-/// The first names of all paths that begin with `crate::`.
+/// Returns the first names of all paths that begin with `crate::`.
 fn imported(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, begin) in text.match_indices("crate::") {
@@ -38,7 +38,7 @@ fn imported(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// One name, or the first names of a group in braces.
+/// Takes one name, or the first names of a group in braces.
 fn take_names(rest: &str, found: &mut BTreeSet<String>) {
     let name = |text: &str| -> String {
         let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
@@ -91,7 +91,7 @@ fn imports(sources: &[Source]) -> BTreeMap<String, Imports> {
     crates
 }
 
-/// Folders that can be reached from themselves.
+/// Returns folders that can be reached from themselves.
 fn circles(krate: &str, folders: &Imports) -> Vec<String> {
     let reaches = |from: &str| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from.to_owned()]);
@@ -112,7 +112,7 @@ fn circles(krate: &str, folders: &Imports) -> Vec<String> {
         .collect()
 }
 
-/// Imports of the supervisor from a higher floor, and folders that are on none.
+/// Returns imports of the supervisor from a higher floor, and folders that are on none.
 fn arrows_up(folders: &Imports) -> Vec<String> {
     let floor = |folder: &str| FLOORS.iter().position(|name| *name == folder);
     let mut wrong = Vec::new();

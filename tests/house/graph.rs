@@ -36,7 +36,7 @@ const MAY_USE: [(&str, &[&str]); 13] = [
             "kennel-lifecycle",
         ],
     ),
-    // The escape suite: beside the house, not in it. No room but the binary, which ships it, knows it.
+    // The escape suite: only the binary, which ships it, knows it.
     ("kennel-naughty", &["kennel-linux"]),
     // For tests of decoders alone.
     ("kennel-mutations", &[]),
@@ -86,10 +86,10 @@ const OWNED_BY: [(&str, &[&str]); 28] = [
     ("nix", &["kennel-keeper", "kennel-linux", "kennel-naughty"]),
     ("libc", &["kennel-keeper", "kennel-linux"]),
     ("portable-pty", &["kennel-linux"]),
-    // What clients write as patterns is compiled in one place, with its bounds.
+    // Patterns of clients are compiled in one place, with their bounds.
     ("regex", &["kennel-supervisor"]),
     ("rustix", &["kennel-linux"]),
-    // Who calls is found out in one place.
+    // Callers are identified in one place.
     ("ring", &["kennel-edge"]),
     ("jsonwebtoken", &["kennel-edge"]),
     ("clap", &["kennel"]),
@@ -98,7 +98,7 @@ const OWNED_BY: [(&str, &[&str]); 28] = [
     ("anyhow", &["kennel"]),
     ("tracing-subscriber", &["kennel"]),
     ("axum", &["kennel"]),
-    // What is measured is named where it happens; how it is told, by the binary alone.
+    // Measurements are named where they happen; the binary alone exports them.
     (
         "opentelemetry",
         &["kennel-supervisor", "kennel-edge", "kennel"],
@@ -110,12 +110,12 @@ const OWNED_BY: [(&str, &[&str]); 28] = [
     ("openssl-sys", &[]),
 ];
 
-/// All that the crate that only decides may use.
+/// All crates that the pure core may use.
 const LIFECYCLE_USES: [&str; 3] = ["serde", "thiserror", "ulid"];
 
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Each workspace crate with what it names, development dependencies left out.
+/// Returns each workspace crate with its dependencies, without development dependencies.
 fn graph() -> Graph {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -191,12 +191,12 @@ fn crates_know_only_the_level_below() {
 }
 
 #[test]
-fn each_foreign_crate_is_named_in_its_room_alone() {
+fn each_foreign_crate_is_in_its_room_only() {
     assert_eq!(wrong_owners(&graph()), Vec::<String>::new());
 }
 
 #[test]
-fn the_graph_check_sees_a_neighbour_that_is_known() {
+fn graph_check_sees_a_known_neighbour() {
     let mut graph = graph();
     let linux = graph.get_mut("kennel-linux").expect("it is there");
     linux.insert("kennel-store".to_owned());
@@ -207,7 +207,7 @@ fn the_graph_check_sees_a_neighbour_that_is_known() {
 }
 
 #[test]
-fn the_owner_check_sees_a_foreign_crate_in_the_wrong_room() {
+fn owner_check_sees_crate_in_wrong_room() {
     let mut graph = graph();
     let journal = graph.get_mut("kennel-journal").expect("it is there");
     journal.insert("sqlx".to_owned());

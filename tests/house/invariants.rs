@@ -7,9 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What an invariant begins with, before its number.
+/// Beginning of an invariant, before its number.
 const BEGIN: &str = "- **INV-";
-/// An invariant: its number and what the page says of it.
+/// Returns the invariants: number and text of the page.
 fn invariants(page: &str) -> Vec<(u32, &str)> {
     let texts = page.split(BEGIN).skip(1);
     texts
@@ -21,7 +21,8 @@ fn invariants(page: &str) -> Vec<(u32, &str)> {
         .collect()
 }
 
-/// The places of product code between backticks, such as `linux/src/keeper/run/{kept,handover}.rs` or `migrations/`.
+/// Returns the paths of product code between backticks, such as `linux/src/keeper/run/{kept,handover}.rs` or
+/// `migrations/`.
 fn places(text: &str) -> Vec<String> {
     let code = text.split('`').skip(1).step_by(2);
     let places = code.filter(|code| code.contains("/src/") || code.starts_with("migrations"));
@@ -38,7 +39,7 @@ fn places(text: &str) -> Vec<String> {
     all
 }
 
-/// All text of a file, or of the files below a folder.
+/// Returns all text of a file, or of the files below a folder.
 fn text_of(path: &Path) -> String {
     if path.is_dir() {
         let entries = fs::read_dir(path).expect("a folder").flatten();
@@ -57,7 +58,7 @@ fn path_of(place: &str) -> PathBuf {
     }
 }
 
-/// Whether the number stands there, and not as the beginning of a longer one.
+/// Whether the number occurs, and not as the beginning of a longer one.
 fn cites(text: &str, number: u32) -> bool {
     let wanted = format!("INV-{number}");
     text.match_indices(&wanted).any(|(at, _)| {

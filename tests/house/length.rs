@@ -1,4 +1,4 @@
-//! No file is longer than a reader can hold: its code, without its test module.
+//! Bound on the length of files: of their code, without test modules.
 
 use super::source::{Source, shipped, shipped_lines};
 use std::collections::BTreeMap;
@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 /// Most lines of one file.
 const LINES_MAX: usize = 600;
 
-/// Files that are longer as yet, each with the most that it may have. Only ever fewer, and shorter.
+/// Files that exceed it, each with its present maximum. Only ever fewer, and shorter.
 const LONGER: [(&str, usize); 0] = [];
 
-/// Files that are too long, and exceptions that are none any more.
+/// Returns files that are too long, and obsolete exceptions.
 fn wrong(sources: &[Source]) -> Vec<String> {
     let mut longer: BTreeMap<&str, usize> = LONGER.into_iter().collect();
     let mut wrong = Vec::new();
@@ -32,7 +32,7 @@ fn no_file_has_over_600_lines_of_code() {
 }
 
 #[test]
-fn planted_long_file_is_seen_and_tests_are_not_counted() {
+fn planted_long_file_is_seen_without_tests() {
     let long = "// line\n".repeat(LINES_MAX);
     let file = |path: &str, text: String| Source {
         path: path.to_owned(),

@@ -9,7 +9,7 @@ pub(super) enum Token<'a> {
     Text(&'a str),
 }
 
-/// Names and texts of code: no comments, no characters.
+/// Returns names and texts of code: no comments, no characters.
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
     let bytes = text.as_bytes();
     let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -53,7 +53,7 @@ fn quoted_length(rest: &[u8], quote: u8) -> usize {
     at + 1
 }
 
-/// `r"..."` and `r#"..."#`; `r#type` is a name.
+/// Returns the length of `r"..."` or `r#"..."#`; `r#type` is a name.
 fn raw_string_length(rest: &[u8]) -> Option<usize> {
     let hashes = rest[1..].iter().take_while(|byte| **byte == b'#').count();
     let begin = 1 + hashes;

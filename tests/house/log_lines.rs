@@ -1,8 +1,8 @@
-//! What lines of the log may hold: values in the words of the contract, never as Rust prints them for itself.
+//! Rules of log lines: values in the words of the contract, never in Rust's `Debug` form.
 
 use super::source::{Source, shipped};
 
-/// The macros whose arguments become a line, or a field of one.
+/// Macros whose arguments become a line, or a field of one.
 const MACROS: [&str; 11] = [
     "trace!(",
     "debug!(",
@@ -17,7 +17,7 @@ const MACROS: [&str; 11] = [
     "error_span!(",
 ];
 
-/// `path: field` of each field or text that is printed by `Debug`.
+/// Returns `path: field` of each field or text that is printed by `Debug`.
 fn debug_values(source: &Source) -> Vec<String> {
     let code = source.text.split("\n#[cfg(test)]").next().unwrap_or("");
     let calls = MACROS.iter().flat_map(|name| code.match_indices(name));
@@ -28,7 +28,7 @@ fn debug_values(source: &Source) -> Vec<String> {
         .collect()
 }
 
-/// Up to the bracket that closes what was opened before.
+/// Returns the text up to the bracket that closes the open one.
 fn until_closed(text: &str) -> &str {
     let mut open = 1;
     for (at, letter) in text.char_indices() {
@@ -44,7 +44,7 @@ fn until_closed(text: &str) -> &str {
     text
 }
 
-/// The sigil `?` before a value, or `{:?}` in a text. A `?` behind a value passes an error on.
+/// Whether there is the sigil `?` before a value, or `{:?}` in a text. A `?` after a value passes an error on.
 fn is_debug(arguments: &str) -> bool {
     let before_value = |(at, _): (usize, &str)| {
         let before = arguments[..at].trim_end().chars().next_back();

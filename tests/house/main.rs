@@ -1,4 +1,4 @@
-//! Rules of the house that a machine can check: who may know whom, who may do what, and which test holds which promise.
+//! House rules that a program can check: dependencies, restricted calls, and the test of each promise.
 
 mod contract;
 mod floors;

@@ -1,4 +1,4 @@
-//! Texts of the product: errors, logs, help, descriptions of metrics. They have the words of the pages.
+//! Texts of the product: errors, logs, help, descriptions of metrics. They use the words of the pages.
 
 use super::{
     lexer::{Token, tokens},
@@ -6,7 +6,7 @@ use super::{
     source::{Source, shipped},
 };
 
-/// `path: word (say: other) in "text"` of each text with a vague word.
+/// Returns `path: word (say: other) in "text"` of each text with a vague word.
 fn vague(source: &Source) -> Vec<String> {
     let code = source.text.split("\n#[cfg(test)]").next().unwrap_or("");
     let mut found = Vec::new();

@@ -1,22 +1,18 @@
-//! Words that no new name has: what is left of them is listed, and the list only shrinks.
+//! Rules of names in code: no vague word, and at most eight words.
 
 use super::{
     lexer::{Token, tokens},
     source::{Source, below},
 };
 use kennel_tests::programs;
-use std::{collections::BTreeMap, fmt::Write as _, fs};
 
 /// Each has a plain word in its place: record, report, log; processes, the caller, any reader.
 const WORDS: [&str; 5] = ["told", "whom", "whoever", "somebody", "nobody"];
-/// The files that still have such names, and how many. `UPDATE=1` rewrites it where it does not grow.
-const LIST: &str = "tests/house/names_left.txt";
+/// Most words of a name. A test has to be found by its name, and a long one is a sentence.
+const WORDS_MAX: usize = 8;
 
-/// Whether one of the words is a part of the name, between `_` or in its own capitals.
-fn offends(token: &Token) -> bool {
-    let Token::Name(name) = token else {
-        return false;
-    };
+/// Returns the words of a name: between `_`, or in their own capitals.
+fn words(name: &str) -> Vec<String> {
     let mut parts = String::new();
     let mut was_small = false;
     for letter in name.chars() {
@@ -26,11 +22,27 @@ fn offends(token: &Token) -> bool {
         was_small = letter.is_lowercase() || letter.is_numeric();
         parts.extend(letter.to_lowercase());
     }
-    parts.split('_').any(|part| WORDS.contains(&part))
+    let words = parts.split('_').filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
 }
 
-/// How many such names each file has, by its path.
-fn present() -> BTreeMap<String, usize> {
+/// Returns the names of this text that break a rule.
+fn breaches(text: &str) -> Vec<String> {
+    let names = tokens(text).into_iter().filter_map(|token| match token {
+        Token::Name(name) if !name.starts_with(|c: char| c.is_ascii_digit()) => {
+            Some(name.to_owned())
+        }
+        _ => None,
+    });
+    let breaks = |name: &String| {
+        let words = words(name);
+        words.len() > WORDS_MAX || words.iter().any(|word| WORDS.contains(&word.as_str()))
+    };
+    names.filter(breaks).collect()
+}
+
+#[test]
+fn names_are_short_and_have_no_vague_words() {
     let root = programs::repository();
     let sources = below(["crates", "tests"].map(|folder| root.join(folder)));
     assert!(
@@ -38,67 +50,31 @@ fn present() -> BTreeMap<String, usize> {
         "only {} files were found",
         sources.len()
     );
-    let counted = sources.into_iter().map(|Source { path, text }| {
-        let count = tokens(&text).into_iter().filter(offends);
-        (path, count.count())
-    });
-    counted.filter(|(_, count)| *count > 0).collect()
-}
-
-fn listed() -> BTreeMap<String, usize> {
-    let text = fs::read_to_string(programs::repository().join(LIST)).expect("the list is there");
-    let line = |line: &str| {
-        let (count, path) = line.split_once(' ')?;
-        Some((path.to_owned(), count.parse().ok()?))
-    };
-    text.lines().filter_map(line).collect()
-}
-
-/// Rewrites the list, also where files were moved.
-fn update(present: &BTreeMap<String, usize>) {
-    let total = |counts: &BTreeMap<String, usize>| counts.values().sum::<usize>();
-    assert!(total(present) <= total(&listed()), "the list would grow");
-    let mut text = String::new();
-    for (path, count) in present {
-        writeln!(text, "{count} {path}").expect("a string takes all");
-    }
-    fs::write(programs::repository().join(LIST), text).expect("the list can be written");
-}
-
-#[test]
-fn names_with_vague_words_only_become_fewer() {
-    let present = present();
-    if std::env::var_os("UPDATE").is_some() {
-        update(&present);
-    }
-    let listed = listed();
     let mut found = Vec::new();
-    for path in present.keys().chain(listed.keys()) {
-        let (has, may) = (
-            present.get(path).unwrap_or(&0),
-            listed.get(path).unwrap_or(&0),
-        );
-        match has.cmp(may) {
-            std::cmp::Ordering::Greater => found.push(format!(
-                "{path}: {has} names, {may} listed: name them plainly"
-            )),
-            std::cmp::Ordering::Less => found.push(format!(
-                "{path}: {has} names, {may} listed: UPDATE=1 rewrites {LIST}"
-            )),
-            std::cmp::Ordering::Equal => {}
-        }
+    for Source { path, text } in sources {
+        let names = breaches(&text).into_iter();
+        found.extend(names.map(|name| format!("{path}: {name}")));
     }
     found.sort();
     found.dedup();
-    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(
+        found.is_empty(),
+        "name these plainly:\n{}",
+        found.join("\n")
+    );
 }
 
 #[test]
-fn vague_words_are_found_in_names_alone() {
+fn planted_names_alone_are_breaches() {
     let text = "fn is_told() { let x: RequestTold = \"told\"; } // nobody\nconst TOLD_MAX: char = '\"';\n\
-        fn f<'a>(x: &'a str) { r#\"whom\"#; toldest(b\"\\\"nobody\"); whoever }\n";
-    let mut found = tokens(text);
-    found.retain(offends);
-    let names = ["is_told", "RequestTold", "TOLD_MAX", "whoever"];
-    assert_eq!(found, names.map(Token::Name));
+        fn f<'a>(x: &'a str) { r#\"whom\"#; toldest(b\"\\\"nobody\"); whoever }\n\
+        fn a_b_c_d_e_f_g_h() {} fn a_b_c_d_e_f_g_h_i() { 1_2_3_4_5_6_7_8_9 } // a_b_c_d_e_f_g_h_j\n";
+    let names = [
+        "is_told",
+        "RequestTold",
+        "TOLD_MAX",
+        "whoever",
+        "a_b_c_d_e_f_g_h_i",
+    ];
+    assert_eq!(breaches(text), names);
 }

@@ -18,7 +18,7 @@ const COLUMNS_MAX: usize = 120;
 const README_LINES_MAX: usize = 80;
 /// Deepest entry of the list of contents: the sidebar opens a part by one click.
 const DEPTH_MAX: usize = 1;
-/// Folders whose pages have a question for a title.
+/// Folders whose pages have a question as title.
 const QUESTIONS: [&str; 2] = ["docs/guide", "docs/errors/README.md"];
 /// The index of the pages of errors, and the heading of its table.
 const ERRORS: &str = "docs/errors/README.md";
@@ -27,7 +27,7 @@ const ERRORS_TABLE: &str = "| reason | code | meaning |\n|---|---|---|\n";
 /// The files of the contract, whose comments are the reference of the API.
 const CONTRACT: &str = "proto/kennel/v1";
 
-/// Words and phrases of no page and of no comment of the contract, each with words to use instead.
+/// Words and phrases that no page and no comment of the contract may contain, each with its replacement.
 pub(super) const WORDS: [(&str, &str); 41] = [
     ("tell", "report, notify, record, log"),
     ("tells", "reports, notifies, records, logs"),
@@ -72,7 +72,7 @@ pub(super) const WORDS: [(&str, &str); 41] = [
     ("store is away", "database is unavailable"),
 ];
 
-/// The files of the contract as pages of their comments, with lines of code left empty.
+/// Returns the files of the contract as pages of their comments, with lines of code left empty.
 fn contract() -> Vec<Page> {
     let folder = programs::repository().join(CONTRACT);
     let files = fs::read_dir(folder).expect("the contract is there");
@@ -88,7 +88,7 @@ fn contract() -> Vec<Page> {
     pages
 }
 
-/// What comments say, at the lines where they stand.
+/// Returns the comments, at their lines.
 fn comments(code: &str) -> String {
     let comment = |line: &str| {
         line.split_once("//")
@@ -101,7 +101,7 @@ fn name(page: &Page) -> String {
     page.path.display().to_string()
 }
 
-/// What is wrong with the links of these pages.
+/// Returns the faults of the links of these pages.
 fn wrong_links(pages: &[Page]) -> Vec<String> {
     let anchors: BTreeMap<&Path, BTreeSet<String>> = pages
         .iter()
@@ -130,7 +130,7 @@ fn wrong_links(pages: &[Page]) -> Vec<String> {
     wrong
 }
 
-/// Pages that the list of contents lacks, and entries that stand too deep.
+/// Returns pages that the list of contents lacks, and entries that are too deep.
 fn unreachable(pages: &[Page], summary: &[(usize, PathBuf)]) -> Vec<String> {
     let listed: BTreeSet<&PathBuf> = summary.iter().map(|(_, path)| path).collect();
     let lacking = pages.iter().filter(|page| !listed.contains(&page.path));
@@ -140,7 +140,7 @@ fn unreachable(pages: &[Page], summary: &[(usize, PathBuf)]) -> Vec<String> {
     lacking.chain(deep).collect()
 }
 
-/// Guides that do not begin with a question and its answer.
+/// Returns guides that do not begin with a question and its answer.
 fn without_question(pages: &[Page]) -> Vec<String> {
     let guides = pages
         .iter()
@@ -175,7 +175,7 @@ fn long_lines(pages: &[Page]) -> Vec<String> {
     pages.iter().flat_map(of_page).collect()
 }
 
-/// The forbidden words of a text, code left out, each with its line.
+/// Returns the forbidden words of a text, code left out, each with its line.
 fn vague_words(text: &str) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
     // A phrase may be cut by the end of a line.
@@ -213,7 +213,7 @@ pub(super) fn words_of(line: &str) -> String {
         .join(" ")
 }
 
-/// The index of the pages of errors, made of their heads.
+/// Builds the index of the pages of errors from their heads.
 fn errors_table(pages: &[Page]) -> String {
     let mut table = ERRORS_TABLE.to_owned();
     let errors = pages

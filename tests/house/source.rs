@@ -1,4 +1,4 @@
-//! What the text of each room may hold: where `unsafe`, SQL, clocks, environment and printing live.
+//! Restrictions on the text of each room: the places of `unsafe`, SQL, clocks, environment and printing.
 
 use kennel_tests::programs;
 use std::{
@@ -6,13 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A thing that only some files may hold.
+/// Words that only some files may contain.
 struct Rule {
-    /// What a reader is told.
+    /// Explanation for a reader.
     says: &'static str,
-    /// Any of these, outside of comments and test modules.
+    /// The words, outside of comments and test modules.
     words: &'static [&'static str],
-    /// Beginnings of the paths where it may stand.
+    /// Prefixes of the permitted paths.
     allowed: &'static [&'static str],
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Source {
     pub(super) text: String,
 }
 
-/// The code of all rooms that ship; their own tests may do what they like.
+/// Returns the code of all rooms that ship; their own tests are unrestricted.
 pub(super) fn shipped() -> Vec<Source> {
     let root = programs::repository();
     let rooms = fs::read_dir(root.join("crates")).expect("the rooms are there");
@@ -108,7 +108,7 @@ pub(super) fn shipped() -> Vec<Source> {
     sources
 }
 
-/// All Rust files below these folders.
+/// Returns all Rust files below these folders.
 pub(super) fn below(folders: impl IntoIterator<Item = PathBuf>) -> Vec<Source> {
     let root = programs::repository();
     let mut files = Vec::new();
@@ -136,7 +136,7 @@ fn collect(dir: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// `tests.rs`, `src/testing/`, `conformance`: compiled for tests only.
+/// Whether it is `tests.rs`, `src/testing/` or `conformance`: compiled for tests only.
 fn is_test_file(path: &str) -> bool {
     [
         "/tests.rs",
@@ -168,7 +168,7 @@ fn violations(sources: &[Source], rule: &Rule) -> Vec<String> {
     found
 }
 
-/// Whether the word stands in the line, and not as the end of a longer one.
+/// Whether the word occurs in the line, and not as the end of a longer one.
 fn holds(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         !line[..at]
@@ -178,9 +178,9 @@ fn holds(line: &str, word: &str) -> bool {
     })
 }
 
-/// Lines up to the file's test module, which stands last.
+/// Returns the lines up to the file's test module, which is last.
 pub(super) fn shipped_lines(text: &str) -> impl Iterator<Item = &str> {
-    // A module in a file of its own opens none here.
+    // A module in a separate file opens none here.
     let opens_tests = |line: &str| line.contains("mod ") && line.contains('{');
     let mut lines = text.lines().peekable();
     std::iter::from_fn(move || {
@@ -191,7 +191,7 @@ pub(super) fn shipped_lines(text: &str) -> impl Iterator<Item = &str> {
     .fuse()
 }
 
-/// The same, numbered and without comments.
+/// Returns these lines, numbered and without comments.
 pub(super) fn code_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let code = |line: &'_ str| line.find("//").unwrap_or(line.len());
     shipped_lines(text)
@@ -260,7 +260,7 @@ fn rooms_without_unsafe_take_lints_of_workspace() {
 }
 
 #[test]
-fn the_two_sets_of_migrations_have_the_same_numbers() {
+fn both_sets_of_migrations_have_same_numbers() {
     let root = programs::repository();
     let names = |backend: &str| {
         let mut names: Vec<String> = fs::read_dir(root.join("migrations").join(backend))

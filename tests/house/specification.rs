@@ -1,11 +1,11 @@
-//! Promises and their tests: each test that SPECIFICATION.md and the page of invariants name is there, and each promise has one
-//! or stands among those that have none.
+//! Promises and their tests: each test that SPECIFICATION.md and the page of invariants name exists, and each promise
+//! has one or is listed among those that have none.
 
 use super::source::{Source, below};
 use kennel_tests::programs;
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// Heading of the promises that no test holds yet.
+/// Heading of the promises without a test.
 const WITHOUT_TEST: &str = "## Promises without a test";
 /// Rows of a table that are no promises.
 const HEADS: [&str; 4] = [
@@ -26,7 +26,7 @@ fn sources() -> Vec<Source> {
     below(["crates", "tests"].map(|folder| root.join(folder)))
 }
 
-/// What stands between backticks and reads `file.rs::test`.
+/// Returns the names between backticks of the form `file.rs::test`.
 fn named(text: &str) -> Vec<(&str, &str)> {
     text.split('`')
         .skip(1)
@@ -36,7 +36,7 @@ fn named(text: &str) -> Vec<(&str, &str)> {
         .collect()
 }
 
-/// Those of the named tests that are nowhere.
+/// Returns the named tests that do not exist.
 fn missing(page: &str, sources: &[Source]) -> Vec<String> {
     named(page)
         .into_iter()
@@ -51,7 +51,7 @@ fn missing(page: &str, sources: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// A function that is marked as a test, or one that a table of tests lists.
+/// Whether it is a function marked as a test, or listed in a table of tests.
 fn is_test(source: &Source, test: &str, sources: &[Source]) -> bool {
     let lines: Vec<&str> = source.text.lines().map(str::trim).collect();
     let function = format!("fn {test}(");
@@ -75,7 +75,7 @@ fn is_test(source: &Source, test: &str, sources: &[Source]) -> bool {
     marked || in_list || in_table || (at.is_some() && is_listed_beside(source, test, sources))
 }
 
-/// A suite lists its cases as `module::case` in the file above.
+/// Whether a suite lists it: as `module::case` in the file above.
 fn is_listed_beside(source: &Source, test: &str, sources: &[Source]) -> bool {
     let path = Path::new(&source.path);
     let (Some(dir), Some(module)) = (path.parent(), path.file_stem()) else {
@@ -88,19 +88,20 @@ fn is_listed_beside(source: &Source, test: &str, sources: &[Source]) -> bool {
         .any(|s| s.path == above && s.text.lines().any(|line| line.trim() == case))
 }
 
-/// The promises of a page part: a row of a table each, `| D-1 | promise | tests |`.
+/// Returns the promises of a page part: a row of a table each, `| D-1 | promise | tests |`.
 fn promises(part: &str) -> Vec<&str> {
     let rows = part.lines().filter(|line| line.starts_with('|'));
     rows.filter(|line| !HEADS.contains(line)).collect()
 }
 
-/// The cells of a row.
+/// Returns the cells of a row.
 fn cells(row: &str) -> Vec<&str> {
     let row = row.trim_start_matches('|').trim_end_matches('|');
     row.split(" | ").map(str::trim).collect()
 }
 
-/// A part's letters, a dash and a number; the letter at the end is that of a later clause of the same promise.
+/// Whether it is a part's letters, a dash and a number; the letter at the end is that of a later clause of the same
+/// promise.
 fn is_number(text: &str) -> bool {
     let Some((part, number)) = text.split_once('-') else {
         return false;
@@ -110,7 +111,7 @@ fn is_number(text: &str) -> bool {
     is_part && !number.is_empty() && number.chars().all(|letter| letter.is_ascii_digit())
 }
 
-/// What is wrong with the promises themselves.
+/// Returns the faults of the promises themselves.
 fn faults(page: &str) -> Vec<String> {
     let (held, bare) = page.split_once(WITHOUT_TEST).unwrap_or((page, ""));
     let start = |row: &str| cells(row).into_iter().take(2).collect::<Vec<_>>().join(" ");
@@ -138,7 +139,7 @@ fn faults(page: &str) -> Vec<String> {
         .filter(|row| !numbers.insert(cells(row)[0]))
         .map(|row| format!("has a number twice: {}", start(row)))
         .collect();
-    // A promise in another form would be held by nothing.
+    // No test would check a promise in another form.
     let elsewhere = page
         .lines()
         .filter(|line| line.starts_with("- **"))
@@ -158,14 +159,14 @@ fn each_test_that_a_page_names_is_there() {
 }
 
 #[test]
-fn each_promise_has_a_number_of_its_own_and_a_test() {
+fn each_promise_has_own_number_and_test() {
     let page = page("SPECIFICATION.md");
     assert!(promises(&page).len() > 300, "promises are not recognised");
     assert_eq!(faults(&page), Vec::<String>::new());
 }
 
 #[test]
-fn a_test_that_is_not_there_and_a_function_that_is_none_are_seen() {
+fn missing_test_and_non_function_are_seen() {
     let planted = [
         Source {
             path: "crates/x/tests/suite/held.rs".to_owned(),
@@ -189,7 +190,7 @@ fn a_test_that_is_not_there_and_a_function_that_is_none_are_seen() {
 }
 
 #[test]
-fn a_promise_without_test_and_one_with_a_used_number_are_seen() {
+fn untested_promise_and_reused_number_are_seen() {
     let page = format!(
         "## A\n\n| | promise | tests |\n|---|---|---|\n| A-1 | Held. | `a.rs::b` |\n| A-2 | Bare `a.rs::b`. | |\n\
          | A-1 | Again. | `a.rs::b` |\n| A-1a | Held too. | `a.rs::b` |\n| A3 | Held. | `a.rs::b` |\n- **A-9** Held. `a.rs::b`\n\

@@ -1,5 +1,5 @@
-//! The same programs without Kennel: a spawner that kills the process group of its child. The census must find who
-//! escapes, or the matrix proves nothing.
+//! The same programs without Kennel: a spawner that kills the process group of its child. The census must find the
+//! escaped processes, or the matrix proves nothing.
 
 use kennel_naughty::{HOLD_NAMESPACE, PROGRAMS, UP, WORD, Wants};
 use kennel_tests::{
@@ -22,7 +22,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Who outlives a kill of the group. The others stay in it.
+/// Programs that outlive a kill of the group. The others stay in it.
 const ESCAPES: [&str; 11] = [
     "setsid",
     "daemon",
@@ -38,7 +38,7 @@ const ESCAPES: [&str; 11] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_census_finds_who_outlives_a_kill_of_the_group() {
+async fn census_finds_survivors_of_a_group_kill() {
     prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
     let mut holder = start(Command::new(programs::kennel()).args([WORD, HOLD_NAMESPACE]));
     let first = holder.1.clone();
@@ -86,7 +86,7 @@ async fn escapes(program: &str, argument: Option<&String>) -> bool {
 
     killpg(Pid::from_raw(pid), Signal::SIGKILL).expect("it leads a group");
     leader.wait().expect("own child");
-    // Those who were hit are gone as soon as they are reaped; those who were not stay.
+    // Killed processes are gone as soon as they are reaped; the others stay.
     let hit = |proc: &Proc| proc.pgid == pid;
     eventually("the group is gone", PATIENCE, || {
         reap_orphans();
@@ -97,7 +97,7 @@ async fn escapes(program: &str, argument: Option<&String>) -> bool {
     for proc in &left {
         kill_exactly(proc, Signal::SIGKILL);
     }
-    eventually("nobody is left", PATIENCE, || {
+    eventually("no process is left", PATIENCE, || {
         reap_orphans();
         alive().is_empty().then_some(())
     })
@@ -105,7 +105,7 @@ async fn escapes(program: &str, argument: Option<&String>) -> bool {
     !left.is_empty()
 }
 
-/// A child and its first line.
+/// Starts a child and returns its first line.
 fn start(command: &mut Command) -> (Child, String) {
     let mut child = command
         .stdin(Stdio::null())

@@ -19,10 +19,10 @@ use std::{
     time::Duration,
 };
 
-/// What a run gets between the polite signal and SIGKILL.
+/// Time of a run between the polite signal and SIGKILL.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// What a run has until its time is up, at first.
+/// First time limit of a run.
 const MAX_RUNTIME: Duration = Duration::from_secs(3);
 
 /// The way in which runs end.
@@ -32,9 +32,9 @@ pub(crate) enum How {
     NormalEnd,
     /// An Abort.
     Abort,
-    /// Its time is up.
+    /// Its time limit.
     Timeout,
-    /// SIGKILL to the server, and an Abort of what the next one has taken over.
+    /// SIGKILL to the server, and an Abort of the runs that the next one has adopted.
     ServerKilled,
     /// SIGKILL to the keeper, and the next start.
     KeeperKilled,
@@ -50,7 +50,7 @@ impl How {
     ];
 }
 
-/// What the service may do.
+/// Privileges of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Privilege {
     /// All, with a control group for each run.
@@ -74,12 +74,12 @@ impl Privilege {
     }
 }
 
-/// What came of one program.
+/// Outcome of one program.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
     /// The verdict in the words of the page.
     pub(crate) says: String,
-    /// What is wrong with it.
+    /// The fault of the verdict.
     pub(crate) lie: Option<String>,
 }
 
@@ -91,7 +91,7 @@ struct Running {
     print: Footprint,
 }
 
-/// Lets all programs run in one service of this privilege, ends them in this way, and judges each.
+/// Runs all programs in one service of this privilege, ends them in this way, and judges each.
 pub(crate) async fn fill(how: How, privilege: Privilege) -> Vec<Cell> {
     let mut kennel = Kennel::start(privilege.options()).await;
     let client = kennel.client().await;
@@ -147,7 +147,7 @@ fn spec(binary: &Path, program: &Program, argument: Option<&str>) -> pb::RunSpec
     argv(&words).grace(GRACE)
 }
 
-/// Starts a program until it is in position. Where its time is to end it, a busy machine may need more of it.
+/// Starts a program until it is in position. If its time limit is to end it, a busy machine may need a longer one.
 async fn start(client: Client, program: &Program, spec: pb::RunSpec, how: How) -> Running {
     if how != How::Timeout {
         let running = in_position(client, program, spec).await;
@@ -165,7 +165,7 @@ async fn start(client: Client, program: &Program, spec: pb::RunSpec, how: How) -
     }
 }
 
-/// `None`: the run ended before its program was in position and seen.
+/// Waits for the position. `None`: the run ended before its program was in position and seen.
 async fn in_position(mut client: Client, program: &Program, spec: pb::RunSpec) -> Option<Running> {
     let run = must("spawn", client.spawn(spec).await);
     let mut stream = must("stream", client.events_after(&run.run_id, 0).await);
@@ -234,15 +234,15 @@ async fn abort_all(client: &Client, running: &[Result<Running, &'static str>]) {
     }
 }
 
-/// Waits for the verdict, then counts. What is left is ended here, after it was seen that the verdict had said it.
+/// Waits for the verdict, then counts. Remaining processes are ended here, after checking that the verdict listed them.
 async fn judge(client: Client, running: Running) -> Cell {
     let run = eventually_async("the run ends", PATIENCE, || {
         let mut client = client.clone();
         let run_id = running.run_id.clone();
         async move {
             let run = client.get(&run_id).await.ok()?;
-            // A run that does not die does not end either: its verdict is there all the same. On a busy machine SIGKILL may
-            // take longer than the keeper waits before it says so; where it was refused, no time helps.
+            // A run that does not die does not end either: its verdict is there all the same. On a busy machine SIGKILL
+            // may take longer than the keeper waits before it reports it; where it was refused, no time helps.
             let refused = |process: &pb::StuckProcess| process.why.contains("is refused");
             let stuck = match verdict(&run) {
                 Some(Verdict::Stuck(stuck)) => stuck.processes.iter().any(refused),
@@ -269,7 +269,7 @@ async fn judge(client: Client, running: Running) -> Cell {
     Cell { says, lie }
 }
 
-/// The verdict in words, and whether it admits those who are alive.
+/// Returns the verdict in words, and whether it lists the living processes.
 fn read(run: &pb::Run, alive: &[Proc]) -> (String, bool) {
     let named = |pids: &[i32]| alive.iter().all(|proc| pids.contains(&proc.pid));
     match verdict(run) {
@@ -297,7 +297,7 @@ fn verdict(run: &pb::Run) -> Option<&Verdict> {
     run.tree_verdict.as_ref()?.verdict.as_ref()
 }
 
-/// A pid namespace that is nobody's run, with its first process.
+/// A pid namespace of no run, with its first process.
 struct Holder {
     child: Child,
     first: i32,
@@ -325,7 +325,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // All in the namespace end with its first process, and then the one that has started it.
+        // All processes in the namespace end with its first process, and then the one that started it.
         if let Some(first) = Proc::read(self.first) {
             kill_exactly(&first, Signal::SIGKILL);
         }

@@ -1,5 +1,5 @@
 //! The matrix: every program of the escape suite, ended in every way, with every privilege. Either nothing is left, or
-//! the verdict says who or that nobody knows. `EMPTY` while somebody lives is a lie, and fails.
+//! the verdict lists the survivors or is unknown. `EMPTY` while a process lives is false, and fails.
 
 mod bare;
 mod column;
@@ -9,7 +9,7 @@ use column::{Cell, How, Privilege};
 use kennel_naughty::PROGRAMS;
 use std::collections::BTreeMap;
 
-/// Program, privilege, way: what came of it.
+/// Outcome by program, privilege and way.
 type Matrix = BTreeMap<(usize, Privilege, How), Cell>;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -20,7 +20,7 @@ async fn every_program_is_ended_or_reported() {
         tokio::spawn(columns(Privilege::Private))
     );
     let mut matrix = root.expect("the columns of root");
-    matrix.extend(unprivileged.expect("the columns of nobody"));
+    matrix.extend(unprivileged.expect("the columns without privileges"));
     matrix.extend(private.expect("the columns of private pid namespaces"));
     page::compare(&matrix);
     let lies: Vec<String> = matrix

@@ -1,4 +1,4 @@
-//! The matrix as a page of the documentation: written by the test with `UPDATE=1`, compared by it otherwise.
+//! The matrix as a page of the documentation: written by the test with `UPDATE=1`, otherwise compared.
 
 use crate::{
     Matrix,

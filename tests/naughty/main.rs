@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-/// A process that a test has lost does not live for ever.
+/// Longest life of such a process, in case a test loses it.
 const LIFE: Duration = Duration::from_mins(5);
 /// Most processes that one trick makes.
 const STORM_MAX: u32 = 300;
@@ -88,14 +88,14 @@ fn stay() {
     sleep(LIFE);
 }
 
-/// A grandchild in its own session whose parent is gone; the leader stays.
+/// Makes a grandchild in its own session whose parent is gone; the leader stays.
 fn daemon(words: &[&str], without_env: bool) {
     launch_orphan(words, without_env);
     say("up");
     sleep(LIFE);
 }
 
-/// Starts `naughty <words>` below a shell that ends at once.
+/// Starts `naughty <words>` below a shell that exits at once.
 fn launch_orphan(words: &[&str], without_env: bool) {
     let own = env::current_exe().expect("own executable");
     let mut shell = Command::new("/bin/sh");
@@ -110,12 +110,12 @@ fn launch_orphan(words: &[&str], without_env: bool) {
 }
 
 fn in_own_session() {
-    // Fails only where it leads a group already; then it has a session of its own or a test will say so.
+    // Fails only where it leads a group already; then it has a session of its own or a test will notice.
     let _ = setsid();
     sleep(LIFE);
 }
 
-/// One of each: a plain child, one in its own session, one in its own session without environment.
+/// Makes one of each: a plain child, one in its own session, one in its own session without environment.
 fn mixed_tree() {
     again(&["sleep"])
         .stdout(Stdio::null())
@@ -127,13 +127,13 @@ fn mixed_tree() {
     sleep(LIFE);
 }
 
-/// The leader ends at once; a grandchild in its own session stays.
+/// The leader exits at once; a grandchild in its own session stays.
 fn double_fork() {
     launch_orphan(&["in-own-session"], false);
     say("left one behind");
 }
 
-/// `count` children, and `apart` in sessions of their own; the leader not counted.
+/// Makes `count` children, and `apart` in sessions of their own; the leader not counted.
 fn tree(count: u32, apart: u32) {
     let count = count.min(STORM_MAX);
     for number in 0..count + apart.min(STORM_MAX - count) {
@@ -151,7 +151,7 @@ fn tree(count: u32, apart: u32) {
     sleep(LIFE);
 }
 
-/// A binary tree of sessions, each node of which ignores what is polite: 2^depth - 1 processes.
+/// Makes a binary tree of sessions, each node of which ignores polite signals: 2^depth - 1 processes.
 fn storm(depth: u32) {
     let _ = setsid();
     SigSet::all()
@@ -175,19 +175,19 @@ fn stop_self() {
     sleep(LIFE);
 }
 
-/// The leader ends; a grandchild holds standard output open and writes to it no more.
+/// The leader exits; a grandchild holds standard output open and writes to it no more.
 fn hold_pipe() {
     again(&["in-own-session"]).spawn().expect("child starts");
     say("the pipe stays open");
 }
 
-/// Another name in the process list.
+/// Changes its name in the process list.
 fn disguise() {
     let error = again(&["sleep"]).arg0("[kworker/0:1]").exec();
     panic!("exec: {error}");
 }
 
-/// `kill -9 $PPID`: takes its own shim.
+/// Kills its own shim: `kill -9 $PPID`.
 fn kill_parent() {
     Command::new("/bin/sh")
         .args(["-c", "kill -9 \"$0\""])
@@ -198,7 +198,7 @@ fn kill_parent() {
     sleep(LIFE);
 }
 
-/// Bytes of every value, the same for the same count.
+/// Writes bytes of every value, the same for the same count.
 fn bytes(count: usize) {
     let mut stdout = io::stdout().lock();
     stdout
@@ -207,7 +207,7 @@ fn bytes(count: usize) {
     stdout.flush().expect("own stdout");
 }
 
-/// Writes each polite signal that comes to a file, a line each, and never ends of it.
+/// Writes each polite signal that it gets to a file, a line each, and never exits of it.
 fn tell_signals(file: &str) {
     let mut awaited = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -222,13 +222,13 @@ fn tell_signals(file: &str) {
             .create(true)
             .open(file)
             .expect("the file can be written");
-        // In one write: who reads meanwhile sees whole lines.
+        // In one write: a concurrent reader sees whole lines.
         out.write_all(format!("{signal}\n").as_bytes())
             .expect("the file can be written");
     }
 }
 
-/// Listens on a port of this host alone, and says which.
+/// Listens on a port of this host alone, and prints it.
 fn listen() {
     let Ok(socket) = std::net::TcpListener::bind("127.0.0.1:0") else {
         exit(1)
@@ -240,13 +240,14 @@ fn listen() {
     stay();
 }
 
-/// A stranger that notices every signal: it blocks all that can be blocked, ends when one comes, and says so.
+/// An unrelated process that notices every signal: it blocks all that can be blocked, exits when one comes, and reports
+/// it.
 fn bystander(millis: u64) -> ExitCode {
     let _ = setsid();
     SigSet::all()
         .thread_block()
         .expect("signals can be blocked");
-    // Readable as soon as one is pending, which it stays: nobody reads it.
+    // Readable as soon as one is pending, which it stays: it is never read.
     let signals = SignalFd::new(&SigSet::all()).expect("a descriptor can be had");
     let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
     let life = PollTimeout::try_from(millis).expect("a bystander's life is short");

@@ -1,4 +1,4 @@
-//! Tries to be given a run of others: its process and its output.
+//! Tries to take over a foreign run: its process and its output.
 
 use crate::say;
 use nix::{
@@ -18,17 +18,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Connections that wait from before the keeper's death on.
+/// Connections queued since before the keeper's death.
 const QUEUED: usize = 3;
-/// How long it goes on after the keeper's death.
+/// Time for which it continues after the keeper's death.
 const TRIES_FOR: Duration = Duration::from_secs(3);
 /// Between two tries.
 const TRY_EVERY: Duration = Duration::from_millis(5);
-/// Room for the first bytes of a message.
+/// Buffer for the first bytes of a message.
 const BYTES: usize = 64;
 
-/// Blocks what is polite, queues at the run's socket, kills the keeper, takes its lock, and goes on asking. What came of it is
-/// in `report` then.
+/// Blocks polite signals, queues at the run's socket, kills the keeper, takes its lock, and keeps connecting. The
+/// result is in `report` then.
 pub(crate) fn take_run(data_dir: &Path, run: &str, keeper: i32, report: &Path) {
     let door = data_dir.join("adoptable").join(run);
     let all = SigSet::all().thread_block();
@@ -60,7 +60,7 @@ pub(crate) fn take_run(data_dir: &Path, run: &str, keeper: i32, report: &Path) {
     fs::rename(&fresh, report).expect("own file");
 }
 
-/// A connection to the socket, if it takes one.
+/// Returns a connection to the socket, if it takes one.
 fn knock(door: &Path) -> Option<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).ok()?;
@@ -69,7 +69,7 @@ fn knock(door: &Path) -> Option<OwnedFd> {
     Some(socket)
 }
 
-/// Whether anything was said to it; what is said first is the run.
+/// Whether it got any message; the first message would be the run.
 fn has_message(socket: &OwnedFd) -> bool {
     peek(socket).is_ok_and(|bytes| bytes > 0)
 }
@@ -83,7 +83,7 @@ fn peek(socket: &OwnedFd) -> nix::Result<usize> {
     recv(socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_PEEK)
 }
 
-/// Holds the lock of the data directory and stands in it as its keeper.
+/// Locks the data directory and registers in it as its keeper.
 fn lock_as_keeper(path: &Path) -> Option<File> {
     let mut file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     file.try_lock().ok()?;

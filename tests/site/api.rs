@@ -1,4 +1,4 @@
-//! The reference of the API, from the comments of the contract: a page for each service, and one for each file of messages.
+//! The API reference, from the comments of the contract: a page for each service, and one for each file of messages.
 
 use anyhow::Context as _;
 use kennel_proto::{pb, reason::Reason};
@@ -29,10 +29,10 @@ pub(crate) struct ApiPage {
     pub(crate) text: String,
 }
 
-/// Where a comment stands.
+/// Path of a comment.
 type Place = Vec<i32>;
 
-/// All pages, services first.
+/// Returns all pages, services first.
 pub(crate) fn pages() -> anyhow::Result<Vec<ApiPage>> {
     let set = FileDescriptorSet::decode(pb::FILE_DESCRIPTOR_SET)
         .context("the contract cannot be read")?;
@@ -56,7 +56,7 @@ pub(crate) fn pages() -> anyhow::Result<Vec<ApiPage>> {
     Ok(services)
 }
 
-/// The name of a file without folder and ending.
+/// Returns the name of a file without folder and extension.
 fn stem(file: &FileDescriptorProto) -> &str {
     let name = file.name().rsplit('/').next().unwrap_or_default();
     name.trim_end_matches(".proto")
@@ -66,7 +66,7 @@ fn page_of(file: &FileDescriptorProto) -> String {
     format!("api-{}-messages.md", stem(file).replace('_', "-"))
 }
 
-/// The page of each type, by its name with the package.
+/// Returns the page of each type, by its name with the package.
 fn types(files: &[&FileDescriptorProto]) -> BTreeMap<String, String> {
     let mut types = BTreeMap::new();
     for file in files {
@@ -84,7 +84,7 @@ fn types(files: &[&FileDescriptorProto]) -> BTreeMap<String, String> {
     types
 }
 
-/// A message and those within it, maps left out, each with its name and place.
+/// Returns a message and those within it, maps left out, each with its name and path.
 fn nested<'a>(
     message: &'a DescriptorProto,
     name: &str,
@@ -236,7 +236,7 @@ impl Writer<'_> {
         text.lines().map(str::trim).collect::<Vec<_>>().join("\n")
     }
 
-    /// A comment as paragraphs. Lines of status codes become a list, each with the page of its reason.
+    /// Returns a comment as paragraphs. Lines of status codes become a list, each with the page of its reason.
     fn comment(&self, place: &[i32]) -> String {
         let mut out = String::new();
         let mut is_list = false;
@@ -323,7 +323,7 @@ fn with_reason(line: &str) -> String {
     text
 }
 
-/// A comment as one line of a table.
+/// Returns a comment as one line of a table.
 fn cell(text: &str) -> String {
     escaped(&text.split_whitespace().collect::<Vec<_>>().join(" ")).replace('|', "\\|")
 }
@@ -332,7 +332,7 @@ fn first_sentence(text: &str) -> &str {
     text.find(". ").map_or(text, |end| &text[..=end])
 }
 
-/// Text in which only what stands between backticks is markup.
+/// Escapes text in which only the parts between backticks are markup.
 fn escaped(text: &str) -> String {
     let mut is_code = false;
     let mut out = String::new();

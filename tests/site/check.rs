@@ -11,7 +11,7 @@ use std::{
 /// Pages that mdBook makes of all others; their links are those of the pages themselves.
 const WHOLE: [&str; 2] = ["print.html", "404.html"];
 
-/// Links that lead nowhere, as `page: target`.
+/// Returns links that lead nowhere, as `page: target`.
 pub(crate) fn wrong(book: &Path) -> anyhow::Result<Vec<String>> {
     let mut pages = BTreeMap::new();
     collect(book, book, &mut pages)?;
@@ -54,7 +54,7 @@ fn leads_somewhere(
     book.join(&file).is_file() && (anchor.is_empty() || has_anchor())
 }
 
-/// The values of an attribute.
+/// Returns the values of an attribute.
 fn values<'a>(text: &'a str, attribute: &str) -> impl Iterator<Item = &'a str> {
     let begin = format!(" {attribute}=\"");
     let mut at = 0;

@@ -1,7 +1,8 @@
-//! `make site`: builds the documentation with mdBook from the pages of the repository and from what is generated, and checks
+//! `make site`: builds the documentation with mdBook from the pages of the repository and generated ones, and checks
 //! that every link of the result leads somewhere.
 //!
-//! `site DIR` writes into `DIR/src`, `DIR/book.toml` and `DIR/book`. The binary writes its own pages (`kennel help-pages`).
+//! `site DIR` writes into `DIR/src`, `DIR/book.toml` and `DIR/book`. The binary writes its own pages (`kennel
+//! help-pages`).
 
 mod api;
 mod check;
@@ -18,7 +19,7 @@ use std::{
     process::Command,
 };
 
-/// The line of the list of contents in whose place the generated pages are listed.
+/// The line of the list of contents that the generated pages replace.
 const GENERATED: &str = "<!-- generated pages -->";
 
 const BOOK: &str = "\
@@ -86,7 +87,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The pages, and the files that they link to, at the same paths.
+/// Copies the pages, and the files that they link to, to the same paths.
 fn copy(pages: &[Page], source: &Path) -> anyhow::Result<()> {
     for page in pages {
         // mdBook makes README.md the index of its folder, and rewrites no links to it.
@@ -116,7 +117,7 @@ fn copy(pages: &[Page], source: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Title and path of each generated page.
+/// Generates the pages, and returns title and path of each.
 fn generate(source: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let mut listed = vec![
         (
@@ -142,7 +143,7 @@ fn generate(source: &Path) -> anyhow::Result<Vec<(String, String)>> {
     Ok(listed)
 }
 
-/// The list of contents as mdBook wants it: paths from the root, generated pages in their place.
+/// Returns the list of contents in mdBook's form: paths from the root, generated pages in their place.
 fn contents(generated: &[(String, String)]) -> anyhow::Result<String> {
     let text = fs::read_to_string(programs::repository().join(pages::SUMMARY))?;
     let mut lines = Vec::new();
@@ -185,7 +186,7 @@ fn build(dir: &Path) -> anyhow::Result<()> {
         .output()
         .context("cannot start mdbook")?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    // A warning is a page that does not say what it should, such as one with unclosed markup.
+    // A warning is about a page with a fault, such as unclosed markup.
     ensure!(
         output.status.success() && !said.contains("WARN"),
         "mdbook: {said}"

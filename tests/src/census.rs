@@ -1,5 +1,5 @@
-//! Who is left of a run, counted five ways that share no assumption: by environment marker, process group, session,
-//! control group and ancestry.
+//! Census of a run's processes, counted five ways that share no assumption: by environment marker, process group,
+//! session, control group and ancestry.
 
 use crate::{
     PATIENCE,
@@ -13,7 +13,7 @@ use std::{
     fmt,
 };
 
-/// What is known of a run that a census looks for.
+/// Facts of a run that a census searches by.
 #[derive(Clone, Debug, Default)]
 pub struct Footprint {
     /// The marker in `KENNEL_RUN_ID`.
@@ -22,13 +22,13 @@ pub struct Footprint {
     pub pgid: i32,
     /// Session of the command; 0: not known.
     pub sid: i32,
-    /// The command itself: tells its group from a later one of the same number.
+    /// The command itself: distinguishes its group from a later one of the same number.
     leader: Option<Proc>,
     /// Processes that were once seen below the run's shim.
     seen: HashMap<(i32, u64), Proc>,
 }
 
-/// Who was found, by each of the five ways.
+/// Processes found, by each of the five ways.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
     /// `KENNEL_RUN_ID` in the environment.
@@ -44,7 +44,7 @@ pub struct Census {
 }
 
 impl Footprint {
-    /// Looks for the marker and the control group alone, which bear the id.
+    /// Searches for the marker and the control group alone, which have the id.
     #[must_use]
     pub fn of_id(run_id: &str) -> Self {
         Self {
@@ -53,8 +53,8 @@ impl Footprint {
         }
     }
 
-    /// This run, while its command lives: learns group, session and everything below its shim. Of one that is over it looks
-    /// for the marker and the control group alone: the numbers may be somebody else's.
+    /// Searches for this run, while its command lives: learns group, session and everything below its shim. For an
+    /// ended one it searches for the marker and the control group alone: the numbers may be another process's.
     #[must_use]
     pub fn of_run(run: &pb::Run) -> Self {
         let attempt = run.current_attempt.clone().unwrap_or_default();
@@ -68,7 +68,7 @@ impl Footprint {
         print
     }
 
-    /// The run whose command is this live process: learns group, session and everything below it.
+    /// Searches for the run whose command is this live process: learns group, session and everything below it.
     #[must_use]
     pub fn of_leader(run_id: &str, pid: i32) -> Self {
         let mut print = Self::of_id(run_id);
@@ -82,7 +82,7 @@ impl Footprint {
         print
     }
 
-    /// Remembers everything that is now below this process, such as the run's shim.
+    /// Remembers everything that is below this process at present, such as the run's shim.
     pub fn learn(&mut self, root: i32) {
         let all = procfs::all();
         let below = procfs::descendants(&all, root);
@@ -90,20 +90,20 @@ impl Footprint {
             .extend(below.into_iter().map(|proc| (key(&proc), proc)));
     }
 
-    /// How many processes were ever seen below the shim.
+    /// Returns how many processes were ever seen below the shim.
     #[must_use]
     pub fn seen_len(&self) -> usize {
         self.seen.len()
     }
 
-    /// Counts now.
+    /// Counts the processes.
     #[must_use]
     pub fn count(&self) -> Census {
         let own_dir = format!("run-{}", self.run_id);
         let mut census = Census::default();
         let all = procfs::all();
-        // A number is not given out again while a group or session of that number lives: another process that leads
-        // it proves that ours is gone.
+        // A number is not reused while a group or session of that number lives: another process that leads it proves
+        // that the run's is gone.
         let taken_over = all.iter().any(|proc| {
             self.leader.as_ref().is_some_and(|leader| {
                 proc.pid == leader.pid && proc.start_ticks != leader.start_ticks
@@ -134,7 +134,7 @@ impl Footprint {
         census
     }
 
-    /// Waits until nobody is left. Reaps orphans on the way: in a test's container PID 1 may not.
+    /// Waits until no process is left. Reaps orphans meanwhile: in a test's container PID 1 may not.
     pub async fn until_nothing_is_left(&self) {
         let what = format!("nothing is left of run {}", self.run_id);
         eventually(&what, PATIENCE, || {
@@ -144,7 +144,7 @@ impl Footprint {
         .await;
     }
 
-    /// Panics, naming them, if anyone is left.
+    /// Panics with their list, if any is left.
     pub fn assert_nothing_left(&self) {
         let census = self.count();
         assert!(census.is_empty(), "run {} has left:\n{census}", self.run_id);
@@ -158,7 +158,7 @@ impl Census {
         self.counts().iter().all(|(_, found)| found.is_empty())
     }
 
-    /// Each who was found by any way and is not only a zombie.
+    /// Returns each process that was found by any way and is not only a zombie.
     #[must_use]
     pub fn alive(&self) -> Vec<Proc> {
         let found = self.counts().into_iter().flat_map(|(_, found)| found);
@@ -196,12 +196,12 @@ impl fmt::Display for Census {
     }
 }
 
-/// A process and no other, for as long as the host is up.
+/// Returns a key that identifies a process while the host is up.
 fn key(proc: &Proc) -> (i32, u64) {
     (proc.pid, proc.start_ticks)
 }
 
-/// Every process whose environment says that it belongs to a run whose directory is below `data_dir`.
+/// Returns every process whose environment names a run whose directory is below `data_dir`.
 #[must_use]
 pub fn of_data_dir(data_dir: &str) -> Vec<Proc> {
     procfs::all()
@@ -235,7 +235,8 @@ mod tests {
                 None => command.env_clear(),
             };
             let planted = Self(command.spawn().expect("sleep starts"));
-            // The parent goes on as soon as the new image is mapped; its arguments and environment come a moment later.
+            // The parent continues as soon as the new image is mapped; its arguments and environment come a moment
+            // later.
             let until = Instant::now() + Duration::from_secs(10);
             let cmdline = format!("/proc/{}/cmdline", planted.pid());
             while !fs::read(&cmdline).is_ok_and(|words| words.starts_with(b"sleep\0")) {
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_marker_turns_the_other_counts_red() {
+    fn unmarked_process_turns_other_counts_red() {
         let planted = Planted::new(None);
         let print = Footprint::of_leader("01JCENSUSOTHERS00000000000", planted.pid());
         let found = print.count();
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_found_of_a_run_that_never_was() {
+    fn nothing_is_found_of_unknown_run() {
         Footprint::of_id("01JCENSUSNOBODY00000000000").assert_nothing_left();
     }
 }

@@ -1,4 +1,4 @@
-//! A client of the generated contract, straight on tonic: what a stranger's program would be.
+//! A client of the generated contract, directly on tonic: like a foreign program.
 
 use crate::{PATIENCE, must, within};
 use kennel_proto::pb::{
@@ -12,15 +12,15 @@ use tonic::{
 };
 use tonic_types::StatusExt;
 
-/// Larger than any answer of the server's.
+/// Larger than any answer of the server.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// One connection.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Runs.
+    /// Stub for runs.
     pub process: ProcessServiceClient<Channel>,
-    /// The server itself.
+    /// Stub for the server itself.
     pub admin: AdminServiceClient<Channel>,
 }
 
@@ -38,7 +38,7 @@ impl Client {
         })
     }
 
-    /// What the server is, if it answers.
+    /// Returns the description of the server, if it answers.
     pub async fn server_info(&mut self) -> Option<pb::ServerInfo> {
         self.admin
             .get_server_info(pb::GetServerInfoRequest {})
@@ -48,12 +48,12 @@ impl Client {
             .server
     }
 
-    /// Spawns under a key of the server's.
+    /// Spawns under a key of the server's choice.
     pub async fn spawn(&mut self, spec: pb::RunSpec) -> Result<pb::Run, Status> {
         self.spawn_as("", spec).await.map(|(run, _)| run)
     }
 
-    /// Spawns under this key; also says whether it was there before.
+    /// Spawns under this key; also returns whether it existed before.
     pub async fn spawn_as(
         &mut self,
         run_id: &str,
@@ -74,7 +74,7 @@ impl Client {
             .await
     }
 
-    /// Aborts within this grace and waits for that.
+    /// Aborts within this grace and waits for the end.
     pub async fn abort_with(
         &mut self,
         run_id: &str,
@@ -92,7 +92,7 @@ impl Client {
         Ok(answer.run.expect("an aborted run is given"))
     }
 
-    /// One SIGINT.
+    /// Sends one SIGINT.
     pub async fn interrupt(&mut self, run_id: &str, request_id: &str) -> Result<pb::Run, Status> {
         let request = pb::InterruptRequest {
             run_id: run_id.to_owned(),
@@ -102,7 +102,7 @@ impl Client {
         Ok(answer.run.expect("a run is given"))
     }
 
-    /// One signal, under this request id.
+    /// Sends one signal, under this request id.
     pub async fn signal(
         &mut self,
         run_id: &str,
@@ -119,7 +119,7 @@ impl Client {
         Ok(self.process.signal(request).await?.into_inner())
     }
 
-    /// Who is in a run's tree.
+    /// Returns the processes in a run's tree.
     pub async fn tree(&mut self, run_id: &str) -> Result<pb::GetTreeResponse, Status> {
         let request = pb::GetTreeRequest {
             run_id: run_id.to_owned(),
@@ -127,13 +127,13 @@ impl Client {
         Ok(self.process.get_tree(request).await?.into_inner())
     }
 
-    /// What runs have left behind.
+    /// Runs a leak check.
     pub async fn audit(&mut self) -> Result<pb::LeakAudit, Status> {
         let answer = self.admin.audit_leaks(pb::AuditLeaksRequest {}).await?;
         Ok(answer.into_inner().audit.expect("an audit"))
     }
 
-    /// Ends what runs have left behind, or says what would be.
+    /// Ends leaked processes, or lists them as a dry run.
     pub async fn reap(
         &mut self,
         request: pb::ReapLeaksRequest,
@@ -141,7 +141,7 @@ impl Client {
         Ok(self.admin.reap_leaks(request).await?.into_inner())
     }
 
-    /// The audit trail: of a run, or with an empty id all of it.
+    /// Returns the audit log: of a run, or with an empty id all of it.
     pub async fn trail(&mut self, run_id: &str) -> Result<Vec<pb::AuditRecord>, Status> {
         let request = pb::StreamAuditRequest {
             run_id: run_id.to_owned(),
@@ -155,7 +155,7 @@ impl Client {
         Ok(records)
     }
 
-    /// Pauses.
+    /// Pauses a run.
     pub async fn pause(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let request = pb::PauseRequest {
             run_id: run_id.to_owned(),
@@ -184,7 +184,7 @@ impl Client {
         Ok(answer.run.expect("an answer has the run"))
     }
 
-    /// Continues it.
+    /// Resumes it.
     pub async fn resume(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let request = pb::ResumeRequest {
             run_id: run_id.to_owned(),
@@ -193,7 +193,7 @@ impl Client {
         Ok(answer.run.expect("a run is given"))
     }
 
-    /// Interrupts, and says how it went out.
+    /// Interrupts, and returns the method of delivery.
     pub async fn interrupted_by(
         &mut self,
         run_id: &str,
@@ -207,7 +207,7 @@ impl Client {
         Ok(answer.method())
     }
 
-    /// What a terminal shows.
+    /// Returns the screen of a terminal.
     pub async fn screen(&mut self, run_id: &str) -> Result<pb::Screen, Status> {
         let request = pb::ReadScreenRequest {
             run_id: run_id.to_owned(),
@@ -216,7 +216,7 @@ impl Client {
         Ok(answer.screen.expect("a screen is given"))
     }
 
-    /// Types.
+    /// Types keys.
     pub async fn type_in(&mut self, run_id: &str, keys: &str) -> Result<(), Status> {
         let request = pb::WriteInputRequest {
             run_id: run_id.to_owned(),
@@ -227,7 +227,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes a terminal another size.
+    /// Resizes a terminal.
     pub async fn resize(&mut self, run_id: &str, rows: u32, cols: u32) -> Result<pb::Run, Status> {
         let request = pb::ResizeTerminalRequest {
             run_id: run_id.to_owned(),
@@ -239,7 +239,7 @@ impl Client {
         Ok(answer.run.expect("a run is given"))
     }
 
-    /// Writes to standard input, where it stands or at this offset.
+    /// Writes to standard input, at its end or at this offset.
     pub async fn write(
         &mut self,
         run_id: &str,
@@ -257,7 +257,7 @@ impl Client {
         Ok(self.process.write_input(request).await?.into_inner())
     }
 
-    /// Closes standard input, where it stands at this offset.
+    /// Closes standard input, if its end is at this offset.
     pub async fn close_input(
         &mut self,
         run_id: &str,
@@ -272,7 +272,7 @@ impl Client {
         Ok(answer.input.expect("it says how far it has come"))
     }
 
-    /// How far standard input has come.
+    /// Returns the state of standard input.
     pub async fn input(&mut self, run_id: &str) -> Result<pb::InputStatus, Status> {
         let request = pb::GetInputStatusRequest {
             run_id: run_id.to_owned(),
@@ -281,7 +281,7 @@ impl Client {
         Ok(answer.input.expect("it says how far it has come"))
     }
 
-    /// One run.
+    /// Returns one run.
     pub async fn get(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let request = pb::GetRunRequest {
             run_id: run_id.to_owned(),
@@ -290,7 +290,7 @@ impl Client {
         Ok(answer.run.expect("a run is given"))
     }
 
-    /// Every run that fits, over all pages, newest first.
+    /// Returns every run that matches, over all pages, newest first.
     pub async fn list_all(
         &mut self,
         filter: pb::RunFilter,
@@ -313,7 +313,7 @@ impl Client {
         }
     }
 
-    /// Waits for a condition; says whether it was reached.
+    /// Waits for a condition; returns whether it was reached.
     pub async fn wait(
         &mut self,
         run_id: &str,
@@ -372,7 +372,7 @@ impl Client {
         Ok(run)
     }
 
-    /// The events after this seq.
+    /// Returns the events after this seq.
     pub async fn events_after(
         &mut self,
         run_id: &str,
@@ -385,7 +385,7 @@ impl Client {
         .await
     }
 
-    /// The events from a position on.
+    /// Returns the events from a position on.
     pub async fn events(
         &mut self,
         run_id: &str,
@@ -399,7 +399,7 @@ impl Client {
         Ok(self.process.stream_events(request).await?.into_inner())
     }
 
-    /// Everything of a run from this seq on, until its stream ends.
+    /// Reads everything of a run from this seq on, until its stream ends.
     pub async fn hear_all(&mut self, run_id: &str, after_seq: u64) -> Result<Heard, Status> {
         let mut stream = self.events_after(run_id, after_seq).await?;
         let mut heard = Heard::default();
@@ -409,12 +409,12 @@ impl Client {
         Ok(heard)
     }
 
-    /// Reads until the command has said that it is up.
+    /// Reads until the command has printed `up`.
     pub async fn hear_up(&mut self, run_id: &str) {
         self.hear_text(run_id, "up\n").await;
     }
 
-    /// Reads until the command's standard output holds this text.
+    /// Reads until the command's standard output contains this text.
     pub async fn hear_text(&mut self, run_id: &str, wanted: &str) {
         let mut stream = must("stream", self.events_after(run_id, 0).await);
         let mut heard = Heard::default();
@@ -425,25 +425,25 @@ impl Client {
     }
 }
 
-/// What a reader has received of one run, put in order and checked on the way.
+/// Events that a reader has received of one run, assembled and checked on the way.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Heard {
-    /// seq and content of each event of the run; snapshots and heartbeats are no events of it.
+    /// Seq and payload of each event of the run; snapshots and heartbeats are no events of it.
     pub events: Vec<(u64, pb::event::Payload)>,
     /// All of standard output.
     pub stdout: Vec<u8>,
     /// All of standard error.
     pub stderr: Vec<u8>,
-    /// Where a later reader goes on.
+    /// Position at which a later reader resumes.
     pub cursor: Vec<u8>,
-    /// How many snapshots came.
+    /// Number of snapshots received.
     pub snapshots: u32,
     stdout_begins: Option<u64>,
     stderr_begins: Option<u64>,
 }
 
 impl Heard {
-    /// Takes a message in.
+    /// Adds a message.
     ///
     /// # Panics
     /// On a seq that does not rise, an output offset that leaves a hole or repeats, or an event after the last.
@@ -482,7 +482,7 @@ impl Heard {
         self.events.push((seq, payload));
     }
 
-    /// The last seq, 0 before the first.
+    /// Returns the last seq, 0 before the first.
     #[must_use]
     pub fn last_seq(&self) -> u64 {
         self.events.last().map_or(0, |(seq, _)| *seq)
@@ -494,7 +494,7 @@ impl Heard {
         self.stations().last() == Some(&"ended")
     }
 
-    /// The stations of the run in order, by their names in the contract.
+    /// Returns the lifecycle events of the run in order, by their names in the contract.
     #[must_use]
     pub fn stations(&self) -> Vec<&'static str> {
         self.events
@@ -507,7 +507,7 @@ impl Heard {
             .collect()
     }
 
-    /// The signals that went out, in order, by name.
+    /// Returns the signals sent, in order, by name.
     #[must_use]
     pub fn signals(&self) -> Vec<String> {
         self.events
@@ -519,7 +519,7 @@ impl Heard {
             .collect()
     }
 
-    /// How large the terminal was told to be, in order: lines, characters of a line.
+    /// Returns the reported sizes of the terminal, in order: lines, characters of a line.
     #[must_use]
     pub fn terminal_sizes(&self) -> Vec<(u32, u32)> {
         let sized = |payload: &pb::event::Payload| match payload {
@@ -532,7 +532,7 @@ impl Heard {
         events.filter_map(|(_, payload)| sized(payload)).collect()
     }
 
-    /// Standard output as text.
+    /// Returns standard output as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
@@ -562,7 +562,7 @@ fn station_name(station: &pb::lifecycle::Station) -> &'static str {
     }
 }
 
-/// A spec that runs these words in the root directory.
+/// Returns a spec that runs these words in the root directory.
 #[must_use]
 pub fn argv(words: &[&str]) -> pb::RunSpec {
     pb::RunSpec {
@@ -576,13 +576,13 @@ pub fn argv(words: &[&str]) -> pb::RunSpec {
     }
 }
 
-/// A spec that runs this script.
+/// Returns a spec that runs this script.
 #[must_use]
 pub fn sh(script: &str) -> pb::RunSpec {
     argv(&["/bin/sh", "-c", script])
 }
 
-/// A spec that runs a trick of `naughty`.
+/// Returns a spec that runs a trick of `naughty`.
 #[must_use]
 pub fn naughty(words: &[&str]) -> pb::RunSpec {
     let program = crate::programs::naughty();
@@ -591,45 +591,45 @@ pub fn naughty(words: &[&str]) -> pb::RunSpec {
     argv(&all)
 }
 
-/// What a test changes in a spec.
+/// Changes that tests make to a spec.
 pub trait SpecExt {
-    /// With this grace.
+    /// Sets the grace.
     #[must_use]
     fn grace(self, grace: Duration) -> Self;
-    /// With this time that it may run.
+    /// Sets the time limit.
     #[must_use]
     fn max_runtime(self, time: Duration) -> Self;
-    /// With pauses that last so long, and what then.
+    /// Sets the limit of pauses, and its action.
     #[must_use]
     fn max_pause(self, time: Duration, then: pb::OnMaxPause) -> Self;
-    /// With this policy for what the leader leaves.
+    /// Sets the policy for the rest of the tree when the leader exits.
     #[must_use]
     fn on_leader_exit(self, action: pb::LeaderExitAction, drain: Option<Duration>) -> Self;
-    /// Started again by this policy.
+    /// Sets the restart policy.
     #[must_use]
     fn restart(self, policy: pb::RestartPolicy) -> Self;
-    /// With so much output kept.
+    /// Sets the bound on retained output.
     #[must_use]
     fn kept_output(self, max_bytes: u64, on_full: pb::OutputOverflow) -> Self;
-    /// With this done while the disk is full.
+    /// Sets the action while the disk is full.
     #[must_use]
     fn on_disk_full(self, action: pb::DiskFullAction) -> Self;
-    /// With a standard input that clients write to.
+    /// Opens a standard input that clients write to.
     #[must_use]
     fn open_input(self) -> Self;
-    /// On a terminal.
+    /// Puts it on a terminal.
     #[must_use]
     fn on_terminal(self, terminal: pb::Terminal) -> Self;
-    /// Of this kind.
+    /// Sets the kind.
     #[must_use]
     fn kind_of(self, kind: pb::RunKind) -> Self;
-    /// With this label.
+    /// Adds a label.
     #[must_use]
     fn label(self, key: &str, value: &str) -> Self;
-    /// With this variable.
+    /// Adds a variable.
     #[must_use]
     fn env(self, name: &str, value: &str) -> Self;
-    /// With these limits.
+    /// Sets the limits.
     #[must_use]
     fn limits(self, limits: pb::RunLimits) -> Self;
 }
@@ -717,19 +717,19 @@ impl SpecExt for pb::RunSpec {
     }
 }
 
-/// What a test asks of a run.
+/// Facts of a run that tests read.
 pub trait RunExt {
-    /// The present attempt.
+    /// Returns the present attempt.
     fn attempt(&self) -> &pb::Attempt;
-    /// The exit code, where the leader exited by itself.
+    /// Returns the exit code, where the leader exited by itself.
     fn code(&self) -> Option<i32>;
-    /// The signal that ended the leader.
+    /// Returns the signal that ended the leader.
     fn signal(&self) -> Option<String>;
-    /// The end reason's name in the contract.
+    /// Returns the end reason's name in the contract.
     fn reason(&self) -> &'static str;
     /// Whether the tree was proved empty.
     fn tree_is_empty(&self) -> bool;
-    /// Leader's, streams' and tree's end, in that order, in microseconds.
+    /// Returns the ends of leader, streams and tree, in that order, in microseconds.
     fn three_ends(&self) -> [i64; 3];
 }
 
@@ -801,22 +801,22 @@ impl RunExt for pb::Run {
     }
 }
 
-/// Microseconds since 1970.
+/// Returns microseconds since 1970.
 #[must_use]
 pub fn micros(time: &Timestamp) -> i64 {
     time.seconds * 1_000_000 + i64::from(time.nanos / 1000)
 }
 
-/// A length of time as the contract has it.
+/// Converts a duration to the contract's type.
 ///
 /// # Panics
-/// If it is longer than the contract can say.
+/// If it is longer than the contract can express.
 #[must_use]
 pub fn duration(duration: Duration) -> prost_types::Duration {
     duration.try_into().expect("a test's durations are short")
 }
 
-/// An error as the contract tells it.
+/// An error as in the contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
     /// Status code.
@@ -827,14 +827,14 @@ pub struct Complaint {
     pub fields: Vec<String>,
 }
 
-/// When the server wants to be asked again.
+/// Returns when the server advises to retry.
 #[must_use]
 pub fn retry_after(status: &Status) -> Option<Duration> {
     let details = status.get_error_details();
     details.retry_info().and_then(|info| info.retry_delay)
 }
 
-/// A fact that goes with the reason; empty where it is not told.
+/// Returns a metadata value of the error; empty where it is missing.
 #[must_use]
 pub fn fact(status: &Status, name: &str) -> String {
     let details = status.get_error_details();
@@ -845,7 +845,7 @@ pub fn fact(status: &Status, name: &str) -> String {
         .unwrap_or_default()
 }
 
-/// What the server complains about.
+/// Returns the server's error.
 #[must_use]
 pub fn complaint(status: &Status) -> Complaint {
     let details = status.get_error_details();

@@ -1,4 +1,4 @@
-//! An OTLP receiver made of the protocol's own services: what a collector would have got.
+//! An OTLP receiver made of the protocol's own services: it collects what a collector would have got.
 
 use crate::{PATIENCE, eventually, wait::must};
 use opentelemetry_proto::tonic::{
@@ -30,15 +30,15 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
-/// How it answers.
+/// Behaviour of the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Manner {
-    /// Takes everything.
+    /// Accepts everything.
     #[default]
     Willing,
-    /// Refuses everything, for good.
+    /// Refuses everything, permanently.
     Refusing,
-    /// Takes connections and requests, and answers none.
+    /// Accepts connections and requests, and answers none.
     Silent,
 }
 
@@ -74,7 +74,7 @@ impl Drop for Collector {
 }
 
 impl Collector {
-    /// Starts one.
+    /// Starts a receiver.
     pub async fn start(manner: Manner) -> Self {
         let listener = must("a port", TcpListener::bind("127.0.0.1:0").await);
         let port = must("its number", listener.local_addr()).port();
@@ -100,12 +100,12 @@ impl Collector {
         }
     }
 
-    /// From now on it answers so.
+    /// Changes its behaviour.
     pub fn behave(&self, manner: Manner) {
         self.manner.send_replace(manner);
     }
 
-    /// Variables that make a server tell it everything, at once.
+    /// Returns variables that make a server send it everything, at once.
     #[must_use]
     pub fn env(&self) -> Vec<(String, String)> {
         let pairs = [
@@ -125,19 +125,19 @@ impl Collector {
         look(&self.got.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All spans so far.
+    /// Returns all spans so far.
     #[must_use]
     pub fn spans(&self) -> Vec<Span> {
         self.look(|got| got.spans.clone())
     }
 
-    /// All records of the log so far.
+    /// Returns all records of the log so far.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         self.look(|got| got.records.iter().cloned().map(Record::from).collect())
     }
 
-    /// Waits until there are records about a run that are as they are to be.
+    /// Waits until the records about a run satisfy the condition.
     pub async fn records_of(&self, run: &str, are: impl Fn(&[Record]) -> bool) -> Vec<Record> {
         let of_run = || {
             let is = |record: &Record| record.attribute("kennel.run.id") == Some(run);
@@ -150,25 +150,26 @@ impl Collector {
         .await
     }
 
-    /// What all of it is of.
+    /// Returns the resource of all signals.
     #[must_use]
     pub fn resource(&self) -> BTreeMap<String, String> {
         self.look(|got| got.resource.clone())
     }
 
-    /// The conventions that names are said to be of.
+    /// Returns the stated conventions of names.
     #[must_use]
     pub fn schema_urls(&self) -> BTreeSet<String> {
         self.look(|got| got.schema_urls.clone())
     }
 
-    /// Names of all metrics so far.
+    /// Returns the names of all metrics so far.
     #[must_use]
     pub fn metric_names(&self) -> BTreeSet<String> {
         self.look(|got| got.metrics.keys().cloned().collect())
     }
 
-    /// The sum of a counter over the series that have all these attributes; of a histogram, how much was measured.
+    /// Returns the sum of a counter over the series that have all these attributes; for a histogram, the number of
+    /// measurements.
     #[must_use]
     pub fn count(&self, metric: &str, attributes: &[(&str, &str)]) -> u64 {
         let has = |of: &[KeyValue]| {
@@ -196,7 +197,7 @@ impl Collector {
         .unwrap_or(0)
     }
 
-    /// The series of a counter or a gauge, in no order: their attributes and values.
+    /// Returns the series of a counter or a gauge, in no order: their attributes and values.
     #[must_use]
     pub fn series(&self, metric: &str) -> Vec<(BTreeMap<String, String>, u64)> {
         self.look(|got| {
@@ -214,7 +215,7 @@ impl Collector {
         .unwrap_or_default()
     }
 
-    /// Waits until there are spans of a trace that are as they are to be.
+    /// Waits until the spans of a trace satisfy the condition.
     pub async fn trace(&self, trace: &str, are: impl Fn(&[SpanRow]) -> bool) -> Vec<SpanRow> {
         let of_trace = || {
             let spans = self.spans().into_iter().map(SpanRow::from);
@@ -228,30 +229,30 @@ impl Collector {
     }
 }
 
-/// A span as its tests want to read it.
+/// A span in the form that tests read.
 #[derive(Clone, Debug)]
 pub struct SpanRow {
-    /// In hexadecimal.
+    /// Trace id in hexadecimal.
     pub trace: String,
-    /// In hexadecimal.
+    /// Span id in hexadecimal.
     pub id: String,
-    /// In hexadecimal; empty: the first of its trace.
+    /// Parent span id in hexadecimal; empty: the first of its trace.
     pub parent: String,
-    /// What vendors have put beside its trace.
+    /// Vendors' entries of its trace state.
     pub state: String,
     /// Name.
     pub name: String,
-    /// As its number in the protocol.
+    /// Number of its kind in the protocol.
     pub kind: i32,
-    /// Nanoseconds since 1970.
+    /// Start in nanoseconds since 1970.
     pub start: u64,
-    /// The same.
+    /// End in nanoseconds since 1970.
     pub end: u64,
-    /// Whatever the type.
+    /// Attributes of any type, as text.
     pub attributes: BTreeMap<String, String>,
     /// Trace and span of each link.
     pub links: Vec<(String, String)>,
-    /// What went wrong; absent: nothing.
+    /// Its error; absent: none.
     pub error: Option<String>,
 }
 
@@ -277,29 +278,29 @@ impl From<Span> for SpanRow {
 }
 
 impl SpanRow {
-    /// An attribute.
+    /// Returns an attribute.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.attributes.get(name).map(String::as_str)
     }
 }
 
-/// A record of the log as its tests want to read it.
+/// A record of the log in the form that tests read.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// In hexadecimal; empty: it belongs to no trace.
+    /// Trace id in hexadecimal; empty: it belongs to no trace.
     pub trace: String,
-    /// In hexadecimal.
+    /// Span id in hexadecimal.
     pub span: String,
-    /// Which kind of event; empty: a line.
+    /// Kind of event; empty: a line.
     pub event: String,
-    /// Nanoseconds since 1970.
+    /// Time in nanoseconds since 1970.
     pub at: u64,
-    /// Such as `INFO`.
+    /// Severity, such as `INFO`.
     pub severity: String,
-    /// What it says.
+    /// Text of the record.
     pub body: String,
-    /// Whatever the type.
+    /// Attributes of any type, as text.
     pub attributes: BTreeMap<String, String>,
 }
 
@@ -318,14 +319,14 @@ impl From<LogRecord> for Record {
 }
 
 impl Record {
-    /// An attribute.
+    /// Returns an attribute.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.attributes.get(name).map(String::as_str)
     }
 }
 
-/// The only one of this name.
+/// Returns the only span of this name.
 #[must_use]
 pub fn only<'a>(spans: &'a [SpanRow], name: &str) -> &'a SpanRow {
     let named: Vec<&SpanRow> = spans.iter().filter(|span| span.name == name).collect();

@@ -1,4 +1,4 @@
-//! A real `kennel serve` on a directory of its own, and all that a test may do to it.
+//! A real `kennel serve` on a directory of its own, and all operations of tests on it.
 
 use crate::{
     PATIENCE, census,
@@ -28,7 +28,7 @@ use std::{
 use tempfile::TempDir;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
 
-/// Children that somebody waits for by `Child`: reaping orphans leaves them alone.
+/// Children that a test waits for by `Child`: the reaping of orphans leaves them alone.
 static WAITED_FOR: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Whether runs get control groups.
@@ -43,45 +43,45 @@ pub enum Cgroup {
     ReadOnly,
 }
 
-/// Who the server runs as.
+/// User of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum User {
-    /// As the test does.
+    /// The test's own user.
     #[default]
     Own,
-    /// As `nobody`, without any privilege. Only root can make it so.
+    /// The user `nobody`, without any privilege. Only root can do that.
     Unprivileged,
 }
 
 /// Uid and gid of `nobody`.
 const UNPRIVILEGED_ID: u32 = 65534;
 
-/// How a server is started.
+/// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// A `--store` value; absent: SQLite in the data directory.
     pub store: Option<String>,
     /// Whether runs get control groups.
     pub cgroup: Cgroup,
-    /// Who it runs as.
+    /// User of the server.
     pub user: User,
     /// Variables on top of the test's own environment.
     pub env: Vec<(String, String)>,
     /// Further words for `kennel serve`.
     pub words: Vec<&'static str>,
-    /// Whether it is started from a copy of the binary of its own, which may be replaced.
+    /// Whether it is started from its own copy of the binary, which may be replaced.
     pub own_binary: bool,
-    /// How much its data directory holds, as tmpfs takes it; it lasts as long as the keeper. Only root can make it so.
+    /// Size of its data directory, as tmpfs takes it; it exists as long as the keeper. Only root can do that.
     pub data_room: Option<&'static str>,
-    /// The terminals that it is given, and those of the host not: options of devpts(5), such as `max=2`; empty: none at all. Only
-    /// root can make it so.
+    /// Terminals of its own, instead of the host's: options of devpts(5), such as `max=2`; empty: none at all. Only
+    /// root can do that.
     pub terminals: Option<&'static str>,
-    /// A file that stands in the place of the kernel's boot id, for this server alone. Only root can make it so.
+    /// A file in place of the kernel's boot id, for this server alone. Only root can do that.
     pub boot_id: Option<PathBuf>,
 }
 
 impl Options {
-    /// With points at which keeper or server die, as files in this directory say.
+    /// Returns options with points at which keeper or server die, as files in this directory define.
     #[must_use]
     pub fn crashing(points: &Path) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Options {
         }
     }
 
-    /// With this store.
+    /// Returns options with this store.
     #[must_use]
     pub fn on(store: &str) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl Options {
         }
     }
 
-    /// Without control groups.
+    /// Turns control groups off.
     #[must_use]
     pub fn without_cgroup(mut self) -> Self {
         self.cgroup = Cgroup::Off;
@@ -107,16 +107,16 @@ impl Options {
     }
 }
 
-/// A server under test. Whatever it has started is gone when this is dropped.
+/// A server under test. All processes that it has started are gone when this is dropped.
 pub struct Kennel {
     dir: TempDir,
     options: Options,
     keeper: Child,
     starts: u32,
     cgroup_bases: Vec<PathBuf>,
-    /// Who was below a keeper when it was told to end: who is ending bears no mark any more, but is still there.
+    /// Processes below a keeper when it was stopped: an exiting process has no marker any more, but is still there.
     former: Vec<Proc>,
-    /// Those among them who were servers, and may still hold sockets.
+    /// Those among them that were servers, and may still hold sockets.
     former_servers: Vec<Proc>,
 }
 
@@ -130,7 +130,7 @@ impl Kennel {
         Self::start_in(dir, options).await
     }
 
-    /// As [`Self::start`], on a directory in which something may be already: `data` in it is the data directory.
+    /// As [`Self::start`], on a directory that may have contents: `data` in it is the data directory.
     pub async fn start_in(dir: TempDir, options: Options) -> Self {
         // Orphans of a killed keeper come to the test, which reaps them: PID 1 of a container may not.
         prctl::set_child_subreaper(true).expect("a process can be made a subreaper");
@@ -153,7 +153,7 @@ impl Kennel {
         kennel
     }
 
-    /// On SQLite, with all that the host allows.
+    /// Starts a server on SQLite, with all that the host permits.
     pub async fn on_sqlite() -> Self {
         Self::start(Options::default()).await
     }
@@ -187,7 +187,7 @@ impl Kennel {
         }
     }
 
-    /// A client with a connection of its own.
+    /// Returns a client with a connection of its own.
     pub async fn client(&self) -> Client {
         let socket = self.socket();
         eventually_async("the server takes a connection", PATIENCE, || async {
@@ -196,7 +196,7 @@ impl Kennel {
         .await
     }
 
-    /// Whether the health service calls this part of it serving: `liveness`, `readiness` and the like.
+    /// Whether the health service reports this part as serving: `liveness`, `readiness` and the like.
     ///
     /// # Panics
     /// If it does not answer.
@@ -210,10 +210,10 @@ impl Kennel {
         answer.into_inner().status() == ServingStatus::Serving
     }
 
-    /// The TCP port that it listens on.
+    /// Returns the TCP port that it listens on.
     ///
     /// # Panics
-    /// If it does not say one.
+    /// If it reports none.
     pub async fn tcp_port(&self) -> u16 {
         eventually("it says its port", PATIENCE, || {
             let log = self.log();
@@ -224,25 +224,25 @@ impl Kennel {
         .await
     }
 
-    /// The socket it listens on.
+    /// Returns the socket that it listens on.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("s/kennel.sock")
     }
 
-    /// `--server` for the command line.
+    /// Returns the `--server` value for the command line.
     #[must_use]
     pub fn address(&self) -> String {
         format!("unix:{}", self.socket().display())
     }
 
-    /// Its data directory.
+    /// Returns its data directory.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         self.dir.path().join("data")
     }
 
-    /// The same as the server sees it: where it has a room of its own, it is mounted for the server alone.
+    /// Returns its data directory as the server sees it: one of limited size is mounted for the server alone.
     #[must_use]
     pub fn data_dir_inside(&self) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.keeper_pid()));
@@ -250,34 +250,33 @@ impl Kennel {
         root.join(path.strip_prefix("/").expect("it is absolute"))
     }
 
-    /// A directory for the test's own files, removed with the server.
+    /// Returns a directory for the test's own files, removed with the server.
     #[must_use]
     pub fn scratch(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The binary that serves: where the server is somebody else, a copy that its user can execute.
+    /// Returns the binary of the server: for another user, a copy that it can execute.
     #[must_use]
     pub fn program(&self) -> PathBuf {
         program(self.dir.path(), &self.options)
     }
 
-    /// Puts another file in the place of the binary that it was started from, as a package manager does: by a name that is
-    /// changed.
+    /// Replaces the binary that it was started from by another file, as a package manager does: by a rename.
     pub fn install(&self, from: &Path) {
         let fresh = self.dir.path().join("kennel.new");
         install(from, &fresh, "0755");
         fs::rename(&fresh, self.program()).expect("own directory");
     }
 
-    /// As [`Self::install`], a script.
+    /// Installs a script likewise.
     pub fn install_script(&self, script: &str) {
         let written = self.dir.path().join("kennel.script");
         fs::write(&written, script).expect("own directory");
         self.install(&written);
     }
 
-    /// A program, run by the server's user in the test's own mount namespace.
+    /// Returns a program, run by the server's user in the test's own mount namespace.
     #[must_use]
     pub fn command_of_user(&self, program: &Path) -> Command {
         let mut words = as_user(self.options.user);
@@ -287,13 +286,13 @@ impl Kennel {
         command
     }
 
-    /// The private directory of a run.
+    /// Returns the private directory of a run.
     #[must_use]
     pub fn run_dir(&self, run_id: &str) -> PathBuf {
         self.data_dir().join("runs").join(run_id)
     }
 
-    /// What all its starts have logged.
+    /// Returns the log of all its starts.
     #[must_use]
     pub fn log(&self) -> String {
         (1..=self.starts)
@@ -301,19 +300,19 @@ impl Kennel {
             .collect()
     }
 
-    /// The keeper, which is `kennel serve` itself.
+    /// Returns the keeper, which is `kennel serve` itself.
     #[must_use]
     pub fn keeper_pid(&self) -> i32 {
         pid_of(&self.keeper)
     }
 
-    /// The server, while there is one.
+    /// Returns the server, while there is one.
     #[must_use]
     pub fn server(&self) -> Option<Proc> {
         family(self.keeper_pid()).into_iter().find(is_server)
     }
 
-    /// All shims, warm ones included.
+    /// Returns all shims, warm ones included.
     #[must_use]
     pub fn shims(&self) -> Vec<Proc> {
         family(self.keeper_pid())
@@ -322,20 +321,20 @@ impl Kennel {
             .collect()
     }
 
-    /// Remembers who is below the keeper, as long as it is there.
+    /// Remembers the processes below the keeper, as long as it is there.
     fn remember_family(&mut self) {
         self.former_servers.extend(self.server());
         self.former.extend(self.descendants());
         self.former.retain(Proc::is_still_there);
     }
 
-    /// SIGKILL to the keeper; the rest of the family goes on.
+    /// Sends SIGKILL to the keeper; its other processes continue.
     pub fn kill_keeper(&mut self) {
         self.remember_family();
         self.keeper.kill().expect("own child can be killed");
     }
 
-    /// SIGKILL to keeper and server, which cannot react to each other's death, nor to what was done before: they are
+    /// Sends SIGKILL to keeper and server, which cannot react to each other's death, nor to earlier changes: they are
     /// halted first.
     pub fn kill_service_after(&mut self, while_halted: impl FnOnce()) {
         let server = self.server().expect("a server runs");
@@ -348,7 +347,7 @@ impl Kennel {
         self.keeper.kill().expect("own child can be killed");
     }
 
-    /// SIGKILL to the server, which is dead afterwards: nobody is answered by it any more.
+    /// Sends SIGKILL to the server, which is dead afterwards: it answers no more calls.
     ///
     /// # Panics
     /// If there is none, or it does not die.
@@ -365,18 +364,18 @@ impl Kennel {
         }
     }
 
-    /// SIGKILL to the server, and waits until the one that the keeper starts in its place serves.
+    /// Sends SIGKILL to the server, and waits until the next one of the keeper serves.
     pub async fn replace_server(&mut self) {
         self.kill_server();
         self.wait_until_it_serves().await;
     }
 
-    /// A signal to the keeper.
+    /// Sends a signal to the keeper.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.keeper_pid()), signal).expect("own child can be signalled");
     }
 
-    /// Waits until the keeper has ended by itself.
+    /// Waits until the keeper has exited by itself.
     pub async fn wait_for_exit(&mut self, limit: Duration) -> ExitStatus {
         let keeper = &mut self.keeper;
         let status = eventually("kennel serve ends", limit, || {
@@ -387,14 +386,14 @@ impl Kennel {
         status
     }
 
-    /// SIGTERM, and its exit status.
+    /// Sends SIGTERM, and returns the exit status.
     pub async fn terminate(&mut self, limit: Duration) -> ExitStatus {
         self.remember_family();
         self.signal(Signal::SIGTERM);
         self.wait_for_exit(limit).await
     }
 
-    /// Waits until keeper, server, shims, gated children and commands are gone, however they were told to go.
+    /// Waits until keeper, server, shims, gated children and commands are gone, however they were stopped.
     pub async fn wait_until_all_is_gone(&mut self, limit: Duration) {
         self.wait_for_exit(limit).await;
         let deadline = std::time::Instant::now() + limit;
@@ -413,8 +412,8 @@ impl Kennel {
         }
     }
 
-    /// Whoever bears this server's directory in arguments (keeper, server, shims, children at a gate) or environment
-    /// (commands).
+    /// Returns all processes with this server's directory in arguments (keeper, server, shims, children at a gate) or
+    /// environment (commands).
     #[must_use]
     pub fn traces(&self) -> Vec<Proc> {
         let mut found = census::of_data_dir(&self.data_dir().to_string_lossy());
@@ -425,26 +424,26 @@ impl Kennel {
         found
     }
 
-    /// Server, shims, and everything below them, as of now.
+    /// Returns server, shims, and everything below them, at present.
     #[must_use]
     pub fn descendants(&self) -> Vec<Proc> {
         procfs::descendants(&procfs::all(), self.keeper_pid())
     }
 
-    /// Starts again on the same directory, as a host's service does: when keeper and server have ended. Shims may still
-    /// be carrying out their last will.
+    /// Starts again on the same directory, as a host's service manager does: when keeper and server have exited. Shims
+    /// may still be ending their runs.
     pub async fn restart(&mut self) {
         self.launch_again().await;
         self.wait_until_it_serves().await;
     }
 
-    /// As [`Self::restart`], without waiting until it serves: it may not come so far.
+    /// Starts again, without waiting until it serves: it may not get so far.
     pub async fn launch_again(&mut self) {
         self.wait_for_exit(PATIENCE).await;
         let former = std::mem::take(&mut self.former_servers);
         eventually("the former server ends after its keeper", PATIENCE, || {
             reap_orphans();
-            // A process that is ending has lost its arguments before it closes its sockets: only its state tells.
+            // An exiting process has lost its arguments before it closes its sockets: only its state shows it.
             (!former.iter().any(Proc::is_alive)).then_some(())
         })
         .await;
@@ -452,7 +451,7 @@ impl Kennel {
         self.keeper = launch(self.dir.path(), &self.options, self.starts);
     }
 
-    /// From the next start on the kernel seems to have been started anew meanwhile.
+    /// Lets later starts see another boot id, as after a reboot.
     pub fn seem_rebooted(&mut self) {
         let path = self.dir.path().join("boot_id");
         let boot = format!("00000000-0000-4000-8000-{:012}\n", self.starts);
@@ -460,7 +459,7 @@ impl Kennel {
         self.options.boot_id = Some(path);
     }
 
-    /// Waits until somebody serves: under this keeper, or where that has ended, after another start.
+    /// Waits until a server serves: under this keeper, or if that has exited, after another start.
     pub async fn serve_again(&mut self) {
         let socket = self.socket();
         let deadline = std::time::Instant::now() + PATIENCE;
@@ -475,20 +474,20 @@ impl Kennel {
             }
             assert!(
                 std::time::Instant::now() < deadline,
-                "nobody serves:\n{}",
+                "no server answers:\n{}",
                 self.log()
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// The directories of control groups of all keepers that were seen serving.
+    /// Returns the directories of control groups of all keepers that were seen serving.
     #[must_use]
     pub fn cgroup_bases(&self) -> &[PathBuf] {
         &self.cgroup_bases
     }
 
-    /// The command line of this server's clients: `kennel --server ADDRESS ...`.
+    /// Returns the command line of this server's clients: `kennel --server ADDRESS ...`.
     #[must_use]
     pub fn cli(&self, words: &[&str]) -> Command {
         let mut command = bare_command(&programs::kennel());
@@ -506,7 +505,7 @@ impl Drop for Kennel {
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
         was_waited_for(pid_of(&self.keeper));
-        // A tree may grow while it is being killed: until a look finds nobody.
+        // A tree may grow while it is being killed: until a scan finds no process.
         for _ in 0..1000 {
             doomed.extend(self.traces());
             let all = procfs::all();
@@ -532,7 +531,7 @@ impl Drop for Kennel {
     }
 }
 
-/// Keeper, server, shims and children at a gate carry the directory in their arguments.
+/// Whether a process has the directory in its arguments: keeper, server, shims and children at a gate do.
 fn mentions(proc: &Proc, dir: &Path) -> bool {
     let dir = dir.to_string_lossy();
     let words = proc.cmdline();
@@ -545,33 +544,33 @@ fn mentions(proc: &Proc, dir: &Path) -> bool {
 /// Sends a signal to this very process, not to a later one of its number.
 pub fn kill_exactly(proc: &Proc, signal: Signal) {
     if proc.is_still_there() {
-        // It may have ended since the look; that is what was wanted.
+        // It may have exited since the scan, as intended.
         let _ = kill(Pid::from_raw(proc.pid), signal);
     }
 }
 
-/// The number may come again, and then as an orphan's.
+/// Records that a child was waited for: its number may be reused, and then by an orphan.
 fn was_waited_for(child: i32) {
     WAITED_FOR
         .lock()
-        .expect("nobody panics while holding it")
+        .expect("no holder panics")
         .retain(|pid| *pid != child);
 }
 
 /// Reaps every zombie that came to the test as an orphan.
 pub fn reap_orphans() {
     let own = i32::try_from(std::process::id()).expect("pids are small");
-    // Held for as long as this looks: who holds it has a child that is not in the list.
-    let waited_for = WAITED_FOR.lock().expect("nobody panics while holding it");
+    // Held during the scan: a holder has a child that is not in the list.
+    let waited_for = WAITED_FOR.lock().expect("no holder panics");
     for proc in procfs::all() {
         if proc.ppid == own && proc.is_zombie() && !waited_for.contains(&proc.pid) {
-            // Somebody else may have been faster.
+            // Another thread may have been faster.
             let _ = waitpid(Pid::from_raw(proc.pid), Some(WaitPidFlag::WNOHANG));
         }
     }
 }
 
-/// A program without what the test's own surroundings say about Kennel.
+/// Returns a program without Kennel's variables of the test's own environment.
 #[must_use]
 pub fn bare_command(program: &Path) -> Command {
     let mut command = Command::new(program);
@@ -583,7 +582,7 @@ pub fn bare_command(program: &Path) -> Command {
     command
 }
 
-/// The words after `kennel serve` for a server on this directory.
+/// Returns the words after `kennel serve` for a server on this directory.
 #[must_use]
 pub fn serve_words(dir: &Path, store: Option<&str>) -> Vec<String> {
     let mut words = vec![
@@ -631,7 +630,7 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         .args(serve_words(dir, options.store.as_deref()))
         .args((options.cgroup == Cgroup::Off).then_some("--cgroup=off"))
         .args(&options.words)
-        // A test may read what it has run, however much that is.
+        // A test may read all its runs, however many.
         .env("KENNEL_RETAIN_RUNS", "all")
         .envs(options.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
@@ -644,12 +643,12 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         .unwrap_or_else(|error| panic!("cannot start {}: {error}", kennel.display()));
     WAITED_FOR
         .lock()
-        .expect("nobody panics while holding it")
+        .expect("no holder panics")
         .push(pid_of(&child));
     child
 }
 
-/// The words before a program that make it run as this user.
+/// Returns the words before a program that make it run as this user.
 fn as_user(user: User) -> Vec<OsString> {
     let id = UNPRIVILEGED_ID.to_string();
     match user {
@@ -667,17 +666,17 @@ fn program(dir: &Path, options: &Options) -> PathBuf {
     }
 }
 
-/// The directory, and in it a copy of the binary: where it was built may be closed to others.
+/// Gives the directory, with a copy of the binary, to the user: the build directory may be closed to others.
 fn give_to_unprivileged(dir: &Path) {
     install(&programs::kennel(), &dir.join("kennel"), "0755");
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("own directory");
     chown(dir, Some(UNPRIVILEGED_ID), Some(UNPRIVILEGED_ID)).expect("root may give it away");
 }
 
-/// Copies a program. Another process does it: while this one had it open for writing, so would have whatever another
-/// thread forks meanwhile, and a file that is written to cannot be executed.
+/// Copies a program. A separate process does it: if this one had it open for writing, so would a concurrent fork of
+/// another thread, and a file open for writing cannot be executed.
 pub fn install(from: &Path, to: &Path, mode: &str) {
-    let reaping_paused = WAITED_FOR.lock().expect("nobody panics while holding it");
+    let reaping_paused = WAITED_FOR.lock().expect("no holder panics");
     let done = Command::new("install")
         .args(["-m", mode])
         .args([from, to])
@@ -687,7 +686,7 @@ pub fn install(from: &Path, to: &Path, mode: &str) {
     assert!(done.success(), "install: {done}");
 }
 
-/// Puts its first word in the place of the boot id in a mount namespace of its own, then becomes the server.
+/// Replaces the boot id by the file in its first word in a mount namespace of its own, then becomes the server.
 const ANOTHER_BOOT_ID: &str = r#"mount --bind "$0" /proc/sys/kernel/random/boot_id; exec "$@""#;
 
 /// Makes every mount of the control groups read-only in a mount namespace of its own, then becomes the server.
@@ -720,7 +719,7 @@ fn pid_of(child: &Child) -> i32 {
     i32::try_from(child.id()).expect("pids are small")
 }
 
-/// Direct children of the keeper.
+/// Returns direct children of the keeper.
 fn family(keeper: i32) -> Vec<Proc> {
     procfs::all()
         .into_iter()
@@ -732,7 +731,7 @@ fn is_server(proc: &Proc) -> bool {
     proc.cmdline().get(1).is_some_and(|word| word == "server")
 }
 
-/// A fork of the keeper has its arguments; an orphan that the keeper was given has others.
+/// Whether a child of the keeper is its fork, which has its arguments; an orphan has others.
 fn looks_like_own(proc: &Proc, keeper: i32) -> bool {
     Proc::read(keeper).is_some_and(|keeper| keeper.cmdline() == proc.cmdline())
         || proc.comm.contains("shim")
@@ -746,6 +745,6 @@ fn remove_cgroups(base: &Path) {
             }
         }
     }
-    // Another server's directory may still be in use; only an empty one goes.
+    // Another server's directory may still be in use; only an empty one is removed.
     let _ = fs::remove_dir(base);
 }

@@ -1,6 +1,6 @@
-//! What the tests of the real binary share: a server on a directory of its own, a client, a census of processes.
+//! Fixtures of the tests of the real binary: a server on a directory of its own, a client, a census of processes.
 //!
-//! Nothing here is told by the server alone: the census reads /proc, the rows are read by psql.
+//! No check relies on the server alone: the census reads /proc, the rows are read by psql.
 
 pub mod census;
 pub mod client;
@@ -29,13 +29,14 @@ pub use overload::Overload;
 pub use postgres::Postgres;
 pub use wait::{eventually, eventually_async, must, within};
 
-/// How long anything may take that is not itself under test, on a machine that is busy.
+/// Longest time of any step that is not itself under test, on a busy machine.
 pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// From the first signal to `kennel serve` until its exit, at most: ten seconds, and what a busy machine adds.
+/// Longest time from the first signal to `kennel serve` until its exit: ten seconds, and the delay of a busy machine.
 pub const SHUTDOWN_LIMIT: std::time::Duration = std::time::Duration::from_secs(12);
 
-/// `len` bytes in which every value occurs, newlines and invalid UTF-8 among them; the same for the same length.
+/// Returns `len` bytes in which every value occurs, newlines and invalid UTF-8 among them; the same for the same
+/// length.
 #[must_use]
 pub fn pattern(len: usize) -> Vec<u8> {
     let mut state = 0x9E37_79B9_u32;
@@ -49,7 +50,7 @@ pub fn pattern(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A key for a run, made now.
+/// Returns a key for a run, made now.
 #[must_use]
 pub fn new_run_id() -> String {
     ulid::Ulid::generate().to_string()

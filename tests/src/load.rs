@@ -1,4 +1,4 @@
-//! A steady load of short runs, and the books that are kept of them: who was asked for, what was answered, who ran.
+//! A steady load of short runs, and the records of them: requests, answers, and commands that ran.
 
 use crate::{
     Client, Kennel, PATIENCE, RunExt,
@@ -20,7 +20,7 @@ use std::{
 use tokio::task::JoinSet;
 use tonic::Code;
 
-/// How soon a refused call is repeated: earlier than the server asks for, since these are no real clients.
+/// Time after which a refused call is repeated: earlier than the server advises, since these are no real clients.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 /// Workers that spawn one run after the other and wait for its end.
@@ -31,29 +31,29 @@ pub struct Load {
     counts: Arc<Vec<Counts>>,
 }
 
-/// One worker's.
+/// Counters of one worker.
 #[derive(Default)]
 struct Counts {
     ended: AtomicUsize,
     refused: AtomicUsize,
 }
 
-/// What came of one key.
+/// Results of one key.
 struct Entry {
     run_id: String,
     refusals: usize,
-    /// Whether the first call that was not refused found that the run had never started.
+    /// Whether the first accepted call found that the run had never started.
     never_started: bool,
 }
 
-/// What a whole load came to.
+/// Results of a whole load.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
-    /// Keys that were asked for.
+    /// Number of requested keys.
     pub keys: usize,
-    /// Of these, that were refused at least once.
+    /// Number of those that were refused at least once.
     pub refused: usize,
-    /// Of these, that turned out to have been written without an answer: they never ran.
+    /// Number of those that were written without an answer: they never ran.
     pub never_started: usize,
 }
 
@@ -82,7 +82,7 @@ impl Load {
         load
     }
 
-    /// Waits until so many more runs have ended, and one at least of each worker: none is left with a call that nobody answers yet.
+    /// Waits until so many more runs have ended, and at least one of each worker: no call is left without an answer.
     pub async fn goes_on(&mut self, runs: usize, limit: Duration) {
         let ended = |counts: &Counts| counts.ended.load(Ordering::Relaxed);
         let before: Vec<usize> = self.counts.iter().map(ended).collect();
@@ -96,7 +96,7 @@ impl Load {
         .await;
     }
 
-    /// How often each worker has been refused so far.
+    /// Returns how often each worker has been refused so far.
     #[must_use]
     pub fn refusals(&self) -> Vec<usize> {
         let each = self.counts.iter();
@@ -104,8 +104,8 @@ impl Load {
             .collect()
     }
 
-    /// Waits until each worker has been refused since then, at least once: one that repeats a spawn whose record is in doubt
-    /// is answered when the store can say.
+    /// Waits until each worker has been refused since then, at least once: a repeated spawn with an unknown result is
+    /// answered when the store can report it.
     pub async fn is_refused_since(&mut self, before: &[usize], limit: Duration) {
         eventually("every worker is refused", limit, || {
             self.look_for_failures();
@@ -116,7 +116,7 @@ impl Load {
         .await;
     }
 
-    /// How many runs have ended so far.
+    /// Returns how many runs have ended so far.
     #[must_use]
     pub fn ended(&self) -> usize {
         let each = self.counts.iter();
@@ -124,14 +124,15 @@ impl Load {
             .sum()
     }
 
-    /// A worker ends early only where something is wrong.
+    /// Checks for workers that ended early, which only happens after a failure.
     fn look_for_failures(&mut self) {
         if let Some(result) = self.workers.try_join_next() {
             must("worker", result.map(|_| ()));
         }
     }
 
-    /// Lets each worker finish its run, and checks every key: a command ran once or never, as its row and the answers say.
+    /// Lets each worker finish its run, and checks every key: a command ran once or never, as its row and the answers
+    /// state.
     pub async fn finish(mut self, client: &mut Client) -> Tally {
         self.over.store(true, Ordering::Relaxed);
         let mut entries = Vec::new();
@@ -199,8 +200,8 @@ impl Worker {
         entries
     }
 
-    /// Repeats a call as long as it is refused because of the store, or cut off with its server.
-    /// `false`: this key's run has never started, and never will.
+    /// Repeats a call as long as it is refused because of the store, or cut off with its server. `false`: this key's
+    /// run has never started, and never will.
     async fn until_answered(&mut self, run_id: &str, call: Call) -> (bool, usize) {
         let deadline = Instant::now() + PATIENCE * 6;
         let mut refusals = 0;
@@ -240,7 +241,7 @@ impl Worker {
     }
 }
 
-/// The keys that commands have written there, each once.
+/// Returns the keys that commands have written there, each once.
 fn ids_in(file: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(file).expect("it is there");
     let ids: Vec<String> = text.lines().map(str::to_owned).collect();

@@ -9,21 +9,21 @@ const KIND: u16 = 0x0fff;
 const KNOWN: u16 = 1;
 const PENDING: u16 = 2;
 
-/// What the log says.
+/// Contents of the log.
 #[derive(Debug, Default)]
 pub struct Logged {
-    /// Runs for which something is left to do.
+    /// Number of runs with pending work.
     pub unfinished: usize,
-    /// Changes that the store is still to be given.
+    /// Number of changes pending for the store.
     pub pending: usize,
 }
 
-/// What the log in this data directory says.
+/// Reads the log in this data directory.
 #[must_use]
 pub fn logged(data_dir: &Path) -> Logged {
     let copy = tempfile::tempdir().expect("a directory");
     for file in fs::read_dir(data_dir.join("log")).expect("a log").flatten() {
-        // One that was removed meanwhile says nothing any more.
+        // A file removed meanwhile has no information any more.
         let _ = fs::copy(file.path(), copy.path().join(file.file_name()));
     }
     let mut frames: Vec<OwnedFrame> = Vec::new();

@@ -1,4 +1,4 @@
-//! More clients than a server can serve, which spawn without a pause; and a caller beside them who aborts and asks.
+//! More clients than a server can serve, which spawn without a pause; and a caller beside them that aborts and queries.
 
 use crate::{Client, Kennel, argv, client::complaint, must, procfs, sh};
 use kennel_proto::pb::{self, AbortWait};
@@ -14,13 +14,13 @@ use std::{
 use tokio::task::JoinSet;
 use tonic::{Code, Status};
 
-/// Between two aborts, and between two questions.
+/// Time between two aborts, and between two queries.
 const ABORT_EVERY: Duration = Duration::from_millis(200);
 const ASK_EVERY: Duration = Duration::from_millis(20);
-/// Between two looks at memory.
+/// Time between two reads of the memory.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What came of an overload.
+/// Results of an overload.
 #[derive(Debug, Default)]
 pub struct Overload {
     /// Calls of Spawn that were answered with a run.
@@ -29,13 +29,13 @@ pub struct Overload {
     pub refused: BTreeMap<String, usize>,
     /// All other failures, in words.
     pub untyped: Vec<String>,
-    /// How long each Abort took to be durable.
+    /// Latencies of Abort.
     pub aborts: Vec<Duration>,
-    /// How long each question for the state of the server and of a run took.
+    /// Latencies of queries of the state of the server and of a run.
     pub questions: Vec<Duration>,
-    /// Most memory of keeper, server and shims at a time, in bytes of their own (PSS).
+    /// Peak memory of keeper, server and shims together, in bytes of their own (PSS).
     pub memory_peak: u64,
-    /// The same of the server alone.
+    /// Peak memory of the server alone.
     pub server_peak: u64,
 }
 
@@ -108,7 +108,7 @@ async fn spawn_all(socket: PathBuf, over: Arc<AtomicBool>) -> Overload {
     found
 }
 
-/// Runs that would go on for ever, aborted one after the other.
+/// Aborts endless runs, one after the other.
 async fn abort_all(socket: PathBuf, over: Arc<AtomicBool>) -> Overload {
     let mut found = Overload::default();
     let mut client = must("connect", Client::connect(&socket).await);
@@ -130,7 +130,7 @@ async fn abort_all(socket: PathBuf, over: Arc<AtomicBool>) -> Overload {
     found
 }
 
-/// The state of the server, and of one run.
+/// Queries the state of the server, and of one run.
 async fn ask_all(socket: PathBuf, over: Arc<AtomicBool>) -> Overload {
     let mut found = Overload::default();
     let mut client = must("connect", Client::connect(&socket).await);

@@ -1,5 +1,4 @@
-//! The pages of the documentation, as the house tests and the site read them: what they say, what they link to, and which
-//! anchors they have.
+//! The pages of the documentation, as the house tests and the site read them: their text, links and anchors.
 
 use crate::programs;
 use std::{
@@ -16,7 +15,7 @@ pub struct Page {
     pub text: String,
 }
 
-/// Where pages are: these files and all files below these folders.
+/// Locations of pages: these files and all files below these folders.
 const ROOTS: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -31,7 +30,7 @@ const ROOTS: [&str; 8] = [
 /// The list of contents, which is no page itself.
 pub const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// All pages of the repository, in the order of their paths.
+/// Returns all pages of the repository, in the order of their paths.
 ///
 /// # Panics
 /// If one cannot be read.
@@ -67,7 +66,7 @@ fn collect(path: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The lines outside of blocks of code, each with its number from 1.
+/// Returns the lines outside of blocks of code, each with its number from 1.
 pub fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_code = false;
     text.lines().enumerate().filter_map(move |(at, line)| {
@@ -77,13 +76,13 @@ pub fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// A line without what stands between backticks.
+/// Returns a line without the parts between backticks.
 #[must_use]
 pub fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("``")
 }
 
-/// The targets of all links, each with its line.
+/// Returns the targets of all links, each with its line.
 #[must_use]
 pub fn links(text: &str) -> Vec<(usize, String)> {
     let of_line = |(at, line): (usize, &str)| {
@@ -99,7 +98,7 @@ pub fn links(text: &str) -> Vec<(usize, String)> {
     prose(text).flat_map(of_line).collect()
 }
 
-/// The links that stay in the repository: file, from the repository's root, and anchor.
+/// Returns the links that stay in the repository: file, from the repository's root, and anchor.
 #[must_use]
 pub fn local_links(page: &Page) -> Vec<(usize, PathBuf, Option<String>)> {
     let is_local = |target: &String| !target.contains("://") && !target.starts_with("mailto:");
@@ -120,7 +119,7 @@ pub fn local_links(page: &Page) -> Vec<(usize, PathBuf, Option<String>)> {
         .collect()
 }
 
-/// A path without `.` and `..`.
+/// Returns a path without `.` and `..`.
 #[must_use]
 pub fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
@@ -136,7 +135,7 @@ pub fn normal(path: &Path) -> PathBuf {
     out
 }
 
-/// The anchors of a page: its headings as `GitHub` and `mdBook` both write them.
+/// Returns the anchors of a page: its headings as `GitHub` and `mdBook` both write them.
 #[must_use]
 pub fn anchors(text: &str) -> BTreeSet<String> {
     prose(text)
@@ -145,7 +144,7 @@ pub fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The anchor of one heading.
+/// Returns the anchor of one heading.
 #[must_use]
 pub fn anchor(heading: &str) -> String {
     let kept = heading.chars().filter_map(|letter| match letter {
@@ -157,7 +156,7 @@ pub fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
-/// The entries of the list of contents: how deep each stands, from 0, and its page, from the repository's root.
+/// Returns the entries of the list of contents: the depth of each, from 0, and its page, from the repository's root.
 ///
 /// # Panics
 /// If it cannot be read.

@@ -14,11 +14,11 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Where Debian puts it.
+/// Path in Debian.
 const BINARY: &str = "/usr/sbin/pgbouncer";
 const PORT: u16 = 6432;
 
-/// Two sessions for everybody, in turn, none older than a second; who waits is told soon.
+/// Two sessions for all clients, in turn, none older than a second; a waiting client gets an early error.
 const SETTINGS: &str = "pool_mode = transaction\ndefault_pool_size = 2\nserver_round_robin = 1\nserver_lifetime = 1\n\
     server_login_retry = 1\nquery_wait_timeout = 3\nlog_connections = 1";
 
@@ -51,14 +51,14 @@ impl PgBouncer {
         bouncer
     }
 
-    /// The `--store` value.
+    /// Returns the `--store` value.
     #[must_use]
     pub fn url(&self) -> String {
         let dir = self.dir.path().display();
         format!("postgres://{NAME}@localhost:{PORT}/{NAME}?host={dir}")
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         let mut process = self.process.take().expect("it runs");
         process.kill().expect("own child");
@@ -69,7 +69,7 @@ impl PgBouncer {
     pub async fn run(&mut self) {
         assert!(self.process.is_none(), "it runs already");
         let socket = self.socket();
-        // What a kill has left behind.
+        // Left behind by a kill.
         let _ = fs::remove_file(&socket);
         let log = File::options().append(true).open(self.log_file());
         let mut command = Command::new(BINARY);
@@ -90,7 +90,7 @@ impl PgBouncer {
         .await;
     }
 
-    /// How many sessions of Postgres it has opened so far.
+    /// Returns how many sessions of Postgres it has opened so far.
     #[must_use]
     pub fn sessions_opened(&self) -> usize {
         let log = fs::read_to_string(self.log_file()).expect("it was made");

@@ -22,7 +22,7 @@ use tempfile::TempDir;
 /// Superuser and database of the cluster.
 pub const NAME: &str = "kennel";
 
-/// A transaction that nobody's session has.
+/// Name of a prepared transaction that belongs to no session.
 const HELD: &str = "held-by-a-test";
 
 /// Follows children, stops at `fdatasync` alone, and adds a millisecond to it.
@@ -44,7 +44,7 @@ pub struct Postgres {
     flush: Flush,
 }
 
-/// How long a flush takes.
+/// Duration of a flush.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Flush {
     /// As long as the disk needs.
@@ -109,7 +109,7 @@ impl Postgres {
         postgres
     }
 
-    /// The `--store` value.
+    /// Returns the `--store` value.
     #[must_use]
     pub fn url(&self) -> String {
         format!(
@@ -118,12 +118,12 @@ impl Postgres {
         )
     }
 
-    /// Runs one statement through psql; gives its rows, columns parted by `|`.
+    /// Runs one statement through psql; returns its rows, columns separated by `|`.
     pub async fn psql(&self, sql: &str) -> String {
         self.psql_in(NAME, sql).await
     }
 
-    /// As [`Self::psql`], in another database.
+    /// Runs one statement likewise, in another database.
     pub async fn psql_in(&self, database: &str, sql: &str) -> String {
         let mut psql = Command::new("psql");
         psql.arg("-h")
@@ -150,13 +150,13 @@ impl Postgres {
         shell::text(&output)
     }
 
-    /// Where it listens.
+    /// Returns the directory of its socket.
     #[must_use]
     pub fn socket_dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Makes a role that has to give this password, unlike everybody else.
+    /// Creates a role that has to give this password, unlike all others.
     pub async fn guard(&self, role: &str, password: &str) {
         let made = format!("CREATE ROLE {role} LOGIN PASSWORD '{password}'");
         self.psql(&made).await;
@@ -174,14 +174,14 @@ impl Postgres {
         .await;
     }
 
-    /// Lets nobody write to this table until [`Self::let_write`]: who tries waits, with its statement sent.
+    /// Blocks all writes to this table until [`Self::let_write`]: a writer waits, with its statement sent.
     pub async fn hold_writes(&self, table: &str) {
         let lock =
             format!("BEGIN; LOCK TABLE {table} IN EXCLUSIVE MODE; PREPARE TRANSACTION '{HELD}'");
         self.psql(&lock).await;
     }
 
-    /// Goes on after [`Self::hold_writes`].
+    /// Continues after [`Self::hold_writes`].
     pub async fn let_write(&self) {
         self.psql(&format!("ROLLBACK PREPARED '{HELD}'")).await;
     }
@@ -207,7 +207,7 @@ impl Postgres {
     /// Starts the cluster again on its data.
     pub async fn run(&mut self) {
         assert!(self.server.is_none(), "it runs already");
-        // What a crash has left behind; no postmaster runs.
+        // Left behind by a crash; no postmaster runs.
         let _ = fs::remove_file(self.data().join("postmaster.pid"));
         let log = File::create(self.dir.path().join("log")).expect("a log can be made");
         let mut server = match self.flush {
@@ -227,7 +227,7 @@ impl Postgres {
             .arg("-k")
             .arg(self.dir.path())
             .args(["-c", "listen_addresses=", "-c", "max_connections=50"])
-            // For `hold_writes`, and to see whole statements of whoever waits then.
+            // For `hold_writes`, and to see whole statements of waiting writers.
             .args(["-c", "max_prepared_transactions=1"])
             .args(["-c", "track_activity_query_size=16384"])
             // In its own directory, not in /dev/shm: a crash leaves nothing behind that outlives the directory.
@@ -248,7 +248,7 @@ impl Postgres {
         .await;
     }
 
-    /// Takes a copy of the cluster as it is now, as a replica has that falls behind from here on.
+    /// Copies the present cluster, as a replica that lags behind from here on.
     pub async fn copy(&self) {
         let mut backup = self.program("pg_basebackup");
         backup.arg("-h").arg(self.dir.path()).arg("-D");
@@ -262,7 +262,7 @@ impl Postgres {
         );
     }
 
-    /// After [`Self::crash`]: the copy takes the place of the cluster, and lacks what was written since it was made.
+    /// After [`Self::crash`]: replaces the cluster by the copy, which lacks later writes.
     pub async fn fail_over(&mut self) {
         assert!(self.server.is_none(), "it runs still");
         fs::remove_dir_all(self.data()).expect("removed");
@@ -281,7 +281,7 @@ impl Postgres {
         }
     }
 
-    /// Goes on after [`Self::halt`].
+    /// Continues after [`Self::halt`].
     pub fn go_on(&self) {
         for proc in self.family() {
             kill_exactly(&proc, Signal::SIGCONT);
@@ -302,7 +302,7 @@ impl Postgres {
         Proc::read(i32::try_from(server.id()).expect("pids are small"))
     }
 
-    /// Where the cluster is.
+    /// Returns the directory of the cluster.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.dir.path().join("data")
@@ -339,7 +339,7 @@ impl Drop for Postgres {
     }
 }
 
-/// These words, to be executed as the user that a Postgres runs as.
+/// Returns these words, to be executed as the user of a Postgres.
 #[must_use]
 pub fn as_its_user(words: &[&str]) -> Vec<String> {
     let mut all = Vec::new();
@@ -351,7 +351,7 @@ pub fn as_its_user(words: &[&str]) -> Vec<String> {
     all
 }
 
-/// Postgres refuses to be root; Debian's package brings a user for it. `None`: the test is not root.
+/// Returns the user of Debian's package, since Postgres refuses to be root. `None`: the test is not root.
 #[must_use]
 pub fn unprivileged_user() -> Option<(Uid, Gid)> {
     if !Uid::effective().is_root() {
@@ -363,7 +363,7 @@ pub fn unprivileged_user() -> Option<(Uid, Gid)> {
     Some((user.uid, user.gid))
 }
 
-/// Where the newest installed one has its programs.
+/// Returns the program directory of the newest installed version.
 #[must_use]
 pub fn binaries() -> PathBuf {
     let versions = Path::new("/usr/lib/postgresql");
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_flush_costs_a_millisecond_where_it_can_be_had() {
+    async fn slow_flush_costs_a_millisecond_where_available() {
         let Ok(postgres) = Postgres::start_with_slow_flush().await else {
             return;
         };

@@ -1,13 +1,13 @@
-//! What /proc says of processes. Read only; a process that goes away while it is read is not there.
+//! Processes in /proc. Read only; a process that exits during the read does not exist.
 
 use std::{fs, path::Path};
 
 /// A process as /proc shows it at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Proc {
-    /// Its number.
+    /// Process id.
     pub pid: i32,
-    /// Parent.
+    /// Process id of its parent.
     pub ppid: i32,
     /// Process group.
     pub pgid: i32,
@@ -17,19 +17,19 @@ pub struct Proc {
     pub state: char,
     /// Start time in ticks since boot: with the number, an identity.
     pub start_ticks: u64,
-    /// Name.
+    /// Its name.
     pub comm: String,
 }
 
 impl Proc {
-    /// The process with this number, if there is one.
+    /// Returns the process with this number, if there is one.
     #[must_use]
     pub fn read(pid: i32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         Self::parse(&stat)
     }
 
-    /// Fields follow the last parenthesis: a name may hold anything.
+    /// Parses the fields after the last parenthesis: a name may contain anything.
     fn parse(stat: &str) -> Option<Self> {
         let (pid, rest) = stat.split_once(" (")?;
         let (comm, rest) = rest.rsplit_once(") ")?;
@@ -59,7 +59,7 @@ impl Proc {
         matches!(self.state, 'Z' | 'X')
     }
 
-    /// Whether a thread of it goes on: the main one may have ended before.
+    /// Whether a thread of it runs: the main one may have exited before.
     #[must_use]
     pub fn has_living_thread(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid));
@@ -77,8 +77,8 @@ impl Proc {
         Self::read(self.pid).is_some_and(|now| now.start_ticks == self.start_ticks)
     }
 
-    /// Whether it is still there and not only a zombie. A main thread that has ended may be one while others have not: they
-    /// still hold what the process has open.
+    /// Whether it is still there and not only a zombie. A main thread that has exited may be one while others have not:
+    /// they still hold its open files.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         Self::read(self.pid).is_some_and(|now| {
@@ -86,14 +86,14 @@ impl Proc {
         })
     }
 
-    /// Its arguments; empty for zombies and kernel threads.
+    /// Returns its arguments; empty for zombies and kernel threads.
     #[must_use]
     pub fn cmdline(&self) -> Vec<String> {
         let bytes = fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         split_at_nul(&bytes)
     }
 
-    /// The value of a variable of its environment, where that can be read.
+    /// Returns the value of a variable of its environment, where that can be read.
     #[must_use]
     pub fn env(&self, name: &str) -> Option<String> {
         let bytes = fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
@@ -105,7 +105,7 @@ impl Proc {
         })
     }
 
-    /// Its cgroup v2 path, such as `/user.slice/...`.
+    /// Returns its cgroup v2 path, such as `/user.slice/...`.
     #[must_use]
     pub fn cgroup(&self) -> Option<String> {
         let text = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).ok()?;
@@ -123,7 +123,7 @@ fn split_at_nul(bytes: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// Every process that can be seen.
+/// Returns every visible process.
 #[must_use]
 pub fn all() -> Vec<Proc> {
     let Ok(entries) = fs::read_dir("/proc") else {
@@ -135,7 +135,7 @@ pub fn all() -> Vec<Proc> {
         .collect()
 }
 
-/// Everything below `root` in this snapshot, `root` itself excluded.
+/// Returns everything below `root` in this snapshot, `root` itself excluded.
 #[must_use]
 pub fn descendants(all: &[Proc], root: i32) -> Vec<Proc> {
     let mut found: Vec<Proc> = Vec::new();
@@ -151,13 +151,13 @@ pub fn descendants(all: &[Proc], root: i32) -> Vec<Proc> {
     found
 }
 
-/// Bytes of a memory figure of `/proc/<pid>/smaps_rollup`, such as `Pss`.
+/// Returns the bytes of a memory figure of `/proc/<pid>/smaps_rollup`, such as `Pss`.
 #[must_use]
 pub fn memory_bytes(pid: i32, figure: &str) -> Option<u64> {
     kib_line(Path::new(&format!("/proc/{pid}/smaps_rollup")), figure)
 }
 
-/// Bytes of a line of `/proc/meminfo`, such as `Slab`.
+/// Returns the bytes of a line of `/proc/meminfo`, such as `Slab`.
 #[must_use]
 pub fn meminfo_bytes(figure: &str) -> Option<u64> {
     kib_line(Path::new("/proc/meminfo"), figure)
@@ -172,7 +172,7 @@ fn kib_line(path: &Path, figure: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// User and system time that a process has used, in clock ticks.
+/// Returns user and system time that a process has used, in clock ticks.
 #[must_use]
 pub fn cpu_ticks(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_does_not_shift_the_fields() {
+    fn parentheses_in_a_name_shift_no_field() {
         let stat = "7 (a) S 1) S 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 99 0 0";
         let proc = Proc::parse(stat).expect("it parses");
         assert_eq!(

@@ -1,11 +1,11 @@
-//! Where the programs are that tests start: found beside the test itself, never by an absolute path.
+//! Paths of the programs that tests start: found beside the test itself, never by an absolute path.
 
 use std::path::{Path, PathBuf};
 
-/// `target/<profile>`, where the running test was built.
+/// Returns `target/<profile>`, where the running test was built.
 ///
 /// # Panics
-/// If the test runs from somewhere else.
+/// If the test runs from another directory.
 #[must_use]
 pub fn profile_dir() -> PathBuf {
     let own = std::env::current_exe().expect("a process has an executable");
@@ -19,31 +19,31 @@ pub fn profile_dir() -> PathBuf {
     }
 }
 
-/// The server and command line under test.
+/// Returns the server and command line under test.
 #[must_use]
 pub fn kennel() -> PathBuf {
     built("kennel", "cargo build --workspace --bins")
 }
 
-/// The program that misbehaves.
+/// Returns the program that misbehaves.
 #[must_use]
 pub fn naughty() -> PathBuf {
     built("naughty", "cargo build --workspace --bins")
 }
 
-/// Python with grpcio, as `.ci/tools` has made it.
+/// Returns Python with grpcio, as made by `.ci/tools`.
 #[must_use]
 pub fn python() -> PathBuf {
     existing(tools().join("python/bin/python"), "make tools")
 }
 
-/// A program of Prometheus, as `.ci/tools` has fetched it.
+/// Returns a program of Prometheus, as downloaded by `.ci/tools`.
 #[must_use]
 pub fn prometheus(name: &str) -> PathBuf {
     existing(tools().join("prometheus/usr/bin").join(name), "make tools")
 }
 
-/// Where npx finds a server of the Model Context Protocol, as `.ci/tools` has made it.
+/// Returns the directory in which npx finds a server of the Model Context Protocol, as made by `.ci/tools`.
 #[must_use]
 pub fn mcp_dir() -> PathBuf {
     let dir = tools().join("mcp");
@@ -54,7 +54,7 @@ pub fn mcp_dir() -> PathBuf {
     dir
 }
 
-/// Where `.ci/tools` puts what it makes.
+/// Returns the output directory of `.ci/tools`.
 #[must_use]
 pub fn tools() -> PathBuf {
     std::env::var_os("KENNEL_TOOLS").map_or_else(
@@ -69,7 +69,7 @@ pub fn tools() -> PathBuf {
     )
 }
 
-/// The repository.
+/// Returns the repository.
 #[must_use]
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-/// What a page says: files, each named in the line above its block, and commands.
+/// Contents of a page: files, each named in the line above its block, and commands.
 #[derive(Debug)]
 pub struct Project {
     /// Name and text of each file, in the page's order.
@@ -58,7 +58,7 @@ impl Project {
     }
 }
 
-/// The name in backquotes at the end of a line.
+/// Returns the name in backquotes at the end of a line.
 fn file_name(line: &str) -> Option<&str> {
     let (_, name) = line.strip_suffix('`')?.rsplit_once('`')?;
     name.contains('.').then_some(name)

@@ -1,4 +1,4 @@
-//! Messages of the contract as bytes, which need not be ones.
+//! Messages of the contract as bytes, which may be invalid.
 
 use prost::bytes::{Buf as _, BufMut as _};
 use tonic::{
@@ -6,7 +6,7 @@ use tonic::{
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 
-/// Messages as they are.
+/// Codec that passes bytes unchanged.
 #[derive(Clone, Copy, Default)]
 pub struct Raw;
 

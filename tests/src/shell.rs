@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// Runs a program to its end and gives what it said.
+/// Runs a program to its end and returns its output.
 ///
 /// # Panics
 /// If it cannot be started or does not end in time; then it is killed.
@@ -72,14 +72,14 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> thread::JoinHandle<Vec<u8>
     thread::spawn(move || {
         let mut bytes = Vec::new();
         if let Some(mut pipe) = pipe {
-            // A reader that fails has read what there was.
+            // A reader that fails has read all existing bytes.
             let _ = pipe.read_to_end(&mut bytes);
         }
         bytes
     })
 }
 
-/// Standard output as text, without the last newline.
+/// Returns standard output as text, without the last newline.
 #[must_use]
 pub fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout)

@@ -1,4 +1,4 @@
-//! What another program may do to a SQLite database that is in use.
+//! Interference of another program with a SQLite database in use.
 
 use nix::{
     fcntl::{FcntlArg, fcntl},
@@ -6,7 +6,7 @@ use nix::{
 };
 use std::{fs::File, path::Path};
 
-/// Keeps everybody else from writing to this database until it is dropped: the lock of the one writer of a write-ahead log
+/// Blocks all other writers of this database until it is dropped: the lock of the one writer of a write-ahead log
 /// (`WAL_WRITE_LOCK`, byte 120 of the shared memory file).
 ///
 /// # Panics

@@ -12,14 +12,14 @@ use tempfile::TempDir;
 
 /// Calls that make a directory.
 const MAKING: [&str; 2] = ["mkdir", "mkdirat"];
-/// Calls that open a file, and make it where they are asked to.
+/// Calls that open a file, and create it on request.
 const OPENING: [&str; 4] = ["open", "openat", "openat2", "creat"];
 /// Calls that remove a file or a directory.
 const REMOVING: [&str; 3] = ["unlink", "unlinkat", "rmdir"];
 /// Calls that wait for the disk.
 const SYNCING: [&str; 4] = ["fsync", "fdatasync", "sync_file_range", "msync"];
 
-/// Which process made a call.
+/// Process that made a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// `kennel serve`.
@@ -42,7 +42,7 @@ pub struct Strace {
 /// One system call that has returned.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Which process made it.
+    /// Process that made it.
     pub role: Role,
     /// The line of strace: name, arguments, result; descriptors with their paths.
     pub line: String,
@@ -60,7 +60,8 @@ pub struct Changes {
 }
 
 impl Strace {
-    /// Attaches to all that serves. The error says why that cannot be: no strace here, or no right to trace.
+    /// Attaches to all serving processes. The error gives the reason why that is impossible: no strace here, or no
+    /// right to trace.
     pub fn attach(kennel: &Kennel) -> Result<Self, String> {
         let server = kennel.server().ok_or("there is no server")?;
         let mut known = BTreeMap::from([(kennel.keeper_pid(), Role::Keeper)]);
@@ -81,10 +82,10 @@ impl Strace {
         Ok(Self { out, tracer, known })
     }
 
-    /// Detaches, and gives all calls since [`Self::attach`]. They are in order for each thread alone.
+    /// Detaches, and returns all calls since [`Self::attach`]. They are in order for each thread alone.
     #[must_use]
     pub fn detach(mut self) -> Vec<Call> {
-        // Each line is in its file when it is whole, and the kernel lets go of all processes when their tracer dies.
+        // Each line is in its file when it is whole, and the kernel detaches all processes when their tracer dies.
         let _ = self.tracer.kill();
         let _ = self.tracer.wait();
         let files = fs::read_dir(self.out.path()).into_iter().flatten();
@@ -97,7 +98,7 @@ impl Strace {
             let known = thread.and_then(|thread: i32| self.known.get(&thread).copied());
             let role = known.unwrap_or_else(|| role(&text));
             let made = text.lines().filter(|line| name_of(line).is_some());
-            // The standard library looks at each descriptor that it closes, in builds with debug assertions only.
+            // The standard library checks each descriptor that it closes, in builds with debug assertions only.
             let made = made.filter(|line| !line.contains(", F_GETFD)"));
             calls.extend(made.map(|line| Call {
                 role,
@@ -117,7 +118,7 @@ impl Drop for Strace {
 }
 
 impl Call {
-    /// The name of the call.
+    /// Returns the name of the call.
     #[must_use]
     pub fn name(&self) -> &str {
         name_of(&self.line).unwrap_or_default()
@@ -135,7 +136,7 @@ impl Call {
         self.line.contains(") = -1 ") || self.line.contains(") = ?")
     }
 
-    /// The paths that it names, each with the directory that it is relative to.
+    /// Returns the paths in its arguments, each with the directory that it is relative to.
     fn paths(&self) -> Vec<PathBuf> {
         let parts: Vec<&str> = self.line.split('"').collect();
         let named = parts.chunks_exact(2);
@@ -150,7 +151,7 @@ impl Call {
 }
 
 impl Changes {
-    /// What these calls have changed below `dir`, in which these paths were there before.
+    /// Returns the changes of these calls below `dir`, in which these paths existed before.
     #[must_use]
     pub fn below(dir: &Path, before: &BTreeSet<PathBuf>, calls: &[Call]) -> Self {
         let mut changes = Self::default();
@@ -177,7 +178,7 @@ impl Changes {
     }
 }
 
-/// Everything below `dir`.
+/// Returns everything below `dir`.
 #[must_use]
 pub fn listing(dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
@@ -194,7 +195,7 @@ fn threads(pid: i32) -> impl Iterator<Item = i32> {
     tasks.filter_map(|task| task.file_name().to_str()?.parse().ok())
 }
 
-/// Waits until strace has said so of all of them. What it says later is read, so that it never waits.
+/// Waits until strace has reported all of them. Its later output is read, so that it never blocks.
 fn await_attached(said: impl BufRead + Send + 'static, count: usize) -> Result<(), String> {
     let mut lines = said.lines().map_while(Result::ok);
     let mut attached = 0;
@@ -210,7 +211,7 @@ fn await_attached(said: impl BufRead + Send + 'static, count: usize) -> Result<(
     Ok(())
 }
 
-/// Of a process or thread that was not there before.
+/// Returns the role of a process or thread that was not there before.
 fn role(text: &str) -> Role {
     if text.contains("\"kennel-shim\"") {
         Role::Shim
@@ -221,7 +222,7 @@ fn role(text: &str) -> Role {
     }
 }
 
-/// The call's name, where the line is one of a call.
+/// Returns the call's name, where the line is one of a call.
 fn name_of(line: &str) -> Option<&str> {
     let (name, _) = line.split_once('(')?;
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';

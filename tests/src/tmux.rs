@@ -1,4 +1,4 @@
-//! A terminal that nobody here wrote, to look at what a client shows on it: tmux(1), one server per terminal.
+//! A terminal of another project, to check what a client shows on it: tmux(1), one server per terminal.
 
 use crate::{PATIENCE, eventually};
 use std::{
@@ -13,7 +13,7 @@ pub struct Tmux {
 }
 
 impl Tmux {
-    /// A terminal of `rows` lines of `cols` characters in which a shell line runs; its socket lies in `dir`.
+    /// Starts a terminal of `rows` lines of `cols` characters in which a shell line runs; its socket is in `dir`.
     ///
     /// # Panics
     /// If tmux cannot be run.
@@ -23,7 +23,7 @@ impl Tmux {
             socket: dir.join(name),
         };
         let (rows, cols) = (rows.to_string(), cols.to_string());
-        // Without it the last frame goes with the command.
+        // Without it the last frame disappears with the command.
         let line = format!("{line}; sleep 1000");
         tmux.run(&[
             "-f",
@@ -40,7 +40,7 @@ impl Tmux {
         tmux
     }
 
-    /// Types, as send-keys does: `Enter`, `C-p`, or text.
+    /// Types keys, as send-keys does: `Enter`, `C-p`, or text.
     ///
     /// # Panics
     /// If tmux cannot be run.
@@ -50,7 +50,7 @@ impl Tmux {
         self.run(&words);
     }
 
-    /// What it shows, line by line, without what is empty at the end.
+    /// Returns its screen, line by line, without empty lines at the end.
     ///
     /// # Panics
     /// If tmux cannot be run.
@@ -61,7 +61,7 @@ impl Tmux {
         text.trim_end().to_owned()
     }
 
-    /// The same with the escape sequences of its colours.
+    /// Returns its screen with the escape sequences of its colours.
     ///
     /// # Panics
     /// If tmux cannot be run.
@@ -71,16 +71,16 @@ impl Tmux {
         String::from_utf8(output.stdout).expect("tmux writes UTF-8")
     }
 
-    /// Waits until it shows this text, and gives all that it shows then.
+    /// Waits until it shows this text, and returns its screen then.
     ///
     /// # Panics
-    /// If it does not come to that.
+    /// If it never does.
     pub async fn shows(&self, text: &str) -> String {
         let shown = || Some(self.shown()).filter(|shown| shown.contains(text));
         eventually(&format!("{text:?} is shown"), PATIENCE, shown).await
     }
 
-    /// Whether what runs in it is sent clicks.
+    /// Whether its program gets clicks.
     ///
     /// # Panics
     /// If tmux cannot be run.
@@ -90,7 +90,7 @@ impl Tmux {
         output.stdout.starts_with(b"1")
     }
 
-    /// Makes it another size.
+    /// Resizes it.
     ///
     /// # Panics
     /// If tmux cannot be run.
@@ -99,7 +99,7 @@ impl Tmux {
         self.run(&["resize-window", "-x", &cols, "-y", &rows]);
     }
 
-    /// Closes its window, as a person does: what runs in it is hung up.
+    /// Closes its window, as a person does: its program is hung up.
     ///
     /// # Panics
     /// If tmux cannot be run.
@@ -135,7 +135,7 @@ impl Drop for Tmux {
                 shown.unwrap_or_default().trim_end()
             );
         }
-        // It may have ended by itself.
+        // It may have exited by itself.
         let _ = Command::new("tmux")
             .arg("-S")
             .arg(&self.socket)

@@ -1,4 +1,4 @@
-//! Waiting for something that is seen only by looking: with a deadline, and with its name in the failure.
+//! Waiting for conditions that can only be polled: with a deadline, and with the name in the failure.
 
 use std::{
     fmt::Debug,
@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often a condition is looked at again.
+/// Interval of polling.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Looks until the probe gives something; panics with `what` when the time is over.
+/// Polls until the probe returns a value; panics with `what` at the deadline.
 pub async fn eventually<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limit;
     loop {
@@ -21,7 +21,7 @@ pub async fn eventually<T>(what: &str, limit: Duration, mut probe: impl FnMut() 
     }
 }
 
-/// As [`eventually`], for a probe that has to ask.
+/// Polls likewise with an asynchronous probe.
 pub async fn eventually_async<T, F: Future<Output = Option<T>>>(
     what: &str,
     limit: Duration,
@@ -37,7 +37,7 @@ pub async fn eventually_async<T, F: Future<Output = Option<T>>>(
     }
 }
 
-/// Awaits something that must come; panics with `what` when the time is over.
+/// Awaits an event that must come; panics with `what` at the deadline.
 pub async fn within<T>(what: &str, limit: Duration, future: impl Future<Output = T>) -> T {
     let Ok(value) = tokio::time::timeout(limit, future).await else {
         panic!("not within {limit:?}: {what}")

@@ -12,20 +12,20 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// How long a guest may take from its start to the last word, also on a busy machine without virtualisation.
+/// Longest time of a guest from its start to its last line, also on a busy machine without virtualisation.
 const GUEST_MAX: Duration = Duration::from_mins(9);
-/// Programs of this machine that guests need beside Kennel, and where they are there.
+/// Programs of this machine that guests need beside Kennel, and their paths there.
 const PROGRAMS: [(&str, &str); 3] = [
     ("/bin/busybox", "/bin/busybox"),
     ("/usr/bin/setfattr", "/usr/bin/setfattr"),
     ("/usr/bin/unshare", "/usr/bin/unshare"),
 ];
-/// What the guest says when it has done all.
+/// Last line of the guest.
 const END: &str = "end";
 
-/// What is booted.
+/// The machine to boot.
 pub(crate) struct Machine {
-    /// A shell script: `guest/words.sh` and `guest/limits.sh` are there for it.
+    /// A shell script, with access to `guest/words.sh` and `guest/limits.sh`.
     pub(crate) scenario: &'static str,
     pub(crate) memory_mib: u32,
     /// An image that the guest has as `/dev/nvme0n1`.
@@ -41,11 +41,11 @@ pub(crate) struct Guest {
     _files: TempDir,
 }
 
-/// What a guest has reported.
+/// Lines that a guest has reported.
 pub(crate) struct Checks(Vec<String>);
 
 impl Guest {
-    /// Starts it.
+    /// Boots it.
     pub(crate) fn boot(machine: &Machine) -> Self {
         let files = tempfile::Builder::new()
             .prefix("kennel-vm-")
@@ -54,7 +54,7 @@ impl Guest {
         let initramfs = files.path().join("initramfs");
         fs::write(&initramfs, pack(machine, files.path())).expect("it can be written");
         let mut command = Command::new("qemu-system-x86_64");
-        // Without /dev/kvm, which may be there and hang.
+        // Without /dev/kvm, which may exist and hang.
         command.args([
             "-accel",
             "tcg",
@@ -104,7 +104,7 @@ impl Guest {
         self.read_to(wanted, |line| line == wanted);
     }
 
-    /// Reads the console up to the next line that begins so.
+    /// Reads the console up to the next line with this beginning.
     pub(crate) fn read_until_any(&mut self, beginning: &str) {
         self.read_to(beginning, |line| line.starts_with(beginning));
     }
@@ -135,14 +135,14 @@ impl Guest {
         Checks(seen)
     }
 
-    /// What the console has shown by now.
+    /// Returns the console output so far.
     pub(crate) fn text(&self) -> String {
         self.seen.join("\n")
     }
 }
 
 impl Drop for Guest {
-    /// As a loss of power: nothing in the guest has a say.
+    /// Kills it like a power loss: the guest cannot react.
     fn drop(&mut self) {
         let _ = self.qemu.kill();
         self.qemu.wait().expect("own child");
@@ -150,7 +150,7 @@ impl Drop for Guest {
 }
 
 impl Checks {
-    /// Each of these was reported to have passed, and none to have failed.
+    /// Asserts that each of these was reported as passed, and none as failed.
     pub(crate) fn all_passed(&self, names: &[&str]) {
         let failed = self.0.iter().filter(|line| line.starts_with("failed "));
         let failed: Vec<&String> = failed.collect();
@@ -165,7 +165,7 @@ impl Checks {
     }
 }
 
-/// Debian's kernel, as `.ci/tools` has fetched it.
+/// Returns Debian's kernel, as downloaded by `.ci/tools`.
 fn kernel() -> PathBuf {
     let dir = programs::tools().join("linux/boot");
     let entries = fs::read_dir(&dir).into_iter().flatten().flatten();

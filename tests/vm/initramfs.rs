@@ -14,7 +14,7 @@ const FILE: u32 = 0o100_000;
 /// An archive that is being written.
 pub(crate) struct Initramfs {
     bytes: Vec<u8>,
-    /// What is in it by now, as paths without the leading slash.
+    /// Its contents so far, as paths without the leading slash.
     names: BTreeSet<PathBuf>,
 }
 
@@ -42,7 +42,7 @@ impl Initramfs {
         self.entry(name, FILE | mode, content);
     }
 
-    /// Adds a program of this machine, and the libraries that it names.
+    /// Adds a program of this machine, and the libraries that it needs.
     pub(crate) fn program(&mut self, from: &Path, at: &str) {
         let content = fs::read(from).expect("the program can be read");
         let mode = fs::metadata(from)
@@ -58,7 +58,7 @@ impl Initramfs {
         }
     }
 
-    /// The whole archive.
+    /// Returns the whole archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry(Path::new("TRAILER!!!"), 0, &[]);
         self.bytes

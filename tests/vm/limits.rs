@@ -1,4 +1,4 @@
-//! Limits of runs where Kennel is deployed: in a delegated control group, in a container, and as PID 1.
+//! Limits of runs in deployments of Kennel: in a delegated control group, in a container, and as PID 1.
 
 use crate::guest::{Guest, Machine};
 

@@ -1,4 +1,4 @@
-//! The machine's memory ends: a run goes, Kennel stays, and the record says why.
+//! The machine runs out of memory: a run is killed, Kennel stays, and the record has the reason.
 
 use crate::guest::{Guest, Machine};
 

@@ -1,7 +1,7 @@
 //! Loss of power in the middle of spawns: every command that has run is on record.
 //!
-//! What the guest's kernel had not given to the disk is lost. What the disk had taken and not yet made durable is not:
-//! the emulated one keeps it.
+//! Data that the guest's kernel had not written to the disk is lost. Data in the disk's cache is not: the emulated disk
+//! retains it.
 
 use crate::guest::{Guest, Machine};
 use std::{fs::File, path::Path, process::Command};
@@ -48,7 +48,7 @@ fn every_mark_has_a_row_after_power_loss() {
     assert!(found >= marked, "a durable mark is gone: {}", guest.text());
 }
 
-/// How many marks the guest has found.
+/// Returns how many marks the guest has found.
 fn found(guest: &Guest) -> usize {
     let text = guest.text();
     let found = text.lines().find_map(|line| line.strip_prefix("marks "));

@@ -28,7 +28,7 @@ const PROGRAMS: [&str; 18] = [
 fn escaping_programs_leave_nothing_behind() {
     let checks = Guest::boot(&Machine {
         scenario: include_str!("guest/programs.sh"),
-        // Three hundred processes at a time are not to be ended for want of memory.
+        // Three hundred processes at a time must not be killed for want of memory.
         memory_mib: 4096,
         disk: None,
     })

@@ -2,12 +2,12 @@
 
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A unix socket at this path.
     Unix(PathBuf),
-    /// A TCP port, which speaks TLS.
+    /// A TCP port with TLS.
     Tcp {
         /// Name or IP address, without brackets.
         host: String,
@@ -16,7 +16,7 @@ pub enum Address {
     },
 }
 
-/// The text names no server.
+/// The text is no address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot use {0:?} as a server's address: it must be unix:PATH or tcp://HOST:PORT")]
 pub struct InvalidAddress(String);

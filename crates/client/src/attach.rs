@@ -1,4 +1,4 @@
-//! A client at the terminal of a run, over the loss of connections and servers.
+//! A client at the terminal of a run, across lost connections and servers.
 
 use crate::{Connection, Failure, resumes::Resumes};
 use bytes::Bytes;
@@ -11,12 +11,12 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-/// Most writes that may be on their way: a run remembers the ids of twice as many.
+/// Most writes in flight: a run remembers the ids of twice as many.
 pub const WRITES_MAX: usize = 8;
 
-/// Most requests that wait for the connection. Writes are bounded by [`WRITES_MAX`]; the rest is for sizes, of which a window
-/// that is dragged has some tens a second. A connection that takes none of so many is lost, and the next one begins with the
-/// newest size and the writes without an answer.
+/// Most requests that wait for the connection. Writes are bounded by [`WRITES_MAX`]; the rest is for sizes, of which
+/// dragging a window causes some tens a second. A connection that takes none of so many is lost, and the next one
+/// begins with the newest size and the writes without an answer.
 const REQUESTS_QUEUED_MAX: usize = 64;
 
 /// A client at a terminal. Input without an acknowledgement is sent again to the next server, which knows it.
@@ -24,25 +24,25 @@ const REQUESTS_QUEUED_MAX: usize = 64;
 pub struct Attachment {
     connection: Connection,
     open: pb::AttachOpen,
-    /// It wants to be the writer.
+    /// Whether it wants to be the writer.
     takes: bool,
-    /// Typed, without an acknowledgement.
+    /// Input without an acknowledgement.
     on_the_way: VecDeque<pb::AttachInput>,
     link: Option<Link>,
     resumes: Resumes,
-    /// Nothing more is typed.
+    /// Whether no more input follows.
     leaves: bool,
 }
 
 #[derive(Debug)]
 struct Link {
-    /// Absent: this side is ended.
+    /// Sender of requests; absent: this side is closed.
     up: Option<mpsc::Sender<AttachRequest>>,
     down: Streaming<AttachResponse>,
 }
 
 impl Attachment {
-    /// At the terminal that this names. Connects when [`Self::next`] is called first.
+    /// Attaches to the terminal that this names. Connects when [`Self::next`] is called first.
     #[must_use]
     pub fn new(connection: &Connection, open: pb::AttachOpen) -> Self {
         Self {
@@ -56,8 +56,9 @@ impl Attachment {
         }
     }
 
-    /// What comes next, the screen first; `None` after the run's last event, or after [`Self::leave`]. Where the connection or the
-    /// server was lost it goes on at the next one, which says `opened` again, without a screen. Cancel-safe.
+    /// Returns the next message, the screen first; `None` after the run's last event, or after [`Self::leave`]. After a
+    /// lost connection or server it continues at the next one, which sends `opened` again, without a screen.
+    /// Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<Reported>, Failure> {
         loop {
             let Some(link) = &mut self.link else {
@@ -74,7 +75,7 @@ impl Attachment {
                     self.note(&reported);
                     return Ok(Some(reported));
                 }
-                // One that this client does not know.
+                // A message that this client does not know.
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(None),
                 Err(status) => {
@@ -85,13 +86,13 @@ impl Attachment {
         }
     }
 
-    /// Whether something may be typed: not while so much is on its way.
+    /// Whether input may be sent: not while too many writes are in flight.
     #[must_use]
     pub fn can_type(&self) -> bool {
         self.on_the_way.len() < WRITES_MAX && !self.leaves
     }
 
-    /// Types, under an id that is used once. Call it where [`Self::can_type`].
+    /// Sends input, under an id that is used once. Call it only if [`Self::can_type`].
     pub fn type_in(&mut self, data: impl Into<Bytes>, write_id: String) {
         let input = pb::AttachInput {
             data: data.into(),
@@ -101,19 +102,19 @@ impl Attachment {
         self.ask(Asked::Input(input));
     }
 
-    /// The terminal is to be so large, now and wherever it is opened again.
+    /// Sets the size of the terminal, now and after each reconnect.
     pub fn resize(&mut self, size: pb::TerminalSize) {
         self.open.size = Some(size);
         self.ask(Asked::Resize(size));
     }
 
-    /// It is to be the writer, now and wherever it is opened again.
+    /// Requests to be the writer, now and after each reconnect.
     pub fn take(&mut self) {
         self.takes = true;
         self.ask(Asked::Take(pb::TakeWriter {}));
     }
 
-    /// Nothing more is typed: what was is taken, and then [`Self::next`] gives `None`.
+    /// Ends the input: pending input is delivered, and then [`Self::next`] returns `None`.
     pub fn leave(&mut self) {
         self.leaves = true;
         if let Some(link) = &mut self.link {
@@ -121,7 +122,8 @@ impl Attachment {
         }
     }
 
-    /// A request without a connection is dropped: the next connection begins with all that still matters.
+    /// Sends a request. Without a connection it is dropped: the next connection begins with everything that still
+    /// matters.
     fn ask(&mut self, asked: Asked) {
         let Some(up) = self.link.as_ref().and_then(|link| link.up.as_ref()) else {
             return;
@@ -136,7 +138,7 @@ impl Attachment {
 
     async fn connect(&self) -> Result<Link, Failure> {
         let (up, requests) = mpsc::channel(REQUESTS_QUEUED_MAX + self.on_the_way.len());
-        // There is room for the first requests, so none is refused.
+        // The queue has space for the first requests, so none is refused.
         let say = |asked| {
             let _ = up.try_send(AttachRequest {
                 request: Some(asked),
@@ -173,7 +175,7 @@ impl Attachment {
             Reported::Taken(taken) => Some(&taken.write_id),
             Reported::Refused(refused) => Some(&refused.write_id),
             Reported::Writer(writer) => {
-                // Somebody else has taken it: that is not undone by the loss of a connection.
+                // Another client has become the writer: the loss of a connection does not undo that.
                 self.takes &= writer.you;
                 None
             }

@@ -14,10 +14,10 @@ use tower::Service;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// The node that a call is for.
+/// Header with the node that a call is for.
 const NODE: HeaderName = HeaderName::from_static("kennel-node");
 
-/// A channel whose calls carry the client's token and the node that they are for, where there is one.
+/// A channel whose calls carry the client's token and their target node, where there is one.
 #[derive(Clone, Debug)]
 pub struct Authorized {
     channel: Channel,
@@ -65,7 +65,7 @@ impl Service<Request<Body>> for Authorized {
     }
 }
 
-/// An error with its causes, for people.
+/// Formats an error with its causes, for people.
 #[must_use]
 pub fn shown(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -1,4 +1,4 @@
-//! Connections to servers, and why one did not come about.
+//! Connections to servers, and their errors.
 
 use crate::{
     Address, Connection,
@@ -25,53 +25,53 @@ use tonic::{Code, transport::Endpoint};
 
 /// Connections that break before the first call, after which a client gives up.
 const CONNECTS_MAX: u32 = 5;
-/// For a TCP connection with its handshake.
+/// Longest time for a TCP connection with its handshake.
 const DIAL_MAX: Duration = Duration::from_secs(10);
-/// For one of several addresses of a host.
+/// Longest time for one of several addresses of a host.
 const ADDRESS_MAX: Duration = Duration::from_secs(3);
-/// For the answer to the first call, which asks whether the token is accepted.
+/// Longest time for the answer to the first call, which checks whether the token is accepted.
 const CHECK_MAX: Duration = Duration::from_secs(10);
-/// A peer across a network that does not answer a ping within these times is gone: no packet says so.
+/// A peer across a network that does not answer a ping within these times is gone: no packet reports that.
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// A server on this host may be halted: while a call is open it is asked as often.
 const LOCAL_PING_EVERY: Duration = Duration::from_secs(5);
 const PING_MAX: Duration = Duration::from_secs(10);
 
-/// No connection to a server came about.
+/// No connection to a server was established.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No process listens there, or it cannot be reached.
     #[error("no server answers at {address}")]
     NoServer {
-        /// Where.
+        /// Address of the server.
         address: Address,
-        /// What the socket said.
+        /// Error of the socket.
         #[source]
         source: io::Error,
     },
     /// A process of another user listens there: neither this user nor root.
     #[error("the server at {address} runs as user {uid}, which is neither this user nor root")]
     ForeignServer {
-        /// Where.
+        /// Address of the server.
         address: Address,
-        /// Its user.
+        /// User id of the sender.
         uid: u32,
     },
-    /// It does not speak the protocol.
+    /// The server does not speak the protocol.
     #[error("cannot speak to the server at {address}")]
     Transport {
-        /// Where.
+        /// Address of the server.
         address: Address,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: tonic::transport::Error,
     },
-    /// The connection broke before the first call, or what answers does not speak TLS 1.3 and HTTP/2.
+    /// The connection broke before the first call, or the server does not speak TLS 1.3 and HTTP/2.
     #[error("cannot open a secure connection to {address}")]
     Insecure {
-        /// Where.
+        /// Address of the server.
         address: Address,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -83,47 +83,47 @@ pub enum ConnectError {
         "the certificate of the server at {address} is not trusted: no authority in {authorities} has issued it"
     )]
     UntrustedServer {
-        /// Where.
+        /// Address of the server.
         address: Address,
-        /// Where the authorities came from.
+        /// Source of the authorities.
         authorities: String,
     },
     /// The server's certificate is for other names.
     #[error("the certificate of the server at {address} is for {}, not for {name}", or_none(.presented))]
     WrongServerName {
-        /// Where.
+        /// Address of the server.
         address: Address,
-        /// The name that it has to have.
+        /// The required name.
         name: String,
-        /// The names that it has.
+        /// The names in the certificate.
         presented: Vec<String>,
     },
     /// The server's certificate cannot be used for another reason.
     #[error("the certificate of the server at {address} is refused: {reason}")]
     ServerCertificate {
-        /// Where.
+        /// Address of the server.
         address: Address,
-        /// Why, such as `it has expired`.
+        /// The reason, such as `it has expired`.
         reason: String,
     },
     /// The server has refused the client's certificate.
     #[error("the server at {address} refused the certificate of this client: {reason}")]
     ClientCertificate {
-        /// Where.
+        /// Address of the server.
         address: Address,
-        /// Why, such as `it is revoked`.
+        /// The reason, such as `it is revoked`.
         reason: &'static str,
     },
     /// The server demands a certificate of the client, and there is none.
     #[error("the server at {address} demands a certificate of the client")]
     NoClientCertificate {
-        /// Where.
+        /// Address of the server.
         address: Address,
     },
     /// The server has refused the token.
     #[error("the server at {address} refused the token: {reason}")]
     Token {
-        /// Where.
+        /// Address of the server.
         address: Address,
         /// Its answer.
         reason: String,
@@ -131,7 +131,7 @@ pub enum ConnectError {
     /// The server demands a certificate or a token, and there is neither.
     #[error("the server at {address} demands a certificate or a token: {reason}")]
     NoCredentials {
-        /// Where.
+        /// Address of the server.
         address: Address,
         /// Its answer.
         reason: String,
@@ -145,19 +145,19 @@ fn or_none(names: &[String]) -> String {
     names.join(", ")
 }
 
-/// Bytes in both directions, whatever they go over.
+/// Bytes in both directions, over any transport.
 pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-/// Connects to a server whose user is this process's own or root, or to one on the network, which this host's authorities know. Needs a
-/// tokio runtime.
+/// Connects to a server whose user is this process's own or root, or to one on the network with a certificate of an
+/// authority that this host trusts. Needs a tokio runtime.
 pub async fn connect(address: &Address) -> Result<Connection, ConnectError> {
     connect_with(address, &Credentials::default()).await
 }
 
-/// As [`connect`], with these credentials. Over a unix socket certificates are not used: its server asks the kernel who calls. A
-/// token is sent, for the process of a run that has one.
+/// Connects like [`connect`], with these credentials. Certificates are not used over a unix socket: its server gets the
+/// caller's identity from the kernel. A token is sent there, for the process of a run that has one.
 pub async fn connect_with(
     address: &Address,
     credentials: &Credentials,
@@ -206,7 +206,7 @@ async fn connect_over_network(
         let (address, host, tls) = (dialled.clone(), own_host.clone(), tls.clone());
         async move { dial_tcp(&address, (&host, port), &tls).await }
     };
-    // The transport is given a scheme that leaves TLS to the dial; its requests say https.
+    // The transport gets a scheme that leaves TLS to the dial; its requests say https.
     let origin = format!("https://{}", authority(&name.to_str(), port));
     let mut endpoint = Endpoint::from_static("http://localhost")
         .http2_keep_alive_interval(PING_EVERY)
@@ -232,7 +232,7 @@ fn authority(name: &str, port: u16) -> String {
     }
 }
 
-/// A refused token is found at connect, like a refused certificate, and not at some later call.
+/// Checks the token: a refused one is found at connect, like a refused certificate, and not at a later call.
 async fn check_accepted(connection: &Connection) -> Result<(), ConnectError> {
     let request = pb::GetServerInfoRequest {};
     let mut admin = connection.admin();
@@ -252,13 +252,13 @@ async fn check_accepted(connection: &Connection) -> Result<(), ConnectError> {
     })
 }
 
-/// Why a dial failed, as the transport passes it on; the error itself is handed over beside it.
+/// Cause of a failed dial, as the transport passes it on; the error itself is stored beside it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NotDialled(pub(crate) String);
 
-/// Connects over what `dial` gives. A server that dies over the first words of a connection is no error: the socket is its
-/// keeper's, and the next server is there soon.
+/// Connects over the result of `dial`. A server that dies during the first messages of a connection is no error: the
+/// socket is its keeper's, and the next server is there soon.
 pub(crate) async fn connect_by<F, D, W>(
     address: &Address,
     endpoint: Endpoint,
@@ -294,7 +294,7 @@ where
             }
             Err(source) => source,
         };
-        // The dial's own error says more than the transport's.
+        // The dial's own error has more detail than the transport's.
         let dialled = failed.lock().unwrap_or_else(PoisonError::into_inner).take();
         let error = dialled.unwrap_or_else(|| ConnectError::Transport {
             address: address.clone(),
@@ -307,7 +307,7 @@ where
 }
 
 impl ConnectError {
-    /// Whether a process was there, and is perhaps being replaced.
+    /// Whether a server was there, and is perhaps being replaced.
     fn is_broken(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         match self {
@@ -349,7 +349,7 @@ async fn dial_tcp(
     (host, port): (&str, u16),
     tls: &Tls,
 ) -> Result<tls::Secured, ConnectError> {
-    // What is wrong with the client's own files is said before a server is bothered.
+    // Errors of the client's own files are reported before a server is contacted.
     let config = tls.read()?;
     let dialled = async {
         let stream = open_tcp(host, port)
@@ -367,14 +367,14 @@ async fn dial_tcp(
     timeout(DIAL_MAX, dialled).await.map_err(late)?
 }
 
-/// The first of a host's addresses that takes a connection.
+/// Connects to the first of a host's addresses that takes a connection.
 async fn open_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.collect();
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
         match timeout(ADDRESS_MAX, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
-                // Small writes of a call are not held back for one another.
+                // Small writes of a call are not delayed for one another.
                 stream.set_nodelay(true)?;
                 return Ok(stream);
             }
@@ -390,7 +390,7 @@ async fn open_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// This process's effective user, as the other end of a socket sees it.
+/// Returns this process's effective user, as the peer of a socket sees it.
 pub(crate) fn own_uid() -> io::Result<u32> {
     let (one, _other) = UnixStream::pair()?;
     Ok(one.peer_cred()?.uid())
@@ -413,7 +413,7 @@ mod tests {
             move || {
                 let fourth = dials.fetch_add(1, Ordering::Relaxed) == 3;
                 let stream = fourth.then(|| alive.lock().expect("no panic").take());
-                // The other end of each other one is gone.
+                // The peer of each of the others is gone.
                 let dead = || UnixStream::pair().expect("a pair").0;
                 std::future::ready(Ok(stream.flatten().unwrap_or_else(dead)))
             }

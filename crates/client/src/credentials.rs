@@ -1,6 +1,6 @@
-//! What a client shows to a server on the network, and by which certificates it knows that server.
+//! Credentials of a client for a server on the network, and the authorities by which it verifies that server.
 //!
-//! Files are read anew for each connection, a token for each call: a file that was replaced is used without a new start.
+//! Files are read anew for each connection, a token for each call: a replaced file is used without a restart.
 
 use rustls::{
     ClientConfig, RootCertStore,
@@ -18,15 +18,15 @@ use std::{
 const ALPN: &[u8] = b"h2";
 /// Longest token.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;
-/// Where hosts have the certificates of public authorities: Debian, Fedora, Alpine and others.
+/// Files of hosts with the certificates of public authorities: Debian, Fedora, Alpine and others.
 const SYSTEM_AUTHORITIES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 ];
 
-/// What a client shows to a server on the network. Over a unix socket a process of a run shows its token, and no other client needs
-/// any.
+/// Credentials for a server on the network. Over a unix socket a process of a run sends its token; no other client
+/// needs any.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     /// Certificates, of both ends.
@@ -37,12 +37,12 @@ pub struct Credentials {
     pub server_user: Option<u32>,
 }
 
-/// Files with certificates in PEM.
+/// PEM files with certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// Authorities of the server's certificate; absent: those that the host trusts.
     pub ca: Option<PathBuf>,
-    /// Certificate of the client, with those between it and its authority behind it.
+    /// Certificate of the client, followed by those between it and its authority.
     pub certificate: Option<PathBuf>,
     /// Its key.
     pub key: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub struct Tls {
 /// A bearer token. Its text is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Token {
-    /// In this file, which may be replaced; blanks around it do not count.
+    /// In this file, which may be replaced; blanks around it are ignored.
     File(PathBuf),
     /// This text.
     Text(String),
@@ -74,18 +74,18 @@ pub enum CredentialsError {
     /// A file cannot be read.
     #[error("cannot read {what} from {path}")]
     Unreadable {
-        /// What is in it.
+        /// Its expected contents.
         what: &'static str,
         /// Its path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A file holds something else.
+    /// A file has other contents.
     #[error("cannot find {what} in {path}")]
     Missing {
-        /// What was expected.
+        /// Its expected contents.
         what: &'static str,
         /// Its path.
         path: PathBuf,
@@ -93,18 +93,18 @@ pub enum CredentialsError {
     /// A certificate without key, or a key without certificate.
     #[error("a certificate of the client and its key must be given together")]
     Incomplete,
-    /// A pair of files that is none.
+    /// A certificate and a key that do not belong together.
     #[error("cannot use the certificate {certificate} with the key {key}")]
     Pair {
         /// Path of the certificate.
         certificate: PathBuf,
         /// Path of the key.
         key: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: rustls::Error,
     },
-    /// There is no authority to know the server by.
+    /// There is no authority to verify the server by.
     #[error(
         "cannot verify any server: no CA certificate was given, and this host has none in a usual place"
     )]
@@ -114,7 +114,7 @@ pub enum CredentialsError {
         "cannot look for {name:?} in a certificate: it is neither a host name nor an IP address"
     )]
     ServerName {
-        /// What was given.
+        /// The given name.
         name: String,
     },
 }
@@ -165,13 +165,13 @@ impl Tls {
         Ok(roots)
     }
 
-    /// The name that the server's certificate has to have.
+    /// Returns the required name of the server's certificate.
     pub(crate) fn name(&self, host: &str) -> Result<ServerName<'static>, CredentialsError> {
         let name = self.server_name.as_deref().unwrap_or(host).to_owned();
         ServerName::try_from(name.clone()).map_err(|_| CredentialsError::ServerName { name })
     }
 
-    /// The authorities, for a message.
+    /// Returns the authorities, for a message.
     pub(crate) fn authorities_shown(&self) -> String {
         match &self.ca {
             Some(path) => path.display().to_string(),
@@ -212,7 +212,7 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> 
 }
 
 impl Token {
-    /// The value of the header, marked as one that is not to be logged.
+    /// Returns the value of the header, marked as sensitive, so that it is not logged.
     fn read(&self) -> Result<http::HeaderValue, CredentialsError> {
         let (text, path) = match self {
             Self::File(path) => (String::from_utf8(read(path, "a token")?).ok(), path.clone()),
@@ -255,8 +255,8 @@ impl TokenReader {
         }
     }
 
-    /// The value of the header, read anew: a small file on this host. One that is away for a moment, while it is replaced, leaves
-    /// the value before.
+    /// Returns the value of the header, read anew: a small file on this host. While the file is missing for a moment,
+    /// during its replacement, the earlier value stays.
     pub(crate) fn value(&self) -> Result<http::HeaderValue, CredentialsError> {
         let read = self.token.read();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,20 +8,20 @@ use kennel_proto::pb::{
 use std::collections::HashMap;
 use tonic::Streaming;
 
-/// From where on to read.
+/// Start of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// From the first event.
     Beginning,
     /// After the event with this seq.
     AfterSeq(u64),
-    /// Only what happens from now on.
+    /// Only events from now on.
     Live,
-    /// From where so many last lines of the output begin.
+    /// From the beginning of the last so many lines of output.
     TailLines(u64),
 }
 
-/// When an event was recorded, of a batch with this base time.
+/// Returns the time at which an event was recorded, in a batch with this base time.
 #[must_use]
 pub fn time_of(
     base_time: Option<prost_types::Timestamp>,
@@ -35,16 +35,16 @@ pub fn time_of(
     at
 }
 
-/// Events of one run, or of many, each in its order, without a hole and without a repeat.
+/// Reads events of one run, or of many, each run's in order, without a hole and without a repeat.
 #[derive(Debug)]
 pub struct EventReader {
     connection: Connection,
     run_id: String,
     filter: Option<pb::RunFilter>,
     position: Position,
-    /// Of each run of many, last seq that came since the last cursor.
+    /// In a multi-run stream: last seq received of each run since the last cursor.
     came: HashMap<String, u64>,
-    /// Runs of many of which a Snapshot was given and not all of which is behind the cursor; true: they have ended.
+    /// In a multi-run stream: runs with a Snapshot that the cursor does not cover completely; true: they have ended.
     begun: HashMap<String, bool>,
     view: pb::OutputView,
     kinds: Vec<pb::EventKind>,
@@ -59,7 +59,7 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    /// Events of this run from a position on. Makes no call before [`EventReader::next`].
+    /// Reads events of this run from a position on. Makes no call before [`EventReader::next`].
     #[must_use]
     pub fn new(connection: &Connection, run_id: &str, start: Start) -> Self {
         let position = match start {
@@ -89,9 +89,11 @@ impl EventReader {
         }
     }
 
-    /// Events of all runs of this filter, now and later. It does not end by itself, and takes no [`Start::AfterSeq`].
+    /// Reads events of all runs of this filter, present and later. It does not end by itself, and takes no
+    /// [`Start::AfterSeq`].
     ///
-    /// A journal that cannot be read is returned as a failure, after which [`EventReader::next`] continues without that run.
+    /// A journal that cannot be read is returned as a failure, after which [`EventReader::next`] continues without that
+    /// run.
     #[must_use]
     pub fn of_many(connection: &Connection, filter: pb::RunFilter, start: Start) -> Self {
         let filter = Some(filter);
@@ -101,19 +103,19 @@ impl EventReader {
         }
     }
 
-    /// The same with output in this view.
+    /// Selects this view of output.
     #[must_use]
     pub fn viewed(self, view: pb::OutputView) -> Self {
         Self { view, ..self }
     }
 
-    /// The same of these kinds alone; Lifecycle has to be among them, for the reader to know the end.
+    /// Selects these kinds of events; Lifecycle must be among them, for the reader to know the end.
     #[must_use]
     pub fn of_kinds(self, kinds: Vec<pb::EventKind>) -> Self {
         Self { kinds, ..self }
     }
 
-    /// The same up to what there is when it is asked for.
+    /// Ends the read at the head at the time of the request.
     #[must_use]
     pub fn until_head(self) -> Self {
         let until = pb::StreamUntil::Head;
@@ -129,14 +131,15 @@ impl EventReader {
         }
     }
 
-    /// The same in the name of a consumer: it goes on behind what that has acknowledged; the start is for one that is not there
-    /// yet.
+    /// Reads as this consumer: continues after its acknowledged position; the start is for a consumer that does not
+    /// exist yet.
     #[must_use]
     pub fn in_name_of(self, consumer: String) -> Self {
         Self { consumer, ..self }
     }
 
-    /// Acknowledges what [`EventReader::next`] has given, in the name of the reader's consumer. Absent: nothing was given yet.
+    /// Acknowledges the events that [`EventReader::next`] has returned, for the reader's consumer. Absent: none was
+    /// returned yet.
     pub async fn ack(&self) -> Result<Option<pb::Consumer>, Failure> {
         use pb::ack_events_request::Position as Acked;
         let position = match &self.position {
@@ -158,9 +161,9 @@ impl EventReader {
         Ok(acked.await?.consumer)
     }
 
-    /// The next message; `None` after the run's last event. The first one is the Snapshot; the Snapshots of resumed
-    /// streams are left out. A lost connection and a server that shuts down are met by asking again from the position
-    /// that was reached, at most [`super::RESUMES_MAX`] times in a row.
+    /// Returns the next message; `None` after the run's last event. The first one is the Snapshot; the Snapshots of
+    /// resumed streams are left out. After a lost connection or a server's shutdown it asks again from the position
+    /// reached, at most [`super::RESUMES_MAX`] times in a row.
     pub async fn next(&mut self) -> Result<Option<StreamEventsResponse>, Failure> {
         loop {
             match self.receive().await {
@@ -206,7 +209,7 @@ impl EventReader {
         Ok(stream.message().await?)
     }
 
-    /// Takes over the position that the message leads to, and leaves a repeated Snapshot out.
+    /// Records the position after the message, and drops a repeated Snapshot.
     fn follow(&mut self, message: &mut StreamEventsResponse) {
         for events in &mut message.run_events {
             let base = events.base_seq;
@@ -234,14 +237,14 @@ impl EventReader {
             }
         }
         message.run_events.retain(|e| !e.events.is_empty());
-        // It knows more than a seq: how much of each stream was before it.
+        // A cursor has more than a seq: the length of each stream before it.
         if !message.cursor.is_empty() {
             self.position = Position::Cursor(message.cursor.clone());
         }
         self.snapshot_given = true;
     }
 
-    /// The same of many runs: leaves out what came since the last cursor that there was.
+    /// Does the same for a multi-run stream: drops messages received since the last cursor.
     fn follow_many(&mut self, message: &mut StreamEventsResponse) {
         for events in &mut message.run_events {
             let (base, run_id) = (events.base_seq, &events.run_id);

@@ -1,4 +1,4 @@
-//! What a server said when it said no.
+//! Errors of a server.
 
 use crate::connect::NotDialled;
 use kennel_lifecycle::Violation;
@@ -15,13 +15,13 @@ pub struct Failure {
     pub reason: Option<String>,
     /// One plain sentence.
     pub message: String,
-    /// Facts that go with the reason, such as `errno` and `path`.
+    /// Metadata of the reason, such as `errno` and `path`.
     pub metadata: BTreeMap<String, String>,
-    /// All that is wrong with the request.
+    /// All violations of the request.
     pub violations: Vec<Violation>,
-    /// When to try again.
+    /// Time after which to retry.
     pub retry_after: Option<Duration>,
-    /// The connection broke; the server itself said nothing.
+    /// Whether the connection broke; the server itself sent no error.
     pub connection_lost: bool,
 }
 
@@ -62,7 +62,7 @@ impl From<Status> for Failure {
                 .map(|v| Violation::new(v.field.as_str(), v.description.as_str()))
                 .collect(),
             retry_after: details.retry_info().and_then(|r| r.retry_delay),
-            // A status that the server has sent has no source; one that the transport made up has.
+            // A status from the server has no source; one that the transport made has.
             connection_lost: !timed_out && std::error::Error::source(&status).is_some(),
         }
     }
@@ -73,7 +73,7 @@ fn has_timed_out(status: &Status) -> bool {
     cause_of::<tonic::TimeoutExpired>(status).is_some()
 }
 
-/// The cause of this type.
+/// Returns the cause of this type.
 fn cause_of<E: std::error::Error + 'static>(status: &Status) -> Option<&E> {
     let mut cause = std::error::Error::source(status);
     while let Some(error) = cause {
@@ -86,7 +86,7 @@ fn cause_of<E: std::error::Error + 'static>(status: &Status) -> Option<&E> {
 }
 
 impl Failure {
-    /// Nothing listens any more where the server was.
+    /// Returns the failure for a service that no longer listens.
     pub(crate) fn service_ended() -> Self {
         let mut failure = Self::from(Status::unavailable("the service has ended"));
         failure.connection_lost = true;

@@ -5,12 +5,12 @@ use std::{error::Error, net::SocketAddr};
 use tonic::transport::Endpoint;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
 
-/// Asks the server at this address, without TLS, whether it serves; `service` empty: as a whole. Has no time limit of its
-/// own.
+/// Asks the server at this address, without TLS, whether it serves; empty `service`: as a whole. Has no time limit of
+/// its own.
 ///
 /// # Errors
 ///
-/// The text says why it does not report SERVING.
+/// The text gives the reason why it does not report SERVING.
 pub async fn check_health(address: SocketAddr, service: &str) -> Result<(), String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|e| cause(&e))?;
     let channel = endpoint.connect().await.map_err(|e| cause(&e))?;
@@ -26,7 +26,7 @@ pub async fn check_health(address: SocketAddr, service: &str) -> Result<(), Stri
     }
 }
 
-/// The innermost cause: the outer ones say that there is one.
+/// Returns the innermost cause: the outer ones only say that there is one.
 fn cause(error: &dyn Error) -> String {
     match error.source() {
         Some(source) => cause(source),

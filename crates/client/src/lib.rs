@@ -1,4 +1,4 @@
-//! The Rust client: connects over a unix socket or TLS, types what failed, and reads events across restarts.
+//! The Rust client: connects over a unix socket or TLS, gives errors a type, and reads events across restarts.
 //!
 //! Never prints, reads no environment, and repeats nothing by itself but a read of events.
 
@@ -21,15 +21,15 @@ pub use credentials::{Credentials, CredentialsError, Tls, Token};
 pub use events::{EventReader, Start, time_of};
 pub use failure::Failure;
 pub use health::check_health;
-/// What sets the modes of a terminal (mouse, pasting, keypad, cursor) to what it begins with.
+/// Sequence that resets a terminal's modes (mouse, pasting, keypad, cursor) to their initial state.
 pub use kennel_lifecycle::MODES_AT_FIRST;
 pub use kennel_proto::pb::{
     admin_service_client::AdminServiceClient, process_service_client::ProcessServiceClient,
 };
-/// A point in time, as messages have it.
+/// A point in time, as in messages.
 pub use prost_types::Timestamp as Time;
 pub use resumes::{RESUMES_MAX, outlast, over_loss};
-/// What a call takes.
+/// Argument of a call.
 pub use tonic::IntoRequest;
 pub use tonic_health::pb::health_client::HealthClient;
 
@@ -45,22 +45,22 @@ use tonic::transport::Channel;
 #[error("a node's name or id has no control characters")]
 pub struct InvalidNode;
 
-/// A connection to a server. Cheap to clone; connects again by itself when the server was started anew.
+/// A connection to a server. Cheap to clone; reconnects by itself when the server was restarted.
 #[derive(Clone, Debug)]
 pub struct Connection {
     channel: Channel,
     address: Address,
     token: Option<Arc<TokenReader>>,
-    /// The node that calls are for; absent: the one that answers.
+    /// The target node of calls; absent: the node that answers.
     node: Option<HeaderValue>,
 }
 
-/// Between two looks whether anything listens.
+/// Time between two checks whether anything listens.
 const GONE_LOOK: Duration = Duration::from_millis(50);
-/// The same across a network, where each look costs the server a connection.
+/// The same time across a network, where each check costs the server a connection.
 const GONE_LOOK_FAR: Duration = Duration::from_millis(500);
 
-/// A request that is to be answered within this time; then it fails with `DEADLINE_EXCEEDED`.
+/// Makes a request with this deadline; after it the call fails with `DEADLINE_EXCEEDED`.
 #[must_use]
 pub fn within<T>(wait: Duration, message: T) -> impl IntoRequest<T> {
     let mut request = tonic::Request::new(message);
@@ -69,13 +69,13 @@ pub fn within<T>(wait: Duration, message: T) -> impl IntoRequest<T> {
 }
 
 impl Connection {
-    /// For stubs of other services at the same server.
+    /// Returns the channel, for stubs of other services at the same server.
     #[must_use]
     pub fn channel(&self) -> Authorized {
         Authorized::new(self.channel.clone(), self.token.clone(), self.node.clone())
     }
 
-    /// The same connection, for calls that its server forwards to the node of this name or id.
+    /// Returns the connection with a target node, by name or id, to which its server forwards the calls.
     pub fn to_node(self, node: &str) -> Result<Self, InvalidNode> {
         let node = HeaderValue::from_bytes(node.as_bytes()).map_err(|_| InvalidNode)?;
         Ok(Self {
@@ -84,7 +84,7 @@ impl Connection {
         })
     }
 
-    /// The service that a client needs.
+    /// Returns the stub of the service for clients.
     #[must_use]
     pub fn processes(&self) -> ProcessServiceClient<Authorized> {
         ProcessServiceClient::new(self.channel())
@@ -92,7 +92,7 @@ impl Connection {
             .max_encoding_message_size(limits::REQUEST_BYTES_MAX)
     }
 
-    /// The service that an operator needs.
+    /// Returns the stub of the service for operators.
     #[must_use]
     pub fn admin(&self) -> AdminServiceClient<Authorized> {
         AdminServiceClient::new(self.channel())
@@ -100,7 +100,7 @@ impl Connection {
             .max_encoding_message_size(limits::REQUEST_BYTES_MAX)
     }
 
-    /// Returns when nothing listens at the address. A keeper listens for as long as it lives, whether there is a server or not:
+    /// Returns when nothing listens at the address. A keeper listens for as long as it lives, with or without a server:
     /// so the service has ended.
     pub async fn gone(&self) {
         use io::ErrorKind::{ConnectionRefused, NotFound};
@@ -119,7 +119,7 @@ impl Connection {
         }
     }
 
-    /// The health of the server.
+    /// Returns the stub of the server's health service.
     #[must_use]
     pub fn health(&self) -> HealthClient<Authorized> {
         HealthClient::new(self.channel())

@@ -1,4 +1,4 @@
-//! How often, and after what time, something is asked again whose server was lost.
+//! Retries of calls whose server was lost: their number and delays.
 
 use crate::Failure;
 use std::{future::Future, pin::pin, time::Duration};
@@ -9,12 +9,12 @@ pub const RESUMES_MAX: u32 = 10;
 const DELAY_FIRST: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_secs(2);
 
-/// Losses in a row.
+/// Number of losses in a row.
 #[derive(Debug, Default)]
 pub(crate) struct Resumes(u32);
 
 impl Resumes {
-    /// Something has come: what is lost from here on is counted anew.
+    /// Resets the count after progress.
     pub(crate) fn begin_anew(&mut self) {
         self.0 = 0;
     }
@@ -28,7 +28,7 @@ impl Resumes {
         Ok(())
     }
 
-    /// Waits before the next attempt, for this long or longer each time. `false`: there were so many.
+    /// Waits before the next attempt, for this long or longer each time. `false`: the maximum is reached.
     pub(crate) async fn pause(&mut self, most: u32, pause: Option<Duration>) -> bool {
         if self.0 >= most {
             return false;
@@ -41,8 +41,8 @@ impl Resumes {
 }
 
 /// Makes a call that waits, and makes it again where its server was lost or is shutting down, at most [`RESUMES_MAX`]
-/// times in a row. For calls that may be repeated: reads, and orders under a request id. A store that is away and a keeper
-/// that does not answer are returned at once.
+/// times in a row. For calls that may be repeated: reads, and orders under a request id. An unavailable store and a
+/// keeper that does not answer are returned at once.
 pub async fn outlast<T, F>(call: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,
@@ -52,9 +52,9 @@ where
     repeat(call, |failure| !is_final(failure)).await
 }
 
-/// Makes a call, and makes it again where its server was lost on the way, or has made room for another one, at most
+/// Makes a call, and makes it again where its server was lost on the way, or was replaced by another one, at most
 /// [`RESUMES_MAX`] times in a row. For calls that may be repeated: a spawn under its run's id, an order under a request
-/// id. What a server that serves answers is the answer.
+/// id. The answer of a server in service is final.
 pub async fn over_loss<T, F>(call: impl FnMut() -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<Response<T>, Status>>,
@@ -78,7 +78,7 @@ where
         let answered = match tokio::time::timeout(DELAY_MAX, &mut answer).await {
             Ok(answered) => answered,
             Err(_) => {
-                // It waits at a server that serves.
+                // It waits at a server in service.
                 resumes.begin_anew();
                 answer.await
             }

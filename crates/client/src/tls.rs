@@ -1,4 +1,4 @@
-//! TLS over a TCP connection, and what its refusals mean.
+//! TLS over a TCP connection, and the meaning of its errors.
 
 use crate::{Address, ConnectError, credentials::Tls};
 use rustls::{AlertDescription, CertificateError, ClientConfig, Error};
@@ -10,16 +10,17 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// A server begins with its settings. One that waits for the client's first is waited for no longer than this.
+/// Longest wait for the server's first bytes: a server begins with its settings, unless it waits for the client's
+/// first.
 const FIRST_BYTES_MAX: Duration = Duration::from_secs(1);
-/// Room for the first bytes alone: later reads go past it.
+/// Buffer for the first bytes alone: later reads bypass it.
 const FIRST_BYTES_ROOM: usize = 256;
 
-/// A connection whose first bytes may have come already.
+/// A connection whose first bytes may have arrived already.
 pub(crate) type Secured = BufReader<TlsStream<TcpStream>>;
 
-/// Makes the connection secure, and waits for the server's first bytes: in TLS 1.3 the client's end of the handshake is done before
-/// the server has looked at the client's certificate.
+/// Makes the connection secure, and waits for the server's first bytes: in TLS 1.3 the client's end of the handshake is
+/// done before the server has verified the client's certificate.
 pub(crate) async fn secure(
     address: &Address,
     host: &str,
@@ -53,7 +54,7 @@ pub(crate) async fn secure(
     Ok(stream)
 }
 
-/// What the error of a handshake means to the caller.
+/// Converts the error of a handshake to its meaning for the caller.
 fn meaning(address: &Address, host: &str, tls: &Tls, error: io::Error) -> ConnectError {
     let address = address.clone();
     let cause = error
@@ -89,7 +90,7 @@ fn meaning(address: &Address, host: &str, tls: &Tls, error: io::Error) -> Connec
 
 fn server_fault(address: Address, host: &str, tls: &Tls, fault: &CertificateError) -> ConnectError {
     let reason = match fault {
-        // A CA of the same name with another key shows in its signature alone.
+        // A CA of the same name with another key differs in its signature alone.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             let authorities = tls.authorities_shown();
             return ConnectError::UntrustedServer {
@@ -123,7 +124,7 @@ fn wrong_name(address: Address, host: &str, tls: &Tls, presented: &[String]) -> 
     }
 }
 
-/// A name without its kind: `DnsName("a")` is `a`.
+/// Returns a name without its kind: `DnsName("a")` is `a`.
 fn bare(name: &str) -> String {
     let inner = name
         .split_once('(')
@@ -131,7 +132,7 @@ fn bare(name: &str) -> String {
     inner.unwrap_or(name).trim_matches('"').to_owned()
 }
 
-/// Why a server refuses a certificate of a client, where its alert says so.
+/// Returns why a server refuses a certificate of a client, where its alert gives the reason.
 fn client_fault(alert: AlertDescription) -> Option<&'static str> {
     Some(match alert {
         AlertDescription::CertificateExpired => "it has expired, or is not valid yet",

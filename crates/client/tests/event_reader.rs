@@ -1,4 +1,4 @@
-//! The resuming reader of the client, against a server that serves a real sequence of events and breaks off.
+//! The resuming reader of the client, against a server that serves a real sequence of events and breaks streams off.
 
 use kennel_client as client;
 use kennel_client::{Address, EventReader, RESUMES_MAX, Start};
@@ -16,7 +16,7 @@ use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream, tran
 const HEAD: u64 = 20;
 
 #[tokio::test]
-async fn a_reader_sees_every_event_once_however_often_the_stream_breaks() {
+async fn reader_sees_each_event_once_despite_broken_streams() {
     let house = House::open(3, usize::MAX).await;
     let read = house.read(Start::Beginning).await.expect("all of it");
     assert_eq!(read.seqs, (1..=HEAD).collect::<Vec<_>>());
@@ -34,18 +34,18 @@ async fn a_reader_begins_where_asked() {
 }
 
 #[tokio::test]
-async fn after_the_last_event_there_is_only_the_snapshot() {
+async fn only_the_snapshot_follows_the_last_event() {
     let house = House::open(usize::MAX, usize::MAX).await;
     let read = house.read(Start::AfterSeq(HEAD)).await.expect("nothing");
     assert_eq!((read.seqs.len(), read.snapshots), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_gives_up_when_nothing_comes_any_more() {
+async fn reader_gives_up_on_a_silent_stream() {
     let house = House::open(3, 2).await;
     let failure = house.read(Start::Beginning).await.expect_err("no progress");
     assert_eq!(failure.code, Code::Unavailable);
-    // Two streams that brought something, and the one that is tried again in vain.
+    // Two streams that brought events, and the one that is retried in vain.
     let tries = 2 + usize::try_from(RESUMES_MAX).expect("a few");
     assert_eq!(house.asked().len(), tries);
 }

@@ -10,7 +10,7 @@ use std::{fs, time::Duration};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-/// For what is bound to happen.
+/// Wait for events that are bound to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn refusal(server: &FarServer, credentials: &Credentials) -> ConnectError {
@@ -26,7 +26,7 @@ async fn call(connection: &client::Connection) -> client::Failure {
     answered.expect_err("the server has no methods").into()
 }
 
-/// Repeats a call until its failure is this one.
+/// Repeats a call until it fails with this reason.
 async fn call_until(
     connection: &client::Connection,
     is: impl Fn(&client::Failure) -> bool,
@@ -150,7 +150,7 @@ async fn absent_foreign_and_revoked_certificates_are_named() {
 }
 
 #[tokio::test]
-async fn token_goes_with_each_call_and_is_not_shown() {
+async fn token_is_sent_with_each_call_and_hidden() {
     let ca = Authority::new("right");
     let server =
         FarServer::start(ca.server_config(&ca.server(&["localhost"], days(1)), &Known::Tokens))

@@ -1,5 +1,5 @@
-//! Accepts connections. The transport's own loop spins when descriptors are used up, and a client that never makes a call
-//! would live for ever and hold a shutdown up (<https://github.com/hyperium/hyper/issues/4170>).
+//! Accepts connections. The transport's own loop spins when descriptors are used up, and a client that never makes a
+//! call would stay for ever and delay a shutdown (<https://github.com/hyperium/hyper/issues/4170>).
 
 mod credentials;
 mod handshakes;
@@ -45,22 +45,22 @@ use tokio_util::{
 use tonic::transport::server::Connected;
 use transport::Io;
 
-/// When connections have to end.
+/// Signals at which connections have to end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ending {
     /// Fires when no connection is accepted any more; later ones wait for the next server.
     pub(crate) shut: CancellationToken,
-    /// Who was accepted and has not sent a byte.
+    /// Accepted clients that have not sent a byte.
     pub(crate) silent: TaskTracker,
     /// Calls that are not answered yet.
     pub(crate) calls: TaskTracker,
-    /// Fires when the shutdown begins: who has not sent a byte is let go.
+    /// Fires when the shutdown begins: clients that have not sent a byte are disconnected.
     pub(crate) begun: CancellationToken,
-    /// Fires when its time is over: everybody is let go.
+    /// Fires when its time is over: all clients are disconnected.
     pub(crate) over: CancellationToken,
 }
 
-/// What a request knows of its connection.
+/// State of a connection, for its requests.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) peer: Peer,
@@ -68,7 +68,7 @@ pub(crate) struct Connection {
     has_called: AtomicBool,
     /// The tokens of its calls.
     tokens: Mutex<HashSet<Bearer>>,
-    /// Fires when its credentials are not good any more.
+    /// Fires when its credentials are no longer valid.
     cut: CancellationToken,
 }
 
@@ -82,19 +82,19 @@ impl Connection {
         })
     }
 
-    /// A call is accepted, by this token where it needed one.
+    /// Records that a call was accepted, with its token where it needed one.
     pub(crate) fn accept_call(&self, token: Option<Bearer>) {
         self.has_called.store(true, Ordering::Relaxed);
         if let Some(token) = token {
             let mut tokens = self.tokens();
-            // One that uses so many is cut when the first of them ends.
+            // A connection that uses so many is cut when the first of them expires.
             if tokens.len() < TOKENS_PER_CONNECTION_MAX {
                 tokens.insert(token);
             }
         }
     }
 
-    /// Whether its calls may go on by these rules, and the tokens of runs.
+    /// Whether its calls may continue under these rules.
     pub(crate) fn is_good(&self, rules: &Rules, runs: Option<&RunTokens>, now: SystemTime) -> bool {
         if self.peer.standing != Standing::Allowed {
             return self.tokens().iter().all(|token| match token {
@@ -119,20 +119,20 @@ impl Connection {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends it.
+    /// Ends the connection.
     pub(crate) fn cut(&self) {
         self.cut.cancel();
     }
 }
 
-/// Of a client that has not sent a byte: it ends when the shutdown begins, and is counted until then.
+/// State of a client that has not sent a byte: it ends when the shutdown begins, and is counted until then.
 type Silence = (Pin<Box<WaitForCancellationFutureOwned>>, TaskTrackerToken);
 
 /// A connection, as long as it may last.
 pub(crate) struct Accepted {
     io: Io,
     connection: Arc<Connection>,
-    /// Absent: it has sent a byte.
+    /// State before the first byte; absent: it has sent one.
     silence: Option<Silence>,
     /// Ends a connection on which no call was accepted; absent: one was.
     idle: Option<Pin<Box<Sleep>>>,
@@ -150,7 +150,7 @@ impl Connected for Accepted {
     }
 }
 
-/// The connections that come in on all listeners.
+/// Returns the connections of all listeners.
 pub(crate) fn incoming<J>(
     listeners: Vec<Listener>,
     ending: &Ending,
@@ -180,7 +180,7 @@ where
     stream::select_all(streams)
 }
 
-/// Where connections come in.
+/// A listening socket.
 pub(crate) enum Listener {
     Unix(UnixListener),
     Tcp(TcpListener),
@@ -209,7 +209,7 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
                     if let Some(accepted) = self.welcome(io, peer) {
                         return accepted;
                     }
-                    // A peer that connects and connects must not keep this task from others.
+                    // A peer that keeps connecting must not keep this task from others.
                     tokio::task::yield_now().await;
                 }
                 Err(error) => {
@@ -220,7 +220,7 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
         }
     }
 
-    /// The next connection, and who is at its other end. Cancel-safe.
+    /// Accepts the next connection, and identifies its peer. Cancel-safe.
     async fn meet(&mut self) -> io::Result<(Io, Peer)> {
         match &self.listener {
             Listener::Unix(listener) => {
@@ -232,13 +232,13 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
         }
     }
 
-    /// A connection of this peer; `None`: there is no room for it, and it is closed.
+    /// Admits a connection of this peer; `None`: there is no slot for it, and it is closed.
     fn welcome(&self, io: Io, mut peer: Peer) -> Option<Accepted> {
         let place = match self.places.take(&peer) {
             Ok(place) => place,
             Err(full) => {
                 self.refusals.note(full.into(), &peer);
-                // Where there is room among the refused, it gets the reason.
+                // Where there is a slot among the refused, it gets the reason.
                 peer.standing = Standing::TooMany(full);
                 self.places.take(&peer).ok()?
             }
@@ -261,7 +261,7 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
 }
 
 impl Accepted {
-    /// Whether it ends while there is nothing to read.
+    /// Polls for its end while there is nothing to read.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.connection.has_called.load(Ordering::Relaxed) {
             self.idle = None;

@@ -1,4 +1,4 @@
-//! Who is let in: runs that are refused before they are there, by why, and streams of events that are open.
+//! Admission: counters of refused spawns, by reason, and of open streams of events.
 
 use crate::{limits::STREAMS_MAX, reason::Reason};
 use kennel_supervisor::telemetry::{Telemetry, names};
@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic_types::StatusExt;
 
-/// Refusals that lie in this node and not in the request alone.
+/// Refusals with a cause in this node and not in the request alone.
 const NOT_ADMITTED: [Reason; 7] = [
     Reason::QuotaExceeded,
     Reason::NodeDraining,
@@ -19,7 +19,7 @@ const NOT_ADMITTED: [Reason; 7] = [
     Reason::ContainmentUnavailable,
 ];
 
-/// Counts the refused.
+/// Counts refused spawns.
 #[derive(Debug)]
 pub(crate) struct Admission {
     rejected: Counter<u64>,
@@ -33,14 +33,14 @@ impl Admission {
             .with_unit("{run}")
             .with_description("Runs that were refused for what this node has or is")
             .build();
-        // What has not happened yet reads 0: the first time is a rise that an alert can fire on.
+        // A counter begins at 0: the first event is a rise on which an alert can fire.
         for reason in NOT_ADMITTED {
             rejected.add(0, &[attribute(reason)]);
         }
         Self { rejected }
     }
 
-    /// A spawn is answered so.
+    /// Counts the refusal of a spawn.
     pub(crate) fn refused(&self, status: &Status) {
         let info = status.get_details_error_info();
         let given = |reason: &Reason| info.as_ref().is_some_and(|i| i.reason == reason.as_str());
@@ -54,7 +54,7 @@ fn attribute(reason: Reason) -> KeyValue {
     KeyValue::new(names::REASON, reason.as_str())
 }
 
-/// Measures how many of these places are taken.
+/// Measures how many of these slots are taken.
 pub(crate) fn measure_streams(telemetry: &Telemetry, places: &Arc<Semaphore>) {
     let places: Weak<Semaphore> = Arc::downgrade(places);
     telemetry

@@ -1,5 +1,5 @@
-//! Every error has a documented reason: a panic of a handler is an answer, and what the transport refuses by itself, before a
-//! handler sees it, gets a reason of ours.
+//! Reasons for every error: a panic of a handler becomes an answer, and the transport's own errors, before a handler
+//! gets the request, get a reason.
 
 use crate::{json, limits, observe::OTHER, status};
 use bytes::Bytes;
@@ -82,7 +82,7 @@ where
     }
 }
 
-/// What becomes of the panics of one call.
+/// Handling of one call's panics.
 #[derive(Clone, Debug)]
 struct Panics {
     method: &'static str,
@@ -90,9 +90,9 @@ struct Panics {
 }
 
 impl Panics {
-    /// Does it; a panic is counted and becomes a status.
+    /// Runs it; a panic is counted and becomes a status.
     fn catch<T>(&self, work: impl FnOnce() -> T) -> Result<T, Status> {
-        // What was half done is the call's own: it is not polled again.
+        // The half-done state is the call's own: it is not polled again.
         catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
             tracing::error!(
                 method = self.method,
@@ -106,14 +106,14 @@ impl Panics {
     }
 }
 
-/// The message of a panic.
+/// Returns the message of a panic.
 fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message")
 }
 
-/// A call that is not answered yet.
+/// A call without an answer yet.
 pub(crate) struct Answering<F> {
     begun: Result<Pin<Box<F>>, Status>,
     panics: Panics,
@@ -202,7 +202,7 @@ fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
     Ok(Frame::trailers(headers))
 }
 
-/// The status that stands in for one of the transport's own; absent: it is none, or has its reason.
+/// Returns the replacement for a status of the transport; absent: it is none of these, or has its reason.
 fn reasoned(headers: &http::HeaderMap) -> Option<Status> {
     let status = Status::from_header_map(headers)?;
     if !status.details().is_empty() {
@@ -214,7 +214,7 @@ fn reasoned(headers: &http::HeaderMap) -> Option<Status> {
         Code::OutOfRange => Some(status::too_large(limits::REQUEST_BYTES_MAX)),
         Code::Internal => Some(status::malformed(status.message())),
         Code::Unimplemented => Some(status::unimplemented(status.message())),
-        // A service that is not ours has said it, or the call is gone.
+        // A service other than Kennel's has sent it, or the call is gone.
         _ => None,
     }
 }

@@ -1,11 +1,12 @@
-//! Who may connect and call.
+//! Authentication and authorization of peers.
 //!
-//! On a unix socket a peer is judged by the credentials of the socket: the server's own user, root, and the users that the
-//! access file names. Not a process of a run, unless it shows the token of that run: what a run has started has no rights over runs.
-//! Nor one of which that cannot be said: it has ended, or cannot be read. Over TCP a peer has a certificate, or a token with each
+//! On a unix socket a peer is judged by the credentials of the socket: the server's own user, root, and the users of
+//! the access file may call. A process of a run may not, unless it sends the token of that run: processes that a run has
+//! started have no rights over other runs. Nor may a process for which that cannot be determined: it has exited, or
+//! cannot be read. Over TCP a peer has a certificate, or a token with each call.
+//!
+//! A peer without rights is connected all the same, where there is a slot, and gets an error with the reason for every
 //! call.
-//!
-//! A peer that may not call is connected all the same, where there is room, and gets an error for every call: it learns why.
 
 use crate::{
     accept::places::Full,
@@ -26,29 +27,29 @@ use kennel_supervisor::{CallError, Descent, RunView, Supervisor};
 use std::{net::IpAddr, sync::Arc, time::SystemTime};
 use tonic::{Request, Status};
 
-/// The services that are not of this contract: health and reflection.
+/// Services outside of this contract: health and reflection.
 const STANDARD_SERVICES: &str = "/grpc.";
 
-/// The other end of a connection.
+/// The peer of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) origin: Origin,
     pub(crate) standing: Standing,
 }
 
-/// Where a connection comes from.
+/// Origin of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A process of this host.
     Process {
         uid: u32,
-        /// Absent: it is in a pid namespace that is not seen from here.
+        /// Process id; absent: it is in a pid namespace that is not seen from here.
         pid: Option<i32>,
     },
     /// A client of the network.
     Network {
         address: IpAddr,
-        /// Absent: it needs a token.
+        /// Its certificate; absent: it needs a token.
         certificate: Option<Arc<ClientCertificate>>,
     },
 }
@@ -58,18 +59,18 @@ pub(crate) enum Origin {
 pub(crate) enum Standing {
     Allowed,
     ForeignUser,
-    /// It is, or descends from, a run's own process: of this run, if that has a token.
+    /// The process is, or descends from, a run's own process: of this run, if that has a token.
     OfARun(Option<RunId>),
     /// The process that has connected has ended.
     Ended,
-    /// What would say whose process it is cannot be read.
+    /// The files that would show the owner of the process cannot be read.
     Unreadable,
-    /// It could be allowed, and has too many connections.
+    /// The peer could be permitted, and has too many connections.
     TooMany(Full),
 }
 
 impl Standing {
-    /// What each call is answered; `None`: it may call.
+    /// Returns the answer to each call; `None`: it may call.
     pub(crate) fn refusal(self) -> Option<Status> {
         Some(match self {
             Self::Allowed => return None,
@@ -108,7 +109,7 @@ fn unknown_user() -> Status {
 }
 
 impl Peer {
-    /// Judges a process; `descent` says whether it is a run's.
+    /// Judges a process; `descent` determines whether it is a run's.
     pub(crate) fn judge(
         uid: u32,
         pid: Option<i32>,
@@ -129,7 +130,7 @@ impl Peer {
         Self { origin, standing }
     }
 
-    /// A client of the network, with the certificate that it has proved to hold.
+    /// Makes the peer for a client of the network, with its verified certificate.
     pub(crate) fn of_network(address: IpAddr, certificate: Option<ClientCertificate>) -> Self {
         let certificate = certificate.map(Arc::new);
         Self {
@@ -141,7 +142,7 @@ impl Peer {
         }
     }
 
-    /// What is known of it before a call.
+    /// Returns its name as known before a call.
     pub(crate) fn name(&self) -> String {
         match &self.origin {
             Origin::Process { uid, .. } => format!("uid:{uid}"),
@@ -153,7 +154,7 @@ impl Peer {
         }
     }
 
-    /// Its process, where it is seen from here.
+    /// Returns its process, where it is seen from here.
     pub(crate) fn pid(&self) -> Option<i32> {
         match self.origin {
             Origin::Process { pid, .. } => pid,
@@ -161,7 +162,7 @@ impl Peer {
         }
     }
 
-    /// Who calls, and by which token; or why it may not.
+    /// Returns the caller, and its token; or why it may not call.
     pub(crate) fn caller(
         &self,
         headers: &HeaderMap,
@@ -205,7 +206,7 @@ impl Peer {
     }
 }
 
-/// The token of a call.
+/// Returns the token of a call.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(http::header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
@@ -234,7 +235,7 @@ pub(crate) fn authorize(caller: &Caller, path: &str) -> Result<(), Status> {
         None if json::method(path).is_some() => {
             Err(status::permission_denied("no role may make this call"))
         }
-        // What is not there is answered by the services.
+        // Unknown paths are answered by the services.
         Some(_) | None => Ok(()),
     }
 }
@@ -250,7 +251,7 @@ pub(crate) fn may_consume(caller: &Caller) -> Result<(), Status> {
     Ok(())
 }
 
-/// The process at the other end, where it is seen from here.
+/// Returns the peer's process, where it is seen from here.
 pub(crate) fn pid<T>(request: &Request<T>) -> Option<i32> {
     request
         .extensions()
@@ -258,7 +259,7 @@ pub(crate) fn pid<T>(request: &Request<T>) -> Option<i32> {
         .and_then(|caller| caller.pid)
 }
 
-/// The caller of a request that was let through.
+/// Returns the caller of an admitted request.
 pub(crate) fn caller<T>(request: &Request<T>) -> Result<&Caller, Status> {
     let caller = request.extensions().get::<Caller>();
     caller.ok_or_else(|| status::internal("a request without a caller"))
@@ -349,7 +350,7 @@ async fn is_below(
     Ok(false)
 }
 
-/// That the caller may see this run: one of another owner is answered like an absent one.
+/// Checks that the caller may see this run: one of another owner is answered like an absent one.
 pub(crate) async fn in_scope(
     supervisor: &Supervisor,
     scope: &Scope,
@@ -362,7 +363,7 @@ pub(crate) async fn in_scope(
     }
 }
 
-/// The principal of a request that was let through.
+/// Returns the principal of an admitted request.
 pub(crate) fn principal<T>(request: &Request<T>) -> Result<String, Status> {
     Ok(caller(request)?.principal.clone())
 }
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn only_processes_known_to_be_of_no_run_may_call() {
+    fn only_processes_of_no_run_may_call() {
         for uid in [0, 1000] {
             for (descent, standing) in [
                 (Descent::Member, Standing::OfARun(None)),

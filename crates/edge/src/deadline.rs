@@ -1,14 +1,14 @@
-//! The caller's deadline. The transport would answer CANCELLED when it passes, so a handler that waits asks here and
-//! answers `DEADLINE_EXCEEDED` itself, a moment earlier.
+//! The caller's deadline. The transport would answer CANCELLED when it passes, so a handler that waits uses this module
+//! and answers `DEADLINE_EXCEEDED` itself, a moment earlier.
 
 use crate::status;
 use std::{future::Future, time::Duration};
 use tonic::{Status, metadata::MetadataMap};
 
-/// How much earlier than the caller's deadline the answer goes out, at most.
+/// Longest time by which the answer precedes the caller's deadline.
 const MARGIN_MAX: Duration = Duration::from_millis(20);
 
-/// How long a handler may wait; absent: for as long as the caller stays.
+/// Returns how long a handler may wait; absent: for as long as the caller stays.
 pub(crate) fn of(metadata: &MetadataMap) -> Option<Duration> {
     let timeout = parse(metadata.get("grpc-timeout")?.to_str().ok()?)?;
     Some(timeout.saturating_sub((timeout / 10).min(MARGIN_MAX)))
@@ -27,7 +27,7 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// `TimeoutValue TimeoutUnit` of gRPC over HTTP/2: at most eight digits and one letter.
+/// Parses `TimeoutValue TimeoutUnit` of gRPC over HTTP/2: at most eight digits and one letter.
 fn parse(text: &str) -> Option<Duration> {
     let (unit_at, unit) = text.char_indices().next_back()?;
     let digits = &text[..unit_at];

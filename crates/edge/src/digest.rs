@@ -1,4 +1,4 @@
-//! Keyed digests: of a client's spec, to recognise a repeat, and of page tokens, to recognise our own.
+//! Keyed digests: of a client's spec, to recognize a repeat, and of page tokens, to recognize Kennel's own.
 
 use hmac::{Hmac, KeyInit, Mac};
 use kennel_lifecycle::{RunId, RunSpec};
@@ -6,10 +6,10 @@ use kennel_supervisor::spec_text;
 use sha2::Sha256;
 use std::fmt;
 
-/// The way the digest of a spec is made; a change of it needs another number.
+/// Version of the spec digest's algorithm; a change needs another number.
 pub const SPEC_DIGEST_VERSION: i32 = 2;
 
-/// What separates digests of one purpose from those of another under the same key.
+/// Domain that separates digests of one purpose from those of another under the same key.
 const SPEC_DOMAIN: &[u8] = b"kennel.v1.RunSpec\0";
 const AGAIN_DOMAIN: &[u8] = b"kennel.v1.RestartRequest\0";
 
@@ -18,16 +18,16 @@ const AGAIN_DOMAIN: &[u8] = b"kennel.v1.RestartRequest\0";
 pub struct DigestKey([u8; 32]);
 
 impl DigestKey {
-    /// A key of these bytes.
+    /// Makes a key of these bytes.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The digest of a client's whole spec: the same for specs that mean the same, whatever form they came in.
+    /// Returns the digest of a client's whole spec: equal for equivalent specs in any form.
     ///
-    /// It covers the recorded text, which leaves out what is the default, so that a later version finds the same digest;
-    /// then the secrets that are not in it, each behind its length.
+    /// The digest covers the recorded text, which omits defaults, so that a later version computes the same digest;
+    /// then the secrets that are not in it, each after its length.
     #[must_use]
     pub fn of_spec(&self, spec: &RunSpec) -> Vec<u8> {
         let text = spec_text(&spec.recorded());
@@ -42,7 +42,7 @@ impl DigestKey {
         self.mac(&parts).to_vec()
     }
 
-    /// The digest of a run that is made of an ended one: that of its spec, bound to the one it is made of.
+    /// Returns the digest of a run that restarts an ended one: that of its spec, bound to the ended run.
     #[must_use]
     pub(crate) fn of_again(&self, spec: &[u8], ended: RunId) -> Vec<u8> {
         let ended = ended.as_u128().to_be_bytes();
@@ -71,8 +71,8 @@ mod tests {
     use std::fmt::Write;
 
     #[test]
-    fn the_digest_of_a_spec_stays_what_it_was() {
-        // Made by another implementation: HMAC-SHA256 over the domain, and text, values and input behind their lengths.
+    fn digest_of_a_spec_is_stable() {
+        // Made by another implementation: HMAC-SHA256 over the domain, and text, values and input after their lengths.
         let digest = DigestKey::new([7; 32]).of_spec(&spec());
         let mut hex = String::new();
         for byte in digest {
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_spec_matters_and_secrets_too() {
+    fn digest_depends_on_every_part_and_on_secrets() {
         let key = DigestKey::new([7; 32]);
         let edits: [fn(&mut RunSpec); 6] = [
             |spec| spec.command.cwd = Some("/".into()),

@@ -1,4 +1,4 @@
-//! Values of enums that requests, answers and errors name alike, as the contract has them.
+//! Enum values shared by requests, answers and errors, in the contract's form.
 
 use crate::pb;
 use kennel_lifecycle::{Containment, InputClosed};

@@ -1,4 +1,4 @@
-//! Lets calls of allowed peers through, and answers all others. Refusals are in the audit trail, summed.
+//! Admits calls of permitted peers, and refuses all others. Refusals are in the audit log, summed.
 
 use crate::{
     accept::Connection,
@@ -25,7 +25,7 @@ use tower::{Layer, Service};
 /// Guards a service.
 #[derive(Clone)]
 pub(crate) struct Gate {
-    /// Where refusals are recorded; absent: nowhere.
+    /// Audit log of refusals; absent: none.
     trail: Option<Supervisor>,
     access: Arc<Access>,
     /// Absent: no run may call.
@@ -64,7 +64,7 @@ impl Gate {
         }
     }
 
-    /// Refuses what a peer without rights asks, whatever it is.
+    /// Refuses every call of a peer without rights.
     fn admit<B>(&self, request: &mut Request<B>) -> Result<(), Status> {
         let Some(connection) = request.extensions().get::<Arc<Connection>>().cloned() else {
             return Err(status::internal("a request without a connection"));

@@ -1,5 +1,6 @@
-//! Health by grpc.health.v1: `liveness` and `startup` as long as this server serves, `readiness` and the whole (`""`) while
-//! store and keeper answer and the node is not being drained. At a shutdown these two go first, before the runs are ended.
+//! Health by grpc.health.v1: `liveness` and `startup` as long as this server serves, `readiness` and the whole (`""`)
+//! while store and keeper answer and the node is not being drained. At a shutdown these two become unhealthy first,
+//! before the runs are ended.
 
 use crate::limits;
 use kennel_supervisor::Supervisor;
@@ -11,17 +12,17 @@ const LIVENESS: &str = "liveness";
 const READINESS: &str = "readiness";
 const STARTUP: &str = "startup";
 
-/// Says that this server serves. Called before the first connection is accepted.
+/// Reports that this server serves. Called before the first connection is accepted.
 pub(crate) async fn begin(health: &HealthReporter, supervisor: &Supervisor) {
     for name in [LIVENESS, STARTUP] {
         health
             .set_service_status(name, ServingStatus::Serving)
             .await;
     }
-    tell_readiness(health, is_ready(supervisor).await).await;
+    set_readiness(health, is_ready(supervisor).await).await;
 }
 
-/// Follows the store until new work is refused, and says so before it returns.
+/// Follows the store until new work is refused, and reports that before it returns.
 pub(crate) async fn follow(health: &HealthReporter, supervisor: &Supervisor) {
     let serving = supervisor.serving();
     let mut drains = supervisor.drains();
@@ -38,20 +39,20 @@ pub(crate) async fn follow(health: &HealthReporter, supervisor: &Supervisor) {
         let now = is_ready(supervisor).await;
         if now != ready {
             ready = now;
-            tell_readiness(health, ready).await;
+            set_readiness(health, ready).await;
         }
     }
-    tell_readiness(health, false).await;
+    set_readiness(health, false).await;
 }
 
-/// Ends all watches: they would hold the shutdown up.
+/// Ends all watches: they would delay the shutdown.
 pub(crate) async fn end(mut health: HealthReporter) {
     for name in [WHOLE, LIVENESS, READINESS, STARTUP] {
         health.clear_service_status(name).await;
     }
 }
 
-/// Why new runs are not accepted; `None`: they are.
+/// Returns why new runs are not accepted; `None`: they are.
 pub async fn unready(supervisor: &Supervisor) -> Option<&'static str> {
     if supervisor.serving().is_refusing() {
         return Some("the server is shutting down");
@@ -73,7 +74,7 @@ async fn is_ready(supervisor: &Supervisor) -> bool {
     unready(supervisor).await.is_none()
 }
 
-async fn tell_readiness(health: &HealthReporter, ready: bool) {
+async fn set_readiness(health: &HealthReporter, ready: bool) {
     let status = if ready {
         ServingStatus::Serving
     } else {
@@ -84,7 +85,7 @@ async fn tell_readiness(health: &HealthReporter, ready: bool) {
     }
 }
 
-/// Asks servers of runs for their health, by grpc.health.v1.
+/// Checks the health of runs' servers, by grpc.health.v1.
 #[derive(Clone, Copy, Debug)]
 pub struct GrpcHealth;
 

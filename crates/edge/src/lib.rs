@@ -1,7 +1,7 @@
-//! Speaks: conversions between contract and lifecycle, services, streams, status mapping.
+//! The gRPC API: conversions between contract and lifecycle, services, streams, status mapping.
 //!
-//! Alone knows prost types and status codes. Never decides about a run, never touches a store or a process: each rpc
-//! parses, asks the supervisor once, and converts the answer. Start at [`serve`].
+//! Only this crate uses prost types and status codes. It never decides about a run, never touches a store or a process:
+//! each rpc parses, calls the supervisor once, and converts the answer. Start at [`serve`].
 
 mod accept;
 mod access;

@@ -22,16 +22,16 @@ use std::{
 use tonic::{Code, body::Body};
 use tower::{Layer, Service};
 
-/// Bounds of the duration of a call in seconds, as the conventions give them.
+/// Bounds of the histogram of call durations in seconds, as in the conventions.
 const CALL_SECONDS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 ];
-/// Services whose calls say nothing of runs, and come every few seconds.
+/// Services whose calls are not about runs, and come every few seconds.
 const UNSEEN: [&str; 2] = ["/grpc.health.", "/grpc.reflection."];
-/// What a method is called that there is not.
+/// Name of an unknown method.
 pub(crate) const OTHER: &str = "_OTHER";
 
-/// Put into the answer of a call that has begun a run: its span names it.
+/// Attached to the answer of a call that has started a run, for its span.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun(pub(crate) RunId);
 
@@ -102,7 +102,7 @@ where
     }
 }
 
-/// A call that is not answered yet.
+/// A call without an answer yet.
 pub(crate) struct Answering<F> {
     answer: Pin<Box<F>>,
     call: Option<Call>,
@@ -126,7 +126,7 @@ where
         };
         Poll::Ready(answer.map(|response| {
             call.run = response.extensions().get::<Begun>().map(|begun| begun.0);
-            call.hear(response.headers());
+            call.read_status(response.headers());
             response.map(|body| {
                 let body = Body::new(body);
                 Body::new(Streaming { body, call })
@@ -155,7 +155,7 @@ impl HttpBody for Streaming {
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
-                    self.call.hear(trailers);
+                    self.call.read_status(trailers);
                 }
             }
             Some(Err(status)) => self.call.code = Some(status.code()),
@@ -173,17 +173,17 @@ impl HttpBody for Streaming {
     }
 }
 
-/// What is known of a call; recorded when it is dropped.
+/// Facts of a call; recorded when it is dropped.
 #[derive(Debug)]
 struct Call {
     observer: Arc<Observer>,
     method: &'static str,
     trace: Option<CallTrace>,
-    /// What lines of the log about it are marked with.
+    /// Span with the fields of its log lines.
     marks: tracing::Span,
     begun: Timestamp,
     run: Option<RunId>,
-    /// Absent: its caller has gone before it was answered.
+    /// Status code; absent: its caller has gone before the answer.
     code: Option<Code>,
 }
 
@@ -201,7 +201,7 @@ impl Call {
             Some(trace) => Some(trace.context.clone()),
             None => caller.and_then(context::parse),
         };
-        // Of the highest level: it is there whatever is logged.
+        // Of the highest level: it exists with any log filter.
         let marks = tracing::error_span!(
             "call",
             trace_id = context.as_ref().map(|c| display(c.trace_id())),
@@ -221,8 +221,8 @@ impl Call {
         })
     }
 
-    /// Headers or trailers, either of which may have the status.
-    fn hear(&mut self, headers: &HeaderMap) {
+    /// Reads headers or trailers, either of which may have the status.
+    fn read_status(&mut self, headers: &HeaderMap) {
         if let Some(status) = headers.get("grpc-status") {
             self.code = Some(Code::from_bytes(status.as_bytes()));
         }
@@ -251,7 +251,7 @@ impl Drop for Call {
         let run = self.run.map(|run| run.to_string());
         attributes.extend(run.map(|run| KeyValue::new(names::RUN_ID, run)));
         let caller = trace.caller.as_ref().map(SpanContext::span_id);
-        telemetry.tell(Span {
+        telemetry.emit(Span {
             context: trace.context,
             parent: caller.unwrap_or(SpanId::INVALID),
             parent_is_remote: caller.is_some(),
@@ -270,7 +270,7 @@ impl Drop for Call {
     }
 }
 
-/// Whether it is the server's fault, as the conventions see it. What a caller did wrong is no error here.
+/// Whether it is the server's error, by the conventions. A caller's error does not count.
 fn is_error(code: Code) -> bool {
     matches!(
         code,

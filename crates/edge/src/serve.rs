@@ -1,4 +1,4 @@
-//! Puts the services behind the listeners, and takes them away again in order.
+//! Starts the services on the listeners, and shuts them down in order.
 
 use crate::{
     accept::{self, Credentials, Ending, Listener, Places, Refusals},
@@ -36,33 +36,33 @@ use tower::{
     util::{Either, option_layer},
 };
 
-/// What the edge must know.
+/// Configuration of the edge.
 #[derive(Clone, Debug)]
 pub struct EdgeConfig {
     /// Secret of this installation.
     pub digest_key: DigestKey,
-    /// Who may do what.
+    /// Rights of principals.
     pub access: Arc<Access>,
 }
 
 /// The server does not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// A descriptor is not a listening socket that can be used.
+    /// A descriptor is no usable listening socket.
     #[error("cannot listen on a socket that was handed over")]
     Listen(#[source] io::Error),
-    /// The contract could not be made readable by reflection.
+    /// Reflection could not be set up.
     #[error("cannot serve reflection")]
     Reflection(#[source] tonic_reflection::server::Error),
-    /// The transport gave up.
+    /// The transport failed.
     #[error("cannot serve")]
     Transport(#[source] tonic::transport::Error),
 }
 
-/// Serves on these listening sockets, of the unix family or TCP, until the supervisor drains, then ends every stream and connection and
-/// returns, at most [`limits::DRAIN_MAX`] and [`limits::LAST_WORDS_MAX`] later. A connection that is left then is cut.
-/// Where another server is to take its place, it returns when every call is answered, at most [`limits::LEAVE_CALLS_MAX`]
-/// later and a little more.
+/// Serves on these listening sockets, of the unix family or TCP, until the supervisor drains, then ends every stream
+/// and connection and returns, at most [`limits::DRAIN_MAX`] and [`limits::LAST_WORDS_MAX`] later. A connection that is
+/// left then is cut. Where another server is to replace it, it returns when every call is answered, at most
+/// [`limits::LEAVE_CALLS_MAX`] later and a little more.
 pub async fn serve(
     supervisor: Supervisor,
     listeners: Vec<OwnedFd>,
@@ -117,12 +117,12 @@ pub async fn serve(
         return Ok(());
     }
     tasks.close();
-    // What is not done by now continues in the supervisor; no caller is left to answer.
+    // Unfinished work continues in the supervisor; no caller is left to answer.
     let _ = tokio::time::timeout(limits::LAST_WORDS_MAX, tasks.wait()).await;
     Ok(())
 }
 
-/// Where connections come in, and who may.
+/// Listeners, and the check of peers.
 struct Doors<J> {
     listeners: Vec<Listener>,
     access: Arc<Access>,
@@ -187,13 +187,13 @@ async fn end(reporter: HealthReporter, ending: &Ending) {
     ending.over.cancel();
 }
 
-/// Makes room for another server, from the moment of the request: no connection is accepted, and when all calls are answered
-/// that were begun, the connections end. What waits or streams ends by itself. Returns when the time of the connections is
-/// over.
+/// Leaves for another server, from the moment of the request: no connection is accepted, and when all calls in progress
+/// are answered, the connections end. Waiting and streaming calls end by themselves. Returns when the time of the
+/// connections is over.
 async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
     serving.until_leaving().await;
     ending.shut.cancel();
-    // Who has connected shall ask and be answered, not be turned away.
+    // A connected client can still make its call and get the answer.
     ending.silent.close();
     let _ = tokio::time::timeout(limits::LEAVE_FIRST_BYTE_MAX, ending.silent.wait()).await;
     ending.begun.cancel();
@@ -203,7 +203,7 @@ async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
         loop {
             ending.calls.wait().await;
             tokio::time::sleep(limits::LEAVE_FLUSH).await;
-            // Until the transport has closed them, clients call on their connections.
+            // Until the transport has closed them, clients make calls on their connections.
             if ending.calls.is_empty() {
                 return;
             }
@@ -246,7 +246,7 @@ fn server(
         .layer(Counting(calls.clone()))
 }
 
-/// Counts the calls that are not answered yet.
+/// Counts the calls without an answer yet.
 #[derive(Clone)]
 struct Counting(TaskTracker);
 

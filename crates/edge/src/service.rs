@@ -1,4 +1,4 @@
-//! The rpcs: each parses, asks the supervisor once, and converts the answer.
+//! The rpcs: each parses, calls the supervisor once, and converts the answer.
 
 mod admin;
 mod audit_log;
@@ -35,21 +35,21 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 use tracing::Instrument;
 
-/// What a client needs.
+/// The service for clients.
 pub(crate) struct Processes {
     supervisor: Supervisor,
     key: DigestKey,
-    /// What goes on when its caller goes away.
+    /// Work that continues when its caller goes away.
     tasks: TaskTracker,
-    /// Places for streams of events.
+    /// Slots for streams of events.
     places: Arc<Semaphore>,
-    /// What owners use of their quotas.
+    /// Quota usage of owners.
     shares: Shares,
     /// Memory for lines that are longer than usual, in KiB.
     long_lines: Arc<Semaphore>,
-    /// Counts runs that are refused.
+    /// Counts refused spawns.
     admission: Admission,
-    /// Who writes on which terminal.
+    /// Writers of terminals.
     seats: Arc<Seats>,
     going: Serving,
 }
@@ -73,7 +73,7 @@ impl Processes {
         }
     }
 
-    /// Does something that must not stop half-way.
+    /// Runs work that must not stop half-way.
     async fn to_its_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, CallError>> + Send + 'static,
@@ -102,7 +102,7 @@ impl Processes {
         }
     }
 
-    /// The same of an answer for which the keeper is needed: nor while that does not answer.
+    /// Waits likewise for an answer that needs the keeper: nor while that does not answer.
     async fn with_keeper<T>(
         &self,
         answer: impl Future<Output = Result<T, Status>>,
@@ -248,7 +248,7 @@ impl ProcessService for Processes {
         let scope = auth::scope(&request)?;
         let call = request::write_input(request.into_inner())?;
         self.in_scope(scope, call.run).await?;
-        // Not to its end: what a caller that goes away has written so far is reported to the next one.
+        // Not to its end: the part that a caller has written before it goes away is reported to the next one.
         let writing = async {
             let written = self.supervisor.write_input(call).await;
             written.map_err(|e| status::of(&e))
@@ -366,7 +366,7 @@ impl ProcessService for Processes {
         let caller = auth::caller(&request)?.clone();
         let asks_node = request.extensions().get::<AskItsNode>().is_some();
         let request = request.into_inner();
-        // A consumer holds output back.
+        // A consumer delays the removal of output.
         if !request.consumer.is_empty() {
             auth::may_consume(&caller)?;
         }
@@ -505,7 +505,7 @@ async fn unless_leaving<T>(
     }
 }
 
-/// In a task of its own: the transport drops a handler when its caller goes away.
+/// Runs work in a task of its own: the transport drops a handler when its caller goes away.
 async fn to_its_end<T: Send + 'static>(
     tasks: &TaskTracker,
     work: impl Future<Output = Result<T, CallError>> + Send + 'static,

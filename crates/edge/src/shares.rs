@@ -1,4 +1,4 @@
-//! What owners have used of their quotas: spawns a second, and open streams. Live runs are counted where they are kept.
+//! Quota usage of owners: spawns per second, and open streams. Live runs are counted where they are stored.
 
 use crate::{access::Caller, status};
 use std::{
@@ -10,22 +10,22 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Owners that are kept; above it those that use nothing are forgotten.
+/// Owners that are stored; above it those without usage are forgotten.
 const OWNERS_KEPT: usize = 1024;
 
-/// What one owner uses.
+/// Usage of one owner.
 #[derive(Debug, Default)]
 struct Share {
-    /// When all its spawns have been paid for, each with its part of a second. Absent: they have.
+    /// Time at which all its spawns are paid for, each with its part of a second. Absent: they are.
     paid_at: Option<Instant>,
     streams: u32,
 }
 
-/// All owners that use something.
+/// All owners with usage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares(Arc<Mutex<HashMap<String, Share>>>);
 
-/// A place among the streams, left when it is dropped.
+/// A slot among the streams, released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPlace {
     _permit: OwnedSemaphorePermit,

@@ -1,4 +1,4 @@
-//! Maps what went wrong to a status code, a documented reason and its details. Nobody else makes a [`Status`].
+//! Maps errors to a status code, a documented reason and its details. No other module makes a [`Status`].
 
 mod code;
 mod consumer;
@@ -28,20 +28,20 @@ use std::{collections::HashMap, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
-/// Violations that are listed one by one, in bytes. Details travel in a header, and common clients take 8 KiB of headers:
-/// a larger one would break the call instead of explaining it.
+/// Bytes of violations that are listed. Details travel in a header, and common clients take 8 KiB of headers: a larger
+/// one would break the call instead of explaining it.
 const VIOLATIONS_BYTES_MAX: usize = 3072;
-/// Longest message, fact or field: what a caller has sent is repeated in them.
+/// Longest message, metadata value or field: they repeat the caller's text.
 const TEXT_BYTES_MAX: usize = 512;
-/// When to ask again where the store is away or a cap is reached.
+/// Retry delay where the store is unavailable or a cap is reached.
 const RETRY_SOON: Duration = Duration::from_secs(1);
-/// When to ask again where a server is shutting down: the next one needs a moment.
+/// Retry delay where a server is shutting down: the next one needs a moment.
 const RETRY_NEXT_SERVER: Duration = Duration::from_secs(2);
 
-/// When to ask again where a server makes room for another: who connects waits until that one serves.
+/// Retry delay where a server is being replaced: a new connection waits until the next one serves.
 const RETRY_AT_ONCE: Duration = Duration::from_millis(20);
 
-/// An error on its way to a status.
+/// An error before its conversion to a status.
 struct Fault {
     code: Code,
     message: String,
@@ -75,7 +75,7 @@ impl Fault {
     }
 }
 
-/// Facts that go with a reason.
+/// Metadata of a reason.
 #[derive(Default)]
 struct Facts(HashMap<String, String>);
 
@@ -90,7 +90,8 @@ impl Facts {
     }
 }
 
-/// All that is wrong with a request, as far as it fits; the metadata has the number of all. Must not be empty.
+/// Returns the status for all violations of a request, as far as they fit; the metadata has the number of all. Must not
+/// be empty.
 pub(crate) fn invalid(violations: &[Violation]) -> Status {
     let only_the_run_id = violations.iter().all(|v| v.field == "run_id");
     let reason = if only_the_run_id {
@@ -114,7 +115,8 @@ pub(crate) fn invalid(violations: &[Violation]) -> Status {
     fault.status()
 }
 
-/// The spec asks for what this server cannot do. Must not be empty; the metadata has the first.
+/// Returns the status for a spec that requests what this server cannot do. Must not be empty; the metadata has the
+/// first.
 pub(crate) fn capability_missing(missing: &[Missing]) -> Status {
     let named: Vec<String> = missing
         .iter()
@@ -143,7 +145,8 @@ pub(crate) fn capability_missing(missing: &[Missing]) -> Status {
     fault.status()
 }
 
-/// An ended run cannot be run again from what is on record and in the request; `missing` names the rest of it.
+/// Returns the status for an ended run that cannot be restarted from its record and the request; `missing` lists the
+/// missing fields.
 pub(crate) fn spec_incomplete(run: RunId, missing: &[String]) -> Status {
     let missing = missing.join(",");
     let message = format!("the run has ended, and this of its spec was not kept: {missing}");
@@ -154,7 +157,7 @@ pub(crate) fn spec_incomplete(run: RunId, missing: &[String]) -> Status {
         .status()
 }
 
-/// The caller's own time ran out.
+/// Returns the status for the caller's expired deadline.
 pub(crate) fn deadline_exceeded() -> Status {
     Fault::new(
         Code::DeadlineExceeded,
@@ -165,7 +168,7 @@ pub(crate) fn deadline_exceeded() -> Status {
     .status()
 }
 
-/// The caller may not use this server.
+/// Returns the status for a caller that may not use this server.
 pub(crate) fn permission_denied(message: &str) -> Status {
     Fault::new(
         Code::PermissionDenied,
@@ -176,12 +179,12 @@ pub(crate) fn permission_denied(message: &str) -> Status {
     .status()
 }
 
-/// So many of these a caller may have.
+/// Returns the status for a caller at this limit.
 pub(crate) fn too_many(what: &str, limit: usize) -> Status {
     quota(what, u64::try_from(limit).unwrap_or(u64::MAX))
 }
 
-/// The server is shutting down.
+/// Returns the status while the server is shutting down.
 pub(crate) fn draining() -> Status {
     Fault::new(
         Code::Unavailable,
@@ -193,7 +196,7 @@ pub(crate) fn draining() -> Status {
     .status()
 }
 
-/// The keeper does not answer: it is stopped, or the host does not let it run.
+/// Returns the status while the keeper does not answer: it is stopped, or the host does not schedule it.
 pub(crate) fn keeper_unresponsive() -> Status {
     Fault::new(
         Code::Unavailable,
@@ -205,7 +208,7 @@ pub(crate) fn keeper_unresponsive() -> Status {
     .status()
 }
 
-/// A fault of ours: the log has all of it.
+/// Returns the status for a bug of Kennel: the log has the details.
 pub(crate) fn internal(what: &str) -> Status {
     tracing::error!(what, "internal fault, answering INTERNAL");
     Fault::new(
@@ -217,7 +220,7 @@ pub(crate) fn internal(what: &str) -> Status {
     .status()
 }
 
-/// The status of a call that failed.
+/// Returns the status of a call that failed.
 pub(crate) fn of(error: &CallError) -> Status {
     let text = error.to_string();
     let precondition = |reason: Reason, run: RunId, kind: &str| {
@@ -319,14 +322,14 @@ pub(crate) fn of(error: &CallError) -> Status {
     }
 }
 
-/// This node takes no new runs, and others may.
+/// Returns the status for a node that takes no new runs, where others may.
 fn drained(reason: Reason, text: String) -> Status {
     Fault::new(Code::Unavailable, reason, text, Facts::default())
         .retry(RETRY_NEXT_SERVER)
         .status()
 }
 
-/// A position at which there is nothing to read.
+/// Returns the status for a position with nothing to read.
 fn no_such_place(error: &CallError, text: String) -> Status {
     let (reason, run, place) = match *error {
         CallError::CursorAhead { run, asked, head } => {
@@ -379,7 +382,7 @@ fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Statu
         .status()
 }
 
-/// What the caller may do with a run in this state. Told, not enforced: the machine alone decides.
+/// Returns the calls that are permitted for a run in this state. For information: the machine alone decides.
 fn allowed_verbs(state: RunState) -> &'static [&'static str] {
     match state {
         RunState::Starting | RunState::Stopping => &["Abort"],
@@ -424,7 +427,7 @@ fn spawn_failed(run: RunId, failure: &StartFailure) -> Status {
     }
 }
 
-/// What the caller can do about a failed start, by errno(3): change the request, try again, or neither.
+/// Returns the code for a failed start, by errno(3): change the request, try again, or neither.
 fn start_code(failure: &StartFailure) -> Code {
     // Numbers of Linux on all of its 64-bit machines.
     const ENOENT: i32 = 2;
@@ -447,7 +450,7 @@ fn start_code(failure: &StartFailure) -> Code {
             ENOENT | E2BIG | ENOEXEC | EACCES | ENOTDIR | EISDIR | ETXTBSY | ENAMETOOLONG | ELOOP,
         ) => Code::FailedPrecondition,
         Some(EAGAIN | ENOMEM | ENFILE | EMFILE | ENOSPC | EDQUOT) => Code::ResourceExhausted,
-        // The host does not let the server set them; the rest of the start is the server's own affair.
+        // The host does not let the server set them; the other steps of the start are the server's own.
         _ if matches!(
             failure.stage,
             StartStage::Limits | StartStage::Namespace | StartStage::Privileges
@@ -459,21 +462,21 @@ fn start_code(failure: &StartFailure) -> Code {
     }
 }
 
-/// In words, and as clients compare it.
+/// Returns the status for a quota, in words and in metadata.
 fn quota(what: &str, limit: u64) -> Status {
     let message = format!("no room: {what} (limit {limit})");
     let facts = Facts::default().with("limit", limit.to_string());
     used_up(what, message, facts, RETRY_SOON)
 }
 
-/// So many of these the caller's owner may have; one is free after this time.
+/// Returns the status for an owner at this limit; one is free after this time.
 pub(crate) fn too_many_of_owner(what: &str, limit: u32, retry: Duration) -> Status {
     let message = format!("no room: {what} of this owner (limit {limit})");
     let facts = Facts::default().with("limit", limit.to_string());
     used_up(&format!("{what} of this owner"), message, facts, retry)
 }
 
-/// The limit is the host's, and not known here.
+/// Returns the status for a limit of the host, whose value is not known here.
 fn host_full(message: String) -> Status {
     used_up("room of the host", message, Facts::default(), RETRY_SOON)
 }
@@ -505,7 +508,7 @@ fn not_paused(run: RunId, moving: &[Unstopped], text: String) -> Status {
         .status()
 }
 
-/// The beginning of a long text.
+/// Returns the beginning of a long text.
 fn cut(mut text: String) -> String {
     const MARK: &str = "...";
     if text.len() > TEXT_BYTES_MAX {

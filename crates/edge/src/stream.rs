@@ -20,18 +20,18 @@ use std::{pin::Pin, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
 use tonic::Status;
 
-/// Where events come from: a run's, at a position.
+/// Source of events: a run's, at a position.
 pub(crate) trait Source: Send {
-    /// Last seq that there is now.
+    /// Returns the present last seq.
     fn head(&self) -> u64;
 
-    /// The seq from which on nothing is missing by now.
+    /// Returns the seq from which on nothing is missing by now.
     fn whole_from(&self) -> u64;
 
-    /// Up to where it was given.
+    /// Returns the position up to which it was delivered.
     fn position(&self) -> Reached;
 
-    /// The next events; `None` after the run's last. Cancel-safe.
+    /// Returns the next events; `None` after the run's last. Cancel-safe.
     fn next(
         &mut self,
         bytes_max: usize,
@@ -56,13 +56,13 @@ impl Source for Events {
     }
 }
 
-/// Owns a position in a run's events and, as long as it lives, a place among the streams.
+/// Owns a position in a run's events and, as long as it lives, a slot among the streams.
 pub(crate) struct Reader<S> {
     run: RunId,
-    /// Of the last event that was given.
+    /// Attempt of the last delivered event.
     attempt: u32,
     events: S,
-    /// Up to where events were given.
+    /// Position up to which events were delivered.
     at: Reached,
     /// Whether it ends where events are missing.
     fails_on_gap: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Reader<S> {
     heartbeat: Duration,
     going: Serving,
     stage: Stage,
-    /// In whose name it is read.
+    /// Session of the consumer that reads.
     seat: Option<ConsumerSeat>,
     _place: StreamPlace,
     /// Memory for long lines; absent: they are not longer than usual.
@@ -79,29 +79,29 @@ pub(crate) struct Reader<S> {
 }
 
 enum Stage {
-    /// Nothing was given yet.
+    /// Nothing was delivered yet.
     Opening(Box<pb::Run>),
-    /// What has happened, then what happens.
+    /// Past events are delivered, then new ones.
     Following,
-    /// The server is shutting down: what had happened by then is given, in bounded time.
+    /// The server is shutting down: events up to then are delivered, in bounded time.
     LastWords { head: u64, until: Pin<Box<Sleep>> },
-    /// Events are missing behind what was given last, and the reader wants none beyond them.
+    /// Events are missing after the last delivered one, and the reader wants none beyond them.
     Expired(Box<CallError>),
     /// The end was reported.
     Reported,
 }
 
-/// Why a reader woke.
+/// Reason of a reader's wake-up.
 enum Wake {
     Events(Result<Option<Vec<Event>>, CallError>),
     Draining,
     Leaving,
     Silence,
-    /// It may not go on in its consumer's name.
+    /// The stream may no longer read for its consumer.
     Lost(CallError),
 }
 
-/// Ends when a reader may not go on in its consumer's name. Cancel-safe.
+/// Ends when a reader may no longer read for its consumer. Cancel-safe.
 async fn lost(seat: Option<&mut ConsumerSeat>) -> CallError {
     match seat {
         Some(seat) => seat.lost().await,
@@ -135,7 +135,7 @@ impl<S: Source> Reader<S> {
         }
     }
 
-    /// The same with memory for long lines.
+    /// Adds memory for long lines.
     pub(crate) fn with_room(self, room: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             _room: room,
@@ -143,7 +143,7 @@ impl<S: Source> Reader<S> {
         }
     }
 
-    /// The same in a consumer's name.
+    /// Reads for this consumer.
     pub(crate) fn in_name_of(self, seat: Option<ConsumerSeat>) -> Self {
         Self { seat, ..self }
     }
@@ -190,10 +190,10 @@ impl<S: Source> Reader<S> {
                             self.stage = Stage::LastWords { head, until };
                             return self.give(events);
                         }
-                        None => return Some(Err(self.tell_draining())),
+                        None => return Some(Err(self.report_draining())),
                     }
                 }
-                Stage::LastWords { .. } => return Some(Err(self.tell_draining())),
+                Stage::LastWords { .. } => return Some(Err(self.report_draining())),
                 Stage::Expired(expired) => {
                     self.stage = Stage::Reported;
                     return Some(Err(status::of(&expired)));
@@ -228,7 +228,7 @@ impl<S: Source> Reader<S> {
                         self.stage = Stage::Reported;
                         return Some(Err(status::of(&expired)));
                     }
-                    // The events before it are given first.
+                    // The events before it are delivered first.
                     Some((place, expired)) => {
                         self.stage = Stage::Expired(Box::new(expired));
                         events.truncate(place);
@@ -258,7 +258,7 @@ impl<S: Source> Reader<S> {
         }
     }
 
-    /// Where the first gap is that ends the stream, and how.
+    /// Returns the first gap that ends the stream, with its error.
     fn first_gap(&self, events: &[Event]) -> Option<(usize, CallError)> {
         let gap = |event: &Event| match &event.payload {
             Payload::Gap(gap) if self.fails_on_gap => Some(CallError::CursorExpired {
@@ -272,7 +272,7 @@ impl<S: Source> Reader<S> {
         found.find_map(|(place, event)| Some((place, gap(event)?)))
     }
 
-    fn tell_draining(&mut self) -> Status {
+    fn report_draining(&mut self) -> Status {
         self.stage = Stage::Reported;
         status::draining()
     }
@@ -287,7 +287,7 @@ impl<S: Source> Reader<S> {
     }
 
     fn heartbeat(&mut self) -> pb::StreamEventsResponse {
-        // It goes on over what was not asked for.
+        // The position passes over the events that were not selected.
         self.at = self.events.position();
         self.aside(event::Payload::Heartbeat(pb::Heartbeat {
             head_seq: self.events.head(),

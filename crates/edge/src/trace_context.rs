@@ -1,4 +1,4 @@
-//! The caller's W3C trace context (<https://www.w3.org/TR/trace-context/>). What is not valid is left out.
+//! The caller's W3C trace context (<https://www.w3.org/TR/trace-context/>). Invalid parts are left out.
 
 use http::HeaderMap;
 use kennel_supervisor::telemetry::{CallTrace, context};
@@ -6,10 +6,10 @@ use tonic::Request;
 
 /// Longest tracestate that is passed on.
 const TRACESTATE_BYTES_MAX: usize = 512;
-/// Longest baggage that is looked at: what the specification wants passed on at least.
+/// Longest baggage that is read: the minimum that the specification requires to be passed on.
 const BAGGAGE_BYTES_MAX: usize = 8192;
 
-/// The context in which a request asks.
+/// Trace context of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TraceContext {
     pub(crate) traceparent: Option<String>,
@@ -18,7 +18,7 @@ pub(crate) struct TraceContext {
 }
 
 impl TraceContext {
-    /// What is done for this request is done under the span of the call, or where there is none, under the caller's.
+    /// Returns the parent for this request's work: the span of the call, or where there is none, the caller's.
     pub(crate) fn of<T>(request: &Request<T>) -> Self {
         let call = request.extensions().get::<CallTrace>();
         let mut context = Self::of_headers(request.metadata().as_ref());
@@ -44,7 +44,7 @@ impl TraceContext {
     }
 }
 
-/// The caller's `traceparent`, if it has just one and that is valid.
+/// Returns the caller's `traceparent`, if it has exactly one and that is valid.
 pub(crate) fn traceparent(headers: &HeaderMap) -> Option<&str> {
     let mut parents = headers.get_all("traceparent").iter();
     let only = parents.next().filter(|_| parents.next().is_none())?;
@@ -52,12 +52,12 @@ pub(crate) fn traceparent(headers: &HeaderMap) -> Option<&str> {
     context::parse(parent).map(|_| parent)
 }
 
-/// The caller's `tracestate`, which counts beside its `traceparent` alone.
+/// Returns the caller's `tracestate`, which counts beside its `traceparent` alone.
 pub(crate) fn tracestate(headers: &HeaderMap) -> Option<String> {
     joined(headers, "tracestate", TRACESTATE_BYTES_MAX)
 }
 
-/// A list that may be spread over several headers. `None`: it is empty, or longer than this.
+/// Joins a list that may be spread over several headers. `None`: it is empty, or longer than this.
 fn joined(headers: &HeaderMap, name: &str, bytes_max: usize) -> Option<String> {
     let parts = headers.get_all(name).iter();
     let parts = parts.filter_map(|part| part.to_str().ok());
@@ -73,7 +73,7 @@ mod tests {
     const GOOD: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
     #[test]
-    fn a_valid_context_is_taken_and_states_are_joined() {
+    fn valid_context_is_taken_and_states_are_joined() {
         let mut metadata = HeaderMap::new();
         metadata.insert("traceparent", GOOD.parse().expect("ASCII"));
         metadata.append("tracestate", "a=1".parse().expect("ASCII"));

@@ -1,4 +1,4 @@
-//! The bytes of one stream by their offset, without regard to seqs, and how far back a line may begin.
+//! The bytes of one stream by their offset, without regard to seqs, and the earliest beginning of a line.
 
 use crate::{
     Point,
@@ -8,41 +8,41 @@ use crate::{
 use bytes::Bytes;
 use std::{io, sync::Arc};
 
-/// Bytes of one stream that lie side by side.
+/// Contiguous bytes of one stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stretch {
     /// Offset of the first of them in the whole of the stream.
     pub offset: u64,
     /// The bytes. Empty: there are none.
     pub data: Bytes,
-    /// Bytes before them, or where there are none all that were asked for, were written and cannot be read.
+    /// Whether bytes before them, or where there are none all requested ones, were written and cannot be read.
     pub after_damage: bool,
 }
 
-/// Where the lines stand at a place of a journal.
+/// Beginnings of the unfinished lines at a position of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineBegins {
-    /// How much of the streams is before it.
+    /// Length of the streams before it.
     pub lens: [u64; 2],
-    /// Where the lines begin that have not ended there: not before the attempt. One that is too long, or that goes back over
-    /// what is known, is taken to begin at the place.
+    /// Offsets of the lines that have not ended there: not before the attempt. A line that is too long, or that begins
+    /// before the known part, counts from the position.
     pub begins: [u64; 2],
-    /// Seq of the last output before it, or one before that: only facts lie between.
+    /// Seq of the last output before it, or an earlier one: only lifecycle entries lie between.
     pub output_seq: u64,
 }
 
-/// What lies before an entry, as far as its segment says.
+/// State before an entry, as far as its segment shows.
 pub(crate) struct Before {
     pub(crate) lens: [u64; 2],
     output_seq: u64,
-    /// Where the attempt begins that the entry is of, or the segment.
+    /// Beginning of the entry's attempt, or of the segment.
     begin: [u64; 2],
     is_attempts: bool,
 }
 
 impl Log {
-    /// The first bytes that there are of a stream between these offsets, as far as they lie side by side in one segment, at
-    /// most so many.
+    /// Returns the first existing bytes of a stream between these offsets, as far as they are contiguous in one
+    /// segment, at most so many.
     pub(crate) fn bytes(
         &self,
         stream: usize,
@@ -69,7 +69,7 @@ impl Log {
                             let raw = &segment.raw[stream];
                             let there = raw.end()?;
                             if self.is_closed() && there <= offset {
-                                // What was here is damaged: the next segment goes on behind it.
+                                // These bytes are damaged: the next segment continues after them.
                                 (begin, after_damage) = (span_until, true);
                                 continue;
                             }
@@ -92,14 +92,14 @@ impl Log {
                         after_damage,
                     });
                 }
-                // It was removed between the look and the read.
+                // It was removed between the scan and the read.
                 Err(_) if self.has_changed(&next)? => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Who has the first bytes between these offsets, and which.
+    /// Returns the holder of the first bytes between these offsets, and their range.
     fn holder(&self, stream: usize, begin: u64, end: u64, head: Point) -> Option<(Next, u64, u64)> {
         let chain = self.chain();
         let part = |first: Point, last: Point| {
@@ -118,7 +118,7 @@ impl Log {
         chain.spans.iter().find_map(in_span).or_else(in_current)
     }
 
-    /// Where the lines stand before the entry after this seq. Absent: that is not known any more.
+    /// Returns the unfinished lines before the entry after this seq. Absent: they are not known any more.
     pub(crate) fn line_begins(
         &self,
         seq: u64,
@@ -169,7 +169,7 @@ impl Log {
 }
 
 impl Segment {
-    /// What is before the entry after this seq, which is in this segment or its end.
+    /// Returns the state before the entry after this seq, which is in this segment or its end.
     pub(crate) fn before(&self, seq: u64) -> io::Result<Before> {
         let first = self.header.first;
         let mut before = Before {

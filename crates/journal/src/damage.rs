@@ -1,6 +1,7 @@
-//! A journal of an ended run whose files were cut, changed or removed: what can be read of it, and gaps in the place of the rest.
+//! A journal of an ended run whose files were cut, changed or removed: reads the intact part, with gaps in place of the
+//! rest.
 //!
-//! An entry of the index has a checksum, and the bytes of its output have none: a byte that was changed in a raw file is not
+//! An entry of the index has a checksum, and the bytes of its output have none: a changed byte in a raw file is not
 //! noticed.
 
 use crate::{
@@ -19,7 +20,7 @@ const DAMAGED: Why = Why {
     counted: true,
 };
 
-/// Entries that cannot be read, which begin here.
+/// Unreadable entries, which begin here.
 #[derive(Clone, Copy)]
 struct Missing {
     after: u64,
@@ -27,7 +28,7 @@ struct Missing {
 }
 
 impl Log {
-    /// Whether this error means that what is to be read was damaged; not where the whole journal has gone.
+    /// Whether this error means damage; not where the whole journal is gone.
     pub(crate) fn is_damage(&self, error: &io::Error) -> bool {
         let is_damage = matches!(
             error.kind(),
@@ -36,7 +37,7 @@ impl Log {
         is_damage && self.is_closed() && self.is_there().is_ok()
     }
 
-    /// Where this segment ends.
+    /// Returns the end of this segment.
     pub(crate) fn span_end(&self, number: u32) -> Point {
         let chain = self.chain();
         let span = chain.spans.iter().find(|span| span.number == number);
@@ -45,8 +46,8 @@ impl Log {
 }
 
 impl Segment {
-    /// The same as [`Segment::intact`], over what is damaged: up to the last entry that is one. A stream is as long as its file
-    /// where that has more.
+    /// Like [`Segment::intact`], despite damage: up to the last valid entry. A stream is as long as its file where that
+    /// has more.
     pub(crate) fn extent(&self, facts: &Payloads) -> io::Result<Intact> {
         let first = self.header.first;
         let mut extent = Intact {
@@ -82,7 +83,7 @@ impl Segment {
         Ok(extent)
     }
 
-    /// The same as [`Segment::read`], with gaps in the place of what cannot be read.
+    /// Like [`Segment::read`], with gaps in place of unreadable entries.
     pub(crate) fn read_over_damage(
         &self,
         after: u64,
@@ -147,7 +148,8 @@ impl Segment {
         Ok(items)
     }
 
-    /// What is before the entry of this seq, by the entries from there on: of each stream the first that is one.
+    /// Returns the position before the entry of this seq, by the entries from there on: of each stream the first valid
+    /// one.
     fn point_before(&self, seq: u64, end: Point) -> io::Result<Point> {
         let mut found = [None; 2];
         let mut at = seq - 1;

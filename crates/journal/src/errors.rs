@@ -1,4 +1,4 @@
-//! Errors of one file, with its name; the kind of the cause is kept.
+//! Errors of one file, with its name; the kind of the cause is preserved.
 
 use std::{
     io,
@@ -14,13 +14,13 @@ struct FileError {
     source: io::Error,
 }
 
-/// What was tried, and on which file.
+/// Makes an error of the attempted action and its file.
 pub(crate) fn failed(what: &'static str, path: &Path, source: io::Error) -> io::Error {
     let path = path.to_owned();
     io::Error::new(source.kind(), FileError { what, path, source })
 }
 
-/// What a file says cannot be.
+/// Makes an error for invalid contents of a file.
 pub(crate) fn damaged(path: &Path, why: String) -> io::Error {
     failed(
         "read",

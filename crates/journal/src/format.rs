@@ -5,23 +5,24 @@
 //! | magic      | 0-7   | `KNLJRNL\n`                                 |
 //! | version    | 8-11  | 3                                            |
 //! | number     | 12-15 | of the segment, from 0                       |
-//! | seq        | 16-23 | of the last entry before                     |
+//! | seq        | 16-23 | of the last earlier entry                    |
 //! | lengths    | 24-47 | of stdout, stderr and lifecycle before       |
 //! | boot       | 48-63 | of the host, when the segment was begun      |
 //! | max        | 64-71 | bound of the journal in bytes                |
 //! | on full    | 72    | 1 rotate, 2 head and tail, 3 abort           |
-//! | after      | 73    | 0: all that was before. 1: the host had died. 2, 3: the disk was full, and how much is missing is counted, or not |
+//! | after      | 73    | 0: nothing is missing. 1: the host had died. 2, 3: the disk was full, and the missing bytes are counted, or not |
 //! | disk full  | 74    | 0 block, 1 drop, 2 abort                     |
 //! | attempt    | 76-79 | when the segment was begun                   |
 //! | time       | 80-87 | of that, microseconds since 1970             |
 //! | crc        | 88-91 | CRC-32 (IEEE) of the bytes before            |
-//! | dropped    | 92-107 | bytes of stdout and stderr after the last entry, for which there was no room |
-//! | counted    | 108   | 0: it is so many; 1: perhaps more            |
+//! | dropped    | 92-107 | bytes of stdout and stderr after the last entry that were dropped, as the disk was full |
+//! | counted    | 108   | 0: exactly so many; 1: perhaps more          |
 //! | crc        | 112-115 | of those, or 0 as they are                 |
 //!
-//! What was dropped is written over in its place, so it needs no room; it counts in the last segment alone.
+//! The dropped bytes are overwritten in place, so they need no space; they count in the last segment alone.
 //!
-//! In the first segment, bytes 116-1023 are the first ones of all lifecycle lines. Entries follow the header, and those.
+//! In the first segment, bytes 116-1023 are the first ones of all lifecycle lines. Entries follow the header, and
+//! those.
 //!
 //! | entry  | bytes |                                             |
 //! |--------|-------|---------------------------------------------|
@@ -39,10 +40,10 @@ use kennel_lifecycle::{OnDiskFull, OnOutputFull, OutputBound, Timestamp};
 
 /// Length of a header.
 pub(crate) const HEADER_LEN: usize = DROPPED_AT + DROPPED_LEN;
-/// Where it says what was dropped.
+/// Offset of the dropped bytes in a header.
 pub(crate) const DROPPED_AT: usize = 92;
 pub(crate) const DROPPED_LEN: usize = 24;
-/// Where the first bytes of lifecycle lines are, in the index of the first segment, and how many.
+/// Offset and length of the first lifecycle bytes in the index of the first segment.
 pub(crate) const HEAD_AT: u64 = HEADER_LEN as u64;
 pub(crate) const HEAD_LEN: u64 = 1024 - HEAD_AT;
 pub(crate) const ENTRY_LEN: usize = 36;
@@ -51,45 +52,45 @@ const CRC_AT: usize = ENTRY_LEN - 4;
 const MAGIC: [u8; 8] = *b"KNLJRNL\n";
 const VERSION: u32 = 3;
 
-/// What a segment says of itself.
+/// Contents of a segment's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) number: u32,
-    /// What is before its first entry.
+    /// Position before its first entry.
     pub(crate) first: Point,
-    /// The same of the facts.
+    /// Length of the lifecycle entries before it.
     pub(crate) facts_len: u64,
     pub(crate) boot: Boot,
     pub(crate) bound: OutputBound,
-    /// What is between the segment before and this one.
+    /// Entries missing between the segment before and this one.
     pub(crate) after: After,
-    /// Of which attempt it was when this began.
+    /// The attempt at the beginning of the segment.
     pub(crate) attempt: u32,
     pub(crate) at: Timestamp,
 }
 
-/// What is between two segments.
+/// Missing data between two segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum After {
-    /// Nothing.
+    /// Nothing is missing.
     All,
-    /// The host had died, and with it perhaps what came before.
+    /// The host had died, so that earlier data may be missing.
     HostLoss,
     /// Output that was dropped, because the disk was full.
     FullDisk {
-        /// Whether it is known how much.
+        /// Whether the number of bytes is known.
         counted: bool,
     },
 }
 
 impl After {
-    /// Whether it is known how many bytes are missing there.
+    /// Whether the number of missing bytes is known.
     pub(crate) fn is_counted(self) -> bool {
         matches!(self, Self::All | Self::FullDisk { counted: true })
     }
 }
 
-/// Output for which there was no room, and which no reader has seen yet.
+/// Output that was dropped for want of disk space, and that no reader has noticed yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// Bytes of stdout and of stderr.
@@ -123,7 +124,7 @@ impl Dropped {
                 uncounted: bytes[16] != 0,
             }
         } else {
-            // Half written: something was dropped.
+            // Half written: some output was dropped.
             Self {
                 bytes: [0; 2],
                 uncounted: true,
@@ -132,7 +133,7 @@ impl Dropped {
     }
 }
 
-/// What the first bytes of an index say.
+/// Contents of the first bytes of an index.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// An index that this code reads.
@@ -145,7 +146,7 @@ pub(crate) enum Found {
     OtherVersion(u32),
 }
 
-/// Where the entries of this segment begin in its index.
+/// Returns the offset of this segment's entries in its index.
 pub(crate) fn entries_at(number: u32) -> u64 {
     match number {
         0 => HEAD_AT + HEAD_LEN,
@@ -189,7 +190,7 @@ impl Header {
         bytes
     }
 
-    /// `bytes` are the first ones of the file: fewer than [`HEADER_LEN`] only where the file ends.
+    /// Decodes the header. `bytes` are the first ones of the file: fewer than [`HEADER_LEN`] only where the file ends.
     pub(crate) fn decode(bytes: &[u8]) -> Found {
         if bytes.iter().all(|b| *b == 0) || MAGIC.starts_with(bytes) {
             return Found::Torn;
@@ -258,7 +259,7 @@ pub(crate) struct IndexEntry {
     pub(crate) kind: Kind,
     pub(crate) offset: u64,
     pub(crate) len: u32,
-    /// Of which attempt, from 1 to [`ATTEMPT_MAX`](crate::ATTEMPT_MAX).
+    /// Number of the attempt, from 1 to [`ATTEMPT_MAX`](crate::ATTEMPT_MAX).
     pub(crate) attempt: u32,
 }
 
@@ -277,7 +278,7 @@ impl IndexEntry {
         bytes
     }
 
-    /// `None`: these bytes are not an entry that a writer finished.
+    /// Decodes an entry. `None`: these bytes are not an entry that a writer finished.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         if bytes.len() != ENTRY_LEN
             || u32::from_le_bytes(take(bytes, CRC_AT)) != crc32fast::hash(&bytes[..CRC_AT])
@@ -299,7 +300,7 @@ impl IndexEntry {
         lawful.then_some(entry)
     }
 
-    /// The entry with its bytes.
+    /// Returns the entry with its bytes.
     pub(crate) fn with(&self, data: Bytes) -> Entry {
         Entry {
             seq: self.seq,
@@ -311,7 +312,7 @@ impl IndexEntry {
         }
     }
 
-    /// Offset of the first byte of the stream after this entry.
+    /// Returns the offset of the first byte of the stream after this entry.
     pub(crate) fn end(&self) -> u64 {
         self.offset.saturating_add(u64::from(self.len))
     }
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_is_known_or_said_not_to_be() {
+    fn dropped_amount_is_known_or_marked_unknown() {
         let dropped = Dropped {
             bytes: [1, 0x0203],
             uncounted: false,
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_cut_anywhere_is_torn_and_a_strange_one_is_not() {
+    fn torn_header_is_recognized_and_foreign_one_not() {
         let good = header().encode();
         let found = Found::Good(Box::new(header()));
         assert_eq!(Header::decode(&good), found);

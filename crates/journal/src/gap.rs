@@ -1,56 +1,58 @@
-//! What a reader meets: entries, and the places where some are missing.
+//! Items of a reader: entries, and gaps where some are missing.
 
 use crate::{Entry, Point};
 use kennel_lifecycle::Timestamp;
 
-/// What a reader is given.
+/// An item that a reader gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
     /// An entry.
     Entry(Entry),
-    /// Entries that are not there.
+    /// Missing entries.
     Gap(Gap),
 }
 
-/// Entries that are not there, none of them a fact that was kept.
+/// Missing entries, none of them a retained lifecycle entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The first of them.
+    /// Seq of the first missing entry.
     pub first_seq: u64,
-    /// The last of them.
+    /// Seq of the last missing entry.
     pub last_seq: u64,
-    /// How many bytes of standard output and of standard error; absent: not known, because the reader began among them, or
-    /// they were lost or dropped uncounted.
+    /// Missing bytes of standard output and of standard error; absent: not known, because the reader began among them,
+    /// or they were lost or dropped uncounted.
     pub bytes: [Option<u64>; 2],
-    /// Where the two streams go on.
+    /// Offsets at which the two streams continue.
     pub ends: [u64; 2],
-    /// Why.
+    /// Reason why the entries are missing.
     pub reason: GapReason,
-    /// When what follows was begun.
+    /// Start time of the data after the gap.
     pub at: Timestamp,
-    /// Of which attempt what follows is.
+    /// Attempt of the data after the gap.
     pub attempt: u32,
 }
 
-/// Why entries are missing.
+/// Reason why entries are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GapReason {
     /// The bound of this journal.
     Bound,
-    /// There was no room on the disk.
+    /// The disk was full.
     FullDisk,
-    /// The run has ended, and its journal was removed to make room for others. No journal says so: the code that removed it does.
+    /// The run has ended, and its journal was removed to make space for others. No journal has this reason: the code
+    /// that removed it reports it.
     Retention,
-    /// The run is of another node, where its journal is. No journal says so: the code that reads the run without it does.
+    /// The run is another node's, where its journal is. No journal has this reason: the code that reads the run without
+    /// it reports it.
     OtherNode,
-    /// The host has died: what it had not written to the disk is lost, and so many seqs are left out that none of those
-    /// which were delivered comes again.
+    /// The host has died: data not yet on the disk is lost, and so many seqs are skipped that no delivered one is used
+    /// again.
     HostLost,
-    /// They were written, and cannot be read any more: files of the journal were cut, changed or removed.
+    /// The entries were written, and cannot be read any more: files of the journal were cut, changed or removed.
     Damaged,
 }
 
-/// Why entries are missing, and whether it is known how many bytes that is.
+/// Reason why entries are missing, and whether the number of bytes is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Why {
     pub(crate) reason: GapReason,
@@ -58,7 +60,7 @@ pub(crate) struct Why {
 }
 
 impl Item {
-    /// Seq of the last entry that it is about.
+    /// Returns the seq of its last entry.
     #[must_use]
     pub fn last_seq(&self) -> u64 {
         match self {
@@ -67,7 +69,7 @@ impl Item {
         }
     }
 
-    /// The entry, if it is one.
+    /// Returns the entry, if it is one.
     #[must_use]
     pub fn into_entry(self) -> Option<Entry> {
         match self {
@@ -78,7 +80,7 @@ impl Item {
 }
 
 impl Gap {
-    /// From a place, of whose streams perhaps nothing is known, to another one.
+    /// Makes the gap from a position, whose stream lengths may be unknown, to another one.
     pub(crate) fn between(
         seq: u64,
         lens: Option<[u64; 2]>,

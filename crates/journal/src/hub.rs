@@ -1,10 +1,10 @@
-//! Where readers of a live run come from.
+//! Source of readers of a live run.
 
 use crate::{Point, Position, Reader, log::Log};
 use std::{io, sync::Arc};
 use tokio::sync::watch;
 
-/// Where readers of a live run come from. Cheap to clone.
+/// Source of readers of a live run. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Hub {
     log: Arc<Log>,
@@ -16,13 +16,13 @@ impl Hub {
         Self { log, head }
     }
 
-    /// The end; a seq of 0: nothing yet.
+    /// Returns the end of the journal; a seq of 0: it is empty.
     #[must_use]
     pub fn head(&self) -> Point {
         *self.head.borrow()
     }
 
-    /// A reader that begins at this position, which is at most the head.
+    /// Makes a reader that begins at this position, which is at most the head.
     pub fn read_from(&self, position: Position) -> io::Result<Reader> {
         Reader::new(Arc::clone(&self.log), self.head.clone(), position)
     }

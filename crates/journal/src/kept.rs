@@ -1,4 +1,4 @@
-//! The entries of facts whose segments were removed: records of one size, in the order of their seqs.
+//! The lifecycle entries whose segments were removed: records of one size, in the order of their seqs.
 //!
 //! | record  | bytes |                                                        |
 //! |---------|-------|--------------------------------------------------------|
@@ -25,15 +25,15 @@ const NAME: &str = "kept";
 /// Records read with one pread.
 const CHUNK: usize = 256;
 
-/// A fact's entry, and what was before it.
+/// A lifecycle entry, and the position before it.
 pub(crate) type Kept = (IndexEntry, Point);
 
-/// The file, as it was when it was opened; one that is not there is empty.
+/// The file, as it was when it was opened; a missing one is empty.
 #[derive(Debug)]
 pub(crate) struct KeptFile {
     path: PathBuf,
     file: Option<File>,
-    /// Whole records.
+    /// Number of whole records.
     count: u64,
 }
 
@@ -55,14 +55,14 @@ impl KeptFile {
             file,
             count: len / RECORD_LEN as u64,
         };
-        // What a crash has left of a last append is no record; the facts are in their segment still.
+        // An append that a crash cut off leaves no valid record; the entries are in their segment still.
         while kept.count > 0 && kept.record(kept.count - 1)?.is_none() {
             kept.count -= 1;
         }
         Ok(kept)
     }
 
-    /// Those after this seq up to another one, at most so many.
+    /// Returns the records after this seq up to another one, at most so many.
     pub(crate) fn between(&self, after: u64, last: u64, count_max: usize) -> io::Result<Vec<Kept>> {
         let mut at = self.first_after(after)?;
         let mut found = Vec::new();
@@ -82,7 +82,7 @@ impl KeptFile {
         Ok(found)
     }
 
-    /// Number of the first record after this seq.
+    /// Returns the number of the first record after this seq.
     fn first_after(&self, seq: u64) -> io::Result<u64> {
         let (mut low, mut high) = (0, self.count);
         while low < high {

@@ -1,13 +1,13 @@
 //! One ordered log per run: raw files per stream and an index, readable from any position while it grows.
 //!
-//! Owns the layout on disk, sequence numbers, and the tidings to readers. Never moves a byte of output itself:
-//! the code that splices a pipe into the stream's file gives the journal the count.
+//! Owns the layout on disk, sequence numbers, and the notification of readers. Never moves a byte of output itself: the
+//! code that splices a pipe into the stream's file gives the journal the count.
 //!
 //! A run's directory holds segments: `index`, `stdout` and `stderr`, then `index.1`, `stdout.1` and so on, of which the
-//! oldest are removed when all together have reached the journal's bound. An index is a header, then entries of one size,
-//! so that a seq is a place in the file. Bytes are written before the entry that names them. Facts have one raw file for all
-//! segments, `lifecycle`, and are never removed: `kept` has the entries of those whose segment was. `mark` is a seq that
-//! none has passed, on the disk before one comes near it.
+//! oldest are removed when all together have reached the journal's bound. An index is a header, then entries of one
+//! size, so that a seq is an offset in the file. Bytes are written before the entry that refers to them. Lifecycle
+//! entries have one raw file for all segments, `lifecycle`, and are never removed: `kept` has the entries of removed
+//! segments. `mark` is a seq that no entry has passed, on the disk before one gets near it.
 //!
 //! INVARIANT: the entries of one stream in one segment cover its raw file from 0 without gap or overlap.
 
@@ -46,10 +46,10 @@ pub use view::{Form, LINE_BYTES_MAX, Piece, View};
 pub use whole::{Whole, size_bytes, whole};
 pub use writer::{Late, LateFact, Place, Writer};
 
-/// What an entry is about.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A fact of the run; its payload is opaque here.
+    /// A lifecycle entry of the run; its payload is opaque here.
     Lifecycle,
     /// Standard output.
     Stdout,
@@ -57,7 +57,7 @@ pub enum Kind {
     Stderr,
 }
 
-/// A place in a journal: what is before it.
+/// A position in a journal: the data before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Point {
     /// Seq of the last entry; 0: none.
@@ -66,20 +66,20 @@ pub struct Point {
     pub lens: [u64; 2],
 }
 
-/// Which boot of the host it is.
+/// Boot of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Boot(pub u128);
 
 impl Boot {
-    /// Nobody has said.
+    /// The boot is not known.
     pub const UNKNOWN: Self = Self(0);
 
-    /// Any other boot.
+    /// Returns a boot other than this one.
     pub(crate) fn other(self) -> Self {
         Self(!self.0)
     }
 
-    /// Whether the host has died between the two, as far as is known.
+    /// Whether the host has died between the two boots, as far as is known.
     pub(crate) fn differs(self, other: Self) -> bool {
         self != other && self != Self::UNKNOWN && other != Self::UNKNOWN
     }
@@ -90,11 +90,11 @@ impl Boot {
 pub struct Entry {
     /// Position in the run's order, from 1, without holes.
     pub seq: u64,
-    /// When it was recorded.
+    /// Time at which it was recorded.
     pub at: Timestamp,
-    /// Of which attempt of the run.
+    /// Attempt of the run.
     pub attempt: u32,
-    /// What it is about.
+    /// Kind of the entry.
     pub kind: Kind,
     /// Offset of the first byte in the whole of its stream, over all attempts.
     pub offset: u64,
@@ -102,10 +102,10 @@ pub struct Entry {
     pub data: Bytes,
 }
 
-/// A fact with its place among the output.
+/// A lifecycle entry with its position among the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// It.
+    /// The entry.
     pub entry: Entry,
     /// Length of standard output and of standard error before it.
     pub lens: [u64; 2],

@@ -1,4 +1,4 @@
-//! The chain of a journal's segments, as it is read: from any seq, over what is missing.
+//! The chain of a journal's segments, read from any seq, across missing parts.
 
 use crate::{
     Gap, GapReason, Item, Point,
@@ -24,20 +24,20 @@ pub(crate) struct Log {
     pub(crate) dir: PathBuf,
     pub(crate) facts: Payloads,
     chain: Mutex<Chain>,
-    /// Its run has ended, so that whatever cannot be read of it is damage.
+    /// Whether its run has ended, so that unreadable data is damage.
     is_closed: bool,
 }
 
-/// The segments that are there.
+/// The existing segments.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
-    /// In their order; all but the one that is written.
+    /// All but the current one, in order.
     pub(crate) spans: Vec<Span>,
-    /// The one that is written. Absent: there is no writer.
+    /// The segment that is written. Absent: there is no writer.
     pub(crate) current: Option<Arc<Segment>>,
 }
 
-/// A segment that is not written any more.
+/// A closed segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     pub(crate) number: u32,
@@ -45,18 +45,18 @@ pub(crate) struct Span {
     pub(crate) end: Point,
     pub(crate) begun: (Timestamp, u32),
     pub(crate) after: After,
-    /// First and last seq of its facts.
+    /// First and last seq of its lifecycle entries.
     pub(crate) facts: Option<(u64, u64)>,
 }
 
-/// What follows a position.
+/// Data after a position.
 pub(crate) enum Next {
     /// Entries of a segment, up to this seq.
     Span(u32, u64),
     Current(Arc<Segment>),
-    /// Nothing, up to this place.
+    /// A hole up to this position.
     Hole(Point, Why, (Timestamp, u32)),
-    /// There was something, and it was removed meanwhile.
+    /// There were entries, and they were removed meanwhile.
     Gone,
 }
 
@@ -81,21 +81,21 @@ impl Span {
     }
 }
 
-/// What a directory has of a journal.
+/// The journal files of a directory.
 pub(crate) struct Scanned {
     pub(crate) spans: Vec<Span>,
-    /// The last segment, and what is intact of it; absent: there is none with a whole header.
+    /// The last segment, and its intact part; absent: there is none with a whole header.
     pub(crate) last: Option<(Segment, Intact)>,
     /// Segments without a whole header, and raw files without an index.
     pub(crate) stray: Vec<u32>,
 }
 
-/// Looks at every segment: closed ones by their neighbours, the last one whole.
+/// Scans every segment: closed ones by their neighbours, the last one whole.
 pub(crate) fn scan(dir: &Path, facts: &Payloads, write: bool) -> io::Result<Scanned> {
     scan_as(dir, facts, write, Segment::intact)
 }
 
-/// The same, where `extent` says how far a segment goes that its successor does not continue.
+/// Scans likewise; `extent` determines the length of a segment that its successor does not continue.
 fn scan_as(
     dir: &Path,
     facts: &Payloads,
@@ -108,7 +108,7 @@ fn scan_as(
         match Segment::open(dir, number, write) {
             Ok(Some(segment)) => opened.push(segment),
             Ok(None) => stray.push(number),
-            // It was removed since the look at the directory.
+            // It was removed since the directory was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
@@ -142,7 +142,7 @@ fn scan_as(
     Ok(Scanned { spans, last, stray })
 }
 
-/// Whether there is a journal in `dir`, whatever is left of it.
+/// Whether `dir` has a journal, however damaged.
 #[must_use]
 pub fn is_made(dir: &Path) -> bool {
     segments(dir).is_ok_and(|(indexes, raw)| !indexes.is_empty() || !raw.is_empty())
@@ -158,7 +158,7 @@ pub(crate) fn has_index(dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Numbers of the indexes that are there, in their order, and of raw files that have none.
+/// Returns the numbers of the existing indexes, in order, and of raw files without an index.
 fn segments(dir: &Path) -> io::Result<(Vec<u32>, Vec<u32>)> {
     let (mut indexes, mut raw) = (Vec::new(), Vec::new());
     let list = |e| failed("list", dir, e);
@@ -178,12 +178,12 @@ fn segments(dir: &Path) -> io::Result<(Vec<u32>, Vec<u32>)> {
 }
 
 impl Log {
-    /// For a writer.
+    /// Opens the chain for a writer.
     pub(crate) fn to_write(dir: &Path) -> Self {
         Self::new(dir, &writing())
     }
 
-    /// For the writer of a journal whose files are made later.
+    /// Makes the chain for the writer of a journal whose files are created later.
     pub(crate) fn late(dir: &Path, first: &Segment) -> Self {
         Self {
             facts: Payloads::late(dir, &writing(), Arc::clone(&first.index)),
@@ -191,14 +191,14 @@ impl Log {
         }
     }
 
-    /// For readers of a journal without a writer. Gives also its end.
+    /// Opens the chain for readers of a journal without a writer. Returns its end too.
     pub(crate) fn to_read(dir: &Path) -> io::Result<(Self, Point)> {
         let log = Self::new(dir, OpenOptions::new().read(true));
         let end = log.look()?;
         Ok((log, end))
     }
 
-    /// For readers of a journal whose run has ended: damage is met as a gap. Gives also its end.
+    /// Opens the chain for readers of a journal whose run has ended: damage becomes a gap. Returns its end too.
     pub(crate) fn to_read_closed(dir: &Path) -> io::Result<(Self, Point)> {
         let log = Self {
             is_closed: true,
@@ -223,11 +223,11 @@ impl Log {
     }
 
     pub(crate) fn chain(&self) -> MutexGuard<'_, Chain> {
-        // Nothing that panics is done while it is held.
+        // No code that panics runs while it is locked.
         self.chain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a directory without a writer. Gives the journal's end.
+    /// Reads a directory without a writer. Returns the journal's end.
     fn look(&self) -> io::Result<Point> {
         let Scanned {
             mut spans,
@@ -239,11 +239,11 @@ impl Log {
             scan(&self.dir, &self.facts, false)?
         };
         spans.extend(last.map(|(segment, intact)| Span::of(&segment, &intact)));
-        // One that was taken away meanwhile looks shorter than it was, or like one that never had a byte.
+        // A journal that was removed meanwhile looks shorter than it was, or as if it never had a byte.
         self.is_there()?;
         let end = match spans.last() {
             Some(span) => span.end,
-            // The header of the only one is torn.
+            // The header of the only segment is torn.
             None if !stray.is_empty() => Point::default(),
             None => return Segment::open(&self.dir, 0, false).map(|_| Point::default()),
         };
@@ -251,13 +251,13 @@ impl Log {
         Ok(end)
     }
 
-    /// That the directory is there; else the error of its kind.
+    /// Checks that the directory exists; else returns the error of its kind.
     pub(crate) fn is_there(&self) -> io::Result<()> {
         let found = fs::metadata(&self.dir);
         found.map(drop).map_err(|e| failed("find", &self.dir, e))
     }
 
-    /// The first seq from which on nothing is missing.
+    /// Returns the first seq from which on nothing is missing.
     pub(crate) fn whole_from(&self, head: u64) -> u64 {
         let chain = self.chain();
         let current = chain.current.iter();
@@ -274,7 +274,7 @@ impl Log {
         begin.map_or(head, |begin| begin + 1).min(head)
     }
 
-    /// What is before the entry after this seq; absent where that is not known any more.
+    /// Returns the lengths before the entry after this seq; absent where they are not known any more.
     pub(crate) fn lens_after(&self, seq: u64) -> io::Result<Option<[u64; 2]>> {
         let (number, current) = {
             let chain = self.chain();
@@ -299,8 +299,8 @@ impl Log {
         }
     }
 
-    /// What follows a place, at least one item, at most `bytes_max` bytes but always one entry. Gives also where the streams
-    /// are after it, if that is known.
+    /// Reads after a position: at least one item, at most `bytes_max` bytes but always one entry. Returns also the
+    /// stream lengths after it, if they are known.
     ///
     /// INVARIANT: `after < head.seq`, and all entries up to the head are written.
     pub(crate) fn read(
@@ -313,7 +313,7 @@ impl Log {
         loop {
             let lens = match lens {
                 None if after == 0 => Some([0; 2]),
-                // What was removed meanwhile is met again, and reported, by the read.
+                // Segments removed meanwhile are found, and reported, by the read.
                 None => self.lens_after(after).unwrap_or_default(),
                 known => known,
             };
@@ -323,7 +323,7 @@ impl Log {
                     let lens = items.iter().fold(lens, after_item);
                     return Ok((items, lens));
                 }
-                // It was removed between the look and the read.
+                // It was removed between the scan and the read.
                 Err(_) if self.has_changed(&next)? => {}
                 Err(error) => return Err(error),
             }
@@ -389,7 +389,7 @@ impl Log {
         Ok(entries.into_iter().map(Item::Entry).collect())
     }
 
-    /// The facts that were kept, and gaps between them.
+    /// Returns the retained lifecycle entries, and gaps between them.
     fn read_hole(
         &self,
         after: u64,
@@ -399,7 +399,7 @@ impl Log {
     ) -> io::Result<Vec<Item>> {
         let count_max = usize::try_from(ENTRIES_PER_READ_MAX).unwrap_or(usize::MAX);
         let kept = KeptFile::open(&self.dir)?.between(after, until.seq, count_max)?;
-        // A file of facts that is not there means that there are none only where the rest is.
+        // A missing file of lifecycle entries means that there are none only where the directory exists.
         self.is_there()?;
         let (mut items, mut at, mut bytes) = (Vec::new(), after, 0usize);
         for (entry, before) in &kept {
@@ -425,7 +425,7 @@ impl Log {
         Ok(items)
     }
 
-    /// Whether the segment that was to be read is gone. Without a writer the directory says so.
+    /// Whether the segment to be read is gone. Without a writer the directory shows it.
     pub(crate) fn has_changed(&self, next: &Next) -> io::Result<bool> {
         let Next::Span(number, _) = next else {
             return Ok(false);

@@ -1,7 +1,7 @@
-//! A seq that no entry has passed: on the disk before one comes near it, so that after a loss of power none comes again.
+//! A seq that no entry has passed: on the disk before one gets near it, so that after a loss of power none comes again.
 //!
-//! Two slots of 16 bytes {seq, crc, 0}, far enough from each other that one write does not tear both, are written in turn.
-//! Where there is no such file, the mark is the first one.
+//! Two slots of 16 bytes {seq, crc, 0}, far enough from each other that one write does not tear both, are written in
+//! turn. Where there is no such file, the mark is the first one.
 
 use crate::{errors::failed, format::take, segment::writing};
 use std::{
@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// By how much the mark is raised.
+/// Step by which the mark is raised.
 pub(crate) const STEP: u64 = 65_536;
 const NAME: &str = "mark";
 const SLOT_LEN: usize = 16;
@@ -35,7 +35,7 @@ impl Mark {
         Ok(Self { path, seq })
     }
 
-    /// The mark of a journal that is made.
+    /// Makes the mark of a new journal.
     pub(crate) fn first(dir: &Path) -> Self {
         Self {
             path: dir.join(NAME),
@@ -47,7 +47,7 @@ impl Mark {
         self.seq
     }
 
-    /// Sees to it that the mark on the disk is not below this seq.
+    /// Ensures that the mark on the disk is not below this seq.
     pub(crate) fn cover(&mut self, seq: u64) -> io::Result<()> {
         if seq <= self.seq {
             return Ok(());

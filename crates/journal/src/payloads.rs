@@ -1,7 +1,7 @@
-//! The bytes of all lifecycle lines of a journal: the first ones lie in the index of its first segment, behind the header, the
-//! rest in a file of its own, each at its offset. Most runs say so little that they never get that file.
+//! The bytes of all lifecycle lines of a journal: the first ones are in the index of its first segment, after the
+//! header, the others in a separate file, each at its offset. Most runs have so few that they never get that file.
 //!
-//! When the first segment is removed, what lies in its index is copied into the file ([`Payloads::leave_index`]).
+//! When the first segment is removed, the bytes in its index are copied into the file ([`Payloads::leave_index`]).
 
 use crate::{
     errors::failed,
@@ -19,25 +19,25 @@ use std::{
     },
 };
 
-/// Whether the bytes of a line are those of a file that never got them.
+/// Whether the bytes of a line are those of a file to which they were never written.
 pub(crate) fn is_lost(line: &[u8]) -> bool {
     !line.is_empty() && line.iter().all(|byte| *byte == 0)
 }
 
-/// Where they are, in one journal.
+/// Location of the bytes in one journal.
 #[derive(Debug)]
 pub(crate) struct Payloads {
     index: PathBuf,
     how: OpenOptions,
     /// The index of the first segment; absent: it was removed before.
     head: OnceLock<Option<Arc<Raw>>>,
-    /// It was removed since.
+    /// Whether the index was removed since.
     has_left_index: AtomicBool,
     rest: Raw,
 }
 
 impl Payloads {
-    /// `how` says how the files are opened; the index is never made by that.
+    /// Locates the bytes. `how` are the options for opening the files; the index is never created by that.
     pub(crate) fn new(dir: &Path, how: &OpenOptions) -> Self {
         let mut opening = how.clone();
         opening.create(false);
@@ -50,7 +50,7 @@ impl Payloads {
         }
     }
 
-    /// Those of a journal whose files are made later; the first ones lie in this index.
+    /// Locates those of a journal whose files are created later; the first ones are in this index.
     pub(crate) fn late(dir: &Path, how: &OpenOptions, index: Arc<Raw>) -> Self {
         Self {
             head: Some(index).into(),
@@ -59,12 +59,12 @@ impl Payloads {
         }
     }
 
-    /// Makes the file, where there is something for it; the index is made behind it.
+    /// Creates the file, where it will have contents; the index is created after it.
     pub(crate) fn make(&self) -> io::Result<()> {
         self.rest.make()
     }
 
-    /// The index of the first segment, where it has the first bytes.
+    /// Returns the index of the first segment, where it has the first bytes.
     fn head(&self) -> io::Result<Option<&Raw>> {
         if self.has_left_index.load(Ordering::Acquire) {
             return Ok(None);
@@ -80,14 +80,14 @@ impl Payloads {
         Ok(self.head.get_or_init(|| head).as_deref())
     }
 
-    /// The index, where the first part of a range lies in it, and where that part ends.
+    /// Returns the index, where the first part of a range is in it, and the end of that part.
     fn split(&self, begin: u64, end: u64) -> io::Result<(Option<&Raw>, u64)> {
         let head = self.head()?.filter(|_| begin < HEAD_LEN);
         let middle = head.map_or(begin, |_| end.min(HEAD_LEN));
         Ok((head, middle))
     }
 
-    /// How many bytes there are at most.
+    /// Returns an upper bound of the length.
     pub(crate) fn end(&self) -> io::Result<u64> {
         let has_head = !self.has_left_index.load(Ordering::Acquire) && self.index.exists();
         let head = if has_head { HEAD_LEN } else { 0 };
@@ -120,19 +120,19 @@ impl Payloads {
         self.rest.write(rest, middle)
     }
 
-    /// Cuts what is beyond this offset.
+    /// Cuts the bytes after this offset.
     pub(crate) fn cut(&self, offset: u64) -> io::Result<()> {
         if offset < HEAD_LEN
             && let Some(head) = self.head()?
         {
-            // In the index it cannot be cut: what comes behind is there already.
+            // In the index they cannot be cut: entries follow them.
             let zeros = vec![0; length(offset, HEAD_LEN)];
             head.write(&zeros, HEAD_AT + offset)?;
         }
         self.rest.cut(offset)
     }
 
-    /// Makes what was written survive a power loss.
+    /// Makes written bytes survive a power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         if let Some(head) = self.head()? {
             head.sync()?;
@@ -140,7 +140,8 @@ impl Payloads {
         self.rest.sync()
     }
 
-    /// Whether a line was lost, with the host or by damage: its entry is there, and its bytes, which lay in the index, are not.
+    /// Whether a line was lost, with the host or by damage: its entry is there, and its bytes, which were in the index,
+    /// are not.
     pub(crate) fn is_lost(&self, begin: u64, end: u64) -> io::Result<bool> {
         if begin >= end.min(HEAD_LEN) {
             return Ok(false);
@@ -154,7 +155,7 @@ impl Payloads {
         }
     }
 
-    /// The first segment is about to be removed: copies the bytes up to `end` that lie in its index.
+    /// Copies the bytes up to `end` in the index of the first segment, which is about to be removed.
     ///
     /// A crash after it: the index is read as before, and this is done again.
     pub(crate) fn leave_index(&self, end: u64) -> io::Result<()> {
@@ -165,7 +166,7 @@ impl Payloads {
         self.rest.sync()
     }
 
-    /// The index of the first segment may have been removed: then it is not written any more.
+    /// Checks whether the index of the first segment was removed: then it is not written any more.
     pub(crate) fn look_for_index(&self) {
         if !self.index.exists() {
             self.has_left_index.store(true, Ordering::Release);

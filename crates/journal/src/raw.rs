@@ -10,8 +10,8 @@ use std::{
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
-/// A raw file. It is made with its first byte: many commands never write to one of their streams, and a file costs an inode
-/// and a descriptor. One that is not there is empty.
+/// A raw file. It is created with its first byte: many commands never write to one of their streams, and a file costs
+/// an inode and a descriptor. A missing one is empty.
 #[derive(Debug)]
 pub(crate) struct Raw {
     path: PathBuf,
@@ -19,7 +19,7 @@ pub(crate) struct Raw {
     /// Offset in the stream of the file's first byte.
     base: u64,
     file: OnceLock<File>,
-    /// The bytes of one that is made later ([`Raw::make`]); absent: it is not.
+    /// The bytes of a file that is created later ([`Raw::make`]); absent: it is not.
     memory: Mutex<Option<Vec<u8>>>,
 }
 
@@ -34,7 +34,7 @@ impl Raw {
         }
     }
 
-    /// One that is open already, from its stream's beginning.
+    /// Takes a file that is open already, from its stream's beginning.
     pub(crate) fn opened(path: PathBuf, how: &OpenOptions, file: File) -> Self {
         Self {
             file: file.into(),
@@ -42,7 +42,7 @@ impl Raw {
         }
     }
 
-    /// One whose first bytes stay in memory until [`Self::make`].
+    /// Makes a file whose first bytes stay in memory until [`Self::make`].
     pub(crate) fn late(path: PathBuf, how: &OpenOptions, bytes: Vec<u8>) -> Self {
         Self {
             memory: Mutex::new(Some(bytes)),
@@ -50,9 +50,9 @@ impl Raw {
         }
     }
 
-    /// The bytes in memory, where it is not made.
+    /// Returns the bytes in memory, until the file is created.
     fn memory(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
-        // Nothing that panics is done while it is held.
+        // No code that panics runs while it is locked.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -61,11 +61,11 @@ impl Raw {
         self.file.get().is_none() && self.memory().is_some()
     }
 
-    /// Makes the file, and writes with one write what is in memory. One without a byte is made with its first.
+    /// Creates the file, and writes the bytes in memory with one write. An empty file is created with its first byte.
     ///
     /// # Errors
     ///
-    /// Nothing was made, and the call may be repeated.
+    /// Nothing was created, and the call may be repeated.
     pub(crate) fn make(&self) -> io::Result<()> {
         let mut memory = self.memory();
         let Some(bytes) = memory.as_ref() else {
@@ -78,14 +78,14 @@ impl Raw {
                 crate::errors::remove(&self.path)?;
                 return Err(self.failed("write", error));
             }
-            // No other file can be there: what asks for one while there is memory gets none.
+            // No other file can be there: requests for one while there is memory get none.
             let _ = self.file.set(file);
         }
         *memory = None;
         Ok(())
     }
 
-    /// The file; a writer makes it where it is missing.
+    /// Returns the file; a writer creates it where it is missing.
     pub(crate) fn file(&self) -> io::Result<&File> {
         if let Some(file) = self.file.get() {
             return Ok(file);
@@ -96,7 +96,7 @@ impl Raw {
         Ok(self.file.get_or_init(|| file))
     }
 
-    /// The file, if it is there.
+    /// Returns the file, if it exists.
     pub(crate) fn made(&self) -> io::Result<Option<&File>> {
         if self.file.get().is_none() && (self.memory().is_some() || !self.path.exists()) {
             return Ok(None);
@@ -104,17 +104,17 @@ impl Raw {
         self.file().map(Some)
     }
 
-    /// Whether the file was made or opened here.
+    /// Whether the file was created or opened here.
     pub(crate) fn is_open(&self) -> bool {
         self.file.get().is_some()
     }
 
-    /// Where in the file this offset of the stream is.
+    /// Returns the offset in the file of this offset in the stream.
     pub(crate) fn place(&self, offset: u64) -> u64 {
         offset.saturating_sub(self.base)
     }
 
-    /// Offset in the stream of the file's end.
+    /// Returns the offset in the stream of the file's end.
     pub(crate) fn end(&self) -> io::Result<u64> {
         if self.file.get().is_none()
             && let Some(bytes) = self.memory().as_ref()
@@ -130,7 +130,7 @@ impl Raw {
     }
 
     pub(crate) fn read(&self, begin: u64, end: u64) -> io::Result<Bytes> {
-        // Bounded by what a reader asks for at once, which fits into 32 bits.
+        // Bounded by the size of one read, which fits into 32 bits.
         let mut bytes = vec![0; length(begin, end)];
         if self.file.get().is_none()
             && let Some(memory) = self.memory().as_ref()
@@ -161,7 +161,7 @@ impl Raw {
             .map_err(|e| self.failed("write", e))
     }
 
-    /// Cuts what is beyond this offset of the stream.
+    /// Cuts the bytes after this offset of the stream.
     pub(crate) fn cut(&self, offset: u64) -> io::Result<()> {
         match self.made()? {
             Some(file) => file
@@ -171,7 +171,7 @@ impl Raw {
         }
     }
 
-    /// Makes what was written survive a power loss.
+    /// Makes written bytes survive a power loss.
     pub(crate) fn sync(&self) -> io::Result<()> {
         match self.made()? {
             Some(file) => file.sync_data().map_err(|e| self.failed("sync", e)),
@@ -184,7 +184,7 @@ impl Raw {
     }
 }
 
-/// Bytes between two offsets.
+/// Returns the number of bytes between two offsets.
 pub(crate) fn length(begin: u64, end: u64) -> usize {
     usize::try_from(end - begin).unwrap_or(usize::MAX)
 }

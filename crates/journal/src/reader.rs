@@ -1,8 +1,8 @@
 //! A reader with its own position, on a live journal or one that has ended.
 //!
-//! It waits for the head to pass its position and then reads the files: replay and live are one path, so there is
-//! no switch at which an entry could be lost or come twice. The writer waits for no reader (INV-12): where it has removed what one
-//! has not read yet, that one is given a gap.
+//! A reader waits for the head to pass its position and then reads the files: replay and live are one path, so there is
+//! no switch at which an entry could be lost or come twice. The writer waits for no reader (INV-12): a reader gets a
+//! gap in place of data that the writer has removed.
 
 use crate::{
     Item, Kind, LineBegins, Point, Stretch, Tail, TailBegin, log::Log, mark::Mark, segment::slot,
@@ -10,17 +10,17 @@ use crate::{
 use std::{io, path::Path, sync::Arc};
 use tokio::{sync::watch, task};
 
-/// A reader that keeps up reads at most this much on the spot; anything more goes to a blocking thread.
+/// A reader that keeps up reads at most this much in place; longer reads go to a blocking thread.
 const READ_IN_PLACE_BYTES_MAX: usize = 256 * 1024;
 /// A reader that is at most this many bytes of output behind keeps up.
 const KEEPS_UP_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Up to where a reader has read.
+/// Position of a reader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Last seq; 0: nothing.
     pub seq: u64,
-    /// How much of standard output and of standard error that was, if it is known.
+    /// Length of standard output and of standard error up to there, if it is known.
     pub lens: Option<[u64; 2]>,
 }
 
@@ -33,20 +33,20 @@ impl From<Point> for Position {
     }
 }
 
-/// A reader with its own position. Cheap; never slows the writer.
-/// INV-12: it reads files, and holds nothing that a writer waits for.
+/// A reader with its own position. Cheap; never slows the writer. INV-12: it reads files, and holds no resource that a
+/// writer waits for.
 #[derive(Clone, Debug)]
 pub struct Reader {
     log: Arc<Log>,
     head: watch::Receiver<Point>,
-    /// After what was handed out.
+    /// Position after the returned items.
     at: Position,
-    /// It has been at the head, so what it reads next was just written and needs no disk.
+    /// Whether it has been at the head, so that its next data was just written and needs no disk.
     was_at_head: bool,
 }
 
 impl Reader {
-    /// A reader of a journal without a writer. Changes nothing on disk; a torn tail is not read.
+    /// Opens a journal without a writer. Changes nothing on disk; a torn tail is not read.
     ///
     /// Checks whole indexes (36 bytes an entry): call it where blocking is allowed.
     pub fn open_ended(dir: &Path, position: Position) -> io::Result<Self> {
@@ -56,8 +56,8 @@ impl Reader {
         Self::new(Arc::new(log), head, position)
     }
 
-    /// A reader of the journal of a run that has ended. What cannot be read of it, because files were cut, changed or
-    /// removed, is a gap; only an index whose header is not one is an error.
+    /// Opens the journal of a run that has ended. Data that cannot be read, because files were cut, changed or removed,
+    /// is a gap; only an index with an invalid header is an error.
     ///
     /// Checks whole indexes (36 bytes an entry): call it where blocking is allowed.
     pub fn open_closed(dir: &Path, position: Position) -> io::Result<Self> {
@@ -67,7 +67,7 @@ impl Reader {
         Self::new(Arc::new(log), head, position)
     }
 
-    /// A seq that no entry of the journal has passed.
+    /// Returns a seq that no entry of the journal has passed.
     #[must_use]
     pub fn seq_bound(&self) -> u64 {
         let bound = Mark::open(&self.log.dir).map_or(0, |mark| mark.seq());
@@ -99,7 +99,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// Goes on from this position, or from the head where that is less.
+    /// Continues from this position, or from the head where that is less.
     pub fn move_to(&mut self, position: Position) {
         let head = self.end();
         self.at = if position.seq >= head.seq {
@@ -110,32 +110,32 @@ impl Reader {
         self.was_at_head = false;
     }
 
-    /// The end that there is now.
+    /// Returns the present end.
     #[must_use]
     pub fn end(&self) -> Point {
         *self.head.borrow()
     }
 
-    /// The first seq from which on nothing is missing by now.
+    /// Returns the first seq from which on nothing is missing by now.
     #[must_use]
     pub fn whole_from(&self) -> u64 {
         self.log.whole_from(self.end().seq)
     }
 
-    /// Up to where it has read.
+    /// Returns its position.
     #[must_use]
     pub fn position(&self) -> Position {
         self.at
     }
 
-    /// The next items in order: at least one, at most `bytes_max` bytes of data (but always one entry), without
-    /// hole or repeat. Waits while there is none. `None`: the writer is gone and all has been read. Cancel-safe.
+    /// Returns the next items in order: at least one, at most `bytes_max` bytes of data (but always one entry), without
+    /// hole or repeat. Waits while there is none. `None`: the writer is gone and everything has been read. Cancel-safe.
     pub async fn next(&mut self, bytes_max: usize) -> io::Result<Option<Vec<Item>>> {
         let Some(head) = self.head_past_position().await else {
             return Ok(None);
         };
         let (items, lens) = self.read(head, bytes_max).await?;
-        // INVARIANT: nothing is awaited from here on, so a cancelled call has not moved the position.
+        // INVARIANT: there is no await from here on, so a cancelled call has not moved the position.
         self.at = Position {
             seq: items.last().map_or(self.at.seq, Item::last_seq),
             lens,
@@ -148,10 +148,11 @@ impl Reader {
         self.head_past_position().await;
     }
 
-    /// The first bytes that there are of a stream from this offset on, side by side, at most up to another offset and at most
-    /// so many.
+    /// Returns the first existing bytes of a stream from this offset on, contiguous, at most up to another offset and
+    /// at most so many.
     ///
-    /// A stretch ends with its segment: ask again behind it. Cancel-safe, and no matter of the position.
+    /// A stretch ends with its segment: call again for the bytes after it. Cancel-safe, and independent of the
+    /// position.
     pub async fn bytes(
         &self,
         kind: Kind,
@@ -166,13 +167,14 @@ impl Reader {
         blocking(move || log.bytes(stream, (begin, end), len_max, head)).await
     }
 
-    /// Where the lines stand at the present position. Absent: that is not known any more.
+    /// Returns the unfinished lines at the present position. Absent: they are not known any more.
     pub async fn line_begins(&self, line_bytes_max: u32) -> io::Result<Option<LineBegins>> {
         let (log, head, seq) = (Arc::clone(&self.log), self.end(), self.at.seq);
         blocking(move || log.line_begins(seq, head, line_bytes_max)).await
     }
 
-    /// Where this tail of what there is now begins. Reads from behind, no more than it must. Moves nothing.
+    /// Returns the beginning of this tail of the present output. Reads from the end, no more than it must. Does not
+    /// move the position.
     pub async fn tail(&self, tail: Tail) -> io::Result<TailBegin> {
         let (log, head) = (Arc::clone(&self.log), self.end());
         blocking(move || log.tail(tail, head)).await
@@ -185,7 +187,7 @@ impl Reader {
                 return Some(head);
             }
             self.was_at_head = true;
-            // An error means that the writer is gone; it may have written between the look and its end.
+            // An error means that the writer is gone; it may have written between the read and its end.
             if self.head.changed().await.is_err() && self.head.borrow().seq == self.at.seq {
                 return None;
             }

@@ -22,12 +22,12 @@ use std::{
 
 /// Index entries read with one pread.
 const INDEX_CHUNK: usize = 256;
-/// The first of a read of output: few fill it where they are large.
+/// Index entries of the first pread for output: few are enough where entries are large.
 const INDEX_CHUNK_FIRST: usize = 8;
-/// Entries handed out with one read, however small they are.
+/// Entries returned by one read, however small they are.
 pub(crate) const ENTRIES_PER_READ_MAX: u64 = 4096;
 
-/// Open files of one segment. Shared by the writer and its readers, who all name the offset they mean.
+/// Open files of one segment. Shared by the writer and its readers, each of which gives its own offset.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) header: Header,
@@ -36,22 +36,22 @@ pub(crate) struct Segment {
     pub(crate) raw: [Raw; 2],
 }
 
-/// What is intact in a segment without a writer.
+/// Intact part of a segment without a writer.
 #[derive(Debug)]
 pub(crate) struct Intact {
-    /// After the last entry that is whole and whose bytes are there.
+    /// Position after the last entry that is whole and whose bytes are there.
     pub(crate) end: Point,
-    /// Length of the facts up to there.
+    /// Length of the lifecycle entries up to there.
     pub(crate) facts_len: u64,
-    /// The attempt that it is of.
+    /// Its attempt.
     pub(crate) attempt: u32,
-    /// When its last entry was recorded; where it has none, when it began.
+    /// Time of its last entry; without one, time of its beginning.
     pub(crate) at: Timestamp,
-    /// First and last seq of its facts.
+    /// First and last seq of its lifecycle entries.
     pub(crate) facts: Option<(u64, u64)>,
 }
 
-/// Which of the two raw files is this stream's.
+/// Returns which of the two raw files is this stream's.
 pub(crate) fn slot(kind: Kind) -> Option<usize> {
     match kind {
         Kind::Lifecycle => None,
@@ -60,7 +60,7 @@ pub(crate) fn slot(kind: Kind) -> Option<usize> {
     }
 }
 
-/// Name of a segment's file.
+/// Returns the name of a segment's file.
 fn name(of: &str, number: u32) -> String {
     match number {
         0 => of.to_owned(),
@@ -68,7 +68,7 @@ fn name(of: &str, number: u32) -> String {
     }
 }
 
-/// Which segment's a file is by its name, and whether it is an index.
+/// Returns the segment of a file by its name, and whether it is an index.
 pub(crate) fn number_of(name: &str) -> Option<(u32, bool)> {
     let (of, number) = match name.split_once('.') {
         None => (name, 0),
@@ -81,7 +81,7 @@ pub(crate) fn number_of(name: &str) -> Option<(u32, bool)> {
     }
 }
 
-/// Removes a segment. The index goes first: without it the others belong to no segment.
+/// Removes a segment. The index is removed first: without it the other files belong to no segment.
 pub(crate) fn remove_files(dir: &Path, number: u32) -> io::Result<()> {
     for of in ["index", "stdout", "stderr"] {
         remove(&dir.join(name(of, number)))?;
@@ -90,14 +90,14 @@ pub(crate) fn remove_files(dir: &Path, number: u32) -> io::Result<()> {
 }
 
 impl Segment {
-    /// Makes a segment whose index is not there. What is made of one that cannot be is removed.
+    /// Creates a segment whose index is missing. On failure its files are removed.
     pub(crate) fn create(dir: &Path, header: Header) -> io::Result<Self> {
         let segment = Self::late(dir, header);
         segment.index.make()?;
         Ok(segment)
     }
 
-    /// One whose index is made later.
+    /// Makes a segment whose index is created later.
     pub(crate) fn late(dir: &Path, header: Header) -> Self {
         let path = dir.join(name("index", header.number));
         let mut how = OpenOptions::new();
@@ -126,7 +126,7 @@ impl Segment {
                 return Err(damaged(&path, "it is not the index of a journal".into()));
             }
             Found::OtherVersion(version) => {
-                // It is no damage: another version reads it.
+                // No damage: another version reads it.
                 let why = format!("version {version} is not known here");
                 let unknown = io::Error::new(io::ErrorKind::Unsupported, why);
                 return Err(failed("read", &path, unknown));
@@ -150,12 +150,12 @@ impl Segment {
         }
     }
 
-    /// How many bytes it has up to this place.
+    /// Returns its number of bytes up to this position.
     pub(crate) fn size(&self, end: Point) -> u64 {
         size(self.header.first, end)
     }
 
-    /// How many entries its index has room for by its length.
+    /// Returns the number of entries in its index, by its length.
     pub(crate) fn entries(&self) -> io::Result<u64> {
         let len = self.index.end()?;
         Ok(len.saturating_sub(entries_at(self.header.number)) / ENTRY_LEN as u64)
@@ -202,7 +202,7 @@ impl Segment {
         Ok(intact)
     }
 
-    /// Some entries after this seq, at most up to `last`; `None` in place of a broken one.
+    /// Returns some entries after this seq, at most up to `last`; `None` in place of a broken one.
     pub(crate) fn index_chunk(&self, after: u64, last: u64) -> io::Result<Vec<Option<IndexEntry>>> {
         self.index_entries(after, last, INDEX_CHUNK)
     }
@@ -222,7 +222,7 @@ impl Segment {
             .collect())
     }
 
-    /// Entries after this seq up to `last`, at least one, at most `bytes_max` bytes but always one entry.
+    /// Reads entries after this seq up to `last`, at least one, at most `bytes_max` bytes but always one entry.
     ///
     /// INVARIANT: `first <= after < last`, and all entries up to `last` are written.
     pub(crate) fn read(
@@ -254,7 +254,7 @@ impl Segment {
         self.with_bytes(&chosen, facts)
     }
 
-    /// The entries of the facts between these two seqs, both included, each with what is before it.
+    /// Returns the lifecycle entries between these two seqs, both included, each with the position before it.
     pub(crate) fn facts(&self, begin: u64, end: u64) -> io::Result<Vec<(IndexEntry, Point)>> {
         let mut found = Vec::new();
         let mut at = Point {
@@ -274,7 +274,7 @@ impl Segment {
         Ok(found)
     }
 
-    /// One pread per stream: the entries of a stream lie side by side in its raw file.
+    /// Reads the bytes, with one pread per stream: the entries of a stream are contiguous in its raw file.
     fn with_bytes(&self, chosen: &[IndexEntry], facts: &Payloads) -> io::Result<Vec<Entry>> {
         let place = |kind| slot(kind).unwrap_or(2);
         let mut spans: [Option<(u64, u64)>; 3] = [None; 3];
@@ -315,14 +315,14 @@ impl Segment {
         self.index.write(batch, self.position(first))
     }
 
-    /// What its index says was dropped behind its last entry.
+    /// Reads from its index the bytes dropped after its last entry.
     pub(crate) fn dropped(&self) -> io::Result<Dropped> {
         let begin = DROPPED_AT as u64;
         let bytes = self.index.read(begin, begin + DROPPED_LEN as u64)?;
         Ok(Dropped::decode(&take(&bytes, 0)))
     }
 
-    /// Writes that over, in a block that is there.
+    /// Overwrites that, in an allocated block.
     pub(crate) fn write_dropped(&self, dropped: Dropped) -> io::Result<()> {
         self.index.write(&dropped.encode(), DROPPED_AT as u64)
     }
@@ -332,13 +332,13 @@ impl Segment {
         self.index.cut(self.position(last + 1))
     }
 
-    /// Makes index and streams survive a power loss; bytes before the entries that name them.
+    /// Makes index and streams survive a power loss; bytes before the entries that refer to them.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.raw.iter().try_for_each(Raw::sync)?;
         self.index.sync()
     }
 
-    /// Where in the index the entry with this seq begins.
+    /// Returns the offset in the index of the entry with this seq.
     fn position(&self, seq: u64) -> u64 {
         entries_at(self.header.number) + (seq - 1 - self.header.first.seq) * ENTRY_LEN as u64
     }
@@ -348,13 +348,13 @@ impl Segment {
     }
 }
 
-/// How many bytes a segment has between these places; lifecycle lines are not counted, wherever they lie.
+/// Returns the bytes of a segment between these positions; lifecycle lines are not counted, wherever they are.
 pub(crate) fn size(first: Point, end: Point) -> u64 {
     let output = (end.lens[0] - first.lens[0]) + (end.lens[1] - first.lens[1]);
     HEADER_LEN as u64 + output + (end.seq - first.seq) * ENTRY_LEN as u64
 }
 
-/// How a writer opens a raw file.
+/// Returns the options with which a writer opens a raw file.
 pub(crate) fn writing() -> OpenOptions {
     let mut how = OpenOptions::new();
     how.read(true)

@@ -1,4 +1,4 @@
-//! Where the end of a journal's output begins, found from behind: the last lines, or the last bytes.
+//! The beginning of the tail of a journal's output, searched from the end: the last lines, or the last bytes.
 
 use crate::{
     Point,
@@ -9,39 +9,39 @@ use crate::{
 };
 use std::{io, sync::Arc};
 
-/// Index entries that are looked at together, from behind.
+/// Index entries that are read together, from the end.
 const ENTRIES_BACK: u64 = 256;
 
-/// How much of the end of the output there is to be.
+/// The requested tail of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
-    /// So many lines or bytes.
+    /// Its size in lines or bytes.
     pub amount: Amount,
-    /// Whether standard output and standard error count; of one that does not, nothing is in the tail.
+    /// Whether standard output and standard error count; a stream that does not has no byte in the tail.
     pub streams: [bool; 2],
 }
 
-/// So many lines or bytes.
+/// A size in lines or bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// Lines, of all streams together, the last that have ended; what has not ended is one. A line ends with LF, with its
-    /// attempt, or where something is missing.
+    /// Lines of all streams together, the last that have ended; an unfinished line is one. A line ends with LF, with
+    /// its attempt, or where bytes are missing.
     Lines(u64),
     /// Bytes, of all streams together, the last that were read.
     Bytes(u64),
 }
 
-/// Where a tail begins.
+/// Beginning of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailBegin {
-    /// From where on to read. Where there is less than was asked for, this is the beginning of the journal.
+    /// Position to read from. If there is less than requested, the beginning of the journal.
     pub position: Position,
-    /// Of each stream, offset of the first byte that is in the tail: what is read before it is not.
+    /// Offset of each stream's first byte in the tail: earlier bytes of a read are not in it.
     pub begins: [u64; 2],
 }
 
 impl Log {
-    /// Where this tail of what there is up to the head begins.
+    /// Returns the beginning of this tail of the output up to the head.
     pub(crate) fn tail(&self, tail: Tail, head: Point) -> io::Result<TailBegin> {
         loop {
             let parts = self.parts(head);
@@ -58,7 +58,7 @@ impl Log {
                         begins: walk.begins(),
                     });
                 }
-                // The oldest was removed meanwhile.
+                // The oldest segment was removed meanwhile.
                 Err(error) => {
                     let mut changed = false;
                     for (next, ..) in &parts {
@@ -72,7 +72,7 @@ impl Log {
         }
     }
 
-    /// The segments up to the head, the newest first, each from where to where.
+    /// Returns the segments up to the head, the newest first, each with its range.
     fn parts(&self, head: Point) -> Vec<(Next, Point, Point)> {
         let chain = self.chain();
         let spans = chain.spans.iter().map(|span| {
@@ -94,14 +94,14 @@ impl Log {
         parts
     }
 
-    /// Gives the seq after which the tail begins.
+    /// Returns the seq after which the tail begins.
     fn walk_back(&self, walk: &mut Walk, parts: &[(Next, Point, Point)]) -> io::Result<u64> {
         if walk.is_done() {
             return Ok(walk.after);
         }
         let mut behind: Option<Point> = None;
         for (next, first, end) in parts {
-            // A tail that ends at a hole begins before it: what is missing of its first line is a gap.
+            // A tail that ends at a hole begins before it: the missing part of its first line is a gap.
             if behind.is_some_and(|behind| behind.seq > end.seq)
                 && walk.crosses_hole(behind.unwrap_or(*end))
             {
@@ -145,22 +145,22 @@ impl Log {
 /// A walk from the head towards the beginning.
 struct Walk {
     amount: Amount,
-    /// Lines whose ends were met.
+    /// Number of line ends found.
     lines: u64,
     streams: [Stream; 2],
-    /// Seq before the oldest entry that is in the tail.
+    /// Seq before the oldest entry in the tail.
     after: u64,
 }
 
-/// What is known of one stream.
+/// State of one stream.
 #[derive(Clone, Copy)]
 struct Stream {
-    /// Offset of the first byte that is known to be in the tail.
+    /// Offset of its first byte that is known to be in the tail.
     begin: u64,
-    /// Whether a line of it is in the tail whose beginning was not met yet.
+    /// Whether the tail has a line of it whose beginning was not found yet.
     is_open: bool,
     is_done: bool,
-    /// Of the entry that was met last; absent: whatever ends here ends a line.
+    /// Attempt of the entry found last; absent: any end here ends a line.
     attempt: Option<u32>,
 }
 
@@ -192,7 +192,7 @@ impl Walk {
         self.streams.iter().all(|stream| stream.is_done)
     }
 
-    /// Streams of which nothing is in the tail have no more to look for.
+    /// Ends the search for streams that have nothing in the tail.
     fn close_others(&mut self) {
         for stream in &mut self.streams {
             stream.is_done |= !stream.is_open;
@@ -233,14 +233,14 @@ impl Walk {
     fn meet_lines(&mut self, number: usize, most: u64, entry: &IndexEntry, data: &[u8]) {
         let breaks = self.streams[number].attempt != Some(entry.attempt);
         self.streams[number].attempt = Some(entry.attempt);
-        // Without LF it ends there all the same.
+        // Without LF the line ends there all the same.
         let ends_bare = breaks && data.last() != Some(&b'\n');
         if ends_bare && self.meets_end(number, most, entry.end()) {
             return;
         }
         for at in memchr::memrchr_iter(b'\n', data) {
             if self.meets_end(number, most, entry.offset + at as u64 + 1) {
-                // What is behind that end in this entry is in the tail.
+                // The bytes after that end in this entry are in the tail.
                 if self.streams[number].begin < entry.end() {
                     self.after = entry.seq - 1;
                 }
@@ -253,7 +253,8 @@ impl Walk {
         }
     }
 
-    /// A line ends at this offset. Gives whether it is one too many: the tail of the stream begins behind it.
+    /// Handles the end of a line at this offset. Returns whether it is one too many: the tail of the stream begins
+    /// after it.
     fn meets_end(&mut self, number: usize, most: u64, offset: u64) -> bool {
         let stream = &mut self.streams[number];
         if self.lines == most {
@@ -271,7 +272,8 @@ impl Walk {
         false
     }
 
-    /// Something is missing between what was met and what comes. Gives whether the tail is full: then it begins in there.
+    /// Handles missing bytes between the found ones and the next. Returns whether the tail is full: then it begins
+    /// among them.
     fn crosses_hole(&mut self, behind: Point) -> bool {
         for (number, stream) in self.streams.iter_mut().enumerate() {
             stream.attempt = None;
@@ -282,7 +284,7 @@ impl Walk {
         self.has_all_ends()
     }
 
-    /// Whether as many lines as were asked for are in the tail, though the first of them may begin further back.
+    /// Whether the requested number of lines is in the tail, though the first of them may begin further back.
     fn has_all_ends(&self) -> bool {
         matches!(self.amount, Amount::Lines(most) if self.lines == most)
     }

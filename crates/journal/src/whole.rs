@@ -1,4 +1,4 @@
-//! A journal without a writer, as a whole: what it holds, and what it takes.
+//! A journal without a writer, as a whole: its contents and its size.
 
 use crate::{
     Entry, Item, Point,
@@ -8,23 +8,23 @@ use crate::{
 use kennel_lifecycle::OnOutputFull;
 use std::{fs, io, path::Path};
 
-/// Bytes of a block: what a file takes at least.
+/// Bytes of a block: the minimum size of a file.
 const BLOCK_BYTES: u64 = 4096;
 
-/// What there is to say of a journal before it is removed.
+/// Summary of a journal before it is removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
     /// Its end.
     pub end: Point,
     /// Its last entry; absent: there is none, or it is missing.
     pub last: Option<Entry>,
-    /// Whether it is known of all that is missing in it how many bytes that is, as far as its segments say.
+    /// Whether the number of all missing bytes is known, as far as its segments show.
     pub counted: bool,
-    /// What became of output beyond its bound.
+    /// Policy for output beyond its bound.
     pub on_full: OnOutputFull,
 }
 
-/// Looks at the journal in `dir`, and changes nothing.
+/// Reads the journal in `dir`, and changes nothing.
 ///
 /// Checks whole indexes (36 bytes an entry): call it where blocking is allowed.
 ///
@@ -49,8 +49,8 @@ pub fn whole(dir: &Path) -> io::Result<Whole> {
     })
 }
 
-/// What the files of the journal in `dir` take on the disk, in whole blocks; 0 where there are none. What else lies there is
-/// not counted.
+/// Returns the disk space of the files of the journal in `dir`, in whole blocks; 0 where there are none. Other files
+/// there are not counted.
 ///
 /// # Errors
 ///
@@ -67,7 +67,7 @@ pub fn size_bytes(dir: &Path) -> io::Result<u64> {
         let of_journal =
             |name: &str| matches!(name, "lifecycle" | "kept" | "mark") || number_of(name).is_some();
         if name.to_str().is_some_and(of_journal) {
-            // One that is removed at this moment takes nothing.
+            // A file that is removed at this moment takes no space.
             let len = file.metadata().map_or(0, |found| found.len());
             sum = sum.saturating_add(len.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES));
         }

@@ -1,4 +1,4 @@
-//! The writer: appends entries, notifies readers, keeps the bound, and mends what a dead writer left.
+//! The writer: appends entries, notifies readers, enforces the bound, and repairs what a dead writer left.
 
 mod late;
 mod segments;
@@ -27,48 +27,48 @@ const OUTPUTS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
 
 /// The one writer of a run's journal.
 ///
-/// A failed call has changed nothing that a reader sees; it may be made again.
+/// A failed call has changed nothing that a reader sees; it may be repeated.
 #[derive(Debug)]
 pub struct Writer {
     log: Arc<Log>,
     segment: Arc<Segment>,
     bound: OutputBound,
     boot: Boot,
-    /// After the last byte that an entry names.
+    /// Position after the last byte that an entry refers to.
     end: Point,
     facts_len: u64,
-    /// First and last seq of the facts in this segment.
+    /// First and last seq of the lifecycle entries in this segment.
     facts: Option<(u64, u64)>,
     /// Bytes of the other segments.
     closed_bytes: u64,
     mark: Mark,
     attempt: u32,
-    /// When the last entry of the writer before was recorded.
+    /// Time of the last entry of the writer before.
     found_at: Timestamp,
-    /// What comes after the end and is not there.
+    /// Output missing after the end.
     dropped: Dropped,
-    /// Something had to be removed to keep the bound.
+    /// Whether data had to be removed because of the bound.
     has_passed_bound: bool,
     /// Where output waits at the bound: events up to this seq may be removed.
     released: u64,
-    /// It waits for nothing any more.
+    /// Whether output waits for nothing any more.
     beyond_bound: bool,
     head: watch::Sender<Point>,
 }
 
-/// Where the next bytes of a stream belong.
+/// Position for the next bytes of a stream.
 #[derive(Debug)]
 pub struct Place<'a> {
     /// The raw file. Not opened for appending (splice(2): EINVAL).
     pub file: &'a File,
-    /// In that file.
+    /// Offset in that file.
     pub offset: u64,
-    /// At most so many of them.
+    /// Most bytes that may be written there.
     pub room: usize,
 }
 
 impl Writer {
-    /// Makes the journal of a new run in `dir`, which exists and is empty of a journal.
+    /// Creates the journal of a new run in `dir`, which exists and has no journal.
     pub fn create(dir: &Path, bound: OutputBound, boot: Boot, now: Timestamp) -> io::Result<Self> {
         let log = Log::to_write(dir);
         let segment = Segment::create(dir, header(bound, boot, now))?;
@@ -77,31 +77,31 @@ impl Writer {
     }
 
     /// Opens the journal of a run whose writer died, as [`Writer::reopen`] does, and indexes the output that no entry
-    /// names. A crash within is mended by the next call.
+    /// refers to. A crash within is repaired by the next call.
     pub fn recover(dir: &Path, boot: Boot, now: Timestamp) -> io::Result<Self> {
         let (mut writer, unnamed) = Self::reopen(dir, boot, now)?;
         writer.index_unnamed(unnamed, now)?;
         Ok(writer)
     }
 
-    /// Indexes the output that no entry names, as [`Writer::reopen`] has found it.
+    /// Indexes the output that no entry refers to, as [`Writer::reopen`] has found it.
     pub fn index_unnamed(&mut self, unnamed: [u64; 2], now: Timestamp) -> io::Result<()> {
         for (kind, bytes) in OUTPUTS.into_iter().zip(unnamed) {
             self.output_written(kind, bytes, now)?;
         }
-        self.go_on_after_dropped(now)
+        self.resume_after_dropped(now)
     }
 
-    /// Opens the journal of a run whose writer died and cuts a torn tail, which needs no room on the disk. Gives also
-    /// how many bytes of stdout and of stderr are in their files and named by no entry: they are to be recorded with
-    /// [`Writer::output_written`] before anything else is.
+    /// Opens the journal of a run whose writer died and cuts a torn tail, which needs no disk space. Returns also the
+    /// number of bytes of stdout and of stderr in their files that no entry refers to: they must be recorded with
+    /// [`Writer::output_written`] before anything else.
     ///
     /// Where the host has died as well, it continues above the mark: entries that were delivered may be lost.
     pub fn reopen(dir: &Path, boot: Boot, now: Timestamp) -> io::Result<(Self, [u64; 2])> {
         Self::reopen_as(dir, boot, now, false)
     }
 
-    /// The same; where what is there is cut, as after the host has died.
+    /// Opens likewise; a cut journal is handled as after the death of the host.
     fn reopen_as(
         dir: &Path,
         boot: Boot,
@@ -208,7 +208,7 @@ impl Writer {
         }
     }
 
-    /// Whether output has to wait ([`OnOutputFull::Block`]): there is room for more only when the oldest is released.
+    /// Whether output has to wait ([`OnOutputFull::Block`]): there is space for more only when the oldest is released.
     #[must_use]
     pub fn waits(&self) -> bool {
         if self.bound.on_full != OnOutputFull::Block || self.beyond_bound {
@@ -219,23 +219,24 @@ impl Writer {
         let stays = |span: &&Span| span.end.seq > self.released;
         let chain = self.log.chain();
         let staying: u64 = chain.spans.iter().filter(stays).map(Span::size).sum();
-        // One that is full is closed, and the next one is begun.
+        // A full segment is closed, and the next one is begun.
         let closing = if size >= max { size } else { 0 };
         staying + closing + max > self.bound.max_bytes
     }
 
-    /// Where output waits at the bound: events up to this seq may be removed. They are where there is no room for what comes.
+    /// Permits, where output waits at the bound, the removal of events up to this seq. They are removed when their
+    /// space is needed.
     pub fn release_up_to(&mut self, seq: u64) {
         self.released = self.released.max(seq);
     }
 
-    /// Where output waits at the bound: it does no more, and goes beyond it; or it does again.
+    /// Lets output exceed the bound instead of waiting at it; or ends that.
     pub fn go_beyond_bound(&mut self, beyond: bool) {
         self.beyond_bound = beyond;
     }
 
-    /// Where the next bytes of a stream belong. Begins another segment, and removes the oldest, where this one is full: all
-    /// that is in its files must have been recorded. The first call makes the file.
+    /// Returns the position for the next bytes of a stream. Begins another segment, and removes the oldest, where this
+    /// one is full: all bytes in its files must have been recorded. The first call creates the file.
     pub fn place(&mut self, kind: Kind, now: Timestamp) -> io::Result<Place<'_>> {
         let Some(stream) = slot(kind) else {
             return Err(whole());
@@ -254,38 +255,38 @@ impl Writer {
         })
     }
 
-    /// Whether the raw file of a stream has been made.
+    /// Whether the raw file of a stream exists.
     #[must_use]
     pub fn has_file(&self, kind: Kind) -> bool {
         slot(kind).is_none_or(|stream| self.segment.raw[stream].is_open())
     }
 
-    /// Of which attempt what is written is.
+    /// Returns the attempt of the written data.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// When the writer before this one recorded its last entry; of a new journal, when it was made.
+    /// Returns the time of the last entry of the writer before this one; for a new journal, the time of its creation.
     #[must_use]
     pub fn found_at(&self) -> Timestamp {
         self.found_at
     }
 
-    /// What is written from here on is of this attempt. Bytes that a dead writer has left unnamed are of the attempt that
-    /// its last entry was of.
+    /// Begins an attempt: data written from here on is of this one. Unrecorded bytes of a dead writer are of the
+    /// attempt of its last entry.
     pub fn begin_attempt(&mut self, attempt: u32) {
         self.attempt = attempt;
     }
 
-    /// Length of a stream so far: where the next byte belongs.
+    /// Returns the present length of a stream: the offset of the next byte.
     #[must_use]
     pub fn len(&self, kind: Kind) -> u64 {
         slot(kind).map_or(self.facts_len, |stream| self.end.lens[stream])
     }
 
-    /// `bytes` more of a stream have been written to their [`Place`]. More than [`ENTRY_BYTES_MAX`] become several
-    /// entries. Gives the last seq.
+    /// `bytes` more of a stream have been written to their [`Place`]: records them. More than [`ENTRY_BYTES_MAX`]
+    /// become several entries. Returns the last seq.
     pub fn output_written(&mut self, kind: Kind, bytes: u64, now: Timestamp) -> io::Result<u64> {
         if slot(kind).is_none() {
             return Err(whole());
@@ -298,9 +299,9 @@ impl Writer {
         Ok(self.end.seq)
     }
 
-    /// Drops output for which there is no room: `discard` takes bytes of a stream from wherever they are, and gives how many.
-    /// They are counted on the disk, where that needs no room; the stream goes on after [`Self::go_on_after_dropped`], and
-    /// until then none of it is written.
+    /// Drops output for which there is no space: `discard` takes bytes of a stream from their source, and returns their
+    /// number. They are counted on the disk, where that needs no space; the stream continues after
+    /// [`Self::resume_after_dropped`], and until then none of it is written.
     ///
     /// A crash within: that bytes are missing is known, how many is not.
     pub fn drop_output<T>(
@@ -324,22 +325,22 @@ impl Writer {
         discarded.map(|(_, more)| more)
     }
 
-    /// What was dropped, and no reader has seen yet.
+    /// Returns the dropped output that no reader has noticed yet.
     #[must_use]
     pub fn dropped(&self) -> Dropped {
         self.dropped
     }
 
-    /// Whether there is so much room on the disk that going on is worth it.
+    /// Checks whether the disk has enough space to continue.
     pub fn probe(&self) -> io::Result<()> {
         probe(&self.log.dir)
     }
 
-    /// Tells readers what was dropped, where something was, and goes on behind it; needs some room on the disk. All that is in
+    /// Reports dropped output to readers, if there is any, and continues after it; needs some disk space. All bytes in
     /// the files must have been recorded.
     ///
-    /// A crash on the way: the next segment is there, or it is done again.
-    pub fn go_on_after_dropped(&mut self, now: Timestamp) -> io::Result<()> {
+    /// A crash meanwhile: the next segment is there, or it is done again.
+    pub fn resume_after_dropped(&mut self, now: Timestamp) -> io::Result<()> {
         let dropped = self.dropped;
         if dropped == Dropped::default() {
             return Ok(());
@@ -359,19 +360,19 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether something had to be removed to keep the bound, since this writer was opened.
+    /// Whether data had to be removed because of the bound, since this writer was opened.
     #[must_use]
     pub fn has_passed_bound(&self) -> bool {
         self.has_passed_bound
     }
 
-    /// What becomes of output for which there is no room.
+    /// Returns the policy for output for which there is no space.
     #[must_use]
     pub fn bound(&self) -> OutputBound {
         self.bound
     }
 
-    /// A fact. Gives its seq.
+    /// Records a lifecycle entry. Returns its seq.
     pub fn lifecycle(&mut self, payload: &[u8], now: Timestamp) -> io::Result<u64> {
         if payload.len() > LIFECYCLE_BYTES_MAX {
             return Err(io::Error::new(
@@ -390,11 +391,11 @@ impl Writer {
         Ok(self.end.seq)
     }
 
-    /// Names the next `bytes` of a stream, which are in its file, with one write to the index.
+    /// Records the next `bytes` of a stream, which are in its file, with one write to the index.
     ///
-    /// The bytes are written before, and behind the last that was named (INV-11).
+    /// The bytes are written before, and after the last recorded one (INV-11).
     ///
-    /// A crash before the write: recovery names the output, and cuts the fact. After it: the entry stands.
+    /// A crash before the write: recovery records the output, and cuts the lifecycle entry. After it: the entry stands.
     /// INV-11: the bytes were written before.
     fn append(&mut self, kind: Kind, bytes: u64, now: Timestamp) -> io::Result<()> {
         let first = self.end.seq + 1;
@@ -428,12 +429,12 @@ impl Writer {
             None => self.facts_len = end,
         }
         self.end.seq = entry.seq;
-        // Readers look only after this, when bytes and entry are in place.
+        // Readers read only after this, when bytes and entry are in place.
         self.head.send_replace(self.end);
         Ok(())
     }
 
-    /// How large the segment with this number may become.
+    /// Returns the maximum size of the segment with this number.
     fn segment_max(&self, number: u32) -> u64 {
         let max = self.bound.max_bytes;
         match (self.bound.on_full, number) {
@@ -443,9 +444,9 @@ impl Writer {
         }
     }
 
-    /// Removes what there will be no room for, closes this segment and begins the next one.
+    /// Removes segments for which there will be no space, closes this segment and begins the next one.
     ///
-    /// A crash on the way: whatever was to be removed is, or is removed by the next roll; the next segment is there or not.
+    /// A crash meanwhile: the segments are removed, or the next roll removes them; the next segment is there or not.
     fn roll(&mut self, now: Timestamp) -> io::Result<()> {
         self.begin_segment(self.end, After::All, now)
     }
@@ -475,9 +476,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes the oldest segments until there is room for another full one.
+    /// Removes the oldest segments until there is space for another full one.
     fn shrink(&mut self) -> io::Result<()> {
-        // How many of the first are kept.
+        // Number of first segments that are retained.
         let keep = match self.bound.on_full {
             OnOutputFull::Rotate | OnOutputFull::Abort | OnOutputFull::Block => 0,
             OnOutputFull::HeadTail => 1,
@@ -504,7 +505,7 @@ impl Writer {
             if oldest.number == 0 {
                 self.log.facts.leave_index(self.facts_len)?;
             }
-            // Readers are notified before it goes, so that none takes the lack of it for damage.
+            // Readers are notified before the removal, so that none takes it for damage.
             self.log.chain().spans.remove(keep);
             self.closed_bytes -= oldest.size();
             let removed = remove_files(&self.log.dir, oldest.number);
@@ -514,14 +515,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether it is known of all that is missing how many bytes that is, as far as the segments say.
+    /// Whether the number of all missing bytes is known, as far as the segments show.
     #[must_use]
     pub fn is_counted(&self) -> bool {
         let current = self.segment.header.after;
         current.is_counted() && self.log.chain().spans.iter().all(|s| s.after.is_counted())
     }
 
-    /// All facts so far, in order.
+    /// Returns all lifecycle entries so far, in order.
     ///
     /// Reads all indexes (36 bytes an entry): call it where blocking is allowed.
     pub fn facts(&self) -> io::Result<Vec<Fact>> {
@@ -552,7 +553,7 @@ impl Writer {
         facts.iter().map(with_bytes).collect()
     }
 
-    /// Where live readers come from.
+    /// Returns the source of live readers.
     #[must_use]
     pub fn hub(&self) -> Hub {
         Hub::new(Arc::clone(&self.log), self.head.subscribe())
@@ -560,7 +561,7 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// From here on the directory says what is there; of what was never made, memory does.
+    /// From here on the directory shows the contents; for a journal that was never created, memory does.
     fn drop(&mut self) {
         if self.is_late() {
             return;

@@ -9,12 +9,12 @@ mod listing;
 mod liveness;
 
 pub use crate::values::{
-    EndCause, Fact, FormerServer, HeldPause, HeldRun, HelperEnd, Holding, InputSaid, InputState,
+    EndCause, Fact, FormerServer, HeldPause, HeldRun, HelperEnd, Holding, InputResult, InputState,
     InterruptWay, Notified, Outputs, SignalResult, StraySignal, TerminalEnds, Unstopped, Upgrade,
     UpgradeRefusal, UpgradeState, Victim,
 };
 use crate::wire::{Answer, ToKeeper, WireHelp, WireListing, WireRecorded};
-pub use audit::{Books, Fate, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen};
+pub use audit::{Fate, KeeperInventory, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen};
 pub use child::ChildSpec;
 pub use input::InputAnswer;
 pub use interrupt::{Interrupted, Resized};
@@ -26,8 +26,10 @@ use kennel_lifecycle::{
 pub use kennel_linux::capability::{Capability, CapabilityName};
 pub use kennel_linux::terminal::NoPty;
 use link::Link;
-pub use listing::{AIMS_LISTED_MAX, Aim, Tie};
-pub use listing::{Holds, Listing, Member, Sent, Shot, ShotResult, Shots, SignalTarget};
+pub use listing::{
+    Holds, Listing, Member, Sent, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
+};
+pub use listing::{MembershipEvidence, RoundTarget, TARGETS_LISTED_MAX};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
@@ -107,7 +109,7 @@ pub struct KeeperHello {
     pub late: Vec<RunId>,
     /// Number of servers that this keeper has had before this one.
     pub restarts: u32,
-    /// How the last of them ended.
+    /// End of the last of them.
     pub former: Option<FormerServer>,
     /// The last upgrade for which a server has left, and its result, if this server serves.
     pub upgrade: Option<Upgrade>,
@@ -122,7 +124,7 @@ impl KeeperHello {
     }
 }
 
-/// Why a request to the keeper failed.
+/// Cause of a failed request to the keeper.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The keeper is gone.
@@ -214,7 +216,7 @@ impl KeeperClient {
 
     /// Notifies the keeper that this server serves: recovery is done.
     pub fn ready(&self) {
-        self.link.tell(&ToKeeper::Ready);
+        self.link.post(&ToKeeper::Ready);
     }
 
     /// Makes a child that waits at its gate.
@@ -261,26 +263,26 @@ impl KeeperClient {
     /// Opens the gate. Reports follow.
     pub fn release(&self, run: RunId) {
         let run = run.as_u128();
-        self.link.tell(&ToKeeper::Release { run });
+        self.link.post(&ToKeeper::Release { run });
     }
 
     /// Shuts the gate. Reports follow.
     pub fn shut_gate(&self, run: RunId) {
         let run = run.as_u128();
-        self.link.tell(&ToKeeper::ShutGate { run });
+        self.link.post(&ToKeeper::ShutGate { run });
     }
 
     /// Starts the run's ladder, or shortens the one in progress. Thaws a paused tree after the first signal.
     pub fn stop(&self, run: RunId, plan: &StopPlan) {
         let run = run.as_u128();
         let plan = plan.clone();
-        self.link.tell(&ToKeeper::Stop { run, plan });
+        self.link.post(&ToKeeper::Stop { run, plan });
     }
 
     /// Allows the rest of the tree to be detached: the leader has exited by itself and no stop is in progress.
     pub fn keep_rest(&self, run: RunId) {
         let run = run.as_u128();
-        self.link.tell(&ToKeeper::KeepRest { run });
+        self.link.post(&ToKeeper::KeepRest { run });
     }
 
     /// Stops every task of the tree and verifies that: `Done` only when all were seen stopped.
@@ -343,7 +345,7 @@ impl KeeperClient {
             (Answer::Signalled, fds) => Ok(Sent::Now(listing::read(fds)?)),
             (Answer::SentBefore, _) => Ok(Sent::Before),
             // The keeper has no such run: there is no process to signal.
-            (Answer::Signal(_), _) => Ok(Sent::Now(Shots::default())),
+            (Answer::Signal(_), _) => Ok(Sent::Now(SignalledProcesses::default())),
             (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),
         }
@@ -404,10 +406,10 @@ impl KeeperClient {
     /// Acknowledges that the run's outcome is durable: the keeper forgets the run and removes its control group.
     pub fn acknowledge(&self, run: RunId) {
         let run = run.as_u128();
-        self.link.tell(&ToKeeper::Acknowledge { run });
+        self.link.post(&ToKeeper::Acknowledge { run });
     }
 
-    /// Looks for what was recorded of a run by an earlier keeper. Signals nobody.
+    /// Searches for the processes that an earlier keeper has recorded of a run. Sends no signal.
     pub async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
         let recorded = WireRecorded::try_from(recorded)?;
         self.observation(|seq| ToKeeper::Observe { seq, recorded }, KEEPER_ANSWER_MAX)

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_record_of_an_earlier_attempt_is_not_that_of_this_one() {
+    fn record_of_earlier_attempt_is_not_this_ones() {
         let dir = tempfile::tempdir().expect("a directory");
         let leader = |start_ticks| WireLeader {
             pid: 7,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_a_command_took_away_is_written_anew() {
+    fn removed_record_is_written_again() {
         let dir = tempfile::tempdir().expect("a directory");
         let (mut record, mut will) = (record(), Will::new(run(), None));
         will.write(dir.path(), &record).expect("it is written");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_record_replaces_only_that_of_an_earlier_attempt() {
+    fn settled_record_replaces_only_an_earlier_attempts() {
         let (_data, run_dir, _) = with_slots();
         let write = |start_ticks| {
             let mut will = Will::new(run(), None);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_has_put_there_is_neither_followed_nor_waited_for() {
+    fn foreign_file_is_neither_followed_nor_awaited() {
         let dir = tempfile::tempdir().expect("a directory");
         let victim = dir.path().join("victim");
         fs::write(&victim, b"kept").expect("a file");

@@ -20,7 +20,7 @@ use std::{ffi::CStr, io, path::Path};
 const NAME: &CStr = c"init";
 const TEMPORARY: &CStr = c"init.new";
 
-/// It is a few numbers.
+/// The note is a few numbers.
 const NOTE_BYTES_MAX: u64 = 128;
 
 /// Writes the note. The caller is the parent of the process, and has not reaped it.
@@ -53,7 +53,7 @@ mod tests {
     use nix::sys::wait::WaitPidFlag;
 
     #[test]
-    fn who_was_named_is_seen_until_it_has_ended() {
+    fn named_process_is_seen_until_its_exit() {
         let dir = tempfile::tempdir().expect("a directory");
         let leader = |start_ticks| WireLeader {
             pid: 7,

@@ -73,7 +73,7 @@ mod tests {
     use kennel_lifecycle::{InputClosed, InputWrite, WRITES_REMEMBERED_MAX};
 
     #[test]
-    fn what_was_noted_last_is_read_also_where_it_is_shorter() {
+    fn last_note_is_read_even_if_shorter() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(read_book(dir.path()), None);
         let mut book = InputBook::default();

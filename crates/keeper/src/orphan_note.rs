@@ -42,7 +42,7 @@ mod tests {
     use kennel_lifecycle::{Signal, SignalScope, SignalSender, Timestamp};
 
     #[test]
-    fn the_longest_note_is_read_whole_and_only_for_its_leader() {
+    fn longest_note_is_read_for_its_leader_only() {
         let dir = tempfile::tempdir().expect("a directory");
         let leader = |start_ticks| WireLeader {
             pid: i32::MIN,

@@ -1,4 +1,4 @@
-//! What a binary reports about itself before a keeper starts a server from it: its protocol and its version.
+//! Report of a binary about itself before a keeper starts a server from it: its protocol and its version.
 //!
 //! One line on standard output. Its form must never change: keepers of other versions read it.
 

@@ -200,7 +200,7 @@ fn remove_entry(parent: &impl AsFd, name: &CStr, root: &FileStat, depth: usize) 
     if SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT != SFlag::S_IFDIR {
         return gone_is_fine(unlinkat(parent, name, UnlinkatFlags::NoRemoveDir));
     }
-    // A mount point shows the device of what is mounted on it; rmdir gives EBUSY for a bind mount of the same device.
+    // A mount point shows the device of the mounted file system; rmdir gives EBUSY for a bind mount of the same device.
     if found.st_dev != root.st_dev {
         return Err(Errno::EXDEV.into());
     }
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_tmp_is_removed_and_not_followed() {
+    fn link_in_tmp_is_removed_and_not_followed() {
         let data = tempfile::tempdir().expect("a directory");
         let outside = tempfile::tempdir().expect("another");
         fs::write(outside.path().join("kept"), b"x").expect("a file");

@@ -1,12 +1,12 @@
-//! Untouched directories of ended runs that wait for the next run.
+//! Pool of untouched directories of ended runs, for the next runs.
 //!
-//! A silent run that leaves nothing in its directory gives all of it back, a run with output its `tmp`, and the next run
-//! takes what waits: two renames in the place of directories that are made and removed. File systems pay for that more
-//! than for anything else of a silent run: ext4 looks at each inode that was removed in the last minute before it makes
-//! another (`recently_deleted` in `fs/ext4/ialloc.c`), which grows with the runs of that minute.
+//! A silent run that leaves nothing in its directory returns it whole, a run with output its `tmp`, and the next run
+//! takes one: two renames instead of creating and removing directories. File systems pay for that more than for
+//! anything else of a silent run: ext4 checks each inode that was removed in the last minute before it creates another
+//! (`recently_deleted` in `fs/ext4/ialloc.c`), which grows with the runs of that minute.
 //!
-//! Nothing of one run reaches another: a directory is only given back when the proof is there that no process of its run
-//! lives, and when nobody could tell it from a fresh one ([`plain_dir`]).
+//! No data of one run reaches another: a directory is only returned when no process of its run is proved to live, and
+//! when it is indistinguishable from a fresh one ([`plain_dir`]).
 
 use crate::rundir;
 use kennel_lifecycle::RunId;
@@ -25,18 +25,18 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Most directories of a kind that wait: more runs do not end in the moment in which others begin.
+/// Most directories of a kind in the pool: no more runs end while others begin.
 const SPARES_MAX: usize = 32;
-/// Where they wait: not among the directories of runs, of which each belongs to a row.
+/// Directory of the pool: not among the directories of runs, each of which belongs to a row.
 const DIR: &str = "spare";
-/// One that is made and removed: what they are compared with.
+/// A directory that is created and removed, for the comparison.
 const FRESH: &str = "fresh";
 
 const DIR_FLAGS: OFlag = OFlag::O_DIRECTORY
     .union(OFlag::O_NOFOLLOW)
     .union(OFlag::O_CLOEXEC);
 
-/// The directories of one server.
+/// The pool of one server.
 #[derive(Debug)]
 pub struct SpareDirs {
     data_dir: PathBuf,
@@ -45,12 +45,12 @@ pub struct SpareDirs {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Absent: not used yet, or there can be none.
+    /// Absent: not used yet, or impossible.
     opened: Option<Opened>,
     failed: bool,
-    /// Numbers of run directories that wait, each with its `tmp`.
+    /// Numbers of run directories in the pool, each with its `tmp`.
     whole: Vec<u64>,
-    /// Numbers of `tmp` directories that wait.
+    /// Numbers of `tmp` directories in the pool.
     tmp: Vec<u64>,
     last: u64,
 }
@@ -58,14 +58,14 @@ struct Waiting {
 #[derive(Debug)]
 struct Opened {
     dir: OwnedFd,
-    /// How an empty directory looks that was just made.
+    /// Attributes of an empty directory that was just created.
     empty: Look,
-    /// How a run's directory looks that was just made: with `tmp` in it.
+    /// Attributes of a run's directory that was just created: with `tmp` in it.
     whole: Look,
 }
 
 impl SpareDirs {
-    /// None waits yet. What an earlier server has left is removed at the first use.
+    /// Makes an empty pool. Directories of an earlier server are removed at the first use.
     #[must_use]
     pub fn new(data_dir: &Path) -> Self {
         Self {
@@ -74,10 +74,10 @@ impl SpareDirs {
         }
     }
 
-    /// As [`rundir::create`], with directories that wait where there are some.
+    /// Creates it like [`rundir::create`], with directories of the pool if there are any.
     pub fn create_run_dir(&self, run: RunId) -> io::Result<PathBuf> {
         let dir = rundir::path(&self.data_dir, run);
-        // A directory of the run that has something in it is not replaced: rename(2) refuses.
+        // A directory of the run with contents is not replaced: rename(2) refuses.
         if self
             .lock()
             .give(|waiting| &mut waiting.whole, AT_FDCWD, &dir)
@@ -90,8 +90,8 @@ impl SpareDirs {
         })
     }
 
-    /// Takes the directory of a silent run of which no process lives, or the `tmp` of another, for the next run. `false`:
-    /// `tmp` is not as it was made, or enough wait, or it cannot be looked at or renamed; it is to be removed.
+    /// Takes the directory of a silent run without living processes, or the `tmp` of another, for the next run.
+    /// `false`: `tmp` is not as created, or the pool is full, or it cannot be read or renamed; the caller removes it.
     pub fn take_back(&self, run: RunId, is_silent: bool) -> bool {
         self.try_take_back(run, is_silent).unwrap_or(false)
     }
@@ -105,7 +105,7 @@ impl SpareDirs {
             return Ok(false);
         }
         if waiting.opened.is_none() {
-            // On a disk that is full or read-only this is not tried with each run.
+            // With a full or read-only disk this is not retried for each run.
             waiting.failed = true;
             waiting.opened = Some(self.open()?);
             waiting.failed = false;
@@ -164,7 +164,7 @@ impl SpareDirs {
 }
 
 impl Waiting {
-    /// Puts one of these under `name` in `parent`. `false`: none waits, or it cannot be put there.
+    /// Moves one of these to `name` in `parent`. `false`: the pool has none, or it cannot be moved there.
     fn give<P: NixPath + ?Sized>(
         &mut self,
         of: impl Fn(&mut Self) -> &mut Vec<u64>,
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::MetadataExt};
 
-    /// A data directory with its spare ones, and two runs.
+    /// Makes a data directory with its pool, and two runs.
     fn scene() -> (tempfile::TempDir, SpareDirs, [RunId; 2]) {
         let data = tempfile::tempdir().expect("a directory");
         let spares = SpareDirs::new(data.path());

@@ -1,4 +1,4 @@
-//! Completion in the shell: the words of the command line, and the runs and labels that there are.
+//! Completion in the shell: the words of the command line, and the existing runs and labels.
 
 use crate::{
     args::{self, ClientArgs, RemoteArgs, RestartArg},
@@ -10,14 +10,15 @@ use clap::ValueEnum;
 use clap_complete::{CompleteEnv, engine::CompletionCandidate, env::Shells};
 use std::{collections::BTreeSet, ffi::OsStr, path::PathBuf, time::Duration};
 
-/// The shell's script sets this variable when it asks; its name is Kennel's own, so that no other program's variable counts.
+/// Variable that the shell's script sets when it asks; its name is Kennel's own, so that no other program's variable
+/// counts.
 const VARIABLE: &str = "KENNEL_COMPLETE";
 /// Longest time that a person waits for a key.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Runs that are offered, the newest.
+/// Most runs offered, the newest.
 const RUNS_MAX: usize = 200;
 
-/// Answers the shell and does not return, where this process was started for that.
+/// Answers the shell and does not return, if this process was started for that.
 pub(crate) fn answer_shell() {
     if std::env::var_os(VARIABLE).is_some() {
         let complete = CompleteEnv::with_factory(args::command).var(VARIABLE);
@@ -25,7 +26,7 @@ pub(crate) fn answer_shell() {
     }
 }
 
-/// What a shell has to read, so that it asks.
+/// Returns the script that a shell has to read.
 pub(crate) fn script(shell: &str) -> Option<String> {
     let shells = Shells::builtins();
     let mut text = Vec::new();
@@ -35,7 +36,7 @@ pub(crate) fn script(shell: &str) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// Ids of runs, live ones first, each with its state and its command.
+/// Completes ids of runs, live ones first, each with its state and its command.
 pub(crate) fn runs(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy().to_ascii_uppercase();
     let mut runs = listed();
@@ -52,7 +53,7 @@ pub(crate) fn runs(typed: &OsStr) -> Vec<CompletionCandidate> {
     fits.enumerate().map(candidate).collect()
 }
 
-/// When a command may be restarted.
+/// Completes restart modes.
 pub(crate) fn restarts() -> Vec<CompletionCandidate> {
     let all = RestartArg::value_variants().iter();
     let all = all.filter_map(ValueEnum::to_possible_value);
@@ -60,7 +61,7 @@ pub(crate) fn restarts() -> Vec<CompletionCandidate> {
         .collect()
 }
 
-/// Labels that runs have.
+/// Completes labels of existing runs.
 pub(crate) fn labels(typed: &OsStr) -> Vec<CompletionCandidate> {
     let typed = typed.to_string_lossy();
     let pairs = listed().into_iter().flat_map(|run| run.labels);
@@ -69,7 +70,7 @@ pub(crate) fn labels(typed: &OsStr) -> Vec<CompletionCandidate> {
     fits.map(CompletionCandidate::new).collect()
 }
 
-/// The newest runs of the server that the words name; none where it does not answer at once.
+/// Returns the newest runs of the server that the words name; none where it does not answer at once.
 fn listed() -> Vec<kennel_proto::pb::Run> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -87,7 +88,7 @@ fn listed() -> Vec<kennel_proto::pb::Run> {
     answer.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// The server and what is shown to it, as far as they were typed.
+/// Returns the server and the credentials, as far as they were typed.
 fn typed_client(words: &[String]) -> ClientArgs {
     let value = |flag: &str| typed_value(words, flag);
     let file = |flag: &str| value(flag).map(PathBuf::from);

@@ -1,7 +1,7 @@
-//! Where things are: flags win over the environment, the environment over the defaults.
+//! Paths and addresses: flags win over the environment, the environment over the defaults.
 //!
-//! The environment comes in as a value, so that every rule here is testable. A variable that is set to the empty
-//! text counts as not set.
+//! The environment comes in as a value, so that every rule here is testable. A variable that is set to the empty text
+//! counts as not set.
 
 use crate::{failure::Failure, http::HttpAddress, listen};
 use kennel_keeper::keeper::ListenAddress;
@@ -15,19 +15,19 @@ use std::{
 /// `sun_path` of unix(7), less the closing NUL.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// What a process finds around itself when it starts.
+/// Surroundings of a process at its start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Surroundings {
     /// Whether it runs as uid 0.
     pub(crate) root: bool,
-    /// Its environment, without what is not UTF-8.
+    /// Its environment, without values that are not UTF-8.
     pub(crate) env: BTreeMap<String, String>,
-    /// Names of what is not UTF-8, as far as they are.
+    /// Names of those values, as far as they are UTF-8.
     pub(crate) skipped: Vec<String>,
 }
 
 impl Surroundings {
-    /// Those of this process.
+    /// Returns those of this process.
     pub(crate) fn here() -> Self {
         let mut here = Self {
             root: kennel_linux::effective_uid() == 0,
@@ -44,7 +44,7 @@ impl Surroundings {
         here
     }
 
-    /// A variable that is set.
+    /// Returns a variable that is set.
     pub(crate) fn var(&self, name: &str) -> Option<&str> {
         self.env
             .get(name)
@@ -52,7 +52,7 @@ impl Surroundings {
             .filter(|v| !v.is_empty())
     }
 
-    /// A flag, else its variable.
+    /// Returns a flag, else its variable.
     pub(crate) fn setting<T>(
         &self,
         flag: Option<T>,
@@ -69,7 +69,7 @@ impl Surroundings {
         }
     }
 
-    /// Where a configuration file is looked for.
+    /// Returns the default path of the configuration file.
     pub(crate) fn default_config_file(&self) -> Option<PathBuf> {
         if self.root {
             return Some(PathBuf::from("/etc/kennel/kennel.toml"));
@@ -77,14 +77,14 @@ impl Surroundings {
         Some(self.config_dir()?.join("kennel.toml"))
     }
 
-    /// Where this user has files about Kennel; absent: the environment names no place.
+    /// Returns this user's directory for files about Kennel; absent: the environment names none.
     pub(crate) fn config_dir(&self) -> Option<PathBuf> {
         let config = self.dir("XDG_CONFIG_HOME").map(Path::to_owned);
         let config = config.or_else(|| Some(self.dir("HOME")?.join(".config")));
         Some(config?.join("kennel"))
     }
 
-    /// A directory from the environment. XDG says: a path that is not absolute is to be ignored.
+    /// Returns a directory from the environment. By the XDG specification a path that is not absolute is ignored.
     fn dir(&self, name: &str) -> Option<&Path> {
         self.var(name).map(Path::new).filter(|p| p.is_absolute())
     }
@@ -160,13 +160,13 @@ impl fmt::Display for Address {
     }
 }
 
-/// Where a client finds the server: `--server`, `KENNEL_SERVER`, the default socket.
+/// Returns the address of the server for a client: `--server`, `KENNEL_SERVER`, the default socket.
 pub(crate) fn server_address(flag: Option<&str>, here: &Surroundings) -> Result<Address, Failure> {
     match flag.or_else(|| here.var("KENNEL_SERVER")) {
         Some(text) => Address::parse(text),
         None => match here.default_socket() {
             Ok(socket) => Ok(Address { socket }),
-            // The server's reason is its data directory, which is nothing that a client could name.
+            // The server's reason is its data directory, which a client cannot set.
             Err(_) => Err(Failure::new(
                 "there is no default socket: neither XDG_RUNTIME_DIR nor HOME is set",
             )
@@ -175,7 +175,7 @@ pub(crate) fn server_address(flag: Option<&str>, here: &Surroundings) -> Result<
     }
 }
 
-/// What `kennel serve` was given, before the environment and the defaults fill the gaps.
+/// Flags of `kennel serve`, before the environment and the defaults fill the gaps.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServeFlags {
     pub(crate) listen: Vec<String>,
@@ -188,16 +188,16 @@ pub(crate) struct ServeFlags {
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-/// Where a server listens and keeps things.
+/// Addresses and paths of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServeConfig {
-    /// At least one.
+    /// Addresses to listen at; at least one.
     pub(crate) listen: Vec<ListenAddress>,
-    /// Where other nodes reach it.
+    /// Address for other nodes.
     pub(crate) advertise: String,
-    /// Absent: the host's name.
+    /// Display name; absent: the host's name.
     pub(crate) node_name: Option<String>,
-    /// Where health is served over HTTP.
+    /// Address of health over HTTP.
     pub(crate) health: Option<HttpAddress>,
     /// The access file.
     pub(crate) access: Option<PathBuf>,
@@ -263,7 +263,7 @@ fn store(flags: &ServeFlags, here: &Surroundings, data_dir: &Path) -> Result<Sto
     }
 }
 
-/// Does not repeat the text: a password may be in it.
+/// Parses a store URL. An error does not repeat the text: a password may be in it.
 fn parse_store(url: &str) -> Result<StoreUrl, Failure> {
     url.parse().map_err(|cause| {
         Failure::new(format!("the store's URL cannot be used: {cause}"))
@@ -271,7 +271,7 @@ fn parse_store(url: &str) -> Result<StoreUrl, Failure> {
     })
 }
 
-/// The URL in a file: so that a password stays out of argv and environment.
+/// Reads the URL from a file: so a password stays out of argv and environment.
 fn store_in_file(file: &Path) -> Result<StoreUrl, Failure> {
     let text = std::fs::read_to_string(file).map_err(|cause| {
         Failure::new(format!(
@@ -286,7 +286,7 @@ fn store_in_file(file: &Path) -> Result<StoreUrl, Failure> {
     }
 }
 
-/// A file in a default place; absent: it is not there, as far as this user may see. HOME may be another user's.
+/// Reads a file at a default path; absent: it does not exist, as far as this user may see. HOME may be another user's.
 pub(crate) fn read_default(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -376,12 +376,12 @@ mod tests {
     }
 
     #[test]
-    fn a_user_without_home_is_asked_for_a_directory() {
+    fn user_without_home_must_name_a_directory() {
         assert!(refusal(&ServeFlags::default(), &user(&[])).contains("HOME is not set"));
         let client = server_address(None, &user(&[])).map_err(|f| f.to_string());
         assert!(
             client.is_err_and(|said| said.contains("--server unix:PATH")),
-            "a client is told what a client can name"
+            "the message names a flag of the client"
         );
     }
 
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_cannot_be_read_is_refused_without_its_password() {
+    fn unreadable_store_is_refused_without_its_password() {
         for url in [
             "mysql://u:secret@h/d",
             "postgres://u:secret@h:port/d",

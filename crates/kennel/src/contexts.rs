@@ -1,4 +1,5 @@
-//! The context file: servers by name, with what is shown to each. Tokens and keys stay in files of their own, which it names.
+//! The context file: servers by name, with their credentials. Tokens and keys stay in files of their own, which it
+//! refers to.
 
 use crate::{
     config::{Surroundings, read_default},
@@ -20,17 +21,17 @@ const FILE: &str = "contexts.toml";
 /// Longest name of a context.
 const NAME_CHARS_MAX: usize = 64;
 
-/// All of the file.
+/// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Contexts {
-    /// The one that is used where no other is named; absent: the default socket.
+    /// The context that is used by default; absent: the default socket.
     pub(crate) current: Option<String>,
     #[serde(default, rename = "context")]
     pub(crate) entries: BTreeMap<String, Context>,
 }
 
-/// One server, and what is shown to it.
+/// One server, and its credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Context {
@@ -42,13 +43,13 @@ pub(crate) struct Context {
     pub(crate) token_file: Option<PathBuf>,
 }
 
-/// Where the file is; `None`: this user has no directory for it.
+/// Returns the path of the file; `None`: this user has no directory for it.
 pub(crate) fn path(here: &Surroundings) -> Option<PathBuf> {
     Some(here.config_dir()?.join(FILE))
 }
 
 impl Contexts {
-    /// Reads the file; none is one without contexts.
+    /// Reads the file; a missing one has no contexts.
     pub(crate) fn read(here: &Surroundings) -> Result<Self, Failure> {
         let Some(path) = path(here) else {
             return Ok(Self::default());
@@ -84,7 +85,7 @@ impl Contexts {
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
     }
 
-    /// The context of a name, which has to be there.
+    /// Returns the context of a name, which must exist.
     pub(crate) fn get(&self, name: &str) -> Result<&Context, Failure> {
         self.entries.get(name).ok_or_else(|| {
             Failure::new(format!("there is no context {name:?}"))
@@ -110,7 +111,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts a file of 0600 in the place of another one, or none.
+/// Replaces a file by one of 0600, or creates it.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(format!(".{}", std::process::id()));

@@ -1,15 +1,15 @@
-//! Keys that leave a terminal.
+//! Keys that detach from a terminal.
 
-/// Keys that leave a terminal when they are typed one after the other.
+/// Keys that detach from a terminal when typed in sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DetachKeys {
     keys: Vec<u8>,
-    /// How many of them were typed last.
+    /// Number of them that were typed last.
     typed: usize,
 }
 
 impl Default for DetachKeys {
-    /// Ctrl-P, Ctrl-Q.
+    /// Returns the default: Ctrl-P, Ctrl-Q.
     fn default() -> Self {
         Self {
             keys: vec![0x10, 0x11],
@@ -21,7 +21,7 @@ impl Default for DetachKeys {
 impl std::str::FromStr for DetachKeys {
     type Err = String;
 
-    /// Such as `ctrl-p,ctrl-q`; empty: there are none.
+    /// Parses a sequence such as `ctrl-p,ctrl-q`; empty: none.
     fn from_str(text: &str) -> Result<Self, String> {
         let keys = text.split(',').filter(|key| !key.is_empty()).map(|key| {
             let one = |text: &str| match text.as_bytes() {
@@ -45,7 +45,7 @@ impl std::str::FromStr for DetachKeys {
 }
 
 impl DetachKeys {
-    /// It is not left by keys.
+    /// Returns no keys: nothing detaches.
     pub(crate) fn none() -> Self {
         Self {
             keys: Vec::new(),
@@ -53,7 +53,8 @@ impl DetachKeys {
         }
     }
 
-    /// What of this is for the run, and whether it is left. What may be the beginning of the keys waits for the next one.
+    /// Returns the bytes that are for the run, and whether to detach. A possible beginning of the keys waits for the
+    /// next one.
     pub(crate) fn filter(&mut self, typed: &[u8]) -> (Vec<u8>, bool) {
         let mut through = Vec::new();
         for key in typed {
@@ -61,7 +62,7 @@ impl DetachKeys {
                 through.push(*key);
                 continue;
             }
-            // The longest end of what was typed that they may begin with.
+            // The longest end of the typed keys with which they may begin.
             let mut last = self.keys[..self.typed].to_vec();
             last.push(*key);
             let begun = (0..=last.len())

@@ -1,4 +1,4 @@
-//! What a person reads when something did not work: `error: ...`, where there is one `hint: ...`, and a code.
+//! Failures for people: `error: ...`, with `hint: ...` where there is one, and an exit code.
 
 use crate::terminal_text;
 use std::{
@@ -8,24 +8,24 @@ use std::{
     process::ExitCode,
 };
 
-/// Something did not work. Printed once, at the end of `main`.
+/// A failure. Printed once, at the end of `main`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     message: String,
     hint: Option<String>,
     code: u8,
     quiet: bool,
-    /// Our own output could not be written.
+    /// Whether this process's own output could not be written.
     of_output: bool,
-    /// The server's reason, where it gave one.
+    /// The server's reason, if it gave one.
     reason: Option<String>,
 }
 
-/// Exit code of what has no code of its own.
+/// Default exit code of failures.
 pub(crate) const FAILED: u8 = 1;
 
 impl Failure {
-    /// A failure with exit code 1. One plain sentence, lower case, no full stop.
+    /// Makes a failure with exit code 1. The message is one plain sentence, lower case, without full stop.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -37,7 +37,7 @@ impl Failure {
         }
     }
 
-    /// The reader of our standard output is gone: there is no reader, and nothing is wrong.
+    /// Makes the failure for a gone reader of standard output: it is no error.
     pub(crate) fn reader_gone() -> Self {
         Self {
             quiet: true,
@@ -47,7 +47,7 @@ impl Failure {
         }
     }
 
-    /// Our own output cannot be written.
+    /// Makes the failure for output that cannot be written.
     pub(crate) fn output_failed(cause: &io::Error) -> Self {
         Self {
             of_output: true,
@@ -55,7 +55,7 @@ impl Failure {
         }
     }
 
-    /// The server's documented reason for it.
+    /// Adds the server's documented reason.
     pub(crate) fn reason(mut self, reason: Option<String>) -> Self {
         self.reason = reason;
         self
@@ -66,34 +66,34 @@ impl Failure {
         self.reason.as_deref() == Some(reason)
     }
 
-    /// Whether our own output could not be written.
+    /// Whether this process's own output could not be written.
     pub(crate) fn is_of_output(&self) -> bool {
         self.of_output
     }
 
-    /// What went wrong, in one plain sentence.
+    /// Returns the message, one plain sentence.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// The same in other words.
+    /// Replaces the message.
     pub(crate) fn with_message(self, message: String) -> Self {
         Self { message, ..self }
     }
 
-    /// What to do about it.
+    /// Adds a hint.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Another exit code.
+    /// Sets another exit code.
     pub(crate) fn code(mut self, code: u8) -> Self {
         self.code = code;
         self
     }
 
-    /// Another exit code, where it has none of its own.
+    /// Sets another exit code, unless one was set.
     pub(crate) fn or_code(self, code: u8) -> Self {
         if self.code == FAILED {
             self.code(code)
@@ -102,20 +102,20 @@ impl Failure {
         }
     }
 
-    /// The exit code.
+    /// Returns the exit code.
     pub(crate) fn exit_code(&self) -> u8 {
         self.code
     }
 
-    /// Whether it only says that our output has no reader any more.
+    /// Whether it only means that the output has no reader any more.
     pub(crate) fn is_quiet(&self) -> bool {
         self.quiet
     }
 
-    /// Tells the person and gives the exit code.
+    /// Prints the failure and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         if !self.quiet {
-            // Standard error may be closed; there is nowhere left to say so.
+            // Standard error may be closed; then it cannot be printed.
             let _ = writeln!(io::stderr(), "{}", terminal_text::lines(&self.to_string()));
         }
         ExitCode::from(self.code)
@@ -132,14 +132,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Says something on standard error that is no failure of ours.
+/// Prints a note on standard error that is no failure.
 pub(crate) fn note(what: &dyn fmt::Display) {
     let text = format!("kennel: {what}");
-    // It may be closed; there is nowhere left to say so.
+    // Standard error may be closed; then it cannot be printed.
     let _ = writeln!(io::stderr(), "{}", terminal_text::lines(&text));
 }
 
-/// An error with its causes, each said once: some errors repeat their cause in their own text.
+/// Formats an error with its causes, each once: some errors repeat their cause in their own text.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

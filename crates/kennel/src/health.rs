@@ -1,6 +1,7 @@
 //! Health over HTTP, for probes that cannot speak gRPC.
 //!
-//! `/livez` and `/startupz` are 200 as long as the server serves. `/readyz` is 200 while it accepts runs, else 503 and why not.
+//! `/livez` and `/startupz` are 200 as long as the server serves. `/readyz` is 200 while it accepts runs, else 503 with
+//! the reason.
 
 use axum::{
     Router,
@@ -30,7 +31,7 @@ async fn ready(State(supervisor): State<Supervisor>) -> Response {
     }
 }
 
-/// One line; no proxy may answer for it later.
+/// Answers with one line; no proxy may cache it.
 fn text(status: StatusCode, line: &str) -> Response {
     let fresh = (header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     (status, [fresh], format!("{line}\n")).into_response()

@@ -201,7 +201,7 @@ impl Setting {
     }
 }
 
-/// How it is typed, such as `-o, --output <FORM>`.
+/// Formats the flag as typed, such as `-o, --output <FORM>`.
 fn form(arg: &Arg) -> String {
     let value = arg
         .get_value_names()
@@ -222,7 +222,7 @@ fn form(arg: &Arg) -> String {
     }
 }
 
-/// The values that it may have, each with its meaning.
+/// Lists the permitted values, each with its meaning.
 fn values(arg: &Arg) -> String {
     if !arg.get_action().takes_values() {
         return String::new();
@@ -255,7 +255,7 @@ fn bracketed(help: &str, key: &str) -> (String, Option<String>) {
     (text.trim().to_owned(), Some(value.to_owned()))
 }
 
-/// A text in a cell of a table, one line, in which nothing is markup but what stands between backticks.
+/// Formats a text for a table cell, one line, in which only text between backticks is markup.
 fn markdown(text: &str) -> String {
     let mut inside = false;
     let mut out = String::new();
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(default.as_deref(), Some("x for root, else\ny"));
     }
 
-    /// Fragments of code in the pages that begin with `kennel`: between backticks, and lines for the shell.
+    /// Returns code in the pages that begins with `kennel`: between backticks, and lines for the shell.
     fn commands_of(text: &str) -> Vec<String> {
         let mut found = Vec::new();
         let mut is_code = false;
@@ -347,7 +347,7 @@ mod tests {
         found
     }
 
-    /// A command or a flag of a fragment that the command line does not have.
+    /// Returns a command or a flag of a fragment that the command line does not have.
     fn unknown_in(fragment: &str, command: &Command) -> Option<String> {
         let mut words = fragment.split_whitespace().skip(1);
         let name = words.next()?;

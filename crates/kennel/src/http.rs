@@ -21,20 +21,20 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 
-/// How long to wait before another try to listen: the server before this one may still have the address.
+/// Pause before another try to listen: the server before this one may still have the address.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Connections at a time; more wait unaccepted until one of these has ended.
+/// Most connections at a time; more wait unaccepted until one of these has ended.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a client has for the head of its request.
+/// Longest time for the head of a request.
 const HEAD_MAX: Duration = Duration::from_secs(5);
-/// How long a connection lasts, which is for one request.
+/// Longest time of a connection, which is for one request.
 const CONNECTION_MAX: Duration = Duration::from_secs(15);
-/// Bytes of the head of a request.
+/// Most bytes of the head of a request.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// How long accepting rests after it has failed.
+/// Pause after a failed accept.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
-/// Where something is served over HTTP.
+/// Address of an HTTP service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HttpAddress {
     Tcp(SocketAddr),
@@ -62,7 +62,7 @@ impl HttpAddress {
     /// Removes the socket of a server that has no successor.
     pub(crate) fn clear(&self) {
         if let Self::Unix(path) = self {
-            // It may never have been made.
+            // It may never have been created.
             let _ = fs::remove_file(path);
         }
     }
@@ -86,7 +86,7 @@ impl HttpAddress {
     }
 }
 
-/// Serves them for ever. `what` they are called in the log.
+/// Serves the router for ever. `what` is its name in the log.
 pub(crate) async fn serve(address: HttpAddress, what: &'static str, routes: Router) {
     let mut said = false;
     loop {
@@ -142,7 +142,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let Ok(client) = client else {
-        // Descriptors may be used up: it would fail at once again.
+        // Descriptors may be used up: the next accept would fail at once.
         tokio::time::sleep(ACCEPT_REST).await;
         return;
     };
@@ -162,7 +162,7 @@ where
     });
 }
 
-/// Whether it is a socket at which no process listens: one that a killed server has left.
+/// Whether it is a socket at which no process listens, left by a killed server.
 async fn is_left(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     let refused = UnixStream::connect(path)

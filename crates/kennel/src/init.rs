@@ -1,6 +1,7 @@
-//! `kennel serve -- COMMAND`: a service for one command and all that is started beside it, such as in a container.
+//! `kennel serve -- COMMAND`: a service for one command and all runs started beside it, such as in a container.
 //!
-//! The service is a child of this process. When the command has ended, so does the service, and the exit code is the command's.
+//! The service is a child of this process. When the command has ended, so does the service, and the exit code is the
+//! command's.
 
 use crate::{
     args::{Cli, ClientArgs, Command, ServeArgs},
@@ -45,7 +46,7 @@ async fn work(
     here: &Surroundings,
 ) -> Result<u8, Failure> {
     let Some(connection) = own_service::answer(address, keeper).await? else {
-        // It has said why on the standard error that it shares with this process.
+        // It has given the reason on the standard error that it shares with this process.
         let status = keeper.wait().ok().and_then(|status| status.code());
         return Ok(status
             .and_then(|code| u8::try_from(code).ok())
@@ -56,7 +57,7 @@ async fn work(
     done
 }
 
-/// The command as `kennel run` takes it.
+/// Returns the command as `kennel run` takes it.
 fn spec(flags: &ServeArgs) -> Result<crate::args::SpecArgs, Failure> {
     let words = ["kennel", "run", "--"].map(OsString::from);
     let typed = Cli::try_parse_from(words.into_iter().chain(flags.command.iter().cloned()));
@@ -66,7 +67,7 @@ fn spec(flags: &ServeArgs) -> Result<crate::args::SpecArgs, Failure> {
     }
 }
 
-/// The unix socket of the service.
+/// Returns the unix socket of the service.
 fn socket(listen: &[ListenAddress]) -> Result<Address, Failure> {
     let path = listen.iter().find_map(|address| match address {
         ListenAddress::Unix { path, .. } => Some(Address::Unix(path.clone())),
@@ -85,7 +86,7 @@ fn start(words: &[OsString]) -> Result<Child, Failure> {
     command
         .args(own)
         .stdin(Stdio::null())
-        // Ctrl-C is for the command; the service ends behind it.
+        // Ctrl-C is for the command; the service ends after it.
         .process_group(0);
     census::end_with_this_thread(&mut command);
     let started = command.spawn();

@@ -1,4 +1,4 @@
-//! Where a server listens, as `--listen` says it.
+//! Listen addresses of a server, as in `--listen`.
 
 use crate::{
     config::{Address, Surroundings},
@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 /// Longest name of a node.
 const NODE_NAME_BYTES_MAX: usize = 128;
 
-/// The addresses of `--listen`, else of `KENNEL_LISTEN`, with commas between them, else the default socket.
+/// Returns the addresses of `--listen`, else of `KENNEL_LISTEN`, separated by commas, else the default socket.
 pub(crate) fn addresses(
     flags: &[String],
     here: &Surroundings,
@@ -57,7 +57,7 @@ fn parse(text: &str) -> Result<ListenAddress, Failure> {
     Ok(ListenAddress::Unix { path, mode, gid })
 }
 
-/// Where other nodes reach a server that listens at `listen`.
+/// Returns the address for other nodes of a server that listens at `listen`.
 pub(crate) fn advertised(text: Option<&str>, listen: &[ListenAddress]) -> Result<String, Failure> {
     if let Some(text) = text {
         let address: kennel_client::Address = text.parse().map_err(|_| {
@@ -71,7 +71,7 @@ pub(crate) fn advertised(text: Option<&str>, listen: &[ListenAddress]) -> Result
     Ok(first.map(ToString::to_string).unwrap_or_default())
 }
 
-/// A name that can stand in metadata and in a table.
+/// Checks a name that must be valid in metadata and in a table.
 pub(crate) fn node_name(text: &str) -> Result<String, Failure> {
     let is_named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if text.is_empty() || text.len() > NODE_NAME_BYTES_MAX || !text.chars().all(is_named) {
@@ -85,7 +85,7 @@ pub(crate) fn node_name(text: &str) -> Result<String, Failure> {
 
 fn file_mode(text: &str) -> Result<u32, Failure> {
     match u32::from_str_radix(text, 8) {
-        // A socket is used by those who may write to it.
+        // Using a socket requires write permission.
         Ok(mode) if mode <= 0o777 && mode & 0o600 == 0o600 => Ok(mode),
         _ => Err(
             Failure::new(format!("{text:?} is not the mode of a socket"))

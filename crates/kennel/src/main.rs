@@ -1,7 +1,7 @@
 //! `kennel`: owns processes and never loses one. Server and command line in one binary.
 //!
-//! `kennel serve` is the keeper, which must be single-threaded: nothing here starts a runtime before it is known
-//! what this process is. The keeper executes this binary again as `kennel server`. All other commands ask a server.
+//! `kennel serve` is the keeper, which must be single-threaded: nothing here starts a runtime before the role of this
+//! process is known. The keeper executes this binary again as `kennel server`. All other commands call a server.
 
 mod args;
 mod cli;
@@ -35,7 +35,7 @@ use config::Surroundings;
 use failure::Failure;
 use std::{ffi::OsString, process::ExitCode};
 
-/// Exit code of a command line that was not understood.
+/// Exit code of an invalid command line.
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return not_understood(error, &words),
     };
-    // Behind the last command.
+    // The arguments of the last command.
     let mut typed = &typed;
     while let Some((_, behind)) = typed.subcommand() {
         typed = behind;
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Command::Serve(flags) => serve::keeper(&cli.client, &flags, typed, (&here, &words)),
         Command::Config(command) => reported(cli::config(command, typed, &here)),
         Command::Server(flags) => server::main(&flags, &here),
-        // Asks no server: it has its own.
+        // Calls no server: it starts its own.
         Command::Doctor(args) if args.prove => {
             let format = cli.client.output.unwrap_or_default();
             cli::carry_out(false, Box::pin(prove::prove(&format)))
@@ -88,8 +88,8 @@ fn reported(done: Result<(), Failure>) -> ExitCode {
     }
 }
 
-/// The words after `kennel naughty`: a program of the escape suite, which `doctor --prove` starts. No command of the
-/// command line, which would cost each of its many processes the parsing.
+/// Returns the words after `kennel naughty`: a program of the escape suite, which `doctor --prove` starts. No command
+/// of the command line, which would cost each of its many processes the parsing.
 fn naughty_part(words: &[OsString]) -> Option<Vec<String>> {
     let (_, [first, part @ ..]) = words.split_first()? else {
         return None;
@@ -98,7 +98,8 @@ fn naughty_part(words: &[OsString]) -> Option<Vec<String>> {
     (first == kennel_naughty::WORD).then(|| part.iter().map(text).collect())
 }
 
-/// What a keeper asks a binary before it starts a server from it. No command of the command line, whose form may change.
+/// Whether a keeper checks this binary before it starts a server from it. No command of the command line, whose form
+/// may change.
 fn is_preflight(words: &[OsString]) -> bool {
     matches!(words, [_, word] if word == kennel_keeper::preflight::WORD)
 }
@@ -110,7 +111,8 @@ fn preflight() -> ExitCode {
     }
 }
 
-/// As kill(1) and tail(1) are typed: `kill -9` and `kill -USR1` are short for `kill -s`, `tail -100` for `tail -n 100`.
+/// Expands the short forms of kill(1) and tail(1): `kill -9` and `kill -USR1` are short for `kill -s`, `tail -100` for
+/// `tail -n 100`.
 fn short_numbers(words: Vec<OsString>) -> Vec<OsString> {
     let (flag, is_value): (_, fn(&str) -> bool) = match command_of(&words) {
         Some("kill") => ("-s", |word| values::signal(word).is_ok()),
@@ -127,13 +129,13 @@ fn short_numbers(words: Vec<OsString>) -> Vec<OsString> {
     expanded.collect()
 }
 
-/// Prints what clap has to say, which includes help and version.
+/// Prints clap's message, which includes help and version.
 fn not_understood(mut error: clap::Error, words: &[OsString]) -> ExitCode {
     let command = command_of(words);
     let explained = args::explain(&mut error, command);
     match explained {
         Some(text) => eprintln!("{text}"),
-        // No process may be reading; there is nowhere else to say so.
+        // The output may have no reader; there is no other way to report it.
         None => drop(error.print()),
     }
     match error.kind() {
@@ -143,7 +145,7 @@ fn not_understood(mut error: clap::Error, words: &[OsString]) -> ExitCode {
     }
 }
 
-/// The command that these words are for, as far as that can be said of words that are not well formed.
+/// Returns the command that these words are for, as far as malformed words show it.
 fn command_of(words: &[OsString]) -> Option<&str> {
     let mut words = words.iter().skip(1);
     while let Some(word) = words.next() {
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_stands_behind_the_flags_of_every_command() {
+    fn command_follows_the_global_flags() {
         for (line, command) in [
             ("kennel run --bad", Some("run")),
             ("kennel -o json --server unix:/s run", Some("run")),

@@ -1,4 +1,5 @@
-//! A service on a directory of its own, which is gone with all that it has started when this is dropped.
+//! A service on a directory of its own; when this is dropped, the service, all that it has started and the directory
+//! are removed.
 
 use crate::failure::{Failure, chain};
 use kennel_client as client;
@@ -17,26 +18,26 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Between two looks.
+/// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// For a service to answer, or to end.
+/// Longest wait for a service to answer, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Rounds of SIGKILL to what is left.
+/// Most rounds of SIGKILL to remaining processes.
 const ROUNDS_MAX: u32 = 500;
 
 pub(crate) struct Service {
     directory: PathBuf,
     keeper: Child,
     connection: Connection,
-    /// What its runs are held by, in the words of the contract.
+    /// Containment of its runs, in the words of the contract.
     pub(crate) containment: &'static str,
-    /// Whether they have control groups.
+    /// Whether its runs have control groups.
     pub(crate) grouped: bool,
     groups: PathBuf,
 }
 
 impl Service {
-    /// Starts one in the directory for temporary files. The word says there what for.
+    /// Starts one in the directory for temporary files. The word in its name gives the purpose.
     pub(crate) async fn start(purpose: &str) -> Result<Self, Failure> {
         let name = format!("kennel-{purpose}-{}", ulid::Ulid::generate());
         let directory = env::temp_dir().join(name);
@@ -83,17 +84,17 @@ impl Service {
         Ok(())
     }
 
-    /// Its data directory.
+    /// Returns its data directory.
     pub(crate) fn data_dir(&self) -> PathBuf {
         self.directory.join("data")
     }
 
-    /// Its socket.
+    /// Returns its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         socket(&self.directory)
     }
 
-    /// Its keeper.
+    /// Returns the process id of its keeper.
     pub(crate) fn keeper_pid(&self) -> u32 {
         self.keeper.id()
     }
@@ -102,12 +103,12 @@ impl Service {
         &self.connection
     }
 
-    /// A command of this binary, without what its surroundings say about Kennel.
+    /// Returns a command of this binary, without Kennel's variables of the surroundings.
     pub(crate) fn own_binary() -> Result<Command, Failure> {
         own_binary()
     }
 
-    /// SIGKILL to the server; the keeper starts another one, which takes the runs over.
+    /// Sends SIGKILL to the server; the keeper starts another one, which adopts the runs.
     pub(crate) async fn kill_server(&mut self) -> Result<(), Failure> {
         let keeper = self.keeper.id().cast_signed();
         let server = census::children(keeper)
@@ -126,7 +127,7 @@ impl Service {
         self.look().await
     }
 
-    /// SIGKILL to the keeper; shims end their runs, and the next start says so.
+    /// Sends SIGKILL to the keeper; shims end their runs, and the next start records that.
     pub(crate) async fn kill_keeper(&mut self) -> Result<(), Failure> {
         let keeper = self.keeper.id().cast_signed();
         let server = census::children(keeper)
@@ -151,7 +152,7 @@ impl Service {
         self.look().await
     }
 
-    /// Ends it in order; what then is left is ended when it is dropped.
+    /// Shuts it down; remaining processes are ended when it is dropped.
     pub(crate) async fn end(mut self) {
         end(&mut self.keeper).await;
     }
@@ -166,7 +167,7 @@ impl Drop for Service {
     }
 }
 
-/// A directory whose service did not come up.
+/// A directory whose service did not start.
 struct Unfinished<'a>(&'a Path);
 
 impl Drop for Unfinished<'_> {
@@ -175,7 +176,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Nobody who names the directory stays, nor the directory.
+/// Ends all processes that name the directory, and removes it.
 fn clear(directory: &Path) {
     for _ in 0..ROUNDS_MAX {
         let left = census::of_directory(directory);
@@ -190,7 +191,7 @@ fn clear(directory: &Path) {
     let _ = fs::remove_dir_all(directory);
 }
 
-/// Directories alone, and only empty ones.
+/// Removes directories only, and only empty ones.
 fn remove_groups(base: &Path) {
     if base.as_os_str().is_empty() {
         return;
@@ -208,7 +209,7 @@ fn is_server(pid: i32) -> bool {
         .is_ok_and(|words| words.split(|byte| *byte == 0).nth(1) == Some(b"server".as_slice()))
 }
 
-/// This binary again.
+/// Returns a command of this binary.
 pub(crate) fn own_program() -> Result<Command, Failure> {
     let own = env::current_exe()
         .map_err(|cause| Failure::new(format!("cannot find the own executable: {cause}")))?;
@@ -252,7 +253,7 @@ fn launch(directory: &Path) -> Result<Child, Failure> {
     command.spawn().map_err(cannot)
 }
 
-/// A connection to the service of this keeper, as soon as it answers; `None`: it has ended.
+/// Connects to the service of this keeper, as soon as it answers; `None`: it has ended.
 pub(crate) async fn answer(
     address: &Address,
     keeper: &mut Child,
@@ -294,7 +295,7 @@ async fn connect(directory: &Path, keeper: &mut Child) -> Result<Connection, Fai
     )))
 }
 
-/// Ends a service in order, and waits for it.
+/// Shuts a service down, and waits for it.
 pub(crate) async fn end(keeper: &mut Child) {
     if let Some(process) = Process::now(keeper.id().cast_signed()) {
         process.signal(Signal::TERM);

@@ -1,7 +1,8 @@
-//! The server to ask, and what is shown to it: flags win over variables, variables over the context, a context over the default
-//! socket.
+//! The server to call, and the credentials for it: flags win over variables, variables over the context, a context over
+//! the default socket.
 //!
-//! A context is a whole: where a flag or a variable names another server, nothing of the current context is shown to it.
+//! A context is a whole: where a flag or a variable names another server, no credentials of the current context are
+//! sent to it.
 
 use crate::{
     args::{ClientArgs, RemoteArgs},
@@ -12,16 +13,16 @@ use crate::{
 use kennel_client::{Address, Credentials, Tls, Token};
 use std::path::PathBuf;
 
-/// A server to ask.
+/// A server to call.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) address: Address,
     pub(crate) credentials: Credentials,
-    /// The node that calls are for; absent: the server's own.
+    /// Target node of calls; absent: the server's own.
     pub(crate) node: Option<String>,
 }
 
-/// The server that flags, variables or the current context name; `None`: none of them does.
+/// Returns the server that flags, variables or the current context name; `None`: none of them does.
 pub(crate) fn named(client: &ClientArgs, here: &Surroundings) -> Result<Option<Target>, Failure> {
     let context = context(client, here)?;
     let Some(context) = context else {
@@ -37,7 +38,7 @@ pub(crate) fn named(client: &ClientArgs, here: &Surroundings) -> Result<Option<T
     with_both(target, client, here).map(Some)
 }
 
-/// With the node that calls are for, and the user that the server may run as.
+/// Adds the target node of calls, and the user that the server may run as.
 fn with_both(
     mut target: Target,
     client: &ClientArgs,
@@ -53,7 +54,7 @@ fn with_both(
     Ok(target)
 }
 
-/// The server, be it the default one.
+/// Returns the server, be it the default one.
 pub(crate) fn server(client: &ClientArgs, here: &Surroundings) -> Result<Target, Failure> {
     match named(client, here)? {
         Some(target) => Ok(target),
@@ -65,14 +66,14 @@ pub(crate) fn server(client: &ClientArgs, here: &Surroundings) -> Result<Target,
     }
 }
 
-/// What applies, as a context.
+/// Returns the settings in force, as a context.
 fn context(client: &ClientArgs, here: &Surroundings) -> Result<Option<Context>, Failure> {
     let flags = &client.remote;
     if let Some(server) = &client.server {
         return Ok(Some(above(flags, above_variables(server, here))));
     }
     if let Some(name) = &flags.context {
-        // It was named on the command line, so it wins over variables.
+        // It was given on the command line, so it wins over variables.
         return Ok(of_name(name, here)?.map(|context| above(flags, context)));
     }
     let by_variable = match (here.var("KENNEL_SERVER"), here.var("KENNEL_CONTEXT")) {
@@ -123,7 +124,7 @@ fn of_variables(here: &Surroundings) -> RemoteArgs {
     }
 }
 
-/// What was given, and the rest of the context. Certificate and key are one thing.
+/// Returns the given values, completed by the context. Certificate and key belong together.
 pub(crate) fn above(given: &RemoteArgs, context: Context) -> Context {
     let pair = if given.tls_cert.is_some() || given.tls_key.is_some() {
         (given.tls_cert.clone(), given.tls_key.clone())
@@ -140,7 +141,7 @@ pub(crate) fn above(given: &RemoteArgs, context: Context) -> Context {
     }
 }
 
-/// The server of a context.
+/// Returns the server of a context.
 pub(crate) fn target(context: &Context, here: &Surroundings) -> Result<Target, Failure> {
     if !context.server.starts_with("tcp:") {
         let mut target = target_of_socket(Some(&context.server), here)?;
@@ -206,7 +207,7 @@ mod tests {
         here
     }
 
-    /// A directory with the contexts `prod`, the current one, and `test`.
+    /// Makes a directory with the contexts `prod`, the current one, and `test`.
     fn contexts() -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a directory");
         let context = |name: &str| Context {
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_of_a_context_go_to_its_server_alone() {
+    fn context_secrets_go_to_its_server_only() {
         let dir = contexts();
         let target = resolved("--server tcp://f:1", &here(&dir, &[])).expect("an address");
         assert_eq!(shown(&target), "tcp://f:1    ");

@@ -1,4 +1,4 @@
-//! How much output of ended runs a server keeps: flags, variables, defaults; and how that is shown.
+//! Retention of ended runs' output: flags, variables, defaults; and its display.
 
 use crate::{config::Surroundings, failure::Failure, values};
 use clap::Args;
@@ -6,7 +6,7 @@ use kennel_lifecycle::RetentionLimits;
 use kennel_proto::pb;
 use std::time::Duration;
 
-/// What stands for no limit.
+/// Word for no limit.
 const ALL: &str = "all";
 
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub(crate) struct RetentionArgs {
     bytes: Option<Limit<u64>>,
 }
 
-/// A limit, or that there is none.
+/// A limit, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit<T> {
     None,
@@ -65,7 +65,7 @@ fn bytes(text: &str) -> Result<Limit<u64>, String> {
 }
 
 impl RetentionArgs {
-    /// What is in force.
+    /// Returns the limits in force.
     pub(crate) fn resolve(&self, here: &Surroundings) -> Result<RetentionLimits, Failure> {
         let default = RetentionLimits::default();
         let runs = here.setting(self.runs, "KENNEL_RETAIN_RUNS", runs)?;
@@ -81,7 +81,7 @@ impl RetentionArgs {
     }
 }
 
-/// What a server keeps, on one line.
+/// Formats the retention of a server, on one line.
 pub(crate) fn kept(kept: &pb::Retention) -> String {
     let mut words = match kept.runs_per_owner {
         Some(runs) => vec![format!("of the last {runs} ended runs of each owner")],
@@ -99,7 +99,7 @@ pub(crate) fn kept(kept: &pb::Retention) -> String {
     words.join(", ")
 }
 
-/// That the output of a run is gone, on one line.
+/// Formats the removal of a run's output, on one line.
 pub(crate) fn removed(removal: &pb::OutputRemoval) -> String {
     use pb::OutputRemovalReason as Reason;
     let why = match removal.reason() {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_a_flag_or_a_variable_or_its_default_and_none_is_passed_over() {
+    fn limit_is_a_flag_variable_or_default() {
         assert_eq!(resolved(&[], &[]), Ok(RetentionLimits::default()));
         let env = [
             ("KENNEL_RETAIN_RUNS", "7"),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_and_what_was_removed_is_reported_on_a_line() {
+    fn kept_and_removed_counts_are_on_one_line() {
         let mut limits = pb::Retention {
             runs_per_owner: Some(100),
             at_least: Duration::from_mins(1).try_into().ok(),

@@ -1,4 +1,5 @@
-//! The secret of this installation, under which specs are digested and tokens of runs are made: 32 random bytes, made once, in the data directory.
+//! The secret of this installation, with which specs are digested and tokens of runs are made: 32 random bytes, made
+//! once, in the data directory.
 
 use kennel_linux::own_file;
 use std::{
@@ -10,7 +11,7 @@ use std::{
 const FILE: &str = "digest-key";
 const BYTES: usize = 32;
 
-/// The secret, made if there is none. Without the one it was made with, no repeated Spawn is recognised.
+/// Returns the secret, which is made if there is none. Without the original one no repeated Spawn is recognised.
 pub(crate) fn digest_key(data_dir: &Path) -> io::Result<[u8; BYTES]> {
     let path = data_dir.join(FILE);
     match read(&path) {
@@ -36,7 +37,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
 fn make(data_dir: &Path, path: &Path) -> io::Result<[u8; BYTES]> {
     let mut key = [0; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut key)?;
-    // Whole or not at all: a key that was cut short by a crash would lock this installation out.
+    // Whole or not at all: a key truncated by a crash would lock this installation out.
     let temporary = data_dir.join(format!("{FILE}.{}", std::process::id()));
     let written = own_file::options()
         .write(true)
@@ -63,7 +64,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn the_key_is_made_once_and_only_its_owner_reads_it() -> io::Result<()> {
+    fn key_is_created_once_for_its_owner_only() -> io::Result<()> {
         let dir = tempfile::tempdir()?;
         let first = digest_key(dir.path())?;
         assert_eq!(digest_key(dir.path())?, first);

@@ -12,17 +12,17 @@ use clap::ArgMatches;
 use kennel_keeper::keeper::{self, CgroupChoice, KeeperConfig, KeeperError, ServiceManager};
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
-/// Exit code after the loss of a part.
+/// Exit code after the loss of a component.
 pub(crate) const LOST: u8 = 70;
 
-/// Exit code of a command line or a configuration that cannot be used.
+/// Exit code of an unusable command line or configuration.
 const UNUSABLE: u8 = 2;
 
-/// What a binary that is to say what it is gets of the environment.
+/// Variables that a binary gets when it is checked.
 const PREFLIGHT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
 
-/// Becomes the keeper. `words` is the command line, which the server is given again: it finds the store by itself,
-/// and a password in the environment does not get into argv.
+/// Becomes the keeper. `words` is the command line, which is passed to the server: it finds the store by itself, and a
+/// password in the environment does not get into argv.
 pub(crate) fn keeper(
     client: &ClientArgs,
     flags: &ServeArgs,
@@ -65,7 +65,7 @@ fn keep(
     })
     .map_err(|error| not_kept(&error))?;
     if code == i32::from(LOST) {
-        // The server said nothing: it is the one that was lost.
+        // The server has not reported: it was the lost component.
         let failure = Failure::new("the service has ended without its server, every run was ended");
         return Err(failure
             .code(LOST)
@@ -74,14 +74,14 @@ fn keep(
     Ok(code)
 }
 
-/// What of the settings the keeper needs.
+/// Settings that the keeper needs.
 pub(crate) struct Usable {
     pub(crate) config: ServeConfig,
     pub(crate) cgroup: CgroupUse,
     pub(crate) orphan_ttl: Duration,
 }
 
-/// The same of a command line, which must have no flags of clients.
+/// Reads those of a command line, which must have no flags of clients.
 pub(crate) fn usable_by(
     client: &ClientArgs,
     flags: &ServeArgs,
@@ -98,8 +98,8 @@ pub(crate) fn usable_by(
     usable(flags, typed, here).map_err(|failure| failure.or_code(UNUSABLE))
 }
 
-/// Reads all settings, also those that only the server needs: what it cannot use is the caller's to correct, before anything is
-/// started.
+/// Reads all settings, also those that only the server needs: an unusable value is reported to the caller before
+/// anything is started.
 pub(crate) fn usable(
     flags: &ServeArgs,
     typed: &ArgMatches,
@@ -143,7 +143,8 @@ pub(crate) fn resolve(flags: &ServeArgs, here: &Surroundings) -> Result<ServeCon
     ServeConfig::resolve(&flags, here)
 }
 
-/// The service manager, as `sd_notify(3)` and `sd_watchdog_enabled(3)` find it. A watchdog of another process is not ours.
+/// Returns the service manager, as `sd_notify(3)` and `sd_watchdog_enabled(3)` find it. A watchdog of another process
+/// does not count.
 fn service_manager(here: &Surroundings) -> ServiceManager {
     let of_this = |pid: &str| pid.parse() == Ok(std::process::id());
     let is_ours = here.var("WATCHDOG_PID").is_none_or(of_this);
@@ -161,7 +162,7 @@ fn service_manager(here: &Surroundings) -> ServiceManager {
     })
 }
 
-/// The words after the program's name, with `server` for `serve`, and what the configuration file says.
+/// Returns the words after the program's name, with `server` for `serve`, and the settings of the configuration file.
 fn server_words(words: &[OsString], settings: &Settings) -> Vec<OsString> {
     let mut rest: Vec<OsString> = words.iter().skip(1).cloned().collect();
     if let Some(at) = rest.iter().position(|word| word == "serve") {

@@ -1,6 +1,6 @@
-//! `kennel server`: what the keeper starts. Wires keeper, store, supervisor and edge together and serves.
+//! `kennel server`: the process that the keeper starts. Wires keeper, store, supervisor and edge together and serves.
 //!
-//! Exit codes are the supervisor's: 0, 1 where something was alive at the deadline, 70 where a part was lost.
+//! Exit codes are the supervisor's: 0, 1 where something was alive at the deadline, 70 where a component was lost.
 
 use crate::{
     args::ServeArgs,
@@ -33,19 +33,19 @@ use std::{
 };
 use tokio::task::{JoinError, JoinHandle};
 
-/// What may still be written after the supervisor has ended: answers on their way to clients.
+/// Longest time for pending answers to clients after the supervisor has ended.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(500);
 
-/// How long the store may take to carry out what is queued when the server goes.
+/// Longest time of the store for queued writes when the server exits.
 const STORE_FINISH_MAX: Duration = Duration::from_secs(1);
 
-/// How long a server whose keeper was killed may take to go, and how often it is looked for.
+/// Longest wait for the exit of a server whose keeper was killed, and the time between two checks.
 const FORMER_SERVER_MAX: Duration = Duration::from_secs(15);
-/// How long the store may take to say that it goes with this program.
+/// Longest time of the store to report that it fits this program.
 const STORE_TRIAL_MAX: Duration = Duration::from_secs(2);
 const FORMER_SERVER_POLL: Duration = Duration::from_millis(20);
 
-/// Serves until the keeper says that it is enough.
+/// Serves until the keeper ends it.
 pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> ExitCode {
     match start(flags, here) {
         Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(crate::failure::FAILED)),
@@ -54,7 +54,7 @@ pub(crate) fn main(flags: &ServeArgs, here: &Surroundings) -> ExitCode {
 }
 
 fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
-    // First of all: it also makes this process undumpable.
+    // The first action: it also makes this process undumpable.
     let socket = kennel_keeper::server_socket().map_err(|_| {
         Failure::new("this is the part of the service that its keeper starts")
             .code(2)
@@ -94,7 +94,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let leaves = matches!(code, Ok(EXIT_LEFT));
     exports.finish(leaves);
     if leaves {
-        // The next server waits for this one's end, and everybody has been answered.
+        // The next server waits for this one's exit, and every caller has been answered.
         runtime.shutdown_background();
     } else {
         runtime.shutdown_timeout(LAST_WORDS_MAX);
@@ -102,14 +102,14 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     code
 }
 
-/// Half of the processors. A run goes through many small tasks that wake each other; a thread more that has nothing to do is
+/// Returns half of the processors. A run passes many small tasks that wake each other; an additional idle thread is
 /// woken for each of them. The other half is for SQLite's thread, keeper, shims and commands.
 fn worker_threads() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     (processors / 2).max(1)
 }
 
-/// What this process was started with.
+/// Arguments of this process.
 struct Wired<'a> {
     config: &'a ServeConfig,
     node: NodeId,
@@ -128,7 +128,7 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
         .await
         .map_err(|cause| failed("cannot reach the keeper", &cause))?;
     if let Some(former) = &hello.former {
-        say_former(former);
+        print_former(former);
     }
     let containment = match &hello.cgroup_base {
         Ok(_) => "cgroup".to_owned(),
@@ -163,7 +163,7 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
     crash_point!("boot.serving");
     keeper.ready();
     crash_point!("boot.ready");
-    say_ready(config, &addresses, &containment, log);
+    print_ready(config, &addresses, &containment, log);
     let code = to_the_end(&supervisor, ended, edge).await;
     if let Some(address) = config
         .health
@@ -172,7 +172,7 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
     {
         address.clear();
     }
-    // What is queued is carried out, and the database is closed in good order.
+    // Queued writes are carried out, and the database is closed in order.
     let finish = async {
         supervisor.end().await;
         store.finish().await;
@@ -187,9 +187,9 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
     code
 }
 
-/// What is wrong with the store ends the first server of a keeper, for the operator to correct. Where runs
-/// wait to be resumed, the server begins, and the store is opened when that can be done; but one that an upgrade has
-/// started makes way for the former binary where the store has a schema that it cannot use.
+/// Opens the store. A fault of the store ends the first server of a keeper, for the operator to correct. Where runs
+/// wait to be adopted, the server starts, and the store is opened when that is possible; but a server started by an
+/// upgrade makes way for the former binary if it cannot use the store's schema.
 async fn open_store(
     config: &ServeConfig,
     hello: &KeeperHello,
@@ -214,7 +214,7 @@ async fn open_store(
     })
 }
 
-/// Waits for the supervisor's exit code, and for the edge behind it.
+/// Waits for the supervisor's exit code, and then for the edge.
 async fn to_the_end(
     supervisor: &Supervisor,
     mut ended: JoinHandle<i32>,
@@ -229,7 +229,7 @@ async fn to_the_end(
             Err(cause) => Err(failed("the edge failed", &cause).code(LOST)),
         },
     };
-    // It drains by itself, in bounded time; what it says now changes nothing any more.
+    // It drains by itself, in bounded time; its result changes nothing any more.
     match edge.await {
         Ok(Ok(())) => {}
         Ok(Err(cause)) => tracing::warn!(%cause, "clients may not have had their last answers"),
@@ -238,15 +238,15 @@ async fn to_the_end(
     Ok(code)
 }
 
-/// Nobody waits for an answer any more.
+/// Waits until no caller waits for an answer.
 async fn answered(supervisor: &Supervisor, ended: JoinHandle<i32>) -> Result<i32, JoinError> {
     crash_point!("leave.answered", supervisor.serving().is_leaving());
     supervisor.serving().has_answered();
     ended.await
 }
 
-/// How the server before this one has ended. One line.
-fn say_former(former: &FormerServer) {
+/// Prints how the server before this one ended. One line.
+fn print_former(former: &FormerServer) {
     let version = &former.version;
     if former.cause == EndCause::Upgrade {
         tracing::info!(version, "the server before this one {former}");
@@ -258,7 +258,8 @@ fn say_former(former: &FormerServer) {
     }
 }
 
-/// One server at a time writes the journals: one whose keeper was killed may still be reading the last output.
+/// Waits for the former server: only one at a time writes the journals, and one whose keeper was killed may still be
+/// reading the last output.
 async fn take_over(data_dir: &Path) -> io::Result<File> {
     let mut how = own_file::options();
     how.write(true).create(true).truncate(false);
@@ -303,7 +304,7 @@ fn socket(config: &ServeConfig) -> Option<PathBuf> {
     std::path::absolute(path?).ok()
 }
 
-/// Who may do what, as the access file says.
+/// Returns the rights of principals, by the access file.
 pub(crate) fn access(config: &ServeConfig) -> Result<Access, Failure> {
     let access = Access::open(config.access.as_deref(), kennel_linux::effective_uid());
     let access = access.map_err(|cause| failed("cannot use the access file", &cause))?;
@@ -317,8 +318,8 @@ pub(crate) fn access(config: &ServeConfig) -> Result<Access, Failure> {
     Ok(access)
 }
 
-/// A later server of a keeper has runs to care for: a file that cannot be used by then is no reason to end. It serves its own user
-/// alone until the file can be used.
+/// Reads the access file for a server. A later server of a keeper supervises runs: a file that is unusable by then is
+/// no reason to exit. It serves its own user alone until the file is usable.
 fn access_of_server(config: &ServeConfig, hello: &KeeperHello) -> Result<Access, Failure> {
     match access(config) {
         Err(failure) if hello.restarts > 0 => {
@@ -332,7 +333,7 @@ fn access_of_server(config: &ServeConfig, hello: &KeeperHello) -> Result<Access,
     }
 }
 
-/// Where it listens, with the numbers of ports that were left open.
+/// Returns its addresses, with the numbers of ports chosen by the kernel.
 fn addresses(config: &ServeConfig, listeners: &[OwnedFd]) -> String {
     let texts = config
         .listen
@@ -353,8 +354,8 @@ fn failed(what: &str, cause: &dyn Error) -> Failure {
     Failure::new(format!("{what}: {}", chain(cause)))
 }
 
-/// One line that a person or a script waits for.
-fn say_ready(config: &ServeConfig, listen: &str, containment: &str, log: LogFormat) {
+/// Prints one line that a person or a script waits for.
+fn print_ready(config: &ServeConfig, listen: &str, containment: &str, log: LogFormat) {
     let store = &config.store;
     match log {
         LogFormat::Text => {
@@ -364,7 +365,7 @@ fn say_ready(config: &ServeConfig, listen: &str, containment: &str, log: LogForm
     }
 }
 
-/// The node's name for people.
+/// Returns the display name of the node.
 fn host_name() -> String {
     let name = std::fs::read_to_string(Path::new("/proc/sys/kernel/hostname"));
     name.map_or_else(|_| "unknown".to_owned(), |name| name.trim().to_owned())

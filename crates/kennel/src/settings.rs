@@ -1,5 +1,5 @@
-//! Settings of `kennel serve` by layers: a flag wins over its variable, that over the configuration file, that over the
-//! default. Each flag has a variable and a key in the file, whose names follow from its own.
+//! Settings of `kennel serve` in layers: flag, variable, configuration file, default; each wins over the next. Each
+//! flag has a variable and a key in the file, whose names follow from its own.
 
 use crate::{
     args::Cli,
@@ -14,22 +14,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The flag that names the file itself.
+/// The flag of the file itself.
 const CONFIG: &str = "config";
-/// Two settings for one thing: the one of a higher layer hides the other.
+/// Two settings for one purpose: the one of a higher layer hides the other.
 const RIVALS: [&str; 2] = ["store", "store_file"];
 
-/// One setting, and where its value comes from.
+/// One setting, and the source of its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
     /// Its name in the file, such as `data_dir`.
     pub(crate) key: String,
-    /// What it is set to; absent: the default holds.
+    /// Its value; absent: the default holds.
     pub(crate) value: Option<String>,
     pub(crate) origin: Origin,
 }
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     Flag,
@@ -39,12 +39,12 @@ pub(crate) enum Origin {
 }
 
 impl Setting {
-    /// Its flag, such as `--data-dir`.
+    /// Returns its flag, such as `--data-dir`.
     fn flag(&self) -> String {
         format!("--{}", self.key.replace('_', "-"))
     }
 
-    /// Where its value comes from, as a person would look for it.
+    /// Describes the source of its value, as a person would search for it.
     pub(crate) fn origin(&self) -> String {
         match &self.origin {
             Origin::Flag => format!("flag {}", self.flag()),
@@ -55,7 +55,7 @@ impl Setting {
     }
 }
 
-/// All settings of a server, and its surroundings with those of the file beneath the variables.
+/// All settings of a server, and its surroundings with those of the file below the variables.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) all: Vec<Setting>,
@@ -63,7 +63,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Reads the file that flag, variable or default name. `typed` is the command line behind `serve`.
+    /// Reads the file that flag, variable or default names. `typed` is the command line after `serve`.
     pub(crate) fn read(typed: &ArgMatches, here: &Surroundings) -> Result<Self, Failure> {
         let flag = |key: &str| typed_value(typed, key);
         let file = File::find(flag(CONFIG), here)?;
@@ -97,8 +97,8 @@ impl Settings {
         Ok(Self { all, here })
     }
 
-    /// Flags that say what the file says, and that there is no file: a server that starts later, while the file is edited, has
-    /// the settings that the service was started with.
+    /// Returns flags with the contents of the file, and that there is no file: a server that starts later, while the
+    /// file is edited, has the settings that the service was started with.
     pub(crate) fn as_flags(&self) -> Vec<OsString> {
         let mut flags: Vec<OsString> = vec![format!("--{CONFIG}=").into()];
         for setting in &self.all {
@@ -109,7 +109,7 @@ impl Settings {
         flags
     }
 
-    /// Names the file in a failure about a value of the file, which was read as that of its variable.
+    /// Adds the file to a failure about a value of the file, which was read as that of its variable.
     pub(crate) fn blame(&self, failure: Failure) -> Failure {
         let of_file = self.all.iter().find_map(|setting| {
             let rest = failure.message().strip_prefix(&variable(&setting.key))?;
@@ -125,7 +125,7 @@ impl Settings {
     }
 }
 
-/// What was typed for a flag. One without a value is `true`.
+/// Returns the typed value of a flag. A flag without a value is `true`.
 fn typed_value(typed: &ArgMatches, key: &str) -> Option<String> {
     let is_typed = typed.try_contains_id(key).is_ok()
         && typed.value_source(key) == Some(ValueSource::CommandLine);
@@ -139,12 +139,12 @@ fn typed_value(typed: &ArgMatches, key: &str) -> Option<String> {
     })
 }
 
-/// The variable of a setting.
+/// Returns the variable of a setting.
 pub(crate) fn variable(key: &str) -> String {
     format!("KENNEL_{}", key.to_ascii_uppercase())
 }
 
-/// The names of all settings.
+/// Returns the names of all settings.
 fn keys() -> Vec<String> {
     let command = Cli::command();
     let serve = command.find_subcommand("serve");
@@ -163,7 +163,7 @@ pub(crate) fn key(flag: &Arg) -> String {
     flag.get_id().as_str().to_owned()
 }
 
-/// Names the variable of each flag of `serve` in its help.
+/// Adds the variable of each flag of `serve` to its help.
 pub(crate) fn with_variables(flag: Arg) -> Arg {
     if flag.is_hide_set() || flag.get_long().is_none_or(|long| long == "help") {
         return flag;
@@ -185,7 +185,7 @@ struct File {
 }
 
 impl File {
-    /// The one that is named; else the default one, where it is there. An empty name is none.
+    /// Returns the given file; else the default one, if it exists. An empty name is none.
     fn find(flag: Option<String>, here: &Surroundings) -> Result<Self, Failure> {
         let named = flag.or_else(|| here.var(&variable(CONFIG)).map(str::to_owned));
         let (path, is_named) = match named {
@@ -287,7 +287,7 @@ fn scalar(value: &toml::Value) -> Option<String> {
 }
 
 impl fmt::Display for Setting {
-    /// As a line of the file.
+    /// Formats the setting as a line of the file.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
             Some(value) => write!(f, "{} = {}", self.key, toml::Value::from(value.as_str())),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn flag_variable_file_and_default_win_in_this_order() {
+    fn flag_variable_file_and_default_are_in_order() {
         let file = "data_dir = \"/f\"\norphan-ttl = 90\nretain_runs = 7\ntrace_baggage = [\"a\", \"b\"]\nmetrics_public = true\n";
         let env = [("KENNEL_DATA_DIR", "/v"), ("KENNEL_ORPHAN_TTL", "1m")];
         let read = settings(&["--data-dir", "/x"], &env, file).expect("well formed");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_store_of_a_higher_layer_hides_the_other_kind() {
+    fn store_of_higher_layer_hides_the_other_kind() {
         let file = "store = \"sqlite:/f\"\n";
         let read = settings(&["--store-file", "/x"], &[], file).expect("well formed");
         assert_eq!(of(&read, "store").0, None);

@@ -1,12 +1,12 @@
-//! Templates over a JSON document, as of `kubectl -o jsonpath` and `docker --format`: text with paths in it.
+//! Templates over a JSON document, as in `kubectl -o jsonpath` and `docker --format`: text with paths in it.
 
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
-/// What is said of loops over documents.
+/// Answer to loops over documents.
 const ONCE_EACH: &str = "leave range, end and .items out: the template is filled once for each run";
 
-/// Text with places that a document fills.
+/// Text with placeholders that a document fills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template {
     parts: Vec<Part>,
@@ -15,14 +15,14 @@ pub(crate) struct Template {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Text(String),
-    /// The value at a path: as it was typed, or else as proto3 JSON spells its names.
+    /// The value at a path: as typed, or else as proto3 JSON spells its names.
     Path(JsonPath, JsonPath),
     /// The document itself.
     Whole,
 }
 
 impl Template {
-    /// Reads `{.runId}{"\t"}{.labels.app}`; without braces the whole is one path.
+    /// Parses `{.runId}{"\t"}{.labels.app}`; without braces the whole is one path.
     pub(crate) fn json_path(text: &str) -> Result<Self, String> {
         if !text.contains('{') {
             return Ok(Self {
@@ -37,7 +37,7 @@ impl Template {
         parts(text, "{", "}", inner)
     }
 
-    /// Reads `{{.runId}} {{.labels.app}}` and `{{json .}}`: fields of a Go template, without its functions.
+    /// Parses `{{.runId}} {{.labels.app}}` and `{{json .}}`: fields of a Go template, without its functions.
     pub(crate) fn go(text: &str) -> Result<Self, String> {
         let text = text.strip_prefix("table ").unwrap_or(text);
         let inner = |code: &str| match code {
@@ -50,7 +50,7 @@ impl Template {
         parts(&unescaped(text), "{{", "}}", inner)
     }
 
-    /// What a document makes of it. A field that is not there is empty.
+    /// Renders a document. A missing field is empty.
     pub(crate) fn render(&self, document: &Value) -> String {
         let mut text = String::new();
         for part in &self.parts {
@@ -95,7 +95,7 @@ fn parts(
     Ok(Template { parts })
 }
 
-/// `.a.b[0]`, with `$` before it or not.
+/// Parses `.a.b[0]`, with or without a leading `$`.
 fn path(typed: &str) -> Result<Part, String> {
     let bare = typed.trim_start_matches(['$', '@']);
     if bare.starts_with(".items") {
@@ -117,7 +117,7 @@ fn path(typed: &str) -> Result<Part, String> {
     Ok(Part::Path(read(&bare)?, read(&spelt(&bare))?))
 }
 
-/// Names as proto3 JSON spells them: `run_id`, `RunId` and docker's `ID` are `runId`. What is quoted stays.
+/// Spells names as proto3 JSON does: `run_id`, `RunId` and docker's `ID` are `runId`. Quoted text stays.
 fn spelt(path: &str) -> String {
     let mut spelt = String::new();
     let (mut quote, mut begins, mut upper) = (None, false, false);
@@ -156,19 +156,19 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// `\t` and `\n` are what they stand for.
+/// Replaces `\t` and `\n` by tab and newline.
 fn unescaped(text: &str) -> String {
     text.replace("\\t", "\t").replace("\\n", "\n")
 }
 
-/// A document as YAML: objects and lists in blocks, and all text in the quotes of JSON, which YAML reads too.
+/// Formats a document as YAML: objects and lists in blocks, and all text in the quotes of JSON, which YAML reads too.
 pub(crate) fn yaml(document: &Value) -> String {
     let mut text = String::new();
     push_yaml(&mut text, document, 0, false);
     text
 }
 
-/// `inline`: the cursor stands behind `- `, where the first entry of an object may begin.
+/// Appends a value. `inline`: the position is after `- `, where the first entry of an object may begin.
 fn push_yaml(text: &mut String, value: &Value, depth: usize, inline: bool) {
     let indent = "  ".repeat(depth);
     match value {
@@ -213,7 +213,7 @@ fn push_below(text: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// Bare where YAML cannot take it for anything but text.
+/// Formats a key without quotes, where YAML can only take it for text.
 fn key(name: &str) -> String {
     let is_word = name.bytes().all(|b| b.is_ascii_alphanumeric()) && name.len() > 3;
     let reserved = ["null", "true", "false"].contains(&name.to_ascii_lowercase().as_str());

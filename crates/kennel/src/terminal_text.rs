@@ -1,9 +1,10 @@
-//! Text of others on the operator's terminal: what a terminal would act upon, or show in another order, is escaped.
+//! Foreign text on the operator's terminal: characters on which a terminal would act, or that change the order of
+//! display, are escaped.
 
 use std::fmt::Write as _;
 
 /// Whether a terminal does something else with this than to show it: control characters, and those that change the
-/// direction of what follows (Unicode, UAX 9) or end a line.
+/// direction of later text (Unicode, UAX 9) or end a line.
 pub(crate) fn is_unsafe(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -16,21 +17,21 @@ pub(crate) fn is_unsafe(c: char) -> bool {
         )
 }
 
-/// The same on one line.
+/// Escapes a text on one line.
 pub(crate) fn one_line(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     push(&mut safe, text, &[]);
     safe
 }
 
-/// The same with its lines and tabs.
+/// Escapes a text, except its lines and tabs.
 pub(crate) fn lines(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     push(&mut safe, text, &['\n', '\t']);
     safe
 }
 
-/// The same on one line, of what may not be text.
+/// Escapes bytes that may not be text, on one line.
 pub(crate) fn bytes(bytes: &[u8]) -> String {
     let mut safe = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -50,15 +51,15 @@ fn push(safe: &mut String, text: &str, kept: &[char]) {
     }
 }
 
-/// Output that comes in pieces, which end anywhere. Line feeds, tabs and carriage returns pass.
+/// Escapes output in pieces, which may end anywhere. Line feeds, tabs and carriage returns pass.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
-    /// The beginning of a character whose end has not come yet.
+    /// The beginning of an incomplete character.
     begun: Vec<u8>,
 }
 
 impl Pieces {
-    /// What of this, and of what was left of the last piece, can be shown.
+    /// Returns the text of this, and of the rest of the last piece, that can be shown.
     pub(crate) fn next(&mut self, bytes: &[u8]) -> String {
         let mut all = std::mem::take(&mut self.begun);
         all.extend_from_slice(bytes);

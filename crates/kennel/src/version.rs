@@ -1,8 +1,8 @@
-//! What this binary is: its version, and what it was built from.
+//! Version and build of this binary.
 
 /// The commit that it was built from; `unknown` outside a repository.
 pub(crate) const COMMIT: &str = env!("KENNEL_COMMIT");
-/// How it was built: profile, target and compiler.
+/// Its build: profile, target and compiler.
 pub(crate) const BUILD: &str = env!("KENNEL_BUILD");
 
 /// For `kennel --version`.

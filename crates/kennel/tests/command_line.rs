@@ -1,4 +1,4 @@
-//! The command line as far as it needs no server: what is said, where, and the exit code.
+//! The command line as far as it needs no server: its output, streams and exit codes.
 
 use std::{
     path::Path,
@@ -16,7 +16,7 @@ fn kennel(words: &[&str]) -> Command {
     command
 }
 
-/// Exit code, standard output, standard error.
+/// Returns exit code, standard output, standard error.
 fn said(output: &Output) -> (Option<i32>, String, String) {
     (
         output.status.code(),
@@ -34,7 +34,7 @@ fn nowhere(dir: &Path) -> String {
 }
 
 #[test]
-fn without_a_server_it_says_how_to_start_one() {
+fn hint_without_server_names_how_to_start_one() {
     let dir = tempfile::tempdir().expect("a directory");
     let server = nowhere(dir.path());
     for (words, code) in [
@@ -59,7 +59,7 @@ fn without_a_server_it_says_how_to_start_one() {
 }
 
 #[test]
-fn the_server_can_be_named_by_a_variable_and_the_flag_wins() {
+fn server_variable_is_used_and_flag_wins() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut command = kennel(&["ps"]);
     command.env("KENNEL_SERVER", nowhere(dir.path()));
@@ -97,7 +97,7 @@ fn a_password_never_appears_in_an_error() {
 }
 
 #[test]
-fn what_was_not_understood_has_a_code_of_its_own() {
+fn usage_error_has_its_own_exit_code() {
     assert_eq!(run(&["no-such-command"]).0, Some(2));
     assert_eq!(run(&["ps", "--state", "walking"]).0, Some(2));
     assert_eq!(run(&["run", "--grace", "5x", "--", "true"]).0, Some(125));
@@ -105,7 +105,7 @@ fn what_was_not_understood_has_a_code_of_its_own() {
 }
 
 #[test]
-fn an_address_that_is_none_is_no_server_that_is_away() {
+fn invalid_address_is_no_unavailable_server() {
     for address in ["tcp://127.0.0.1", "http://127.0.0.1:1", "unix:", "nonsense"] {
         let ask = |words: &[&str]| run(&[&["--server", address], words].concat());
         assert_eq!(ask(&["ps"]).0, Some(2), "{address}");
@@ -127,7 +127,7 @@ fn the_hidden_part_does_not_start_by_hand() {
 }
 
 #[test]
-fn the_help_of_serve_names_nothing_that_serve_refuses() {
+fn help_of_serve_lists_only_accepted_flags() {
     let (_, help, _) = run(&["serve", "--help"]);
     assert!(help.contains("--listen"), "{help}");
     for (flag, value) in [
@@ -156,7 +156,7 @@ fn help_tells_the_exit_codes_and_nothing_hidden() {
 }
 
 #[test]
-fn input_that_cannot_be_read_is_reported_before_anything_starts() {
+fn unreadable_input_is_reported_before_any_start() {
     let dir = tempfile::tempdir().expect("a directory");
     let missing = dir.path().join("missing");
     let missing = missing.to_str().expect("it is UTF-8");
@@ -201,7 +201,7 @@ fn config_shows_where_each_setting_comes_from() {
     ] {
         assert!(out.lines().any(|shown| shown == line), "{line} in {out}");
     }
-    // What is shown can be read again.
+    // The output can be read again.
     let shown = run(&["config", "show", "--config", file]).1;
     let again = dir.path().join("again.toml");
     std::fs::write(&again, shown).expect("written");

@@ -47,14 +47,14 @@ const NAMES: [&str; 41] = [
     "BPF",
     "CHECKPOINT_RESTORE",
 ];
-/// The word for all of them, those of later kernels included.
+/// Name for all capabilities, those of later kernels included.
 const ALL: &str = "ALL";
 
 /// A set of capabilities, a bit for each number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapabilitySet(pub u64);
 
-/// A name that is no capability's.
+/// A name that no capability has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} is no capability: expected ALL, or a name of capabilities(7) such as NET_RAW")]
 pub struct UnknownCapability(pub String);
@@ -65,9 +65,10 @@ impl CapabilitySet {
     /// All of them, those of later kernels included.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// Those that lead around a sandbox, or endanger the host: `DAC_READ_SEARCH`, `SYS_MODULE`, `SYS_RAWIO`, `SYS_PTRACE`,
-    /// `SYS_ADMIN`, `SYS_BOOT`, `SYS_TIME`, `MKNOD`, `MAC_OVERRIDE`, `MAC_ADMIN`, `SYSLOG`, `PERFMON`, `BPF` and
-    /// `CHECKPOINT_RESTORE`. With `PERFMON` or `SYS_ADMIN` the environment of any process can be read (Linux 6.13).
+    /// Capabilities that lead around a sandbox, or endanger the host: `DAC_READ_SEARCH`, `SYS_MODULE`, `SYS_RAWIO`,
+    /// `SYS_PTRACE`, `SYS_ADMIN`, `SYS_BOOT`, `SYS_TIME`, `MKNOD`, `MAC_OVERRIDE`, `MAC_ADMIN`, `SYSLOG`, `PERFMON`,
+    /// `BPF` and `CHECKPOINT_RESTORE`. With `PERFMON` or `SYS_ADMIN` the environment of any process can be read (Linux
+    /// 6.13).
     pub const AROUND_SANDBOX: Self = Self(
         1 << 2
             | 1 << 16
@@ -85,19 +86,19 @@ impl CapabilitySet {
             | 1 << 40,
     );
 
-    /// Whether no capability is in it.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::NONE
     }
 
-    /// What is in either.
+    /// Returns the capabilities of either set.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The names in it, in the order of their numbers; of all together `ALL`.
+    /// Returns the names in the set, in the order of their numbers; for the full set `ALL`.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let all = (self == Self::ALL).then_some(ALL);
         let each = NAMES.iter().enumerate();
@@ -109,7 +110,7 @@ impl CapabilitySet {
 impl FromStr for CapabilitySet {
     type Err = UnknownCapability;
 
-    /// One name, in any case, with or without `CAP_`.
+    /// Parses one name, in any case, with or without `CAP_`.
     fn from_str(text: &str) -> Result<Self, UnknownCapability> {
         let upper = text.to_ascii_uppercase();
         if upper == ALL {
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn set_around_a_sandbox_is_as_its_comment_says() {
+    fn capability_set_for_a_sandbox_is_as_documented() {
         assert_eq!(
             CapabilitySet::AROUND_SANDBOX.to_string(),
             "DAC_READ_SEARCH, SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYS_BOOT, SYS_TIME, MKNOD, MAC_OVERRIDE, \

@@ -1,87 +1,87 @@
-//! What was done to end a run and what was found when it ended: only ever what really happened.
+//! The stop certificate: actions that were taken to end a run and findings at its end; only what really happened.
 
 use crate::names::named;
 use crate::{Exit, Leftovers, Signal, Timestamp, limits};
 use serde::{Deserialize, Serialize};
 
-/// The record of a run's end beside its verdict. A run that ended by itself and left nothing has no steps.
+/// Record of a run's end beside its verdict. A run that ended by itself and left nothing has no steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopCertificate {
     /// Every round of signals that Kennel sent to end the run, in order; at most [`limits::STEPS_LISTED_MAX`].
     pub steps: Vec<StopStep>,
-    /// How many more rounds there were.
+    /// Number of further rounds.
     pub steps_unlisted: u32,
-    /// What was done at standard input to end it, in order; at most [`limits::STOP_ACTIONS_MAX`].
+    /// Actions at standard input to end the run, in order; at most [`limits::STOP_ACTIONS_MAX`].
     #[serde(default)]
     pub inputs: Vec<StopInput>,
     /// Commands that ran before the first signal, in order; at most [`limits::STOP_ACTIONS_MAX`].
     #[serde(default)]
     pub commands: Vec<StopCommand>,
-    /// Who was alive when the leader ended, where SIGKILL had not gone out before.
+    /// Processes alive when the leader exited, where SIGKILL had not been sent before.
     pub leftovers: Leftovers,
-    /// When the look was taken that the verdict rests on; absent: nobody could look.
+    /// Time of the scan that the verdict rests on; absent: no scan was possible.
     pub census: Option<Timestamp>,
 }
 
-/// One action of a stop at standard input, and what came of it.
+/// One action of a stop at standard input, with its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopInput {
-    /// When.
+    /// Time of the action.
     pub at: Timestamp,
-    /// How many bytes were to be written; absent: it was to be closed.
+    /// Number of bytes to write; absent: the input was to be closed.
     pub bytes: Option<u32>,
-    /// How many the pipe or the terminal had room for.
+    /// Number of bytes that the pipe or the terminal took.
     pub written: u32,
 }
 
-/// A command that a stop has run, and what came of it.
+/// A command that a stop has run, with its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopCommand {
-    /// When it was to begin.
+    /// Time at which it was due to start.
     pub at: Timestamp,
     /// Its name, without arguments.
     pub name: String,
-    /// How it ended.
+    /// Its exit.
     pub end: StopCommandEnd,
 }
 
-/// How a command of a stop ended.
+/// Exit of a command of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopCommandEnd {
-    /// It exited.
+    /// The command exited.
     Exited(Exit),
-    /// It took too long, and was ended.
+    /// The command took too long, and was terminated.
     TimedOut,
-    /// It did not start, with errno(3) where a call failed.
+    /// The command did not start; errno(3) where a call failed.
     NotStarted(Option<i32>),
-    /// The run's command exited before it was over, or did not run any more.
+    /// The run's command exited before this one was done, or had exited before.
     CutOff,
 }
 
-/// One round of one signal, and what came of it.
+/// One round of one signal, with its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopStep {
-    /// When.
+    /// Time of the round.
     pub at: Timestamp,
-    /// Which signal.
+    /// The signal.
     pub signal: Signal,
-    /// By which address.
+    /// Target of the signal.
     pub scope: SignalScope,
-    /// By whom.
+    /// Sender of the signal.
     pub sender: SignalSender,
-    /// How many processes it reached.
+    /// Number of processes that it reached.
     pub delivered: u32,
-    /// How many had ended before it reached them.
+    /// Number of processes that had exited before it reached them.
     pub gone: u32,
-    /// How many the kernel refused to signal.
+    /// Number of processes that the kernel refused to signal.
     pub refused: u32,
     /// errno(3) of the first refusal.
     pub errno: Option<i32>,
 }
 
 impl StopStep {
-    /// How many processes were meant.
+    /// Returns the number of processes that the round was meant for.
     #[must_use]
     pub fn targets(&self) -> u32 {
         self.delivered
@@ -91,12 +91,12 @@ impl StopStep {
 }
 
 named! {
-    /// By which address a signal went out.
+    /// Target of a signal.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum SignalScope {
         /// The leader's process group at once, every other member of the tree by its own descriptor.
         Tree = "tree",
-        /// `cgroup.kill`: all who were in the run's control group.
+        /// `cgroup.kill`: all processes of the run's control group.
         ControlGroup = "cgroup_kill",
         /// The shim's children, by their numbers, which stay theirs until the shim reaps them.
         ShimChildren = "shim_children",
@@ -106,7 +106,7 @@ named! {
 }
 
 named! {
-    /// Who sent a signal.
+    /// Sender of a signal.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum SignalSender {
         /// The keeper: the run's own, or a later one that found the run alive.
@@ -125,7 +125,7 @@ impl StopCertificate {
         }
     }
 
-    /// Adds a round; one too many is counted.
+    /// Adds a round; beyond the bound, rounds are counted.
     pub fn add(&mut self, step: StopStep) {
         if self.steps.len() < limits::STEPS_LISTED_MAX {
             self.steps.push(step);

@@ -1,11 +1,11 @@
-//! What holds a run's processes together, and what that cannot see or hold.
+//! Containment: mechanisms that hold a run's processes together, and their gaps.
 
 use crate::names::named;
 use crate::{PidNamespace, Policy};
 use serde::{Deserialize, Serialize};
 
 named! {
-    /// What holds a run's processes together, from the weakest to the strongest.
+    /// Containment of a run, from the weakest to the strongest.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Containment {
         /// A shim that is the tree's subreaper.
@@ -33,7 +33,7 @@ pub enum Gap {
     ForeignPidNamespace,
     /// A child that becomes another user by a setuid program cannot be signalled.
     SetuidChildUnkillable,
-    /// What a daemon outside of the run does at the command's request is not part of the run.
+    /// Work of a daemon outside of the run is not part of the run, even at the command's request.
     WorkHandedToDaemons,
     /// A command in its sandbox may signal processes of its user outside of it, and connect to their abstract sockets.
     SignalsLeaveSandbox,
@@ -41,16 +41,16 @@ pub enum Gap {
     PathSocketsLeaveSandbox,
 }
 
-/// What holds one run, and what it leaves open.
+/// Containment of one run, with its gaps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// What holds it.
+    /// The mechanism.
     pub by: Containment,
-    /// What that leaves open, on this host and for this command.
+    /// Its gaps, on this host and for this command.
     pub gaps: Vec<Gap>,
 }
 
-/// What was found out about the host that decides on gaps.
+/// Host capabilities that decide on gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -61,7 +61,7 @@ pub struct HostFacts {
     pub commands_are_root: bool,
     /// Commands may write to `cgroup.procs` above the control groups of runs.
     pub groups_are_open: bool,
-    /// A control group is killed as a whole, whoever is in it.
+    /// A control group is killed as a whole, with every process in it.
     pub has_cgroup_kill: bool,
     /// Commands may enter pid namespaces that others have made.
     pub namespaces_are_open: bool,
@@ -74,7 +74,7 @@ pub struct HostFacts {
 }
 
 impl Containment {
-    /// What holds a run of this kind.
+    /// Returns the containment that a run of this kind reaches.
     #[must_use]
     pub fn reached(has_cgroup: bool, pid_namespace: PidNamespace) -> Self {
         match (pid_namespace, has_cgroup) {
@@ -86,7 +86,7 @@ impl Containment {
 }
 
 impl Held {
-    /// What holds a run of this policy with this control group (or without one, and why).
+    /// Returns the containment of a run with this policy and this control group (or the reason why it has none).
     #[must_use]
     pub fn on(host: &HostFacts, cgroup: Result<(), String>, policy: &Policy) -> Self {
         let pid_namespace = policy.pid_namespace;
@@ -101,8 +101,8 @@ impl Held {
             gaps.push(Gap::PathSocketsLeaveSandbox);
         }
         if by == Containment::PrivatePidns {
-            // Whoever leaves the control group, becomes another user or makes namespaces below is in this one still:
-            // setns(2) leads into pid namespaces below the own one only.
+            // A process that leaves the control group, becomes another user or makes namespaces below is still in this
+            // one: setns(2) leads into pid namespaces below the own one only.
             gaps.push(Gap::WorkHandedToDaemons);
             return Self { by, gaps };
         }
@@ -124,7 +124,7 @@ impl Held {
         Self { by, gaps }
     }
 
-    /// Why there is no control group, where there is none.
+    /// Returns why there is no control group, where there is none.
     #[must_use]
     pub fn cgroup_refused(&self) -> Option<&str> {
         self.gaps.iter().find_map(|gap| match gap {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn rungs_are_ordered_and_the_reached_one_is_reported() {
+    fn rungs_are_ordered_and_reached_one_is_reported() {
         assert!(Containment::Subreaper < Containment::Cgroup);
         assert!(Containment::Cgroup < Containment::PrivatePidns);
         assert_eq!(
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_private_pid_namespace_closes_what_the_other_rungs_leave_open() {
+    fn private_pid_namespace_closes_holes_of_other_rungs() {
         let private = |host: &HostFacts, cgroup| {
             let policy = Policy {
                 pid_namespace: PidNamespace::Private,

@@ -1,9 +1,9 @@
-//! What goes out of the machine: work for the driver, in order.
+//! Effects of the machine: work for the driver, in order.
 
 use crate::names::named;
 use crate::{Entry, Outcome, RunIdentity, StopOrder, Timestamp, ladder::StopPlan};
 
-/// One thing to do. The comment says what a crash before or after it means.
+/// One action. Its comment says what a crash before or after it means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Ask the keeper for a child behind a gate. A crash: the gate's other end closes, nothing ran.
@@ -15,62 +15,62 @@ pub enum Effect {
     Release,
     /// Shut the gate: the child ends without exec.
     ShutGate,
-    /// Write `desired = STOP`, who wants it, and the deadline; the first who wanted it stays. A crash after it: whoever
-    /// comes next goes on with the stop.
+    /// Write `desired = STOP`, the requester, and the deadline; the first request stays. A crash after it: the next
+    /// server continues the stop.
     RecordStop {
-        /// Why and how fast.
+        /// Reason and grace.
         order: StopOrder,
-        /// When SIGKILL is due.
+        /// Time at which SIGKILL is due.
         deadline: Timestamp,
     },
-    /// Hand the plan to the keeper. A second plan may only shorten the first.
+    /// Give the plan to the keeper. A second plan may only shorten the first.
     StopTree(StopPlan),
-    /// Leave the rest of the tree alone: the leader has ended by itself. A crash before it: keeper and shim know the
-    /// policy and do the same.
+    /// Detach the rest of the tree: the leader has exited by itself. A crash before it: keeper and shim know the policy
+    /// and do the same.
     KeepRest,
-    /// Send the signal that was asked for, once.
+    /// Send the requested signal, once.
     Interrupt,
     /// Write the state, and report when it is written.
     RecordState(RowState),
-    /// Write that the command runs, at leisure: recovery treats `starting` alike.
+    /// Write that the command runs, with low priority: recovery treats `starting` alike.
     RecordRunning,
-    /// Stop every task and look.
+    /// Stop every task and scan the tree.
     Freeze,
-    /// Continue what was stopped.
+    /// Continue the stopped tasks.
     Thaw,
-    /// The tree is gone: read what is left of the output and do not wait for more.
+    /// The tree is gone: read the remaining output and do not wait for more.
     FinishOutput,
     /// Write the outcome, as an upsert, until it is written.
     RecordOutcome(Outcome),
-    /// Remove the run's row: its gate was never opened, and its server died before anybody was answered. Tried until the row
-    /// is gone. A crash: whoever comes next does it again, or finds no row.
+    /// Remove the run's row: its gate was never opened, and its server died before any caller was answered. Retried
+    /// until the row is gone. A crash: the next server does it again, or finds no row.
     Withdraw,
-    /// The run left no trace in the store: remove what was made for it.
+    /// The run left no trace in the store: remove its files and control group.
     Forget,
-    /// The outcome is safe: the keeper may forget the run.
+    /// The outcome is durable: the keeper may forget the run.
     Acknowledge,
     /// Append an entry to those of the run, and show it to its readers.
     Append(Entry),
 }
 
 named! {
-    /// What is wanted of a run.
+    /// Desired state of a run.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Desired {
-        /// That it run.
+        /// The run is to continue.
         Run = "run",
-        /// That it end.
+        /// The run is to end.
         Stop = "stop",
     }
 }
 
 named! {
-    /// A state that is written before or after the kernel was asked for it.
+    /// A state that is written before or after the request to the kernel.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum RowState {
-        /// It runs.
+        /// The run runs.
         Running = "running",
-        /// A pause was asked for; tasks may be stopped.
+        /// A pause was requested; tasks may be stopped.
         Pausing = "pausing",
         /// Every task was seen stopped.
         Paused = "paused",
@@ -78,12 +78,12 @@ named! {
 }
 
 named! {
-    /// Why a paused tree runs again.
+    /// Reason why a paused tree runs again.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum ResumeReason {
-        /// A caller asked for it.
+        /// A caller requested it.
         Asked = "resume",
-        /// The pause has lasted for as long as it may.
+        /// The pause has reached its maximum.
         MaxPause = "max_pause",
     }
 }

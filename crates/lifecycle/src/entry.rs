@@ -1,5 +1,5 @@
-//! The entries of a run: what happened to it, in order. [`AttemptRecord::fold`](crate::AttemptRecord::fold) makes its
-//! state of them, live and in every recovery.
+//! The entries of a run: its lifecycle events, in order. [`AttemptRecord::fold`](crate::AttemptRecord::fold) derives
+//! its state from them, live and in every recovery.
 
 use crate::{
     Activity, Exit, MemoryKills, NextAttempt, Outcome, ResumeReason, RuleAction, RunIdentity,
@@ -9,7 +9,7 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One thing that happened to a run. Its JSON form is on disk: `tests/entries.lock` goes red when that changes.
+/// One lifecycle event of a run. Its JSON form is on disk: `tests/entries.lock` goes red when that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entry {
@@ -17,30 +17,30 @@ pub enum Entry {
     Recorded {
         /// Command, shim, control group, host.
         identity: Box<RunIdentity>,
-        /// Where in the whole of standard output and of standard error the output of this attempt begins.
+        /// Offsets of this attempt's output in the whole of standard output and of standard error.
         output_offsets: [u64; 2],
     },
-    /// The command runs.
+    /// The command has started.
     Started,
     /// Every task is stopped.
     Paused,
     /// The tree runs again.
     Resumed {
-        /// Why.
+        /// Reason why the tree runs again.
         reason: ResumeReason,
     },
     /// A stop is in force.
     Stopping {
-        /// Why, and with how much time.
+        /// Reason and grace of the stop.
         order: StopOrder,
-        /// When SIGKILL is due.
+        /// Time at which SIGKILL is due.
         deadline: Timestamp,
     },
     /// Size of the terminal: at the beginning of each attempt, and whenever a client has changed it.
     TerminalResized(TerminalSize),
-    /// A signal that a client asked for was sent, or could not be.
+    /// A signal that a client requested was sent, or could not be sent.
     SignalSent {
-        /// Which.
+        /// The signal.
         signal: Signal,
         /// Number of processes that it was sent to; absent: not known.
         targets: Option<u32>,
@@ -51,15 +51,15 @@ pub enum Entry {
     StopStep(StopStep),
     /// The leader exited.
     LeaderExited(Exit),
-    /// The output ended.
+    /// The output has ended.
     StreamsClosed(StreamsEnd),
     /// SIGKILL does not end these processes; the run continues until they are gone.
     Stuck(Stuck),
     /// The verdict on the tree.
     TreeEnded(TreeVerdict),
-    /// The kernel has killed processes of the run for want of memory, and that is not why the run is over.
+    /// The kernel has killed processes of the run for want of memory, and the run has ended for another reason.
     MemoryKills(MemoryKills),
-    /// A process is in the control group of the run and not of the run: it is not signalled.
+    /// An unrelated process is in the control group of the run: it is not signalled.
     ProcessSpared {
         /// Its process id.
         pid: i32,
@@ -68,53 +68,53 @@ pub enum Entry {
     },
     /// The annotations were changed.
     Annotated {
-        /// Version of the annotations from here on.
+        /// Version of the annotations after the change.
         version: u64,
         /// Pairs that were set.
         set: BTreeMap<String, String>,
         /// Keys that were removed.
         removed: BTreeSet<String>,
-        /// Principal that asked for it; empty: an output rule of the run.
+        /// Principal that requested the change; empty: an output rule of the run.
         by: String,
     },
     /// The attempt is ready.
     Ready {
-        /// Which attempt: a line may be read when the next one runs already.
+        /// Number of the attempt: a line may be read when the next one runs already.
         attempt: u32,
-        /// What showed it: the name of an output rule, or of the kind of probe.
+        /// Evidence: the name of an output rule, or of the kind of probe.
         by: String,
     },
-    /// What the attempt does from here on.
+    /// The activity of the attempt has changed.
     ActivityChanged {
-        /// Which attempt.
+        /// Number of the attempt.
         attempt: u32,
-        /// What.
+        /// The new activity.
         activity: Activity,
-        /// What showed it: the name of an output rule, `notify`, or a principal.
+        /// Source: the name of an output rule, `notify`, or a principal.
         by: String,
     },
-    /// What the command says of itself, in its own words.
+    /// The command has reported its status.
     StatusChanged {
-        /// Which attempt.
+        /// Number of the attempt.
         attempt: u32,
-        /// The words.
+        /// The status text.
         status: StatusText,
     },
-    /// A notice to the run was not heard: nothing shows that its sender is a process of the run.
+    /// A notice to the run was refused: nothing shows that its sender is a process of the run.
     NoticeRefused {
         /// Process id of the sender; 0: not known.
         pid: i32,
-        /// Its user.
+        /// User id of the sender.
         uid: u32,
-        /// It had ended before the notice was read.
+        /// Whether the sender had exited before the notice was read.
         ended: bool,
     },
-    /// A line of output has matched rules, and what follows from it was done. Written after that: a line without this
-    /// entry is tested again by the next server, and what was done is not done twice.
+    /// A line of output has matched rules, and their actions are done. Written after them: the next server tests a line
+    /// without this entry again, and actions are not done twice.
     OutputMatched {
-        /// Which attempt wrote it.
+        /// Number of the attempt that wrote it.
         attempt: u32,
-        /// Seq of the event in which it ended.
+        /// Seq of the event in which the line ended.
         seq: u64,
         /// 1: standard output, 2: standard error.
         stream: u8,
@@ -123,37 +123,37 @@ pub enum Entry {
         /// The rules that matched, in order.
         rules: Vec<RuleMatch>,
     },
-    /// Something that a person may want to know.
+    /// A condition that a person should know.
     Warning {
         /// One plain sentence.
         message: String,
     },
-    /// All is known and written of an attempt, and another one follows.
+    /// The attempt has ended and is written completely; another one follows.
     AttemptEnded {
-        /// How it ended.
+        /// Outcome of the attempt.
         outcome: Box<Outcome>,
         /// Restarts in a row, with the one that follows.
         restarts: u32,
-        /// When that is due.
+        /// Time at which the next attempt is due.
         next: Timestamp,
     },
-    /// All is known and written of the run. Nothing follows.
+    /// The run has ended and is written completely. Nothing follows.
     Ended(Box<Outcome>),
 }
 
 /// A rule that a line has matched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleMatch {
-    /// Its name.
+    /// Name of the rule.
     pub rule: String,
     /// Named groups of the match.
     pub groups: BTreeMap<String, String>,
-    /// What follows from it.
+    /// Action of the rule.
     pub action: RuleAction,
 }
 
 impl Entry {
-    /// The end of an attempt: the run's, where none follows.
+    /// Returns the entry for the end of an attempt: for that of the run, where none follows.
     #[must_use]
     pub fn end(outcome: &Outcome, next: Option<NextAttempt>) -> Self {
         let outcome = Box::new(outcome.clone());
@@ -167,7 +167,7 @@ impl Entry {
         }
     }
 
-    /// The text of an entry that clients are shown as a warning.
+    /// Returns the warning text that clients get for this entry.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         match self {

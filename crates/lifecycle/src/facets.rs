@@ -1,5 +1,5 @@
-//! Facets of a run: what its clients and its output say of it beside its state. [`Facets::fold`] makes them of the run's
-//! entries, over all attempts; the row has them as one value.
+//! Facets of a run: what its clients and its output report of it beside its state. [`Facets::fold`] derives them from
+//! the run's entries, over all attempts; the row stores them as one value.
 
 mod annotations;
 
@@ -9,86 +9,86 @@ use crate::{Activity, Entry, RuleAction, RuleMatch, StatusText, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// What is known of a run beside its state.
+/// Facets of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facets {
-    /// Number of entries that have changed a facet: of two copies the one with more is the newer.
+    /// Number of entries that have changed a facet: the copy with the higher number is the newer.
     pub revision: u64,
     /// Key and value pairs that clients and rules have set.
     pub annotations: Annotations,
     /// The newest attempt that was ready.
     pub ready: Option<Ready>,
-    /// What the newest attempt that a rule saw doing something does.
+    /// Activity of the newest attempt that a rule saw one of.
     pub doing: Option<Doing>,
-    /// What the newest attempt that said something of itself has said last.
-    pub said: Option<Said>,
-    /// The newest attempt whose result was there.
+    /// Last status of the newest attempt that reported one.
+    pub said: Option<ReportedStatus>,
+    /// The newest attempt whose result is available.
     pub result: Option<ResultDue>,
-    /// Up to where lines of output have matched rules.
+    /// Position up to which lines of output have matched rules.
     pub matched: RuleMark,
 }
 
 /// An attempt that was ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
-    /// Which attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// Since when.
+    /// Time at which it became ready.
     pub at: Timestamp,
-    /// What showed it.
+    /// Evidence of that.
     pub by: String,
 }
 
-/// What an attempt does.
+/// Activity of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Doing {
-    /// Which attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// Since when.
+    /// Start of the activity.
     pub at: Timestamp,
-    /// What.
+    /// The activity.
     pub activity: Activity,
 }
 
-/// What an attempt has said of itself.
+/// Status that an attempt has reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Said {
-    /// Which attempt.
+pub struct ReportedStatus {
+    /// Number of the attempt.
     pub attempt: u32,
-    /// When.
+    /// Time of the report.
     pub at: Timestamp,
-    /// What.
+    /// The status.
     pub status: StatusText,
 }
 
-/// An attempt whose result was there.
+/// An attempt whose result is available.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResultDue {
-    /// Which attempt.
+    /// Number of the attempt.
     pub attempt: u32,
     /// Name of the rule that has seen the result.
     pub rule: String,
-    /// When the attempt is stopped.
+    /// Time at which the attempt is stopped.
     pub due: Timestamp,
-    /// With how much grace.
+    /// Grace of that stop.
     pub grace: Duration,
 }
 
-/// Up to where lines of output have matched rules: lines before it are not tested again.
+/// Position up to which lines of output have matched rules: lines before it are not tested again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RuleMark {
     /// Seq of the event in which the last matched line ended; 0: none has matched.
     pub seq: u64,
-    /// Of each stream, offset of the last matched line; absent: none has matched.
+    /// Offset of the last matched line of each stream; absent: none has matched.
     pub offsets: [Option<u64>; 2],
     /// Number of events that rules have emitted.
     pub events: u32,
 }
 
 impl Facets {
-    /// The facets after these entries of a whole run: (time, attempt, entry), in order.
+    /// Returns the facets after these entries of a whole run: (time, attempt, entry), in order.
     pub fn of<'a>(entries: impl IntoIterator<Item = (Timestamp, u32, &'a Entry)>) -> Self {
         let mut facets = Self::default();
         for (at, _, entry) in entries {
@@ -128,10 +128,10 @@ impl Facets {
                 is_news
             }
             Entry::StatusChanged { attempt, status } => {
-                let is_news = self.said_by(*attempt) != Some(status);
+                let is_news = self.status_of(*attempt) != Some(status);
                 if is_news {
                     let (attempt, status) = (*attempt, status.clone());
-                    self.said = Some(Said {
+                    self.said = Some(ReportedStatus {
                         attempt,
                         at,
                         status,
@@ -160,27 +160,27 @@ impl Facets {
             .is_some_and(|ready| ready.attempt >= attempt)
     }
 
-    /// What this attempt does, so far as a rule has seen it.
+    /// Returns the activity of this attempt, if a rule has seen one.
     #[must_use]
     pub fn doing(&self, attempt: u32) -> Option<Activity> {
         let doing = self.doing.filter(|doing| doing.attempt == attempt);
         doing.map(|doing| doing.activity)
     }
 
-    /// What this attempt has said of itself last.
+    /// Returns the last status that this attempt has reported.
     #[must_use]
-    pub fn said_by(&self, attempt: u32) -> Option<&StatusText> {
+    pub fn status_of(&self, attempt: u32) -> Option<&StatusText> {
         let said = self.said.as_ref().filter(|said| said.attempt == attempt);
         said.map(|said| &said.status)
     }
 
-    /// When this attempt is stopped because its result is there.
+    /// Returns when this attempt is stopped because its result is available.
     #[must_use]
     pub fn result_of(&self, attempt: u32) -> Option<&ResultDue> {
         self.result.as_ref().filter(|due| due.attempt == attempt)
     }
 
-    /// Whether this line was tested before, with what followed from it.
+    /// Whether this line was tested before, and its actions done.
     #[must_use]
     pub fn has_matched(&self, stream: u8, offset: u64) -> bool {
         let at = usize::from(stream).saturating_sub(1);
@@ -188,7 +188,7 @@ impl Facets {
         last.is_some_and(|last| offset <= last)
     }
 
-    /// The newer of two copies.
+    /// Returns the newer of two copies.
     #[must_use]
     pub fn newest(self, other: Self) -> Self {
         if other.revision > self.revision {

@@ -19,19 +19,19 @@ pub struct RunId(Ulid);
 pub struct InvalidRunId;
 
 impl RunId {
-    /// The id with this 128-bit value: 48 bits of milliseconds since 1970, 80 random bits.
+    /// Makes an id of this 128-bit value: 48 bits of milliseconds since 1970, 80 random bits.
     #[must_use]
     pub fn from_u128(value: u128) -> Self {
         Self(Ulid::from(value))
     }
 
-    /// The 128-bit value.
+    /// Returns the 128-bit value.
     #[must_use]
     pub fn as_u128(self) -> u128 {
         self.0.into()
     }
 
-    /// When the id was made, in milliseconds since 1970, according to whoever made it.
+    /// Returns the creation time of the id, in milliseconds since 1970, by its creator's clock.
     #[must_use]
     pub fn timestamp_ms(self) -> u64 {
         self.0.timestamp_ms()
@@ -58,24 +58,24 @@ impl fmt::Debug for RunId {
     }
 }
 
-/// How a run id begins or ends, in upper case: what a person types in place of the whole.
+/// The beginning or end of a run id, in upper case: a person types it in place of the whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunIdPart(String);
 
-/// The text is in no run id.
+/// The text can be part of no run id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("part of a run id is 1 to 26 characters of 0-9 and A-Z without I, L, O, U, in any case")]
 pub struct InvalidRunIdPart;
 
 impl RunIdPart {
-    /// Whether this id begins or ends so.
+    /// Whether this run id begins or ends with the part.
     #[must_use]
     pub fn matches(&self, run: RunId) -> bool {
         let id = run.to_string();
         id.starts_with(&self.0) || id.ends_with(&self.0)
     }
 
-    /// The text: digits and upper-case letters alone.
+    /// Returns the text: digits and upper-case letters alone.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -103,13 +103,13 @@ pub struct KeeperEpoch(Ulid);
 macro_rules! ulid_text {
     ($name:ident) => {
         impl $name {
-            /// The name with this 128-bit value.
+            /// Makes a name of this 128-bit value.
             #[must_use]
             pub fn from_u128(value: u128) -> Self {
                 Self(Ulid::from(value))
             }
 
-            /// The 128-bit value.
+            /// Returns the 128-bit value.
             #[must_use]
             pub fn as_u128(self) -> u128 {
                 self.0.into()
@@ -135,7 +135,7 @@ macro_rules! ulid_text {
 ulid_text!(NodeId);
 ulid_text!(KeeperEpoch);
 
-/// Text where a person may read it, 128 bits elsewhere.
+/// Serializes as text in human-readable formats, as 128 bits elsewhere.
 macro_rules! ulid_serde {
     ($name:ident) => {
         impl Serialize for $name {
@@ -175,7 +175,7 @@ fn parse(text: &str) -> Result<Ulid, InvalidRunId> {
     Ulid::from_string(text).map_err(|_| InvalidRunId)
 }
 
-/// Whether it is a digit of Crockford's base 32, in upper case.
+/// Whether the byte is an upper-case digit of Crockford's base 32.
 fn is_digit(b: u8) -> bool {
     b.is_ascii_digit() || (b.is_ascii_uppercase() && !matches!(b, b'I' | b'L' | b'O' | b'U'))
 }

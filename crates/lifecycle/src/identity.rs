@@ -1,7 +1,7 @@
-//! What names a process, a control group and a host beyond doubt: a pid alone may be reused.
+//! Identities of processes, control groups and hosts: a pid alone may be reused.
 
 use serde::{Deserialize, Serialize};
-/// One process, as long as it lives and after.
+/// Identity of one process, valid during its life and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessIdentity {
     /// Process id in the keeper's pid namespace.
@@ -25,7 +25,7 @@ pub struct CgroupIdentity {
     pub inode: u64,
 }
 
-/// Where pids mean what they say: one boot and one pid namespace.
+/// The scope in which pids are valid: one boot and one pid namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostIdentity {
     /// `/proc/sys/kernel/random/boot_id`.
@@ -33,13 +33,13 @@ pub struct HostIdentity {
     /// Inode of `/proc/self/ns/pid`. The kernel gives it out again as soon as the namespace is gone: the next container may
     /// well have it.
     pub pidns_inode: u64,
-    /// When the namespace's first process began, in ticks since boot: field 22 of `/proc/1/stat`, `proc_pid_stat(5)`. Tells a
-    /// namespace from a later one of the same inode. Absent: it cannot be read, as under `hidepid`.
+    /// Start of the namespace's first process, in ticks since boot: field 22 of `/proc/1/stat`, `proc_pid_stat(5)`.
+    /// Distinguishes a namespace from a later one of the same inode. Absent: it cannot be read, as under `hidepid`.
     pub init_start_ticks: Option<u64>,
 }
 
 impl HostIdentity {
-    /// Whether numbers of the one mean the same on the other. What only one of them knows tells nothing.
+    /// Whether numbers of one host are valid on the other. A value that only one of them knows decides nothing.
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         let begins = self.init_start_ticks.zip(other.init_start_ticks);
@@ -49,7 +49,7 @@ impl HostIdentity {
     }
 }
 
-/// All that is recorded before a command may run.
+/// Identity of a run: recorded before a command may run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunIdentity {
     /// The leader of the run's tree.

@@ -1,4 +1,4 @@
-//! What comes into the machine.
+//! Inputs of the machine.
 
 use crate::{
     Exit, Leftovers, MemoryKills, RowState, RunIdentity, StartFailure, StopCommand, StopInput,
@@ -6,23 +6,23 @@ use crate::{
 };
 use std::time::Duration;
 
-/// One thing that happened.
+/// One input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Someone wants something. Answered: obeyed or refused.
+    /// A request. Answered: obeyed or refused.
     Command(Command),
-    /// The world says something. Tolerated: may come late or twice.
+    /// An event of kernel, keeper or store. Tolerated: may come late or twice.
     Report(Report),
 }
 
-/// A wish.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Begin.
+    /// Start the run.
     Admit,
-    /// End. A repeated stop is obeyed too, but may only shorten the grace.
+    /// End the run. A repeated stop is obeyed too, but may only shorten the grace.
     Stop(StopOrder),
-    /// One signal of the caller's choice; as far as this machine goes, the run goes on.
+    /// Send one signal of the caller's choice; for this machine the run continues.
     Interrupt,
     /// Stop every task.
     Pause,
@@ -30,7 +30,7 @@ pub enum Command {
     Resume,
 }
 
-/// A fact.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// A child waits at the gate.
@@ -39,66 +39,66 @@ pub enum Report {
     PrepareFailed(StartFailure),
     /// The row is written.
     Recorded,
-    /// The row is certainly not written.
+    /// The row is verified not to be written.
     RecordFailed,
-    /// Whether the row is written is not known.
+    /// The state of the row is unknown: written or not.
     RecordUnknown,
-    /// Another row stands under the key.
+    /// Another row has the key.
     KeyTaken,
     /// The stop is on the row, or will be: the tree may be signalled.
     StopRecorded,
-    /// This state is on the row.
+    /// The row has this state.
     StateRecorded(RowState),
     /// This state could not be written.
     StateNotRecorded(RowState),
-    /// The shim says that the child ended before it was let go.
+    /// The shim reports that the child exited before its release.
     NotReleased,
-    /// The command runs.
+    /// The command has started.
     Executed,
     /// execve failed.
     ExecFailed(StartFailure),
-    /// The leader ended.
+    /// The leader exited.
     LeaderExited(Exit),
-    /// Who was alive when the leader ended, where anybody was.
+    /// Processes that were alive when the leader exited, where there were any.
     LeftBehind(Leftovers),
-    /// A round of signals of the stop ladder went out.
+    /// A round of signals of the stop ladder was sent.
     Signalled(StopStep),
     /// The keeper has carried out an action of a stop at standard input.
     InputStopped(StopInput),
     /// A command of a stop is over.
     CommandStopped(StopCommand),
-    /// SIGKILL does not end these. The keeper goes on watching and killing.
+    /// SIGKILL does not end these processes. The keeper keeps watching and killing.
     TreeStuck(Stuck),
-    /// A SIGKILL that a caller asked for went out; it is no stop.
+    /// A SIGKILL that a caller requested was sent; it is no stop.
     KillSent,
-    /// How many processes of the run the kernel has killed for want of memory, where it has. Comes before the last word
-    /// on the tree.
+    /// Number of processes of the run that the kernel has killed for want of memory, where it has. Comes before the
+    /// verdict on the tree.
     MemoryKills(MemoryKills),
-    /// When the keeper took the look that its last word rests on. Comes right before that word.
+    /// Time of the scan that the keeper's verdict rests on. Comes right before the verdict.
     Census(Timestamp),
-    /// The keeper's last word on the tree. Comes exactly once for each prepared child.
+    /// The keeper's verdict on the tree. Comes exactly once for each prepared child.
     TreeEnded(TreeVerdict),
     /// The output has been read to its end.
     StreamsClosed(StreamsEnd),
     /// Every task of the tree is stopped.
     Frozen,
-    /// Not every task could be stopped; those that were go on.
+    /// Not every task could be stopped; the stopped ones continue.
     NotFrozen,
     /// The tree runs again.
     Thawed,
-    /// The keeper has continued the tree by itself: the pause has lasted for as long as it may.
+    /// The keeper has continued the tree by itself: the pause has reached its maximum.
     PauseExpired,
     /// The keeper has begun to stop the tree by itself.
     KeeperStops {
-        /// Why.
+        /// Reason of the stop.
         reason: StopReason,
-        /// Time between the first polite signal, which is out, and SIGKILL.
+        /// Time between the first polite signal, which is sent, and SIGKILL.
         grace: Duration,
     },
-    /// The outcome is on the row.
+    /// The outcome is in the row.
     OutcomeRecorded,
     /// The row is removed.
     Withdrawn,
-    /// The row may not be removed: somebody has changed it.
+    /// The row may not be removed: another writer has changed it.
     NotWithdrawn,
 }

@@ -1,74 +1,74 @@
-//! How far the standard input of an attempt has come: how many bytes were accepted, under which ids, and what a write means
-//! that may be a repeat (INV-22).
+//! The state of an attempt's standard input: number of accepted bytes, their write ids, and the meaning of a write that
+//! may be a repeat (INV-22).
 
 use crate::names::named;
 use serde::{Deserialize, Serialize};
-/// Writes whose ids are remembered, the newest.
+/// Number of newest writes whose ids are remembered.
 pub const WRITES_REMEMBERED_MAX: usize = 16;
 
 named! {
-    /// Why nothing more is accepted.
+    /// Reason why no more input is accepted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum InputClosed {
-        /// A client has closed it.
+        /// A client has closed the input.
         Client = "client",
-        /// No process is left that could read it.
+        /// No process is left that could read the input.
         Command = "command",
         /// The attempt is over.
         AttemptEnded = "attempt_ended",
-        /// A stop of the run has closed it.
+        /// A stop of the run has closed the input.
         Stop = "stop",
     }
 }
 
-/// A write as it is asked for, whole.
+/// A write request, whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputWrite {
-    /// Under which it is known again.
+    /// Id by which a repeat is recognized.
     pub id: String,
-    /// Where its first byte goes; absent: behind all that was accepted.
+    /// Offset of its first byte; absent: after all that was accepted.
     pub offset: Option<u64>,
-    /// How many bytes it has.
+    /// Its length in bytes.
     pub len: u64,
 }
 
-/// What a write is.
+/// Classification of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
     /// All of it was accepted before.
     Repeat {
-        /// Where its first byte went.
+        /// Offset of its first byte.
         start: u64,
     },
-    /// It goes on where the input stands.
+    /// The write continues at the end of the input.
     Open {
-        /// Where its first byte goes, or went.
+        /// Offset of its first byte.
         start: u64,
     },
 }
 
-/// Why a write is not taken.
+/// Why a write is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InputRefusal {
-    /// Its offset is not where the input stands, or its id is that of another write.
+    /// Its offset is not the end of the input, or its id is that of another write.
     Offset,
-    /// Another write was cut off midway, and this one does not say that it knows.
+    /// Another write was cut off midway, and this one does not show that its client knows.
     Unfinished,
-    /// Nothing more is accepted.
+    /// The input is closed.
     Closed(InputClosed),
-    /// How much was accepted is not known: at most this.
+    /// The number of accepted bytes is not known: at most this.
     Unknown(u64),
 }
 
-/// A write that is known again.
+/// A write whose repeat is recognized.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownWrite {
-    /// Its id.
+    /// Id of the write.
     pub id: String,
-    /// Where its first byte went.
+    /// Offset of its first byte.
     pub start: u64,
-    /// How many bytes it has; of one that was given up midway, how many were accepted.
+    /// Its length in bytes; for a write that was given up midway, the accepted part.
     pub len: u64,
 }
 
@@ -78,22 +78,22 @@ impl KnownWrite {
     }
 }
 
-/// How far the input of one attempt has come.
+/// State of the input of one attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputBook {
-    /// Bytes accepted.
+    /// Number of accepted bytes.
     pub accepted: u64,
-    /// Bytes that may have been accepted beyond those, where their writer died over it.
+    /// Number of bytes beyond those that may have been accepted, where their writer died during the write.
     pub in_doubt: u64,
-    /// Why nothing more is accepted; absent: it is open.
+    /// Reason why the input is closed; absent: it is open.
     pub closed: Option<InputClosed>,
     /// Oldest first. INVARIANT: all but the last end at or before `accepted`.
     pub writes: Vec<KnownWrite>,
 }
 
 impl InputBook {
-    /// What this write is, and whether it is taken. One that is taken is known from here on, and one before it that was
-    /// cut off midway is given up.
+    /// Classifies a write, and decides whether it is accepted. An accepted write is remembered from here on, and one
+    /// before it that was cut off midway is given up.
     pub fn place(&mut self, write: &InputWrite) -> Result<Placed, InputRefusal> {
         if let Some(known) = self.writes.iter().find(|known| known.id == write.id) {
             let is_same =
@@ -113,7 +113,7 @@ impl InputBook {
             return Ok(Placed::Repeat { start });
         }
         self.is_open()?;
-        // The same write again, which its place names: it goes on where it was cut off.
+        // The same write again, given by its offset: it continues where it was cut off.
         if let (Some(offset), Some(last)) = (write.offset, self.unfinished())
             && (last.start, last.len) == (offset, write.len)
         {
@@ -140,17 +140,17 @@ impl InputBook {
         Ok(Placed::Open { start })
     }
 
-    /// Another writer than a client comes between: a write that was cut off midway is given up.
+    /// Records input of another writer than a client: a write that was cut off midway is given up.
     pub fn interject(&mut self) {
         self.give_up();
     }
 
-    /// So many bytes more were accepted.
+    /// Records that so many more bytes were accepted.
     pub fn took(&mut self, bytes: u64) {
         self.accepted = self.accepted.saturating_add(bytes);
     }
 
-    /// Nothing more is accepted; the first reason stands.
+    /// Closes the input; the first reason stands.
     pub fn close(&mut self, why: InputClosed) {
         self.closed.get_or_insert(why);
     }
@@ -166,7 +166,7 @@ impl InputBook {
         }
     }
 
-    /// The write that was cut off midway.
+    /// Returns the write that was cut off midway.
     fn unfinished(&mut self) -> Option<&mut KnownWrite> {
         let accepted = self.accepted;
         self.writes.last_mut().filter(|last| last.end() > accepted)

@@ -1,4 +1,4 @@
-//! Labels of runs: which keys and values there are, and selectors over them. Syntax and meaning are those of Kubernetes.
+//! Labels of runs: valid keys and values, and selectors over them. Syntax and meaning are those of Kubernetes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -76,31 +76,31 @@ fn is_framed(text: &str, outer: impl Fn(&u8) -> bool, inner: impl Fn(u8) -> bool
     ends.is_some_and(|(first, last)| outer(first) && outer(last)) && text.bytes().all(inner)
 }
 
-/// Which runs, by their labels: all requirements must hold. Without any, all runs.
+/// Selects runs by their labels: all requirements must hold. Without any, all runs match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     requirements: Vec<Requirement>,
 }
 
-/// What one key must be.
+/// Requirement on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirement {
     /// The key.
     pub key: String,
-    /// What must hold of its value.
+    /// Test of its value.
     pub test: LabelTest,
 }
 
-/// What must hold of the value of a key.
+/// Test of the value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LabelTest {
-    /// One of these.
+    /// The value is one of these.
     In(BTreeSet<String>),
-    /// None of these; a run without the key fits.
+    /// The value is none of these; a run without the key matches.
     NotIn(BTreeSet<String>),
-    /// Any.
+    /// The key exists, with any value.
     Exists,
-    /// The key is not there.
+    /// The key does not exist.
     Absent,
 }
 
@@ -112,15 +112,15 @@ pub enum SelectorError {
         "{0:?} is not a requirement: write KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY or !KEY"
     )]
     Requirement(String),
-    /// A key or a value cannot be one.
+    /// A key or a value is invalid.
     #[error("{text:?} cannot match: {cause}")]
     Label {
-        /// The key or the value.
+        /// The invalid key or value.
         text: String,
-        /// What is wrong with it.
+        /// The fault.
         cause: LabelError,
     },
-    /// There is too much of it.
+    /// The selector exceeds its bounds.
     #[error(
         "a selector has at most {SELECTOR_REQUIREMENTS_MAX} requirements of at most {SELECTOR_VALUES_MAX} values"
     )]
@@ -128,19 +128,19 @@ pub enum SelectorError {
 }
 
 impl Selector {
-    /// Whether every run fits.
+    /// Whether every run matches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// What must hold.
+    /// Returns the requirements.
     #[must_use]
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
 
-    /// Whether a run with these labels fits.
+    /// Whether a run with these labels matches.
     #[must_use]
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.requirements.iter().all(|wanted| {
@@ -154,12 +154,12 @@ impl Selector {
         })
     }
 
-    /// Adds that `key` has this value.
+    /// Adds the requirement that `key` has this value.
     pub fn require(&mut self, key: &str, value: &str) -> Result<(), SelectorError> {
         self.push(key, LabelTest::In([value.to_owned()].into()))
     }
 
-    /// Adds what another one asks for.
+    /// Adds the requirements of another selector.
     pub fn and(&mut self, other: Self) -> Result<(), SelectorError> {
         self.requirements.extend(other.requirements);
         self.check_length()
@@ -236,7 +236,7 @@ impl Selector {
 impl FromStr for Selector {
     type Err = SelectorError;
 
-    /// Reads requirements with commas between them, such as `app=web,tier in (a,b),!canary`.
+    /// Parses requirements with commas between them, such as `app=web,tier in (a,b),!canary`.
     fn from_str(text: &str) -> Result<Self, SelectorError> {
         let mut selector = Self::default();
         if text.trim().is_empty() {

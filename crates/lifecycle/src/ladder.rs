@@ -1,6 +1,7 @@
-//! The stop ladder: which signal goes out when, and what is done before the first. Climbed by the keeper, and by a shim whose keeper died.
+//! The stop ladder: the times of its signals, and the actions before the first. The keeper climbs it, and a shim whose
+//! keeper died.
 //!
-//! Pure: the climber says what time it is (milliseconds on any clock that does not jump) and does what it is told.
+//! Pure: the climber passes the time (milliseconds on any clock that does not jump) and performs the actions.
 
 use crate::{Signal, StopAction, limits};
 use serde::{Deserialize, Serialize};
@@ -14,41 +15,42 @@ const COMMAND_END_MS: u64 = 100;
 pub struct StopPlan {
     /// Polite actions, in order, each at its offset from the start.
     pub steps: Vec<Step>,
-    /// When SIGKILL goes out, from the start. Steps at or after it are left out.
+    /// Time of SIGKILL, from the start. Steps at or after it are left out.
     pub kill_after: Duration,
 }
 
 /// One polite rung.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// What is done.
+    /// The action of the rung.
     pub action: Action,
-    /// When, from the start of the plan.
+    /// Its time, from the start of the plan.
     pub after: Duration,
 }
 
-/// What one rung does.
+/// Action of one rung.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// The tree gets this signal.
+    /// Send this signal to the tree.
     Signal(Signal),
-    /// Standard input is closed.
+    /// Close standard input.
     CloseInput,
-    /// These bytes are written to standard input, or typed on the terminal.
+    /// Write these bytes to standard input, or type them on the terminal.
     Input(Vec<u8>),
-    /// A command runs in the tree, until the next rung at most.
+    /// Run a command in the tree, until the next rung at most.
     Exec(Vec<String>),
 }
 
 impl StopPlan {
-    /// SIGTERM, the grace, SIGKILL.
+    /// Returns the plan of an abort: SIGTERM, the grace, SIGKILL.
     #[must_use]
     pub fn abort(grace: Duration) -> Self {
         Self::new(&[(Signal::TERM, Duration::ZERO)], grace)
     }
 
-    /// SIGINT, half the grace, SIGTERM, the other half, SIGKILL: background jobs of sh ignore SIGINT.
+    /// Returns the plan of a shutdown: SIGINT, half the grace, SIGTERM, the other half, SIGKILL: background jobs of sh
+    /// ignore SIGINT.
     #[must_use]
     pub fn shutdown(grace: Duration) -> Self {
         let grace = grace.min(limits::SHUTDOWN_GRACE_MAX);
@@ -58,8 +60,8 @@ impl StopPlan {
         )
     }
 
-    /// The same for a run on a terminal: SIGHUP, half the grace, SIGTERM, the other half, SIGKILL. That is what comes when a
-    /// terminal is closed; an interactive shell ignores SIGTERM, and SIGINT is a key to it.
+    /// Returns the plan for a run on a terminal: SIGHUP, half the grace, SIGTERM, the other half, SIGKILL. A closed
+    /// terminal has the same effect; an interactive shell ignores SIGTERM, and takes SIGINT for a key.
     #[must_use]
     pub fn on_terminal(&self) -> Self {
         let grace = self.kill_after;
@@ -69,8 +71,9 @@ impl StopPlan {
         )
     }
 
-    /// This plan behind these actions. SIGKILL is due when it was; what is left after the actions is shared by the rest as
-    /// before. Their waits are those of a stop with this grace: one with less shortens them in the same proportion.
+    /// Returns this plan after these actions. SIGKILL stays due at its time; the rest of the plan shares the remaining
+    /// time as before. The waits are those of a stop with this grace: a shorter grace shortens them in the same
+    /// proportion.
     #[must_use]
     pub fn behind(self, actions: &[StopAction], grace: Duration) -> Self {
         let whole = self.kill_after;
@@ -107,7 +110,7 @@ impl StopPlan {
     }
 }
 
-/// A plan on its way.
+/// A plan in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ladder {
     steps: Vec<(u64, Action)>,
@@ -117,7 +120,7 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// Sets out at `now` (milliseconds).
+    /// Starts the plan at `now` (milliseconds).
     #[must_use]
     pub fn start(plan: &StopPlan, now: u64) -> Self {
         let kill_at = now.saturating_add(millis(plan.kill_after));
@@ -133,8 +136,8 @@ impl Ladder {
         }
     }
 
-    /// A second order may only shorten the way: the earlier SIGKILL counts, and what is to come before it comes sooner in
-    /// the same proportion.
+    /// Applies a second order, which may only shorten the plan: the earlier SIGKILL counts, and earlier steps come
+    /// sooner in the same proportion.
     pub fn shorten(&mut self, plan: &StopPlan, now: u64) {
         let kill_at = now.saturating_add(millis(plan.kill_after));
         if self.kill_at <= kill_at {
@@ -152,14 +155,14 @@ impl Ladder {
         self.kill_at = kill_at;
     }
 
-    /// For how long a command that the last action has begun may run, in milliseconds: it has ended when the next rung is due.
+    /// Returns how long a command of the last action may run, in milliseconds: it has ended when the next rung is due.
     #[must_use]
     pub fn time_of_command(&self, now: u64) -> u64 {
         let whole = self.wake_at().map_or(0, |at| at.saturating_sub(now));
         whole - COMMAND_END_MS.min(whole / 4)
     }
 
-    /// What the last action has begun is over: the polite rungs that follow come sooner by what it has not needed.
+    /// Ends the last action early: the polite rungs that follow come sooner by the time it has not used.
     pub fn go_on(&mut self, now: u64) {
         let Some((at, _)) = self.steps.get(self.next) else {
             return;
@@ -170,13 +173,13 @@ impl Ladder {
         }
     }
 
-    /// Leaves out the actions other than signals that were due before: an earlier climber may have done them.
+    /// Skips the actions other than signals that were due before: an earlier climber may have done them.
     pub fn skip_input_before(&mut self, now: u64) {
         self.steps
             .retain(|(at, action)| *at >= now || matches!(action, Action::Signal(_)));
     }
 
-    /// The next action that is due, if one is. Call until it gives `None`.
+    /// Returns the next due action, if there is one. Call until it returns `None`.
     pub fn due(&mut self, now: u64) -> Option<Action> {
         if self.killed {
             return None;
@@ -193,7 +196,7 @@ impl Ladder {
         Some(action.clone())
     }
 
-    /// When to ask again; absent once SIGKILL has gone out.
+    /// Returns when to call again; absent once SIGKILL was sent.
     #[must_use]
     pub fn wake_at(&self) -> Option<u64> {
         if self.killed {
@@ -204,7 +207,7 @@ impl Ladder {
     }
 }
 
-/// This time, where `whole` has become `part`.
+/// Scales this time, where `whole` has become `part`.
 fn scaled(time: Duration, part: Duration, whole: Duration) -> Duration {
     if part == whole || whole.is_zero() {
         return time;

@@ -1,7 +1,7 @@
-//! Processes of a run that were alive when somebody looked.
+//! Processes of a run that were alive at a scan.
 
 use serde::{Deserialize, Serialize};
-/// One process, named beyond doubt within its boot.
+/// One process, identified uniquely within its boot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leftover {
     /// Process id.
@@ -12,17 +12,17 @@ pub struct Leftover {
     pub name: String,
 }
 
-/// Those that were seen, as far as a list goes.
+/// The processes seen, up to the bound of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leftovers {
-    /// In the order of their numbers.
+    /// The processes, in the order of their numbers.
     pub processes: Vec<Leftover>,
-    /// How many more there were.
+    /// Number of further processes.
     pub unlisted: u32,
 }
 
 impl Leftovers {
-    /// Whether nobody was seen.
+    /// Whether no process was seen.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty() && self.unlisted == 0

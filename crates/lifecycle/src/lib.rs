@@ -1,8 +1,8 @@
-//! The pure core of Kennel: what a run is, which phase follows, and what must be done about it.
+//! The pure core of Kennel: runs, their phases and the effects of each step.
 //!
-//! Owns every decision about a run. Never reads a clock, a file, a socket or the environment, and
-//! never waits: time comes in as a value, work goes out as [`Effect`]s. Read [`Phase`] first, then
-//! [`Machine::step`], then [`recovery::decide`] for what a restart does with a row it finds.
+//! Owns every decision about a run. Never reads a clock, a file, a socket or the environment, and never waits: time
+//! comes in as a value, work goes out as [`Effect`]s. Read [`Phase`] first, then [`Machine::step`], then
+//! [`recovery::decide`] for what a restart does with a row it finds.
 
 mod api_access;
 pub mod audit;
@@ -59,8 +59,8 @@ pub use default_grace::{DefaultGrace, DefaultGraceError};
 pub use effect::{Desired, Effect, ResumeReason, RowState};
 pub use entry::{Entry, RuleMatch};
 pub use facets::{
-    AnnotationChange, AnnotationRefusal, Annotations, Doing, Facets, Ready, ResultDue, RuleMark,
-    Said,
+    AnnotationChange, AnnotationRefusal, Annotations, Doing, Facets, Ready, ReportedStatus,
+    ResultDue, RuleMark,
 };
 pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
@@ -69,7 +69,7 @@ pub use input_book::{
     InputBook, InputClosed, InputRefusal, InputWrite, KnownWrite, Placed, WRITES_REMEMBERED_MAX,
 };
 pub use leftover::{Leftover, Leftovers};
-pub use machine::{HeldPause, Machine, RowSays, Standing};
+pub use machine::{HeldPause, Machine, RowContents, Standing};
 pub use memory::MemoryKills;
 pub use names::UnknownName;
 pub use notice::{Notice, StatusText, WatchdogSign};

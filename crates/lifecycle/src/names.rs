@@ -1,5 +1,5 @@
-//! The name of each value, said once: in SQL, JSON, metrics and spans as it stands, in the contract and in logs in
-//! capitals.
+//! The name of each value, defined once: as it is in SQL, JSON, metrics and spans, in capitals in the contract and in
+//! logs.
 
 /// A name that this version does not know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -7,11 +7,11 @@
 pub struct UnknownName {
     /// The type that has no such value.
     pub of: &'static str,
-    /// What was read.
+    /// The name that was read.
     pub name: String,
 }
 
-/// The ASCII text in capitals.
+/// Returns the ASCII text in capitals.
 pub(crate) const fn capitals<const LEN: usize>(text: &str) -> [u8; LEN] {
     let bytes = text.as_bytes();
     let mut upper = [0; LEN];
@@ -23,7 +23,7 @@ pub(crate) const fn capitals<const LEN: usize>(text: &str) -> [u8; LEN] {
     upper
 }
 
-/// The text of these bytes, which are ASCII.
+/// Returns the text of these bytes, which are ASCII.
 pub(crate) const fn text(bytes: &'static [u8]) -> &'static str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,
@@ -46,7 +46,7 @@ macro_rules! named {
             /// All values, in order.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// Its name in SQL, JSON, metrics and spans.
+            /// Returns its name in SQL, JSON, metrics and spans.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -54,7 +54,7 @@ macro_rules! named {
                 }
             }
 
-            /// Its name in the contract, without prefix, and in logs.
+            /// Returns its name in the contract, without prefix, and in logs.
             #[must_use]
             pub const fn api_name(self) -> &'static str {
                 match self {

@@ -1,47 +1,47 @@
-//! What a command says of itself by `sd_notify(3)`: one datagram with lines `NAME=value`. Pure: who has sent it is proved
+//! Notices of a command by `sd_notify(3)`: one datagram with lines `NAME=value`. Pure: the sender is verified
 //! elsewhere.
 
 use crate::{Activity, limits};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// One datagram. Lines that mean nothing here are left out.
+/// One datagram. Lines without a meaning here are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notice {
     /// `READY=1`.
     pub ready: bool,
     /// `STOPPING=1`.
     pub stopping: bool,
-    /// `STATUS=`: one line without control characters, cut to [`limits::STATUS_BYTES_MAX`]; empty: nothing to say any more.
+    /// `STATUS=`: one line without control characters, cut to [`limits::STATUS_BYTES_MAX`]; empty: no status any more.
     pub status: Option<String>,
     /// `X_KENNEL_ACTIVITY=`.
     pub activity: Option<Activity>,
     /// `WATCHDOG=`.
     pub watchdog: Option<WatchdogSign>,
-    /// `EXTEND_TIMEOUT_USEC=`: from now on.
+    /// `EXTEND_TIMEOUT_USEC=`: from the present time.
     pub extend: Option<Duration>,
 }
 
 /// A sign for the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchdogSign {
-    /// `WATCHDOG=1`: it lives.
+    /// `WATCHDOG=1`: the command lives.
     Lives,
-    /// `WATCHDOG=trigger`: it has found itself not to work.
+    /// `WATCHDOG=trigger`: the command has found itself not to work.
     Fails,
 }
 
-/// What a command says that it is doing.
+/// Status that a command reports of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusText {
-    /// One line.
+    /// The text, one line.
     pub text: String,
-    /// It has begun to end by itself.
+    /// Whether the command has begun to end by itself.
     pub stopping: bool,
 }
 
 impl Notice {
-    /// Of these bytes.
+    /// Parses these bytes.
     #[must_use]
     pub fn parse(datagram: &[u8]) -> Self {
         let mut notice = Self::default();

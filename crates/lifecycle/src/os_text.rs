@@ -8,7 +8,7 @@ use std::{
     os::unix::ffi::{OsStrExt, OsStringExt},
 };
 
-/// A format that says of each value what it is has text or a list of numbers; another has the bytes.
+/// Self-describing formats have text or a list of numbers; others have the bytes.
 struct OsText<'a>(Cow<'a, OsStr>);
 
 impl Serialize for OsText<'_> {
@@ -47,7 +47,7 @@ pub mod path {
     use super::{Cow, Deserialize, Deserializer, OsText, Serialize, Serializer};
     use std::path::{Path, PathBuf};
 
-    /// Writes it.
+    /// Serializes the path.
     ///
     /// # Errors
     ///
@@ -56,11 +56,11 @@ pub mod path {
         OsText(Cow::Borrowed(path.as_os_str())).serialize(to)
     }
 
-    /// Reads it.
+    /// Deserializes the path.
     ///
     /// # Errors
     ///
-    /// It is neither text nor bytes.
+    /// The value is neither text nor bytes.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
         Ok(OsText::deserialize(from)?.0.into_owned().into())
     }

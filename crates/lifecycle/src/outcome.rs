@@ -1,29 +1,29 @@
-//! How a run was asked to end, how it ended, and how surely all of it is gone.
+//! Stop orders, exits and outcomes of runs, and verdicts on their trees.
 
 use crate::names::named;
 use crate::{Leftovers, MemoryKills, Signal, StopCertificate};
 use serde::{Deserialize, Serialize};
 use std::{fmt, io, time::Duration};
 
-/// What the kernel said of the leader: only ever from a wait status.
+/// Exit of the leader as the kernel reports it: only ever from a wait status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exit {
-    /// It called exit with this code, 0 to 255.
+    /// The leader called exit with this code, 0 to 255.
     Code(i32),
-    /// This signal ended it.
+    /// This signal ended the leader.
     Signal {
         /// The signal.
         signal: Signal,
         /// Whether it left a core dump.
         core_dumped: bool,
     },
-    /// Nobody who knew has lived to tell.
+    /// No process that knew the exit is left to report it.
     Unknown,
 }
 
 impl Exit {
-    /// From its parts, as they are written down: a code, or a signal by its number, or neither.
+    /// Builds the exit from its stored parts: a code, or a signal by its number, or neither.
     #[must_use]
     pub fn from_parts(code: Option<i32>, signal: Option<i32>, core_dumped: bool) -> Self {
         match (code, signal.and_then(Signal::from_number)) {
@@ -37,10 +37,10 @@ impl Exit {
     }
 }
 
-/// Someone's wish that a run end.
+/// An order to stop a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopOrder {
-    /// Why.
+    /// Reason of the order.
     pub reason: StopReason,
     /// Time between the first polite signal and SIGKILL; zero: SIGKILL at once.
     pub grace: Duration,
@@ -50,42 +50,42 @@ pub struct StopOrder {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// A client asked.
+    /// A client requested it.
     Abort {
-        /// Who, as a principal such as `uid:0`.
+        /// The requester, as a principal such as `uid:0`.
         by: String,
         /// The request's own id, where it had one.
         request_id: Option<String>,
     },
-    /// A client asked for another attempt.
+    /// A client requested another attempt.
     Restart {
-        /// Who, as a principal such as `uid:0`.
+        /// The requester, as a principal such as `uid:0`.
         by: String,
         /// The request's own id, where it had one.
         request_id: Option<String>,
     },
     /// The service is shutting down.
     ServerShutdown,
-    /// A deadline of the run's own was exceeded; the keeper has begun with the run's own plan.
+    /// A time limit of the run was exceeded; the keeper has begun the run's own plan.
     DeadlineExceeded(Deadline),
-    /// No server came back for too long; the keeper has begun with the run's own plan.
+    /// No server came back for too long; the keeper has begun the run's own plan.
     Orphaned,
-    /// The run's shim was lost before the leader had exited; the keeper has begun with the run's own plan.
+    /// The run's shim was lost before the leader had exited; the keeper has begun the run's own plan.
     ShimLost,
-    /// It has reached a limit at which its spec wants it stopped.
+    /// The run has reached a limit at which its spec wants it stopped.
     LimitExceeded(Limit),
     /// The run that it belongs to has ended.
     ParentEnded,
-    /// It was not ready within its start timeout.
+    /// The run was not ready within its start timeout.
     NotReady,
-    /// It was ready, and probes of its liveness have failed too often in a row.
+    /// The run was ready, and probes of its liveness have failed too often in a row.
     NotLive {
-        /// How often.
+        /// Number of failures.
         failures: u32,
-        /// Why the last one has.
+        /// Error of the last failure.
         error: String,
     },
-    /// Its result was there, and it did not end by itself in the time that its rule gives.
+    /// The run's result was available, and the run did not end by itself in the time that its rule gives.
     Result {
         /// Name of the output rule that has seen the result.
         rule: String,
@@ -96,9 +96,9 @@ named! {
     /// A limit at which a run is stopped where its spec says so.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Limit {
-        /// More output than is kept of it.
+        /// The output exceeds the bound of the run.
         OutputBytes = "output_bytes",
-        /// There is no room on the disk for its output.
+        /// The disk has no space for the output.
         Disk = "disk",
     }
 }
@@ -111,7 +111,7 @@ named! {
         MaxRuntime = "max_runtime",
         /// Time of one pause.
         MaxPause = "max_pause",
-        /// Time without output and input, pauses not counted. The server measures it, the others the keeper.
+        /// Time without output and input, pauses not counted. The server measures it; the keeper measures the others.
         Inactivity = "inactivity",
     }
 }
@@ -136,7 +136,7 @@ named! {
         Limits = "limits",
         /// The store did not take the record, so the gate was shut.
         Record = "record",
-        /// The child ended at the gate, before it was let go.
+        /// The child exited at the gate, before its release.
         Gate = "gate",
         /// execve.
         Exec = "exec",
@@ -148,7 +148,7 @@ named! {
 }
 
 impl StartStage {
-    /// What was being done.
+    /// Returns the attempted action, for messages.
     fn doing(self) -> &'static str {
         match self {
             Self::Prepare => "preparing it",
@@ -170,11 +170,11 @@ impl StartStage {
 /// Why a command did not start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartFailure {
-    /// Which step.
+    /// The failed step.
     pub stage: StartStage,
     /// errno(3) of the call, where a call failed.
     pub errno: Option<i32>,
-    /// What it was tried on.
+    /// The path that the step was tried on.
     pub path: Option<String>,
 }
 
@@ -191,82 +191,82 @@ impl fmt::Display for StartFailure {
     }
 }
 
-/// Why a run is over. Written once.
+/// Why a run has ended. Written once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
-    /// The leader ended on its own.
+    /// The leader exited on its own.
     Exited,
-    /// The leader ended on its own, with a code other than 0 that the run's policy counts as success.
+    /// The leader exited on its own, with a code other than 0 that the run's policy counts as success.
     SuccessExit,
-    /// A client asked.
+    /// A client requested it.
     Aborted {
-        /// Who.
+        /// The requester.
         by: String,
         /// The request's own id, where it had one.
         request_id: Option<String>,
     },
     /// The command never started.
     StartFailed(StartFailure),
-    /// Abort came for an id that nobody had spawned; a later Spawn of it is refused.
+    /// Abort came for an id that no caller had spawned; a later Spawn of it is refused.
     Fenced {
-        /// Who asked.
+        /// The requester.
         by: String,
     },
     /// The service shut down.
     ServerShutdown,
-    /// The service died; the run ended while nobody watched.
+    /// The service died; the run ended unobserved.
     ServiceLost,
-    /// The host started anew, or the pid namespace is another one.
+    /// The host was rebooted, or the pid namespace is another one.
     Rebooted,
-    /// The service died, and the next one found the run alive and ended it; or its keeper ended it, because no server
-    /// came back for too long.
+    /// The service died, and the next one found the run alive and terminated it; or its keeper terminated it, because
+    /// no server came back for too long.
     OrphanTerminated,
-    /// The run's shim was lost before the leader had exited, and the keeper ended the run.
+    /// The run's shim was lost before the leader had exited, and the keeper terminated the run.
     ShimLost,
-    /// An operator has forgotten its node, which was not reachable: whether it ended, and how, is not known.
+    /// An operator has forgotten the run's node, which was not reachable: the actual outcome is not known.
     NodeForgotten {
-        /// Who.
+        /// The operator.
         by: String,
     },
-    /// It took longer than its spec allows.
+    /// The run exceeded a time limit of its spec.
     DeadlineExceeded(Deadline),
     /// The leader was killed while the kernel killed processes of the run for want of memory.
     OomKilled(MemoryKills),
-    /// A client asked for another attempt; of a run, that none could follow.
+    /// A client requested another attempt of the run, and none could follow.
     Restarted {
-        /// Who.
+        /// The requester.
         by: String,
         /// The request's own id, where it had one.
         request_id: Option<String>,
     },
-    /// It has reached a limit at which its spec wants it stopped.
+    /// The run has reached a limit at which its spec wants it stopped.
     LimitExceeded(Limit),
-    /// The run that it belongs to had ended.
+    /// The run's parent had ended.
     ParentEnded,
-    /// It was not ready within its start timeout.
+    /// The run was not ready within its start timeout.
     NotReady,
-    /// It was ready, and probes of its liveness have failed too often in a row.
+    /// The run was ready, and probes of its liveness have failed too often in a row.
     NotLive {
-        /// How often.
+        /// Number of failures.
         failures: u32,
-        /// Why the last one has.
+        /// Error of the last failure.
         error: String,
     },
-    /// Its result was there, and it was stopped because it did not end by itself.
+    /// The run's result was available, and the run was stopped because it did not end by itself.
     Result {
         /// Name of the output rule that has seen the result.
         rule: String,
     },
-    /// It was started again as often in a row as its policy allows, and the last attempt has failed too.
+    /// The run was restarted as often in a row as its policy allows, and the last attempt has failed too.
     RestartsExhausted {
-        /// How often.
+        /// Number of restarts.
         restarts: u32,
     },
 }
 
 named! {
-    /// What proves that a tree is empty.
+    /// Proof that a tree is empty.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Proof {
         /// The shim had no child left (wait(2): ECHILD), and after that the control group was unpopulated.
@@ -280,47 +280,47 @@ named! {
     }
 }
 
-/// Whether anything of a run is left.
+/// Verdict on the processes of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TreeVerdict {
-    /// Nothing, with its proof.
+    /// No process is left, with the proof.
     Empty(Proof),
     /// These process ids were still there.
     Survivors(Vec<i32>),
-    /// It cannot be said.
+    /// The state of the tree cannot be determined, for this reason.
     Unverified(String),
-    /// Nothing was ever let go, so there is nothing to look for.
+    /// No command was ever released, so there is nothing to look for.
     NeverRan,
-    /// These were left alone when the leader had ended, as the run's policy says; they may be gone since.
+    /// These processes were detached when the leader had exited, as the run's policy says; they may be gone since.
     Kept(Leftovers),
 }
 
 named! {
-    /// How the output ended.
+    /// End of the output.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum StreamsEnd {
-        /// Every writer closed: all that was written has been read.
+        /// Every writer closed: all output has been read.
         Eof = "eof",
-        /// The tree is empty or kept, and a process still holds a stream; all that was there has been read.
+        /// The tree is empty or detached, and a process still holds a stream; all output up to then has been read.
         Cut = "cut",
-        /// Reading failed or the reader died; what is missing is not known.
+        /// Reading failed or the reader died; the missing part is not known.
         Lost = "lost",
     }
 }
 
-/// All that is finally known of a run.
+/// The final outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Why it is over.
+    /// Why the run has ended.
     pub reason: EndReason,
-    /// The leader's end; absent: the command never started.
+    /// The leader's exit; absent: the command never started.
     pub exit: Option<Exit>,
-    /// Whether anything is left.
+    /// Verdict on the tree.
     pub tree: TreeVerdict,
-    /// How the output ended; absent: there was none to read.
+    /// End of the output; absent: there was none to read.
     pub streams: Option<StreamsEnd>,
-    /// What was done to end it, and who was left.
+    /// Actions that ended the run, and processes left.
     pub certificate: StopCertificate,
 }
 
@@ -343,7 +343,7 @@ impl From<StopReason> for EndReason {
 }
 
 impl StopReason {
-    /// The principal that asked; absent: none did.
+    /// Returns the principal that requested the end; absent: none did.
     #[must_use]
     pub fn by(&self) -> Option<&str> {
         match self {
@@ -360,7 +360,7 @@ impl StopReason {
         }
     }
 
-    /// Its name in JSON, metrics and spans; of a deadline or a limit, which one.
+    /// Returns its name in JSON, metrics and spans; for a deadline or a limit, that of the limit.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -380,7 +380,7 @@ impl StopReason {
 }
 
 impl EndReason {
-    /// Its name in SQL, JSON, metrics and spans.
+    /// Returns its name in SQL, JSON, metrics and spans.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -409,7 +409,7 @@ impl EndReason {
 }
 
 impl TreeVerdict {
-    /// Its name in SQL, JSON, metrics and spans.
+    /// Returns its name in SQL, JSON, metrics and spans.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

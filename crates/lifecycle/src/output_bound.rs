@@ -1,48 +1,48 @@
-//! How much of a run's output is kept.
+//! Bound on the stored output of a run.
 
 use crate::names::named;
 use crate::{Violation, limits};
 use serde::{Deserialize, Serialize};
 
-/// How much of a run's output is kept on disk, and what becomes of more.
+/// Bound on a run's output on disk, and the policy beyond it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OutputBound {
-    /// Bytes of output and of what is written to find it again.
+    /// Bytes of output and of its index.
     pub max_bytes: u64,
-    /// What becomes of more.
+    /// Policy for output beyond the bound.
     pub on_full: OnOutputFull,
-    /// What becomes of output while the disk is full.
+    /// Policy for output while the disk is full.
     pub on_disk_full: OnDiskFull,
 }
 
 named! {
-    /// What becomes of output beyond the bound. Stations and facts of the run are always kept.
+    /// Policy for output beyond the bound. Lifecycle events of the run are always retained.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum OnOutputFull {
-        /// The oldest is removed.
+        /// The oldest output is removed.
         #[default]
         Rotate = "rotate",
-        /// The first half is kept, and the newest of the rest.
+        /// The first half and the newest output are retained.
         HeadTail = "head_tail",
-        /// The run is stopped; until it has ended the oldest is removed.
+        /// The run is stopped; until it has ended the oldest output is removed.
         Abort = "abort",
-        /// It waits in its pipe, and the command with it when that is full, until all consumers of the run have acknowledged the
-        /// oldest.
+        /// Output waits in its pipe, and the command with it when that is full, until all consumers of the run have
+        /// acknowledged the oldest.
         Block = "block",
     }
 }
 
 named! {
-    /// What becomes of output while there is no room for it on the disk.
+    /// Policy for output while the disk has no space for it.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum OnDiskFull {
-        /// It waits in its pipe, and the command with it when that is full.
+        /// Output waits in its pipe, and the command with it when that is full.
         #[default]
         Block = "block",
-        /// It is dropped and counted; the command goes on.
+        /// Output is dropped and counted; the command continues.
         Drop = "drop",
-        /// The run is stopped; what comes until it has ended is dropped and counted.
+        /// The run is stopped; output until it has ended is dropped and counted.
         Abort = "abort",
     }
 }
@@ -58,7 +58,7 @@ impl Default for OutputBound {
 }
 
 impl OutputBound {
-    /// What is wrong with it.
+    /// Adds the violations of the bound.
     pub(crate) fn check(&self, found: &mut Vec<Violation>) {
         if !limits::OUTPUT_MAX_BYTES.contains(&self.max_bytes) {
             let (low, high) = limits::OUTPUT_MAX_BYTES.into_inner();

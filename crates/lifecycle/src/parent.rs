@@ -1,4 +1,4 @@
-//! The run that another run belongs to, and what its end means to that one.
+//! The parent of a run, and the effect of its end on the child.
 
 use crate::names::named;
 use crate::{RunId, StopOrder, StopReason};
@@ -6,30 +6,31 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 named! {
-    /// What the end of its parent means to a run.
+    /// Effect of the parent's end on a run.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum OnParentEnd {
-        /// It is stopped.
+        /// The run is stopped.
         #[default]
         End = "end",
-        /// It continues.
+        /// The run continues.
         Keep = "keep",
     }
 }
 
-/// The run that a run belongs to.
+/// The parent of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parent {
-    /// Its id.
+    /// Run id of the parent.
     pub run: RunId,
-    /// What its end means.
+    /// Effect of its end.
     #[serde(default)]
     pub on_end: OnParentEnd,
 }
 
 impl Parent {
-    /// The stop that the end of the parent comes to, with this grace of the run's own. The only home of that decision: the run's
-    /// task asks for it when the parent ends, and after a start when it has ended. `None`: the run continues.
+    /// Returns the stop that the end of the parent causes, with this grace of the run's own. The only home of that
+    /// decision: the run's task asks for it when the parent ends, and after a start when it has ended. `None`: the run
+    /// continues.
     #[must_use]
     pub fn stop_at_end(&self, grace: Duration) -> Option<StopOrder> {
         match self.on_end {

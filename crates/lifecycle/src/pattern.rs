@@ -1,10 +1,10 @@
-//! Patterns of output lines, as a caller gives them. What tests lines by them is in the supervisor.
+//! Patterns of output lines, as a caller gives them. The supervisor tests lines by them.
 
 use crate::{Violation, limits};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a line must be.
+/// Pattern of a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinePattern {
@@ -20,16 +20,16 @@ pub enum LinePattern {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JsonPattern {
-    /// Place of the value, as RFC 6901 has it; empty: the whole line.
+    /// Pointer to the value, as in RFC 6901; empty: the whole line.
     pub pointer: String,
-    /// JSON text of the value that must be there; absent: any.
+    /// JSON text that the value must equal; absent: any.
     pub equals: Option<String>,
-    /// Values that a match gives as its groups: their places, by name.
+    /// Values that a match gives as its groups: their pointers, by name.
     pub captures: BTreeMap<String, String>,
 }
 
 impl LinePattern {
-    /// Name of the kind of pattern, as the contract's field has it.
+    /// Returns the name of the kind of pattern, as in the contract.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl LinePattern {
         }
     }
 
-    /// Adds what is wrong with the size of the pattern, which stands in this field.
+    /// Adds violations of the size bounds of the pattern in this field.
     pub fn check(&self, field: &str, found: &mut Vec<Violation>) {
         let most = limits::PATTERN_BYTES_MAX;
         let mut wrong = |why: String| {

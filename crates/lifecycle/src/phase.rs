@@ -6,7 +6,7 @@ use crate::{
     TreeVerdict,
 };
 
-/// Where one run stands.
+/// Phase of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Nothing exists in the kernel yet.
@@ -18,58 +18,58 @@ pub enum Phase {
     },
     /// A child waits at the gate and its record is being written. It must not exec.
     Gated {
-        /// Who waits.
+        /// The waiting child.
         proc: Box<RunIdentity>,
         /// A stop that came first.
         stop: Option<StopOrder>,
     },
-    /// The gate is shut, or exec failed: the child leaves without having run.
+    /// The gate is shut, or exec failed: the child exits without having run.
     Leaving(Leaving),
     /// Recorded, and the gate is open; the result of exec is awaited.
     Released {
-        /// Who was let go.
+        /// The released child.
         proc: Box<RunIdentity>,
     },
     /// The command runs.
     Running {
-        /// Who runs.
+        /// The running command.
         proc: Box<RunIdentity>,
     },
-    /// The wish to pause is being recorded, then the tree is being stopped and looked at.
+    /// The pause request is being recorded, then the tree is being stopped and scanned.
     Pausing {
-        /// Who is paused.
+        /// The command being paused.
         proc: Box<RunIdentity>,
-        /// How far the pause has come.
+        /// Progress of the pause.
         stage: PauseStage,
     },
     /// Every task of the tree was seen stopped.
     Paused {
-        /// Who is paused.
+        /// The paused command.
         proc: Box<RunIdentity>,
     },
     /// The tree is being continued.
     Resuming {
-        /// Who is resumed.
+        /// The command being resumed.
         proc: Box<RunIdentity>,
     },
-    /// Asked to end; the keeper climbs the ladder.
+    /// A stop was accepted; the keeper climbs the ladder.
     Stopping {
-        /// Who is stopped.
+        /// The command being stopped.
         proc: Box<RunIdentity>,
-        /// Why and how fast.
+        /// Reason and grace.
         order: StopOrder,
-        /// When SIGKILL is due.
+        /// Time at which SIGKILL is due.
         deadline: Timestamp,
-        /// How far the order has come.
+        /// Progress of the order.
         stage: StopStage,
     },
     /// The leader is gone; members of its tree or unread output may remain.
     Draining {
-        /// Whose tree.
+        /// Identity of the tree.
         proc: Box<RunIdentity>,
-        /// The stop that the leader's end followed, if it followed one; or the one that ended a rest which went on.
+        /// The stop that the leader's exit followed, if it followed one; or the one that ended a rest which continued.
         stop: Option<StopOrder>,
-        /// When SIGKILL is due for the rest, where a stop has set it.
+        /// Time at which SIGKILL is due for the rest, where a stop has set it.
         deadline: Option<Timestamp>,
     },
     /// All is known; the outcome is being written.
@@ -80,64 +80,64 @@ pub enum Phase {
     Forgotten(NeverRan),
 }
 
-/// How far a stop order has come.
+/// Progress of a stop order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopStage {
-    /// Being recorded; nothing was signalled.
+    /// The order is being recorded; nothing was signalled.
     Recording,
-    /// With the keeper.
+    /// The keeper has the order.
     Ordered,
 }
 
-/// How far a pause has come.
+/// Progress of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseStage {
-    /// Being recorded; nothing was stopped.
+    /// The pause is being recorded; nothing was stopped.
     Recording,
-    /// The keeper stops the tasks and looks.
+    /// The keeper stops the tasks and scans the tree.
     Freezing,
-    /// The keeper has said that the pause is over, which can be heard before its word that there was one.
+    /// The keeper has reported that the pause is over, which can arrive before its report that there was one.
     Expired,
 }
 
-/// What is known of exec after the gate was opened.
+/// Known result of exec after the gate was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exec {
-    /// No word yet.
+    /// No result yet.
     Awaited,
-    /// It succeeded.
+    /// exec succeeded.
     Confirmed,
-    /// The shim died before it could tell: the command may have run.
+    /// The shim died before it could report: the command may have run.
     Assumed,
 }
 
-/// A child that leaves without having run.
+/// A child that exits without having run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// Why it does not run.
+    /// Reason why the command does not run.
     pub why: NeverRan,
-    /// What is known of its row.
+    /// Known state of its row.
     pub row: Row,
-    /// What the keeper said of the child's tree, once it has.
+    /// The keeper's verdict on the child's tree, once given.
     pub tree: Option<TreeVerdict>,
 }
 
-/// What is known of a run's row in the store.
+/// Known state of a run's row in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Row {
-    /// Not written.
+    /// The row is not written.
     Absent,
-    /// An INSERT is on its way and has not been answered.
+    /// An INSERT is in flight and has not been answered.
     InFlight,
-    /// Written, or perhaps written: the outcome has to be.
+    /// Written, or perhaps written: the outcome must be written.
     Owed,
-    /// Written, and to be removed once nothing of the child is left: its server died before it answered anybody.
+    /// Written, and to be removed once nothing of the child is left: its server died before it answered any caller.
     Void,
-    /// Being removed.
+    /// The row is being removed.
     Withdrawing,
 }
 
-/// Why a command never ran.
+/// Reason why a command never ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NeverRan {
     /// A step of the start failed.
@@ -151,41 +151,41 @@ pub enum NeverRan {
 /// The three ends of a run, each known at most once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
-    /// The leader's end.
+    /// Exit of the leader.
     pub leader: Option<Exit>,
-    /// The tree's.
+    /// Verdict on the tree.
     pub tree: Option<TreeVerdict>,
-    /// The output's.
+    /// End of the output.
     pub streams: Option<StreamsEnd>,
 }
 
 named! {
-    /// What clients may rely on: fewer than phases.
+    /// States that clients see: fewer than phases.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
     pub enum RunState {
-        /// Being prepared, recorded or executed.
+        /// The run is being prepared, recorded or executed.
         Starting = "starting",
         /// The command runs.
         Running = "running",
         /// Every task of the tree is stopped.
         Paused = "paused",
-        /// On its way to the end.
+        /// The run is ending.
         Stopping = "stopping",
-        /// An attempt has ended, and the next one has its time.
+        /// An attempt has ended, and the next one waits for its time.
         Backoff = "backoff",
         /// The leader exited with code 0.
         Succeeded = "succeeded",
-        /// It exited otherwise, or never started.
+        /// The leader exited otherwise, or the command never started.
         Failed = "failed",
-        /// A caller ended it.
+        /// A caller ended the run.
         Cancelled = "cancelled",
-        /// It ended unobserved.
+        /// The run ended unobserved.
         Lost = "lost",
     }
 }
 
 impl RunState {
-    /// Those of a run that has not ended.
+    /// States of a run that has not ended.
     pub const OPEN: [Self; 5] = [
         Self::Starting,
         Self::Running,
@@ -194,7 +194,7 @@ impl RunState {
         Self::Backoff,
     ];
 
-    /// Whether nothing follows.
+    /// Whether the state is final.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         matches!(
@@ -205,7 +205,7 @@ impl RunState {
 }
 
 impl Phase {
-    /// The state shown to clients. Total: a new phase does not compile without one.
+    /// Returns the state shown to clients. Total: a new phase does not compile without one.
     #[must_use]
     pub fn public(&self) -> RunState {
         match self {
@@ -214,7 +214,7 @@ impl Phase {
             | Self::Gated { .. }
             | Self::Leaving(_)
             | Self::Released { .. } => RunState::Starting,
-            // A pause is only told when it has been seen, a resume only when it has been done.
+            // A pause is only reported when it is complete, a resume only when it is done.
             Self::Running { .. } | Self::Pausing { .. } => RunState::Running,
             Self::Paused { .. } | Self::Resuming { .. } => RunState::Paused,
             Self::Stopping { .. } | Self::Draining { .. } | Self::Closing(_) => RunState::Stopping,
@@ -225,7 +225,7 @@ impl Phase {
 }
 
 impl Outcome {
-    /// The final state of a run that ended so.
+    /// Returns the final state of a run with this outcome.
     #[must_use]
     pub fn state(&self) -> RunState {
         match self.reason {

@@ -1,4 +1,4 @@
-//! What is done with a run while it runs, and how it is ended.
+//! The policy of a run: its treatment while it runs, and the way it is ended.
 
 use crate::names::named;
 use crate::{
@@ -11,49 +11,49 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The standing orders of one run, given with its spec and never changed. Server, keeper and shim hold this very value and
-/// ask it for what they need; no other type has a copy of a field of it.
+/// The policy of one run, given with its spec and never changed. Server, keeper and shim hold this very value and query
+/// it; no other type has a copy of a field of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Policy {
     /// Kind of work; decides the defaults of some of the others.
     pub kind: RunKind,
-    /// How the run is ended.
+    /// Plan for the end of the run.
     pub stop: StopPolicy,
-    /// How long it may take.
+    /// Time limits.
     pub timeouts: Timeouts,
-    /// What the run is held to.
+    /// Resource limits.
     pub limits: RunLimits,
-    /// What becomes of the rest when the leader ends by itself.
+    /// Policy for the rest of the tree when the leader exits by itself.
     pub on_leader_exit: LeaderExit,
-    /// How long a pause may last.
+    /// Limit of a pause.
     pub pause: PausePolicy,
-    /// The weakest containment that will do; absent: any.
+    /// Minimum containment; absent: any.
     pub min_containment: Option<Containment>,
-    /// In which pid namespace the command runs.
+    /// Pid namespace of the command.
     pub pid_namespace: PidNamespace,
-    /// What becomes of it when the whole service dies; absent: what its kind says.
+    /// Policy when the whole service dies; absent: the default of its kind.
     pub recovery: Option<Recovery>,
-    /// When its command is started again.
+    /// Policy of restarts.
     pub restart: RestartPolicy,
-    /// How much of its output is kept.
+    /// Bound on its stored output.
     pub output: OutputBound,
-    /// When it counts as ready; absent: once its command runs.
+    /// Condition under which the run counts as ready; absent: once its command runs.
     pub readiness: Option<Box<Readiness>>,
-    /// What follows from lines of its output.
+    /// Actions on lines of its output.
     pub output_rules: Vec<OutputRule>,
-    /// Exit codes beside 0 with which its command has succeeded.
+    /// Exit codes beside 0 that count as success.
     pub success_exit_codes: Vec<u8>,
-    /// When it counts as live once it is ready; absent: always.
+    /// Condition under which the run counts as live once it is ready; absent: always.
     pub liveness: Option<Box<Liveness>>,
-    /// Who its command is to the kernel.
+    /// User and privileges of its command.
     pub privileges: Privileges,
-    /// The weakest isolation that will do; absent: what its sandbox has here, if there is one.
+    /// Minimum isolation; absent: that of its sandbox on this host, if it has one.
     pub min_isolation: Option<Isolation>,
 }
 
 impl Policy {
-    /// Grace period in force.
+    /// Returns the grace period in force.
     #[must_use]
     pub fn grace(&self) -> Duration {
         self.stop.grace.unwrap_or(limits::GRACE_DEFAULT)
@@ -65,7 +65,7 @@ impl Policy {
         self.stop.grace = grace;
     }
 
-    /// What becomes of the run when the whole service dies. Of all kinds a service alone goes on unasked.
+    /// Returns the policy for when the whole service dies. Only the kind `service` continues by default.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         self.recovery.unwrap_or(match self.kind {
@@ -74,33 +74,33 @@ impl Policy {
         })
     }
 
-    /// The run's own plan: carried out on the rest of the tree when the leader ends, and on all of it when a limit is
-    /// reached or the service dies.
+    /// Returns the run's own plan: carried out on the rest of the tree when the leader exits, and on all of it when a
+    /// limit is reached or the service dies.
     #[must_use]
     pub fn stop_plan(&self) -> StopPlan {
         self.stop_plan_within(self.grace())
     }
 
-    /// The run's own plan within another grace.
+    /// Returns the run's own plan within another grace.
     #[must_use]
     pub fn stop_plan_within(&self, grace: Duration) -> StopPlan {
         self.adapt(StopPlan::abort(grace))
     }
 
-    /// Whether something shows when the run is ready, beside that its command runs.
+    /// Whether a sign other than its start shows that the run is ready.
     #[must_use]
-    pub fn says_ready(&self) -> bool {
+    pub fn has_ready_sign(&self) -> bool {
         let is_ready = |rule: &OutputRule| rule.action == RuleAction::Ready;
         self.readiness.is_some() || self.output_rules.iter().any(is_ready)
     }
 
-    /// Whether the command may say something of itself by `sd_notify(3)`.
+    /// Whether the command may send notices by `sd_notify(3)`.
     #[must_use]
-    pub fn hears_notices(&self) -> bool {
+    pub fn takes_notices(&self) -> bool {
         self.is_ready_by_notice() || self.watchdog().is_some()
     }
 
-    /// Whether the command itself says that it is ready.
+    /// Whether the command itself reports that it is ready.
     #[must_use]
     pub fn is_ready_by_notice(&self) -> bool {
         self.readiness
@@ -108,14 +108,14 @@ impl Policy {
             .is_some_and(|readiness| readiness.probe == ReadyProbe::Notify)
     }
 
-    /// How long the command may take to say so, where it does itself: the keeper keeps that time.
+    /// Returns how long the command may take to report that, where it does itself: the keeper keeps that time.
     #[must_use]
     pub fn notice_due_within(&self) -> Option<Duration> {
         let readiness = self.readiness.as_ref()?;
         (readiness.probe == ReadyProbe::Notify).then_some(readiness.start_timeout)?
     }
 
-    /// Longest time between two signs of the command that it lives; absent: it gives none.
+    /// Returns the longest time between two watchdog signs of the command; absent: it gives none.
     #[must_use]
     pub fn watchdog(&self) -> Option<Duration> {
         match self.liveness.as_ref()?.probe {
@@ -124,13 +124,14 @@ impl Policy {
         }
     }
 
-    /// Every rule on lines of output: that of the readiness first.
+    /// Returns every rule on lines of output: that of the readiness first.
     #[must_use]
     pub fn line_rules(&self) -> Vec<OutputRule> {
         rules::all(self.readiness.as_deref(), &self.output_rules)
     }
 
-    /// The outcome as this policy counts it: an exit with one of the codes of success is one, and keeps its code.
+    /// Returns the outcome as this policy counts it: an exit with one of the success codes is a success, and retains
+    /// its code.
     #[must_use]
     pub fn judge(&self, outcome: Outcome) -> Outcome {
         let succeeded = |code: i32| {
@@ -147,7 +148,7 @@ impl Policy {
         }
     }
 
-    /// This plan as it is for a run of this policy.
+    /// Adapts this plan to a run of this policy.
     #[must_use]
     pub fn adapt(&self, plan: StopPlan) -> StopPlan {
         let mut plan = match self.kind {
@@ -160,7 +161,7 @@ impl Policy {
         plan.behind(&self.stop.steps, self.grace())
     }
 
-    /// What is wrong with it, at a node with these graces.
+    /// Adds the violations of the policy.
     pub(crate) fn check(&self, node: &DefaultGrace, found: &mut Vec<Violation>) {
         self.stop.check(node.of(self.kind), found);
         let max_runtime = self.timeouts.max_runtime;
@@ -185,7 +186,7 @@ impl Policy {
         self.check_leader_exit(found);
     }
 
-    /// A command in the run's tree is a child of its shim, which is in no private pid namespace.
+    /// Checks helper commands: one in the run's tree is a child of its shim, which is in no private pid namespace.
     fn check_commands(&self, found: &mut Vec<Violation>) {
         if self.pid_namespace != PidNamespace::Private {
             return;
@@ -205,7 +206,7 @@ impl Policy {
         }
     }
 
-    /// The socket is in the run's directory, which is closed to other users.
+    /// Checks notices: the socket is in the run's directory, which is closed to other users.
     fn check_notices(&self, found: &mut Vec<Violation>) {
         if self.privileges.user.is_none() {
             return;
@@ -262,13 +263,13 @@ fn check_timeout(field: &str, time: Option<Duration>, found: &mut Vec<Violation>
 }
 
 named! {
-    /// What kind of work a run is; decides the defaults of recovery.
+    /// Kind of work of a run; decides the defaults of recovery.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum RunKind {
         /// One turn of an agent: orphans are ended.
         #[default]
         Heartbeat = "heartbeat",
-        /// A long-lived service: it outlives what serves it, where that can be.
+        /// A long-lived service: it outlives the server and the keeper, where that is possible.
         Service = "service",
         /// An interactive terminal.
         Terminal = "terminal",
@@ -277,29 +278,29 @@ named! {
     }
 }
 
-/// How a run is ended.
+/// Plan for the end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StopPolicy {
     /// Time between the first polite signal and SIGKILL; absent: [`limits::GRACE_DEFAULT`].
     pub grace: Option<Duration>,
-    /// First signal of every stop; absent: what the plan has.
+    /// First signal of every stop; absent: that of the plan.
     pub signal: Option<Signal>,
-    /// What is done before that, in order.
+    /// Actions before that signal, in order.
     pub steps: Vec<StopAction>,
 }
 
 /// One action of a stop before its first signal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopAction {
-    /// What is done.
+    /// The action.
     pub action: Action,
     /// Time until the next action, or the first signal.
     pub wait: Duration,
 }
 
 impl StopPolicy {
-    /// With this grace, and all else as it is where nothing is said.
+    /// Returns the policy with this grace and defaults otherwise.
     #[must_use]
     pub fn within(grace: Duration) -> Self {
         Self {
@@ -372,32 +373,32 @@ impl StopPolicy {
     }
 }
 
-/// How long a run may take.
+/// Time limits of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timeouts {
-    /// From the confirmed start on, pauses not counted; absent: for ever.
+    /// Time from the confirmed start on, pauses not counted; absent: no limit.
     pub max_runtime: Option<Duration>,
-    /// Without output and input, pauses not counted; absent: for ever.
+    /// Time without output and input, pauses not counted; absent: no limit.
     pub inactivity: Option<Duration>,
 }
 
 named! {
-    /// What becomes of a run when the whole service dies, its keeper included.
+    /// Policy for a run when the whole service dies, its keeper included.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Recovery {
-        /// It is ended by its own plan.
+        /// The run is terminated by its own plan.
         #[default]
         Terminate = "terminate",
-        /// It goes on, and the next keeper on the same data directory takes it over.
+        /// The run continues, and the next keeper on the same data directory adopts it.
         Adopt = "adopt",
-        /// The same where the host can do that; elsewhere it is ended.
+        /// The run is adopted where the host supports that; elsewhere it is terminated.
         AdoptWherePossible = "adopt_where_possible",
     }
 }
 
 impl Recovery {
-    /// What that means on a host that can, or cannot, let a run outlive its keeper.
+    /// Resolves the policy on a host that can, or cannot, let a run outlive its keeper.
     #[must_use]
     pub fn on_host(self, can_adopt: bool) -> Self {
         match self {
@@ -409,29 +410,29 @@ impl Recovery {
 }
 
 named! {
-    /// In which pid namespace a command runs.
+    /// Pid namespace of a command.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum PidNamespace {
-        /// In that of the keeper.
+        /// The keeper's namespace.
         #[default]
         Shared = "shared",
-        /// In one of its own, whose first process is ours: no process in it outlives that one.
+        /// A namespace of its own, whose first process is Kennel's: no process in it outlives that one.
         Private = "private",
     }
 }
 
-/// How long a pause may last, and what the keeper does then.
+/// Limit of a pause, and the keeper's action at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PausePolicy {
-    /// From the time when every task was seen stopped; absent: until it is resumed.
+    /// Time from the moment when every task was seen stopped; absent: until it is resumed.
     pub max_pause: Option<Duration>,
-    /// What then.
+    /// Action at the end of that time.
     pub on_max_pause: OnMaxPause,
 }
 
 named! {
-    /// What is done when a pause has lasted for as long as it may.
+    /// Action when a pause has reached its maximum.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum OnMaxPause {
         /// The processes that it has stopped continue.
@@ -442,19 +443,19 @@ named! {
     }
 }
 
-/// What becomes of the rest of a tree when its leader ends by itself: not while a stop is on its way, which always
-/// means the whole tree.
+/// Policy for the rest of a tree when its leader exits by itself: not while a stop is in progress, which always means
+/// the whole tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaderExit {
-    /// It is stopped.
+    /// The rest is stopped.
     #[default]
     Stop,
-    /// It goes on, and the run ends with the last of it.
+    /// The rest continues, and the run ends with its last process.
     Drain {
-        /// After this it is stopped; absent: never.
+        /// Time after which it is stopped; absent: never.
         timeout: Option<Duration>,
     },
-    /// It goes on, and the run ends without it.
+    /// The rest continues detached, and the run ends without it.
     Keep,
 }

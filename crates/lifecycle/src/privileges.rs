@@ -1,31 +1,32 @@
-//! Who a command is to the kernel, and what it may gain.
+//! User, privileges and sandbox of a command.
 
 use crate::{CapabilitySet, Violation, limits, names::named};
 use serde::{Deserialize, Serialize};
 
-/// The user of a command, and whether executing a program may give it more than it has.
+/// The user of a command, and whether executing a program may give it more privileges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Privileges {
-    /// Absent: the server's own user.
+    /// User of the command; absent: the server's own.
     pub user: Option<RunUser>,
-    /// No program gives it more, set-user-id programs included; see `PR_SET_NO_NEW_PRIVS`.
+    /// Whether no program adds privileges, set-user-id programs included; see `PR_SET_NO_NEW_PRIVS`.
     pub no_new_privileges: bool,
     /// Capabilities of the host that no process of the run has or gains.
     pub drop_capabilities: CapabilitySet,
-    /// What of the host it may reach; absent: all that its user may.
+    /// Access to the host; absent: all that its user has.
     pub sandbox: Option<Sandbox>,
-    /// Which system calls it may make.
+    /// Permitted system calls.
     pub seccomp: Seccomp,
 }
 
-/// A command in it reads the system, writes its own places and reaches neither Kennel nor processes of other runs.
+/// A sandbox: the command in it reads the system, writes its own directories and reaches neither Kennel nor processes
+/// of other runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sandbox {
-    /// Absolute paths that it may read and execute beside the system.
+    /// Absolute paths that the command may read and execute beside the system.
     pub readable_paths: Vec<String>,
-    /// Absolute paths that it may write beside its working directory and temporary ones.
+    /// Absolute paths that the command may write beside its working directory and temporary ones.
     pub writable_paths: Vec<String>,
 }
 
@@ -33,21 +34,21 @@ named! {
     /// A profile of system calls.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Seccomp {
-        /// All of them.
+        /// All system calls.
         #[default]
         None = "none",
-        /// All but those that endanger the host.
+        /// All system calls but those that endanger the host.
         Baseline = "baseline",
     }
 }
 
 named! {
-    /// How far a sandbox isolates, from the weakest to the strongest.
+    /// Degree of isolation of a sandbox, from the weakest to the strongest.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Isolation {
         /// Files, and processes that could be traced.
         Files = "files",
-        /// These, and signals and abstract sockets.
+        /// Files and processes as above, and signals and abstract sockets.
         Processes = "processes",
     }
 }
@@ -64,7 +65,7 @@ pub struct RunUser {
 }
 
 impl Privileges {
-    /// These, and no more than those of the node allow.
+    /// Restricts these privileges to those that the node allows.
     #[must_use]
     pub fn within(self, node: &Self) -> Self {
         Self {
@@ -76,20 +77,21 @@ impl Privileges {
         }
     }
 
-    /// Whether no program gives the command more than it has: a sandbox and a profile take that away too.
+    /// Whether no program adds privileges to the command: a sandbox and a profile ensure that too.
     #[must_use]
     pub fn gains_nothing(&self) -> bool {
         self.no_new_privileges || self.sandbox.is_some() || self.seccomp != Seccomp::None
     }
 
-    /// Capabilities that the command loses: those that lead around a sandbox too. No program in one gives them back.
+    /// Returns the capabilities that the command loses: those that lead around a sandbox too. No program in one gives
+    /// them back.
     #[must_use]
     pub fn lost_capabilities(&self) -> CapabilitySet {
         let around = self.sandbox.as_ref().map(|_| CapabilitySet::AROUND_SANDBOX);
         self.drop_capabilities.union(around.unwrap_or_default())
     }
 
-    /// What is wrong with them.
+    /// Adds the violations of the privileges.
     pub(crate) fn check(&self, found: &mut Vec<Violation>) {
         if let Some(sandbox) = &self.sandbox {
             sandbox.check(found);
@@ -101,7 +103,7 @@ impl Privileges {
             let why = format!("must have at most {most} entries");
             wrong("spec.privileges.user.supplementary_group_ids", &why);
         }
-        // To the kernel this number stands for none.
+        // The kernel takes this number for no id.
         let is_none = |id: &u32| *id == u32::MAX;
         if [user.uid, user.gid].iter().chain(&user.groups).any(is_none) {
             wrong("spec.privileges.user", "4294967295 is no user and no group");

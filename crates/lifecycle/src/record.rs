@@ -1,4 +1,4 @@
-//! What the entries of a run say: the one fold, used live by the [`Machine`](crate::Machine) and in every recovery, so
+//! The record of a run's entries: the one fold, used live by the [`Machine`](crate::Machine) and in every recovery, so
 //! that no server reports again what an earlier one has reported (INV-19).
 
 use crate::{
@@ -8,23 +8,23 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
 
-/// When a run reached its milestones; absent: not reached, or not known.
+/// Times of a run's milestones; absent: not reached, or not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Times {
-    /// exec confirmed.
+    /// Time of the confirmed exec.
     pub started: Option<Timestamp>,
-    /// The leader exited.
+    /// Time of the leader's exit.
     pub leader_exited: Option<Timestamp>,
-    /// The output ended.
+    /// Time of the output's end.
     pub streams_closed: Option<Timestamp>,
-    /// The tree was proved empty.
+    /// Time at which the tree was proved empty.
     pub tree_empty: Option<Timestamp>,
-    /// All is known.
+    /// Time at which the end was complete.
     pub ended: Option<Timestamp>,
 }
 
 impl Times {
-    /// These times, and where one is absent that of `other`.
+    /// Returns these times, completed by those of `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -42,14 +42,14 @@ impl Times {
 pub struct NextAttempt {
     /// Restarts in a row, with this one.
     pub restarts: u32,
-    /// When it is due.
+    /// Time at which it is due.
     pub due: Timestamp,
 }
 
 /// The newest entry about pauses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LastPause {
-    /// There is none.
+    /// No entry is about pauses.
     #[default]
     Never,
     /// Every task is stopped.
@@ -58,44 +58,44 @@ pub enum LastPause {
     Resumed(ResumeReason),
 }
 
-/// What the entries of one attempt say.
+/// Record of the entries of one attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is one kind of entry, and any of them may be missing"
 )]
 pub struct AttemptRecord {
-    /// Its row is written.
+    /// Whether its row is written.
     pub recorded: bool,
-    /// The command runs.
+    /// Whether the command has started.
     pub started: bool,
     /// The newest entry about pauses.
     pub pause: LastPause,
-    /// Since when it is paused, by the entries.
+    /// Start of the present pause, by the entries.
     pub paused_since: Option<Timestamp>,
-    /// How long it was paused before.
+    /// Duration of earlier pauses.
     pub paused: Duration,
-    /// How many pauses were over.
+    /// Number of earlier pauses.
     pub pauses: u16,
-    /// The first stop, and when SIGKILL was due by it.
+    /// The first stop, and the time at which SIGKILL was due by it.
     pub stopping: Option<(StopOrder, Timestamp)>,
     /// Number of rounds of signals.
     pub steps: u32,
     /// Processes that SIGKILL does not end; the newest entry counts.
     pub stuck: Option<Stuck>,
-    /// How the leader exited.
+    /// Exit of the leader.
     pub leader: Option<Exit>,
-    /// How the output ended.
+    /// End of the output.
     pub streams: Option<StreamsEnd>,
-    /// The verdict on the tree is there.
+    /// Whether the verdict on the tree is there.
     pub tree: bool,
-    /// Kills for want of memory were reported.
+    /// Whether kills for want of memory were reported.
     pub memory_kills: bool,
-    /// The attempt has ended, and another one follows.
+    /// Whether the attempt has ended, and another one follows.
     pub attempt_ended: bool,
-    /// The run has ended.
+    /// Whether the run has ended.
     pub ended: bool,
-    /// Milestones.
+    /// Times of the milestones.
     pub times: Times,
     /// Size of the terminal; the newest entry counts.
     pub terminal: Option<TerminalSize>,
@@ -116,7 +116,7 @@ pub struct SignalRecord {
 }
 
 impl AttemptRecord {
-    /// Takes in one entry of the attempt. An `Ended` of another attempt is the run's too: see [`Self::of`].
+    /// Folds one entry of the attempt. An `Ended` of another attempt is the run's too: see [`Self::of`].
     pub fn fold(&mut self, at: Timestamp, entry: &Entry) {
         match entry {
             Entry::Recorded { .. } => self.recorded = true,
@@ -162,7 +162,7 @@ impl AttemptRecord {
             Entry::ProcessSpared { pid, start_ticks } => {
                 self.spared.insert((*pid, *start_ticks));
             }
-            // Of the run: see Facets.
+            // Entries of the run: see Facets.
             Entry::Annotated { .. }
             | Entry::Ready { .. }
             | Entry::ActivityChanged { .. }
@@ -174,7 +174,8 @@ impl AttemptRecord {
         }
     }
 
-    /// When an attempt that may take so long, pauses not counted, is over; absent: it has no limit, or is paused.
+    /// Returns when an attempt with this time limit, pauses not counted, is over; absent: it has no limit, or is
+    /// paused.
     #[must_use]
     pub fn over_at(&self, max_runtime: Option<Duration>) -> Option<Timestamp> {
         match (max_runtime, self.times.started, self.paused_since) {
@@ -183,13 +184,13 @@ impl AttemptRecord {
         }
     }
 
-    /// When a pause that may last so long is over; absent: it has no limit, or the attempt is not paused.
+    /// Returns when a pause with this limit is over; absent: it has no limit, or the attempt is not paused.
     #[must_use]
     pub fn pause_over_at(&self, max_pause: Option<Duration>) -> Option<Timestamp> {
         Some(self.paused_since?.plus(max_pause?))
     }
 
-    /// The record of one attempt in the entries of a whole run: (time, attempt, entry), in order.
+    /// Returns the record of one attempt in the entries of a whole run: (time, attempt, entry), in order.
     pub fn of<'a>(
         entries: impl IntoIterator<Item = (Timestamp, u32, &'a Entry)>,
         attempt: u32,
@@ -203,8 +204,8 @@ impl AttemptRecord {
         record
     }
 
-    /// Whether an entry about a signal is there already: the keeper reports its signals to each new server.
-    /// INV-19: what has an entry gets no second one.
+    /// Whether an entry about a signal exists already: the keeper reports its signals to each new server. INV-19: an
+    /// event with an entry gets no second one.
     #[must_use]
     pub fn has_signal(&self, at: Timestamp, entry: &Entry) -> bool {
         match entry {
@@ -220,14 +221,14 @@ impl AttemptRecord {
         }
     }
 
-    /// Whether the end of the attempt, or of the run where none follows, is there.
+    /// Whether the end of the attempt, or of the run where none follows, is recorded.
     #[must_use]
     pub fn has_end(&self, next: Option<NextAttempt>) -> bool {
         self.ended || next.is_some() && self.attempt_ended
     }
 
-    /// The entries that are missing of an attempt that ended with this outcome, in order; the last one is its end. Of a
-    /// command that never ran it is the only one.
+    /// Returns the missing entries of an attempt that ended with this outcome, in order; the last one is its end. A
+    /// command that never ran has that one only.
     #[must_use]
     pub fn missing_ends(&self, outcome: &Outcome, next: Option<NextAttempt>) -> Vec<Entry> {
         let mut missing = Vec::new();
@@ -249,11 +250,11 @@ impl AttemptRecord {
         missing
     }
 
-    /// A stop that was accepted, with the grace to give the keeper again after its server has died.
+    /// Returns an accepted stop, with the grace to give the keeper again after its server has died.
     ///
-    /// A plan brings the SIGKILL of one that is on its way forward and never puts it off, so the whole grace may be
-    /// named: the keeper, whose clock does not jump, knows what is left of it. Only of a later and shorter stop nothing
-    /// but the time of its SIGKILL is known.
+    /// A plan may bring the SIGKILL of a plan in progress forward and never delays it, so the whole grace may be given:
+    /// the keeper, whose clock does not jump, knows the time left. Of a later and shorter stop only the time of its
+    /// SIGKILL is known.
     #[must_use]
     pub fn stop_again(&self, now: Timestamp, order: StopOrder, deadline: Timestamp) -> StopOrder {
         let first = self.stopping.as_ref().map(|(_, at)| *at);

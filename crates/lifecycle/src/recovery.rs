@@ -1,4 +1,4 @@
-//! What a restart does with a row it finds.
+//! Recovery's decision on each open row that a restart finds.
 //!
 //! Observation is three-valued: the same process, gone, or unknown. Unknown never leads to a signal.
 
@@ -11,14 +11,14 @@ use crate::{
 use serde::{Deserialize, Serialize};
 
 named! {
-    /// Whether the process that was recorded is there.
+    /// Presence of the recorded process.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Seen {
-        /// The very same one.
+        /// The very same process is there.
         Same = "same",
-        /// Certainly not there any more.
+        /// The process is verified to be gone.
         Gone = "gone",
-        /// It cannot be determined.
+        /// The presence cannot be determined.
         Unknown = "unknown",
     }
 }
@@ -27,18 +27,18 @@ named! {
     /// The recorded host against this one.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Host {
-        /// Same boot, same pid namespace: recorded numbers mean what they say.
+        /// Same boot, same pid namespace: recorded numbers are valid.
         Same = "same",
-        /// Another boot or pid namespace: recorded numbers mean nothing here.
+        /// Another boot or pid namespace: recorded numbers are invalid.
         Other = "other",
     }
 }
 
 named! {
-    /// The recorded control group.
+    /// State of the recorded control group.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum CgroupSeen {
-        /// None was recorded.
+        /// No group was recorded.
         None = "none",
         /// The very directory, with no process in it, or removed since.
         Empty = "empty",
@@ -49,40 +49,40 @@ named! {
     }
 }
 
-/// All that can be seen of a recorded run, in the order in which it counts.
+/// Observation of a recorded run, in the order in which it counts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     /// Boot and pid namespace.
     pub host: Host,
-    /// What the shim wrote before it went.
+    /// Exit record that the shim wrote before it exited.
     pub exit_record: Option<ExitRecord>,
-    /// The shim.
+    /// Presence of the shim.
     pub shim: Seen,
-    /// The leader.
+    /// Presence of the leader.
     pub command: Seen,
-    /// The control group.
+    /// State of the control group.
     pub cgroup: CgroupSeen,
-    /// Living processes that a pause had stopped and nobody has let go since, named by their identity when that was
-    /// done: certainly of the run.
+    /// Living processes that a pause had stopped and that were not continued since, recorded by their identity at that
+    /// time: verified members of the run.
     pub held: Vec<i32>,
     /// Living processes that carry the run's marker or descend from its leader: a hint, never a proof.
     pub hints: Vec<i32>,
-    /// The first process of its private pid namespace; absent: it has none, or it is not known.
+    /// Presence of the first process of its private pid namespace; absent: it has none, or it is not known.
     pub namespace: Option<Seen>,
-    /// An earlier start had begun to end it, and has not come to say so.
+    /// Whether an earlier start had begun to terminate the run, and has not recorded the result.
     pub end_begun: bool,
-    /// The rounds of signals by which that start and this one have ended living members, in order.
+    /// The rounds of signals by which that start and this one have terminated living members, in order.
     pub steps: Vec<StopStep>,
-    /// Certain members of the run, and its shim, that SIGKILL of this start has not ended.
+    /// Verified members of the run, and its shim, that SIGKILL of this start has not ended.
     pub stuck: Stuck,
-    /// When this was seen.
+    /// Time of the observation.
     pub at: Timestamp,
 }
 
 impl Observation {
-    /// Whether somebody is there who is certainly of the run, or its shim.
+    /// Whether a verified member of the run, or its shim, is alive.
     #[must_use]
-    pub fn somebody_is_left(&self) -> bool {
+    pub fn has_survivors(&self) -> bool {
         self.shim == Seen::Same
             || self.command == Seen::Same
             || self.cgroup == CgroupSeen::Populated
@@ -92,46 +92,45 @@ impl Observation {
     }
 }
 
-/// A shim's last will.
+/// A shim's exit record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
-    /// The leader's end, where the shim saw it.
+    /// Exit of the leader, where the shim saw it.
     pub exit: Option<Exit>,
-    /// When that was, where the leader ended by itself: no stop was on its way, and nothing of what the run has of its
-    /// keeper was gone.
+    /// Time of that exit, where the leader exited by itself: no stop was in progress, and no resource that the run has
+    /// of its keeper was gone.
     pub by_itself: Option<Timestamp>,
-    /// The shim's word on the tree, where it got that far.
+    /// The shim's verdict on the tree, where it reached one.
     pub tree: Option<TreeVerdict>,
-    /// The command was never let go.
+    /// Whether the command was never released.
     pub never_ran: bool,
     /// The first rounds of signals that the shim sent on its own, after its keeper had died.
     pub steps: Vec<StopStep>,
-    /// When the shim took the look that its word on the tree rests on.
+    /// Time of the scan that the shim's verdict on the tree rests on.
     pub census: Option<Timestamp>,
-    /// The keeper had been asked to end, and ended the run without a server.
+    /// Whether the keeper had been asked to shut down, and ended the run without a server.
     pub shutdown: bool,
 }
 
-/// What the row says, and what this start has done.
+/// Contents of the row, and actions of this start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Before {
-    /// A stop was accepted: whatever is left is to end.
+    /// Whether a stop was accepted: then all remaining processes are to end.
     pub stop_wanted: bool,
-    /// This start has ended living members of the run; what is found is judged as our own doing.
+    /// Whether this start has terminated living members of the run; then findings are judged as effects of that.
     pub terminated: bool,
 }
 
-/// What to do with the row.
+/// Decision on the row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The shim lives and is ending the run by the run's own plan: look again later.
+    /// The shim lives and is ending the run by the run's own plan: check again later.
     AwaitShim,
-    /// Somebody of the run is alive, and is certainly of the run: end it, then look again.
+    /// A verified member of the run is alive: terminate it, then check again.
     Terminate,
-    /// SIGKILL of this start has not ended somebody who is certainly of the run: look and kill again later, for as long as
-    /// that takes.
+    /// SIGKILL of this start has not ended a verified member: check and kill again later, for as long as that takes.
     Watch(Stuck),
-    /// Nobody is left, or nobody can be named: write this.
+    /// No process is left, or none can be identified: write this outcome.
     Close(Outcome),
 }
 
@@ -142,7 +141,7 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
     let record = seen.exit_record.as_ref();
     let exit = record.and_then(|r| r.exit).unwrap_or(Exit::Unknown);
     let never_ran = record.is_some_and(|r| r.never_ran);
-    // A stop that was accepted and that the keeper has not begun with: the row does not say by whom.
+    // The row of a stop that was accepted and that the keeper has not begun does not name its requester.
     let by_itself = !before.stop_wanted && record.is_some_and(|r| r.by_itself.is_some());
     let because = |reason| {
         if by_itself { EndReason::Exited } else { reason }
@@ -175,15 +174,15 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
     if seen.shim == Seen::Same && !terminated {
         return Decision::AwaitShim;
     }
-    // INVARIANT: no run is called ended while somebody lives who is certainly of it, or its shim.
-    if seen.somebody_is_left() {
+    // INVARIANT: no run is closed while a verified member of it, or its shim, is alive.
+    if seen.has_survivors() {
         return if terminated {
             Decision::Watch(seen.stuck.clone())
         } else {
             Decision::Terminate
         };
     }
-    // A stop that was accepted before has ended the run, not the shutdown that came while it did.
+    // An earlier accepted stop has ended the run, not the shutdown that came meanwhile.
     let by_shutdown = record.is_some_and(|r| r.shutdown) && !before.stop_wanted;
     let reason = if by_shutdown && !terminated {
         EndReason::ServerShutdown
@@ -198,7 +197,7 @@ pub fn decide(seen: &Observation, before: Before) -> Decision {
     close(because(reason), exit, tree_verdict(seen), certificate(seen))
 }
 
-/// What the shim did on its own, then what this start did. Only the shim can have looked on another boot.
+/// Lists the shim's own actions, then those of this start. Only the shim can have scanned on another boot.
 fn certificate(seen: &Observation) -> StopCertificate {
     let record = seen.exit_record.as_ref();
     let mut certificate = StopCertificate {
@@ -215,7 +214,7 @@ fn certificate(seen: &Observation) -> StopCertificate {
     certificate
 }
 
-/// Whom the shim was to leave alone, by its word.
+/// Returns the processes that the shim was to detach, by its record.
 fn kept(record: Option<&ExitRecord>) -> Option<Leftovers> {
     match record?.tree.as_ref()? {
         TreeVerdict::Kept(left) => Some(left.clone()),
@@ -258,7 +257,7 @@ fn close(
     })
 }
 
-/// The shim's word that the gate was never opened: there was no exit and no output.
+/// Closes a run whose shim reports that the gate was never opened: there was no exit and no output.
 fn close_never_ran(reason: EndReason, certificate: StopCertificate) -> Decision {
     Decision::Close(Outcome {
         reason,

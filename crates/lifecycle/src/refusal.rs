@@ -1,4 +1,4 @@
-//! Why a command was not obeyed.
+//! Reasons why a command was not obeyed.
 
 /// A refused command changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,13 +15,13 @@ pub enum Refusal {
     /// The run is paused, or about to be.
     #[error("the run is paused")]
     Paused,
-    /// The run is on its way to the end.
+    /// The run is ending.
     #[error("the run is stopping")]
     Stopping,
-    /// Nothing is kept of which another attempt could be made.
+    /// Not enough of the run is stored to make another attempt.
     #[error("the run was spawned without a policy that restarts it")]
     NotRestartable,
-    /// The run is over.
+    /// The run has ended.
     #[error("the run has ended")]
     Ended,
 }

@@ -1,7 +1,7 @@
 //! Whether another attempt follows one that has ended, and when.
 //!
-//! Attempts sit above the machine, which knows one of them. A new one begins only where nothing of the one before is
-//! left, and that is proved (INV-20); what cannot be proved ends the run.
+//! Attempts sit above the machine, which knows one of them. A new attempt begins only where the earlier one is proved
+//! to have left nothing (INV-20); without proof the run ends.
 
 use crate::names::named;
 use crate::{EndReason, Exit, Outcome, StartFailure, StartStage, TreeVerdict, Violation};
@@ -18,40 +18,40 @@ pub const FACTOR_MAX: u32 = 10;
 pub const EXIT_CODES_MAX: usize = 255;
 
 named! {
-    /// After which ends another attempt follows.
+    /// Ends after which another attempt follows.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum RestartMode {
-        /// After none.
+        /// No attempt follows.
         #[default]
         Never = "never",
-        /// After all but success: exit code 0 and those that the policy counts as success.
+        /// An attempt follows every end but success: exit code 0 and those that the policy counts as success.
         OnFailure = "on_failure",
-        /// After all.
+        /// An attempt follows every end.
         Always = "always",
     }
 }
 
-/// When a command is started again.
+/// Policy of restarts of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RestartPolicy {
-    /// After which ends.
+    /// Ends after which an attempt follows.
     pub mode: RestartMode,
     /// Pause before the first restart in a row.
     pub delay: Duration,
-    /// By which the pause grows with each further one.
+    /// Factor by which the pause grows with each further one.
     pub factor: u32,
     /// Longest pause.
     pub max_delay: Duration,
-    /// By how many hundredths, at most and at random, a pause is lengthened.
+    /// Random lengthening of a pause, in hundredths at most.
     pub jitter_percent: u32,
     /// Most restarts in a row; absent: no bound.
     pub max_restarts: Option<u32>,
-    /// An attempt that has run for so long begins a new row.
+    /// Uptime after which an attempt begins a new row.
     pub min_uptime: Duration,
-    /// After these exit codes none follows, whatever the mode says.
+    /// Exit codes after which no attempt follows, whatever the mode says.
     pub prevent_exit_codes: Vec<u8>,
-    /// After these one follows, whatever the mode says.
+    /// Exit codes after which an attempt follows, whatever the mode says.
     pub force_exit_codes: Vec<u8>,
 }
 
@@ -72,7 +72,7 @@ impl Default for RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// For the process behind an agent: after 1, 2 and 4 seconds, then no more.
+    /// Returns the policy for the process behind an agent: after 1, 2 and 4 seconds, then no more.
     #[must_use]
     pub fn agent() -> Self {
         Self {
@@ -82,7 +82,8 @@ impl RestartPolicy {
         }
     }
 
-    /// For what is to be there: after 2 seconds, twice as long each time, at most a minute, for ever.
+    /// Returns the policy that keeps a run alive: after 2 seconds, twice as long each time, at most a minute, without
+    /// end.
     #[must_use]
     pub fn keepalive() -> Self {
         Self {
@@ -92,13 +93,13 @@ impl RestartPolicy {
         }
     }
 
-    /// Whether it ever starts anything again.
+    /// Whether the policy ever restarts anything.
     #[must_use]
     pub fn restarts(&self) -> bool {
         self.mode != RestartMode::Never
     }
 
-    /// The pause after `restarts` in a row; `chance` is any number, taken at random.
+    /// Returns the pause after `restarts` in a row; `chance` is any random number.
     #[must_use]
     pub fn pause(&self, restarts: u32, chance: u32) -> Duration {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -160,83 +161,83 @@ impl RestartPolicy {
     }
 }
 
-/// What is wanted of a run besides its policy.
+/// Request on a run besides its policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Wish {
-    /// Nobody has said anything.
+pub enum ClientRequest {
+    /// No request was made.
     #[default]
     None,
-    /// That it be started again.
+    /// The run is to be restarted.
     Restart,
-    /// That it end.
+    /// The run is to end.
     Stop,
 }
 
-/// An attempt that has ended, with what the decision takes from around it.
+/// An attempt that has ended, with the context of the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempted<'a> {
-    /// How.
+    /// Outcome of the attempt.
     pub outcome: &'a Outcome,
-    /// 1 for the first.
+    /// Number of the attempt; 1 for the first.
     pub number: u32,
-    /// From its start to its leader's end; absent: not known, or it never ran.
+    /// Time from its start to its leader's exit; absent: not known, or it never ran.
     pub uptime: Option<Duration>,
     /// Restarts in a row before it.
     pub restarts: u32,
-    /// The boot in which it ran is over, so nothing of it can be left.
+    /// Whether the boot in which it ran is over, so that nothing of it can be left.
     pub boot_over: bool,
-    /// The run outlives the service: its end together with the service's is not its own.
+    /// Whether the run outlives the service: then an end together with the service's is not its own.
     pub outlives_service: bool,
-    /// What is wanted.
-    pub wish: Wish,
+    /// The request on the run.
+    pub request: ClientRequest,
 }
 
-/// What follows an attempt.
+/// Decision after an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Another one, after this time; the number is that of the restarts in a row, with this one.
+    /// Another attempt follows after this time; the number is that of the restarts in a row, with this one.
     Again {
-        /// How long after.
+        /// Delay before it.
         delay: Duration,
         /// Restarts in a row.
         restarts: u32,
     },
-    /// Nothing: the run has ended as the attempt has.
+    /// No attempt follows: the run has ended as the attempt has.
     End,
-    /// Nothing: it was started again too often in a row.
+    /// No attempt follows: the run was restarted too often in a row.
     Exhausted {
-        /// How often.
+        /// Number of restarts.
         restarts: u32,
     },
-    /// Nothing, though the policy would start it again: somebody of the attempt may be left.
+    /// No attempt follows, though the policy would restart the run: a process of the attempt may be left.
     NotProven,
 }
 
-/// How an end counts.
+/// Class of an end.
 enum Class {
-    /// For good, whatever the policy says.
+    /// Final, whatever the policy says.
     Final,
-    /// Because another attempt was asked for.
+    /// Another attempt was requested.
     Asked,
-    /// Not by itself: the service or the host has ended.
+    /// Caused from outside: the service or the host has ended.
     Interrupted,
-    /// It was not begun, since the store did not take its record: that is not the command's.
+    /// The attempt was not begun, since the store did not take its record: that is no fault of the command.
     Unrecorded,
-    /// By itself, well or ill.
+    /// The attempt ended by itself, successfully or not.
     Own { failed: bool },
 }
 
-/// Decides what follows an attempt that has ended.
+/// Decides on the attempt after one that has ended.
 #[must_use]
 pub fn next(policy: &RestartPolicy, attempted: &Attempted<'_>, chance: u32) -> Next {
-    let wanted = match (attempted.wish, class(policy, attempted)) {
-        (Wish::Stop, _) | (Wish::None, Class::Final) => return Next::End,
-        (Wish::Restart, _) | (Wish::None, Class::Asked) => Next::Again {
+    let wanted = match (attempted.request, class(policy, attempted)) {
+        (ClientRequest::Stop, _) | (ClientRequest::None, Class::Final) => return Next::End,
+        (ClientRequest::Restart, _) | (ClientRequest::None, Class::Asked) => Next::Again {
             delay: Duration::ZERO,
             restarts: 0,
         },
-        (Wish::None, _) if !policy.restarts() => return Next::End,
-        (Wish::None, Class::Interrupted) => {
+        (ClientRequest::None, _) if !policy.restarts() => return Next::End,
+        (ClientRequest::None, Class::Interrupted) => {
             if !attempted.outlives_service {
                 return Next::End;
             }
@@ -245,11 +246,11 @@ pub fn next(policy: &RestartPolicy, attempted: &Attempted<'_>, chance: u32) -> N
                 restarts: attempted.restarts,
             }
         }
-        (Wish::None, Class::Unrecorded) => Next::Again {
+        (ClientRequest::None, Class::Unrecorded) => Next::Again {
             delay: policy.pause(attempted.restarts.saturating_sub(1), chance),
             restarts: attempted.restarts,
         },
-        (Wish::None, Class::Own { failed }) => {
+        (ClientRequest::None, Class::Own { failed }) => {
             if policy.mode == RestartMode::OnFailure && !failed {
                 return Next::End;
             }
@@ -276,7 +277,7 @@ fn again(policy: &RestartPolicy, attempted: &Attempted<'_>, chance: u32) -> Next
     }
 }
 
-/// INVARIANT: no attempt begins beside what may be left of the one before.
+/// INVARIANT: no attempt begins beside possible leftovers of the earlier one.
 fn is_proven(attempted: &Attempted<'_>) -> bool {
     let tree = &attempted.outcome.tree;
     attempted.boot_over || matches!(tree, TreeVerdict::Empty(_) | TreeVerdict::NeverRan)
@@ -285,7 +286,7 @@ fn is_proven(attempted: &Attempted<'_>) -> bool {
 fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
     let outcome = attempted.outcome;
     if attempted.number == 1 && outcome.exit.is_none() {
-        // It never ran: whoever has spawned it is told, and may do it again.
+        // It never ran: the caller that spawned it gets the error, and may retry.
         return Class::Final;
     }
     match &outcome.reason {
@@ -297,12 +298,12 @@ fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
         | EndReason::ParentEnded
         | EndReason::RestartsExhausted { .. } => Class::Final,
         EndReason::Restarted { .. } => Class::Asked,
-        // The gate is shut when its server dies: nothing ran, and it is nobody's failure.
+        // The gate is shut when its server dies: nothing ran, and it is no failure.
         EndReason::StartFailed(StartFailure {
             stage: StartStage::Record | StartStage::Gate,
             ..
         }) => Class::Unrecorded,
-        // A service that has lost our part of it is started again as after a failure of its own.
+        // A service that has lost Kennel's part of it is restarted as after a failure of its own.
         EndReason::StartFailed(_)
         | EndReason::OomKilled(_)
         | EndReason::ShimLost

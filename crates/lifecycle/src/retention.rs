@@ -1,23 +1,24 @@
-//! Which ended runs of a node keep their output, and for which it is time to go.
+//! Retention of the output of a node's ended runs, and its removal.
 //!
-//! Pure: a list of what is there, the time and the limits come in, the runs whose output goes come out. A run that has not
-//! ended is never among them.
+//! Pure: the list of runs, the time and the limits come in, the runs whose output is removed come out. A run that has
+//! not ended is never among them.
 
 use crate::names::named;
 use crate::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-/// How much output of ended runs a node keeps. What a run has come to stays for as long as its row does.
+/// Limits on the retained output of a node's ended runs. The outcome of a run stays for as long as its row does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionLimits {
-    /// Ended runs of one owner that keep their output, the newest; absent: all.
+    /// Number of newest ended runs of one owner that retain their output; absent: all.
     pub runs_per_owner: Option<u32>,
-    /// For how long after its end a run keeps its output whatever `runs_per_owner` says.
+    /// Time after its end during which a run retains its output whatever `runs_per_owner` says.
     pub at_least: Duration,
-    /// For how long after its end a run keeps its output at most; absent: for ever.
+    /// Longest time after its end during which a run retains its output; absent: no limit.
     pub at_most: Option<Duration>,
-    /// Bytes that the output of all runs of the node may take, live ones included; absent: as many as there is room for.
+    /// Bytes that the output of all runs of the node may take, live ones included; absent: as many as the disk has
+    /// space for.
     pub node_bytes: Option<u64>,
 }
 
@@ -41,23 +42,23 @@ impl Default for RetentionLimits {
     }
 }
 
-/// That the output of an ended run was removed, and what it was.
+/// Removal of an ended run's output, with its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputRemoval {
-    /// When that was decided.
+    /// Time of the decision.
     pub at: Timestamp,
-    /// Which limit it was.
+    /// The limit that caused it.
     pub reason: RemovalReason,
     /// Seq of the run's last event.
     pub seq: u64,
     /// Length of standard output and of standard error.
     pub lens: [u64; 2],
-    /// Whether the run has written just as many bytes: not where the host died, or a server while it dropped output.
+    /// Whether the run has written exactly so many bytes: not where the host died, or a server while it dropped output.
     pub counted: bool,
 }
 
 named! {
-    /// Which limit output was removed for.
+    /// The limit that output was removed for.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum RemovalReason {
         /// [`RetentionLimits::runs_per_owner`].
@@ -72,17 +73,18 @@ named! {
 /// An ended run that still has its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retained {
-    /// Which.
+    /// Run id.
     pub run: RunId,
-    /// Whose.
+    /// Owner of the run.
     pub owner: Arc<str>,
-    /// When it ended.
+    /// End of the run.
     pub ended: Timestamp,
-    /// What its output takes on the disk; 0 where nobody has asked.
+    /// Bytes of its output on the disk; 0 where they were not measured.
     pub bytes: u64,
 }
 
-/// Whose output goes now, and why. `retained` has the newest end first; `others` is what the output of everybody else takes.
+/// Returns the runs whose output is to be removed, and why. `retained` has the newest end first; `others` is the size
+/// of all other output.
 #[must_use]
 pub fn due(
     retained: &[Retained],
@@ -98,7 +100,7 @@ pub fn due(
         let count = counts.entry(&one.owner).or_default();
         *count = count.saturating_add(1);
         let is_beyond = limits.runs_per_owner.is_some_and(|most| *count > most);
-        // Where the clock was put back nobody knows how old it is: then it is nobody's youngest either.
+        // Where the clock was put back its age is not known: then it is not the youngest of its owner either.
         let is_young = age.is_some_and(|age| age < limits.at_least);
         let is_old = limits
             .at_most
@@ -127,7 +129,7 @@ pub fn due(
     due
 }
 
-/// For how long it has ended; absent where it ended after now, so that the clock was put back since.
+/// Returns the time since the end; absent where it ended after `now`, so that the clock was put back since.
 fn age(ended: Timestamp, now: Timestamp) -> Option<Duration> {
     let micros = now.0.checked_sub(ended.0)?;
     u64::try_from(micros).ok().map(Duration::from_micros)
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn each_owner_keeps_the_output_of_its_newest_runs() {
+    fn newest_runs_of_each_owner_keep_output() {
         let mut all = ended("a", 1..=150);
         all.extend(ended("b", 200..=260));
         all.sort_by_key(|one| std::cmp::Reverse(one.ended));
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_has_just_ended_keeps_its_output_however_many_there_are() {
+    fn run_that_just_ended_keeps_its_output() {
         let limits = RetentionLimits {
             at_least: Duration::from_mins(1),
             ..runs(2)
@@ -186,7 +188,7 @@ mod tests {
         let found = due(&all, 0, &limits, Timestamp(100 * SECOND));
         let old: Vec<u128> = (1..=40).collect();
         assert_eq!(gone(&found, RemovalReason::OwnerRuns), old);
-        // But the node's room counts for more.
+        // But the node's bound takes precedence.
         let small = RetentionLimits {
             node_bytes: Some(500),
             ..limits
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_put_back_makes_nothing_old_and_does_not_stop_the_count() {
+    fn clock_set_back_makes_nothing_old() {
         let limits = RetentionLimits {
             at_least: Duration::from_hours(1),
             at_most: Some(Duration::from_hours(1)),
@@ -223,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_ends_make_room_on_the_node_and_live_runs_count() {
+    fn oldest_ended_runs_make_room_on_a_node() {
         let limits = RetentionLimits {
             node_bytes: Some(100),
             ..RetentionLimits::NONE
@@ -233,7 +235,7 @@ mod tests {
         assert!(due(&all, 0, &limits, now).is_empty(), "just full");
         let found = due(&all, 25, &limits, now);
         assert_eq!(gone(&found, RemovalReason::NodeBytes), [1, 2, 3]);
-        // Live runs alone take more: of them nothing goes.
+        // Live runs alone take more: nothing of them is removed.
         let found = due(&all, 1000, &limits, now);
         assert_eq!(found.len(), 10);
     }

@@ -1,14 +1,14 @@
-//! What a run says of itself: readiness, liveness, and rules on lines of its output. Given with the spec, never changed.
+//! Readiness, liveness, and rules on lines of output. Given with the spec, never changed.
 
 use crate::names::named;
 use crate::{LinePattern, Violation, labels, limits};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, time::Duration};
 
-/// When a run counts as ready.
+/// Condition under which a run counts as ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Readiness {
-    /// What shows that it is.
+    /// Evidence that the run is ready.
     pub probe: ReadyProbe,
     /// Time between two probes.
     pub interval: Duration,
@@ -18,27 +18,27 @@ pub struct Readiness {
     pub start_timeout: Option<Duration>,
 }
 
-/// What shows that a run is ready.
+/// Evidence that a run is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadyProbe {
-    /// An output rule of the run does.
+    /// An output rule of the run.
     Rule,
     /// A line of its output.
     Line(LinePattern),
-    /// The command says so itself, by `sd_notify(3)`. The keeper hears it, and keeps the start timeout.
+    /// A report of the command itself, by `sd_notify(3)`. The keeper receives it, and keeps the start timeout.
     Notify,
-    /// A probe of its state does.
+    /// A probe of its state.
     State(StateProbe),
 }
 
-/// What shows the state of a run: a server on this host's loopback addresses, or a command of its own.
+/// Probe of a run's state: a server on this host's loopback addresses, or a helper command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StateProbe {
     /// A port accepts a connection.
     Tcp(u16),
-    /// GET is answered with 2xx.
+    /// GET returns 2xx.
     Http {
         /// Port.
         port: u16,
@@ -56,26 +56,26 @@ pub enum StateProbe {
     Exec(Vec<String>),
 }
 
-/// What shows that a run is live.
+/// Evidence that a run is live.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LiveProbe {
-    /// A probe of its state does.
+    /// A probe of its state.
     State(StateProbe),
-    /// The command says so itself, by `sd_notify(3)`, at least once in this time. The keeper counts.
+    /// A sign of the command itself, by `sd_notify(3)`, at least once in this time. The keeper counts.
     Watchdog(Duration),
 }
 
-/// When a run that is ready counts as live.
+/// Condition under which a ready run counts as live.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Liveness {
-    /// What shows that it is.
+    /// Evidence that the run is live.
     pub probe: LiveProbe,
     /// Time between two probes.
     pub interval: Duration,
     /// Longest time of one probe.
     pub timeout: Duration,
-    /// Failures in a row after which it is not.
+    /// Failures in a row after which the run is not live.
     pub failure_threshold: u32,
 }
 
@@ -84,29 +84,29 @@ pub struct Liveness {
 pub struct OutputRule {
     /// Name, unique in the run.
     pub name: String,
-    /// What the line must be.
+    /// Pattern of the line.
     pub pattern: LinePattern,
     /// Whether to test standard output and standard error.
     pub streams: [bool; 2],
-    /// What follows from a match.
+    /// Action on a match.
     pub action: RuleAction,
 }
 
-/// What follows from a line that matches.
+/// Action on a line that matches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RuleAction {
-    /// The run is ready.
+    /// The run becomes ready.
     Ready,
-    /// The run does this from here on.
+    /// The run has this activity from here on.
     Activity(Activity),
     /// The named groups of the match become annotations.
     Annotate,
-    /// An event with the groups of the match.
+    /// An event with the groups of the match is emitted.
     Event,
-    /// The result is there: the run has some time to end by itself, and is stopped then.
+    /// The result is available: the run has some time to end by itself, and is stopped then.
     Result {
-        /// How much time.
+        /// Time to end by itself.
         after: Duration,
         /// Grace of the stop.
         grace: Duration,
@@ -114,21 +114,21 @@ pub enum RuleAction {
 }
 
 named! {
-    /// What a run does.
+    /// Activity of a run.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Activity {
-        /// It works.
+        /// The run works.
         Working = "working",
-        /// It waits for input of a person or a client.
+        /// The run waits for input of a person or a client.
         AwaitingInput = "awaiting_input",
-        /// It has nothing to do.
+        /// The run has nothing to do.
         Idle = "idle",
     }
 }
 
 /// Name of the rule that `readiness.line` is.
 pub const READY_RULE: &str = "readiness";
-/// What has shown it where the command has said so itself.
+/// Name of the evidence where the command itself has reported.
 pub const NOTIFIED: &str = "notify";
 
 impl Readiness {
@@ -168,7 +168,7 @@ impl Readiness {
         }
     }
 
-    /// The rule that a probe by line is.
+    /// Returns the rule that a probe by line amounts to.
     fn rule(&self) -> Option<OutputRule> {
         let ReadyProbe::Line(pattern) = &self.probe else {
             return None;
@@ -203,7 +203,7 @@ impl Liveness {
 }
 
 impl StateProbe {
-    /// Its kind.
+    /// Returns the name of its kind.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -241,7 +241,7 @@ impl StateProbe {
     }
 }
 
-/// What is wrong with a command beside the run's own.
+/// Returns the fault of a helper command.
 pub(crate) fn fault_of_command(argv: &[String]) -> Option<&'static str> {
     let bytes: usize = argv.iter().map(String::len).sum();
     if argv.first().is_none_or(String::is_empty) {
@@ -264,7 +264,7 @@ fn check_times(interval: Duration, timeout: Duration, wrong: &mut impl FnMut(&st
     }
 }
 
-/// All rules of a run: that of its readiness first.
+/// Returns all rules of a run: that of its readiness first.
 pub(crate) fn all(readiness: Option<&Readiness>, rules: &[OutputRule]) -> Vec<OutputRule> {
     let first = readiness.and_then(Readiness::rule);
     first.into_iter().chain(rules.iter().cloned()).collect()

@@ -1,4 +1,4 @@
-//! What a run may use, and whether this host can hold it to that.
+//! Resource limits of a run, and whether this host can enforce them.
 
 use crate::names::named;
 use crate::{
@@ -51,23 +51,23 @@ named! {
 /// A limit of each process of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rlimit {
-    /// Of what.
+    /// The limited resource.
     pub resource: Resource,
-    /// In force; a process may set it to anything up to `hard`.
+    /// Limit in force; a process may set it to anything up to `hard`.
     pub soft: u64,
-    /// The most that `soft` may be set to.
+    /// Most that `soft` may be set to.
     pub hard: u64,
 }
 
-/// What a run may use. What is absent is not limited by it.
+/// Resource limits of a run. An absent one does not apply.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunLimits {
-    /// Each resource at most once.
+    /// Limits of each process, each resource at most once.
     pub rlimits: Vec<Rlimit>,
     /// Nice value.
     pub nice: Option<i32>,
-    /// How soon the kernel ends it where memory is short.
+    /// `oom_score_adj`: how soon the kernel ends the run where memory is short.
     pub oom_score_adj: Option<i32>,
     /// Bytes of memory of the whole run; beyond, the kernel ends processes of it.
     pub memory_max: Option<u64>,
@@ -79,16 +79,16 @@ pub struct RunLimits {
     pub pids_max: Option<u64>,
     /// Processor time of the whole run.
     pub cpu_quota: Option<CpuQuota>,
-    /// Its share where others want the processor too.
+    /// Its share where other processes want the processor too.
     pub cpu_weight: Option<u32>,
 }
 
 /// Processor time in a period, of all processors together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuQuota {
-    /// So much of it.
+    /// Processor time in each period.
     pub quota: Duration,
-    /// In each of these.
+    /// Length of the period.
     pub period: Duration,
 }
 
@@ -112,7 +112,7 @@ named! {
 }
 
 impl Knob {
-    /// The field that asks for it, and the controller that has it.
+    /// Returns the spec field that requests it, and its controller.
     fn field(self) -> (&'static str, &'static str) {
         match self {
             Self::MemoryMax => ("spec.limits.memory.max_bytes", "memory"),
@@ -125,36 +125,36 @@ impl Knob {
     }
 }
 
-/// What the keeper can hold a run to, as it has tried at its start.
+/// Limits that the keeper can set, as tried at its start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitPowers {
-    /// The highest hard limit that can be set, of each resource.
+    /// The highest hard limit that can be set for each resource.
     pub hard_max: Vec<(Resource, u64)>,
     /// The lowest nice value that can be set.
     pub nice_min: i32,
     /// The lowest `oom_score_adj` that can be set; absent: none can be.
     pub oom_score_adj_min: Option<i32>,
-    /// What can be set on the control group of a run; an error: runs have none, and why.
+    /// Knobs that can be set on the control group of a run; an error: runs have none, and why.
     pub knobs: Result<Vec<Knob>, String>,
 }
 
-/// Something that was asked for and cannot be done on this host.
+/// A requested limit that this host cannot enforce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Path of the field that asks for it.
+    /// Path of the field that requests it.
     pub field: String,
-    /// What is missing.
+    /// The missing capability.
     pub capability: String,
 }
 
 impl RunLimits {
-    /// Whether nothing is limited.
+    /// Whether there is no limit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// What has to be set on the run's control group.
+    /// Returns the knobs to set on the run's control group.
     #[must_use]
     pub fn knobs(&self) -> Vec<Knob> {
         let asked = |knob: &&Knob| match knob {
@@ -200,7 +200,7 @@ impl RunLimits {
         within("spec.limits.cpu.weight", weight, CPU_WEIGHT);
     }
 
-    /// What is wrong with it.
+    /// Adds the violations of the limits.
     pub(crate) fn check(&self, found: &mut Vec<Violation>) {
         for (i, limit) in self.rlimits.iter().enumerate() {
             let mut wrong = |what: String| {
@@ -234,7 +234,7 @@ impl RunLimits {
         }
     }
 
-    /// All of it that a keeper with these powers cannot do. Nothing of it is left out silently: a run whose limits
+    /// Returns all limits that a keeper with these powers cannot set. None is left out silently: a run whose limits
     /// cannot all be set does not start.
     #[must_use]
     pub fn missing(&self, powers: &LimitPowers) -> Vec<Missing> {

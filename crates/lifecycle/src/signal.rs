@@ -81,13 +81,13 @@ impl Signal {
     /// Stop; cannot be caught.
     pub const STOP: Self = Self(19);
 
-    /// The signal with this number, if there is one.
+    /// Returns the signal with this number, if there is one.
     #[must_use]
     pub fn from_number(number: i32) -> Option<Self> {
         (1..=MAX).contains(&number).then_some(Self(number))
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn number(self) -> i32 {
         self.0

@@ -1,4 +1,4 @@
-//! What a caller wants to run, and whether that can be asked at all.
+//! A spawn request, and the check of its validity.
 
 use crate::names::named;
 use crate::{ApiAccess, DefaultGrace, Parent, Policy, TerminalSpec, labels, limits, os_text};
@@ -26,10 +26,10 @@ named! {
 }
 
 named! {
-    /// Where standard input comes from.
+    /// Source of standard input.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum InputMode {
-        /// What the spec has of it, or `/dev/null`.
+        /// The spec's initial input, or `/dev/null`.
         #[default]
         Initial = "initial",
         /// A pipe that clients write to while the command runs.
@@ -37,23 +37,23 @@ named! {
     }
 }
 
-/// The whole request: what runs, and what is done with it. The same value travels from the edge to the shim.
+/// The whole request: the command, and the policy for it. The same value travels from the edge to the shim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunSpec {
-    /// What is executed, and on what.
+    /// The command with its environment.
     pub command: CommandSpec,
-    /// What is done with it while it runs, and how it is ended.
+    /// Policy of the run while it runs, and of its end.
     pub policy: Policy,
-    /// The caller's own marks, for selection.
+    /// The caller's labels, for selection.
     pub labels: BTreeMap<String, String>,
-    /// The run that this one belongs to.
+    /// The parent of this run.
     pub parent: Option<Parent>,
     /// What its processes may call.
     pub api_access: ApiAccess,
 }
 
-/// What is executed, and on what.
+/// A command with its environment.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommandSpec {
@@ -63,13 +63,13 @@ pub struct CommandSpec {
     /// Absolute working directory; absent: `/`.
     #[serde(with = "os_text::option")]
     pub cwd: Option<PathBuf>,
-    /// Variables that are taken from the server's environment.
+    /// Variables taken from the server's environment.
     pub env_mode: EnvMode,
-    /// Variables that the caller sets; they win over those that are taken.
+    /// Variables that the caller sets; they win over those taken from the server.
     pub env: BTreeMap<String, String>,
     /// The whole of the command's standard input; absent: `/dev/null`.
     pub initial_input: Option<Vec<u8>>,
-    /// Where standard input comes from.
+    /// Source of standard input.
     pub input: InputMode,
     /// The terminal that the standard streams are on; absent: they are pipes.
     pub terminal: Option<TerminalSpec>,
@@ -89,7 +89,7 @@ impl fmt::Debug for CommandSpec {
 }
 
 impl CommandSpec {
-    /// The working directory in force.
+    /// Returns the working directory in force.
     #[must_use]
     pub fn working_dir(&self) -> &Path {
         self.cwd.as_deref().unwrap_or(Path::new("/"))
@@ -102,8 +102,8 @@ impl CommandSpec {
     }
 }
 
-/// A spec as it may be written down: no value of a variable and no byte of input is in it, only which variables were
-/// set and whether there was input. There is no other way to make one, so what holds one holds no secret.
+/// A spec as it may be stored: it contains no value of a variable and no byte of input, only which variables were set
+/// and whether there was input. There is no other way to make one, so a holder of it holds no secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "RunSpec")]
 pub struct RecordedSpec(RunSpec);
@@ -129,14 +129,14 @@ impl Deref for RecordedSpec {
 }
 
 impl RecordedSpec {
-    /// Whether a caller has described this run: of one that was fenced before its Spawn came nothing is known.
+    /// Whether a caller has described this run: nothing is known of one that was fenced before its Spawn came.
     #[must_use]
     pub fn is_described(&self) -> bool {
         !self.0.command.argv.is_empty()
     }
 }
 
-/// One thing that is wrong with a request.
+/// One fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Path of the field in the contract, such as `spec.argv.args[1]`.
@@ -146,7 +146,7 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// A violation of the field at this path.
+    /// Makes a violation of the field at this path.
     pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
         Self {
             field: field.into(),
@@ -156,13 +156,13 @@ impl Violation {
 }
 
 impl RunSpec {
-    /// This spec without its secrets.
+    /// Returns this spec without its secrets.
     #[must_use]
     pub fn recorded(&self) -> RecordedSpec {
         self.clone().into()
     }
 
-    /// How much text is in it, in bytes: all else takes a bounded room.
+    /// Returns the length of its text, in bytes: everything else is of bounded size.
     #[must_use]
     pub fn text_len(&self) -> usize {
         let pairs = |map: &BTreeMap<String, String>| -> usize {
@@ -172,7 +172,7 @@ impl RunSpec {
         argv + pairs(&self.command.env) + pairs(&self.labels)
     }
 
-    /// All that is wrong with this spec at a node with these graces; empty means that it may be tried.
+    /// Returns all violations of this spec; empty means that it may be tried.
     #[must_use]
     pub fn violations(&self, node: &DefaultGrace) -> Vec<Violation> {
         let mut found = Vec::new();
@@ -194,7 +194,7 @@ impl RunSpec {
         }
     }
 
-    /// What a stop does at standard input needs one.
+    /// Checks that a stop with actions at standard input has one.
     fn check_stop_input(&self, found: &mut Vec<Violation>) {
         let (writes, closes) = self.policy.stop.needs_input();
         let (on_terminal, is_open) = (
@@ -363,7 +363,8 @@ fn check_c_string(field: String, text: &OsStr, found: &mut Vec<Violation>) {
     }
 }
 
-/// The environment of a command: what the mode takes from the server's, then the caller's own, then ours.
+/// Composes the environment of a command: the variables that the mode takes from the server's, then the caller's own,
+/// then Kennel's.
 ///
 /// The server's own settings and secrets never pass, in no mode.
 #[must_use]
@@ -396,7 +397,7 @@ fn passes(mode: EnvMode, name: &str) -> bool {
     }
 }
 
-/// What configures or identifies the server itself.
+/// Whether the variable configures or identifies the server itself.
 fn is_own(name: &str) -> bool {
     const NAMES: [&str; 7] = [
         "DATABASE_URL",

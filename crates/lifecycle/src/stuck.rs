@@ -1,36 +1,36 @@
 //! Processes of a run that SIGKILL does not end.
 
 use serde::{Deserialize, Serialize};
-/// Who is still there after SIGKILL. The run does not end while anybody is.
+/// Processes that are left after SIGKILL. The run does not end while any of them is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stuck {
-    /// The first by number; at most [`crate::limits::STUCK_TOLD_MAX`].
+    /// The first by number; at most [`crate::limits::STUCK_LISTED_MAX`].
     pub processes: Vec<StuckProcess>,
-    /// How many more there were.
+    /// Number of further processes.
     pub unlisted: u32,
 }
 
-/// One of them.
+/// One such process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StuckProcess {
     /// Process id.
     pub pid: i32,
     /// Start time in clock ticks since boot: with it the number names one process.
     pub start_ticks: u64,
-    /// Its state, as `proc_pid_stat(5)` has it.
+    /// Its state, as in `proc_pid_stat(5)`.
     pub state: char,
-    /// Why it does not end, in one plain sentence.
+    /// Reason why it does not exit, in one plain sentence.
     pub why: String,
 }
 
 impl Stuck {
-    /// Whether there is nobody.
+    /// Whether there is no such process.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.processes.is_empty() && self.unlisted == 0
     }
 
-    /// Whether both name the same processes, whatever is said of them.
+    /// Whether both list the same processes, whatever their states.
     #[must_use]
     pub fn names_the_same(&self, other: &Self) -> bool {
         let name = |p: &StuckProcess| (p.pid, p.start_ticks);

@@ -1,13 +1,13 @@
-//! A command's terminal: what it is to be, and how large.
+//! Terminal of a command: its type and size.
 
 use crate::{LeaderExit, Recovery, RunKind, RunSpec, Violation, limits};
 use serde::{Deserialize, Serialize};
 
-/// How large a terminal is, in characters.
+/// Size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TerminalSize {
-    /// Lines.
+    /// Number of lines.
     pub rows: u16,
     /// Characters of a line.
     pub cols: u16,
@@ -22,13 +22,13 @@ impl Default for TerminalSize {
     }
 }
 
-/// A terminal as a caller wants it.
+/// A requested terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TerminalSpec {
-    /// What the command finds in TERM, where the caller sets no other value.
+    /// Value of $TERM, where the caller sets no other.
     pub term: String,
-    /// How large it is at the start.
+    /// Size at the start.
     pub size: TerminalSize,
 }
 
@@ -42,7 +42,7 @@ impl Default for TerminalSpec {
 }
 
 impl RunSpec {
-    /// What is wrong with a terminal, or for want of one.
+    /// Adds violations of the terminal, or of fields that need one.
     pub(crate) fn check_terminal(&self, found: &mut Vec<Violation>) {
         let mut wrong = |field: &str, what: &str| found.push(Violation::new(field, what));
         let Some(terminal) = &self.command.terminal else {
@@ -93,6 +93,7 @@ impl RunSpec {
     }
 }
 
-/// Sets all of it on a terminal to what that begins with: no mouse, focus and pasting reports, its own keypad and cursor.
+/// Sequence that resets a terminal to its initial modes: no mouse, focus and pasting reports, its own keypad and
+/// cursor.
 pub const MODES_AT_FIRST: &str =
     "\x1b[?9;12;66;1000;1001;1002;1003;1004;1005;1006;1015;1016;2004l\x1b[?1007h\x1b>\x1b[0 q";

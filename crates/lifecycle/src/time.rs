@@ -10,21 +10,21 @@ use std::time::Duration;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// So long before this time; saturates.
+    /// Returns the time so long before this one; saturates.
     #[must_use]
     pub fn minus(self, past: Duration) -> Self {
         let micros = i64::try_from(past.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_sub(micros))
     }
 
-    /// This time and `wait` more; saturates.
+    /// Returns this time plus `wait`; saturates.
     #[must_use]
     pub fn plus(self, wait: Duration) -> Self {
         let micros = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
         Self(self.0.saturating_add(micros))
     }
 
-    /// How long after `earlier` this is; zero where it is before.
+    /// Returns the time since `earlier`; zero where this is before it.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         let micros = u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0);

@@ -1,56 +1,57 @@
-//! The verdict on a tree: the one place that says whether anything of a run is left, and by what proof. The keeper, the
-//! shim and a recovery call it with what each of them has seen (INV-5).
+//! The verdict on a tree: the one place that decides whether processes of a run are left, and by which proof. The
+//! keeper, the shim and recovery call it with their own evidence (INV-5).
 
 use crate::{Proof, TreeVerdict};
 
-/// What an observer has seen of a tree in which it finds no living member.
+/// Evidence of a tree in which an observer finds no living member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeEvidence {
-    /// The gate was never opened.
+    /// Whether the gate was never opened.
     pub never_ran: bool,
-    /// The first process of the run's private pid namespace has ended: the kernel lets it end as the last of all in it.
+    /// Whether the first process of the run's private pid namespace has exited: the kernel lets it exit as the last of
+    /// all in it.
     pub namespace_ended: bool,
-    /// What the shim knows.
+    /// Evidence of the shim.
     pub shim: ShimEvidence,
-    /// What the control group shows.
+    /// Evidence of the control group.
     pub group: GroupEvidence,
     /// Living processes that carry the run's marker or descend from its leader: a hint, never a proof.
     pub hints: Vec<i32>,
-    /// The recorded leader cannot be distinguished from an unrelated process, so nothing was signalled.
+    /// Whether the recorded leader cannot be distinguished from an unrelated process, so that nothing was signalled.
     pub leader_unknown: bool,
 }
 
-/// What the shim knows of the tree.
+/// The shim's evidence of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ShimEvidence {
-    /// It has no child left (wait(2): ECHILD).
+    /// The shim has no child left (wait(2): ECHILD).
     Childless {
         /// Living processes with the run's marker in another pid namespace, out of its sight.
         elsewhere: Vec<i32>,
     },
-    /// Its exit record has this verdict.
+    /// The shim's exit record has this verdict.
     Recorded(TreeVerdict),
-    /// It was lost without a verdict.
+    /// The shim was lost without a verdict.
     Lost,
 }
 
-/// What the control group of a run shows.
+/// Evidence of a run's control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupEvidence {
     /// The run has none, or the observer leaves it out.
     Absent,
-    /// No process is in it, or it is removed.
+    /// No process is in the group, or it is removed.
     Empty,
     /// Only these processes are in it, and none of them is of the run: it proves nothing.
     Unrelated(Vec<i32>),
-    /// It cannot be read, for this reason.
+    /// The group cannot be read, for this reason.
     Unreadable(String),
-    /// It is not known to be empty, and no member is to be seen after SIGKILL.
+    /// The group is not known to be empty, and no member is seen after SIGKILL.
     NotEmptied,
 }
 
 impl TreeEvidence {
-    /// Of an observer that knows no more than these two.
+    /// Evidence of an observer that knows no more than these two.
     #[must_use]
     pub fn of(shim: ShimEvidence, group: GroupEvidence) -> Self {
         Self {
@@ -63,15 +64,14 @@ impl TreeEvidence {
         }
     }
 
-    /// The verdict.
-    /// INV-5: `Empty` comes from nowhere else.
+    /// Returns the verdict. INV-5: `Empty` comes from nowhere else.
     #[must_use]
     pub fn verdict(self) -> TreeVerdict {
         let private = TreeVerdict::Empty(Proof::PrivatePidns);
         if self.never_ran {
             return TreeVerdict::NeverRan;
         }
-        // Nothing that is seen later can add to it or take from it: no process leaves such a namespace.
+        // No later observation can add to it or take from it: no process leaves such a namespace.
         if self.namespace_ended || self.shim == ShimEvidence::Recorded(private.clone()) {
             return private;
         }
@@ -80,7 +80,7 @@ impl TreeEvidence {
             (ShimEvidence::Recorded(TreeVerdict::Empty(_)), GroupEvidence::Empty) => {
                 TreeVerdict::Empty(Proof::CgroupAndEchild)
             }
-            // The shim's look into the group is as good as a later one; its other verdict leaves the group out.
+            // The shim's scan of the group is as good as a later one; its other verdict leaves the group out.
             (
                 ShimEvidence::Recorded(
                     verdict @ (TreeVerdict::Empty(_) | TreeVerdict::Unverified(_)),
@@ -99,7 +99,7 @@ impl TreeEvidence {
     }
 }
 
-/// Of a shim that has no child left.
+/// Returns the verdict for a shim that has no child left.
 fn childless(elsewhere: &[i32], group: GroupEvidence) -> TreeVerdict {
     match group {
         GroupEvidence::Empty => TreeVerdict::Empty(Proof::CgroupAndEchild),
@@ -117,8 +117,8 @@ fn childless(elsewhere: &[i32], group: GroupEvidence) -> TreeVerdict {
     }
 }
 
-/// Where the shim says nothing that counts. An empty group does not see what has left it as root, so a hint is reason
-/// enough to doubt it.
+/// Returns the verdict where the shim's evidence does not count. An empty group does not show a process that left it as
+/// root, so a hint is reason enough to doubt it.
 fn without_shim(group: GroupEvidence, hints: Vec<i32>, leader_unknown: bool) -> TreeVerdict {
     match group {
         GroupEvidence::Empty if hints.is_empty() => TreeVerdict::Empty(Proof::Cgroup),

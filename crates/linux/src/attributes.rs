@@ -1,5 +1,5 @@
-//! What a command is given beside its descriptors: limits, nice value, `oom_score_adj`. What Kennel itself was started
-//! with is for Kennel: its protection does not pass on to commands.
+//! Attributes of a command beside its descriptors: limits, nice value, `oom_score_adj`. The keeper's own protection is
+//! not inherited by commands.
 
 use crate::limits::OpenFiles;
 use kennel_lifecycle::{
@@ -14,19 +14,19 @@ use std::{
     ptr,
 };
 
-/// Where a process says how soon it wants to be ended; see `proc_pid_oom_score_adj(5)`.
+/// File of a process's `oom_score_adj`; see `proc_pid_oom_score_adj(5)`.
 pub const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
-/// How much more willing to be ended a command is than what Kennel was started with.
+/// Addition to Kennel's inherited score for commands.
 const COMMAND_OOM_SCORE: i32 = 200;
-/// What the keeper gives itself where it may and nothing was chosen for it.
+/// The keeper's own score, where it may set it and none was chosen for it.
 const OWN_OOM_SCORE_ADJ: i32 = -500;
 /// File mode creation mask of every command.
 pub const UMASK: u32 = 0o022;
 
-/// What this keeper was started with.
+/// Attributes that this keeper was started with.
 #[derive(Clone, Copy, Debug)]
 pub struct Inherited {
-    /// Before it was raised.
+    /// Limit of open files before it was raised.
     pub open_files: OpenFiles,
     /// Nice value.
     pub nice: i32,
@@ -34,32 +34,32 @@ pub struct Inherited {
     pub oom_score_adj: OomScoreAdj,
 }
 
-/// Who is ended first when memory ends: commands, then Kennel.
+/// Order in which the kernel kills when memory is short: commands, then Kennel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OomScoreAdj {
-    /// What shims get.
+    /// Score of shims.
     pub of_shims: i32,
-    /// Of commands whose specs name none.
+    /// Score of commands whose specs name none.
     pub of_commands: i32,
 }
 
-/// What one command gets. Absent: it has it already.
+/// Attributes to set for one command. Absent: it has them already.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
     /// Limits, in the order in which they are set.
     pub rlimits: Vec<Rlimit>,
-    /// Nice value; absent: as it is.
+    /// Nice value; absent: unchanged.
     pub nice: Option<i32>,
-    /// Score adjustment; absent: as it is.
+    /// Score adjustment; absent: unchanged.
     pub oom_score_adj: Option<i32>,
-    /// User, groups, and what it may gain.
+    /// User, groups and privileges.
     pub privileges: Privileges,
-    /// Directory of the run, where its command is in a sandbox.
+    /// Directory of the run, if its command is in a sandbox.
     pub run_dir: Option<String>,
 }
 
 impl Inherited {
-    /// What this process has now, but for the open files, which were raised.
+    /// Reads this process's present attributes, except the open files, which were raised.
     pub fn take(open_files: OpenFiles, oom_score_adj: OomScoreAdj) -> io::Result<Self> {
         Ok(Self {
             open_files,
@@ -68,7 +68,7 @@ impl Inherited {
         })
     }
 
-    /// What a command of this policy gets from a shim that has what this keeper has.
+    /// Returns the attributes of a command of this policy, made by a shim that has those of this keeper.
     pub fn attributes(&self, policy: &Policy) -> Attributes {
         let limits = &policy.limits;
         let mut rlimits = limits.rlimits.clone();
@@ -82,7 +82,7 @@ impl Inherited {
                 hard,
             });
         }
-        // Favours are the keeper's own; what slows it down or puts it at risk is the whole service's.
+        // Favours are the keeper's own; restrictions and risks apply to the whole service.
         let other = |wanted: i32, has: i32| (wanted != has).then_some(wanted);
         let nice = limits.nice.unwrap_or(self.nice.max(0));
         let OomScoreAdj {
@@ -107,15 +107,15 @@ impl Inherited {
 /// the keeper becomes undumpable, and its protection is given up for as long as a shim is forked.
 #[derive(Debug, Default)]
 pub struct Protection {
-    /// What this process was started with.
+    /// Score that this process was started with.
     inherited: i32,
-    /// What it has.
+    /// Its present score.
     own: i32,
     file: Option<File>,
 }
 
 impl Protection {
-    /// Protects this process, as far as it may, while it is still dumpable.
+    /// Protects this process, as far as permitted, while it is still dumpable.
     pub fn take() -> io::Result<Self> {
         let inherited = oom_score_adj()?;
         // Any other value was chosen for it.
@@ -134,7 +134,7 @@ impl Protection {
         })
     }
 
-    /// What shims and commands get; `is_settable`: whether a child can set its own.
+    /// Returns the scores of shims and commands; `is_settable`: whether a child can set its own.
     pub fn shared_out(&mut self, is_settable: bool) -> OomScoreAdj {
         let inherited = self.inherited.max(0);
         if !is_settable {
@@ -151,20 +151,20 @@ impl Protection {
         }
     }
 
-    /// Does something without it, where that is needed; a child that is forked meanwhile never gets it.
+    /// Runs `work` without the protection, where that is needed; a child that is forked meanwhile never gets it.
     pub fn without<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
         let Some(file) = &self.file else {
             return Ok(work());
         };
         file.write_all_at(b"0\n", 0)?;
         let done = work();
-        // The kernel lets every process go back to what was set by a privileged one.
+        // The kernel lets every process return to a score that a privileged one has set.
         file.write_all_at(format!("{}\n", self.own).as_bytes(), 0)?;
         Ok(done)
     }
 }
 
-/// Whether commands are ended before Kennel when memory ends.
+/// Whether the kernel kills commands before Kennel when memory is short.
 pub fn oom_order(powers: &LimitPowers) -> Result<(), String> {
     match powers.oom_score_adj_min {
         Some(_) => Ok(()),
@@ -172,8 +172,8 @@ pub fn oom_order(powers: &LimitPowers) -> Result<(), String> {
     }
 }
 
-/// Tries what this process can set, and leaves all as it was. A capability that is there may be worth nothing, as in a
-/// user namespace, so none is looked at.
+/// Tries what this process can set, and restores everything. A capability may be present and still have no effect, as
+/// in a user namespace, so capabilities are not read.
 pub fn powers(knobs: Result<Vec<Knob>, String>) -> io::Result<LimitPowers> {
     let hard_max = Resource::ALL.iter().map(|r| Ok((*r, hard_max(*r)?)));
     let nice = nice()?;
@@ -194,7 +194,8 @@ pub fn powers(knobs: Result<Vec<Knob>, String>) -> io::Result<LimitPowers> {
     })
 }
 
-/// The lowest of these values that can be set, where each above one that can be set can be set too, and `high` can.
+/// Returns the lowest of these values that can be set. Requires that each value above a settable one is settable, and
+/// that `high` is.
 fn lowest(low: i32, high: i32, mut settable: impl FnMut(i32) -> bool) -> i32 {
     let (mut low, mut high) = (low, high);
     while low < high {
@@ -208,7 +209,7 @@ fn lowest(low: i32, high: i32, mut settable: impl FnMut(i32) -> bool) -> i32 {
     high
 }
 
-/// The highest hard limit that can be set.
+/// Returns the highest hard limit that can be set.
 fn hard_max(resource: Resource) -> io::Result<u64> {
     let has = rlimit(resource)?;
     let more = [has[0], has[1].saturating_add(1)];
@@ -225,7 +226,7 @@ fn hard_max(resource: Resource) -> io::Result<u64> {
     text.trim().parse().map_err(io::Error::other)
 }
 
-/// Soft and hard, as the kernel has them: glibc and musl disagree on the types of their own calls.
+/// Soft and hard limit, as the kernel has them: glibc and musl disagree on the types of their own calls.
 fn rlimit(resource: Resource) -> io::Result<[u64; 2]> {
     let mut limit = [0u64; 2];
     let (keep, number) = (ptr::null::<u64>(), number(resource));
@@ -247,7 +248,7 @@ fn nice() -> io::Result<i32> {
     Errno::clear();
     // SAFETY: getpriority takes integers.
     let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    // -1 is a value like any other.
+    // -1 is a valid value.
     match Errno::last() {
         errno if nice == -1 && errno != Errno::UnknownErrno => Err(errno.into()),
         _ => Ok(nice),
@@ -269,7 +270,7 @@ fn set_oom_score_adj(value: i32) -> io::Result<()> {
     fs::write(OOM_SCORE_ADJ, value.to_string())
 }
 
-/// The number by which the kernel knows it.
+/// Returns the kernel's number of the resource.
 pub fn number(resource: Resource) -> libc::c_long {
     match resource {
         Resource::Cpu => i64::from(libc::RLIMIT_CPU),

@@ -1,21 +1,21 @@
-//! What a host can do for runs, found out by trying it, and what is used where it cannot.
+//! Capabilities of the host for runs, found out by trying them, and the fallback of each.
 
 use serde::{Deserialize, Serialize};
 
-/// Declares the names with their words, and what is used where each is missing.
+/// Declares the names with their texts and the fallback where each is missing.
 macro_rules! capabilities {
     ($($(#[$doc:meta])* $variant:ident = $word:literal, $instead:literal;)*) => {
-        /// One thing that a host can do or not.
+        /// A capability that a host may have or lack.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         pub enum CapabilityName {
             $($(#[$doc])* $variant,)*
         }
 
         impl CapabilityName {
-            /// All of them, in the order in which they are listed.
+            /// All names, in the order in which they are listed.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// Its name in the contract.
+            /// Returns its name in the contract.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
@@ -23,7 +23,7 @@ macro_rules! capabilities {
                 }
             }
 
-            /// What is used where it is missing.
+            /// Returns the fallback where it is missing.
             #[must_use]
             pub fn instead(self) -> &'static str {
                 match self {
@@ -73,23 +73,23 @@ capabilities! {
     DropCapabilities = "drop_capabilities", "a run that drops capabilities is refused";
     /// A command can be in a sandbox: Landlock, version 3 (Linux 6.2).
     Sandbox = "sandbox", "a run with a sandbox is refused";
-    /// A sandbox holds signals and abstract sockets too: Landlock, version 6 (Linux 6.12).
+    /// A sandbox confines signals and abstract sockets too: Landlock, version 6 (Linux 6.12).
     SandboxSignals = "sandbox_signals", "a command in a sandbox may signal processes of its user outside of it";
     /// System calls of a command can be filtered.
     Seccomp = "seccomp", "a run with a profile of system calls is refused";
 }
 
-/// One thing, and whether it is there.
+/// One capability, present or missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capability {
-    /// Which.
+    /// Name of the capability.
     pub name: CapabilityName,
-    /// Why it is missing; absent: it is there.
+    /// Reason why it is missing; absent: it is present.
     pub missing: Option<String>,
 }
 
 impl Capability {
-    /// What a trial has shown.
+    /// Makes the capability of the result of a trial.
     pub fn tried(name: CapabilityName, tried: Result<(), String>) -> Self {
         Self {
             name,

@@ -1,5 +1,5 @@
-//! Who is left of a run, counted over /proc by five ways that share no assumption: by marker, process group, session,
-//! control group and descent. For a proof of what the service says, so nothing here asks the service.
+//! Census of a run's processes over /proc by five ways that share no assumption: by marker, process group, session,
+//! control group and descent. It verifies the service's reports, so nothing here asks the service.
 
 use crate::{
     cgroup, marker,
@@ -15,16 +15,16 @@ use std::{
     process::Command,
 };
 
-/// A process and no other, for as long as the host is up.
+/// One process, identified uniquely during one boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: i32,
     start_ticks: u64,
 }
 
 impl Process {
-    /// The one that has this number now.
+    /// Returns the process that has this number at present.
     #[must_use]
     pub fn now(pid: i32) -> Option<Self> {
         procfs::stat(pid).ok().map(|stat| Self::of(pid, &stat))
@@ -39,7 +39,7 @@ impl Process {
 
     /// Sends a signal to this very process; one that is gone gets none.
     pub fn signal(&self, signal: Signal) {
-        // The descriptor comes first: if the look after it shows the process, it is the process's.
+        // The descriptor comes first: if a later read shows the process, the descriptor is the process's.
         if let Ok(fd) = PidFd::open(self.pid)
             && Self::now(self.pid) == Some(*self)
         {
@@ -47,14 +47,14 @@ impl Process {
         }
     }
 
-    /// Whether it is there and goes on, be it in another thread than its first.
+    /// Whether it is alive, be it in another thread than its first.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         PidFd::open(self.pid).is_ok_and(|fd| Self::now(self.pid) == Some(*self) && !fd.has_ended())
     }
 }
 
-/// What is known of a run that a count looks for.
+/// Facts of a run that a count searches by.
 #[derive(Clone, Debug)]
 pub struct Footprint {
     run: RunId,
@@ -65,7 +65,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// A run while its leader lives; learns all that is below leader and shim.
+    /// Reads the footprint of a run while its leader lives, with all processes below leader and shim.
     #[must_use]
     pub fn of(run: RunId, leader: i32, shim: i32) -> Option<Self> {
         let stat = procfs::stat(leader).ok()?;
@@ -82,19 +82,19 @@ impl Footprint {
         })
     }
 
-    /// The run's command.
+    /// Returns the run's command.
     #[must_use]
     pub fn leader(&self) -> Process {
         self.leader
     }
 
-    /// All that are alive, by any of the ways.
+    /// Returns all living processes, by any of the ways.
     #[must_use]
     pub fn alive(&self) -> Vec<Process> {
         let directory = format!("run-{}", self.run);
         let all: BTreeMap<i32, Stat> = everybody();
-        // The number of a group or session is not given out again while a member lives: another process that bears the
-        // leader's proves that both are gone.
+        // The number of a group or session is not reused while a member lives: another process that bears the leader's
+        // proves that both are gone.
         let taken = all
             .get(&self.leader.pid)
             .is_some_and(|stat| stat.start_ticks != self.leader.start_ticks);
@@ -116,7 +116,8 @@ impl Footprint {
     }
 }
 
-/// Those whose arguments or environment name this directory: a service on it, its shims, and the commands of its runs.
+/// Returns the processes whose arguments or environment name this directory: a service on it, its shims, and the
+/// commands of its runs.
 #[must_use]
 pub fn of_directory(directory: &Path) -> Vec<Process> {
     let own = std::process::id().cast_signed();
@@ -133,7 +134,7 @@ pub fn of_directory(directory: &Path) -> Vec<Process> {
         .collect()
 }
 
-/// The children of a process that go on.
+/// Returns the living children of a process.
 #[must_use]
 pub fn children(parent: i32) -> Vec<Process> {
     let children = procfs::children(parent).into_iter();
@@ -150,8 +151,8 @@ fn everybody() -> BTreeMap<i32, Stat> {
         .collect()
 }
 
-/// Lets the program that a command starts get SIGTERM when the thread ends that has started it: a service that was
-/// started for a while then does not outlive the one who wanted it.
+/// Lets the program that a command starts get SIGTERM when the thread that started it ends: a service that a test
+/// started then does not outlive it.
 pub fn end_with_this_thread(command: &mut Command) {
     let request = || {
         nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGTERM).map_err(io::Error::from)
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn who_lives_is_counted_and_can_be_ended() {
-        // Of this test alone: another run of it may be going on.
+        // Unique to this test process: another run of the test may be in progress.
         let run = RunId::from_u128(0xbead << 32 | u128::from(std::process::id()));
         let mut leader = in_own_session(None);
         let mut marked = in_own_session(Some(run));

@@ -1,4 +1,4 @@
-//! Control groups (v2): where ours are, one fresh directory per run, freeze and kill.
+//! Control groups (v2): the place of Kennel's groups, one fresh directory per run, freeze and kill.
 
 use kennel_lifecycle::{CgroupIdentity, NodeId, verdict::GroupEvidence};
 use nix::{
@@ -20,10 +20,10 @@ use std::{
 
 /// Longest extended attribute that is read.
 const ATTRIBUTE_BYTES_MAX: usize = 64;
-/// Room for the first read of a control file: enough for all but `cgroup.procs` of many.
+/// Buffer for the first read of a control file: enough for all but `cgroup.procs` of many.
 const CONTROL_FILE_BYTES: usize = 1024;
 
-/// Where cgroup v2 is mounted, and which group the mount shows as its root.
+/// Mount point of cgroup v2, and the group that the mount shows as its root.
 struct Mount {
     point: PathBuf,
     root: PathBuf,
@@ -34,7 +34,7 @@ fn mount() -> Option<&'static Mount> {
     MOUNT.get_or_init(find_mount).as_ref()
 }
 
-/// The directory of the topmost group that is mounted here.
+/// Returns the directory of the topmost group that is mounted here.
 pub fn mount_point() -> Option<&'static Path> {
     mount().map(|mount| mount.point.as_path())
 }
@@ -55,7 +55,7 @@ fn find_mount() -> Option<Mount> {
     })
 }
 
-/// Space, tab, newline and backslash stand as three octal digits.
+/// Decodes space, tab, newline and backslash, which are written as three octal digits.
 fn unescape(field: &str) -> PathBuf {
     let bytes = field.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
@@ -69,12 +69,12 @@ fn unescape(field: &str) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&plain))
 }
 
-/// The cgroup v2 directory of a process, as a path in this mount namespace.
+/// Returns the cgroup v2 directory of a process, as a path in this mount namespace.
 pub fn path_of(pid: i32) -> Option<PathBuf> {
     read_path_of(pid).ok().flatten()
 }
 
-/// The same. `None`: it is in none that this mount shows, or there is no such mount.
+/// As [`path_of`], with the error. `None`: the process is in no group that this mount shows, or there is no such mount.
 pub fn read_path_of(pid: i32) -> io::Result<Option<PathBuf>> {
     let Some(mount) = mount() else {
         return Ok(None);
@@ -90,7 +90,7 @@ pub fn read_path_of(pid: i32) -> io::Result<Option<PathBuf>> {
     }))
 }
 
-/// The identity of a directory, if it is one.
+/// Returns the identity of a directory, if the path is one.
 pub fn identify(path: &Path) -> io::Result<CgroupIdentity> {
     Ok(CgroupIdentity {
         path: path
@@ -101,10 +101,10 @@ pub fn identify(path: &Path) -> io::Result<CgroupIdentity> {
     })
 }
 
-/// How the directories of all keepers are called, before their node.
+/// Prefix of the directories of all keepers, before their node.
 pub const BASE: &str = "kennel-";
 
-/// How the directories of a node's keepers are called, before the keeper's own name.
+/// Returns the prefix of the directories of a node's keepers, before the keeper's own name.
 pub fn base_prefix(node: NodeId) -> String {
     format!("{BASE}{node}-")
 }
@@ -117,7 +117,7 @@ pub fn create(path: &Path) -> io::Result<CgroupIdentity> {
     })
 }
 
-/// The same, opened: what is made is named by what was opened.
+/// Creates a directory like [`create`] and returns it opened: its identity is that of the opened one.
 pub fn create_open(path: &Path) -> io::Result<(CgroupIdentity, OwnedFd)> {
     let made = || -> io::Result<_> {
         let name = path.to_str().ok_or(io::ErrorKind::InvalidFilename)?;
@@ -135,7 +135,7 @@ pub fn create_open(path: &Path) -> io::Result<(CgroupIdentity, OwnedFd)> {
     })
 }
 
-/// Opens the very directory: `Ok(None)` when it has been removed, whatever stands at its path since.
+/// Opens the very directory: `Ok(None)` when it has been removed, even if its path exists again.
 pub fn open(group: &CgroupIdentity) -> io::Result<Option<OwnedFd>> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_RDONLY;
     match nix::fcntl::open(group.path.as_str(), flags, Mode::empty()) {
@@ -145,7 +145,7 @@ pub fn open(group: &CgroupIdentity) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Reads a control file of the very directory; `Ok(None)` when that or the file is not there.
+/// Reads a control file of the very directory; `Ok(None)` when the directory or the file does not exist.
 pub fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
     let Some(dir) = open(group)? else {
         return Ok(None);
@@ -167,7 +167,8 @@ pub fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// A control file does not say how long it is: the standard library would ask for that and for the position first.
+/// Reads a control file, which does not report its length: the standard library would ask for that and for the position
+/// first.
 fn read_all(file: &mut File) -> io::Result<String> {
     let mut bytes = vec![0; CONTROL_FILE_BYTES];
     let mut len = 0;
@@ -207,12 +208,12 @@ fn event(group: &CgroupIdentity, key: &str) -> io::Result<Option<bool>> {
     }))
 }
 
-/// Whether a living process is in it or below it. A removed directory holds no process.
+/// Whether a living process is in the group or below it. A removed directory holds no process.
 pub fn is_populated(group: &CgroupIdentity) -> io::Result<bool> {
     Ok(event(group, "populated")?.unwrap_or(false))
 }
 
-/// What it shows of a tree; `None`: a process is in it.
+/// Returns the group's evidence on a tree; `None`: a process is in it.
 pub fn evidence(group: &CgroupIdentity) -> Option<GroupEvidence> {
     match is_populated(group) {
         Ok(true) => None,
@@ -221,22 +222,22 @@ pub fn evidence(group: &CgroupIdentity) -> Option<GroupEvidence> {
     }
 }
 
-/// Whether every task in it is seen frozen.
+/// Whether every task in the group is seen frozen.
 pub fn is_frozen(group: &CgroupIdentity) -> io::Result<bool> {
     Ok(event(group, "frozen")?.unwrap_or(false))
 }
 
-/// Freezes or thaws.
+/// Freezes or thaws the group.
 pub fn freeze(group: &CgroupIdentity, on: bool) -> io::Result<()> {
     write(group, "cgroup.freeze", if on { "1" } else { "0" })
 }
 
-/// Moves a process into it: slow (up to 20 ms), so only where clone3(2) cannot do it.
+/// Moves a process into the group: slow (up to 20 ms), so only where clone3(2) cannot do it.
 pub fn enter(group: &CgroupIdentity, pid: i32) -> io::Result<()> {
     write(group, "cgroup.procs", &pid.to_string())
 }
 
-/// SIGKILL to all in it and below it. Refused if this process is among them.
+/// Sends SIGKILL to all processes in the group and below it. Refused if this process is among them.
 pub fn kill(group: &CgroupIdentity) -> io::Result<()> {
     let me = std::process::id().cast_signed();
     if path_of(me).is_some_and(|own| own.starts_with(&group.path)) {
@@ -245,7 +246,7 @@ pub fn kill(group: &CgroupIdentity) -> io::Result<()> {
     write(group, "cgroup.kill", "1")
 }
 
-/// All processes in it and below it, zombies left out by the kernel.
+/// Returns all processes in the group and below it; the kernel leaves zombies out.
 pub fn members(group: &CgroupIdentity) -> Vec<i32> {
     let mut found = Vec::new();
     if !matches!(open(group), Ok(Some(_))) {
@@ -260,7 +261,7 @@ pub fn members(group: &CgroupIdentity) -> Vec<i32> {
     found
 }
 
-/// The directories in one.
+/// Returns the subdirectories of a directory.
 pub fn directories(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries
@@ -278,13 +279,13 @@ pub fn remove(group: &CgroupIdentity) -> bool {
     }
 }
 
-/// Removes a directory with all below it, as far as they are empty of processes.
+/// Removes a directory with all below it, as far as they contain no process.
 pub fn remove_empty(dir: &Path) -> bool {
     let remove = || match fs::remove_dir(dir) {
         Ok(()) => true,
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
-    // Hardly any command makes directories of its own, so they are looked for only where something is in the way.
+    // Hardly any command makes directories of its own, so they are searched only if the removal fails.
     if remove() {
         return true;
     }
@@ -294,7 +295,7 @@ pub fn remove_empty(dir: &Path) -> bool {
     remove()
 }
 
-/// An extended attribute of a directory, as far as it can be read.
+/// Returns an extended attribute of a directory, as far as it can be read.
 pub fn attribute(dir: &Path, name: &CStr) -> Option<Vec<u8>> {
     let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
     let mut value = [0u8; ATTRIBUTE_BYTES_MAX];
@@ -304,7 +305,7 @@ pub fn attribute(dir: &Path, name: &CStr) -> Option<Vec<u8>> {
     Some(value[..usize::try_from(got).ok()?].to_vec())
 }
 
-/// Whether a freeze has been asked for.
+/// Whether a freeze was requested.
 pub fn read_freeze(group: &CgroupIdentity) -> bool {
     matches!(read(group, "cgroup.freeze"), Ok(Some(text)) if text.trim() == "1")
 }
@@ -314,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_that_cannot_be_read_is_not_called_empty() {
+    fn unreadable_group_is_not_called_empty() {
         let dir = tempfile::tempdir().expect("a directory");
         let group = identify(dir.path()).expect("it is there");
         let events = dir.path().join("cgroup.events");

@@ -1,10 +1,10 @@
-//! Limits of a run as a whole: control files of its own control group. All here takes directories, so that it can be
-//! tried on files that were written down.
+//! Limits of a run as a whole: control files of its own control group. Everything here takes directories, so that tests
+//! can use recorded files.
 
 use kennel_lifecycle::{CpuQuota, Knob, RunLimits, UNLIMITED};
 use std::{fs, io, path::Path};
 
-/// Controllers with limits of ours.
+/// Controllers that Kennel uses for limits.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 
 /// A limit that could not be set.
@@ -12,11 +12,11 @@ const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 pub struct NotSet {
     /// The control file.
     pub file: String,
-    /// What the kernel said.
+    /// The kernel's error.
     pub error: io::Error,
 }
 
-/// Controllers of ours that a directory has and does not enable for those below it.
+/// Returns those controllers that a directory has and does not enable for its subdirectories.
 pub fn not_handed_on(dir: &Path) -> Vec<String> {
     let read = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
     let (there, on) = (read("cgroup.controllers"), read("cgroup.subtree_control"));
@@ -31,21 +31,21 @@ pub fn enable(dir: &Path, controller: &str) -> io::Result<()> {
     set(dir, "cgroup.subtree_control", &format!("+{controller}"))
 }
 
-/// Disables it there; refused while one of those enables it in turn.
+/// Disables the controller there; refused while a subdirectory enables it in turn.
 pub fn disable(dir: &Path, controller: &str) -> io::Result<()> {
     set(dir, "cgroup.subtree_control", &format!("-{controller}"))
 }
 
-/// Hands the controllers that a directory has on to those below it, as far as the kernel lets it: each for itself, since
-/// a write of several takes all or none.
+/// Enables a directory's controllers for its subdirectories, as far as the kernel permits: one by one, since a write of
+/// several takes all or none.
 pub fn hand_on(dir: &Path) {
     for controller in not_handed_on(dir) {
-        // Where it stays out, its files are missing below, and that is what is looked at.
+        // Where it fails, its files are missing below, and those are checked.
         let _ = enable(dir, &controller);
     }
 }
 
-/// What can be limited in a directory: the files that it has.
+/// Returns the knobs of a directory, by the files that it has.
 pub fn knobs(dir: &Path) -> Vec<Knob> {
     let there = |knob: &&Knob| dir.join(file(**knob)).exists();
     Knob::ALL.iter().filter(there).copied().collect()
@@ -65,7 +65,7 @@ pub fn apply(dir: &Path, limits: &RunLimits) -> Result<(), NotSet> {
 
 /// Writes a control file.
 pub fn set(dir: &Path, file: &str, value: &str) -> io::Result<()> {
-    // Never made: a file that is missing is a limit that this kernel does not have.
+    // Never created: a missing file is a limit that this kernel does not have.
     let mut file = fs::OpenOptions::new().write(true).open(dir.join(file))?;
     io::Write::write_all(&mut file, value.as_bytes())
 }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_is_written_as_the_kernel_reads_it() {
+    fn each_limit_is_written_in_kernel_format() {
         let dir = tempfile::tempdir().expect("a directory");
         for knob in Knob::ALL {
             fs::write(dir.path().join(file(*knob)), "").expect("a file");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_whose_file_is_missing_is_not_passed_over() {
+    fn missing_limit_file_is_an_error() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("memory.max"), "max\n").expect("a file");
         assert_eq!(knobs(dir.path()), [Knob::MemoryMax]);
@@ -157,7 +157,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = |name: &str| dir.path().join(name);
         fs::write(file("cgroup.subtree_control"), "").expect("a file");
-        // As it is read on a host with systemd.
+        // As read on a host with systemd.
         fs::write(file("cgroup.controllers"), "cpuset io pids\n").expect("a file");
         hand_on(dir.path());
         let written = fs::read_to_string(file("cgroup.subtree_control")).expect("it is there");

@@ -7,7 +7,7 @@ use nix::{
 };
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds of `CLOCK_BOOTTIME`: it does not jump, and goes on while the host sleeps.
+/// Milliseconds of `CLOCK_BOOTTIME`: it does not jump, and continues while the host sleeps.
 pub fn boot_ms() -> u64 {
     let now =
         clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has CLOCK_BOOTTIME since 2.6.39");
@@ -16,12 +16,12 @@ pub fn boot_ms() -> u64 {
     seconds * 1000 + nanos / 1_000_000
 }
 
-/// Time since boot, on the clock in which processes have their start.
+/// Returns the time since boot, on the clock of process start times.
 pub fn since_boot() -> Duration {
     Duration::from_millis(boot_ms())
 }
 
-/// A start time of /proc/pid/stat, from boot.
+/// Converts a start time of /proc/pid/stat to the time since boot.
 pub fn of_ticks(ticks: u64) -> Duration {
     let per_second = sysconf(SysconfVar::CLK_TCK).ok().flatten();
     let per_second = per_second
@@ -30,7 +30,8 @@ pub fn of_ticks(ticks: u64) -> Duration {
     Duration::from_millis(ticks.saturating_mul(1000) / per_second.unwrap_or(100))
 }
 
-/// When a process began, on the wall clock as it is set now; `ticks` is field 22 of /proc/pid/stat (`proc_pid_stat(5)`).
+/// Returns the start of a process, on the wall clock as it is set at present; `ticks` is field 22 of /proc/pid/stat
+/// (`proc_pid_stat(5)`).
 #[must_use]
 pub fn start_time(ticks: u64) -> Timestamp {
     let age = since_boot().saturating_sub(of_ticks(ticks));
@@ -38,7 +39,7 @@ pub fn start_time(ticks: u64) -> Timestamp {
     Timestamp(wall().0.saturating_sub(age))
 }
 
-/// The wall clock.
+/// Reads the wall clock.
 pub fn wall() -> Timestamp {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,10 +1,10 @@
-//! Points at which a test lets a part of the service die. Debug builds have them, a release build has none of it.
+//! Points at which a test kills a part of the service. Debug builds have them, a release build has none.
 //!
-//! `KENNEL_TEST_CRASH` names a directory. A point fires when there is a file of its name in it, which says who is hit:
-//! `server`, `keeper` or `both`. The file is renamed first, so that a restarted process does not die at the same point.
-//! It contains the pids to kill then, by SIGKILL.
+//! `KENNEL_TEST_CRASH` names a directory. A point fires when there is a file of its name in it, which contains the
+//! target: `server`, `keeper` or `both`. The file is renamed first, so that a restarted process does not die at the
+//! same point. It contains the pids to kill then, by SIGKILL.
 
-/// A named point. With a condition it is one only where that holds; a release build does not look.
+/// A named point. With a condition it fires only where that holds; a release build does not evaluate it.
 #[cfg(debug_assertions)]
 #[macro_export]
 macro_rules! crash_point {
@@ -18,7 +18,7 @@ macro_rules! crash_point {
     };
 }
 
-/// Nothing: this build is for use.
+/// Expands to nothing in a release build.
 #[cfg(not(debug_assertions))]
 #[macro_export]
 macro_rules! crash_point {
@@ -47,28 +47,28 @@ mod armed {
     const VARIABLE: &str = "KENNEL_TEST_CRASH";
 
     static DIRECTORY: OnceLock<Option<PathBuf>> = OnceLock::new();
-    /// 0: not known, or gone.
+    /// Process id of the keeper; 0: not known, or gone.
     static KEEPER: AtomicI32 = AtomicI32::new(0);
     static SERVER: AtomicI32 = AtomicI32::new(0);
 
-    /// This process is the keeper. Its shims are forks of it.
+    /// Marks this process as the keeper. Its shims are forks of it.
     pub fn i_am_keeper() {
         KEEPER.store(own_pid(), Ordering::Relaxed);
         let _ = directory();
     }
 
-    /// This process is the server, and its parent the keeper.
+    /// Marks this process as the server, and its parent as the keeper.
     pub fn i_am_server() {
         KEEPER.store(parent_id().cast_signed(), Ordering::Relaxed);
         SERVER.store(own_pid(), Ordering::Relaxed);
     }
 
-    /// The keeper's server, while it is not reaped.
+    /// Records the keeper's server, while it is not reaped.
     pub fn server_is(pid: Option<i32>) {
         SERVER.store(pid.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// This process is at the point.
+    /// Fires the point, if a test has armed it.
     pub fn reach(point: &str) {
         let Some(directory) = directory() else { return };
         let file = directory.join(point);
@@ -76,7 +76,7 @@ mod armed {
         let Ok(who) = fs::read_to_string(&file) else {
             return;
         };
-        // One process and one thread of it alone comes by this.
+        // Only one process, and one thread of it, gets past this.
         if fs::rename(&file, &fired).is_err() {
             return;
         }
@@ -97,7 +97,7 @@ mod armed {
         if keeper && own != its_keeper {
             kill(its_keeper, || parent_id().cast_signed() == its_keeper);
         }
-        // A shim does not know whether the server that it was forked beside is still there.
+        // A shim does not know whether the server that it was forked beside is still alive.
         if server && own == its_keeper {
             // Not reaped: its number is not reused.
             kill(its_server, || its_server > 0);

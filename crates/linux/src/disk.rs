@@ -1,18 +1,18 @@
-//! How much room there is on a file system.
+//! Free and used space of a file system.
 
 use nix::sys::statvfs::statvfs;
 use std::{io, path::Path};
 
-/// Bytes of a file system, see statvfs(3).
+/// Space of a file system in bytes, see statvfs(3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// What is used.
+    /// Used bytes.
     pub used: u64,
-    /// That, and what this process may still use: what is reserved for root counts as used, as in df(1).
+    /// Used bytes and those that this process may still use: space reserved for root counts as used, as in df(1).
     pub total: u64,
 }
 
-/// The room of the file system that this is on.
+/// Returns the space of the file system that the path is on.
 pub fn room_of(path: &Path) -> io::Result<Room> {
     let room = statvfs(path)?;
     let used = room.blocks().saturating_sub(room.blocks_free());

@@ -19,18 +19,18 @@ pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Most descriptors in one message (`SCM_MAX_FD` is 253).
 pub const MESSAGE_FDS_MAX: usize = 64;
 
-/// What was received.
+/// Result of a receive.
 #[derive(Debug)]
 pub enum Received {
     /// A message, with the descriptors that came with it (close-on-exec).
     Message(Vec<u8>, Vec<OwnedFd>),
-    /// Nothing is there, and the other end lives.
+    /// No message is there, and the peer lives.
     WouldBlock,
-    /// The other end is closed.
+    /// The peer has closed its end.
     Eof,
 }
 
-/// Two connected ends, close-on-exec, the first one non-blocking.
+/// Makes two connected sockets, close-on-exec, the first one non-blocking.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (one, other) = socketpair(
         AddressFamily::Unix,
@@ -42,14 +42,15 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((one, other))
 }
 
-/// Sets `O_NONBLOCK` on a description that was made by us and has no other flag.
+/// Sets `O_NONBLOCK` on a description that Kennel made and that has no other flag.
 pub fn set_nonblocking(fd: &impl AsFd) -> io::Result<()> {
     use nix::fcntl::{FcntlArg, OFlag, fcntl};
     fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     Ok(())
 }
 
-/// Sends one message. `WouldBlock` where the other end is slow; [`is_short`] where the host is: then nothing was sent.
+/// Sends one message. `WouldBlock` where the peer is slow; [`is_short`] where the host is short of resources: then
+/// nothing was sent.
 pub fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.len() > MESSAGE_BYTES_MAX {
         return Err(Errno::EMSGSIZE.into());
@@ -68,8 +69,8 @@ pub fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Res
     }
 }
 
-/// Whether a message found no room on this host: too many descriptors of this user are on their way, or memory is short.
-/// No event tells when there is room again.
+/// Whether this host had no resources for a message: too many descriptors of this user are in flight, or memory is
+/// short. No event signals when there are again.
 pub fn is_short(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     matches!(
@@ -78,8 +79,8 @@ pub fn is_short(error: &io::Error) -> bool {
     )
 }
 
-/// A peer that closed with something unread: the kernel says ECONNRESET once, ahead of what the peer had sent before
-/// (unix(7)); that and the end of file come after it.
+/// Repeats a call on a socket whose peer closed with something unread: the kernel reports ECONNRESET once, ahead of the
+/// peer's earlier messages (unix(7)); those and the end of file come after it.
 fn retried<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
     loop {
         match call() {
@@ -90,8 +91,8 @@ fn retried<T>(mut call: impl FnMut() -> nix::Result<T>) -> nix::Result<T> {
 }
 
 thread_local! {
-    /// Room for the longest message. Made once: a buffer for each message would cost an allocation or, on the stack, a touch
-    /// of each of its pages. What a message does not fill is never touched.
+    /// Buffer for the longest message. Made once: a buffer for each message would cost an allocation or, on the stack,
+    /// a touch of each of its pages. Pages that a message does not fill are never touched.
     static ROOM: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(MESSAGE_BYTES_MAX));
 }
 
@@ -102,34 +103,34 @@ pub fn receive(socket: &impl AsFd) -> io::Result<Received> {
 
 fn receive_in(socket: BorrowedFd<'_>, room: &mut [MaybeUninit<u8>]) -> io::Result<Received> {
     let (bytes, flags, Passed { fds, .. }) = match receive_into(socket, room, 0) {
-        // No message of ours is empty.
+        // Kennel sends no empty message.
         Ok(([], _, _)) => return Ok(Received::Eof),
         Ok(received) => received,
         Err(Errno::EAGAIN) => return Ok(Received::WouldBlock),
         Err(errno) => return Err(errno.into()),
     };
-    // Descriptors that found no room here are missing from `fds`; the reader of the message counts them.
+    // Descriptors beyond this process's limit are missing from `fds`; the reader of the message counts them.
     if flags & libc::MSG_TRUNC != 0 {
         return Err(Errno::EMSGSIZE.into());
     }
     Ok(Received::Message(bytes.to_vec(), fds))
 }
 
-/// A datagram, with the process that has sent it.
+/// A datagram, with its sender.
 #[derive(Debug)]
 pub struct Datagram {
     /// Its first [`MESSAGE_BYTES_MAX`] bytes.
     pub bytes: Vec<u8>,
-    /// Who has sent it; absent: the kernel does not say so.
+    /// Its sender; absent: the kernel does not report it.
     pub sender: Option<Sender>,
 }
 
-/// The first datagram at a socket with `SO_PASSCRED`, which stays there; `None`: there is none.
+/// Reads the first datagram at a socket with `SO_PASSCRED`, and leaves it there; `None`: there is none.
 pub(crate) fn peek_datagram(socket: &impl AsFd) -> io::Result<Option<Datagram>> {
     datagram(socket, libc::MSG_PEEK)
 }
 
-/// The same, taken. Descriptors that came with it are closed: who has sent them learns of it by that.
+/// Takes the first datagram. Descriptors that came with it are closed: their sender notices that.
 pub(crate) fn receive_datagram(socket: &impl AsFd) -> io::Result<Option<Datagram>> {
     datagram(socket, 0)
 }
@@ -151,14 +152,14 @@ fn datagram(socket: &impl AsFd, flags: libc::c_int) -> io::Result<Option<Datagra
     })
 }
 
-/// recvmsg(2). That of nix refuses to look at the descriptors that did arrive where others found no room, and so leaks
-/// them.
+/// Calls recvmsg(2). The wrapper of nix does not return the descriptors that did arrive where others exceeded the
+/// limit, and so leaks them.
 fn receive_into<'a>(
     socket: BorrowedFd<'_>,
     room: &'a mut [MaybeUninit<u8>],
     flags: libc::c_int,
 ) -> nix::Result<(&'a [u8], i32, Passed)> {
-    // In words, since control messages are aligned to them; more than any message of ours carries.
+    // In words, since control messages are aligned to them; more than any message of Kennel's carries.
     let mut space = [0u64; CONTROL_WORDS];
     let mut part = libc::iovec {
         iov_base: room.as_mut_ptr().cast(),
@@ -188,17 +189,17 @@ const CONTROL_WORDS: usize = 8 + MESSAGE_FDS_MAX / 2;
 /// `SCM_PIDFD` of the kernel's `linux/socket.h`.
 const SCM_PIDFD: libc::c_int = 4;
 
-/// What came with a message.
+/// Control data of a message.
 #[derive(Default)]
 struct Passed {
     fds: Vec<OwnedFd>,
-    /// The process that has sent it, as a descriptor.
+    /// The sender, as a descriptor.
     process: Option<OwnedFd>,
-    /// Number and user of it.
+    /// Process id and user of the sender.
     credentials: Option<libc::ucred>,
 }
 
-/// What came with a message that was just received.
+/// Reads the control data of a message that was just received.
 fn passed(header: &libc::msghdr) -> Passed {
     let mut passed = Passed::default();
     // SAFETY: the kernel has filled `header`, and its control buffer is alive.
@@ -225,11 +226,11 @@ fn passed(header: &libc::msghdr) -> Passed {
                 let fd = unsafe { data.add(i) };
                 // SAFETY: as above.
                 let fd = RawFd::from_ne_bytes(unsafe { *fd });
-                // In the place of a process that cannot be named the kernel may put an errno.
+                // In place of a process that it cannot identify the kernel may put an errno.
                 if fd < 0 {
                     continue;
                 }
-                // SAFETY: the kernel has just installed this descriptor for us; nobody else owns it.
+                // SAFETY: the kernel has just installed this descriptor for us; no other code owns it.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                 match kind.1 {
                     SCM_PIDFD => passed.process = Some(fd),
@@ -248,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_arrives_with_its_descriptors_and_then_the_end() {
+    fn message_arrives_with_descriptors_before_the_end() {
         let (one, other) = pair().expect("a pair");
         let (read, write) = nix::unistd::pipe().expect("a pipe");
         assert!(matches!(receive(&one), Ok(Received::WouldBlock)));
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_arrive_from_a_peer_that_did_not_listen() {
+    fn last_messages_of_a_deaf_peer_arrive() {
         let (one, other) = pair().expect("a pair");
         send(&one, b"unread", &[]).expect("it is sent");
         send(&other, b"last words", &[]).expect("it is sent");

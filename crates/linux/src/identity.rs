@@ -1,11 +1,12 @@
-//! Identities, read from and compared with what is there.
+//! Identities: read from the kernel, and compared with recorded ones.
 
 use crate::{pidfd::PidFd, procfs};
 use kennel_lifecycle::{HostIdentity, ProcessIdentity, recovery::Seen};
 use nix::errno::Errno;
 use std::{fs, io, os::unix::fs::MetadataExt};
 
-/// The identity of a process that cannot be reaped meanwhile: `fd` names it, and the caller or its child is its parent.
+/// Reads the identity of a process that cannot be reaped meanwhile: `fd` refers to it, and the caller or its child is
+/// its parent.
 pub fn of(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
     let identity = of_held(pid, fd)?;
     if !fd.is_unreaped() {
@@ -14,8 +15,8 @@ pub fn of(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
     Ok(identity)
 }
 
-/// The identity of this process, or of a child of it that it has not reaped: no number of these can become another's while
-/// it is looked at.
+/// Reads the identity of this process, or of a child of it that it has not reaped: such a number cannot become
+/// another's meanwhile.
 pub fn of_held(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
     let stat = procfs::stat(pid)?;
     Ok(ProcessIdentity {
@@ -27,13 +28,13 @@ pub fn of_held(pid: i32, fd: &PidFd) -> io::Result<ProcessIdentity> {
     })
 }
 
-/// This process.
+/// Returns the identity of this process.
 pub fn own() -> io::Result<ProcessIdentity> {
     let pid = std::process::id().cast_signed();
     of_held(pid, &PidFd::open(pid)?)
 }
 
-/// Boot and pid namespace of this process.
+/// Returns boot and pid namespace of this process.
 pub fn host() -> io::Result<HostIdentity> {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(HostIdentity {
@@ -43,19 +44,19 @@ pub fn host() -> io::Result<HostIdentity> {
     })
 }
 
-/// A recorded process, found or not.
+/// Result of a search for a recorded process.
 #[derive(Debug)]
 pub enum Found {
-    /// It is there and has not ended.
+    /// The process exists and has not exited.
     Same(PidFd),
-    /// It is not there, or only its exit status is.
+    /// The process does not exist, or only its exit status does.
     Gone,
-    /// It cannot be determined.
+    /// The state cannot be determined.
     Unknown,
 }
 
 impl Found {
-    /// The same without the descriptor.
+    /// Returns the result without the descriptor.
     pub fn seen(&self) -> Seen {
         match self {
             Self::Same(_) => Seen::Same,
@@ -65,12 +66,12 @@ impl Found {
     }
 }
 
-/// Looks for a process that was recorded on this host.
+/// Searches for a process that was recorded on this host.
 pub fn find(recorded: &ProcessIdentity) -> Found {
     found_or_not(look_up(recorded))
 }
 
-/// The same for a process that may have left its session since.
+/// As [`find`], for a process that may have left its session since.
 pub fn find_started(pid: i32, start_ticks: u64, pidfs_handle: Option<u64>) -> Found {
     found_or_not(match pidfs_handle {
         Some(handle) => PidFd::open_handle(handle),
@@ -87,7 +88,7 @@ fn found_or_not(found: io::Result<Option<PidFd>>) -> Found {
     }
 }
 
-/// The same, whether it has ended or not, until it is reaped.
+/// As [`find`], for a process that may have exited, until it is reaped.
 pub fn find_unreaped(recorded: &ProcessIdentity) -> Option<PidFd> {
     look_up(recorded).ok()?.filter(PidFd::is_unreaped)
 }
@@ -99,7 +100,7 @@ fn look_up(recorded: &ProcessIdentity) -> io::Result<Option<PidFd>> {
     }
 }
 
-/// By number, session and start time: the best that there is before pidfs.
+/// Searches by number, session and start time: the best identification before pidfs.
 fn find_by_start(pid: i32, start_ticks: u64, sid: Option<i32>) -> io::Result<Option<PidFd>> {
     let gone = |error: &io::Error| {
         matches!(
@@ -113,7 +114,7 @@ fn find_by_start(pid: i32, start_ticks: u64, sid: Option<i32>) -> io::Result<Opt
         Err(error) => return Err(error),
     };
     match procfs::stat(pid) {
-        // The descriptor came first and is still good after the look, so the look was at its process.
+        // The descriptor came first and is still valid after the read, so the read was of its process.
         Ok(stat) if fd.is_unreaped() => {
             let same = stat.start_ticks == start_ticks && sid.is_none_or(|sid| stat.sid == sid);
             Ok(same.then_some(fd))
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_found_with_and_without_its_handle() {
+    fn own_process_is_found_with_and_without_handle() {
         let me = own().expect("own identity");
         assert_eq!(find(&me).seen(), Seen::Same);
         let by_start = ProcessIdentity {

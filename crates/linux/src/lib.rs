@@ -1,9 +1,8 @@
-//! What the kernel does for Kennel: pidfds, control groups, /proc, trees, clones behind a gate, splicing, terminals,
+//! Kernel mechanisms that Kennel uses: pidfds, control groups, /proc, trees, clones behind a gate, splicing, terminals,
 //! identities, limits.
 //!
-//! Mechanisms, no policy: what is done with them is decided in `kennel-lifecycle` and carried out by `kennel-keeper`.
+//! Mechanisms, no policy: `kennel-lifecycle` decides on their use, and `kennel-keeper` carries it out.
 
-pub mod aims;
 pub mod attributes;
 pub mod capability;
 pub mod census;
@@ -36,6 +35,7 @@ pub mod signal_set;
 pub mod spawn;
 pub mod splice;
 pub mod stuck;
+pub mod targets;
 pub mod tasks;
 pub mod terminal;
 pub mod tree;

@@ -1,4 +1,4 @@
-//! How many descriptors and processes this host gives us.
+//! Limits of this host on Kennel's descriptors and processes.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::io;
@@ -13,34 +13,34 @@ pub const KEEPER_FDS_RESERVED: u64 = 128;
 /// Descriptors that the server holds for one run: two outputs, index and three streams of its journal.
 pub const SERVER_FDS_PER_RUN: u64 = 6;
 
-/// Descriptors that the server needs for itself: runtime, store, keeper, connections, readers of journals, spawns on
-/// their way.
+/// Descriptors that the server needs for itself: runtime, store, keeper, connections, readers of journals, spawns in
+/// progress.
 pub const SERVER_FDS_RESERVED: u64 = 512;
 
 /// `RLIMIT_NOFILE` of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFiles {
-    /// In force.
+    /// Limit in force.
     pub soft: u64,
-    /// The most that the soft limit can be raised to.
+    /// Most that the soft limit can be raised to.
     pub hard: u64,
 }
 
-/// Descriptors that this process may have open (the server inherits the keeper's raised limit).
+/// Returns how many descriptors this process may have open (the server inherits the keeper's raised limit).
 pub fn open_files() -> io::Result<OpenFiles> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(OpenFiles { soft, hard })
 }
 
-/// Descriptors that this process has open; absent where the kernel does not say (before Linux 6.2).
+/// Returns how many descriptors this process has open; absent where the kernel does not report it (before Linux 6.2).
 #[must_use]
 pub fn open_now() -> Option<u64> {
     let count = std::fs::metadata("/proc/self/fd").ok()?.len();
     (count > 0).then_some(count)
 }
 
-/// Most runs whose descriptors both keeper and server can hold: each has this limit for itself. Where the limit is
-/// small, runs get half of it.
+/// Returns for how many runs keeper and server can both hold descriptors: each has this limit for itself. Where the
+/// limit is small, runs get half of it.
 #[must_use]
 pub fn runs_by_descriptors(limit: OpenFiles) -> u64 {
     let runs = |reserved: u64, per_run: u64| (limit.soft - reserved.min(limit.soft / 2)) / per_run;
@@ -49,7 +49,7 @@ pub fn runs_by_descriptors(limit: OpenFiles) -> u64 {
     keeper.min(server)
 }
 
-/// Raises the soft limit to the hard one and gives back what it was.
+/// Raises the soft limit to the hard one and returns the earlier limit.
 pub fn raise_open_files() -> io::Result<OpenFiles> {
     let before = open_files()?;
     setrlimit(Resource::RLIMIT_NOFILE, before.hard, before.hard)?;

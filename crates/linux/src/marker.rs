@@ -1,4 +1,4 @@
-//! The marker in the environment: a hint at whose run a process is, never a proof.
+//! The marker in the environment: a hint at the run of a process, never a proof.
 
 use crate::procfs;
 use kennel_lifecycle::RunId;
@@ -7,15 +7,15 @@ use std::{collections::HashMap, fs, os::unix::fs::MetadataExt};
 /// The variable whose value is the run's id.
 pub const RUN_ID_VAR: &str = "KENNEL_RUN_ID";
 
-/// Most processes that are named; one is enough to doubt.
+/// Most processes that are listed; one is enough to doubt.
 const ELSEWHERE_MAX: usize = 16;
 
-/// The run that a process says it belongs to.
+/// Returns the run that a process's marker names.
 pub fn of(pid: i32) -> Option<RunId> {
     in_environ(&fs::read(format!("/proc/{pid}/environ")).ok()?)
 }
 
-/// The run that an environment names.
+/// Returns the run that an environment names.
 pub fn in_environ(environ: &[u8]) -> Option<RunId> {
     environ.split(|byte| *byte == 0).find_map(|entry| {
         let value = std::str::from_utf8(entry).ok()?.strip_prefix(RUN_ID_VAR)?;
@@ -23,7 +23,7 @@ pub fn in_environ(environ: &[u8]) -> Option<RunId> {
     })
 }
 
-/// All living processes that carry a marker, by run.
+/// Returns all living processes that carry a marker, by run.
 pub fn scan() -> HashMap<RunId, Vec<i32>> {
     let mut found: HashMap<RunId, Vec<i32>> = HashMap::new();
     for pid in procfs::all_pids().unwrap_or_default() {
@@ -34,15 +34,16 @@ pub fn scan() -> HashMap<RunId, Vec<i32>> {
     found
 }
 
-/// Living processes that carry this run's marker in a pid namespace below our own. A process that enters such a
-/// namespace and is orphaned there goes to that namespace's first process: no subreaper of ours hears of its end.
+/// Returns living processes that carry this run's marker in a pid namespace below this one. A process that enters such
+/// a namespace and is orphaned there is adopted by that namespace's first process: no subreaper of Kennel's gets its
+/// exit.
 pub fn elsewhere(run: RunId) -> Vec<i32> {
     let own = procfs::namespace_depth(std::process::id().cast_signed());
     let namespace = |pid: &dyn std::fmt::Display| {
         fs::metadata(format!("/proc/{pid}/ns/pid")).map(|meta| meta.ino())
     };
     let here = namespace(&"self").ok();
-    // Each run asks this at its end, so the quick question comes first: an environment is read from the memory of its
+    // Each run calls this at its end, so the cheap check comes first: an environment is read from the memory of its
     // process, and a process that changes that memory has to be waited for.
     let may_be_below = |pid: &i32| namespace(pid).ok().is_none_or(|there| Some(there) != here);
     let pids = procfs::all_pids().unwrap_or_default();
@@ -59,8 +60,8 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn who_is_marked_in_another_pid_namespace_is_found() {
-        // Of this test alone: another run of it may be going on.
+    fn marked_process_in_other_pid_namespace_is_found() {
+        // Unique to this test process: another run of the test may be in progress.
         let run = RunId::from_u128(0x00c0_ffee << 32 | u128::from(std::process::id()));
         let marked = |program: &str| {
             let mut command = Command::new(program);
@@ -86,7 +87,7 @@ mod tests {
             .iter()
             .filter_map(|pid| Some(procfs::stat(*pid).ok()?.ppid))
             .collect();
-        // It does not end with its parent before it has asked for that.
+        // It does not end with its parent before it has requested that.
         for pid in found {
             let pid = nix::unistd::Pid::from_raw(pid);
             nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("own grandchild");

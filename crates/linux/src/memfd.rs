@@ -1,4 +1,4 @@
-//! Bytes too long for a message, as a sealed file in memory.
+//! Sealed files in memory, for bytes too long for a message.
 
 use nix::{
     fcntl::{FcntlArg, OFlag, SealFlag, fcntl},
@@ -16,7 +16,7 @@ use std::{
     },
 };
 
-/// A file with these bytes that cannot be changed, opened for reading only and at its start.
+/// Makes a file with these bytes that cannot be changed, opened for reading only and at its start.
 pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let file = sealed_for_us(name, bytes)?;
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -24,7 +24,7 @@ pub fn sealed(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(nix::fcntl::open(link.as_str(), flags, Mode::empty())?)
 }
 
-/// The same for [`read`], which asks for no position and no mode.
+/// As [`sealed`], for [`read`], which uses no position and no mode.
 pub fn sealed_for_us(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let mut file = File::from(memfd_create(name, flags)?);
@@ -37,14 +37,14 @@ pub fn sealed_for_us(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// All bytes of a sealed file, at most `max`.
+/// Returns all bytes of a sealed file, at most `max`.
 pub fn read(file: OwnedFd, max: u64) -> io::Result<Vec<u8>> {
     let file = File::from(file);
     let len = file.metadata()?.len();
     if len > max {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
-    // Its length is sealed, so one read gives all of it.
+    // Its length is sealed, so one read returns all of it.
     let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
     file.read_exact_at(&mut bytes, 0)?;
     Ok(bytes)

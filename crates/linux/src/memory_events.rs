@@ -1,10 +1,10 @@
-//! What the memory controller says of a control group at its end.
+//! Statistics of the memory controller at the end of a control group.
 
 use crate::cgroup;
 use kennel_lifecycle::{CgroupIdentity, MemoryKills};
 
-/// How many processes in the group and below it the kernel has killed for want of memory; `None`: none, or without the
-/// controller there is no count.
+/// Returns how many processes in the group and below it the kernel has killed for want of memory; `None`: none, or
+/// without the controller there is no count.
 pub fn kills(group: &CgroupIdentity) -> Option<MemoryKills> {
     let events = cgroup::read(group, "memory.events").ok()??;
     let kills = count(&events, "oom_kill").filter(|kills| *kills > 0)?;
@@ -16,7 +16,8 @@ pub fn kills(group: &CgroupIdentity) -> Option<MemoryKills> {
     })
 }
 
-/// One line for each kind of event. Later kernels add kinds, and earlier ones have fewer.
+/// Returns the count of one kind of event; the file has one line for each. Later kernels add kinds, and earlier ones
+/// have fewer.
 fn count(events: &str, kind: &str) -> Option<u64> {
     let mut lines = events.lines().filter_map(|line| line.split_once(' '));
     let (_, count) = lines.find(|(key, _)| *key == kind)?;
@@ -28,10 +29,10 @@ mod tests {
     use super::*;
     use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
-    /// As it is read after one process met a limit.
+    /// As read after one process met a limit.
     const KILLED: &str = "low 0\nhigh 0\nmax 35\noom 1\noom_kill 1\noom_group_kill 0\n";
 
-    /// As it is read with `memory.oom.group`, where two processes were killed as one, on a kernel with one more kind.
+    /// As read with `memory.oom.group`, where two processes were killed as one, on a kernel with one more kind.
     const KILLED_AS_ONE: &str =
         "low 0\nhigh 0\nmax 37\noom 1\noom_kill 2\noom_group_kill 1\nsock_throttled 0\n";
 

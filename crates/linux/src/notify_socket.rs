@@ -1,5 +1,4 @@
-//! The socket at which the processes of one run say something of the run: datagrams, each with the process that has sent it
-//! by the word of the kernel.
+//! The notify socket of a run: its processes send datagrams, each with its sender as the kernel reports it.
 
 use crate::fdpass::{self, Datagram};
 use nix::{
@@ -28,7 +27,7 @@ const SO_PASSPIDFD: libc::c_int = 76;
 pub struct NotifySocket(OwnedFd);
 
 impl NotifySocket {
-    /// Binds `name` in `dir`, in the place of what an earlier one has left there. The file has mode 0600.
+    /// Binds `name` in `dir`, replacing an earlier socket of that name. The file has mode 0600.
     pub fn bind(dir: &Path, name: &str) -> io::Result<Self> {
         let dir = open_dir(dir)?;
         remove_in(&dir, name)?;
@@ -38,26 +37,26 @@ impl NotifySocket {
         fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
         setsockopt(&socket, sockopt::PassCred, &true)?;
         pass_processes(&socket)?;
-        // An address has room for 108 bytes, and a data directory may be longer.
+        // An address has at most 108 bytes, and the path of a data directory may be longer.
         let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
         bind(socket.as_raw_fd(), &UnixAddr::new(path.as_str())?)?;
         Ok(Self(socket))
     }
 
-    /// One that was bound before.
+    /// Takes a socket that was bound before.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
 
-    /// The first datagram that is there, which stays there.
+    /// Reads the first datagram, and leaves it there.
     pub fn peek(&self) -> io::Result<Option<Datagram>> {
         fdpass::peek_datagram(&self.0)
     }
 
-    /// Takes the first datagram away. What came with it is closed.
+    /// Removes the first datagram. Descriptors that came with it are closed.
     pub fn drop_first(&self) {
-        // One that cannot be taken is found again.
+        // A datagram that cannot be taken is found again.
         let _ = fdpass::receive_datagram(&self.0);
     }
 }
@@ -68,7 +67,7 @@ impl AsFd for NotifySocket {
     }
 }
 
-/// Removes `name` from `dir`; one that is not there is none to remove.
+/// Removes `name` from `dir`; a missing file is no error.
 pub fn remove(dir: &Path, name: &str) -> io::Result<()> {
     match open_dir(dir) {
         Ok(dir) => remove_in(&dir, name),
@@ -89,12 +88,12 @@ fn remove_in(dir: &impl AsFd, name: &str) -> io::Result<()> {
     }
 }
 
-/// Linux 6.5 names the process itself. Before, its number has to do.
+/// Requests the sender with each datagram. Linux 6.5 passes the process itself. Before, its number has to suffice.
 fn pass_processes(socket: &OwnedFd) -> io::Result<()> {
     let on: libc::c_int = 1;
     let len = libc::socklen_t::try_from(size_of_val(&on)).map_err(io::Error::other)?;
     let fd = socket.as_raw_fd();
-    // SAFETY: `on` is an int of the length that is said, and outlives the call.
+    // SAFETY: `on` is an int of the given length, and outlives the call.
     let set = unsafe {
         libc::setsockopt(
             fd,

@@ -1,4 +1,4 @@
-//! The read end of a command's output, as a tokio task sees it: a pipe's, or a terminal's.
+//! The read end of a command's output as a tokio task reads it: a pipe's, or a terminal's.
 
 use crate::{
     crash_point,
@@ -17,40 +17,40 @@ use std::{
 };
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// What a look at a pipe shows, without moving anything.
+/// State of a pipe, read without moving anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// There is something to move.
+    /// Bytes are there to move.
     Bytes,
-    /// Nothing yet.
+    /// No bytes yet.
     Empty,
-    /// Nothing, and no process can write to it any more.
+    /// No bytes, and no process can write to it any more.
     End,
 }
 
 nix::ioctl_read_bad!(
-    /// Bytes that wait.
+    /// Number of bytes in the pipe.
     fionread,
     nix::libc::FIONREAD,
     nix::libc::c_int
 );
 
-/// What a pipe holds that is not watched. A user without privilege has room for few of these (pipe(7)).
+/// Capacity of a pipe that is not watched. A user without privileges may have few of these (pipe(7)).
 const WIDE_BYTES: i32 = 1024 * 1024;
-/// What it holds when it is watched again.
+/// Its capacity when it is watched again.
 const NARROW_BYTES: i32 = 64 * 1024;
 
 /// A non-blocking pipe, or the master of a terminal, that is registered with the runtime.
 #[derive(Debug)]
 pub struct OutputPipe {
     pipe: Arc<OwnedFd>,
-    /// Absent: a write wakes no reader.
+    /// Registration; absent: a write wakes no reader.
     watch: Option<AsyncFd<Arc<OwnedFd>>>,
     relay: Option<Relay>,
 }
 
-/// Both ends of the pipe through which a terminal's output goes into a file: splice(2) wants a pipe on one side. The keeper
-/// has copies, so that nothing of it dies with this process.
+/// Both ends of the pipe through which a terminal's output goes into a file: splice(2) requires a pipe on one side. The
+/// keeper has copies, so that no byte in it is lost when this process dies.
 #[derive(Debug)]
 struct Relay {
     read: OwnedFd,
@@ -80,9 +80,9 @@ impl OutputPipe {
         })
     }
 
-    /// Waits until there may be something to move, or an end to see.
+    /// Waits until there may be bytes to move, or an end to see.
     pub async fn readable(&self) -> io::Result<()> {
-        // What an earlier server has left in the relay is no event of the terminal's.
+        // Bytes that an earlier server has left in the relay are no event of the terminal's.
         if self.relay.as_ref().is_some_and(Relay::holds_some) {
             return Ok(());
         }
@@ -93,8 +93,9 @@ impl OutputPipe {
         Ok(())
     }
 
-    /// From here on a write wakes no reader, which spares the writer that, and more of it finds room. Gives whether it
-    /// is so: not of a terminal, nor where the user has no room for more. Until [`Self::watch`], [`Self::readable`] waits for ever.
+    /// Stops watching: a write wakes no reader, which saves the writer that cost, and more of its output fits. Returns
+    /// whether it is so: not for a terminal, nor where the user may have no more such pipes. Until [`Self::watch`],
+    /// [`Self::readable`] waits for ever.
     pub fn unwatch(&mut self) -> bool {
         let can_be =
             self.relay.is_none() && fcntl(&self.pipe, FcntlArg::F_SETPIPE_SZ(WIDE_BYTES)).is_ok();
@@ -104,11 +105,11 @@ impl OutputPipe {
         can_be
     }
 
-    /// What is written, or is there, can be waited for again.
+    /// Watches again: present bytes and later writes wake the reader.
     pub fn watch(&mut self) -> io::Result<()> {
         if self.watch.is_none() {
             self.watch = Some(registered(&self.pipe)?);
-            // What is in it may not fit: then it stays wide.
+            // Its contents may not fit: then it stays wide.
             let _ = fcntl(&self.pipe, FcntlArg::F_SETPIPE_SZ(NARROW_BYTES));
         }
         Ok(())
@@ -121,14 +122,14 @@ impl OutputPipe {
         }
     }
 
-    /// Looks without moving; after `Empty` the next [`Self::readable`] waits for more.
+    /// Reads the state without moving bytes; after `Empty` the next [`Self::readable`] waits for more.
     pub fn look(&self) -> io::Result<Look> {
         let looked = self.try_io(|pipe| match self.look_into(pipe)? {
             Look::Empty => Err(io::ErrorKind::WouldBlock.into()),
             found => Ok(found),
         });
         match looked {
-            // The runtime knows of the terminal alone.
+            // The runtime watches the terminal alone.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let relay = self.relay.as_ref();
                 let holds_some = relay.is_some_and(Relay::holds_some);
@@ -138,7 +139,7 @@ impl OutputPipe {
         }
     }
 
-    /// Looks without asking the runtime, which may not have heard of the latest bytes yet.
+    /// Reads the state without the runtime, which may not have the event of the latest bytes yet.
     pub fn look_rest(&self) -> io::Result<Look> {
         self.look_into(&self.pipe)
     }
@@ -149,7 +150,7 @@ impl OutputPipe {
         }
         let mut seen = look_at(pipe)?;
         if self.relay.is_some() && !seen.contains(PollFlags::POLLIN) && !seen.is_empty() {
-            // A terminal is looked into before it is asked whether it has hung up: what came between is seen now.
+            // The terminal's bytes are read before its hang-up: bytes that came in between are seen now.
             seen = look_at(pipe)?;
         }
         Ok(if seen.contains(PollFlags::POLLIN) {
@@ -162,8 +163,8 @@ impl OutputPipe {
         })
     }
 
-    /// Whether half of what fits waits in it, so that the writer may soon have to wait too. Of a terminal, which
-    /// holds little and does not say how much, it is whether anything waits.
+    /// Whether the pipe is half full, so that the writer may soon have to wait too. For a terminal, which has a small
+    /// buffer and does not report its size: whether any bytes wait.
     pub fn is_filling(&self) -> io::Result<bool> {
         let pipe: &OwnedFd = &self.pipe;
         match &self.relay {
@@ -172,9 +173,9 @@ impl OutputPipe {
         }
     }
 
-    /// Moves what is there; after `WouldBlock` the next [`Self::readable`] waits for more.
+    /// Moves the bytes that are there; after `WouldBlock` the next [`Self::readable`] waits for more.
     pub fn splice_to_file(&self, file: &File, offset: u64, max: usize) -> io::Result<Spliced> {
-        // The runtime knows of the terminal alone: while that is silent it would let nothing be moved.
+        // The runtime watches the terminal alone: while that is silent it would let nothing be moved.
         if let Some(relay) = self.relay.as_ref().filter(|relay| relay.holds_some()) {
             return splice_to_file(&relay.read, file, offset, max);
         }
@@ -188,7 +189,7 @@ impl OutputPipe {
         }
     }
 
-    /// Moves what is there without asking the runtime, which may not have heard of the latest bytes yet.
+    /// Moves the bytes that are there without the runtime, which may not have the event of the latest bytes yet.
     pub fn splice_rest_to_file(&self, file: &File, offset: u64, max: usize) -> io::Result<Spliced> {
         self.splice(&self.pipe, file, offset, max)
     }
@@ -224,7 +225,7 @@ fn registered(pipe: &Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
     watch.map_err(|refused| refused.into_parts().1)
 }
 
-/// Bytes in a pipe.
+/// Returns the number of bytes in a pipe.
 fn waiting(pipe: &OwnedFd) -> io::Result<i64> {
     let mut bytes = 0;
     // SAFETY: `pipe` is open for as long as it is borrowed here, and FIONREAD writes one int (ioctl_tty(2)), which
@@ -252,7 +253,7 @@ mod tests {
     use std::{io::Write, os::unix::fs::FileExt};
 
     #[tokio::test]
-    async fn bytes_move_to_the_offset_and_the_end_is_seen_once_they_are_through() {
+    async fn bytes_move_to_offset_and_end_follows_them() {
         let (read, write) = nix::unistd::pipe().expect("a pipe");
         crate::fdpass::set_nonblocking(&read).expect("flags");
         let file = tempfile::tempfile().expect("a file");
@@ -280,7 +281,7 @@ mod tests {
         while pipe.splice_to_file(&sink, 0, 1 << 20).expect("it moves") != Spliced::WouldBlock {}
         assert!(!pipe.is_filling().expect("it can be asked"));
 
-        // Nothing to read, so it waits until the last writer is gone.
+        // The pipe is empty, so it waits until the last writer is gone.
         let waited = tokio::time::timeout(std::time::Duration::from_millis(20), pipe.readable());
         assert!(waited.await.is_err());
         drop(write);
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pipe_that_is_not_watched_holds_more_and_is_looked_into_all_the_same() {
+    async fn unwatched_pipe_holds_more_and_is_still_read() {
         let (read, write) = nix::unistd::pipe().expect("a pipe");
         crate::fdpass::set_nonblocking(&read).expect("flags");
         crate::fdpass::set_nonblocking(&write).expect("flags");
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(moved, Spliced::WouldBlock);
         assert_eq!(pipe.look().expect("it looks"), Look::Empty);
 
-        // What has come before it is watched is seen as well.
+        // Bytes that came before it is watched are seen as well.
         write.write_all(b"more").expect("room in the pipe");
         pipe.watch().expect("it is registered");
         let readable = tokio::time::timeout(std::time::Duration::from_secs(30), pipe.readable());
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_left_in_the_relay_of_a_terminal_comes_first_and_the_end_last() {
+    async fn terminal_relay_is_emptied_before_the_end() {
         let size = kennel_lifecycle::TerminalSize::default();
         let (mut terminal, slave) = Terminal::open(size).expect("room").expect("a terminal");
         let file = tempfile::tempfile().expect("a file");
@@ -340,7 +341,7 @@ mod tests {
             relay_read: next(),
             relay_write: next(),
         };
-        // By a server that died before it had moved it on.
+        // Left by a server that died before it had moved it.
         nix::unistd::write(&ends.relay_write, b"one").expect("room in the relay");
         let pipe = OutputPipe::of_terminal(ends).expect("it is registered");
 

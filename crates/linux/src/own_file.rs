@@ -7,7 +7,8 @@ use std::{
     path::Path,
 };
 
-/// How each of them is opened: one that is made is 0600; a link is refused (`ELOOP`); a fifo does not block.
+/// Returns the options for opening each of them: a new file is 0600; a link is refused (`ELOOP`); a fifo does not
+/// block.
 #[must_use]
 pub fn options() -> OpenOptions {
     let mut how = OpenOptions::new();
@@ -16,7 +17,7 @@ pub fn options() -> OpenOptions {
     how
 }
 
-/// The same file, if it is a regular one.
+/// Returns the file, if it is a regular one.
 pub fn regular(file: File) -> io::Result<File> {
     if file.metadata()?.is_file() {
         return Ok(file);
@@ -25,7 +26,7 @@ pub fn regular(file: File) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
-/// The whole text of one.
+/// Returns the whole text of such a file.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let mut file = options().read(true).open(path).and_then(regular)?;

@@ -1,38 +1,38 @@
-//! What a process of Kennel's asks of the kernel about itself.
+//! Settings and queries of a Kennel process about itself.
 
 use crate::signal_set::SignalSet;
 use nix::{errno::Errno, sys::prctl, unistd};
 use std::{io, thread::sleep, time::Duration};
 
-/// Makes this process undumpable: a process of the same uid then cannot read its environment, take its descriptors
-/// with `pidfd_getfd` or trace it. exec(2) undoes it, so each process of ours calls it first thing.
+/// Makes this process undumpable: a process of the same uid then cannot read its environment, take its descriptors with
+/// `pidfd_getfd` or trace it. exec(2) undoes it, so each Kennel process calls it first.
 pub fn harden_process() -> Result<(), Errno> {
     prctl::set_dumpable(false)
 }
 
-/// Ignores every signal that would end this process by default although nothing is wrong with it. For a server: its keeper
-/// says when it is to end. What the kernel sends for a fault acts as ever.
+/// Ignores every signal that would end this process by default without a fault of its own. For a server: its keeper
+/// tells it when to exit. The kernel's signals for faults act as ever.
 pub fn ignore_stray_signals() -> io::Result<()> {
     SignalSet::of_others().without_exits().ignore()
 }
 
-/// The number of a group of this host; absent: there is no such group.
+/// Returns the number of a group of this host; absent: there is no such group.
 pub fn group_id(name: &str) -> std::io::Result<Option<u32>> {
     let group = nix::unistd::Group::from_name(name)?;
     Ok(group.map(|group| group.gid.as_raw()))
 }
 
-/// The uid that this process acts as.
+/// Returns the uid that this process acts as.
 #[must_use]
 pub fn effective_uid() -> u32 {
     unistd::geteuid().as_raw()
 }
 
-/// Ends the calling thread, which must be the main one, and leaves the process to its other threads. Where the kernel
-/// does not do it, waits for `otherwise`.
+/// Ends the calling thread, which must be the main one, and leaves the process to its other threads. If the kernel does
+/// not do it, waits for `otherwise`.
 pub fn end_main_thread(otherwise: Duration) -> ! {
-    // SAFETY: exit(2) takes an integer and ends this thread alone, without running anything of ours. The main thread's
-    // stack stays mapped, so what other threads borrow from it stays valid.
+    // SAFETY: exit(2) takes an integer and ends this thread alone, without running any code of this program. The main
+    // thread's stack stays mapped, so what other threads borrow from it stays valid.
     unsafe { libc::syscall(libc::SYS_exit, 0) };
     sleep(otherwise);
     std::process::abort()

@@ -1,4 +1,4 @@
-//! What a client does with signals to itself as a job of a shell: see signal(7), termios(3).
+//! Signals of a client to itself as a job of a shell: see signal(7), termios(3).
 
 use nix::sys::signal::{
     SaFlags, SigAction, SigHandler, SigSet, Signal as Caught, raise, sigaction,
@@ -24,11 +24,11 @@ pub fn is_ignored(signal_number: i32) -> bool {
 /// process whose group has no shell left that could continue it: then it returns at once.
 pub fn stop_self() -> io::Result<()> {
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-    // SAFETY: the default action runs nothing of ours.
+    // SAFETY: the default action runs no code of this program.
     let handler = unsafe { sigaction(Caught::SIGTSTP, &default) }?;
-    // To this thread: it is acted on before the call returns.
+    // To this thread: it takes effect before the call returns.
     let stopped = raise(Caught::SIGTSTP);
-    // SAFETY: this handler was installed before, so it is safe to be run.
+    // SAFETY: this handler was installed before, so it is safe to run.
     unsafe { sigaction(Caught::SIGTSTP, &handler) }?;
     Ok(stopped?)
 }
@@ -41,7 +41,7 @@ mod tests {
     fn ignored_signal_differs_from_default() {
         let ignore = SigAction::new(SigHandler::SigIgn, SaFlags::empty(), SigSet::empty());
         assert!(!is_ignored(libc::SIGHUP));
-        // SAFETY: to ignore a signal runs nothing of ours.
+        // SAFETY: ignoring a signal runs no code of this program.
         unsafe { sigaction(Caught::SIGHUP, &ignore) }.expect("it may be");
         assert!(is_ignored(libc::SIGHUP));
     }

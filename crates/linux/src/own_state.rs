@@ -1,4 +1,4 @@
-//! What others can change in a process of Kennel's, read so that two moments can be compared.
+//! State of a Kennel process that other processes can change, read so that two moments can be compared.
 
 use crate::attributes::OOM_SCORE_ADJ;
 use nix::{
@@ -9,9 +9,9 @@ use nix::{
 };
 use std::io;
 
-/// More bytes than each of the files has on any usual host.
+/// Upper bound of the size of each of the files on any usual host.
 const FILE_BYTES_MAX: usize = 16 * 1024;
-/// Lines of `/proc/self/status` that stay as they are unless another process changes them.
+/// Lines of `/proc/self/status` that only another process changes.
 const LASTING: &[&str] = &[
     "Umask:",
     "TracerPid:",
@@ -27,11 +27,11 @@ const LASTING: &[&str] = &[
     "Cpus_allowed:",
     "Mems_allowed:",
 ];
-/// Which process `ioprio_get(2)` is asked about: this one.
+/// Target of `ioprio_get(2)`: this process.
 const IOPRIO_WHO_PROCESS: libc::c_long = 1;
 
-/// Tracer, ids, signal masks, capabilities, processors, limits, control group, scores and priorities of this process: what a
-/// command may set of the process above it, by mistake or on purpose.
+/// Tracer, ids, signal masks, capabilities, processors, limits, control group, scores and priorities of this process:
+/// settings that a command may change in the process above it, by mistake or on purpose.
 #[derive(Debug, PartialEq, Eq)]
 pub struct OwnState {
     status: String,
@@ -44,11 +44,12 @@ pub struct OwnState {
     keyring: Result<libc::c_long, Errno>,
 }
 
-/// Of `struct sched_attr` in its second version: policy, flags, nice value, priority, times, bounds of utilization.
+/// Size of `struct sched_attr` in its second version: policy, flags, nice value, priority, times, bounds of
+/// utilization.
 const SCHEDULING_BYTES: usize = 56;
 
 impl OwnState {
-    /// As it is now. The error says that it cannot be known.
+    /// Reads the present state. The error means that it cannot be known.
     pub fn take() -> io::Result<Self> {
         let is_lasting = |line: &&str| LASTING.iter().any(|name| line.starts_with(name));
         let status = file("/proc/self/status")?;
@@ -65,7 +66,7 @@ impl OwnState {
     }
 }
 
-/// The whole of a small file of /proc, which one read gives.
+/// Returns the contents of a small file of /proc, by one read.
 fn file(path: &str) -> io::Result<String> {
     let opened = open(path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
     let mut bytes = vec![0; FILE_BYTES_MAX];
@@ -118,11 +119,11 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Changes one thing of this very process from another one, as a command may do.
+    /// Changes one setting of this very process from another one, as a command may do.
     fn changed_by(program: &str, args: &[&str]) -> bool {
         let before = OwnState::take().expect("it can be read");
         assert_eq!(OwnState::take().expect("it can be read"), before);
-        // Priorities are those of a thread, and this is not the first one here.
+        // Priorities belong to a thread, and this is not the first one here.
         let own = nix::unistd::gettid().to_string();
         let args = args
             .iter()

@@ -1,4 +1,4 @@
-//! The terminal that this process itself was started on, as far as a client needs it: see termios(3), `ioctl_tty(2)`.
+//! The terminal of this process itself, as far as a client needs it: see termios(3), `ioctl_tty(2)`.
 
 use kennel_lifecycle::TerminalSize;
 use nix::{
@@ -11,7 +11,7 @@ use nix::{
 };
 use std::io::{self, IsTerminal, Stdin};
 
-/// Keys come as they are typed, also those that make signals, until it is dropped.
+/// Raw mode: keys arrive as they are typed, also those that make signals, until it is dropped.
 #[derive(Debug)]
 pub struct RawMode {
     stdin: Stdin,
@@ -19,7 +19,7 @@ pub struct RawMode {
 }
 
 impl RawMode {
-    /// From here on; `None` where standard input is no terminal.
+    /// Enters raw mode; `None` where standard input is no terminal.
     pub fn enter() -> io::Result<Option<Self>> {
         let stdin = io::stdin();
         if !stdin.is_terminal() {
@@ -40,16 +40,16 @@ impl Drop for RawMode {
     }
 }
 
-/// From here on a read of the terminal by this thread fails with EIO while another process group is in its foreground,
-/// instead of stopping this process (SIGTTIN, see termios(3)).
+/// Lets reads of the terminal by this thread fail with EIO while another process group is in its foreground, instead of
+/// stopping this process (SIGTTIN, see termios(3)).
 pub fn fail_reads_in_background() {
     let mut stops = SigSet::empty();
     stops.add(Signal::SIGTTIN);
-    // Refused for an invalid argument only.
+    // Fails for an invalid argument only.
     let _ = stops.thread_block();
 }
 
-/// Whether this process may read the terminal that standard input is.
+/// Whether this process may read the terminal at standard input.
 #[must_use]
 pub fn is_in_foreground() -> bool {
     tcgetpgrp(io::stdin()).is_ok_and(|foreground| foreground == getpgrp())
@@ -61,8 +61,8 @@ pub fn has_hung_up() -> bool {
     matches!(tcgetattr(io::stdin()), Err(Errno::EIO))
 }
 
-/// How large the terminal is on which standard output, else standard input, is shown; `None` where neither is one, or it does
-/// not say.
+/// Returns the size of the terminal at standard output, else at standard input; `None` where neither is one, or it
+/// reports no size.
 #[must_use]
 pub fn size() -> Option<TerminalSize> {
     [libc::STDOUT_FILENO, libc::STDIN_FILENO]

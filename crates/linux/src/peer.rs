@@ -1,4 +1,4 @@
-//! Who is at the other end of a unix socket.
+//! The peer of a unix socket.
 
 use crate::{cgroup, pidfd::PidFd, procfs};
 use nix::{
@@ -16,11 +16,11 @@ use std::{
 pub struct Peer {
     /// User.
     pub uid: u32,
-    /// Process; 0 where it lives in a pid namespace that cannot be seen from here.
+    /// Process id; 0 where it lives in a pid namespace that cannot be seen from here.
     pub pid: i32,
 }
 
-/// `SO_PEERCRED` of a connected unix socket.
+/// Reads `SO_PEERCRED` of a connected unix socket.
 pub fn credentials(socket: &impl AsFd) -> io::Result<Peer> {
     let cred = getsockopt(socket, sockopt::PeerCredentials)?;
     Ok(Peer {
@@ -29,31 +29,32 @@ pub fn credentials(socket: &impl AsFd) -> io::Result<Peer> {
     })
 }
 
-/// `SO_PEERPIDFD` of a connected unix socket: the process itself, whose number cannot be reused unseen (Linux 6.5).
+/// Reads `SO_PEERPIDFD` of a connected unix socket: the process itself, whose number cannot be reused unseen (Linux
+/// 6.5).
 pub fn pidfd(socket: &impl AsFd) -> io::Result<OwnedFd> {
     Ok(getsockopt(socket, sockopt::PeerPidfd)?)
 }
 
-/// How often a process is looked at anew whose ancestors changed meanwhile.
+/// Number of attempts to read a process whose ancestors change meanwhile.
 const LOOKS_MAX: usize = 8;
 
-/// Where a process belongs that has connected.
+/// Membership of a connected process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descent {
-    /// It is one of these ancestors, descends from one, or is in one of these groups.
+    /// The process is one of these ancestors, descends from one, or is in one of these groups.
     Member,
-    /// It does not, and is not.
+    /// The process does not descend from them, and is in none of the groups.
     Other,
-    /// It has ended: nothing can be said of it any more.
+    /// The process has exited: its membership can no longer be read.
     Ended,
-    /// What would say it cannot be read.
+    /// The files that would show it cannot be read.
     Unreadable,
 }
 
-/// Where the process belongs that has connected this socket: it, and not whatever has its number by now.
+/// Determines the membership of the process that has connected this socket, not of a later process with its number.
 ///
-/// Before Linux 6.5 the socket does not know its process, and the number is opened anew. One that has ended in between is
-/// noticed, unless all numbers have been given out since.
+/// Before Linux 6.5 the socket does not know its process, and the number is opened anew. A process that has exited in
+/// between is noticed, unless all numbers have been used since.
 #[must_use]
 pub fn descent(socket: &impl AsFd, groups: &[&Path], ancestors: &[i32]) -> Descent {
     match connector(socket) {
@@ -92,14 +93,14 @@ fn connector(socket: &impl AsFd) -> Result<(i32, PidFd), Descent> {
     }
 }
 
-/// The process that has sent a datagram.
+/// The sender of a datagram.
 #[derive(Debug)]
 pub struct Sender {
-    /// Its number; 0 where it lives in a pid namespace that cannot be seen from here.
+    /// Process id; 0 where it lives in a pid namespace that cannot be seen from here.
     pub pid: i32,
     /// Its user.
     pub uid: u32,
-    /// Itself (Linux 6.5).
+    /// The process itself (Linux 6.5).
     process: Option<PidFd>,
 }
 
@@ -108,8 +109,8 @@ impl Sender {
         Self { pid, uid, process }
     }
 
-    /// Where it belongs: it, and not whatever has its number by now. One that has ended and is not reaped yet is still
-    /// where it was.
+    /// Determines the membership of the sender, not of a later process with its number. A sender that has exited and is
+    /// not reaped yet still has its membership.
     #[must_use]
     pub fn descent(&self, groups: &[&Path], ancestors: &[i32]) -> Descent {
         let opened;
@@ -128,17 +129,17 @@ impl Sender {
     }
 }
 
-/// Where the process with this number belongs, for as long as it is the one that is meant.
+/// Determines the membership of the process with this number, as long as it is the intended one.
 fn judge(pid: i32, groups: &[&Path], ancestors: &[i32], is_gone: impl Fn() -> bool) -> Descent {
     for _ in 0..LOOKS_MAX {
-        // Nobody gets into a pid namespace from which its old one cannot see it (setns(2)): what has no number here was not
-        // begun here.
+        // No process gets into a pid namespace from which its old one cannot see it (setns(2)): a process without a
+        // number here was not started here.
         let seen = if pid > 0 {
             seen(pid, groups, ancestors)
         } else {
             Some(Descent::Other)
         };
-        // INVARIANT: it has its number until it has ended, so what was read before this is about it.
+        // INVARIANT: a process has its number until it has exited, so earlier reads are about it.
         if is_gone() {
             return Descent::Ended;
         }
@@ -149,7 +150,7 @@ fn judge(pid: i32, groups: &[&Path], ancestors: &[i32], is_gone: impl Fn() -> bo
     Descent::Unreadable
 }
 
-/// Where a process belongs; `None`: it cannot be read now.
+/// Reads the membership of a process; `None`: it cannot be read at present.
 fn seen(pid: i32, groups: &[&Path], ancestors: &[i32]) -> Option<Descent> {
     let group = cgroup::read_path_of(pid).ok()?;
     if group.is_some_and(|group| groups.iter().any(|base| group.starts_with(base))) {
@@ -159,12 +160,13 @@ fn seen(pid: i32, groups: &[&Path], ancestors: &[i32]) -> Option<Descent> {
     if chain.iter().any(|(pid, _)| ancestors.contains(pid)) {
         return Some(Descent::Member);
     }
-    // A parent that ends while it is read hands its children on, past those that were read: only what reads twice the same was
-    // so at one time.
+    // A parent that exits during the walk passes its children on, past those that were read: only a chain read twice
+    // the same was so at one time.
     (self::chain(pid)? == chain).then_some(Descent::Other)
 }
 
-/// The process and its ancestors below process 1, with their start times; `None`: one cannot be read, or there are too many.
+/// Returns the process and its ancestors below process 1, with their start times; `None`: one cannot be read, or there
+/// are too many.
 fn chain(pid: i32) -> Option<Vec<(i32, u64)>> {
     let mut chain = Vec::new();
     let mut at = pid;
@@ -185,14 +187,15 @@ pub fn descends_from(pid: i32, ancestors: &[i32]) -> bool {
     nearest_of(pid, ancestors).is_some()
 }
 
-/// The first of `ancestors` among `pid` and its ancestors.
+/// Returns the first of `ancestors` among `pid` and its ancestors.
 pub fn nearest_of(pid: i32, ancestors: &[i32]) -> Option<i32> {
     (0..LOOKS_MAX)
         .find_map(|_| climb(pid, ancestors).ok())
         .flatten()
 }
 
-/// One walk up. An error: a parent has ended meanwhile and handed its children on, so that the chain has to be read anew.
+/// Walks up once. An error: a parent has exited meanwhile and passed its children on, so that the chain has to be read
+/// anew.
 fn climb(pid: i32, ancestors: &[i32]) -> io::Result<Option<i32>> {
     let mut at = pid;
     for _ in 0..procfs::ANCESTORS_MAX {
@@ -221,7 +224,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn a_peer_is_known_by_uid_pid_and_descriptor() {
+    fn peer_is_known_by_uid_pid_and_descriptor() {
         let (one, other) = UnixStream::pair().expect("a pair");
         let me = i32::try_from(std::process::id()).expect("a pid");
         assert_eq!(credentials(&one).expect("credentials").pid, me);

@@ -1,4 +1,4 @@
-//! A process as a descriptor: what it names cannot become another process.
+//! A process as a descriptor: it cannot refer to another process later.
 
 use crate::reap;
 use kennel_lifecycle::{Exit, Signal};
@@ -14,7 +14,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// `PID_FS_MAGIC`: on kernels before 6.9 all pidfds share one anonymous inode, which names nothing.
+/// `PID_FS_MAGIC`: on kernels before 6.9 all pidfds share one anonymous inode, which identifies nothing.
 const PIDFS_MAGIC: i64 = 0x5049_4446;
 /// `PIDFD_SIGNAL_PROCESS_GROUP` (Linux 6.9).
 const SIGNAL_PROCESS_GROUP: u32 = 1 << 2;
@@ -35,16 +35,16 @@ struct Info {
     cgroup: u64,
     /// pid, tgid, ppid, and four pairs of uid and gid.
     ids: [u32; 11],
-    /// As wait(2) gives it.
+    /// Wait status as in wait(2).
     exit_code: i32,
 }
 
-/// What came of a signal.
+/// Result of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
-    /// It went out.
+    /// The signal was sent.
     Done,
-    /// There is no process any more.
+    /// The process is gone.
     Gone,
     /// The call failed.
     Failed(i32),
@@ -54,7 +54,7 @@ pub enum Sent {
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
 
-/// `struct file_handle` with room for the 8 bytes that pidfs uses.
+/// `struct file_handle` with space for the 8 bytes that pidfs uses.
 #[repr(C)]
 struct Handle {
     bytes: u32,
@@ -63,7 +63,7 @@ struct Handle {
 }
 
 impl PidFd {
-    /// `pidfd_open(2)`. The caller must check afterwards that the process is the one it meant.
+    /// Calls `pidfd_open(2)`. The caller must check afterwards that the process is the intended one.
     pub fn open(pid: i32) -> io::Result<Self> {
         // SAFETY: pidfd_open takes two integers and touches no memory of ours.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -72,18 +72,18 @@ impl PidFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// A pidfd that came from clone3(2) or from a message.
+    /// Takes a pidfd that came from clone3(2) or from a message.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(fd)
     }
 
-    /// To this process.
+    /// Sends a signal to this process.
     pub fn signal(&self, signal: Signal) -> Sent {
         self.send(signal.number(), 0)
     }
 
-    /// To the process group that this process leads or led: it stays addressable while a member lives, and gives
-    /// `Gone`, never a stranger, after that. `Failed(EINVAL)` before Linux 6.9.
+    /// Sends a signal to the process group that this process leads or led: it stays addressable while a member lives,
+    /// and returns `Gone` after that, never an unrelated process. `Failed(EINVAL)` before Linux 6.9.
     pub fn signal_group(&self, signal: Signal) -> Sent {
         self.send(signal.number(), SIGNAL_PROCESS_GROUP)
     }
@@ -102,20 +102,20 @@ impl PidFd {
         }
     }
 
-    /// Waits until the process has ended, for so many milliseconds at most.
+    /// Waits until the process has exited, for so many milliseconds at most.
     pub fn await_end(&self, most_ms: u16) {
         let mut end = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
         // A signal may cut the wait short.
         let _ = poll(&mut end, PollTimeout::from(most_ms));
     }
 
-    /// Whether the process has ended, reaped or not. A thread group leader that ended before its threads has not.
+    /// Whether the process has exited, reaped or not. A thread group leader that exited before its threads has not.
     pub fn has_ended(&self) -> bool {
         let mut wait = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
         poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
     }
 
-    /// Whether its number cannot have been given to another: it is alive, or a zombie.
+    /// Whether its number cannot be another's: the process is alive, or a zombie.
     pub fn is_unreaped(&self) -> bool {
         self.send(0, 0) != Sent::Gone
     }
@@ -125,20 +125,20 @@ impl PidFd {
         self.send(0, SIGNAL_PROCESS_GROUP) != Sent::Failed(libc::EINVAL)
     }
 
-    /// How the process ended, where it was reaped after this descriptor was opened (Linux 6.15), by whomever.
+    /// Returns the exit of the process, if any parent reaped it after this descriptor was opened (Linux 6.15).
     pub fn exit(&self) -> Option<Exit> {
         let mut info = Info {
             mask: INFO_EXIT,
             ..Info::default()
         };
         let fd = self.0.as_raw_fd();
-        // SAFETY: `fd` is owned by self; `info` is a local of the size that the request's number says.
+        // SAFETY: `fd` is owned by self; `info` is a local of the size in the request's number.
         let asked = unsafe { libc::ioctl(fd, GET_INFO, &raw mut info) };
         Errno::result(asked).ok()?;
         (info.mask & INFO_EXIT != 0).then(|| reap::of_status(info.exit_code))
     }
 
-    /// The pidfs inode: unique per boot. Absent before Linux 6.9.
+    /// Returns the pidfs inode: unique per boot. Absent before Linux 6.9.
     pub fn handle(&self) -> Option<u64> {
         if !self.is_of_pidfs()? {
             return None;
@@ -150,7 +150,7 @@ impl PidFd {
         };
         let mut mount_id: i32 = 0;
         let fd = self.0.as_raw_fd();
-        // SAFETY: path is a NUL-terminated empty string, `handle` has the 8 bytes of room that `bytes` says, and both
+        // SAFETY: path is a NUL-terminated empty string, `handle` has the 8 bytes given by `bytes`, and both
         // out-pointers are to locals that outlive the call.
         let named = unsafe {
             libc::syscall(
@@ -166,7 +166,7 @@ impl PidFd {
         (handle.bytes == 8).then(|| u64::from_ne_bytes(handle.inode))
     }
 
-    /// Whether this kernel has pidfs: all pidfds are of it, or none is. Asked once; a fork knows the answer.
+    /// Whether this kernel has pidfs: all pidfds are of it, or none is. Read once; a fork inherits the answer.
     fn is_of_pidfs(&self) -> Option<bool> {
         static OF_PIDFS: OnceLock<bool> = OnceLock::new();
         if let Some(known) = OF_PIDFS.get() {
@@ -176,7 +176,7 @@ impl PidFd {
         Some(*OF_PIDFS.get_or_init(|| found))
     }
 
-    /// The process with this handle: `Ok(None)` when it is gone; an error when that cannot be determined.
+    /// Opens the process with this handle: `Ok(None)` when it is gone; an error when that cannot be determined.
     pub fn open_handle(inode: u64) -> io::Result<Option<Self>> {
         let me = Self::open(std::process::id().cast_signed())?;
         let handle = Handle {
@@ -185,7 +185,7 @@ impl PidFd {
             inode: inode.to_ne_bytes(),
         };
         let mount = me.0.as_raw_fd();
-        // SAFETY: `mount` is a pidfd owned by `me`; `handle` is a local with the 8 bytes that `bytes` says.
+        // SAFETY: `mount` is a pidfd owned by `me`; `handle` is a local with the 8 bytes given by `bytes`.
         let opened = unsafe {
             libc::syscall(
                 libc::SYS_open_by_handle_at,
@@ -228,21 +228,21 @@ mod tests {
             child.wait().expect("it can be reaped");
             return;
         };
-        let again = PidFd::open_handle(handle).expect("it can be told");
+        let again = PidFd::open_handle(handle).expect("the call works");
         assert!(again.is_some_and(|p| !p.has_ended()));
         assert_eq!(fd.signal(Signal::KILL), Sent::Done);
         child.wait().expect("it can be reaped");
         assert!(!fd.is_unreaped());
         assert!(
             PidFd::open_handle(handle)
-                .expect("it can be told")
+                .expect("the call works")
                 .is_none()
         );
         assert_eq!(fd.signal(Signal::KILL), Sent::Gone);
     }
 
     #[test]
-    fn an_end_is_read_from_the_descriptor_after_the_reap_or_not_at_all() {
+    fn exit_is_read_only_after_the_reap() {
         for (text, end) in [
             ("exit 37", Exit::Code(37)),
             (
@@ -262,7 +262,7 @@ mod tests {
             assert_eq!(fd.exit(), None);
             drop(child.stdin.take());
             child.wait().expect("it can be reaped");
-            // Kernels before 6.15 do not say.
+            // Kernels before 6.15 do not report it.
             assert!([None, Some(end)].contains(&fd.exit()));
         }
     }

@@ -1,4 +1,4 @@
-//! Whether a directory is as mkdir(2) makes it: it is the same as a fresh one.
+//! Whether a directory is as mkdir(2) makes it, and so equal to a fresh one.
 
 use nix::{dir::Dir, sys::stat::fstat};
 use std::{
@@ -8,7 +8,7 @@ use std::{
     ptr,
 };
 
-/// `struct fsxattr` of `FS_IOC_FSGETXATTR`: flags, extent size, extents, project, and room for later.
+/// `struct fsxattr` of `FS_IOC_FSGETXATTR`: flags, extent size, extents, project, and reserved space.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Extended {
@@ -26,7 +26,7 @@ const GET_EXTENDED: libc::Ioctl =
 const GET_FLAGS: libc::Ioctl =
     nix::request_code_read!(b'f', 1, size_of::<libc::c_long>()) as libc::Ioctl;
 
-/// What a directory shows of itself beside its entries.
+/// Attributes of a directory beside its entries.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Look {
     ids: (libc::dev_t, libc::uid_t, libc::gid_t),
@@ -38,7 +38,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// Looks at one.
+    /// Reads the attributes of a directory.
     pub fn at(dir: &impl AsFd) -> io::Result<Self> {
         let stat = fstat(dir)?;
         let dir = dir.as_fd();
@@ -53,8 +53,8 @@ impl Look {
     }
 }
 
-/// Whether `dir` has nothing in it, or nothing but the entry of this name, has no extended attribute, and looks as one that
-/// this process has just made so: device, owner, type and mode, links, size, flags, project.
+/// Whether `dir` is empty, or has only the entry of this name, has no extended attribute, and has the attributes of one
+/// that this process has just made: device, owner, type and mode, links, size, flags, project.
 pub fn is_as_made(dir: &mut Dir, fresh: &Look, entry: Option<&CStr>) -> io::Result<bool> {
     let looks_so = Look::at(&*dir)? == *fresh && has_no_attributes((*dir).as_fd());
     Ok(looks_so && has_nothing_but(dir, entry)?)
@@ -71,7 +71,7 @@ fn has_nothing_but(dir: &mut Dir, known: Option<&CStr>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Access lists are attributes too.
+/// Whether a directory has no extended attributes; access lists are attributes too.
 fn has_no_attributes(dir: BorrowedFd<'_>) -> bool {
     let fd = dir.as_raw_fd();
     // SAFETY: `fd` is open for the call; with a size of zero nothing is written.
@@ -80,7 +80,7 @@ fn has_no_attributes(dir: BorrowedFd<'_>) -> bool {
     len == 0 || (len < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSUP))
 }
 
-/// Flags as of chattr(1); the error's number where the file system has none.
+/// Returns the flags of chattr(1); the errno where the file system has none.
 fn flags(dir: BorrowedFd<'_>) -> Result<libc::c_int, i32> {
     let mut flags: libc::c_long = 0;
     // SAFETY: `dir` is open for the call, which writes an int or a long into a long.
@@ -92,10 +92,10 @@ fn flags(dir: BorrowedFd<'_>) -> Result<libc::c_int, i32> {
         .map_err(|errno| errno as i32)
 }
 
-/// The same of what file systems have beyond them.
+/// Returns the attributes of file systems beyond those flags, likewise.
 fn extended(dir: BorrowedFd<'_>) -> Result<Extended, i32> {
     let mut found = Extended::default();
-    // SAFETY: `dir` is open for the call, which writes a structure of the size that the request's number says.
+    // SAFETY: `dir` is open for the call, which writes a structure of the size in the request's number.
     let asked = unsafe { libc::ioctl(dir.as_raw_fd(), GET_EXTENDED, &raw mut found) };
     nix::errno::Errno::result(asked)
         .map(|_| found)
@@ -150,19 +150,19 @@ mod tests {
     }
 
     #[test]
-    fn an_attribute_or_a_list_of_names_is_seen() {
+    fn attribute_or_name_list_is_recognized() {
         let root = tempfile::tempdir().expect("a directory");
         let path = root.path().join("dir");
         let fresh = Look::at(&made(&root.path().join("fresh"))).expect("it is there");
         let dir = made(&path);
         let name = c"user.kennel-test";
         let (fd, value) = (dir.as_fd().as_raw_fd(), b"x");
-        // SAFETY: name and value outlive the call, with the length that is said.
+        // SAFETY: name and value outlive the call, with the given length.
         let set = unsafe { libc::fsetxattr(fd, name.as_ptr(), value.as_ptr().cast(), 1, 0) };
         if set == 0 {
             assert!(!is_as_made(&mut opened(&path), &fresh, None).expect("it is looked at"));
         }
-        // Many names leave their room behind when they go.
+        // Many names leave their space behind when they are removed.
         let large = root.path().join("large");
         made(&large);
         let files: Vec<_> = (0..500).map(|n| large.join(format!("{n:0>100}"))).collect();

@@ -1,4 +1,4 @@
-//! A listening unix socket that its own user alone can connect to, from the moment it is there.
+//! A listening unix socket that only its own user can connect to, from the moment it exists.
 
 use nix::sys::{
     socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket},
@@ -10,7 +10,7 @@ use std::{io, os::unix::net::UnixListener, path::Path};
 pub fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    // bind(2) gives the file the mode of the socket, less the umask. To change the umask would concern all threads.
+    // bind(2) gives the file the mode of the socket, less the umask. A change of the umask would affect all threads.
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(
         std::os::fd::AsRawFd::as_raw_fd(&socket),

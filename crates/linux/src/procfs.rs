@@ -1,4 +1,4 @@
-//! What /proc says of processes: parents, states, children.
+//! Processes in /proc: parents, states, children.
 
 use crate::tasks;
 use std::{
@@ -9,7 +9,7 @@ use std::{
     sync::OnceLock,
 };
 
-/// Room for the first read of a file: enough for most.
+/// Buffer for the first read of a file: enough for most.
 const FIRST_READ_BYTES: usize = 1024;
 /// Links of /proc/pid/task while there is one thread: the directory's own two, and one for each thread.
 const LINKS_OF_ONE_THREAD: u64 = 3;
@@ -18,37 +18,37 @@ pub const ANCESTORS_MAX: usize = 4096;
 
 /// The flag of a kernel thread (`include/linux/sched.h`).
 const PF_KTHREAD: u32 = 0x0020_0000;
-/// The flag of a process that is on its way out, set before it closes anything.
+/// The flag of an exiting process, set before it closes anything.
 const PF_EXITING: u32 = 0x0000_0004;
 
 /// The fields of /proc/pid/stat that are used here (`proc_pid_stat(5)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Letter of its state.
+    /// Letter of its process state.
     pub state: u8,
-    /// Parent.
+    /// Process id of its parent.
     pub ppid: i32,
-    /// Process group.
+    /// Its process group.
     pub pgid: i32,
-    /// Session.
+    /// Its session.
     pub sid: i32,
     /// Foreground group of its controlling terminal; 0 or less: it has no terminal, or one without such a group.
     pub tpgid: i32,
     /// Start time in clock ticks since boot.
     pub start_ticks: u64,
-    /// Whether it is a thread of the kernel.
+    /// Whether it is a kernel thread.
     pub is_kernel_thread: bool,
-    /// It ends: what it holds is being closed, or is.
+    /// Whether it is exiting: its descriptors are being closed, or are.
     pub is_exiting: bool,
 }
 
 impl Stat {
-    /// Whether it has ended and waits to be reaped, or is being taken down.
+    /// Whether it has exited and waits to be reaped, or is being removed.
     pub fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
-    /// Whether a stop signal or a tracer holds it.
+    /// Whether a stop signal or a tracer stops it.
     pub fn is_stopped(&self) -> bool {
         matches!(self.state, b'T' | b't')
     }
@@ -60,24 +60,24 @@ pub fn stat(pid: i32) -> io::Result<Stat> {
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// In how many pid namespaces, from that of /proc on, the process has a number; 0: there is no such process.
+/// Returns in how many pid namespaces, from that of /proc on, the process has a number; 0: there is no such process.
 pub fn namespace_depth(pid: i32) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     line.map_or(0, |numbers| numbers.split_ascii_whitespace().count())
 }
 
-/// The same of one of its tasks.
+/// Reads the same fields of one of its tasks.
 pub fn stat_of_task(pid: i32, tid: i32) -> io::Result<Stat> {
     let text = read_record(&format!("/proc/{pid}/task/{tid}/stat"))?;
     parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Processor time that the process has used in user mode and in the kernel, in clock ticks: fields 14 and 15 of
-/// `proc_pid_stat(5)`.
+/// Returns the processor time that the process has used in user mode and in the kernel, in clock ticks: fields 14 and
+/// 15 of `proc_pid_stat(5)`.
 pub fn cpu_ticks(pid: i32) -> Option<u64> {
     let text = read(&format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, spaces and parentheses among it.
+    // The name may contain anything, spaces and parentheses included.
     let end = text.iter().rposition(|byte| *byte == b')')?;
     let text = std::str::from_utf8(&text[end + 1..]).ok()?;
     // The first of these is field 3.
@@ -86,7 +86,7 @@ pub fn cpu_ticks(pid: i32) -> Option<u64> {
     Some(next()? + next()?)
 }
 
-/// Resident memory; 0 where there is none, or no such process.
+/// Returns the resident memory; 0 where there is none, or no such process.
 pub fn rss_bytes(pid: i32) -> u64 {
     const KIB: u64 = 1024;
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
@@ -95,14 +95,14 @@ pub fn rss_bytes(pid: i32) -> u64 {
     kib.unwrap_or(0).saturating_mul(KIB)
 }
 
-/// Reads a file that says nothing of its size. The standard library would ask for it, and begin with 32 bytes; where all
-/// of a tree is read before it is killed, that is most of the time.
+/// Reads a file that does not report its size. The standard library would ask for it, and begin with 32 bytes; where a
+/// whole tree is read before it is killed, that is most of the time.
 fn read(path: &str) -> io::Result<Vec<u8>> {
     read_until(path, |read| read == 0)
 }
 
-/// The same of a file that is one record, as that of a process is: the kernel gives all of it at once, so what leaves room
-/// is the end (`single_open` in `fs/seq_file.c`).
+/// Reads a file that is one record, as that of a process is: the kernel returns all of it at once, so a short read is
+/// the end (`single_open` in `fs/seq_file.c`).
 fn read_record(path: &str) -> io::Result<Vec<u8>> {
     read_until(path, |_| true)
 }
@@ -130,10 +130,10 @@ fn read_until(path: &str, ends: impl Fn(usize) -> bool) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The name of the process with this start time, as the kernel has it; empty where it is gone.
+/// Returns the kernel's name of the process with this start time; empty where it is gone.
 pub fn name(pid: i32, start_ticks: u64) -> String {
     let name = comm(pid);
-    // The same after the name was read, so the name is not a stranger's.
+    // The start time is the same after the name was read, so the name is that of the process.
     if stat(pid).is_ok_and(|after| after.start_ticks == start_ticks) {
         name
     } else {
@@ -141,13 +141,13 @@ pub fn name(pid: i32, start_ticks: u64) -> String {
     }
 }
 
-/// The kernel's name for whatever process has this number now; empty where there is none.
+/// Returns the kernel's name for the present process with this number; empty where there is none.
 pub fn comm(pid: i32) -> String {
     let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
 }
 
-/// The first `bytes_max` bytes of the command line as it is now, which the process may have overwritten. Empty where
+/// Returns the first `bytes_max` bytes of the present command line, which the process may have overwritten. Empty where
 /// there is none, or it cannot be read.
 pub fn cmdline(pid: i32, bytes_max: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -157,14 +157,14 @@ pub fn cmdline(pid: i32, bytes_max: usize) -> Vec<u8> {
     bytes
 }
 
-/// A field of /proc/pid/status by its name with the colon.
+/// Returns a field of /proc/pid/status by its name with the colon.
 pub fn status(pid: i32, field: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let value = status.lines().find_map(|line| line.strip_prefix(field))?;
     Some(value.trim().to_owned())
 }
 
-/// The real user; absent where there is no such process.
+/// Returns the real user; absent where there is no such process.
 pub fn uid(pid: i32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -172,7 +172,7 @@ pub fn uid(pid: i32) -> Option<u32> {
 }
 
 fn parse(text: &[u8]) -> Option<Stat> {
-    // The name in parentheses may hold anything, so count from the last parenthesis.
+    // The name in parentheses may contain anything, so count from the last parenthesis.
     let close = text.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(text.get(close + 2..)?).ok()?;
     let mut fields = rest.split_ascii_whitespace();
@@ -197,7 +197,7 @@ fn parse(text: &[u8]) -> Option<Stat> {
     })
 }
 
-/// All process ids there are.
+/// Returns all process ids.
 pub fn all_pids() -> io::Result<Vec<i32>> {
     let entries = fs::read_dir("/proc")?;
     Ok(entries
@@ -205,7 +205,7 @@ pub fn all_pids() -> io::Result<Vec<i32>> {
         .collect())
 }
 
-/// The direct children of all threads of `pid`, zombies included.
+/// Returns the direct children of all threads of `pid`, zombies included.
 pub fn children(pid: i32) -> Vec<i32> {
     if !lists_children() {
         return children_by_scan(pid);
@@ -221,8 +221,8 @@ pub fn children(pid: i32) -> Vec<i32> {
     }
 }
 
-/// Whether this kernel was built with `CONFIG_PROC_CHILDREN`. Asked of a thread that is certainly there: of another one
-/// a missing file may only mean that it has just gone.
+/// Whether this kernel was built with `CONFIG_PROC_CHILDREN`. Checked on a thread that is sure to exist: for another
+/// one a missing file may only mean that it has just exited.
 fn lists_children() -> bool {
     static LISTS: OnceLock<bool> = OnceLock::new();
     *LISTS.get_or_init(|| fs::exists("/proc/thread-self/children").unwrap_or(false))
@@ -250,12 +250,12 @@ fn children_by_scan(parent: i32) -> Vec<i32> {
         .collect()
 }
 
-/// All descendants of `pid`, without itself, zombies included.
+/// Returns all descendants of `pid`, without itself, zombies included.
 pub fn descendants(pid: i32) -> Vec<i32> {
     descendants_beside(pid, &HashSet::new())
 }
 
-/// All descendants of `pid`, without itself, without `known` and without what is below those.
+/// Returns all descendants of `pid`, without itself, without `known` and without their descendants.
 pub fn descendants_beside(pid: i32, known: &HashSet<i32>) -> Vec<i32> {
     let mut found = Vec::new();
     let mut seen = HashSet::from([pid]);
@@ -271,8 +271,8 @@ pub fn descendants_beside(pid: i32, known: &HashSet<i32>) -> Vec<i32> {
     found
 }
 
-/// A process with its stat, of those that are neither dead nor gone. One whose leader has ended before its other threads
-/// looks dead, and is not.
+/// Returns those processes that are neither dead nor gone, with their stat. A process whose leader has exited before
+/// its other threads looks dead, and is not.
 pub fn living(pids: impl IntoIterator<Item = i32>) -> HashMap<i32, Stat> {
     pids.into_iter()
         .filter_map(|pid| {
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_spaces_and_parentheses_does_not_shift_the_fields() {
+    fn spaces_and_parentheses_in_names_shift_no_field() {
         let text = b"7 (a) b (c) S 3 4 5 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 991 1000 2\n";
         let stat = parse(text).expect("it parses");
         assert_eq!(
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_found_among_the_descendants_of_its_parent() {
+    fn child_is_among_its_parents_descendants() {
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
@@ -325,7 +325,7 @@ mod tests {
         let other = std::thread::spawn(move || {
             let sleep = std::process::Command::new("sleep").arg("60").spawn();
             tell.send(sleep.expect("sleep starts")).expect("heard");
-            left.recv().expect("told to leave");
+            left.recv().expect("the request to exit");
         });
         let mut child = forked.recv().expect("a child");
         let me = std::process::id().cast_signed();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_longer_than_the_first_read_is_read_whole() {
+    fn file_longer_than_first_read_is_read_whole() {
         let long = read("/proc/self/smaps").expect("own mappings");
         assert!(long.len() > FIRST_READ_BYTES);
         assert!(long.ends_with(b"\n"));

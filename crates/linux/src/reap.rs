@@ -1,36 +1,36 @@
-//! Wait statuses: looked at first, taken after that.
+//! Wait statuses: read first, reaped after that.
 
 use kennel_lifecycle::{Exit, Signal};
 use nix::errno::Errno;
 use std::{io, mem::MaybeUninit};
 
-/// What a wait said.
+/// Result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// This child has ended so.
+    /// This child has exited.
     Ended {
-        /// Its number, which is its own until it is reaped.
+        /// Its process id, which is not reused until it is reaped.
         pid: i32,
-        /// Its end.
+        /// Its exit.
         exit: Exit,
     },
-    /// There are children, and none of those asked for has ended.
+    /// There are children, and none of those asked for has exited.
     Nothing,
     /// There is no child (of those asked for).
     NoChild,
 }
 
-/// A child that has ended, left unreaped. `__WALL` also sees children that do not send SIGCHLD.
+/// Returns a child that has exited, left unreaped. `__WALL` also sees children that do not send SIGCHLD.
 pub fn peek_any() -> io::Result<Waited> {
     wait(libc::P_ALL, 0, libc::WNOWAIT | libc::WNOHANG)
 }
 
-/// Whether this child has ended. It is left unreaped.
+/// Whether this child has exited. It is left unreaped.
 pub fn has_ended(pid: i32) -> bool {
     peek(pid).is_some()
 }
 
-/// How this child has ended. It is left unreaped.
+/// Returns the exit of this child. It is left unreaped.
 pub fn peek(pid: i32) -> Option<Exit> {
     let extra = libc::WNOWAIT | libc::WNOHANG;
     match wait(libc::P_PID, pid.cast_unsigned(), extra) {
@@ -39,7 +39,7 @@ pub fn peek(pid: i32) -> Option<Exit> {
     }
 }
 
-/// A child that was stopped by a signal, this one or any; each stop is reported once, and only while it lasts.
+/// Returns a child that was stopped by a signal, this one or any; each stop is reported once, and only while it lasts.
 pub fn stopped(child: Option<i32>) -> Option<i32> {
     let (kind, id) = match child {
         Some(pid) => (libc::P_PID, pid.cast_unsigned()),
@@ -57,17 +57,17 @@ pub fn stopped(child: Option<i32>) -> Option<i32> {
     (pid != 0).then_some(pid)
 }
 
-/// Reaps a child that has ended, whichever.
+/// Reaps any child that has exited.
 pub fn reap_any() -> io::Result<Waited> {
     wait(libc::P_ALL, 0, libc::WNOHANG)
 }
 
-/// Reaps this child if it has ended.
+/// Reaps this child if it has exited.
 pub fn reap(pid: i32) -> io::Result<Waited> {
     wait(libc::P_PID, pid.cast_unsigned(), libc::WNOHANG)
 }
 
-/// Waits for the end of this child, which is certain to come, and reaps it.
+/// Waits for the exit of this child, which is sure to come, and reaps it.
 pub fn await_end(pid: i32) -> io::Result<Waited> {
     wait(libc::P_PID, pid.cast_unsigned(), 0)
 }
@@ -90,7 +90,7 @@ fn wait(kind: libc::idtype_t, id: libc::id_t, extra: i32) -> io::Result<Waited> 
     }
 }
 
-/// A wait status as wait(2) gives it.
+/// Decodes a wait status of wait(2).
 pub fn of_status(status: i32) -> Exit {
     if libc::WIFEXITED(status) {
         return Exit::Code(libc::WEXITSTATUS(status));

@@ -1,4 +1,4 @@
-//! Finds the executable that a command line means by its first word.
+//! Resolves the executable that the first word of a command line means.
 
 use nix::errno::Errno;
 use std::{
@@ -8,21 +8,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where a search looks when the environment has no PATH (`_CS_PATH` of confstr(3)).
+/// Search path when the environment has no PATH (`_CS_PATH` of confstr(3)).
 pub const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
 /// No executable was found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// There is nothing of that name.
+    /// There is no file of that name.
     #[error("there is no command {command:?}")]
     NotFound {
-        /// What was asked for, as text.
+        /// The requested command, as text.
         command: String,
-        /// Each place, in the order in which it was looked at.
+        /// The paths tried, in order.
         looked_in: Vec<PathBuf>,
     },
-    /// Something is there, and it may not be executed.
+    /// A file is there, and it may not be executed.
     #[error("{path:?} cannot be executed")]
     NotExecutable {
         /// The first such file.
@@ -32,8 +32,8 @@ pub enum ResolveError {
     },
 }
 
-/// Finds `argv0` as execvp(3) would: with a slash it is a path, relative to `cwd`; else each directory of `path` is
-/// looked at. A name that is found only as a file without execute permission is `NotExecutable`.
+/// Resolves `argv0` as execvp(3) would: with a slash it is a path, relative to `cwd`; else each directory of `path` is
+/// searched. A name that is found only as a file without execute permission is `NotExecutable`.
 pub fn executable(
     argv0: impl AsRef<OsStr>,
     cwd: &Path,
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_name_says_where_it_was_looked_for() {
+    fn missing_name_is_reported_with_searched_places() {
         let missing = executable("no-such-command", Path::new("/"), Some("/bin:/usr/bin"));
         let Err(ResolveError::NotFound { looked_in, .. }) = missing else {
             panic!("{missing:?}")
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_slash_is_relative_to_the_working_directory() {
+    fn name_with_slash_is_relative_to_working_directory() {
         let found = executable("./sh", Path::new("/bin"), Some("/usr/sbin"));
         assert_eq!(found, Ok(PathBuf::from("/bin/./sh")));
     }

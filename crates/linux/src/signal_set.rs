@@ -19,10 +19,10 @@ const NUMBER_MAX: i32 = 64;
 pub struct SignalSet(u64);
 
 impl SignalSet {
-    /// All that there are; KILL and STOP cannot be blocked and are left out by the kernel.
+    /// All signals; the kernel leaves out KILL and STOP, which cannot be blocked.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// Faults of the program itself, which it must not survive, and the wish for a core.
+    /// Faults of the program itself, which it must not survive, and the request for a core.
     const FAULTS: [i32; 7] = [
         libc::SIGILL,
         libc::SIGTRAP,
@@ -32,7 +32,7 @@ impl SignalSet {
         libc::SIGSEGV,
         libc::SIGSYS,
     ];
-    /// Signals that by default end no process: job control, and what is ignored. SIGPIPE is ignored by this program.
+    /// Signals that by default end no process: job control, and ignored ones. SIGPIPE is ignored by this program.
     const HARMLESS: [i32; 7] = [
         libc::SIGPIPE,
         libc::SIGCONT,
@@ -43,18 +43,18 @@ impl SignalSet {
         libc::SIGWINCH,
     ];
 
-    /// Signals that would end a process by default although nothing is wrong with it, and SIGCHLD.
+    /// Returns the signals that would end a process by default without a fault of its own, and SIGCHLD.
     pub const fn of_others() -> Self {
         Self::ALL.without(&Self::FAULTS).without(&Self::HARMLESS)
     }
 
-    /// All of these but SIGCHLD: exits of children that are ignored cannot be waited for.
+    /// Returns all of these but SIGCHLD: exits of children that are ignored cannot be waited for.
     #[must_use]
     pub const fn without_exits(self) -> Self {
         self.without(&[libc::SIGCHLD])
     }
 
-    /// SIGCHLD alone.
+    /// Returns SIGCHLD alone.
     pub const fn exits() -> Self {
         Self(bit(libc::SIGCHLD))
     }
@@ -89,7 +89,7 @@ impl SignalSet {
         Ok(())
     }
 
-    /// Ignores these in this process, whatever it did with them before.
+    /// Ignores these in this process, whatever their earlier disposition.
     pub fn ignore(self) -> io::Result<()> {
         // The handler comes first in the kernel's sigaction; 1 is SIG_IGN.
         let ignore = [1u64, 0, 0, 0];
@@ -104,7 +104,7 @@ impl SignalSet {
                     size_of::<u64>(),
                 )
             };
-            // KILL and STOP are what they are.
+            // KILL and STOP cannot be changed.
             if ignored != 0 && !matches!(number, libc::SIGKILL | libc::SIGSTOP) {
                 return Err(io::Error::last_os_error());
             }
@@ -112,8 +112,8 @@ impl SignalSet {
         Ok(())
     }
 
-    /// The signals that this process ignores. It asks the kernel once: a process forked after that keeps the answer, so the
-    /// keeper asks before it forks its shims, and neither changes a disposition later.
+    /// The signals that this process ignores. Read once: a process forked after that inherits the answer, so the keeper
+    /// reads it before it forks its shims, and neither changes a disposition later.
     pub fn ignored() -> Self {
         static IGNORED: OnceLock<SignalSet> = OnceLock::new();
         *IGNORED.get_or_init(|| {
@@ -122,12 +122,12 @@ impl SignalSet {
         })
     }
 
-    /// The numbers in it. Allocates nothing.
+    /// Returns the numbers in the set. Allocates nothing.
     pub fn numbers(self) -> impl Iterator<Item = i32> {
         (1..=NUMBER_MAX).filter(move |number| self.has(*number))
     }
 
-    /// Makes a descriptor by which these are read while they are blocked; close-on-exec, non-blocking.
+    /// Makes a descriptor from which these are read while they are blocked; close-on-exec, non-blocking.
     pub fn descriptor(self) -> io::Result<SignalFd> {
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         // SAFETY: the kernel's sigset is 8 bytes, which `self.0` has and keeps for the call; -1 asks for a new descriptor.

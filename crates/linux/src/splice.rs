@@ -6,7 +6,7 @@ use nix::{
 };
 use std::{fs::File, io, os::fd::OwnedFd};
 
-/// What one move brought.
+/// Result of one move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spliced {
     /// So many bytes are in the file now, and no longer in the pipe.
@@ -33,8 +33,8 @@ pub fn splice_to_file(pipe: &OwnedFd, file: &File, offset: u64, max: usize) -> i
     }
 }
 
-/// Moves at most `max` bytes from the master of a terminal into a pipe that is empty, without waiting. The end is EIO: no process
-/// has the terminal open, and all that was written has been moved.
+/// Moves at most `max` bytes from the master of a terminal into a pipe that is empty, without waiting. The end is EIO:
+/// no process has the terminal open, and all written bytes have been moved.
 pub fn splice_terminal(master: &OwnedFd, pipe: &OwnedFd, max: usize) -> io::Result<Spliced> {
     let flags = SpliceFFlags::SPLICE_F_NONBLOCK | SpliceFFlags::SPLICE_F_MOVE;
     let mut hung_up = false;
@@ -44,7 +44,8 @@ pub fn splice_terminal(master: &OwnedFd, pipe: &OwnedFd, max: usize) -> io::Resu
             Ok(moved) => Ok(Spliced::Bytes(moved)),
             Err(Errno::EAGAIN) => Ok(Spliced::WouldBlock),
             Err(Errno::EINTR) => continue,
-            // The kernel looks for bytes before it looks whether it is open: what came between is there now.
+            // The kernel checks for bytes before it checks whether it is open: bytes that came in between are there
+            // now.
             Err(Errno::EIO) if !std::mem::replace(&mut hung_up, true) => continue,
             Err(Errno::EIO) => Ok(Spliced::Eof),
             Err(errno) => Err(errno.into()),

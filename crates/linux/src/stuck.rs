@@ -1,15 +1,15 @@
-//! Who of a tree does not end of SIGKILL, and why, as far as the kernel shows it.
+//! Processes of a tree that SIGKILL does not end, and the reasons, as far as the kernel shows them.
 
 use crate::{
     pidfd::Sent,
     procfs::{self, Stat},
     tree::Tree,
 };
-use kennel_lifecycle::{Signal, Stuck, StuckProcess, limits::STUCK_TOLD_MAX};
+use kennel_lifecycle::{Signal, Stuck, StuckProcess, limits::STUCK_LISTED_MAX};
 use nix::errno::Errno;
 use std::fs;
 
-/// SIGKILL to each member once more; the members that survive it, by rising number.
+/// Sends SIGKILL to each member once more; returns the members that survive it, by rising number.
 pub fn kill(tree: &Tree) -> Stuck {
     tree.signal(Signal::KILL);
     let mut pids: Vec<i32> = tree.pids().into_iter().collect();
@@ -17,11 +17,11 @@ pub fn kill(tree: &Tree) -> Stuck {
     list(pids.into_iter().filter_map(|pid| kill_one(tree, pid)))
 }
 
-/// As many as are listed, and how many more there are.
+/// Returns as many as are listed, and the number of the others.
 pub fn list(processes: impl Iterator<Item = StuckProcess>) -> Stuck {
     let mut stuck = Stuck::default();
     for process in processes {
-        if stuck.processes.len() < STUCK_TOLD_MAX {
+        if stuck.processes.len() < STUCK_LISTED_MAX {
             stuck.processes.push(process);
         } else {
             stuck.unlisted = stuck.unlisted.saturating_add(1);
@@ -36,7 +36,7 @@ fn kill_one(tree: &Tree, pid: i32) -> Option<StuckProcess> {
     judge(pid, &before, sent)
 }
 
-/// A process that SIGKILL was `sent` to after `before` was seen of it: why it is still there, where it is.
+/// Judges a process after SIGKILL was `sent` and `before` was read: returns why it is still there, where it is.
 pub fn judge(pid: i32, before: &Stat, sent: Sent) -> Option<StuckProcess> {
     let after = procfs::stat(pid).ok()?;
     if after.start_ticks != before.start_ticks {
@@ -61,7 +61,7 @@ fn why(pid: i32, after: &Stat, sent: Sent) -> Option<String> {
     })
 }
 
-/// Of a process that may not be signalled.
+/// Returns the reason for a process that may not be signalled.
 pub fn refused(pid: i32, signal: Signal, errno: i32) -> String {
     let uid = procfs::status(pid, "Uid:").unwrap_or_default();
     let uid = uid.split_ascii_whitespace().next().unwrap_or("?");
@@ -69,7 +69,7 @@ pub fn refused(pid: i32, signal: Signal, errno: i32) -> String {
     format!("{signal} is refused ({desc}): it runs as uid {uid}")
 }
 
-/// Of one in state `D`.
+/// Returns the reason for a process in state `D`.
 pub fn out_of_reach(pid: i32) -> String {
     let at = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
     let at = match at.trim() {
@@ -79,7 +79,7 @@ pub fn out_of_reach(pid: i32) -> String {
     format!("it waits in the kernel where no signal reaches it{at}")
 }
 
-/// What keeps a dead process from being reaped; `None`: nothing that can be seen.
+/// Returns the reason why a dead process is not reaped; `None`: none can be seen.
 pub fn held_when_dead(pid: i32) -> Option<String> {
     let tracer = procfs::status(pid, "TracerPid:").filter(|tracer| tracer != "0");
     if let Some(tracer) = tracer {

@@ -1,4 +1,4 @@
-//! The tasks (threads) of one process, and whether they stand still.
+//! The tasks (threads) of one process, and whether they are stopped.
 
 use crate::procfs::{self, Stat};
 use std::fs;
@@ -13,7 +13,7 @@ fn numbers(pid: i32) -> Vec<i32> {
     numbers
 }
 
-/// Those that have not ended.
+/// Returns the tasks that have not exited.
 fn of(pid: i32, numbers: &[i32]) -> Vec<Stat> {
     let stats = numbers
         .iter()
@@ -21,25 +21,25 @@ fn of(pid: i32, numbers: &[i32]) -> Vec<Stat> {
     stats.filter(|stat| !stat.is_dead()).collect()
 }
 
-/// Whether a process has a task that lives, also where its leader has ended.
+/// Whether a process has a living task, also where its leader has exited.
 pub fn live(pid: i32) -> bool {
     !of(pid, &numbers(pid)).is_empty()
 }
 
-/// Whether every task is held, or is about to be before it runs one more instruction of its own: it waits where it
-/// cannot be interrupted, and the stop waits for it. A parent in vfork(2) whose child was stopped waits so for as long
-/// as the child is held.
+/// Whether every task is stopped, or will be before it runs one more instruction of its own: it waits uninterruptibly,
+/// and the stop waits for it. A parent in vfork(2) whose child was stopped waits so for as long as the child is
+/// stopped.
 pub fn stand_still(pid: i32) -> bool {
     let numbers_before = numbers(pid);
     let tasks = of(pid, &numbers_before);
-    // One that is stopped says that the stop is on its way to all of them.
+    // A stopped task shows that the stop reaches all of them.
     let stopping = || tasks.iter().any(|t| t.state == b'T') || has_pending_stop(pid);
     let held = |task: &Stat| task.is_stopped() || (task.state == b'D' && stopping());
-    // One that was made meanwhile was not looked at.
+    // A task that was made meanwhile was not read.
     tasks.iter().all(held) && numbers(pid) == numbers_before
 }
 
-/// Whether SIGCONT would make a difference to any task.
+/// Whether SIGCONT would change the state of any task.
 pub fn are_held(pid: i32) -> bool {
     let tasks = of(pid, &numbers(pid));
     let waits = |task: &Stat| task.state == b'D' && has_pending_stop(pid);

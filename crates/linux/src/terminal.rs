@@ -1,8 +1,8 @@
-//! A command's terminal, as the keeper holds it: opened and resized with portable-pty, which does nothing else here.
+//! A command's terminal, as the keeper holds it: opened and resized with portable-pty, which is used for nothing else.
 //!
-//! That crate marks its descriptors close-on-exec in a step of its own. The keeper has one thread, so no process is forked
-//! between the two. It never spawns, and its writer is never taken: that one types a newline and an end of file when it is
-//! dropped.
+//! That crate marks its descriptors close-on-exec in a separate step. The keeper has one thread, so no process is
+//! forked between the two. It never spawns, and its writer is never taken, which types a newline and an end of file
+//! when it is dropped.
 
 use kennel_lifecycle::TerminalSize;
 use nix::{
@@ -19,50 +19,50 @@ use std::{
     rc::Rc,
 };
 
-/// A terminal, and the pipe through which its output goes on its way into a file. The keeper has copies of all three.
+/// A terminal, and the pipe through which its output goes into a file. The keeper has copies of all three.
 #[derive(Debug)]
 pub struct TerminalEnds {
     /// The terminal's master.
     pub master: OwnedFd,
-    /// Read end of the relay. What is in it comes before all else.
+    /// Read end of the relay. Its contents come before all else.
     pub relay_read: OwnedFd,
     /// Write end of the relay.
     pub relay_write: OwnedFd,
 }
 
-/// Where the kernel says how many terminals there are, and how many there may be.
+/// Files with the number of open terminals, and with their maximum.
 const OPEN_NOW: &str = "/proc/sys/kernel/pty/nr";
 const OPEN_MAX: &str = "/proc/sys/kernel/pty/max";
 
-/// What a keyboard sends for Ctrl-C.
+/// Byte that a keyboard sends for Ctrl-C.
 const CTRL_C: u8 = 0x03;
 
-/// What became of the key that interrupts.
+/// Result of typing the interrupt key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypedInterrupt {
-    /// It was typed, and the terminal makes SIGINT to its foreground of it.
+    /// The key was typed, and the terminal sends SIGINT to its foreground.
     ForTerminal,
-    /// The terminal is raw: it was typed, and the command reads it.
+    /// The terminal is raw: the key was typed, and the command reads it.
     ForCommand,
     /// The terminal is raw and took no key, with this errno(3).
     NoRoom(i32),
-    /// There is no such key, the terminal makes no signal of it, or has no room.
+    /// There is no such key, the terminal makes no signal of it, or has no space.
     NoKey,
 }
 
-/// Why there is no terminal.
+/// Reason why there is no terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoPty {
     /// The host's terminals are used up.
     Exhausted {
-        /// How many are open, where that can be read.
+        /// Number of open terminals, where that can be read.
         current: Option<u64>,
-        /// How many may be, where that can be read.
+        /// Maximum number, where that can be read.
         max: Option<u64>,
     },
-    /// This host gives none.
+    /// This host provides none.
     Unavailable {
-        /// Why, in a few words.
+        /// The reason, in a few words.
         why: String,
         /// errno(3) of the call that failed, where one did.
         errno: Option<i32>,
@@ -78,34 +78,34 @@ impl fmt::Display for NoPty {
     }
 }
 
-/// One that is open. Its output goes on its way through a pipe of which both ends are kept here: whatever a server has
-/// moved into that, and not into a file when it died, the next one finds.
+/// An open terminal. Its output passes a pipe, both ends of which are held here: bytes that a server had moved into
+/// that, and not into a file when it died, are found by the next one.
 pub struct Terminal {
     pty: Box<dyn MasterPty + Send>,
     size: TerminalSize,
     /// Another descriptor of the same description, non-blocking.
     master: Rc<OwnedFd>,
     relay: (Rc<OwnedFd>, Rc<OwnedFd>),
-    /// Keeps it from hanging up while the leader lives, which may close its terminal and open it again.
+    /// Prevents a hang-up while the leader lives, which may close its terminal and open it again.
     slave: Option<OwnedFd>,
 }
 
 impl Terminal {
-    /// A new one, and the end of the command. The caller is single-threaded.
+    /// Opens a terminal, and returns the command's end too. The caller is single-threaded.
     pub fn open(size: TerminalSize) -> io::Result<Result<(Self, OwnedFd), NoPty>> {
         // The crate gives the reason as text.
         Errno::clear();
         let Ok(pair) = native_pty_system().openpty(pty_size(size)) else {
             return no_pty(Errno::last());
         };
-        // Its own slave is kept until it has another opener: a terminal that no process has open hangs up.
+        // Its own slave is held until it has another opener: a terminal that no process has open hangs up.
         let (pty, _slave) = (pair.master, pair.slave);
         let raw = pty.as_raw_fd().ok_or(Errno::EBADF)?;
         // SAFETY: `pty` is open, and is not dropped while this is used.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
         // So that opening it again makes it no controlling terminal (TIOCGPTPEER, ioctl_tty(2)).
         let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-        // SAFETY: the request takes an integer and gives a new descriptor.
+        // SAFETY: the request takes an integer and returns a new descriptor.
         let peer = unsafe { libc::ioctl(raw, libc::TIOCGPTPEER, flags.bits()) };
         let peer = match Errno::result(peer) {
             Ok(peer) => peer,
@@ -127,12 +127,12 @@ impl Terminal {
         Ok(Ok((terminal, of_command)))
     }
 
-    /// How large it was made last.
+    /// Returns the size that was set last.
     pub fn size(&self) -> TerminalSize {
         self.size
     }
 
-    /// Makes it so large: its foreground group gets SIGWINCH, unless it is so large already.
+    /// Sets the size: its foreground group gets SIGWINCH, unless the size is the same.
     pub fn resize(&mut self, size: TerminalSize) -> io::Result<()> {
         // The crate gives the reason as text.
         Errno::clear();
@@ -142,7 +142,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Types the key that interrupts, where there is one.
+    /// Types the interrupt key, where there is one.
     pub fn type_interrupt(&self) -> TypedInterrupt {
         let Ok(settings) = tcgetattr(&*self.master) else {
             return TypedInterrupt::NoKey;
@@ -166,18 +166,18 @@ impl Terminal {
         }
     }
 
-    /// Where is written what is typed.
+    /// Returns the descriptor that input is written to.
     pub fn master(&self) -> &Rc<OwnedFd> {
         &self.master
     }
 
-    /// What a server needs to read it, in this order: the master, and both ends of the relay.
+    /// Returns the descriptors that a server needs to read it, in this order: the master, and both ends of the relay.
     pub fn for_server(&self) -> Vec<Rc<OwnedFd>> {
         let (read, write) = &self.relay;
         vec![Rc::clone(&self.master), Rc::clone(read), Rc::clone(write)]
     }
 
-    /// From here on it hangs up when no process of the run has it open any more.
+    /// Lets the terminal hang up when no process of the run has it open any more.
     pub fn leader_is_gone(&mut self) {
         self.slave = None;
     }
@@ -192,14 +192,14 @@ fn pty_size(size: TerminalSize) -> PtySize {
     }
 }
 
-/// What an errno of opening a terminal means.
+/// Interprets an errno of opening a terminal.
 fn no_pty<T>(errno: Errno) -> io::Result<Result<T, NoPty>> {
     match errno {
         Errno::ENOSPC => Ok(Err(NoPty::Exhausted {
             current: number(OPEN_NOW),
             max: number(OPEN_MAX),
         })),
-        // The process or the host has no room for anything.
+        // The process or the host is out of resources.
         Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM => Err(errno.into()),
         errno => Ok(Err(NoPty::Unavailable {
             why: format!("a terminal cannot be opened: {}", errno.desc()),
@@ -208,7 +208,7 @@ fn no_pty<T>(errno: Errno) -> io::Result<Result<T, NoPty>> {
     }
 }
 
-/// How many terminals this host may have open, of whomever; absent: that cannot be read.
+/// Returns how many terminals of all users this host may have open; absent: that cannot be read.
 #[must_use]
 pub fn terminals_max() -> Option<u64> {
     number(OPEN_MAX)
@@ -222,7 +222,7 @@ fn number(path: &str) -> Option<u64> {
 pub fn probe() -> io::Result<Result<(), NoPty>> {
     let (terminal, slave) = match Terminal::open(TerminalSize::default()) {
         Ok(Ok(opened)) => opened,
-        // Used up is not missing.
+        // Exhausted terminals are not a missing capability.
         Ok(Err(NoPty::Exhausted { .. })) => return Ok(Ok(())),
         Ok(Err(none)) => return Ok(Err(none)),
         Err(error) => return Err(error),
@@ -284,7 +284,7 @@ mod tests {
         let status = flags(master, FcntlArg::F_GETFL);
         assert_ne!(status & libc::O_NONBLOCK, 0);
         assert_eq!(flags(&slave, FcntlArg::F_GETFL) & libc::O_NONBLOCK, 0);
-        // The key does nothing here: no process is in the foreground.
+        // The key has no effect here: no process is in the foreground.
         assert_eq!(terminal.type_interrupt(), TypedInterrupt::ForTerminal);
     }
 

@@ -1,47 +1,50 @@
 //! All processes of one run, as its shim or its keeper can reach them.
 
+mod round;
 mod session;
 mod unrelated;
-mod volley;
 
 use crate::{
-    aims::{AIMS_LISTED_MAX, Holds, Shot, ShotResult, SignalTarget, Tie},
     cgroup, marker,
     pidfd::{PidFd, Sent},
     procfs::{self, Stat},
+    targets::{
+        Holds, MembershipEvidence, SignalOutcome, SignalTarget, SignalledProcess,
+        TARGETS_LISTED_MAX,
+    },
     tasks,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Leftover, Leftovers, RunId, Signal, SignalScope, limits::LEFTOVERS_LISTED_MAX,
 };
 use nix::errno::Errno;
+pub use round::SignalRound;
 pub use session::Session;
 use std::collections::{HashMap, HashSet};
-pub use volley::Volley;
 
-/// Where the tree hangs.
+/// Root of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// Below this subreaper, which is not reaped while this stands.
+    /// Below this subreaper, which is not reaped while this value exists.
     Shim(i32),
-    /// The subreaper is gone: its orphans became children of this process, if it was one itself.
+    /// The subreaper is gone: its orphans became children of this process, if this one is a subreaper.
     Lost,
-    /// The subreaper is gone and had no child left. Its number may be another's: only the control group holds anybody.
+    /// The subreaper is gone and had no child left. Its number may be another's: only the control group has members.
     Nowhere,
 }
 
 /// One run's tree.
 #[derive(Debug)]
 pub struct Tree {
-    /// Whose.
+    /// Run of the tree.
     pub run: RunId,
     /// The leader: its descriptor also addresses its group after it was reaped.
     pub leader: PidFd,
     /// Number of the leader, of its group and of its session: it called setsid(2).
     pub leader_pid: i32,
-    /// Who is known of the leader's session.
+    /// Known processes of the leader's session.
     pub session: Session,
-    /// Where the tree hangs.
+    /// Root of the tree.
     pub root: Root,
     /// The shim, where that is no child of this process: it is reaped without this one, and so are the processes it leaves.
     pub foreign: Option<PidFd>,
@@ -51,13 +54,13 @@ pub struct Tree {
     pub init: Option<Init>,
 }
 
-/// The first process of a run's private pid namespace: ours, and no member. The kernel ends all in the namespace with it,
-/// and lets it end as the last.
+/// The first process of a run's private pid namespace: Kennel's, and no member. The kernel ends all in the namespace
+/// with it, and lets it exit as the last.
 #[derive(Debug)]
 pub struct Init {
     /// Process id.
     pub pid: i32,
-    /// The same as a descriptor.
+    /// The process as a descriptor.
     pub fd: PidFd,
 }
 
@@ -66,12 +69,12 @@ pub struct Init {
 pub struct NoTerminal;
 
 impl Tree {
-    /// All living members.
+    /// Returns all living members.
     pub fn members(&self) -> HashMap<i32, Stat> {
         procfs::living(self.pids())
     }
 
-    /// The numbers of all members, zombies included.
+    /// Returns the numbers of all members, zombies included.
     pub fn pids(&self) -> HashSet<i32> {
         let mut pids = self.below_root();
         let inside = self.in_group(&pids);
@@ -80,7 +83,7 @@ impl Tree {
         pids
     }
 
-    /// The numbers of all that hang below the root, wherever they are.
+    /// Returns the numbers of all processes below the root, in any group.
     fn below_root(&self) -> HashSet<i32> {
         let below = match self.root {
             Root::Shim(shim) => self.below(shim),
@@ -90,7 +93,8 @@ impl Tree {
         below.into_iter().collect()
     }
 
-    /// All members with what holds them, zombies included; the first `most` by number, and how many more there are.
+    /// Returns all members with the evidence for each, zombies included; the first `most` by number, and the number of
+    /// the others.
     pub fn list(&self, most: usize) -> (Vec<(i32, Stat, Holds)>, usize) {
         let mut pids: Vec<i32> = self.pids().into_iter().collect();
         pids.sort_unstable();
@@ -99,14 +103,15 @@ impl Tree {
         let listed = pids.into_iter().filter_map(|pid| {
             let stat = procfs::stat(pid).ok()?;
             let holds = self.holds(pid);
-            // The same before and after, so what holds it was looked up of this one and not of a stranger.
+            // The start time is the same before and after, so the evidence is that of this process, and not of an
+            // unrelated one.
             let same = procfs::stat(pid).is_ok_and(|after| after.start_ticks == stat.start_ticks);
             (same && holds.any()).then_some((pid, stat, holds))
         });
         (listed.collect(), unlisted)
     }
 
-    /// Who lives now, without the leader.
+    /// Returns the living members, without the leader.
     pub fn leftovers(&self) -> Leftovers {
         let mut living: Vec<(i32, Stat)> = self.members().into_iter().collect();
         living.retain(|(pid, _)| *pid != self.leader_pid);
@@ -129,7 +134,7 @@ impl Tree {
         &self,
         signal: Signal,
         target: SignalTarget,
-    ) -> Result<Vec<Shot>, NoTerminal> {
+    ) -> Result<Vec<SignalledProcess>, NoTerminal> {
         Ok(match target {
             SignalTarget::Leader => self.signal_leader(signal).into_iter().collect(),
             SignalTarget::Tree => self.signal_members(signal, |_| true),
@@ -144,8 +149,8 @@ impl Tree {
         })
     }
 
-    /// The foreground process group of the leader's controlling terminal. `None`: the leader was reaped, and with it
-    /// went its hold on a terminal.
+    /// Returns the foreground process group of the leader's controlling terminal. `None`: the leader was reaped, and
+    /// with it went its hold on a terminal.
     fn foreground_group(&self) -> Result<Option<i32>, NoTerminal> {
         let Ok(stat) = procfs::stat(self.leader_pid) else {
             return Ok(None);
@@ -159,29 +164,34 @@ impl Tree {
         Err(NoTerminal)
     }
 
-    fn signal_members(&self, signal: Signal, named: impl Fn(&Stat) -> bool) -> Vec<Shot> {
+    fn signal_members(
+        &self,
+        signal: Signal,
+        named: impl Fn(&Stat) -> bool,
+    ) -> Vec<SignalledProcess> {
         let members = self.members();
         let known: HashSet<i32> = members.keys().copied().collect();
-        let mut shots = Vec::new();
-        let mut shoot = |members: HashMap<i32, Stat>| {
+        let mut signalled = Vec::new();
+        let mut send_to_each = |members: HashMap<i32, Stat>| {
             for (pid, stat) in members.into_iter().filter(|(_, stat)| named(stat)) {
-                shots.push(Shot {
+                signalled.push(SignalledProcess {
                     pid,
                     start_ticks: stat.start_ticks,
                     result: self.signal_member(pid, &stat, signal).into(),
                 });
             }
         };
-        shoot(members);
-        shoot(self.newcomers(&known));
-        shots.sort_unstable_by_key(|shot| shot.pid);
-        shots
+        send_to_each(members);
+        send_to_each(self.newcomers(&known));
+        signalled.sort_unstable_by_key(|process| process.pid);
+        signalled
     }
 
-    /// By its descriptor, which names no other process. `None`: it was reaped, and nothing is known of it any more.
-    fn signal_leader(&self, signal: Signal) -> Option<Shot> {
+    /// Signals the leader by its descriptor, which refers to no other process. `None`: it was reaped, and nothing is
+    /// known of it any more.
+    fn signal_leader(&self, signal: Signal) -> Option<SignalledProcess> {
         let stat = procfs::stat(self.leader_pid).ok()?;
-        // Good after the look: so the look was at the leader.
+        // The descriptor is valid after the read: so the read was of the leader.
         if !self.leader.is_unreaped() {
             return None;
         }
@@ -190,7 +200,7 @@ impl Tree {
         } else {
             self.leader.signal(signal)
         };
-        Some(Shot {
+        Some(SignalledProcess {
             pid: self.leader_pid,
             start_ticks: stat.start_ticks,
             result: result.into(),
@@ -205,8 +215,8 @@ impl Tree {
             || init.is_some_and(|init| init.fd.is_unreaped())
     }
 
-    /// Learns who is of the leader's session, while that is certain: an empty session gives its number to
-    /// the next that asks.
+    /// Records the processes of the leader's session, while that is verifiable: an empty session releases its number
+    /// for reuse.
     pub fn learn_session(&self) {
         match self.root {
             Root::Shim(shim) => {
@@ -218,12 +228,12 @@ impl Tree {
         }
     }
 
-    /// All below the shim.
+    /// Returns all processes below the shim.
     fn below(&self, shim: i32) -> Vec<i32> {
         self.if_shim_is_there(procfs::descendants(shim))
     }
 
-    /// What was found by the shim's number, if that was the shim's all the time.
+    /// Returns processes found by the shim's number, if that was the shim's all the time.
     fn if_shim_is_there(&self, found: Vec<i32>) -> Vec<i32> {
         if self.shim_is_there() {
             found
@@ -232,12 +242,13 @@ impl Tree {
         }
     }
 
-    /// Whether the shim's number is still its own. Of a child of this process it is until that has reaped it.
+    /// Whether the shim's number is still its own. The number of a child of this process is until this process has
+    /// reaped it.
     fn shim_is_there(&self) -> bool {
         self.foreign.as_ref().is_none_or(PidFd::is_unreaped)
     }
 
-    /// Children of this process that came from the lost shim, known by session or marker, and all below them.
+    /// Returns children of this process that came from the lost shim, found by session or marker, and all below them.
     fn orphans(&self) -> Vec<i32> {
         if self.foreign.is_some() {
             return self.strays();
@@ -256,8 +267,8 @@ impl Tree {
         found
     }
 
-    /// The same where the shim was no child of this process, so that its orphans are others' children: those of the leader's
-    /// session, as far as that is certain, and all below them.
+    /// Returns the orphans of a shim that was no child of this process, so that they are others' children: those of the
+    /// leader's session, as far as that is verified, and all below them.
     fn strays(&self) -> Vec<i32> {
         let all = procfs::all_pids().unwrap_or_default();
         let found = self.session.among(self.leader_pid, &self.leader, all);
@@ -266,41 +277,45 @@ impl Tree {
     }
 
     /// Sends a signal to every member: the leader's group at once, the others one by one, each checked after its
-    /// descriptor was opened. SIGKILL takes the private pid namespace where there is one, else the control group, where the
-    /// run is alone in it. Who is in the group and is not of the run is spared, and named.
-    pub fn signal(&self, signal: Signal) -> Vec<Volley> {
+    /// descriptor was opened. SIGKILL takes the private pid namespace where there is one, else the control group, where
+    /// the run is alone in it. Unrelated processes in the group are spared, and listed.
+    pub fn signal(&self, signal: Signal) -> Vec<SignalRound> {
         if signal == Signal::KILL
-            && let Some(volleys) = self.kill_namespace().or_else(|| self.kill_group())
+            && let Some(rounds) = self.kill_namespace().or_else(|| self.kill_group())
         {
-            return volleys;
+            return rounds;
         }
-        let mut volley = Volley::new(SignalScope::Tree);
+        let mut round = SignalRound::new(SignalScope::Tree);
         let mut members = self.members();
         let known: HashSet<i32> = members.keys().copied().collect();
         match self.leader.signal_group(signal) {
             Sent::Done => {
                 let group = members.extract_if(|_, stat| stat.pgid == self.leader_pid);
                 for (pid, stat) in group.collect::<Vec<_>>() {
-                    // The call succeeds where one of the group was reached; who was not is asked one by one.
-                    volley.aim((pid, stat.start_ticks), Tie::Group, may_signal(pid));
+                    // The call succeeds where one process of the group was reached; the others are checked one by one.
+                    round.add(
+                        (pid, stat.start_ticks),
+                        MembershipEvidence::Group,
+                        may_signal(pid),
+                    );
                 }
             }
-            // Nobody of the group is left, or the kernel cannot address it, or refuses all of it: then one by one.
+            // No process of the group is left, or the kernel cannot address it, or refuses all of it: then one by one.
             Sent::Gone | Sent::Failed(_) => {}
         }
         for (pid, stat) in self.in_order(members) {
-            self.aim_at(&mut volley, pid, &stat, signal);
+            self.signal_target(&mut round, pid, &stat, signal);
         }
         for (pid, stat) in self.newcomers(&known) {
-            self.aim_at(&mut volley, pid, &stat, signal);
+            self.signal_target(&mut round, pid, &stat, signal);
         }
         for process in self.unrelated() {
-            volley.name(process, Tie::Unrelated, Sent::Gone);
+            round.list(process, MembershipEvidence::Unrelated, Sent::Gone);
         }
-        vec![volley]
+        vec![round]
     }
 
-    /// The leader, then by age: who hears of the end of a child has had the signal itself.
+    /// Returns the leader, then the others by age: a parent that notices the exit of a child has had the signal itself.
     fn in_order(&self, members: HashMap<i32, Stat>) -> Vec<(i32, Stat)> {
         let mut members: Vec<(i32, Stat)> = members.into_iter().collect();
         members
@@ -308,9 +323,9 @@ impl Tree {
         members
     }
 
-    /// SIGKILL to the first process of the private pid namespace, and so to all in it; then to those who were put into the
-    /// control group from elsewhere. `None`: there is no such namespace.
-    fn kill_namespace(&self) -> Option<Vec<Volley>> {
+    /// Sends SIGKILL to the first process of the private pid namespace, and so to all in it; then to those that were
+    /// put into the control group from elsewhere. `None`: there is no such namespace.
+    fn kill_namespace(&self) -> Option<Vec<SignalRound>> {
         let init = self.init.as_ref()?;
         let mut below = match self.root {
             Root::Shim(shim) => self.below(shim),
@@ -319,44 +334,48 @@ impl Tree {
         };
         below.retain(|pid| !self.is_ours(*pid));
         let inside = procfs::living(below);
-        let mut killed = Volley::new(SignalScope::PidNamespace);
+        let mut killed = SignalRound::new(SignalScope::PidNamespace);
         let sent = init.fd.signal(Signal::KILL);
         killed.count_all(sent, inside.len());
         for (pid, stat) in &inside {
-            killed.name((*pid, stat.start_ticks), Tie::Namespace, sent);
+            killed.list(
+                (*pid, stat.start_ticks),
+                MembershipEvidence::Namespace,
+                sent,
+            );
         }
         let mut beside = self.members();
         beside.retain(|pid, _| !inside.contains_key(pid));
-        let mut others = Volley::new(SignalScope::Tree);
+        let mut others = SignalRound::new(SignalScope::Tree);
         for (pid, stat) in beside {
-            self.aim_at(&mut others, pid, &stat, Signal::KILL);
+            self.signal_target(&mut others, pid, &stat, Signal::KILL);
         }
-        let mut volleys = vec![killed, others];
-        volleys.retain(|volley| !volley.is_empty());
-        Some(volleys)
+        let mut rounds = vec![killed, others];
+        rounds.retain(|round| !round.is_empty());
+        Some(rounds)
     }
 
-    /// SIGKILL to all in the control group, where all are of the run. Who has left the group is then among those who are
-    /// found below the root and were not in it; who has a parent in it that is not gone yet is met in the next round, or by
-    /// the shim. `None`: there is no group, another process is in it too, or it cannot be killed.
-    fn kill_group(&self) -> Option<Vec<Volley>> {
+    /// Sends SIGKILL to all in the control group, where all are of the run. Processes that have left the group are then
+    /// among those below the root that were not in it; a process with a parent in it that is not gone yet is found in
+    /// the next round, or by the shim. `None`: there is no group, another process is in it too, or it cannot be killed.
+    fn kill_group(&self) -> Option<Vec<SignalRound>> {
         let group = self.cgroup.as_ref()?;
         let inside = self.in_group(&self.below_root());
         if !inside.is_of_run_alone() {
             return None;
         }
         let inside: HashSet<i32> = inside.of_run.into_iter().collect();
-        // One that has ended by now is counted, and not named.
-        let named = inside.iter().take(AIMS_LISTED_MAX);
+        // A process that has exited by now is counted, and not listed.
+        let named = inside.iter().take(TARGETS_LISTED_MAX);
         let named = named.filter_map(|pid| Some((*pid, procfs::stat(*pid).ok()?.start_ticks)));
         let named: Vec<(i32, u64)> = named.collect();
         cgroup::kill(group).ok()?;
-        let mut killed = Volley::new(SignalScope::ControlGroup);
+        let mut killed = SignalRound::new(SignalScope::ControlGroup);
         killed.count_all(Sent::Done, inside.len());
         for process in named {
-            killed.name(process, Tie::Cgroup, Sent::Done);
+            killed.list(process, MembershipEvidence::Cgroup, Sent::Done);
         }
-        let mut others = Volley::new(SignalScope::Tree);
+        let mut others = SignalRound::new(SignalScope::Tree);
         let outside = match self.root {
             Root::Shim(shim) => {
                 let found = procfs::descendants_beside(shim, &inside);
@@ -369,15 +388,15 @@ impl Tree {
             .into_iter()
             .filter(|pid| !inside.contains(pid) && !self.is_ours(*pid));
         for (pid, stat) in procfs::living(outside) {
-            self.aim_at(&mut others, pid, &stat, Signal::KILL);
+            self.signal_target(&mut others, pid, &stat, Signal::KILL);
         }
-        let mut volleys = vec![killed, others];
-        volleys.retain(|volley| !volley.is_empty());
-        Some(volleys)
+        let mut rounds = vec![killed, others];
+        rounds.retain(|round| !round.is_empty());
+        Some(rounds)
     }
 
-    /// Members that came to be while others were signalled, and whose parent has left them behind: a fork that was under
-    /// way. A child that a member makes in answer to the signal has that member as parent, and is left to it.
+    /// Returns members that started while others were signalled, and whose parent has left them behind: a fork that was
+    /// in progress. A child that a member makes in answer to the signal has that member as parent, and is left to it.
     fn newcomers(&self, known: &HashSet<i32>) -> HashMap<i32, Stat> {
         let mut members = self.members();
         members.retain(|pid, stat| !known.contains(pid) && !known.contains(&stat.ppid));
@@ -389,58 +408,62 @@ impl Tree {
         match self.leader.signal_group(signal) {
             // Before Linux 6.9 a group has no safe address: its members are signalled one by one.
             Sent::Failed(libc::EINVAL) => {
-                let mut volley = Volley::new(SignalScope::Tree);
+                let mut round = SignalRound::new(SignalScope::Tree);
                 for (pid, stat) in self.members() {
                     if stat.pgid == self.leader_pid {
-                        volley.count(self.signal_member(pid, &stat, signal));
+                        round.count(self.signal_member(pid, &stat, signal));
                     }
                 }
-                match volley {
-                    Volley { delivered: 1.., .. } => Sent::Done,
-                    Volley {
+                match round {
+                    SignalRound { delivered: 1.., .. } => Sent::Done,
+                    SignalRound {
                         errno: Some(errno), ..
                     } => Sent::Failed(errno),
-                    Volley { .. } => Sent::Gone,
+                    SignalRound { .. } => Sent::Gone,
                 }
             }
             sent => sent,
         }
     }
 
-    /// Thaws the control group and continues each member that is stopped, so that a pending signal can act.
-    pub fn wake(&self) -> Volley {
+    /// Thaws the control group and continues each stopped member, so that a pending signal can act.
+    pub fn wake(&self) -> SignalRound {
         if let Some(group) = &self.cgroup
             && cgroup::read_freeze(group)
         {
             let _ = cgroup::freeze(group, false);
         }
-        let mut volley = Volley::new(SignalScope::Tree);
+        let mut round = SignalRound::new(SignalScope::Tree);
         for (pid, stat) in self.members() {
             if tasks::are_held(pid) {
-                self.aim_at(&mut volley, pid, &stat, Signal::CONT);
+                self.signal_target(&mut round, pid, &stat, Signal::CONT);
             }
         }
-        volley
+        round
     }
 
-    /// Sends a signal to one member, if the number still means that member.
+    /// Sends a signal to one member, if the number still refers to that member.
     pub fn signal_member(&self, pid: i32, before: &Stat, signal: Signal) -> Sent {
         self.signal_held(pid, before, signal).0
     }
 
-    fn aim_at(&self, volley: &mut Volley, pid: i32, before: &Stat, signal: Signal) {
+    fn signal_target(&self, round: &mut SignalRound, pid: i32, before: &Stat, signal: Signal) {
         let (sent, holds) = self.signal_held(pid, before, signal);
-        volley.aim((pid, before.start_ticks), Tie::Held(holds), sent);
+        round.add(
+            (pid, before.start_ticks),
+            MembershipEvidence::Held(holds),
+            sent,
+        );
     }
 
-    /// The same, with what held it when it was looked at behind its descriptor.
-    /// INV-4: the descriptor is opened first, the identity checked behind it.
+    /// Sends a signal likewise, and returns the evidence found after its descriptor was opened. INV-4: the descriptor
+    /// is opened first, the identity checked after it.
     fn signal_held(&self, pid: i32, before: &Stat, signal: Signal) -> (Sent, Holds) {
         let fd = match PidFd::open(pid) {
             Ok(fd) => fd,
             Err(error) => return (open_failure(&error), Holds::default()),
         };
-        // The descriptor came before this look: if the look shows the member, the descriptor is the member's.
+        // The descriptor came before this read: if the read shows the member, the descriptor is the member's.
         match procfs::stat(pid) {
             Ok(stat) if stat.start_ticks == before.start_ticks => {
                 let holds = self.holds(pid);
@@ -455,7 +478,7 @@ impl Tree {
         }
     }
 
-    /// What holds a process now.
+    /// Returns the present evidence for a process.
     fn holds(&self, pid: i32) -> Holds {
         let group = self.cgroup.as_ref();
         let cgroup = group.is_some_and(|group| {
@@ -467,7 +490,7 @@ impl Tree {
                 (below && self.shim_is_there(), false)
             }
             Root::Lost if self.foreign.is_some() => (false, self.strays().contains(&pid)),
-            // Its parent may have been killed a moment ago, so that no more than this is left of its descent.
+            // Its parent may have been killed a moment ago, so that only this evidence is left of its descent.
             Root::Lost => {
                 let me = std::process::id().cast_signed();
                 (false, crate::peer::descends_from(pid, &[me]))
@@ -482,7 +505,7 @@ impl Tree {
     }
 }
 
-impl From<Sent> for ShotResult {
+impl From<Sent> for SignalOutcome {
     fn from(sent: Sent) -> Self {
         match sent {
             Sent::Done => Self::Delivered,
@@ -499,7 +522,7 @@ fn may_signal(pid: i32) -> Sent {
     }
     match nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) {
         Err(Errno::EPERM) => Sent::Failed(libc::EPERM),
-        // It was there a moment ago, when the signal went out.
+        // It was there a moment ago, when the signal was sent.
         Ok(()) | Err(_) => Sent::Done,
     }
 }

@@ -1,4 +1,4 @@
-//! Those whom a leader starts: each gets into its position, says so, and stays.
+//! The actors that a leader starts: each gets into its position, reports that, and stays.
 
 use crate::{Failed, LIFE, STORM, again, at, place, print_line};
 use nix::{
@@ -28,14 +28,14 @@ use std::{
     time::Duration,
 };
 
-/// How often a child is started anew.
+/// Number of times that a child is started anew.
 const RESPAWNS_MAX: u32 = 100;
-/// Descriptors that `closes` closes: more than it can have.
+/// Number of descriptors that `closes` closes: more than it can have.
 const DESCRIPTORS: i32 = 1024;
-/// Between two looks for children that have ended.
+/// Time between two checks for children that have exited.
 const REAP_EVERY: Duration = Duration::from_millis(10);
 
-/// Plays one actor. Standard input is the way on which it says that it is in position.
+/// Plays one actor. It reports on standard input that it is in position.
 pub(crate) fn play(part: &[&str]) -> Result<(), Failed> {
     let played = match part {
         ["stay"] => Ok(()),
@@ -60,9 +60,9 @@ pub(crate) fn play(part: &[&str]) -> Result<(), Failed> {
         other => Err(Failed(format!("no part {other:?}"))),
     };
     if let Err(Failed(why)) = &played {
-        say(format!("!{why}\n").as_bytes());
+        report(format!("!{why}\n").as_bytes());
     } else if !matches!(part, ["enter", _]) {
-        // Who enters a namespace leaves that to the one whom it has left there.
+        // A process that enters a namespace leaves the report to the child that it has left there.
         in_position();
     }
     played?;
@@ -71,11 +71,11 @@ pub(crate) fn play(part: &[&str]) -> Result<(), Failed> {
 }
 
 fn in_position() {
-    say(b"u");
+    report(b"u");
 }
 
-/// To the leader, which may be gone already.
-fn say(bytes: &[u8]) {
+/// Reports to the leader, which may be gone already.
+fn report(bytes: &[u8]) {
     let _ = write(io::stdin(), bytes);
 }
 
@@ -87,9 +87,9 @@ fn own_session() -> Result<(), Failed> {
     setsid().map(|_| ()).map_err(at("setsid"))
 }
 
-/// Starts another part and goes, so that the other has lost its parent.
+/// Starts another part and exits, so that the other has lost its parent.
 fn orphan(part: &[&str]) -> Result<(), Failed> {
-    // Its parent ends at once: whoever adopts the child waits for it.
+    // Its parent exits at once: the process that adopts the child waits for it.
     again(part.iter().copied())?.spawn().map_err(at("spawn"))?;
     Ok(())
 }
@@ -139,10 +139,10 @@ fn overwrite() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A pid namespace of its own, in which an orphan is left to the namespace's first process.
+/// Makes a pid namespace of its own, in which the namespace's first process adopts an orphan.
 fn own_namespace() -> Result<(), Failed> {
     if let Err(Failed(why)) = own_session().and_then(|()| unshare_pids()) {
-        say(format!("!{why}\n").as_bytes());
+        report(format!("!{why}\n").as_bytes());
         return Err(Failed(why));
     }
     again(["first-of-namespace"])?
@@ -151,7 +151,7 @@ fn own_namespace() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Without privileges this takes a user namespace, too.
+/// Unshares the pid namespace; without privileges this needs a user namespace, too.
 fn unshare_pids() -> Result<(), Failed> {
     let mut flags = CloneFlags::CLONE_NEWPID;
     if !geteuid().is_root() {
@@ -160,7 +160,7 @@ fn unshare_pids() -> Result<(), Failed> {
     unshare(flags).map_err(at("unshare of a pid namespace"))
 }
 
-/// Reaps whoever comes to it.
+/// Reaps every process that it adopts.
 fn first_of_namespace(with_orphan: bool) -> Result<(), Failed> {
     if with_orphan {
         again(["orphan", "session"])?
@@ -175,7 +175,7 @@ fn first_of_namespace(with_orphan: bool) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Says the number of the first process of a new pid namespace, and waits for its end.
+/// Prints the number of the first process of a new pid namespace, and waits for its exit.
 pub(crate) fn hold_namespace() -> Result<(), Failed> {
     unshare_pids()?;
     let mut first = again(["first-of-held-namespace"])?
@@ -187,7 +187,7 @@ pub(crate) fn hold_namespace() -> Result<(), Failed> {
     first.wait().map_err(at("wait")).map(|_| ())
 }
 
-/// Enters the pid namespace of this process. What is started there and loses its parent is left to a stranger.
+/// Enters the pid namespace of this process. An unrelated process adopts orphans that were started there.
 fn enter(first: &str) -> Result<(), Failed> {
     let namespace = |kind: &str| File::open(format!("/proc/{first}/ns/{kind}"));
     let user = namespace("user").map_err(at("user namespace"))?;
@@ -204,7 +204,7 @@ fn enter(first: &str) -> Result<(), Failed> {
         .map(|_| ())
 }
 
-/// Blocks all that can be blocked.
+/// Blocks all signals that can be blocked.
 fn deaf() -> Result<(), Failed> {
     SigSet::all().thread_block().map_err(at("sigprocmask"))
 }
@@ -216,7 +216,7 @@ fn stopped() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Holds another in a trace stop, and never lets go.
+/// Holds another process in a trace stop for ever.
 fn trace(pid: &str) -> Result<(), Failed> {
     let pid = Pid::from_raw(pid.parse().map_err(at("pid"))?);
     ptrace::attach(pid).map_err(at("ptrace"))?;
@@ -237,7 +237,7 @@ fn closes() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Deaf itself; as often as its child is ended it starts another.
+/// Blocks signals, and starts another child as often as its child is ended.
 fn respawns() -> Result<(), Failed> {
     deaf()?;
     let mut said = false;
@@ -254,7 +254,7 @@ fn respawns() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A binary tree, numbered from 1: the children of n are 2n and 2n + 1.
+/// Makes a binary tree, numbered from 1: the children of n are 2n and 2n + 1.
 fn storm(place: &str) -> Result<(), Failed> {
     let place: u32 = place.parse().map_err(at("place"))?;
     own_session()?;
@@ -268,7 +268,7 @@ fn storm(place: &str) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Root in every respect, so that nobody else may signal it. For a setuid copy of this program.
+/// Becomes root in every respect, so that no other user may signal it. For a setuid copy of this program.
 fn become_root() -> Result<(), Failed> {
     if !geteuid().is_root() {
         return Err(Failed(

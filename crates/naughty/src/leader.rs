@@ -1,4 +1,5 @@
-//! The command of the run: starts the actors, says that they are in position, and stays until it is told to leave.
+//! The command of the run: starts the actors, reports that they are in position, and stays until it is signalled to
+//! exit.
 
 use crate::{CANNOT, Failed, LIFE, STORM, UP, again, as_actor, at, print_line};
 use nix::{
@@ -14,10 +15,10 @@ use std::{
     time::Duration,
 };
 
-/// Between two looks at something that is about to change.
+/// Time between two checks of a state that is about to change.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// The way on which actors say that they are in position: they have its end as standard input.
+/// The pipe on which actors report that they are in position: they have its end as standard input.
 struct Ready {
     reader: PipeReader,
     writer: PipeWriter,
@@ -70,7 +71,7 @@ pub(crate) fn lead(name: &str, arguments: &[&str]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Blocks the signal that tells a leader to leave; what it starts does not inherit this.
+/// Blocks the signal that ends a leader; its children do not inherit this.
 fn leave_signal() -> Result<SigSet, Failed> {
     let mut set = SigSet::empty();
     set.add(Signal::SIGUSR1);
@@ -88,12 +89,12 @@ impl Ready {
         })
     }
 
-    /// An actor that is a child of the leader, silent.
+    /// Starts an actor that is a child of the leader, silent.
     fn start(&mut self, part: &[&str]) -> Result<(), Failed> {
         self.start_command(again(part.iter().copied())?).map(|_| ())
     }
 
-    /// An actor whose parent has gone when this returns.
+    /// Starts an actor whose parent has exited when this returns.
     fn orphan(&mut self, part: &[&str]) -> Result<(), Failed> {
         let parts = ["orphan"].iter().chain(part).copied();
         let mut middle = self.start_command(again(parts)?)?;
@@ -115,14 +116,14 @@ impl Ready {
         command.stdin(Stdio::from(end)).spawn().map_err(at("spawn"))
     }
 
-    /// Waits until all are in position; `Err` in `Ok`: one says why it cannot be.
+    /// Waits until all are in position; `Err` in `Ok`: one reports why it cannot be.
     fn wait(self) -> Result<Result<(), String>, Failed> {
         let Self {
             reader,
             writer,
             expected,
         } = self;
-        // Without an end of its own it hears when the last actor is gone.
+        // Without an end of its own it notices when the last actor is gone.
         drop(writer);
         wait_for(expected, &reader)
     }
@@ -153,7 +154,7 @@ fn line(mut reader: &PipeReader) -> Result<String, Failed> {
 fn traced_by_sibling(ready: &mut Ready) -> Result<(), Failed> {
     let traced = ready.start_command(again(["session"])?)?;
     let number = traced.id().to_string();
-    // Held before it is in position, it would never get there.
+    // Stopped before it is in position, it would never get there.
     if wait_for(1, &ready.reader)?.is_err() {
         return Err(Failed("the one to be traced is not there".to_owned()));
     }
@@ -166,7 +167,7 @@ fn keeps_pipe(ready: &mut Ready) -> Result<(), Failed> {
     middle.wait().map_err(at("wait")).map(|_| ())
 }
 
-/// `kill -9 $PPID`.
+/// Kills its shim: `kill -9 $PPID`.
 #[expect(clippy::disallowed_methods, reason = "that is the trick")]
 fn kill_shim() -> Result<(), Failed> {
     let shim = getppid();
@@ -174,7 +175,7 @@ fn kill_shim() -> Result<(), Failed> {
     Ok(())
 }
 
-/// The main thread ends, which leaves a zombie at the head of a process that lives.
+/// Ends the main thread, which leaves a zombie at the head of a process that lives.
 fn zombie_leader() -> Result<(), Failed> {
     let leave = leave_signal()?;
     let mut ready = Ready::new()?;

@@ -1,9 +1,9 @@
 //! The escape suite: programs that try to outlive their run, one trick each.
 //!
 //! A program has a *leader*, which is the command of the run. It starts its *actors*, waits until each of them is in
-//! position, says `up`, and stays until it gets SIGUSR1: then it exits with 0 and leaves the rest behind (the one that
-//! kills its shim does that first, and stays). Where a trick
-//! cannot be done here it says `cannot: <why>` and exits. Nobody outlives [`LIFE`], whatever becomes of a test.
+//! position, prints `up`, and stays until it gets SIGUSR1: then it exits with 0 and leaves the others behind (the one
+//! that kills its shim does that first, and stays). Where a trick cannot be done here it prints `cannot: <why>` and
+//! exits. No process outlives [`LIFE`], whatever happens to the test.
 
 mod actor;
 mod leader;
@@ -24,21 +24,21 @@ use std::{
     env, ffi::OsStr, io, path::PathBuf, process::Command, process::ExitCode, time::Duration,
 };
 
-/// The word after the binary's name that leads here.
+/// The word after the binary's name that selects this suite.
 pub const WORD: &str = "naughty";
-/// What a leader says when all are in position.
+/// Line that a leader prints when all are in position.
 pub const UP: &str = "up";
-/// Begins what a leader says when its trick cannot be done here.
+/// Prefix of the line that a leader prints when its trick cannot be done here.
 pub const CANNOT: &str = "cannot: ";
 /// Most processes that one program makes.
 pub const STORM: u32 = 300;
 /// No process of a program lives longer.
 pub const LIFE: Duration = Duration::from_secs(150);
 
-/// What a program has to be given, or wants of its host.
+/// Requirements of a program on its arguments or its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wants {
-    /// Nothing.
+    /// No requirement.
     Nothing,
     /// The number of a process that is the first of another pid namespace (see [`HOLD_NAMESPACE`]).
     ForeignNamespace,
@@ -51,11 +51,11 @@ pub enum Wants {
 /// One program.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
-    /// What it is called on the command line and in tables.
+    /// Name on the command line and in tables.
     pub name: &'static str,
-    /// What it does, in a few words.
+    /// Description in a few words.
     pub does: &'static str,
-    /// What it needs.
+    /// Requirement.
     pub wants: Wants,
 }
 
@@ -63,7 +63,7 @@ const fn program(name: &'static str, does: &'static str, wants: Wants) -> Progra
     Program { name, does, wants }
 }
 
-/// All of them.
+/// All programs.
 pub const PROGRAMS: [Program; 20] = [
     program("child", "leaves an ordinary child", Wants::Nothing),
     program("setsid", "a child in a session of its own", Wants::Nothing),
@@ -155,7 +155,7 @@ pub const PROGRAMS: [Program; 20] = [
     ),
 ];
 
-/// The word that makes a process hold a pid namespace open for others; it says the number of the namespace's first
+/// The word that makes a process hold a pid namespace open for others; it prints the number of the namespace's first
 /// process and stays.
 pub const HOLD_NAMESPACE: &str = "hold-namespace";
 
@@ -183,16 +183,17 @@ pub fn main(words: &[String]) -> ExitCode {
     }
 }
 
-/// What could not be done, in words.
+/// A failure, in words.
 #[derive(Debug)]
 struct Failed(String);
 
-/// For `map_err` on a call.
+/// Converts an error, for `map_err` on a call.
 fn at<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> Failed {
     move |error| Failed(format!("{what}: {error}"))
 }
 
-/// SIGKILL from a timer of its own, which ends a process that is stopped or deaf, too. Neither fork nor exec hand it on.
+/// Arms a timer that sends SIGKILL, which ends a stopped process and one that blocks signals, too. Neither fork nor
+/// exec inherits it.
 fn end_after_life() -> Result<(), Errno> {
     let event = SigEvent::new(SigevNotify::SigevSignal {
         signal: Signal::SIGKILL,
@@ -204,7 +205,7 @@ fn end_after_life() -> Result<(), Errno> {
     Ok(())
 }
 
-/// This program again, in another part.
+/// Returns this program again, in another part.
 fn again<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Command, Failed> {
     let own = env::current_exe().map_err(at("own executable"))?;
     Ok(as_actor(own, words))
@@ -226,6 +227,6 @@ fn print_line(text: &str) -> Result<(), Failed> {
 
 fn eprint_line(text: &str) {
     use io::Write as _;
-    // Nobody may be reading.
+    // Standard error may have no reader.
     let _ = writeln!(io::stderr(), "naughty: {text}");
 }

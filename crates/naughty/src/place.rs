@@ -1,4 +1,4 @@
-//! Where a process is in the control groups (v2), and how it moves.
+//! Position of a process in the control groups (v2), and its moves.
 
 use crate::{Failed, at};
 use std::{
@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Moves out of the run's group, as far up as it is let.
+/// Moves out of the run's group, as far up as permitted.
 pub(crate) fn leave() -> Result<(), Failed> {
     let own = own_directory()?;
     let mut above: Vec<&Path> = own.ancestors().skip(1).collect();
@@ -32,7 +32,7 @@ fn enter(directory: &Path) -> Result<(), Failed> {
     fs::write(directory.join("cgroup.procs"), "0").map_err(at("a move to another control group"))
 }
 
-/// The directory of its own group, by `/proc/self/mountinfo` and `/proc/self/cgroup`.
+/// Returns the directory of its own group, by `/proc/self/mountinfo` and `/proc/self/cgroup`.
 fn own_directory() -> Result<PathBuf, Failed> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(at("own mounts"))?;
     let groups = fs::read_to_string("/proc/self/cgroup").map_err(at("own groups"))?;

@@ -1,15 +1,15 @@
-//! What a command tries that is not trusted: the data directory, the keeper, and the service's own socket.
+//! Access of an untrusted command: the data directory, the keeper, and the service's own socket.
 
 use crate::{Failed, print_line};
 use nix::{sys::signal::kill, unistd::Pid};
 use std::{fs, path::Path, process::Command};
 
-/// The word for it.
+/// The word that selects it.
 pub const REACH: &str = "reach";
-/// What it says where it has reached nothing.
+/// Output where it has reached nothing.
 pub const NOTHING: &str = "nothing";
 
-/// `reach DATA_DIR KEEPER SOCKET`: says what it has reached, in one line. It changes nothing.
+/// Runs `reach DATA_DIR KEEPER SOCKET`: prints what it has reached, in one line. It changes nothing.
 #[expect(
     clippy::disallowed_methods,
     reason = "that is what it tries; signal 0 ends no process"

@@ -1,4 +1,4 @@
-//! The least role that may call each RPC, and the least access of a run, as the contract says.
+//! The least role that may call each RPC, and the least access of a run, by the contract.
 
 use crate::{
     json::POOL,
@@ -32,7 +32,8 @@ fn options<T: TryFrom<i32> + Default + PartialEq>(name: &str) -> HashMap<String,
         .collect()
 }
 
-/// The least role that may call the RPC at this path, such as `/kennel.v1.ProcessService/Spawn`; absent: none may.
+/// Returns the least role that may call the RPC at this path, such as `/kennel.v1.ProcessService/Spawn`; absent: none
+/// may.
 #[must_use]
 pub fn role(path: &str) -> Option<Role> {
     ROLES.get(path).copied()
@@ -44,17 +45,17 @@ pub fn of_run(path: &str) -> Option<ApiAccess> {
     RUN_ACCESS.get(path).copied()
 }
 
-/// What begins the names of roles in the contract.
+/// Prefix of the names of roles in the contract.
 const PREFIX: &str = "ROLE_";
 
-/// A role as files and messages name it, such as `viewer`.
+/// Returns the name of a role in files and messages, such as `viewer`.
 #[must_use]
 pub fn name(role: Role) -> String {
     let name = role.as_str_name();
     name.strip_prefix(PREFIX).unwrap_or(name).to_lowercase()
 }
 
-/// The role of a name; absent: there is none.
+/// Returns the role of a name; absent: there is none.
 #[must_use]
 pub fn named(text: &str) -> Option<Role> {
     let role = Role::from_str_name(&format!("{PREFIX}{}", text.to_uppercase()))?;

@@ -19,10 +19,10 @@ pub struct JsonError {
     source: serde_json::Error,
 }
 
-/// The message on one line, fields that are not set left out.
+/// Formats the message on one line, without unset fields.
 ///
-/// A Duration or a Timestamp out of its range, and a number that is none, have no form in proto3 JSON: such a span is written as
-/// the object of its fields, such a number as a string.
+/// A Duration or a Timestamp out of its range, and a NaN or infinite number, have no form in proto3 JSON: such a time
+/// is written as the object of its fields, such a number as a string.
 #[must_use]
 pub fn to_string<M: Message + Name>(message: &M) -> String {
     let message = dynamic(message);
@@ -33,7 +33,7 @@ pub fn to_string<M: Message + Name>(message: &M) -> String {
     }
 }
 
-/// The message, where part of it has no JSON form by the rules.
+/// Formats the message, where part of it has no JSON form by the rules.
 fn lenient(message: &DynamicMessage) -> Json {
     if let Ok(json) = by_the_rules(message) {
         return json;
@@ -81,7 +81,7 @@ fn lenient_value(value: &Value) -> Json {
     }
 }
 
-/// As proto3 JSON writes it outside of a `google.protobuf.Value`.
+/// Formats a number as proto3 JSON writes it outside of a `google.protobuf.Value`.
 fn lenient_number(number: f64) -> Json {
     match number {
         f64::INFINITY => Json::from("Infinity"),
@@ -91,8 +91,7 @@ fn lenient_number(number: f64) -> Json {
     }
 }
 
-/// The message that this text stands for. Fields that are not known are passed over: another version may have
-/// written them.
+/// Parses the message of this text. Unknown fields are ignored: another version may have written them.
 pub fn from_str<M: Message + Name + Default>(text: &str) -> Result<M, JsonError> {
     let error = |source| JsonError {
         message: M::full_name(),
@@ -108,7 +107,7 @@ pub fn from_str<M: Message + Name + Default>(text: &str) -> Result<M, JsonError>
         .expect("the descriptor is the one the type was generated from"))
 }
 
-/// Reads a point in time as JSON has it, such as `2026-01-31T08:00:00+01:00`; a date alone is its first moment in UTC.
+/// Parses a point in time as in JSON, such as `2026-01-31T08:00:00+01:00`; a date alone is its first moment in UTC.
 #[must_use]
 pub fn time(text: &str) -> Option<SystemTime> {
     let at: prost_types::Timestamp = text.parse().ok()?;
@@ -138,7 +137,7 @@ static METHODS: LazyLock<HashSet<String>> = LazyLock::new(|| {
     methods.collect()
 });
 
-/// The method that a path names, such as `/kennel.v1.ProcessService/Spawn`, if the contract has it; without the slash.
+/// Returns the method in a path, such as `/kennel.v1.ProcessService/Spawn`, if the contract has it; without the slash.
 #[must_use]
 pub fn method(path: &str) -> Option<&'static str> {
     let name = path.strip_prefix('/').unwrap_or(path);

@@ -1,5 +1,5 @@
-//! The contract: the types that are generated from `proto/kennel/v1`, their JSON, the reasons of errors, and how large
-//! messages may be.
+//! The contract: the types that are generated from `proto/kennel/v1`, their JSON, the reasons of errors, and the size
+//! limits of messages.
 //!
 //! Knows no server and no client: both build on it.
 

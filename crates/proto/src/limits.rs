@@ -1,7 +1,7 @@
-//! Sizes of messages, as both ends keep them.
+//! Size limits of messages, for both ends.
 
-/// Longest request. Argv and environment of the size that is allowed fit in, and so do requests that are somewhat too
-/// large: those get a typed answer.
+/// Longest request. Argv and environment of the permitted size fit in, and so do requests that are somewhat too large:
+/// those get a typed answer.
 pub const REQUEST_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Longest response: the spec of one run fits in.
 pub const RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -15,7 +15,7 @@ macro_rules! reasons {
             /// Every reason that can be given.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The reason as it is in `google.rpc.ErrorInfo`.
+            /// Returns the reason as it is in `google.rpc.ErrorInfo`.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self {
@@ -27,15 +27,15 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// The run id is not one.
+    /// The run id is invalid.
     InvalidRunId = "INVALID_RUN_ID",
-    /// The caller has not proved who it is.
+    /// The caller has not authenticated.
     Unauthenticated = "UNAUTHENTICATED",
-    /// Fields of the request are wrong.
+    /// Fields of the request are invalid.
     InvalidField = "INVALID_FIELD",
-    /// The spec asks for what this server cannot do.
+    /// The spec requests what this server cannot do.
     CapabilityMissing = "CAPABILITY_MISSING",
-    /// What would hold the run is weaker than its spec allows.
+    /// The containment of the run would be weaker than its spec permits.
     ContainmentUnavailable = "CONTAINMENT_UNAVAILABLE",
     /// There is no such command.
     CommandNotFound = "COMMAND_NOT_FOUND",
@@ -47,7 +47,7 @@ reasons! {
     RunOnOtherNode = "RUN_ON_OTHER_NODE",
     /// The call is for a node that does not answer.
     NodeUnreachable = "NODE_UNREACHABLE",
-    /// The call is for a node that is not there.
+    /// The call is for a node that does not exist.
     NodeNotFound = "NODE_NOT_FOUND",
     /// Another server has the node's lease.
     NodeFenced = "NODE_FENCED",
@@ -55,9 +55,9 @@ reasons! {
     AbortQueued = "ABORT_QUEUED",
     /// A node that has a lease is not forgotten.
     NodeHasLease = "NODE_HAS_LEASE",
-    /// The run is over.
+    /// The run has ended.
     RunEnded = "RUN_ENDED",
-    /// Not in this state.
+    /// The call is not permitted in this state.
     InvalidState = "INVALID_STATE",
     /// Abort came before Spawn.
     RunFenced = "RUN_FENCED",
@@ -65,7 +65,7 @@ reasons! {
     RunStopped = "RUN_STOPPED",
     /// The time in the run id is not acceptable.
     RunIdExpired = "RUN_ID_EXPIRED",
-    /// What was not kept of an ended run is not in the request either.
+    /// Values of an ended run that were not stored are not in the request either.
     SpecIncomplete = "SPEC_INCOMPLETE",
     /// Another client writes on the terminal.
     NotWriter = "NOT_WRITER",
@@ -81,11 +81,11 @@ reasons! {
     KeeperUnresponsive = "KEEPER_UNRESPONSIVE",
     /// The server is shutting down.
     NodeDraining = "NODE_DRAINING",
-    /// Another server takes the place of this one.
+    /// Another server replaces this one.
     ServerReplaced = "SERVER_REPLACED",
-    /// The installed binary will not do.
+    /// The installed binary failed the check.
     UpgradeRefused = "UPGRADE_REFUSED",
-    /// Another upgrade is on its way.
+    /// Another upgrade is in progress.
     UpgradeUnderWay = "UPGRADE_UNDER_WAY",
     /// Some tasks did not stop.
     PausePartial = "PAUSE_PARTIAL",
@@ -99,13 +99,13 @@ reasons! {
     PtyExhausted = "PTY_EXHAUSTED",
     /// The input of a terminal is ended by a key.
     TerminalInput = "TERMINAL_INPUT",
-    /// Nothing more is accepted on standard input.
+    /// Standard input accepts no more bytes.
     InputClosed = "INPUT_CLOSED",
-    /// A write is not for where standard input stands.
+    /// The offset of a write is not the end of standard input.
     InputOffsetMismatch = "INPUT_OFFSET_MISMATCH",
-    /// How far standard input has come is not known.
+    /// The state of standard input is not known.
     InputOffsetUnknown = "INPUT_OFFSET_UNKNOWN",
-    /// Another attempt than was meant.
+    /// The attempt is not the one of the request.
     AttemptMismatch = "ATTEMPT_MISMATCH",
     /// The annotations have another version.
     AnnotationsChanged = "ANNOTATIONS_CHANGED",
@@ -119,19 +119,19 @@ reasons! {
     ConsumerTakenOver = "CONSUMER_TAKEN_OVER",
     /// The journal cannot be read.
     JournalUnreadable = "JOURNAL_UNREADABLE",
-    /// The caller's time ran out.
+    /// The caller's deadline has expired.
     DeadlineExceeded = "DEADLINE_EXCEEDED",
     /// The caller may not use this server.
     PermissionDenied = "PERMISSION_DENIED",
-    /// It cannot be said whose process the caller is.
+    /// The caller's process cannot be identified.
     CallerUnverified = "CALLER_UNVERIFIED",
     /// The request is not a message of the contract.
     MalformedRequest = "MALFORMED_REQUEST",
-    /// The request is larger than any may be.
+    /// The request exceeds the maximum size.
     RequestTooLarge = "REQUEST_TOO_LARGE",
     /// There is no such method.
     Unimplemented = "UNIMPLEMENTED",
-    /// A fault of the server's.
+    /// A bug of the server.
     Internal = "INTERNAL",
 }
 
@@ -141,7 +141,7 @@ mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 
     #[test]
-    fn every_reason_has_a_page_and_every_page_a_reason() {
+    fn reasons_and_pages_match() {
         let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
         let found: BTreeSet<String> = fs::read_dir(pages)
             .expect("docs/errors can be read")
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_begins_with_its_reason_and_says_what_to_do() {
+    fn page_begins_with_reason_and_remedy() {
         for reason in Reason::ALL {
             let page = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("../../docs/errors")

@@ -1,5 +1,5 @@
-//! How long one insert takes until it is durable: p50 and p99 with 1 and 16 clients, on both databases,
-//! and on Postgres behind a PgBouncer in transaction mode.
+//! Latency of one durable insert: p50 and p99 with 1 and 16 clients, on both databases, and on Postgres behind a
+//! PgBouncer in transaction mode.
 //!
 //! Run with `cargo run --release -p kennel-store --example insert_latency`.
 

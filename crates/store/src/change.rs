@@ -1,4 +1,4 @@
-//! The changes of a run's row, as they stand in the node log, and the one fold that makes a row of them.
+//! The changes of a run's row as the node log stores them, and the one fold that applies them to a row.
 //!
 //! Their JSON is read by later versions: `change.lock` holds one line for each and goes red when one changes.
 
@@ -8,14 +8,14 @@ use crate::{
 use kennel_lifecycle::{Facets, OutputRemoval, RowState, RunId, StopOrder, StopReason, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The form of the changes: another one for each change of `change.lock`.
+/// The form of the changes: it differs after each change of `change.lock`.
 pub const CHANGE_FORM: [u8; 8] = hash(include_bytes!("change.lock"));
 
-/// One change of a run. To write a change twice is to write it once.
+/// One change of a run. Writing a change twice is the same as once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// An attempt is about to be made: before anything is there of it. Promises nothing.
+    /// An attempt is about to be made: written before any part of it exists. Promises nothing.
     Intended(Box<NewRun>),
     /// As [`Store::insert`].
     Inserted(Box<NewRun>),
@@ -25,16 +25,16 @@ pub enum Change {
     Rested(Box<NewRun>, Box<Rest>),
     /// As [`Store::record_stop`].
     Stop {
-        /// Who asked and how.
+        /// Requester, reason and grace.
         order: StopOrder,
-        /// When SIGKILL is due.
+        /// Time at which SIGKILL is due.
         deadline: Timestamp,
     },
     /// As [`Store::record_state`].
     State {
-        /// The state.
+        /// The new state.
         state: RowState,
-        /// When it began, where that is known.
+        /// Start of the run, where it is known.
         started: Option<Timestamp>,
     },
     /// As [`Store::record_facets`].
@@ -47,14 +47,14 @@ pub enum Change {
     Withdrawn,
     /// As [`Store::mark_output_removed`].
     OutputRemoved(OutputRemoval),
-    /// Nothing is left to do for the run on this node.
+    /// This node has no work left for the run.
     Forgotten,
-    /// The whole row, as it was read or written.
+    /// The whole row, as read or written.
     Snapshot(Box<RunRow>),
 }
 
 impl Change {
-    /// The row once this is written. `None`: there is none, or what it says is not known.
+    /// Returns the row after this change. `None`: there is none, or its contents are not known.
     #[must_use]
     pub fn upon(&self, row: Option<RunRow>) -> Option<RunRow> {
         match self {
@@ -83,7 +83,7 @@ impl Change {
         }
     }
 
-    /// Only an open row changes.
+    /// Applies the change to an open row; only such a row changes.
     fn upon_open(&self, row: RunRow) -> RunRow {
         match self {
             _ if row.outcome.is_some() => row,
@@ -112,8 +112,9 @@ impl Change {
     ///
     /// # Errors
     ///
-    /// The store has not taken it. [`StoreError::Fenced`] and [`StoreError::Corrupt`]: it never will. What decides about a
-    /// gate, and what only the store's own answer makes true, is never written late and is [`StoreError::Corrupt`].
+    /// The store has not accepted it. [`StoreError::Fenced`] and [`StoreError::Corrupt`]: it never will. A change that
+    /// decides about a gate, or that only the store's own answer makes true, is never written late and is
+    /// [`StoreError::Corrupt`].
     pub async fn write(
         &self,
         run: RunId,
@@ -154,7 +155,7 @@ impl Change {
         }
     }
 
-    /// The name of the variant.
+    /// Returns the name of the variant.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -174,17 +175,17 @@ impl Change {
         }
     }
 
-    /// The change as JSON.
+    /// Returns the change as JSON.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         json::bytes(self)
     }
 
-    /// The change in these bytes.
+    /// Parses a change of these bytes.
     ///
     /// # Errors
     ///
-    /// There is none that this version can read; the text says why.
+    /// The bytes contain no change that this version can read; the text gives the reason.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(bytes).map_err(|e| e.to_string())
     }
@@ -197,7 +198,7 @@ fn stamped(new: &NewRun, generation: i64) -> NewRun {
     }
 }
 
-/// The fenced run had been recorded before: it is to be stopped. Not where it is another node's.
+/// Stops a fenced run that had been recorded before. Not where it is another node's.
 async fn stop_fenced(
     store: &dyn Store,
     generation: i64,

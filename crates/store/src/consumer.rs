@@ -1,13 +1,13 @@
-//! Named readers of events: the row of each, and the SQL of both databases.
+//! Named consumers of events: the row of each, and the SQL of both databases.
 
 use crate::{StoreError, record};
 use kennel_lifecycle::{NodeId, RunId, Timestamp};
 use sqlx::{ColumnIndex, Database, Decode, Encode, QueryBuilder, Row, Type};
 
-/// Which consumer.
+/// Key of a consumer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConsumerKey {
-    /// The run that it reads; absent: many, by a filter.
+    /// The run that it reads; absent: a multi-run stream, by a filter.
     pub run: Option<RunId>,
     /// Its name.
     pub name: String,
@@ -18,55 +18,55 @@ impl ConsumerKey {
         self.run.map(|run| run.to_string()).unwrap_or_default()
     }
 
-    /// As no run is called.
+    /// Text that is no run's key.
     pub(crate) fn text(&self) -> String {
         format!("{}/{}", self.run_text(), self.name)
     }
 
-    /// What an error about it names: the run, or none that there is.
+    /// Returns the fencing error of the consumer: with its run, or the id of none.
     pub(crate) fn fenced(&self) -> StoreError {
         StoreError::Fenced(self.run.unwrap_or(RunId::from_u128(0)))
     }
 }
 
-/// A named reader, as far as it has acknowledged.
+/// A named consumer and its acknowledged position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConsumerRow {
-    /// Which.
+    /// Key of the consumer.
     pub key: ConsumerKey,
     /// Node whose runs it reads.
     pub node: NodeId,
-    /// Who has registered it.
+    /// Principal that registered it.
     pub owner: String,
-    /// Raised by one with each reader.
+    /// Session number, incremented by each reader.
     pub session: u64,
-    /// Of a run: the seq up to which it has acknowledged. Of many: the number of the message.
+    /// Acknowledged position: the seq for a run, the message number for a multi-run stream.
     pub acked: u64,
-    /// Where that is, as a client is given it.
+    /// That position, as a client gets it.
     pub cursor: Vec<u8>,
-    /// When it was registered.
+    /// Time of its registration.
     pub created: Timestamp,
-    /// The last acknowledgement.
+    /// Time of the last acknowledgement.
     pub acked_at: Option<Timestamp>,
 }
 
-/// Which consumers of a node, in the order of their keys: those of many runs come first.
+/// Filter on the consumers of a node, in the order of their keys: those of multi-run streams come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsumerFilter {
-    /// Of this run alone, or of many runs alone (`Some(None)`); absent: all.
+    /// Consumers of this run alone, or of multi-run streams alone (`Some(None)`); absent: all.
     pub run: Option<Option<RunId>>,
-    /// Of this name alone.
+    /// Consumers of this name alone.
     pub name: Option<String>,
-    /// Of this owner alone.
+    /// Consumers of this owner alone.
     pub owner: Option<String>,
-    /// Behind this one.
+    /// Consumers after this one.
     pub after: Option<ConsumerKey>,
 }
 
 const COLUMNS: &str =
     "node, run_id, name, owner, session, acked, cursor_bytes, created_us, acked_us";
 
-/// Of two writes of one consumer the one that knows less changes nothing, whichever comes first.
+/// Of two writes of one consumer the less advanced one changes nothing, in either order.
 const PUT_OVER: &str = "ON CONFLICT (node, run_id, name) DO UPDATE SET session = excluded.session, \
     acked = excluded.acked, cursor_bytes = excluded.cursor_bytes, acked_us = excluded.acked_us \
     WHERE consumers.created_us = excluded.created_us AND consumers.session <= excluded.session \
@@ -105,23 +105,23 @@ pub(crate) const EXPIRE_POSTGRES: &str = "WITH present AS (SELECT node FROM node
     AND run_id IN (SELECT run_id FROM runs WHERE node = $1 AND output_removed_us < $2) \
     RETURNING run_id || '/' || name";
 
-/// How many consumers a run (or many runs) has, and how many the node.
+/// Counts the consumers of a run (or of multi-run streams), and those of the node.
 pub(crate) const COUNT: &str = "SELECT COUNT(*) AS of_node, \
     COUNT(CASE WHEN run_id = $2 THEN 1 END) AS of_run FROM consumers WHERE node = $1";
 
-/// A change of one.
+/// A change of a consumer.
 #[derive(Debug)]
 pub(crate) enum ConsumerWrite {
-    /// It is so.
+    /// The consumer is to be as in this row.
     Put(ConsumerRow),
-    /// It is no more.
+    /// The consumer is to be deleted.
     Delete(NodeId, ConsumerKey),
-    /// Those of runs whose output was removed before this time are no more.
+    /// Consumers of runs whose output was removed before this time are to be deleted.
     Expire(NodeId, Timestamp),
 }
 
 impl ConsumerWrite {
-    /// What may be in a transaction once.
+    /// Key that may be in a transaction once.
     pub(crate) fn key(&self) -> String {
         match self {
             Self::Put(row) => row.key.text(),
@@ -130,7 +130,7 @@ impl ConsumerWrite {
         }
     }
 
-    /// Bytes that a client decides over.
+    /// Size in bytes, of the parts that a client chooses.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Put(row) => row.cursor.len(),
@@ -139,7 +139,7 @@ impl ConsumerWrite {
     }
 }
 
-/// Binds what a statement for this write names, in order, the generation last.
+/// Binds the parameters of a statement for this write, in order, the generation last.
 macro_rules! bind {
     ($query:expr, $write:expr, $generation:expr) => {{
         use $crate::consumer::ConsumerWrite as W;
@@ -166,12 +166,12 @@ macro_rules! bind {
 }
 pub(crate) use bind;
 
-/// As a column has it: no run has so many events that it matters.
+/// Converts to a column's type: no run has so many events that it matters.
 pub(crate) fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The statement for these rows.
+/// Builds the statement for these rows.
 pub(crate) fn select<DB>(node: NodeId, filter: &ConsumerFilter, limit: u32) -> QueryBuilder<DB>
 where
     DB: Database,
@@ -207,7 +207,7 @@ fn corrupt(error: sqlx::Error) -> StoreError {
     StoreError::Corrupt(error.to_string())
 }
 
-/// A consumer out of either database.
+/// Reads a consumer from a row of either database.
 pub(crate) fn row<R>(row: &R) -> Result<ConsumerRow, StoreError>
 where
     R: Row,
@@ -249,7 +249,7 @@ where
     })
 }
 
-/// The two numbers of [`COUNT`], that of the run first.
+/// Reads the two numbers of [`COUNT`], that of the run first.
 pub(crate) fn counts<R>(row: &R) -> Result<(u64, u64), StoreError>
 where
     R: Row,

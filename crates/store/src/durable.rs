@@ -21,7 +21,8 @@ use kennel_lifecycle::{
 #[derive(Debug)]
 pub(crate) struct Durable<R> {
     pub(crate) writer: Writer,
-    /// Renews leases by a connection of its own, so that no other write delays it. Absent: as any other write.
+    /// Writer that renews leases on a connection of its own, so that no other write delays them. Absent: as any other
+    /// write.
     pub(crate) leases: Option<Writer>,
     pub(crate) reader: R,
     pub(crate) description: String,
@@ -36,7 +37,7 @@ impl<R: Reader> Durable<R> {
         match self.writer.write(Write::Insert(Box::new(record))).await? {
             Answer::NotWritten => match self.one(run).await? {
                 Some(row) => Ok(Inserted::Taken(Box::new(row))),
-                // No row stands there, so it was the generation.
+                // There is no such row, so it was the generation.
                 None => Err(StoreError::Fenced(run)),
             },
             Answer::Written | Answer::Left | Answer::Generation(_) => Ok(Inserted::New),

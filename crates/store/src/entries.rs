@@ -1,7 +1,7 @@
-//! Column `entries`: what happened to a run, written with its end, for readers that do not have its journal.
+//! Column `entries`: the entries of a run, written with its end, for readers without its journal.
 //!
-//! The text is a JSON object with names. It is bounded: the first entries and the newest are listed, and how many are left out
-//! between them is said.
+//! The text is a JSON object with names. It is bounded: the first entries and the newest are listed, and the number of
+//! those between them is given.
 
 use kennel_lifecycle::{Entry, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -9,9 +9,9 @@ use std::{collections::VecDeque, fmt::Write as _, sync::Arc};
 
 /// Most bytes of the column.
 pub const ENTRIES_BYTES_MAX: usize = 64 * 1024;
-/// Most bytes of the entries that are listed from the first on; the rest is for the newest.
+/// Most bytes of the first entries that are listed; the rest is for the newest.
 const FIRST_BYTES_MAX: usize = 16 * 1024;
-/// Bytes of all that is not an entry: four names, and seven numbers of at most 20 digits.
+/// Bytes of everything but entries: four names, and seven numbers of at most 20 digits.
 const FRAME_BYTES_MAX: usize = 512;
 const NEWEST_BYTES_MAX: usize = ENTRIES_BYTES_MAX - FIRST_BYTES_MAX - FRAME_BYTES_MAX;
 
@@ -23,40 +23,40 @@ pub struct EntriesText(Arc<str>);
 /// The entries of an ended run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunEntries {
-    /// Those that are listed, in order, without the run's end: the other columns have that.
+    /// The listed entries, in order, without the run's end: the other columns have that.
     pub entries: Vec<RunEntry>,
-    /// Those that are not.
+    /// The entries that are not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub omitted: Option<Omitted>,
-    /// Where the run's end stands; absent: that was not known yet, because the disk refused to take entries, which are missing
-    /// here behind those that are listed.
+    /// Position of the run's end; absent: it was not known yet, because the disk refused entries, which are missing
+    /// after the listed ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EntriesEnd>,
-    /// Whether the lengths say exactly how many bytes came: none were lost that were not counted.
+    /// Whether the lengths are exact: no bytes were lost uncounted.
     pub counted: bool,
 }
 
-/// One entry with its place in the run's events.
+/// One entry with its position in the run's events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunEntry {
-    /// Where it stands.
+    /// Its position.
     #[serde(flatten)]
     pub place: EntryPlace,
-    /// What happened.
+    /// The entry.
     pub entry: Entry,
 }
 
-/// Where an entry stands.
+/// Position of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryPlace {
     /// Its seq among the run's events.
     pub seq: u64,
-    /// When it happened.
+    /// Time of the event.
     pub at: Timestamp,
-    /// In which attempt. The column leaves out the first.
+    /// Its attempt. The column omits the first.
     #[serde(default = "first_attempt", skip_serializing_if = "is_first_attempt")]
     pub attempt: u32,
-    /// Length of standard output and of standard error before it. The column leaves out that nothing is.
+    /// Length of standard output and of standard error before it. The column omits zeros.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub lens: [u64; 2],
 }
@@ -81,11 +81,11 @@ pub struct Omitted {
     pub first_seq: u64,
     /// Seq of the last of them.
     pub last_seq: u64,
-    /// How many there are.
+    /// Number of these entries.
     pub count: u64,
 }
 
-/// Where a run's end stands among its events: it is the last of them.
+/// Position of a run's end among its events: it is the last of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntriesEnd {
     /// Its seq.
@@ -94,7 +94,7 @@ pub struct EntriesEnd {
     pub lens: [u64; 2],
 }
 
-/// The entries of a run as they come, within the bound of the column.
+/// The entries of a run as they are added, within the bound of the column.
 #[derive(Clone, Debug, Default)]
 pub struct EntryList {
     /// JSON of the first ones, with commas.
@@ -106,17 +106,17 @@ pub struct EntryList {
 }
 
 impl EntriesText {
-    /// The text itself.
+    /// Returns the text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What it says.
+    /// Parses the text.
     ///
     /// # Errors
     ///
-    /// It is not what this version writes; the text says why.
+    /// If the text is not as this version writes it; the error gives the reason.
     pub fn read(&self) -> Result<RunEntries, String> {
         crate::json::read("entries", &self.0)
     }
@@ -135,10 +135,10 @@ impl From<EntriesText> for String {
 }
 
 impl EntryList {
-    /// Adds an entry, which is given as its JSON: its writer has that already.
+    /// Adds an entry, given as its JSON: its writer has that already.
     pub fn push(&mut self, place: EntryPlace, entry: &str) {
         let seq = place.seq;
-        // An object whose last brace is still to come.
+        // An object without its last brace.
         let mut json = crate::json::write(&place);
         json.pop();
         let _ = write!(json, ",\"entry\":{entry}}}");
@@ -168,7 +168,7 @@ impl EntryList {
         omitted.count += 1;
     }
 
-    /// The column of a run that ends there; absent: it is not known where.
+    /// Returns the column of a run that ends at this position; absent: the position is not known.
     #[must_use]
     pub fn text(&self, end: Option<EntriesEnd>, counted: bool) -> EntriesText {
         let mut text = format!("{{\"entries\":[{}", self.first);
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&read).unwrap(), text.as_str());
     }
 
-    /// Whatever the sizes of the entries, the column has its bound, and what is listed and what is left out are all of them.
+    /// The column has its bound for entries of any size, and listed and omitted entries are all of them.
     #[test]
     fn first_and_newest_entries_are_listed_within_bound() {
         for bytes in [

@@ -11,45 +11,46 @@ use std::{
 
 const WRITES: &str = "a value of the vocabulary is JSON";
 
-/// The JSON text.
+/// Returns the JSON text.
 pub(crate) fn write<T: Serialize + ?Sized>(value: &T) -> String {
     serde_json::to_string(value).expect(WRITES)
 }
 
-/// The JSON text as bytes.
+/// Returns the JSON text as bytes.
 pub(crate) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
     serde_json::to_vec(value).expect(WRITES)
 }
 
-/// A spec as JSON text: what differs from the default alone, in the order of names. So a field that a later version adds
-/// changes no text of a spec that does not use it.
+/// Returns a spec as JSON text: only values that differ from the default, in the order of names. So a field that a
+/// later version adds changes no text of a spec that does not use it.
 #[must_use]
 pub fn spec_text(spec: &RecordedSpec) -> String {
     sparse(spec).to_string()
 }
 
-/// The same of a spec that is written again and again: a run's is, in each frame of the log and each write of its row.
+/// Returns the text of a spec that is written repeatedly: a run's is, in each frame of the log and each write of its
+/// row.
 pub(crate) fn shared_spec_text(spec: &Arc<RecordedSpec>) -> String {
     shared_sparse(spec).to_string()
 }
 
-/// Specs whose JSON is remembered: those of about so many runs that begin and end at a time.
+/// Number of specs whose JSON is cached: those of about so many runs that begin and end at a time.
 const REMEMBERED_MAX: usize = 64;
-/// Longer ones are not remembered.
+/// Longer ones are not cached.
 const REMEMBERED_BYTES_MAX: usize = 4096;
 
-/// What a client may make as long as it likes.
+/// Returns the size of the parts whose length a client chooses.
 fn bytes_given(spec: &RunSpec) -> usize {
     let argv = spec.command.argv.iter().map(|arg| arg.len());
     let names = spec.command.env.keys().map(String::len);
     argv.chain(names).sum()
 }
 
-/// A shared spec does not change. Its place in memory is not given to another one while it is remembered here.
+/// Returns the cached form. A shared spec does not change, and its address is not reused while it is cached here.
 fn shared_sparse(spec: &Arc<RecordedSpec>) -> Arc<Value> {
     type Remembered = VecDeque<(Weak<RecordedSpec>, Arc<Value>)>;
     static REMEMBERED: Mutex<Remembered> = Mutex::new(VecDeque::new());
-    // What is in there is whole at any time.
+    // The cache is consistent at any time.
     let remembered = || REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Arc::as_ptr(spec);
     let found = remembered().iter().rev().find_map(|(known, value)| {
@@ -78,8 +79,8 @@ fn sparse(spec: &RunSpec) -> Value {
     value
 }
 
-/// Removes what an object has in common with the default, at every depth at which both are objects. A span of time is one
-/// value.
+/// Removes the values that an object shares with the default, at every depth at which both are objects. A duration is
+/// one value.
 fn leave_out(value: &mut Value, default: &Value) {
     let (Value::Object(value), Value::Object(default)) = (value, default) else {
         return;
@@ -119,7 +120,7 @@ pub(crate) mod spec {
     }
 }
 
-/// The value of a column; the error names the column.
+/// Parses the value of a column; the error names the column.
 pub(crate) fn read<T: DeserializeOwned>(column: &str, text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|e| format!("{column}: {e}"))
 }
@@ -132,7 +133,7 @@ pub(crate) fn maybe<T: DeserializeOwned>(
     text.map(|text| read(column, text)).transpose()
 }
 
-/// The name of the variant, and its data as JSON where it has some.
+/// Splits a value into the name of the variant, and its data as JSON where it has some.
 pub(crate) fn split<T: Serialize>(value: &T) -> (String, Option<String>) {
     match serde_json::to_value(value).expect(WRITES) {
         Value::String(name) => (name, None),
@@ -144,7 +145,7 @@ pub(crate) fn split<T: Serialize>(value: &T) -> (String, Option<String>) {
     }
 }
 
-/// The value of [`split`]; the error names the two columns.
+/// Joins the parts of [`split`]; the error names the two columns.
 pub(crate) fn join<T: DeserializeOwned>(
     [name_column, detail_column]: [&str; 2],
     name: &str,
@@ -163,7 +164,7 @@ pub(crate) fn join<T: DeserializeOwned>(
     })
 }
 
-/// What is kept of the attempts that have ended: the newest, in order. Only the last has its certificate, which may be
+/// Returns the ended attempts that a row stores: the newest, in order. Only the last has its certificate, which may be
 /// long.
 pub(crate) fn newest(past: &[PastAttempt]) -> Vec<PastAttempt> {
     let mut kept = past[past.len().saturating_sub(PAST_ATTEMPTS_MAX)..].to_vec();
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(read("spec", &text), Ok(recorded));
     }
 
-    /// Each value of the default with all that is around it left out.
+    /// Returns each value of the default with everything around it removed.
     fn alone(value: &Value) -> Vec<Value> {
         let Value::Object(fields) = value else {
             return vec![value.clone()];
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn spec_of_a_later_version_is_read_without_its_news() {
+    fn spec_of_later_version_is_read_without_additions() {
         let text = r#"{"policy":{"kind":"job","of_tomorrow":1}}"#;
         let read: RecordedSpec = read("spec", text).unwrap();
         assert_eq!(read.policy.kind, RunKind::Job);

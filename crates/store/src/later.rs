@@ -1,4 +1,4 @@
-//! A store for a server that cannot wait for it: opened beside, and not available until then.
+//! A store for a server that cannot wait for it: opened in the background, and unavailable until then.
 
 use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
@@ -16,7 +16,7 @@ use tokio::{sync::watch, task::JoinSet};
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 
-/// Opens the store beside the caller and goes on trying, whatever stands in the way. Calls wait for the first try alone.
+/// Opens the store in the background and retries after any error. Calls wait for the first try alone.
 #[must_use]
 pub fn open_later(url: &StoreUrl) -> Arc<dyn Store> {
     let (tell, state) = watch::channel(State::Unasked);
@@ -31,9 +31,9 @@ pub fn open_later(url: &StoreUrl) -> Arc<dyn Store> {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// The first try is on its way.
+    /// The first try is in progress.
     Unasked,
-    /// The last try did not succeed.
+    /// The last try failed.
     Away(String),
     Open(Arc<dyn Store>),
 }
@@ -43,7 +43,7 @@ struct Later {
     /// The address, without its password.
     shown: String,
     state: watch::Receiver<State>,
-    /// They end with the store.
+    /// The tries, which end with the store.
     _tries: JoinSet<()>,
 }
 

@@ -1,7 +1,7 @@
-//! What Kennel remembers of runs: one trait, two databases.
+//! The store of runs: one trait, two databases.
 //!
-//! Owns all SQL. Never reads a clock (now is a parameter) and decides nothing: a caller says what a row must be,
-//! the database checks that it may be so.
+//! Owns all SQL. Never reads a clock (now is a parameter) and decides nothing: a caller gives the new row, the database
+//! checks that the change is permitted.
 
 mod change;
 mod consumer;
@@ -52,36 +52,36 @@ use std::{fmt, sync::Arc};
 pub struct NewRun {
     /// Key.
     pub run: RunId,
-    /// Who spawned it, as a principal such as `uid:0`.
+    /// Owner: the principal that spawned it, such as `uid:0`.
     pub owner: String,
-    /// 1 for the first.
+    /// Number of the attempt; 1 for the first.
     pub attempt: u32,
     /// Node that runs it.
     pub node: NodeId,
     /// The node's generation at the time of the INSERT.
     pub generation: i64,
-    /// Keeper that holds it.
+    /// Epoch of its keeper.
     pub keeper_epoch: KeeperEpoch,
     /// Command, shim, control group, host; absent only for a row that is born closed.
     pub identity: Option<RunIdentity>,
-    /// What holds the run, and what that leaves open; absent where there is no identity.
+    /// Containment of the run with its gaps; absent where there is no identity.
     pub held: Option<Held>,
     /// The caller's W3C trace context.
     pub traceparent: Option<String>,
-    /// The ended run that this one was made of.
+    /// The ended run that this one restarts.
     pub restarted_from: Option<RunId>,
-    /// What the client wants, without environment values and input.
+    /// The client's spec, without environment values and input.
     #[serde(with = "json::spec")]
     pub spec: Arc<RecordedSpec>,
     /// Keyed digest of the client's whole spec.
     pub spec_digest: Vec<u8>,
-    /// Which way of making the digest.
+    /// Version of the digest's algorithm.
     pub spec_digest_version: i32,
-    /// When the request was accepted.
+    /// Time at which the request was accepted.
     pub created: Timestamp,
 }
 
-/// A row of nothing, to be filled in: it names no run, no node and no keeper.
+/// An empty row, to be filled in: it has no run, node or keeper.
 impl Default for NewRun {
     fn default() -> Self {
         Self {
@@ -104,7 +104,7 @@ impl Default for NewRun {
 }
 
 impl NewRun {
-    /// What is done with the run, and how it is ended.
+    /// Returns the policy of the run.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.spec.policy
@@ -132,42 +132,42 @@ impl fmt::Debug for NewRun {
 /// An attempt that has ended, and that is not the run's last one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PastAttempt {
-    /// 1 for the first.
+    /// Number of the attempt; 1 for the first.
     pub number: u32,
     /// Its leader; absent: no process was made.
     pub leader: Option<ProcessIdentity>,
-    /// How it ended. Only the newest of a run has its certificate.
+    /// Its outcome. Only the newest of a run has its certificate.
     pub outcome: Outcome,
-    /// Its stations; `ended` is set.
+    /// Its milestones; `ended` is set.
     pub times: Times,
 }
 
-/// The end of an attempt that another one follows.
+/// Write the end of an attempt that another one follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rest {
-    /// Attempts that have ended, the one that ends now last; at most [`PAST_ATTEMPTS_MAX`].
+    /// Attempts that have ended, the one that ends at present last; at most [`PAST_ATTEMPTS_MAX`].
     #[serde(serialize_with = "json::newest_alone")]
     pub past: Vec<PastAttempt>,
     /// Restarts in a row, with the one that follows.
     pub restarts: u32,
-    /// When that is due.
+    /// Time at which the next attempt is due.
     pub next: Timestamp,
 }
 
 /// Most stops that are read at once.
 pub const LEFT_STOPS_MAX: u32 = 500;
 
-/// Most ended attempts that are kept of a run beside the present one.
+/// Most ended attempts that a row stores beside the present one.
 pub const PAST_ATTEMPTS_MAX: usize = 10;
 
 /// The end of a run as it is written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Closure {
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// When; `ended` is set.
+    /// Its milestones; `ended` is set.
     pub times: Times,
-    /// What happened to it; absent: it has no journal.
+    /// Its entries; absent: it has no journal.
     pub entries: Option<EntriesText>,
 }
 
@@ -177,15 +177,15 @@ pub struct Closure {
 pub enum StoredState {
     /// Written before the gate opened; the command may run.
     Starting,
-    /// It runs.
+    /// Whether the command has started.
     Running,
-    /// A pause was asked for.
+    /// A pause was requested.
     Pausing,
-    /// Stopped by us.
+    /// Kennel has paused the run.
     Paused,
     /// An attempt has ended, and another one is due.
     Backoff,
-    /// Over, as this public terminal state.
+    /// Ended, with this public terminal state.
     Ended(RunState),
 }
 
@@ -229,38 +229,38 @@ impl TryFrom<String> for StoredState {
 /// A row as it is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
-    /// What was written at first. `generation` is the present one.
+    /// The row as first written. `generation` is the present one.
     pub new: NewRun,
     /// State column.
     pub state: StoredState,
-    /// What is wanted.
+    /// Desired state.
     pub desired: Desired,
-    /// When SIGKILL is due, where a stop was asked for.
+    /// Time at which SIGKILL is due, where a stop was requested.
     pub stop_deadline: Option<Timestamp>,
-    /// The first stop that was asked for; present exactly where the deadline is.
+    /// The first stop that was requested; present exactly where the deadline is.
     pub stop: Option<StopOrder>,
-    /// Stations.
+    /// Times of the milestones.
     pub times: Times,
-    /// The end; present exactly where `state` is `Ended`.
+    /// Outcome; present exactly where `state` is `Ended`.
     pub outcome: Option<Outcome>,
     /// Attempts before the present one, the newest of them; in `Backoff` the last is the present one.
     #[serde(serialize_with = "json::newest_alone")]
     pub past: Vec<PastAttempt>,
     /// Restarts in a row.
     pub restarts: u32,
-    /// When the next attempt is due; present exactly where `state` is `Backoff`.
+    /// Time at which the next attempt is due; present exactly where `state` is `Backoff`.
     pub next_restart: Option<Timestamp>,
-    /// That the output was removed; absent: it was not.
+    /// Removal of the output; absent: it was not removed.
     pub output_removed: Option<OutputRemoval>,
-    /// What clients and output say of it beside its state.
+    /// Facets that clients and output have set.
     pub facets: Facets,
-    /// What happened to the run, written with its end. Absent where it has no journal, and in all but [`Store::get`], which
+    /// Entries of the run, written with its end. Absent where it has no journal, and in all but [`Store::get`], which
     /// alone reads that column.
     pub entries: Option<EntriesText>,
 }
 
 impl RunRow {
-    /// The attempt that the run waits for, where it does.
+    /// Returns the attempt that the run waits for, where it does.
     #[must_use]
     pub fn next_attempt(&self) -> Option<NextAttempt> {
         self.next_restart.map(|due| NextAttempt {
@@ -278,7 +278,7 @@ impl RunRow {
         }
     }
 
-    /// The row of a run that was just written.
+    /// Returns the row of a run that was just written.
     #[must_use]
     pub fn open(new: NewRun) -> Self {
         Self {
@@ -299,50 +299,51 @@ impl RunRow {
     }
 }
 
-/// How an INSERT went.
+/// Result of an INSERT.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Inserted {
     /// The row is written.
     New,
-    /// Another row stands under the key; nothing was written.
+    /// Another row has the key; nothing was written.
     Taken(Box<RunRow>),
 }
 
-/// The store did not do it.
+/// Error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Certainly not written, now or later: it can be tried again.
+    /// Verified not written, now or later: the caller can retry.
     #[error("the store is not available: {0}")]
     Unavailable(String),
-    /// Perhaps written: the connection was lost or the time ran out after the statement had gone out.
+    /// Perhaps written: the connection was lost or the time ran out after the statement was sent.
     #[error("the store did not say whether it has written: {0}")]
     Unknown(String),
     /// Another keeper has the node's lease.
     #[error("another keeper has the lease of this node")]
     Held,
-    /// The row is not what the caller believes: another generation, or closed already.
+    /// The row differs from the caller's expectation: another generation, or closed already.
     #[error("the row of run {0} is held by another generation or is closed")]
     Fenced(RunId),
-    /// The database holds what this version cannot read, or a CHECK refused a row: a fault of ours.
+    /// The database contains a value that this version cannot read, or a CHECK refused a row: a bug of Kennel.
     #[error("the store and this server disagree: {0}")]
     Corrupt(String),
 }
 
-/// The durable facts. Each method is one durable moment: when it returns Ok, the fact outlives a crash of server
-/// and database. All but the reads name the generation.
+/// The durable state. Each method is one durable moment: when it returns Ok, the change survives a crash of server and
+/// database. All but the reads name the generation.
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Which life of the database this is, and how the node stands there. Can be asked in every life.
+    /// Returns the present life of the database, and the node's state there. Valid in every life.
     async fn standing(&self, node: NodeId) -> Result<Standing, StoreError>;
 
-    /// Writes node and keeper, raises the node's generation above what it is and what is known of it, and restamps the
-    /// node's open rows with it, those of the runs that are held with the keeper too, in one transaction. Gives the new
-    /// generation. From here on the store does what it is asked in this life of the database alone. Held where another keeper
-    /// has a lease that has not ended, by the clock of the database; SQLite, whose file has one node, holds nothing.
+    /// Writes node and keeper, raises the node's generation above the stored and the known one, and restamps the node's
+    /// open rows with it, those of held runs with the keeper too, in one transaction. Returns the new generation. From
+    /// here on the store serves requests in this life of the database alone. `Held` where another keeper has a lease
+    /// that has not ended, by the clock of the database; SQLite, whose file has one node, holds nothing.
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError>;
 
-    /// Renews the node's lease. It is asked beside all other writes, and waits for none of them. Gives whether stops are left
-    /// for the node. `draining`: since when the node is drained. Held where the generation is not the node's present one.
+    /// Renews the node's lease. It runs beside all other writes, and waits for none of them. Returns whether stops are
+    /// left for the node. `draining`: start of the node's drain. `Held` where the generation is not the node's present
+    /// one.
     async fn renew(
         &self,
         node: NodeId,
@@ -350,39 +351,39 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         draining: Option<Timestamp>,
     ) -> Result<bool, StoreError>;
 
-    /// Leaves a stop for the node of an open run. One that is left for it already keeps its reason and time, and has the shorter
-    /// grace of the two. One of a run that is not open there is not left; all is Ok.
+    /// Leaves a stop for the node of an open run. A stop that is left for it already retains its reason and time, and
+    /// gets the shorter grace of the two. A stop of a run that is not open there is not left; both are Ok.
     async fn leave_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError>;
 
-    /// The stops that are left for a node, the oldest first, at most [`LEFT_STOPS_MAX`].
+    /// Returns the stops that are left for a node, the oldest first, at most [`LEFT_STOPS_MAX`].
     async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError>;
 
-    /// Those that are left for these runs, whatever their nodes.
+    /// Returns the stops that are left for these runs, on any node.
     async fn left_stops_of(&self, runs: &[RunId]) -> Result<Vec<LeftStop>, StoreError>;
 
-    /// The node has carried a stop out. One whose grace is another by now stays.
+    /// Removes a stop that the node has carried out. One whose grace has changed stays.
     async fn remove_left_stop(&self, node: NodeId, stop: &LeftStop) -> Result<(), StoreError>;
 
-    /// Gives the lease up: another keeper may have the node at once. One that is another's stays as it is.
+    /// Gives the lease up: another keeper may acquire the node at once. Another keeper's lease is unchanged.
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError>;
 
-    /// Gives a node whose lease has ended to no keeper: to `keeper_epoch`, which no keeper has. Raises its generation and restamps
-    /// its open rows, as [`Store::open_node`]; its former server is fenced. Gives the new generation. Held where the
-    /// lease has not ended, by the clock of the database.
+    /// Gives a node whose lease has expired to `keeper_epoch`, which no keeper has. Raises its generation and restamps
+    /// its open rows, as [`Store::open_node`]; its former server is fenced. Returns the new generation. `Held` where
+    /// the lease has not expired, by the clock of the database.
     async fn forget_node(&self, node: NodeId, keeper_epoch: KeeperEpoch)
     -> Result<i64, StoreError>;
 
-    /// All nodes.
+    /// Returns all nodes.
     async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError>;
 
-    /// Keepers of the node that have open rows, or its lease. Can be asked in every life.
+    /// Returns keepers of the node that have open rows, or its lease. Valid in every life.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
 
-    /// The row before exec, state `starting`. Concurrent calls share a commit; a batch that fails on one row is
-    /// tried again row by row. Fenced where the generation is not the node's present one.
+    /// Inserts the row before exec, state `starting`. Concurrent calls share a commit; a batch that fails on one row is
+    /// retried row by row. `Fenced` where the generation is not the node's present one.
     async fn insert(&self, new: &NewRun) -> Result<Inserted, StoreError>;
 
-    /// `desired = STOP`, the order and the deadline; a second call may only bring the deadline forward.
+    /// Writes `desired = STOP`, the order and the deadline; a second call may only bring the deadline forward.
     async fn record_stop(
         &self,
         run: RunId,
@@ -391,10 +392,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         deadline: Timestamp,
     ) -> Result<(), StoreError>;
 
-    /// A closed row (cancelled, fenced) under a key that is not there; gives the row that stands there, if one does.
+    /// Writes a closed row (cancelled, fenced) under an unused key; returns the existing row, if there is one.
     async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError>;
 
-    /// The state of an open row; `started` is set where it is given. Fenced where no open row of this generation is.
+    /// Writes the state of an open row; `started` is set where it is given. `Fenced` where there is no open row of this
+    /// generation.
     async fn record_state(
         &self,
         run: RunId,
@@ -403,7 +405,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         started: Option<Timestamp>,
     ) -> Result<(), StoreError>;
 
-    /// The facets of an open row. Fenced where no open row of this generation is.
+    /// Writes the facets of an open row. `Fenced` where there is no open row of this generation.
     async fn record_facets(
         &self,
         run: RunId,
@@ -411,30 +413,30 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         facets: &Facets,
     ) -> Result<(), StoreError>;
 
-    /// The end of an attempt and the time of the next, as one: the run waits for it from here on, and is wanted to run.
-    /// `new` is that attempt. It may not have been begun: then its number is used up. Fenced where no open row of this
-    /// generation waits for it or runs it.
+    /// Writes the end of an attempt and the time of the next, as one: the run waits for it from here on, and its
+    /// desired state is to run. `new` is that attempt. It may not have been begun: then its number is used up. `Fenced`
+    /// where no open row of this generation waits for it or runs it.
     async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError>;
 
-    /// The next attempt, before exec: its number, identity and keeper, state `starting`, and how many restarts in a row it
-    /// makes. Fenced where no open row of this generation waits for just that attempt and is wanted to run.
+    /// Writes the next attempt, before exec: its number, identity and keeper, state `starting`, and the number of
+    /// restarts in a row with it. `Fenced` where no open row of this generation waits for exactly that attempt with the
+    /// desired state to run.
     async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError>;
 
-    /// The end, as an upsert: writes the whole row where none is, closes the open one where one is, so that a late
-    /// INSERT meets the key. Closing a row that is closed already changes nothing and is Ok. Concurrent calls share
-    /// a commit.
+    /// Writes the end, as an upsert: writes the whole row where there is none, closes an open one, so that a late
+    /// INSERT meets the key. Closing a closed row changes nothing and is Ok. Concurrent calls share a commit.
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError>;
 
-    /// Removes the row of a run whose gate was never opened: its first attempt, which no caller knows of. One that is not
-    /// there is Ok. Fenced where it is of another generation, has ended, is to stop, or has come further.
+    /// Removes the row of a run whose gate was never opened: its first attempt, which no caller knows of. A missing row
+    /// is Ok. `Fenced` where it is of another generation, has ended, is to stop, or has advanced.
     async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError>;
 
-    /// The whole row, where none is or an open one of this node and generation: what was written in an earlier life of the
-    /// database. A closed row stays as it is.
+    /// Writes the whole row, where there is none or an open one of this node and generation: it was written in an
+    /// earlier life of the database. A closed row is unchanged.
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError>;
 
-    /// That the output of an ended run of this node is removed: written before it is. One that is marked already stays as it
-    /// is, and is Ok. Fenced where no ended row of the node is, or where the generation is not its present one.
+    /// Marks the output of an ended run of this node as removed: written before the removal. A marked row is unchanged,
+    /// and Ok. `Fenced` where the node has no such ended row, or where the generation is not its present one.
     async fn mark_output_removed(
         &self,
         run: RunId,
@@ -443,8 +445,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         removal: &OutputRemoval,
     ) -> Result<(), StoreError>;
 
-    /// Ended runs of the node that ran, have no detached processes, and have their output; at most `limit` after
-    /// `start`, the newest end first.
+    /// Returns ended runs of the node that ran, have no detached processes, and have their output; at most `limit`
+    /// after `start`, the newest end first.
     async fn with_output(
         &self,
         node: NodeId,
@@ -452,7 +454,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError>;
 
-    /// One row, with its entries.
+    /// Returns one row, with its entries.
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError>;
 
     /// At most `limit` rows after `start`, in the order of the filter. A page may have fewer rows, or none, also if more
@@ -464,14 +466,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: u32,
     ) -> Result<ListPage, StoreError>;
 
-    /// All open rows of the node.
+    /// Returns all open rows of the node.
     async fn open_runs(&self, node: NodeId) -> Result<Vec<RunRow>, StoreError>;
 
-    /// Those of these runs that there are.
+    /// Returns the existing ones of these runs.
     async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError>;
 
-    /// Ended rows of the node whose leader or shim had one of these process ids on this host; at most `limit`, newest
-    /// first.
+    /// Returns ended rows of the node whose leader or shim had one of these process ids on this host; at most `limit`,
+    /// newest first.
     async fn ended_with_pids(
         &self,
         node: NodeId,
@@ -480,11 +482,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: u32,
     ) -> Result<Vec<RunRow>, StoreError>;
 
-    /// A named reader as it is: registered, or changed where it stands and knows less. Fenced where it knows more, is another
-    /// one of the same name, or where the generation is not the node's present one.
+    /// Writes a named consumer: registers it, or advances an existing one. `Fenced` where the stored one is more
+    /// advanced, is another one of the same name, or where the generation is not the node's present one.
     async fn put_consumer(&self, row: &ConsumerRow, generation: i64) -> Result<(), StoreError>;
 
-    /// That a named reader is no more; one that is none is Ok.
+    /// Deletes a named consumer; a missing one is Ok.
     async fn delete_consumer(
         &self,
         node: NodeId,
@@ -492,7 +494,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         generation: i64,
     ) -> Result<(), StoreError>;
 
-    /// That those are no more which read a run whose output was removed before this time.
+    /// Deletes the consumers of runs whose output was removed before this time.
     async fn expire_consumers(
         &self,
         node: NodeId,
@@ -500,7 +502,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         generation: i64,
     ) -> Result<(), StoreError>;
 
-    /// Named readers of a node, at most `limit`.
+    /// Returns named consumers of a node, at most `limit`.
     async fn consumers(
         &self,
         node: NodeId,
@@ -508,20 +510,20 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         limit: u32,
     ) -> Result<Vec<ConsumerRow>, StoreError>;
 
-    /// How many there are of a run, or of many runs, and how many on the node.
+    /// Counts the consumers of a run, or of multi-run streams, and those of the node.
     async fn count_consumers(
         &self,
         node: NodeId,
         run: Option<RunId>,
     ) -> Result<(u64, u64), StoreError>;
 
-    /// Whether the store answers, and would take what it is given, as far as it can say that unasked.
+    /// Whether the store answers, and would accept writes, as far as it can tell without one.
     async fn ping(&self) -> Result<(), StoreError>;
 
-    /// What kind of store this is and which schema it has, for people: `sqlite 3.51.3, schema 1`.
+    /// Returns the kind of the store and its schema, for people: `sqlite 3.51.3, schema 1`.
     fn describe(&self) -> String;
 
-    /// Takes no more writes, carries out those that are queued, and closes the connections. Later calls find the
-    /// store not available. A store that holds nothing open has nothing to do.
+    /// Accepts no more writes, carries out those that are queued, and closes the connections. Later calls find the
+    /// store unavailable. A store without open connections has nothing to do.
     async fn finish(&self) {}
 }

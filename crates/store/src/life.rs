@@ -1,7 +1,7 @@
-//! Which life of the database it is: a copy of it that takes its place may lack what the one before had answered.
+//! The life of a database: a restored copy may lack acknowledged writes of the earlier life.
 //!
-//! What is written and read goes to the life in which the node was taken over. In another one nothing is done until the
-//! node has been taken over there: only then it is known what is missing (INV-21).
+//! Writes and reads go to the life in which the node was acquired. In another one nothing is done until the node is
+//! acquired there: only then the missing writes are known (INV-21).
 
 use kennel_lifecycle::KeeperEpoch;
 use std::{
@@ -10,12 +10,12 @@ use std::{
     time::Duration,
 };
 
-/// A life of the database: from its start, or from its restoring, to the next. Another one may know less.
+/// A life of the database: from its start, or from its restoring, to the next. A later one may lack writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Life(String);
 
 impl Life {
-    /// The life that these words name.
+    /// Returns the life with this name.
     #[must_use]
     pub fn named(words: impl Into<String>) -> Self {
         Self(words.into())
@@ -28,7 +28,7 @@ impl fmt::Display for Life {
     }
 }
 
-/// How a node stands in its store.
+/// State of a node in its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The life of the database.
@@ -37,36 +37,36 @@ pub struct Standing {
     pub generation: Option<i64>,
     /// The keeper that has or had its lease.
     pub keeper_epoch: Option<KeeperEpoch>,
-    /// What is left of that lease.
+    /// Time left of that lease.
     pub lease_left: Duration,
 }
 
-/// The lives that connections of one store have met.
+/// The lives that connections of one store have found.
 #[derive(Debug, Default)]
 pub(crate) struct Lives(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
-    /// The last one that was met.
+    /// The life found last.
     last: Option<Life>,
-    /// The one in which the node was taken over.
+    /// The life in which the node was acquired.
     taken: Option<Life>,
 }
 
 impl Lives {
-    /// A connection has met this life.
+    /// Records that a connection has found this life.
     pub(crate) fn meet(&self, life: &Life) {
         self.lock().last = Some(life.clone());
     }
 
-    /// The node was taken over in this life.
+    /// Records that the node was acquired in this life.
     pub(crate) fn take(&self, life: Life) {
         let mut seen = self.lock();
         seen.last = Some(life.clone());
         seen.taken = Some(life);
     }
 
-    /// Nothing is done in a life in which the node was not taken over.
+    /// Fails in a life in which the node was not acquired.
     pub(crate) fn check(&self) -> Result<(), sqlx::Error> {
         let seen = self.lock();
         match (&seen.taken, &seen.last) {
@@ -78,7 +78,7 @@ impl Lives {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
-        // Each change of it is whole.
+        // Each change of it is complete.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_done_in_a_life_in_which_the_node_was_not_taken_over() {
+    fn nothing_runs_in_life_without_takeover() {
         let lives = Lives::default();
         lives.meet(&Life::named("a"));
         assert!(lives.check().is_ok(), "it is taken over in none yet");

@@ -3,24 +3,24 @@
 use crate::{RunRow, StoreError};
 use kennel_lifecycle::{NodeId, RunId, RunIdPart, RunKind, RunState, Timestamp, labels::Selector};
 
-/// Which runs to list. Empty sets mean: all.
+/// Filter of listed runs. Empty sets mean: all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListFilter {
-    /// Any of these public states. `Stopping` means: open, and wanted to stop.
+    /// Runs in any of these public states. `Stopping` means: open, with a requested stop.
     pub states: Vec<RunState>,
-    /// Any of these kinds.
+    /// Runs of any of these kinds.
     pub kinds: Vec<RunKind>,
-    /// With such labels.
+    /// Runs with such labels.
     pub labels: Selector,
-    /// With an id that begins or ends so; absent: any.
+    /// Runs whose id begins or ends with this; absent: any.
     pub id_part: Option<RunIdPart>,
-    /// That belong to this run; absent: any.
+    /// Children of this run; absent: any.
     pub parent: Option<RunId>,
-    /// Of this owner alone; absent: of all.
+    /// Runs of this owner alone; absent: of all.
     pub owner: Option<String>,
-    /// Of this node alone; absent: of all.
+    /// Runs of this node alone; absent: of all.
     pub node: Option<NodeId>,
-    /// In which order.
+    /// Order of the list.
     pub order: ListOrder,
 }
 
@@ -43,17 +43,17 @@ impl ListFilter {
     }
 }
 
-/// In which order runs are listed.
+/// Order of listed runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListOrder {
-    /// The newest first, then by run id downwards.
+    /// The newest first, then by descending run id.
     #[default]
     NewestFirst,
-    /// The oldest first, then by run id upwards.
+    /// The oldest first, then by ascending run id.
     OldestFirst,
 }
 
-/// Where a page begins: after this row, in the order of the list.
+/// Start of a page: after this row, in the order of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageStart {
     /// `created` of the last row of the page before.
@@ -104,10 +104,10 @@ impl From<UnreadRow> for StoreError {
     }
 }
 
-/// Where a page of ended runs begins: after this one, newest end first, then by run id downwards.
+/// Start of a page of ended runs: after this one, newest end first, then by descending run id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndedStart {
-    /// When the last run of the page before ended.
+    /// Time at which the last run of the page before ended.
     pub ended: Timestamp,
     /// Its key.
     pub run: RunId,
@@ -118,8 +118,8 @@ pub struct EndedStart {
 pub struct WithOutput {
     /// Key.
     pub run: RunId,
-    /// Who spawned it.
+    /// Owner of the run.
     pub owner: String,
-    /// When it ended.
+    /// Time of its end.
     pub ended: Timestamp,
 }

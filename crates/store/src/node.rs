@@ -6,7 +6,7 @@ use kennel_lifecycle::{
 };
 use std::time::Duration;
 
-/// What the server says of itself when it begins.
+/// Description of the server at its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// This node.
@@ -19,26 +19,26 @@ pub struct Opening {
     pub keeper: ProcessIdentity,
     /// Boot and pid namespace.
     pub host: HostIdentity,
-    /// Where it listens, as clients name it; empty: nowhere.
+    /// Address at which it listens, as clients name it; empty: none.
     pub address: String,
     /// Runs of earlier keepers that this one holds.
     pub held: Vec<RunId>,
-    /// The last generation of the node that is known: what a store says that has gone back may lie below it.
+    /// The last known generation of the node: a restored store may have a lower one.
     pub above: i64,
-    /// How long the lease lasts that is taken with the node.
+    /// Duration of the lease that is acquired with the node.
     pub lease: Duration,
-    /// An earlier keeper of the node that has certainly ended: its lease counts no more.
+    /// An earlier keeper of the node that is verified to have exited: its lease counts no more.
     pub gone: Option<KeeperEpoch>,
-    /// Since when the node is drained; absent: it is not.
+    /// Start of the node's drain; absent: it is not draining.
     pub draining: Option<Timestamp>,
-    /// Now.
+    /// Present time.
     pub now: Timestamp,
 }
 
 /// A stop of a run whose node could not be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftStop {
-    /// Which run.
+    /// The run to stop.
     pub run: RunId,
     /// The first caller, and the shortest grace of all calls.
     pub order: StopOrder,
@@ -71,26 +71,26 @@ impl StopWrite {
 /// A node of this database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRow {
-    /// Which.
+    /// Node id.
     pub node: NodeId,
     /// Its name for people.
     pub name: String,
-    /// Where its server listens; empty: not known.
+    /// Address at which its server listens; empty: not known.
     pub address: String,
-    /// When it took or renewed its lease.
+    /// Time at which it acquired or renewed its lease.
     pub heard: Timestamp,
-    /// How long that lasts.
+    /// Duration of the lease.
     pub lease: Duration,
-    /// When an operator has forgotten it; absent: it was not, or is back.
+    /// Time at which an operator has forgotten it; absent: it was not, or is back.
     pub forgotten: Option<Timestamp>,
-    /// Since when it is drained, as of its last renewal; absent: it is not.
+    /// Start of its drain, as of its last renewal; absent: it is not draining.
     pub draining: Option<Timestamp>,
-    /// The time now, by the same clock: the database's.
+    /// Present time, by the same clock: the database's.
     pub now: Timestamp,
 }
 
 impl NodeRow {
-    /// When its lease ends, or has ended.
+    /// Returns the expiry of its lease.
     #[must_use]
     pub fn until(&self) -> Timestamp {
         self.heard.plus(self.lease)
@@ -102,10 +102,10 @@ impl NodeRow {
 pub struct EpochRow {
     /// Whether it has open rows; else the lease is its own.
     pub has_open: bool,
-    /// Its name.
+    /// Its epoch.
     pub keeper_epoch: KeeperEpoch,
-    /// It as a process.
+    /// Its process.
     pub keeper: ProcessIdentity,
-    /// Where.
+    /// Its host.
     pub host: HostIdentity,
 }

@@ -1,4 +1,4 @@
-//! Opening a store: the connection, the schema, and what can be wrong with them.
+//! Opening a store: the connection, the schema, and their errors.
 
 use crate::{
     EpochRow, LeftStop, Life, NodeRow, PageStart, RunRow, Standing, Store, StoreError, StoreUrl,
@@ -29,17 +29,17 @@ pub(crate) const POSTGRES_MIGRATIONS: Migrations = &[(
     include_str!("../../../migrations/postgres/0001_runs.sql"),
 )];
 
-/// Why a store cannot be used. No message shows a password.
+/// Reason why a store cannot be used. No message shows a password.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The SQLite file cannot be opened or made.
+    /// The SQLite file cannot be opened or created.
     #[error(
         "cannot open the SQLite database {path:?}: check that its directory exists and is writable"
     )]
     SqliteFile {
         /// The file.
         path: PathBuf,
-        /// What SQLite said.
+        /// SQLite's error.
         #[source]
         source: sqlx::Error,
     },
@@ -57,25 +57,25 @@ pub enum OpenError {
         /// Its version.
         found: String,
     },
-    /// Nobody answers there, or not in the language of Postgres.
+    /// No server answers there, or not in the protocol of Postgres.
     #[error(
         "cannot connect to {url}: check that Postgres runs there and that host, port and sslmode are right"
     )]
     PostgresConnect {
         /// The address, without its password.
         url: String,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: sqlx::Error,
     },
-    /// It does not answer in time.
+    /// The server does not answer in time.
     #[error(
         "{url} did not answer within {wait:?}: check that Postgres runs there and that nothing is in between"
     )]
     PostgresSilent {
         /// The address, without its password.
         url: String,
-        /// How long it was given.
+        /// The time that it was given.
         wait: Duration,
     },
     /// User or password are wrong.
@@ -83,7 +83,7 @@ pub enum OpenError {
     PostgresCredentials {
         /// The address, without its password.
         url: String,
-        /// What Postgres said.
+        /// Postgres' error.
         #[source]
         source: sqlx::Error,
     },
@@ -92,38 +92,38 @@ pub enum OpenError {
     PostgresDatabase {
         /// The address, without its password.
         url: String,
-        /// What Postgres said.
+        /// Postgres' error.
         #[source]
         source: sqlx::Error,
     },
-    /// A migration did not go through; it has left nothing behind.
+    /// A migration failed; it has left nothing behind.
     #[error(
         "cannot bring the schema up to date: check that the database user may create tables there"
     )]
     Migration(#[source] MigrateError),
-    /// A table that a migration would make is there, and no migration of ours has made it.
+    /// A table that a migration would make exists, and no migration of Kennel has made it.
     #[error(
         "cannot make the tables, those of another program are in the way: give Kennel a database of its own"
     )]
     TableInTheWay(#[source] MigrateError),
-    /// The schema was asked for without an answer, or another migration does not come to its end.
+    /// The schema query got no answer, or another migration does not finish.
     #[error(
         "the schema was not brought up to date within {wait:?}: check what the database is doing, and whether another \
          Kennel is migrating it"
     )]
     MigrationSilent {
-        /// How long it was given.
+        /// The time that it was given.
         wait: Duration,
     },
-    /// A migration that was applied before is not the one of this program.
+    /// A migration that was applied before differs from that of this program.
     #[error(
         "migration {version} of the database is another one than that of this Kennel: use the Kennel that made it, or another database"
     )]
     SchemaDiffers {
-        /// Its number.
+        /// Number of the migration.
         version: i64,
     },
-    /// A newer Kennel has been here.
+    /// The schema is that of a newer Kennel.
     #[error(
         "the database has schema {found}, and this Kennel knows none above {known}: use a newer Kennel, or another database"
     )]
@@ -136,7 +136,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether it is this program that does not go with the schema; another one may.
+    /// Whether the schema does not fit this program; another one may.
     #[must_use]
     pub fn is_of_schema(&self) -> bool {
         matches!(
@@ -157,7 +157,8 @@ pub async fn open(url: &StoreUrl) -> Result<Arc<dyn Store>, OpenError> {
     }
 }
 
-/// Applies what is missing to a database that no other process migrates at the same time; gives the newest number.
+/// Applies the missing migrations to a database that no other process migrates at the same time; returns the newest
+/// number.
 pub(crate) async fn migrate<C: Migrate>(conn: &mut C, known: Migrations) -> Result<i64, OpenError> {
     let migrator = Migrator::with_migrations(migrations(known).collect());
     match migrator.run_direct(None, conn, false).await {
@@ -166,7 +167,7 @@ pub(crate) async fn migrate<C: Migrate>(conn: &mut C, known: Migrations) -> Resu
     }
 }
 
-/// As sqlx has them, with their checksums.
+/// Returns them as sqlx has them, with their checksums.
 pub(crate) fn migrations(known: Migrations) -> impl Iterator<Item = Migration> {
     known.iter().map(|(version, name, sql)| {
         let kind = MigrationType::Simple;
@@ -178,7 +179,7 @@ fn newest(known: Migrations) -> i64 {
     known.last().map_or(0, |(version, ..)| *version)
 }
 
-/// What can be done about it.
+/// Converts the error to one with a remedy.
 pub(crate) fn migration_error(error: MigrateError, known: Migrations) -> OpenError {
     let known = newest(known);
     match error {
@@ -193,7 +194,7 @@ pub(crate) fn migration_error(error: MigrateError, known: Migrations) -> OpenErr
     }
 }
 
-/// Of Postgres by SQLSTATE, table or index or type; SQLite has no code for it.
+/// Whether a table or index or type exists already: in Postgres by SQLSTATE; SQLite has no code for it.
 fn is_there_already(error: &sqlx::Error) -> bool {
     let Some(error) = error.as_database_error() else {
         return false;
@@ -205,9 +206,9 @@ fn is_there_already(error: &sqlx::Error) -> bool {
     }
 }
 
-/// `$1` node, `$2` name, `$3` keeper epoch, `$4` now, `$5` the last generation that is known, `$6` address, `$7` how long the
-/// lease lasts, `$8` a keeper that has certainly ended, `$9` since when it is drained; gives the new generation, and nothing where another keeper has the
-/// lease.
+/// `$1` node, `$2` name, `$3` keeper epoch, `$4` now, `$5` the last known generation, `$6` address, `$7` duration of
+/// the lease, `$8` a keeper that is verified to have exited, `$9` start of its drain; returns the new generation, and
+/// nothing where another keeper has the lease.
 pub(crate) fn raise_generation(now: &str, may_be_held: bool) -> String {
     let is_free = if may_be_held {
         format!(
@@ -227,7 +228,7 @@ pub(crate) fn raise_generation(now: &str, may_be_held: bool) -> String {
     )
 }
 
-/// The lease of node `$1` of generation `$2`, which is drained since `$3`.
+/// Renews or gives up the lease of node `$1` of generation `$2`, which is draining since `$3`.
 pub(crate) fn lease(now: &str, given_up: bool) -> String {
     let change = if given_up {
         "lease_us = 0".to_owned()
@@ -237,7 +238,7 @@ pub(crate) fn lease(now: &str, given_up: bool) -> String {
     format!("UPDATE nodes SET {change}, draining_us = $3 WHERE node = $1 AND generation = $2")
 }
 
-/// Gives node `$1`, whose lease has ended, to the keeper `$2`; gives the new generation.
+/// Gives node `$1`, whose lease has expired, to the keeper `$2`; returns the new generation.
 pub(crate) fn forget(now: &str) -> String {
     format!(
         "UPDATE nodes SET generation = generation + 1, keeper_epoch = $2, lease_us = 0, forgotten_us = {now}, draining_us = NULL \
@@ -245,14 +246,14 @@ pub(crate) fn forget(now: &str) -> String {
     )
 }
 
-/// The nodes, and the present time of the database.
+/// Selects the nodes, and the present time of the database.
 pub(crate) fn nodes(now: &str) -> String {
     format!(
         "SELECT node, name, address, heard_us, lease_us, forgotten_us, draining_us, {now} AS now_us FROM nodes ORDER BY node"
     )
 }
 
-/// The life of the database, as `life` says it, and how node `$1` stands there.
+/// Selects the life of the database, by the expression `life`, and the state of node `$1` there.
 pub(crate) fn ask_standing(life: &str, now: &str) -> String {
     format!(
         "SELECT {life} AS life, n.generation, n.keeper_epoch, n.heard_us + n.lease_us - {now} AS left_us \
@@ -260,7 +261,8 @@ pub(crate) fn ask_standing(life: &str, now: &str) -> String {
     )
 }
 
-/// The keeper as a process; a keeper that has been recorded before, under an earlier server, gets the new generation.
+/// Records the keeper as a process; a keeper that has been recorded before, under an earlier server, gets the new
+/// generation.
 pub(crate) const RECORD_KEEPER: &str = "INSERT INTO keeper_epochs (keeper_epoch, node, generation, process_pid, \
     process_group_id, session_id, start_ticks, pidfs_handle, boot_id, pidns_inode, \
     pidns_init_start_ticks, opened_us) \
@@ -272,7 +274,7 @@ pub(crate) const LEAVE_STOP: &str = "INSERT INTO left_stops (run_id, node, grace
     SELECT run_id, node, $3, $4, $5 FROM runs WHERE run_id = $1 AND node = $2 AND end_reason IS NULL \
     ON CONFLICT (run_id) DO UPDATE SET grace_us = excluded.grace_us WHERE excluded.grace_us < left_stops.grace_us";
 
-/// `$1` run, `$2` node, `$3` grace: one that was shortened meanwhile is still to be carried out.
+/// `$1` run, `$2` node, `$3` grace: a stop that was shortened meanwhile is still to be carried out.
 pub(crate) const REMOVE_LEFT_STOP: &str =
     "DELETE FROM left_stops WHERE run_id = $1 AND node = $2 AND grace_us = $3";
 
@@ -284,7 +286,8 @@ pub(crate) const RESTAMP: &str =
 pub(crate) const HAND_OVER: &str =
     "UPDATE runs SET keeper_epoch = $3 WHERE node = $1 AND run_id = $2 AND end_reason IS NULL";
 
-/// Declares `open_node` for a connection of one of the two kinds: the same statements, which no session has to keep.
+/// Declares `open_node` for a connection of one of the two kinds: the same statements, none of which depends on the
+/// session.
 macro_rules! open_node {
     ($connection:ty) => {
         async fn open_node(
@@ -333,7 +336,7 @@ macro_rules! open_node {
                 .execute(&mut *conn)
                 .await?;
             if recorded.rows_affected() == 0 {
-                // Nothing of it may stay, the raised generation least of all.
+                // No part of it may stay, the raised generation least of all.
                 return Err(sqlx::Error::Encode(
                     format!("keeper {epoch} was recorded for another node").into(),
                 ));
@@ -394,7 +397,7 @@ fn corrupt(error: sqlx::Error) -> StoreError {
     StoreError::Corrupt(error.to_string())
 }
 
-/// A row of a list, out of either database; or what is known of one that cannot be read.
+/// Reads a row of either database as the trait has it.
 pub(crate) fn listed<R>(row: &R) -> Result<Result<RunRow, UnreadRow>, StoreError>
 where
     R: Row,
@@ -423,7 +426,7 @@ where
     })
 }
 
-/// An ended run that has its output, out of either database.
+/// Reads an ended run that has its output, from either database.
 pub(crate) fn with_output<R>(row: &R) -> Result<WithOutput, StoreError>
 where
     R: Row,
@@ -439,7 +442,7 @@ where
     })
 }
 
-/// How a node stands, out of either database.
+/// Reads the state of a node, from either database.
 pub(crate) fn standing<R>(row: &R) -> Result<Standing, StoreError>
 where
     R: Row,
@@ -462,17 +465,17 @@ where
     })
 }
 
-/// As it is written.
+/// Converts to the stored form.
 pub(crate) fn micros(duration: Duration) -> i64 {
     duration.as_micros().try_into().unwrap_or(i64::MAX)
 }
 
-/// As it is read; what lies in the past is none.
+/// Converts from the stored form; a negative value is zero.
 fn duration(micros: i64) -> Duration {
     Duration::from_micros(micros.try_into().unwrap_or(0))
 }
 
-/// A node out of either database.
+/// Reads a node from either database.
 pub(crate) fn node_row<R>(row: &R) -> Result<NodeRow, StoreError>
 where
     R: Row,
@@ -496,7 +499,7 @@ where
     })
 }
 
-/// A stop that is left, out of either database.
+/// Reads a stop that is left, from either database.
 pub(crate) fn left_stop<R>(row: &R) -> Result<LeftStop, StoreError>
 where
     R: Row,
@@ -516,7 +519,7 @@ where
     })
 }
 
-/// A keeper out of either database.
+/// Reads a keeper from either database.
 pub(crate) fn epoch_row<R>(row: &R) -> Result<EpochRow, StoreError>
 where
     R: Row,

@@ -68,7 +68,7 @@ pub(crate) async fn open(url: &str, shown: &str) -> Result<Arc<dyn Store>, OpenE
     }))
 }
 
-/// The first connection, and the version of what is at its end.
+/// Opens the first connection, and returns the version of the server.
 async fn reach(link: &Link) -> Result<(PgConnection, Session, String), sqlx::Error> {
     let (mut conn, session) = link.connect().await?;
     let row = sqlx::raw_sql("SHOW server_version")
@@ -79,7 +79,7 @@ async fn reach(link: &Link) -> Result<(PgConnection, Session, String), sqlx::Err
     Ok((conn, session, version))
 }
 
-/// By SQLSTATE (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
+/// Converts by SQLSTATE (<https://www.postgresql.org/docs/current/errcodes-appendix.html>).
 fn open_error(url: String, source: sqlx::Error) -> OpenError {
     let code = source
         .as_database_error()
@@ -95,7 +95,7 @@ fn open_error(url: String, source: sqlx::Error) -> OpenError {
 
 struct PostgresCommitter {
     link: Arc<Link>,
-    /// Absent after a fault: what a broken connection still does is not known, so it is never used again.
+    /// The connection; absent after a fault: the state of a broken connection is not known, so it is never used again.
     conn: Option<(PgConnection, Session)>,
     sql: Arc<Statements>,
     /// Whether the present transaction may have been committed.
@@ -111,7 +111,7 @@ struct Statements {
     put_consumer: Arc<str>,
 }
 
-/// The time now, in microseconds.
+/// Present time, in microseconds.
 const NOW: &str = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)";
 
 const WITHDRAW: &str = "DELETE FROM runs WHERE run_id = $1 AND generation = $2 AND state = 'starting' \
@@ -132,7 +132,7 @@ const STATE: &str = "UPDATE runs SET state = w.state, started_us = COALESCE(w.st
 const FACETS: &str = "UPDATE runs SET facets = $3 \
     WHERE run_id = $1 AND generation = $2 AND end_reason IS NULL RETURNING run_id";
 
-// FOR KEY SHARE, as an INSERT: a new generation waits for it, or it for the new generation, and no lease does.
+// FOR KEY SHARE, as an INSERT: a new generation waits for it, or it for the new generation, and a lease never does.
 const REMOVAL: &str = "WITH present AS (SELECT n.node FROM unnest($2::text[], $3::bigint[]) AS g (node, generation) \
     JOIN nodes n ON n.node = g.node AND n.generation = g.generation FOR KEY SHARE OF n) \
     UPDATE runs SET output_removed_us = w.at, output_removed_detail = w.detail \
@@ -330,7 +330,7 @@ impl<'a> Sorted<'a> {
             + self.left_stops.len()
     }
 
-    /// Runs the statements; gives the runs that were written.
+    /// Runs the statements; returns the runs that were written.
     async fn execute(
         self,
         conn: &mut PgConnection,
@@ -398,7 +398,7 @@ impl<'a> Sorted<'a> {
                 times,
                 details,
             } = self.removals;
-            // It locks the node, so it comes before what does not.
+            // It locks the node, so it comes before statements that do not.
             let removal = sqlx::query(REMOVAL)
                 .bind(runs)
                 .bind(nodes)
@@ -432,7 +432,7 @@ impl<'a> Sorted<'a> {
 
 type PgQuery<'q> = Query<'q, Postgres, PgArguments>;
 
-/// The lease of a node.
+/// The statement for the lease of a node.
 fn lease<'q>(
     node: NodeId,
     generation: i64,
@@ -446,7 +446,7 @@ fn lease<'q>(
     lease.bind(draining.map(|since| since.0))
 }
 
-/// A statement over a stop that is left for another node.
+/// The statement for a stop that is left for another node.
 fn left_stop<'q>(text: &'static str, stop: &StopWrite) -> PgQuery<'q> {
     let query = sqlx::query(text).bind(stop.run.to_string());
     query.bind(stop.node.to_string()).bind(stop.grace_us)
@@ -462,7 +462,7 @@ impl PostgresCommitter {
         }
     }
 
-    /// The connection; a new one where there is none.
+    /// Returns the connection; a new one where there is none.
     async fn connection(&mut self) -> Result<(PgConnection, Session), Failure> {
         if let Some(conn) = self.conn.take() {
             return Ok(conn);
@@ -549,7 +549,7 @@ impl Committer for PostgresCommitter {
             Failure::Unavailable(_) | Failure::Unknown(_) => drop(conn),
         }
         match failure {
-            // COMMIT has not been sent and never will be.
+            // COMMIT was not sent and never will be.
             Failure::Unknown(why) if !self.in_doubt => Err(Failure::Unavailable(why)),
             failure => Err(failure),
         }
@@ -576,14 +576,14 @@ open::open_node!(PgConnection);
 
 const LIFE: &str = life::words!();
 
-/// Whoever raises the generation waits for rows that are written under the present one.
+/// The transaction that raises the generation waits for rows that are written under the present one.
 const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1 FOR UPDATE";
 
-/// Several servers may take a database for theirs.
+/// Several servers may claim the same node in a database.
 const MAY_BE_HELD: bool = true;
 
-/// Whether anything can be written, and that the tables are there. What a session that begins now would find: behind a
-/// pooler the question itself is asked in a transaction that only reads.
+/// Whether writes are possible, and that the tables exist. Reports the state of a new session: behind a pooler the
+/// query itself runs in a transaction that only reads.
 const PING: &str = "SELECT NOT pg_is_in_recovery() \
     AND NOT current_setting('default_transaction_read_only')::boolean, (SELECT 1 FROM nodes LIMIT 1)";
 

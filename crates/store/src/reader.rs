@@ -9,16 +9,16 @@ use kennel_lifecycle::{NodeId, RunId};
 use std::{fmt, time::Duration};
 use tokio::time::timeout;
 
-/// The reading side of a database. Errors are `Unavailable` or `Corrupt`: a read leaves nothing in doubt.
+/// The reading side of a database. Errors are `Unavailable` or `Corrupt`: a read has no unknown result.
 #[async_trait]
 pub(crate) trait Reader: Send + Sync + fmt::Debug {
-    /// Rows, in the order of the question; in the place of one that cannot be read, what is known of it.
+    /// Returns rows, in the order of the query; for a row that cannot be read, its key and the reason.
     async fn listed(
         &self,
         select: Select<'_>,
     ) -> Result<Vec<Result<RunRow, UnreadRow>>, StoreError>;
 
-    /// The same, all of which have to be readable.
+    /// Returns rows, in the order of the query; fails if one cannot be read.
     async fn runs(&self, select: Select<'_>) -> Result<Vec<RunRow>, StoreError> {
         let listed = self.listed(select).await?.into_iter();
         listed.map(|row| row.map_err(StoreError::from)).collect()
@@ -31,7 +31,7 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
         start: Option<PageStart>,
     ) -> Result<Option<PageStart>, StoreError>;
 
-    /// Ended runs of a node that have their output, the newest end first.
+    /// Returns ended runs of a node that have their output, the newest end first.
     async fn with_output(
         &self,
         node: NodeId,
@@ -39,20 +39,20 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
         limit: u32,
     ) -> Result<Vec<WithOutput>, StoreError>;
 
-    /// Which life of the database this is, and the node's generation in it.
+    /// Returns the present life of the database, and the node's generation in it.
     async fn standing(&self, node: NodeId) -> Result<Standing, StoreError>;
 
-    /// All nodes.
+    /// Returns all nodes.
     async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError>;
 
-    /// Stops that are left for a node, the oldest first.
+    /// Returns stops that are left for a node, the oldest first.
     async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError>;
     async fn left_stops_of(&self, runs: &[RunId]) -> Result<Vec<LeftStop>, StoreError>;
 
-    /// Keepers of the node that have open rows.
+    /// Returns keepers of the node that have open rows.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;
 
-    /// Named readers of a node.
+    /// Returns named consumers of a node.
     async fn consumers(
         &self,
         node: NodeId,
@@ -60,7 +60,7 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
         limit: u32,
     ) -> Result<Vec<ConsumerRow>, StoreError>;
 
-    /// How many there are of a run, or of many runs, and how many on the node.
+    /// Counts the consumers of a run, or of multi-run streams, and those of the node.
     async fn count_consumers(
         &self,
         node: NodeId,
@@ -70,12 +70,12 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
     /// Whether the database answers.
     async fn ping(&self) -> Result<(), StoreError>;
 
-    /// Ends all connections.
+    /// Closes all connections.
     async fn close(&self);
 }
 
 /// Makes a type with `rows`, `rows_of_any_life` and `close_all` a reader of one of the two kinds of database: the same
-/// questions, with that module's own `failure`, `LIFE`, `NOW` and `PING`.
+/// queries, with that module's own `failure`, `LIFE`, `NOW` and `PING`.
 macro_rules! reader {
     ($name:ty, $database:ty) => {
         #[async_trait::async_trait]
@@ -201,10 +201,10 @@ macro_rules! reader {
 }
 pub(crate) use reader;
 
-/// Longest time of one transaction or one question.
+/// Longest time of one transaction or one query.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The answer to a question, in bounded time. `failure` reads the errors of the database.
+/// Runs a query in bounded time. `failure` reads the errors of the database.
 pub(crate) async fn ask<T>(
     failure: fn(&sqlx::Error) -> Failure,
     question: impl Future<Output = Result<T, sqlx::Error>>,

@@ -11,11 +11,11 @@ use kennel_lifecycle::{
 use sqlx::{ColumnIndex, Database, Decode, Row, Type};
 use std::{str::FromStr, sync::Arc, time::Duration};
 
-/// Declares [`Record`], the list of its columns and how they are read; the order of the list is the order of
-/// the parameters in every statement that writes whole rows.
+/// Declares [`Record`], the list of its columns and their reading; the order of the list is the order of the parameters
+/// in every statement that writes whole rows.
 macro_rules! record {
     ($($column:ident: $type:ty,)+) => {
-        /// One row, flat. Numbers that are unsigned in the kernel are kept by their bits.
+        /// One row, flat. Numbers that are unsigned in the kernel are stored by their bits.
         #[derive(Clone, Debug)]
         pub(crate) struct Record { $(pub(crate) $column: $type,)+ }
 
@@ -25,7 +25,7 @@ macro_rules! record {
         ];
 
         impl Record {
-            /// Reads columns that were selected as [`select_list`] names them.
+            /// Reads columns that were selected by [`select_list`].
             pub(crate) fn read<R>(row: &R) -> Result<Self, sqlx::Error>
             where
                 R: Row,
@@ -146,8 +146,8 @@ impl<T: ColumnType> ColumnType for Option<T> {
     const SQL: &'static str = T::SQL;
 }
 
-/// What a closing writes over an open row. Times that were known before stay where the closing knows none; those of an
-/// attempt before it do not.
+/// Columns that a closing writes over an open row. Earlier known times stay where the closing knows none; those of an
+/// earlier attempt do not.
 pub(crate) const CLOSING_SET: &str = "state = excluded.state, attempt = excluded.attempt, end_reason = excluded.end_reason, \
     end_detail = excluded.end_detail, exit_kind = excluded.exit_kind, exit_value = excluded.exit_value, \
     tree_verdict = excluded.tree_verdict, tree_detail = excluded.tree_detail, \
@@ -163,7 +163,7 @@ pub(crate) const CLOSING_SET: &str = "state = excluded.state, attempt = excluded
         THEN COALESCE(excluded.tree_empty_us, runs.tree_empty_us) ELSE excluded.tree_empty_us END, \
     ended_us = excluded.ended_us, next_restart_us = NULL, entries = excluded.entries";
 
-/// What the begin of an attempt writes over a row that waits for it; `w` is the row of the attempt.
+/// Columns that the begin of an attempt writes over a row that waits for it; `w` is the row of the attempt.
 pub(crate) const BEGINNING_SET: &str = "state = 'starting', attempt = w.attempt, keeper_epoch = w.keeper_epoch, \
     process_pid = w.process_pid, process_group_id = w.process_group_id, session_id = w.session_id, \
     start_ticks = w.start_ticks, pidfs_handle = w.pidfs_handle, boot_id = w.boot_id, pidns_inode = w.pidns_inode, \
@@ -174,24 +174,24 @@ pub(crate) const BEGINNING_SET: &str = "state = 'starting', attempt = w.attempt,
     started_us = NULL, leader_exited_us = NULL, streams_closed_us = NULL, tree_empty_us = NULL, \
     restarts = w.restarts, next_restart_us = NULL";
 
-/// Which row it is: the one that waits for just this attempt (INV-20).
+/// Condition on the row: it waits for exactly this attempt (INV-20).
 pub(crate) const BEGINNING_WHERE: &str = "runs.run_id = w.run_id AND runs.generation = w.generation \
     AND runs.end_reason IS NULL AND runs.state = 'backoff' AND runs.desired = 'run' \
     AND runs.attempt = w.attempt - 1";
 
-/// What the end of an attempt writes; `w` is the row as it is then.
+/// Columns that the end of an attempt writes; `w` is the row as it is then.
 pub(crate) const RESTING_SET: &str = "state = 'backoff', attempt = w.attempt, \
     started_us = w.started_us, leader_exited_us = w.leader_exited_us, \
     streams_closed_us = w.streams_closed_us, tree_empty_us = w.tree_empty_us, \
     restarts = w.restarts, next_restart_us = w.next_restart_us, attempts_detail = w.attempts_detail";
 
-/// Which row it is: the one of the attempt, or the one that waited for an attempt which was not begun. An order to stop
-/// that is on the row stays.
+/// Condition on the row: it is of the attempt, or waited for an attempt that was not begun. A stop order in the row
+/// stays.
 pub(crate) const RESTING_WHERE: &str = "runs.run_id = w.run_id AND runs.generation = w.generation \
     AND runs.end_reason IS NULL \
     AND (runs.attempt = w.attempt OR (runs.attempt = w.attempt - 1 AND runs.state = 'backoff'))";
 
-/// What mending writes over an open row: all of it.
+/// Columns that mending writes over an open row: all of them.
 pub(crate) fn mending_set() -> String {
     let others = COLUMNS.iter().filter(|c| c.name != "run_id");
     let set: Vec<String> = others
@@ -200,7 +200,7 @@ pub(crate) fn mending_set() -> String {
     set.join(", ")
 }
 
-/// The names of all columns, with what is put before each.
+/// Returns the names of all columns, each with this prefix.
 pub(crate) fn column_list(prefix: &str) -> String {
     let names: Vec<String> = COLUMNS
         .iter()
@@ -210,7 +210,7 @@ pub(crate) fn column_list(prefix: &str) -> String {
 }
 
 impl Record {
-    /// The row before exec.
+    /// Returns the row before exec.
     pub(crate) fn starting(new: &NewRun) -> Self {
         let mut record = Self::of_new(new);
         if let Some(identity) = &new.identity {
@@ -220,14 +220,14 @@ impl Record {
         record
     }
 
-    /// The row before exec of an attempt that is this many restarts in a row.
+    /// Returns the row before exec of an attempt with this many restarts in a row.
     pub(crate) fn beginning(new: &NewRun, restarts: u32) -> Self {
         let mut record = Self::starting(new);
         record.restarts = i64::from(restarts);
         record
     }
 
-    /// The row as it is written when its end is known; a closed row has no request to run.
+    /// Returns the row of a known end; a closed row has no request to run.
     pub(crate) fn closed(new: &NewRun, closure: &Closure) -> Self {
         let mut record = Self::starting(new);
         Desired::Stop.name().clone_into(&mut record.desired);
@@ -240,7 +240,7 @@ impl Record {
         record
     }
 
-    /// The row between two attempts.
+    /// Returns the row between two attempts.
     pub(crate) fn resting(new: &NewRun, rest: &Rest) -> Self {
         let mut record = Self::starting(new);
         record.state = state(StoredState::Backoff);
@@ -253,7 +253,7 @@ impl Record {
         record
     }
 
-    /// A row as it was read or would be.
+    /// Converts a row as it was read or would be.
     pub(crate) fn of_row(row: &RunRow) -> Self {
         let mut record = Self::starting(&row.new);
         record.state = state(row.state);
@@ -393,7 +393,7 @@ impl Record {
         })
     }
 
-    /// The row in the words of the trait; the text says which column cannot be read.
+    /// Converts to the row of the trait; the text names the column that cannot be read.
     pub(crate) fn row(self) -> Result<RunRow, String> {
         let outcome = self.outcome()?;
         let state = StoredState::try_from(self.state.clone()).map_err(|e| format!("state: {e}"))?;
@@ -426,7 +426,7 @@ impl Record {
             restarted_from: (self.restarted_from.as_deref())
                 .map(|run| read_id("restarted_from", run))
                 .transpose()?,
-            // Columns beside it that say the same are for SQL alone.
+            // Columns beside it with the same values are for SQL alone.
             spec: Arc::new(json::read("spec", &self.spec)?),
             spec_digest: self.spec_digest,
             spec_digest_version: narrow("spec_digest_version", self.spec_digest_version)?,
@@ -449,7 +449,7 @@ impl Record {
         })
     }
 
-    /// The end of the run; none where the row is open.
+    /// Returns the end of the run; none where the row is open.
     fn outcome(&self) -> Result<Option<Outcome>, String> {
         let Some(reason) = &self.end_reason else {
             return Ok(None);
@@ -511,7 +511,7 @@ impl Record {
     }
 }
 
-/// A process from its columns: numbers (pid, group, session), start ticks, pidfs handle.
+/// Reads a process from its columns: numbers (pid, group, session), start ticks, pidfs handle.
 pub(crate) fn process(
     numbers: [Option<i64>; 3],
     start_ticks: Option<i64>,
@@ -529,12 +529,12 @@ pub(crate) fn process(
     }))
 }
 
-/// A name out of its column.
+/// Reads an id from its column.
 pub(crate) fn read_id<T: FromStr>(column: &str, text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{column} {text:?}"))
 }
 
-/// A value by its name out of its column.
+/// Reads a value by its name from its column.
 fn read_name<T: FromStr<Err = UnknownName>>(column: &str, text: &str) -> Result<T, String> {
     text.parse().map_err(|e| format!("{column}: {e}"))
 }
@@ -543,7 +543,7 @@ fn state(state: StoredState) -> String {
     <&str>::from(state).to_owned()
 }
 
-/// `exit_kind` and `exit_value`; a command that never started has neither.
+/// Returns `exit_kind` and `exit_value`; a command that never started has neither.
 fn exit(exit: Option<Exit>) -> (Option<&'static str>, Option<i64>) {
     match exit {
         None => (None, None),
@@ -583,7 +583,7 @@ fn narrow<T: TryFrom<i64>>(column: &str, value: i64) -> Result<T, String> {
     T::try_from(value).map_err(|_| format!("{column} {value}"))
 }
 
-/// Whole milliseconds, rounded up: a caller never gets less grace than it asked for.
+/// Returns whole milliseconds, rounded up: a caller never gets less grace than requested.
 fn millis_up(grace: Duration) -> i64 {
     let millis = grace.as_nanos().div_ceil(1_000_000);
     i64::try_from(millis).unwrap_or(i64::MAX)

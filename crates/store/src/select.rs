@@ -1,4 +1,4 @@
-//! The questions that are asked of table `runs`, in SQL that both databases understand.
+//! The queries of table `runs`, in SQL that both databases understand.
 
 use crate::{EndedStart, LEFT_STOPS_MAX, ListFilter, ListOrder, PageStart, SCANNED_MAX, record};
 use kennel_lifecycle::{
@@ -7,10 +7,10 @@ use kennel_lifecycle::{
 };
 use sqlx::{Database, Encode, QueryBuilder, Type};
 
-/// Which rows.
+/// Selected rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Select<'a> {
-    /// One by its key.
+    /// One row by its key.
     One(RunId),
     /// A page of a list.
     Page {
@@ -22,7 +22,7 @@ pub(crate) enum Select<'a> {
     },
     /// The open rows of a node.
     OpenOf(NodeId),
-    /// Those of these that there are.
+    /// The existing ones of these.
     These(&'a [RunId]),
     /// Ended rows of a node whose leader or shim had one of these numbers on this host, newest first.
     Numbered {
@@ -33,7 +33,7 @@ pub(crate) enum Select<'a> {
     },
 }
 
-/// The statement for stops that are left for this node, the oldest first.
+/// Builds the statement for stops that are left for this node, the oldest first.
 pub(crate) fn left_stops<DB>(node: NodeId) -> QueryBuilder<DB>
 where
     DB: Dialect,
@@ -48,7 +48,7 @@ where
     sql
 }
 
-/// The statement for stops of these runs that are left.
+/// Builds the statement for stops of these runs that are left.
 pub(crate) fn left_stops_of<DB>(runs: &[RunId]) -> QueryBuilder<DB>
 where
     DB: Dialect,
@@ -67,16 +67,16 @@ pub(crate) const OPEN_EPOCHS: &str = "SELECT * FROM (SELECT e.*, CAST(CASE WHEN 
     FROM keeper_epochs e WHERE e.node = $1) k WHERE has_open = 1 OR keeper_epoch = (SELECT keeper_epoch FROM nodes \
     WHERE node = $1) ORDER BY opened_us, keeper_epoch";
 
-/// What the two databases say differently.
+/// Differences between the two databases.
 pub(crate) trait Dialect: Database {
     /// Column `labels` as JSON text.
     const LABELS_TEXT: &'static str;
 
-    /// Adds a query for the label `l` of a row that has this key; its `l.value` can be compared behind it.
+    /// Adds a query for the label `l` of a row that has this key; its `l.value` can be compared after it.
     fn push_label(sql: &mut QueryBuilder<Self>, key: &str);
 }
 
-/// The statement for these rows.
+/// Builds the statement for these rows.
 pub(crate) fn build<DB>(select: Select<'_>) -> QueryBuilder<DB>
 where
     DB: Dialect,
@@ -87,7 +87,7 @@ where
         .iter()
         .map(|c| match c.name {
             "labels" => DB::LABELS_TEXT,
-            // It may be long: only who asks for this one row has use for it.
+            // The column may be long: only a query for this one row needs it.
             "entries" if !matches!(select, Select::One(_)) => "CAST(NULL AS TEXT) AS entries",
             name => name,
         })
@@ -119,8 +119,8 @@ where
     sql
 }
 
-/// The statement for ended runs of a node that have their output, in the order of their index. Whom a run has kept needs its
-/// directory.
+/// Builds the statement for ended runs of a node that have their output, in the order of their index. Detached
+/// processes of a run need its directory.
 pub(crate) fn with_output<DB>(
     node: NodeId,
     start: Option<EndedStart>,
@@ -237,7 +237,7 @@ fn push_page<DB>(
         push_requirement(sql, requirement);
     }
     if let Some(part) = &filter.id_part {
-        // No character of it has a meaning in a pattern.
+        // None of its characters has a meaning in a pattern.
         sql.push(" AND (run_id LIKE ")
             .push_bind(format!("{}%", part.as_str()))
             .push(" OR run_id LIKE ")
@@ -325,7 +325,7 @@ where
     sql.push(")");
 }
 
-/// A public state in terms of the columns: exactly one holds for each row.
+/// Expresses a public state in terms of the columns: exactly one holds for each row.
 fn condition(state: RunState) -> &'static str {
     match state {
         RunState::Starting => "(state = 'starting' AND desired = 'run')",

@@ -44,7 +44,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for a free reading connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Opens the file, makes it where it is not there, and brings its schema up to date.
+/// Opens the file, creates it where it is missing, and brings its schema up to date.
 pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     make_private(path)?;
     let options = SqliteConnectOptions::new()
@@ -94,8 +94,8 @@ pub(crate) async fn open(path: &Path) -> Result<Arc<dyn Store>, OpenError> {
     }))
 }
 
-/// Makes a missing file private: specs hold what commands are given, secrets included. SQLite gives
-/// its side files the same mode. A symbolic link is refused: SQLite would follow it.
+/// Makes a missing file private: specs contain the arguments of commands, secrets included. SQLite gives its side files
+/// the same mode. A symbolic link is refused: SQLite would follow it.
 fn make_private(path: &Path) -> Result<(), OpenError> {
     if fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
         return Err(OpenError::SqliteLink {
@@ -104,7 +104,7 @@ fn make_private(path: &Path) -> Result<(), OpenError> {
     }
     let mut how = OpenOptions::new();
     how.write(true).create_new(true).mode(0o600);
-    // One that is there keeps its mode; one that cannot be made is reported by SQLite, which tries next.
+    // An existing file retains its mode; a failed creation is reported by SQLite, which tries next.
     let _ = how.open(path);
     Ok(())
 }
@@ -122,15 +122,15 @@ fn check_version(version: &str) -> Result<(), OpenError> {
 
 struct SqliteCommitter {
     options: SqliteConnectOptions,
-    /// Absent after a fault: where SQLite has rolled back by itself (a disk that is full), sqlx believes that the transaction
-    /// is still open, and begins no other one.
+    /// The connection; absent after a fault: where SQLite has rolled back by itself (a full disk), sqlx believes that
+    /// the transaction is still open, and begins no other one.
     conn: Option<SqliteConnection>,
-    /// What is written to another one, or to one that no name leads to, no later server would find.
+    /// The file; no later server would find writes to another file, or to one without a name.
     file: OpenedFile,
     sql: Statements,
 }
 
-/// What writes whole rows.
+/// Statements that write whole rows.
 struct Statements {
     insert: Arc<str>,
     close: Arc<str>,
@@ -185,7 +185,7 @@ impl SqliteCommitter {
         }
     }
 
-    /// The connection; a new one where there is none.
+    /// Returns the connection; a new one where there is none.
     async fn connection(&mut self) -> Result<SqliteConnection, Failure> {
         if let Some(conn) = self.conn.take() {
             return Ok(conn);
@@ -247,7 +247,7 @@ impl Committer for SqliteCommitter {
         done
     }
 
-    /// A file does not go away while it is open.
+    /// Does nothing: a file does not go away while it is open.
     async fn idle(&mut self) {}
 
     async fn close(self: Box<Self>) {
@@ -362,7 +362,7 @@ async fn execute(
     })
 }
 
-/// A statement over a stop that is left.
+/// The statement for a stop that is left.
 fn left_stop<'q>(text: &'static str, stop: &StopWrite) -> Query<'q, Sqlite, SqliteArguments> {
     sqlx::query(text)
         .bind(stop.run.to_string())
@@ -370,17 +370,17 @@ fn left_stop<'q>(text: &'static str, stop: &StopWrite) -> Query<'q, Sqlite, Sqli
         .bind(stop.grace_us)
 }
 
-/// A statement over all columns of one row.
+/// A statement with all columns of one row.
 fn whole<'q>(record: &Record, sql: &Arc<str>) -> Query<'q, Sqlite, SqliteArguments> {
     record.bind_sqlite(sqlx::query(AssertSqlSafe(sql.clone())))
 }
 
-/// The time now, in microseconds.
+/// Present time, in microseconds.
 const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
 
 open::open_node!(SqliteConnection);
 
-/// Before COMMIT has been asked for, nothing can have been written.
+/// Before COMMIT was sent, nothing can have been written.
 fn certain(failure: Failure) -> Failure {
     match failure {
         Failure::Unknown(why) => Failure::Unavailable(why),
@@ -388,7 +388,7 @@ fn certain(failure: Failure) -> Failure {
     }
 }
 
-/// By the primary result code (<https://sqlite.org/rescode.html>).
+/// Converts by the primary result code (<https://sqlite.org/rescode.html>).
 fn failure(error: &sqlx::Error) -> Failure {
     let text = error.to_string();
     let code = error
@@ -396,26 +396,26 @@ fn failure(error: &sqlx::Error) -> Failure {
         .and_then(sqlx::error::DatabaseError::code)
         .and_then(|code| code.parse::<u32>().ok());
     match (error, code.map(|code| code & 0xff)) {
-        // ERROR (no such table), BUSY, LOCKED, NOMEM, READONLY, CORRUPT, FULL, CANTOPEN, NOTADB: the statement or COMMIT did
-        // nothing, and the file may be put right.
+        // ERROR (no such table), BUSY, LOCKED, NOMEM, READONLY, CORRUPT, FULL, CANTOPEN, NOTADB: the statement or
+        // COMMIT did nothing, and the file may be repaired.
         (_, Some(1 | 5..=8 | 11 | 13 | 14 | 26)) => Failure::Unavailable(text),
         // TOOBIG, CONSTRAINT, MISMATCH.
         (_, Some(18..=20)) | (sqlx::Error::Encode(_), _) => Failure::Refused(text),
-        // IOERR at COMMIT may have come after the write to the disk; the rest is not expected.
+        // IOERR at COMMIT may have come after the write to the disk; the others are not expected.
         _ => Failure::Unknown(text),
     }
 }
 
-/// The file stays what it is for as long as it is open; where another one takes its place, the store is away.
+/// The file is the same for as long as it is open; where another one takes its place, the store is unavailable.
 const LIFE: &str = "'sqlite'";
 
-/// Its transaction has the whole file.
+/// Its transaction locks the whole file.
 const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1";
 
-/// A file is of one data directory, whose lock says who has it.
+/// A file belongs to one data directory, whose lock shows its owner.
 const MAY_BE_HELD: bool = false;
 
-/// That it can be read; whether it can be written to only a write shows.
+/// Checks that it can be read; only a write shows whether it can be written.
 const PING: &str = "SELECT TRUE, (SELECT 1 FROM nodes LIMIT 1)";
 
 #[derive(Debug)]
@@ -462,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sqlite_before_the_wal_reset_fix_is_refused() {
+    fn sqlite_before_wal_reset_fix_is_refused() {
         for old in ["3.40.1", "3.51.2", "3.9.9", "2.99.99"] {
             let error = check_version(old).expect_err(old);
             assert!(error.to_string().contains(old), "{error}");

@@ -1,10 +1,10 @@
-//! Where the store is, as a person writes it.
+//! The address of the store, as a person writes it.
 
 use sqlx::postgres::PgConnectOptions;
 use std::{fmt, path::PathBuf, str::FromStr};
 
 /// Parameters that may follow the `?` of a Postgres URL. Another one is refused: a misspelt `sslmode` must not be
-/// passed over, and its value must not get into a log.
+/// ignored, and its value must not get into a log.
 const POSTGRES_PARAMETERS: [&str; 18] = [
     "application_name",
     "dbname",
@@ -39,16 +39,16 @@ pub(crate) enum Place {
 /// The text is not the address of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidStoreUrl {
-    /// Neither of the two kinds.
+    /// The scheme is neither of the two.
     #[error("a store is named by sqlite:PATH or by postgres://USER@HOST/DATABASE")]
     Scheme,
     /// `sqlite:` and nothing after it.
     #[error("sqlite: must be followed by the path of a file")]
     NoPath,
-    /// A name that is not one of Postgres' connection parameters.
+    /// A parameter is not one of Postgres' connection parameters.
     #[error("{0:?} is not a parameter of a postgres URL")]
     Parameter(String),
-    /// The URL as such. The text is not repeated: a password may be in it.
+    /// The URL is malformed. Its text is not repeated: a password may be in it.
     #[error(
         "the postgres URL cannot be read: write postgres://USER:PASSWORD@HOST:PORT/DATABASE and encode \
          special characters of the password as %XX"
@@ -57,7 +57,7 @@ pub enum InvalidStoreUrl {
 }
 
 impl StoreUrl {
-    /// The database file at this path.
+    /// Makes the address of the database file at this path.
     #[must_use]
     pub fn sqlite(path: impl Into<PathBuf>) -> Self {
         Self(Place::Sqlite(path.into()))
@@ -108,7 +108,7 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
-/// The URL with stars for the password, in the user part and among the parameters.
+/// Returns the URL with stars for the password, in the user part and among the parameters.
 fn redacted(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("postgres", url));
     let (base, query) = match rest.split_once('?') {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_store_is_refused_without_repeating_a_password() {
+    fn invalid_url_is_refused_without_its_password() {
         let refused = [
             ("mysql://root:s3cret@host/db", InvalidStoreUrl::Scheme),
             ("sqlite:", InvalidStoreUrl::NoPath),

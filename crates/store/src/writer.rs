@@ -1,7 +1,7 @@
-//! Group commit: one task per store writes everything, and all that queues while it commits shares the next commit.
+//! Group commit: one task per store writes everything, and all writes queued during a commit share the next one.
 //!
-//! Nothing waits for company: the first write that is queued is committed at once. A write that has been queued
-//! is carried out even if its caller has gone.
+//! No write waits for others: the first queued write is committed at once. A write that has been queued is carried out
+//! even if its caller has gone.
 
 use crate::{Opening, StoreError, consumer::ConsumerWrite, node::StopWrite, record::Record};
 use async_trait::async_trait;
@@ -22,52 +22,52 @@ use tokio::{
 const WRITES_QUEUED_MAX: usize = 1024;
 /// Rows in one transaction.
 const BATCH_ROWS_MAX: usize = 256;
-/// Rows in one transaction that may be urgent: the rest is kept for those that are not, so that they advance too.
+/// Rows in one transaction that may be urgent: the rest is reserved for those that are not, so that they advance too.
 const BATCH_URGENT_MAX: usize = 192;
 /// Bytes in one transaction, beyond which nothing is added.
 const BATCH_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Longest wait for a place in the queue.
+/// Longest wait for a slot in the queue.
 const QUEUE_WAIT_MAX: Duration = Duration::from_secs(2);
-/// How long nothing is written before the connection is looked at.
+/// Time without writes after which the connection is checked.
 const IDLE_CHECK_EVERY: Duration = Duration::from_secs(5);
 
-/// One thing to write.
+/// One write.
 #[derive(Debug)]
 pub(crate) enum Write {
-    /// A row, open or closed, if there is none under its key.
+    /// Insert a row, open or closed, if there is none under its key.
     Insert(Box<Record>),
-    /// A closed row: where an open one stands, its end.
+    /// Write a closed row: over an open one, its end.
     Close(Box<Record>),
-    /// The end of an attempt that another one follows.
+    /// Write the end of an attempt that another one follows.
     Rest(Box<Record>),
-    /// The next attempt of a row that waits for it.
+    /// Write the next attempt of a row that waits for it.
     Begin(Box<Record>),
-    /// A whole row, over an open one or none.
+    /// Write a whole row, over an open one or none.
     Mend(Box<Record>),
-    /// That there is no row of a run whose gate was never opened.
+    /// Remove the row of a run whose gate was never opened.
     Withdraw { run: RunId, generation: i64 },
-    /// That a run is to stop.
+    /// Record that a run is to stop.
     Stop {
         run: RunId,
         generation: i64,
-        /// Who asked and how; the first stays.
+        /// Requester, reason and grace; the first stays.
         detail: String,
         deadline: Timestamp,
     },
-    /// The state of an open row.
+    /// Write the state of an open row.
     State {
         run: RunId,
         generation: i64,
         state: RowState,
         started: Option<Timestamp>,
     },
-    /// The facets of an open row.
+    /// Write the facets of an open row.
     Facets {
         run: RunId,
         generation: i64,
         text: String,
     },
-    /// That the output of an ended run of this node goes.
+    /// Record that the output of an ended run of this node is removed.
     Removal {
         run: RunId,
         node: NodeId,
@@ -75,38 +75,38 @@ pub(crate) enum Write {
         at: Timestamp,
         detail: String,
     },
-    /// A named reader of this node.
+    /// Change a named consumer of this node.
     Consumer {
         write: Box<ConsumerWrite>,
         generation: i64,
     },
-    /// The node's lease: renewed, or given up.
+    /// Renew the node's lease, or give it up.
     Lease {
         node: NodeId,
         generation: i64,
         given_up: bool,
-        /// Since when the node is drained.
+        /// Start of the node's drain.
         draining: Option<Timestamp>,
     },
-    /// A stop for another node.
+    /// Leave a stop for another node.
     LeaveStop(Box<StopWrite>),
-    /// A stop that another node has left here is carried out.
+    /// Remove a stop that another node has left here, and that was carried out.
     RemoveLeftStop(Box<StopWrite>),
-    /// Node and keeper; always alone in its transaction.
+    /// Write node and keeper; always alone in its transaction.
     Open(Box<Opening>),
-    /// A node goes to a keeper that does not exist; always alone in its transaction.
+    /// Give a node to a keeper that does not exist; always alone in its transaction.
     Forget {
         node: NodeId,
         keeper_epoch: KeeperEpoch,
     },
 }
 
-/// What became of one write.
+/// Result of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The row is as the write says.
+    /// The row is as the write requires.
     Written,
-    /// The row's key, generation or state did not let it be.
+    /// The row's key, generation or state prevented it.
     NotWritten,
     /// The lease is renewed, and stops are left for the node.
     Left,
@@ -114,12 +114,12 @@ pub(crate) enum Answer {
     Generation(i64),
 }
 
-/// Why a whole transaction did not come to be.
+/// Cause of a failed transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     /// Nothing was written.
     Unavailable(String),
-    /// Perhaps it was written.
+    /// The state is unknown: perhaps it was written.
     Unknown(String),
     /// The database refused a row, so nothing was written.
     Refused(String),
@@ -135,17 +135,17 @@ impl From<Failure> for StoreError {
     }
 }
 
-/// A database as the writer sees it.
+/// A database as the writer uses it.
 #[async_trait]
 pub(crate) trait Committer: Send + 'static {
     /// Writes all in one transaction, in bounded time; one answer for each, in order. No two writes name the same run.
     async fn commit(&mut self, batch: &[Write]) -> Result<Vec<Answer>, Failure>;
 
-    /// Called now and then while there is nothing to write: a connection that has broken meanwhile is better found
-    /// here than by the next write, which would then be in doubt.
+    /// Called now and then while there is nothing to write: a broken connection is better found here than by the next
+    /// write, whose result would then be unknown.
     async fn idle(&mut self);
 
-    /// Ends the connection in good order.
+    /// Closes the connection in order.
     async fn close(self: Box<Self>);
 }
 
@@ -226,7 +226,7 @@ impl Writer {
         self.urgent.is_closed()
     }
 
-    /// Takes no more, writes what is queued, and ends the task. A second call has nothing to do.
+    /// Accepts no more, writes the queued ones, and ends the task. A second call has nothing to do.
     pub(crate) async fn finish(&self) {
         let taken = self
             .finish
@@ -250,7 +250,7 @@ struct Queues {
     held: VecDeque<Job>,
 }
 
-/// Writes that go into one transaction. No run occurs twice: two changes of one row must not be reordered.
+/// Writes that go into one transaction. No run occurs twice: changes of one row must not be reordered.
 #[derive(Default)]
 struct Batch {
     writes: Vec<Write>,
@@ -265,7 +265,7 @@ impl Batch {
         self.sealed || self.writes.len() >= rows_max || self.bytes >= BATCH_BYTES_MAX
     }
 
-    /// Adds the job, or gives it back if it may not be in one transaction with the others.
+    /// Adds the job, or returns it if it may not be in one transaction with the others.
     fn add(&mut self, job: Job) -> Result<(), Job> {
         match job.write.key() {
             None if !self.writes.is_empty() => {
@@ -287,13 +287,13 @@ impl Batch {
     }
 }
 
-/// No run's key is like that.
+/// Returns a key that no run has.
 fn lease_key(node: NodeId) -> String {
     format!("node {node}")
 }
 
 impl Write {
-    /// The run that is written.
+    /// Returns the key of the run that is written.
     pub(crate) fn key(&self) -> Option<String> {
         match self {
             Self::Insert(record)
@@ -315,7 +315,7 @@ impl Write {
         }
     }
 
-    /// Bytes that a caller decides over.
+    /// Returns the size in bytes of the parts that a caller chooses.
     fn size(&self) -> usize {
         match self {
             Self::Insert(record)
@@ -339,7 +339,7 @@ impl Write {
 }
 
 impl Queues {
-    /// The next batch, empty after a while without work; none when the queues are closed and empty.
+    /// Returns the next batch, empty after a while without work; none when the queues are closed and empty.
     async fn next(&mut self, finished: &mut oneshot::Receiver<()>) -> Option<Batch> {
         let mut batch = Batch::default();
         for job in std::mem::take(&mut self.held) {
@@ -365,13 +365,13 @@ impl Queues {
         Some(batch)
     }
 
-    /// The next job; none when the queues are closed and empty.
+    /// Returns the next job; none when the queues are closed and empty.
     async fn first(&mut self, finished: &mut oneshot::Receiver<()>) -> Option<Job> {
         loop {
             tokio::select! { biased;
                 Some(job) = self.urgent.recv() => return Some(job),
                 Some(job) = self.later.recv() => return Some(job),
-                // Both an order to finish and a dropped writer close the queues.
+                // Both a request to finish and a dropped writer close the queues.
                 _ = &mut *finished, if !finished.is_terminated() => {
                     self.urgent.close();
                     self.later.close();
@@ -406,11 +406,11 @@ async fn write_all(
         match committer.commit(&writes).await {
             Ok(results) => {
                 for (answer, result) in answers.into_iter().zip(results) {
-                    // A caller that has gone needs no answer.
+                    // A caller that is gone needs no answer.
                     let _ = answer.send(Ok(result));
                 }
             }
-            // One bad row must not spoil the others.
+            // One bad row must not fail the others.
             Err(Failure::Refused(_)) if writes.len() > 1 => {
                 for (answer, write) in answers.into_iter().zip(writes) {
                     let result = committer.commit(std::slice::from_ref(&write)).await;
@@ -433,7 +433,7 @@ mod tests {
     use std::sync::Arc;
     use tokio::sync::Semaphore;
 
-    /// Commits when it is let, and reports what came together.
+    /// Commits when it is permitted, and reports the contents of each commit.
     struct Gated {
         permits: Arc<Semaphore>,
         commits: mpsc::Sender<Vec<i64>>,
@@ -458,7 +458,7 @@ mod tests {
         async fn close(self: Box<Self>) {}
     }
 
-    /// A number that the test has put into the write.
+    /// Returns the number that the test has put into the write.
     fn mark(write: &Write) -> i64 {
         match write {
             Write::Stop { generation, .. } | Write::State { generation, .. } => *generation,
@@ -504,10 +504,10 @@ mod tests {
     }
 
     impl Bench {
-        /// A writer that is busy with the write marked 0, so that what comes next has to queue.
+        /// Returns a writer that is busy with the write marked 0, so that later ones have to queue.
         async fn busy(refused: Option<i64>) -> Self {
             let permits = Arc::new(Semaphore::new(0));
-            // At the end each write may have come alone.
+            // In the end each write may have come alone.
             let (sender, commits) = mpsc::channel(2 * WRITES_QUEUED_MAX);
             let writer = Writer::start(Box::new(Gated {
                 permits: permits.clone(),
@@ -526,7 +526,7 @@ mod tests {
             bench
         }
 
-        /// Queues a write and goes away without its answer.
+        /// Queues a write and drops the wait for its answer.
         async fn queue(&mut self, write: Write) {
             // A task that does not yield is made to wait after some steps, and this poll would not queue.
             tokio::task::yield_now().await;
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_queues_during_a_commit_shares_the_next_one_urgent_first() {
+    async fn queued_changes_share_next_commit_urgent_first() {
         let mut bench = Bench::busy(None).await;
         bench.queue(state(1, 1)).await;
         bench.queue(state(2, 2)).await;
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_changes_of_one_run_are_never_in_one_transaction() {
+    async fn changes_of_one_run_never_share_a_transaction() {
         let mut bench = Bench::busy(None).await;
         for (run, mark) in [(1, 1), (2, 2), (1, 3), (1, 4), (2, 5)] {
             bench.queue(state(run, mark)).await;
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_flood_of_urgent_writes_leaves_room_for_the_others() {
+    async fn urgent_writes_leave_room_for_others() {
         let mut bench = Bench::busy(None).await;
         bench.queue(state(1, -7)).await;
         for run in 0..WRITES_QUEUED_MAX {
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_is_reported_and_nothing_more_is_taken() {
+    async fn full_queue_is_reported_and_takes_nothing() {
         let mut bench = Bench::busy(None).await;
         for run in 0..WRITES_QUEUED_MAX {
             bench

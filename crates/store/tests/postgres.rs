@@ -1,4 +1,4 @@
-//! The suite on a real Postgres, and what only a server can do wrong.
+//! The suite on a real Postgres, and faults that only a server can have.
 #![expect(clippy::unwrap_used, reason = "a test may stop where it stands")]
 
 mod server;
@@ -15,7 +15,7 @@ use suite::{
 };
 use tokio::time::{Instant, sleep};
 
-/// Longer than anything takes here that has to come.
+/// Longer than any expected event takes here.
 const SOON: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -34,11 +34,11 @@ async fn lease_keeps_other_keepers_out() {
     store.insert(&new_run(1)).await.unwrap();
     let refused = store.open_node(&other).await;
     assert!(matches!(refused, Err(StoreError::Held)), "{refused:?}");
-    // Nothing of it stays.
+    // None of its changes stays.
     let standing = store.standing(first.node).await.unwrap();
     assert_eq!(standing.generation, Some(1));
     store.insert(&new_run(2)).await.unwrap();
-    // The same keeper's next server, and one that knows that keeper to have ended.
+    // The same keeper's next server, and one that knows that keeper to have exited.
     assert_eq!(store.open_node(&first).await.unwrap(), 2);
     let knows = Opening {
         gone: Some(first.keeper_epoch),
@@ -49,7 +49,7 @@ async fn lease_keeps_other_keepers_out() {
     assert!(matches!(renewed, Err(StoreError::Held)), "{renewed:?}");
     let fenced = store.insert(&new_run(3)).await;
     assert!(matches!(fenced, Err(StoreError::Fenced(_))), "{fenced:?}");
-    // One that was given up is free.
+    // A lease that was given up is free.
     store.give_up(first.node, 3).await.unwrap();
     assert_eq!(store.open_node(&first).await.unwrap(), 4);
     store.finish().await;
@@ -113,7 +113,7 @@ async fn a_pooler_is_noticed_without_being_named() {
     let direct = store(&server.schema().await.unwrap()).await;
     assert!(!direct.describe().contains("pooler"));
     direct.finish().await;
-    // One refuses the mark, one drops it, one gives us a session for as long as we stay.
+    // One refuses the mark, one drops it, one gives each connection one session for as long as it stays.
     for settings in [
         "",
         "ignore_startup_parameters = options",
@@ -167,9 +167,9 @@ async fn a_pooler_may_come_in_between_later() {
     store.finish().await;
 }
 
-/// Where the database's own default is to answer before the disk has what was written.
+/// The database's own default is to answer before the disk has the written data.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_commit_is_durable_whatever_the_databases_default_is() {
+async fn commit_is_durable_despite_database_defaults() {
     let server = PostgresServer::start_own().await.unwrap();
     let bouncer = server.bouncer("").await.unwrap();
     let pooled = server.database(&bouncer).await.unwrap();
@@ -200,7 +200,7 @@ async fn a_commit_is_durable_whatever_the_databases_default_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_that_come_at_once_make_the_tables_once() {
+async fn concurrent_starts_create_the_tables_once() {
     let server = PostgresServer::start_own().await.unwrap();
     let bouncer = server.bouncer("").await.unwrap();
     let pooled = server.database(&bouncer).await.unwrap();
@@ -216,7 +216,7 @@ async fn many_that_come_at_once_make_the_tables_once() {
 }
 
 #[tokio::test]
-async fn a_user_that_may_make_no_tables_can_use_those_that_are_there() {
+async fn user_without_create_right_uses_existing_tables() {
     let server = PostgresServer::start_own().await.unwrap();
     let admin = server.url(None);
     store(&admin).await.finish().await;
@@ -263,7 +263,7 @@ async fn a_crash_of_postgres_is_reported_and_survived() {
     store.insert(&new_run(1)).await.unwrap();
 
     server.crash();
-    // The first write meets the broken connection and may have been sent; the second finds nobody to send to.
+    // The first write meets the broken connection and may have been sent; the second has no connection to send on.
     let first = store.insert(&new_run(2)).await;
     let second = store.insert(&new_run(3)).await;
     let read = store.get(new_run(1).run).await;
@@ -283,7 +283,7 @@ async fn a_crash_of_postgres_is_reported_and_survived() {
     );
     assert!(matches!(read, Err(StoreError::Unavailable(_))), "{read:?}");
     assert!(matches!(ping, Err(StoreError::Unavailable(_))), "{ping:?}");
-    // What is there now may be a copy that knows less: the node is taken over first.
+    // The present database may be a copy that lacks writes: the node is acquired first.
     let early = [
         store.insert(&new_run(4)).await.map(drop),
         store.get(new_run(1).run).await.map(drop),
@@ -302,15 +302,15 @@ async fn a_crash_of_postgres_is_reported_and_survived() {
     };
     assert_eq!(store.insert(&new(4)).await.unwrap(), Inserted::New);
     assert!(store.get(new_run(1).run).await.unwrap().is_some());
-    // What is not available was not written.
+    // `Unavailable` means that it was not written.
     assert_eq!(store.insert(&new(3)).await.unwrap(), Inserted::New);
     store.ping().await.unwrap();
     store.finish().await;
 }
 
-/// It answers what it is asked, and would take nothing.
+/// The server answers queries, and would take no write.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgres_that_is_read_only_is_not_there() {
+async fn read_only_postgres_is_unavailable() {
     let server = PostgresServer::start_own().await.unwrap();
     let bouncer = server.bouncer("").await.unwrap();
     let direct = server.schema().await.unwrap();
@@ -335,9 +335,9 @@ async fn a_postgres_that_is_read_only_is_not_there() {
     }
 }
 
-/// What was the primary comes back as a standby of another one.
+/// The primary comes back as a standby of another one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_standby_is_not_there_until_it_is_promoted() {
+async fn standby_is_unavailable_until_promoted() {
     let mut server = PostgresServer::start_own().await.unwrap();
     let url = server.schema().await.unwrap();
     let store = store(&url).await;
@@ -369,7 +369,7 @@ async fn a_standby_is_not_there_until_it_is_promoted() {
     store.finish().await;
 }
 
-/// A dump that is loaded into the same database, without a start of its server.
+/// A dump is loaded into the same database, without a restart of its server.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_that_were_made_anew_are_another_life() {
     let server = PostgresServer::start().await.unwrap();
@@ -398,7 +398,7 @@ async fn tables_that_were_made_anew_are_another_life() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_that_was_answered_is_lost_in_a_crash() {
+async fn no_acknowledged_write_is_lost_in_crash() {
     let mut server = PostgresServer::start_own().await.unwrap();
     let store = store(&server.schema().await.unwrap()).await;
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -457,7 +457,7 @@ async fn nothing_that_was_answered_is_lost_in_a_crash() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_statement_that_waits_too_long_is_in_doubt_and_does_not_hold_up_the_next() {
+async fn slow_statement_is_in_doubt_and_blocks_nothing() {
     let server = PostgresServer::start().await.unwrap();
     let url = server.schema().await.unwrap();
     let store = store(&url).await;
@@ -476,7 +476,7 @@ async fn a_statement_that_waits_too_long_is_in_doubt_and_does_not_hold_up_the_ne
 
     assert!(matches!(waited, Err(StoreError::Unknown(_))), "{waited:?}");
     assert_eq!(next.unwrap(), Inserted::New);
-    // The abandoned statement is carried out by the server once the lock is gone: that is what the doubt is about.
+    // The abandoned statement is carried out by the server once the lock is gone: so the result was unknown.
     let deadline = Instant::now() + Duration::from_secs(30);
     while store.get(new_run(1).run).await.unwrap().is_none() {
         assert!(Instant::now() < deadline, "the late INSERT never came");

@@ -1,4 +1,4 @@
-//! The suite on SQLite, and what only a file can do wrong.
+//! The suite on SQLite, and faults that only a file can have.
 #![expect(clippy::unwrap_used, reason = "a test may stop where it stands")]
 
 mod suite;
@@ -24,7 +24,7 @@ async fn sqlite_does_what_every_store_has_to_do() {
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_the_file_is_opened_again() {
+async fn written_rows_survive_a_reopen() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("kennel.db").display());
     let first = store(&url).await;
@@ -40,7 +40,7 @@ async fn what_was_written_is_there_after_the_file_is_opened_again() {
 }
 
 #[tokio::test]
-async fn a_new_file_and_its_side_files_are_readable_by_their_owner_alone() {
+async fn new_files_are_readable_by_their_owner_only() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kennel.db");
     let store = store(&format!("sqlite:{}", path.display())).await;
@@ -72,7 +72,7 @@ async fn symbolic_link_is_refused_as_database() {
 }
 
 #[tokio::test]
-async fn a_foreign_lock_makes_the_store_unavailable_until_it_is_gone() {
+async fn foreign_lock_makes_store_unavailable_while_held() {
     let dir = tempfile::tempdir().unwrap();
     let url = format!("sqlite:{}", dir.path().join("kennel.db").display());
     let store = store(&url).await;
@@ -93,7 +93,7 @@ async fn a_foreign_lock_makes_the_store_unavailable_until_it_is_gone() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_a_database_is_named() {
+async fn file_that_is_no_database_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let nowhere = dir.path().join("absent/kennel.db");
     let text = dir.path().join("text");

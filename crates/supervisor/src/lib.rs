@@ -15,7 +15,7 @@ mod streams;
 pub mod telemetry;
 
 pub use audit_log::{
-    ChainChecked, ChainError, ChainHead, LoggedProcess, LoggedRequest, LoggedSignal, NodeTold,
+    ChainChecked, ChainError, ChainHead, LoggedProcess, LoggedRequest, LoggedSignal, ServiceEvent,
     TrailAsk, TrailEntry, TrailKind, TrailReader, TrailRecord, check_audit_chain,
 };
 pub use base::calls::*;
@@ -50,8 +50,8 @@ pub use kennel_journal::{
 pub use kennel_keeper::audit::Described;
 pub use kennel_keeper::client::{
     Capability, CapabilityName, EndCause, Fate, FormerServer, Holds, InterruptWay, Listing, Member,
-    NoPty, Shot, ShotResult, Shots, SignalTarget, SocketSeen, Unstopped, Upgrade, UpgradeRefusal,
-    UpgradeState,
+    NoPty, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses, SocketSeen,
+    Unstopped, Upgrade, UpgradeRefusal, UpgradeState,
 };
 pub use kennel_linux::peer::{Descent, Peer as PeerSeen};
 pub use kennel_store::spec_text;

@@ -1,4 +1,4 @@
-//! Runs from spawn to end, over a kernel and a store that answer only to what is done to them.
+//! Runs from spawn to end, over a kernel and a store that react only to calls.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
 
@@ -61,7 +61,7 @@ use tokio::task::JoinHandle;
 use world::{Nature, Stage, Temper, Weather, call, new_run, seen};
 
 #[tokio::test]
-async fn a_run_is_recorded_runs_and_ends_with_its_own_exit_code() {
+async fn run_is_recorded_and_ends_with_exit_code() {
     let stage = Stage::set(Nature {
         output: b"hello".to_vec(),
         ..Nature::default()
@@ -91,7 +91,7 @@ async fn a_run_is_recorded_runs_and_ends_with_its_own_exit_code() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_away_means_that_nothing_runs_and_the_id_is_free_again() {
+async fn unavailable_store_runs_nothing_and_frees_the_id() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
     stage.world.store.set(Weather::Away);
@@ -114,7 +114,7 @@ async fn a_store_that_is_away_means_that_nothing_runs_and_the_id_is_free_again()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_insert_of_unknown_fate_is_closed_as_never_run_whether_it_was_written_or_not() {
+async fn insert_of_unknown_fate_is_closed_as_unrun() {
     for written in [true, false] {
         let stage = Stage::set(Nature::default()).await;
         let run = RunId::from_u128(7);
@@ -124,7 +124,7 @@ async fn an_insert_of_unknown_fate_is_closed_as_never_run_whether_it_was_written
             matches!(refused, Err(CallError::StoreUnavailable)),
             "{refused:?}"
         );
-        // A get of that id waits until the store has the last word.
+        // A get of that id waits until the store has the outcome.
         let view = stage.supervisor.get(run).await.unwrap();
         assert_eq!(view.state, RunState::Failed);
         assert!(stage.kernel().executed.is_empty());
@@ -139,7 +139,7 @@ async fn an_insert_of_unknown_fate_is_closed_as_never_run_whether_it_was_written
 }
 
 #[tokio::test]
-async fn a_concurrent_duplicate_waits_for_the_first_and_starts_nothing() {
+async fn concurrent_duplicate_waits_and_starts_nothing() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
     stage.world.store.hold_inserts();
@@ -162,7 +162,7 @@ async fn a_concurrent_duplicate_waits_for_the_first_and_starts_nothing() {
 }
 
 #[tokio::test]
-async fn an_ended_run_answers_a_retry_of_its_spawn_from_its_row() {
+async fn ended_run_answers_repeated_spawn_from_its_row() {
     let stage = Stage::set(Nature {
         exits_at_once: Some(0),
         ..Nature::default()
@@ -178,7 +178,7 @@ async fn an_ended_run_answers_a_retry_of_its_spawn_from_its_row() {
 }
 
 #[tokio::test]
-async fn exec_failure_is_typed_and_never_an_exit_code_and_a_retry_gets_the_same_answer() {
+async fn exec_failure_is_typed_and_repeatable() {
     let stage = Stage::set(Nature {
         exec_fails: Some(2),
         ..Nature::default()
@@ -198,7 +198,7 @@ async fn exec_failure_is_typed_and_never_an_exit_code_and_a_retry_gets_the_same_
 }
 
 #[tokio::test]
-async fn a_start_that_fails_before_the_gate_leaves_nothing() {
+async fn start_failed_before_gate_leaves_nothing() {
     let failure = StartFailure {
         stage: StartStage::WorkDir,
         errno: Some(20),
@@ -224,7 +224,7 @@ async fn a_start_that_fails_before_the_gate_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn an_abort_of_an_unknown_id_fences_it_for_good() {
+async fn abort_of_unknown_id_fences_it_for_good() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
     let view = stage.supervisor.abort(abort(run)).await.unwrap();
@@ -235,13 +235,13 @@ async fn an_abort_of_an_unknown_id_fences_it_for_good() {
         "{refused:?}"
     );
     assert!(stage.kernel().executed.is_empty());
-    // And again, with the same answer.
+    // Repeated, with the same answer.
     let view = stage.supervisor.abort(abort(run)).await.unwrap();
     assert_eq!(view.state, RunState::Cancelled);
 }
 
 #[tokio::test]
-async fn an_abort_at_the_gate_means_that_the_command_never_runs() {
+async fn abort_at_the_gate_prevents_exec() {
     let stage = Stage::set(Nature::default()).await;
     let run = RunId::from_u128(7);
     let spawn = spawn_to_the_gate(&stage, run).await;
@@ -264,7 +264,7 @@ async fn an_abort_at_the_gate_means_that_the_command_never_runs() {
 }
 
 #[tokio::test]
-async fn abort_records_the_stop_before_the_first_signal_and_a_repeat_may_only_shorten() {
+async fn stop_is_recorded_before_signals_and_only_shortened() {
     let stage = Stage::set(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -297,7 +297,7 @@ async fn abort_records_the_stop_before_the_first_signal_and_a_repeat_may_only_sh
 }
 
 #[tokio::test]
-async fn pause_and_resume_answer_when_done_and_an_interrupt_goes_out_once_per_request() {
+async fn pause_resume_and_interrupt_are_answered_when_done() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     assert_eq!(
@@ -340,7 +340,7 @@ async fn a_shutdown_stops_every_run_and_exits_clean() {
     for _ in 0..5 {
         runs.push(stage.supervisor.spawn(call(None)).await.unwrap().run.run);
     }
-    stage.tell(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown);
     assert_eq!(stage.exit.await.unwrap(), 0);
     for run in runs {
         let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
@@ -351,19 +351,19 @@ async fn a_shutdown_stops_every_run_and_exits_clean() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_does_not_die_does_not_hold_the_shutdown() {
+async fn undying_run_does_not_delay_shutdown() {
     let stage = Stage::set(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
     })
     .await;
     stage.supervisor.spawn(call(None)).await.unwrap();
-    stage.tell(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown);
     assert_eq!(stage.exit.await.unwrap(), 1);
 }
 
 #[tokio::test]
-async fn a_start_closes_what_is_gone_and_ends_what_is_alive() {
+async fn start_closes_ended_runs_and_ends_live_ones() {
     let (gone, alive, recorded) = (
         RunId::from_u128(1),
         RunId::from_u128(2),
@@ -404,7 +404,7 @@ async fn a_start_closes_what_is_gone_and_ends_what_is_alive() {
     assert_eq!(names.last().map(String::as_str), Some("ended"));
 }
 
-/// A spawn whose child waits at its gate, because its record is held.
+/// Spawns a run whose child waits at its gate, because its record is held.
 async fn spawn_to_the_gate(stage: &Stage, run: RunId) -> JoinHandle<Result<Spawned, CallError>> {
     stage.world.store.hold_inserts();
     let spawn = tokio::spawn({
@@ -421,8 +421,8 @@ async fn event_names(stage: &Stage, run: RunId) -> Vec<String> {
     names_behind(stage, run, 0).await
 }
 
-/// The same of a run of which the node log knows nothing: readers may have been given entries that were lost with it, so it goes on
-/// above the mark, behind a gap.
+/// Returns the events of a run that the node log does not have: readers may have got entries that were lost with it, so
+/// it continues above the mark, after a gap.
 async fn event_names_behind_loss(stage: &Stage, run: RunId) -> Vec<String> {
     let (_, mut events) = stage
         .supervisor
@@ -437,7 +437,7 @@ async fn event_names_behind_loss(stage: &Stage, run: RunId) -> Vec<String> {
     names_behind(stage, run, first.seq).await
 }
 
-/// Those behind this seq.
+/// Returns the names after this seq.
 async fn names_behind(stage: &Stage, run: RunId, seq: u64) -> Vec<String> {
     let (_, mut events) = stage
         .supervisor
@@ -457,7 +457,7 @@ async fn names_behind(stage: &Stage, run: RunId, seq: u64) -> Vec<String> {
                 Payload::Output { .. } => "output".to_owned(),
                 Payload::Lifecycle(line) => name(&line),
                 Payload::Gap(gap) => panic!("nothing is missing: {gap:?}"),
-                Payload::Line { .. } => panic!("nobody asked for lines"),
+                Payload::Line { .. } => panic!("no lines were requested"),
             });
         }
     }

@@ -1,4 +1,4 @@
-//! The phases of a spawn, as the spans of the server measure them, beside what the client waits.
+//! The phases of a spawn, by the spans of the server, beside the latency of the client.
 
 use super::WARM_UP;
 use crate::{counts::one_after_another, table::Times};
@@ -15,7 +15,7 @@ use std::{
 /// Runs that are timed.
 const TIMED: usize = 300;
 
-/// Name of the span, and what happens in it.
+/// Name of each span, and its phase.
 const PHASES: [(&str, &str); 6] = [
     (
         "run.admit",

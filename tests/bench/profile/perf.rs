@@ -10,7 +10,7 @@ use std::{
 
 /// Runs that are sampled.
 const SAMPLED: usize = 300;
-/// Samples a second; no multiple of a timer's.
+/// Samples per second; no multiple of a timer's.
 const RATE: &str = "1999";
 /// Lines of a report.
 const LINES: usize = 20;
@@ -55,7 +55,7 @@ pub(super) async fn measure() -> Result<String, String> {
     Ok(text)
 }
 
-/// The heaviest lines of one order.
+/// Returns the heaviest lines of one order.
 fn report(data: &Path, by: &str) -> Result<String, String> {
     let mut perf = Command::new("perf");
     perf.args(["report", "--stdio", "-g", "none", "--sort", by, "-i"])
@@ -74,7 +74,7 @@ fn report(data: &Path, by: &str) -> Result<String, String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// Without the spaces that perf fills its columns with.
+/// Removes the spaces with which perf fills its columns.
 fn words(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }

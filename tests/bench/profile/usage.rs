@@ -1,4 +1,4 @@
-//! What the kernel has counted for each process: page faults, context switches, processor time.
+//! The kernel's counters for each process: page faults, context switches, processor time.
 
 use super::{WARM_UP, per_run};
 use crate::counts::one_after_another;
@@ -17,7 +17,7 @@ struct Usage {
 }
 
 impl Usage {
-    /// The process itself; and its children.
+    /// Returns the counters of the process itself, and of its children.
     fn both(pid: i32) -> Option<[Self; 2]> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, rest) = stat.rsplit_once(") ")?;
@@ -46,7 +46,7 @@ impl Usage {
     }
 }
 
-/// Of all its threads.
+/// Returns those of all its threads.
 fn switches(pid: i32) -> u64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task"));
     let of_thread = |thread: fs::DirEntry| {
@@ -58,7 +58,7 @@ fn switches(pid: i32) -> u64 {
     threads.into_iter().flatten().flatten().map(of_thread).sum()
 }
 
-/// Own process, server, keeper, and what the keeper has reaped.
+/// Returns the counters of this process, server, keeper, and of the processes that the keeper has reaped.
 fn look(kennel: &Kennel) -> Option<[Usage; 4]> {
     let own = i32::try_from(std::process::id()).ok()?;
     let [keeper, reaped] = Usage::both(kennel.keeper_pid())?;

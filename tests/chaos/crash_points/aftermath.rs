@@ -1,4 +1,4 @@
-//! What must hold when somebody serves again.
+//! The conditions that must hold once a server is back.
 
 use super::{
     row::{Files, Scene},
@@ -11,7 +11,7 @@ use kennel_tests::{
 };
 use std::{collections::BTreeSet, fs, path::Path};
 
-/// The call that a client was told to be OK before the crash, if it was.
+/// The last call that a client got an OK for before the crash, if any.
 #[derive(Debug, Default)]
 pub(crate) struct LastAct(pub(crate) Option<Act>);
 
@@ -45,7 +45,7 @@ pub(crate) async fn look(mut scene: Scene, acted: LastAct, survives: bool) {
     verify(&mut scene, &acted, &mut client, survives).await;
 }
 
-/// Gives whether the subject runs by the second call.
+/// Checks a spawn; returns whether the subject runs by the second call.
 async fn look_at_spawn(
     scene: &Scene,
     acted: &LastAct,
@@ -89,7 +89,7 @@ async fn look_at_spawn(
     begins(&must("get", run))
 }
 
-/// The keeper has lived on, so nothing has happened to runs.
+/// Checks runs whose keeper has lived on, so that they are unaffected.
 async fn look_at_the_living(scene: &Scene, acted: &LastAct, client: &mut Client) {
     let was_ok = |act| acted.is(&[act]);
     let run = must("get", client.get(&scene.bystander).await);
@@ -122,7 +122,7 @@ async fn look_at_the_living(scene: &Scene, acted: &LastAct, client: &mut Client)
         let run = must("get", client.get(&scene.subject).await);
         let is_there = run.annotations.get("a").is_some_and(|value| value == "1");
         assert!(is_there || !was_ok(Act::Annotate), "{run:?}");
-        // A repeat is the same change, whether the first one came to be or not.
+        // A repeat is the same change, whether or not the first one was made.
         let again = client.annotate(&scene.subject, &[("a", "1")], &[], Some(0));
         assert_eq!(must("repeat", again.await).annotations_version, 1);
     }
@@ -161,7 +161,7 @@ async fn verify(scene: &mut Scene, acted: &LastAct, client: &mut Client, survive
         let print = Footprint::of_id(&run.run_id);
         print.until_nothing_is_left().await;
     }
-    // Where a server lives on, it reads all that is in the pipes.
+    // A server that lives on reads all bytes in the pipes.
     let had_server = !matches!(scene.row.act, Act::Restart | Act::Recover | Act::Upgrade);
     let whole = survives || (scene.row.victim == Victim::Keeper && had_server);
     let heard = must("stream", client.hear_all(&scene.bystander, 0).await);
@@ -247,7 +247,7 @@ fn verify_subject(
     let text = heard.text();
     let texts: &[&str] = match (run.code(), run.signal().as_deref()) {
         (Some(5), _) => &["up\nbye\n"],
-        // The next keeper asks again, and the shell may be in the middle of its answer.
+        // The next keeper stops it again, and the shell may be in the middle of its answer.
         (Some(7), _) if survives => &[
             "up\nasked\n",
             "up\nbye\nasked\n",
@@ -255,9 +255,9 @@ fn verify_subject(
             "up\nasked\nasked\n",
         ],
         (Some(7), _) => &["up\nasked\n", "up\nbye\nasked\n", "asked\n"],
-        // Before it had set itself up, or because it does not obey.
+        // Before it had set itself up, or because it ignores the signal.
         (None, Some("SIGTERM")) => &["", "up\n"],
-        // Nobody was left who would read what it says.
+        // No reader of its output was left.
         (None, Some("SIGPIPE")) if !whole => &["up\n"],
         (None, Some("SIGKILL")) if scene.row.act == Act::Kill => &["up\n"],
         end => panic!("{end:?}: {run:?}"),
@@ -266,7 +266,7 @@ fn verify_subject(
     assert!(texts.iter().any(fits), "{text:?} of {run:?}");
 }
 
-/// Those who have read on over the crash have heard what is there now.
+/// Checks readers that have read on over the crash: they have received all existing events.
 async fn verify_readers(scene: &mut Scene, client: &mut Client) {
     let taken = scene.take_readers();
     for (run_id, reader) in taken {
@@ -281,12 +281,13 @@ async fn verify_readers(scene: &mut Scene, client: &mut Client) {
     }
 }
 
-/// Without its journal a run is told by its record: all that happened, under the same seqs, and how much output is missing.
+/// Checks a run without its journal, by its record: all its entries, under the same seqs, and the amount of missing
+/// output.
 async fn verify_record(scene: &Scene, client: &mut Client, run_id: &str) {
     let whole = must("stream", client.hear_all(run_id, 0).await);
     let dir = scene.kennel.run_dir(run_id);
     let aside = scene.kennel.data_dir().join("aside");
-    // The last that is done to it.
+    // The last step of its end.
     eventually("it is tidied up", PATIENCE, || {
         (!dir.join("tmp").exists()).then_some(())
     })

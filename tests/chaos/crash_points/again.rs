@@ -1,4 +1,4 @@
-//! Rows in which a service is started again: after its own end, or after that of Kennel.
+//! Rows in which a service is restarted: after its own exit, or after that of Kennel.
 
 use super::{
     row::{Row, arm, who_died},
@@ -30,7 +30,7 @@ pub(crate) async fn play(row: Row) {
             factor: Some(1),
             ..pb::RestartPolicy::default()
         });
-    // What outlives its keeper need not be started again.
+    // A run that outlives its keeper need not be restarted.
     spec.set_recovery(pb::RecoveryPolicy::Terminate);
     let mut client = kennel.client().await;
     let run = must("spawn", client.spawn(spec).await);
@@ -77,7 +77,7 @@ pub(crate) async fn play(row: Row) {
     assert_eq!(
         heard.text().lines().count(),
         lines,
-        "what was written is told"
+        "the written output is reported"
     );
 }
 

@@ -1,4 +1,4 @@
-//! A row in which a run's input is written: by a client that repeats whatever it was not answered.
+//! A row in which a run's input is written: by a client that repeats each unanswered call.
 
 use super::{
     row::{Row, arm, who_died},
@@ -39,7 +39,7 @@ pub(crate) async fn play(row: Row) {
 
     let mut client = kennel.client().await;
     let goes_on = row.victim == Victim::Server || row.adopts();
-    // Between the intention and the count the next keeper cannot know what the pipe has taken.
+    // Between the intention and the count the next keeper cannot know how much the pipe has taken.
     let in_doubt = ["keeper.input", "keeper.input_written"].contains(&row.point);
     if goes_on && (row.victim == Victim::Server || !in_doubt) {
         must("all is written", written);
@@ -49,7 +49,7 @@ pub(crate) async fn play(row: Row) {
         assert_eq!(fact(&refused, "accepted_least"), "4");
         let status = must("status", client.input(&run_id).await);
         assert_eq!(status.accepted_offset, None);
-        // It can be ended all the same.
+        // The run can be ended all the same.
         must("close", client.close_input(&run_id, None).await);
     }
     let run = must("ended", client.ended(&run_id).await);
@@ -86,7 +86,7 @@ fn has_taken_all(status: &Status) -> bool {
     complaint(status).reason == "RUN_ENDED" && fact(status, "accepted_offset") == "14"
 }
 
-/// Until it is answered by somebody, or refused.
+/// Repeats until the call is answered or refused.
 async fn asked(socket: &Path, run_id: &str, ask: Ask) -> Result<(), Status> {
     loop {
         if let Ok(mut client) = Client::connect(socket).await {
@@ -100,7 +100,7 @@ async fn asked(socket: &Path, run_id: &str, ask: Ask) -> Result<(), Status> {
             match answered {
                 Err(status) if complaint(&status).reason.is_empty() => {}
                 Err(status) if status.code() == Code::Unavailable => {}
-                // It was carried out, and what it led to has come before its repeat.
+                // It was carried out, and its effect has come before its repeat.
                 Err(status) if matches!(ask, Ask::Close) && has_taken_all(&status) => return Ok(()),
                 answered => return answered,
             }

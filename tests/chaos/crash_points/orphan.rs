@@ -1,4 +1,4 @@
-//! Rows in which a parent has ended: whoever dies, its child and the child of that end with it.
+//! Rows in which a parent has ended: after any crash, its child and the child of that end with it.
 
 use super::row::{Row, arm, who_died};
 use kennel_proto::pb::{self, RunState};

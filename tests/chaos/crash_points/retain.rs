@@ -1,11 +1,12 @@
-//! Rows in which the output of an ended run is removed: whoever dies, it is whole, or it goes and every reader is told.
+//! Rows in which the output of an ended run is removed: after any crash, it is whole, or it is removed and every reader
+//! gets a gap.
 
 use super::row::{Row, arm, who_died};
 use kennel_proto::pb::{self, event::Payload};
 use kennel_tests::{Kennel, Options, eventually_async, must, sh};
 use std::time::Duration;
 
-/// It is looked every ten seconds, and the machine may be busy.
+/// Longest wait for the removal: the check runs every ten seconds, and the machine may be busy.
 const REMOVED_MAX: Duration = Duration::from_mins(1);
 
 pub(crate) async fn play(row: Row) {
@@ -27,7 +28,7 @@ pub(crate) async fn play(row: Row) {
         let run = client.get(&run_id).await.ok()?;
         let runs = kennel.data_dir().join("runs");
         let is_gone = !runs.join(&run_id).exists() && !runs.join("removed").exists();
-        // Whatever it has come to, a reader is told of each byte.
+        // In any state, each byte is read or reported to a reader.
         let heard = client.hear_all(&run_id, 0).await.ok()?;
         let missing = heard.events.iter().map(|(_, payload)| match payload {
             Payload::Gap(gap) => {

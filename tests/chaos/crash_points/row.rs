@@ -1,4 +1,4 @@
-//! One row: a service, a bystander, a subject; the point is armed, the act is done, and somebody dies.
+//! One row: a service, a bystander, a subject; the point is armed, the action is done, and the victim dies.
 
 use super::{
     aftermath::{self, LastAct},
@@ -56,22 +56,22 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// The ids of those who have run.
+    /// Returns the file with the ids of runs that have started.
     pub(crate) fn ran(&self) -> PathBuf {
         self.dir.join("ran")
     }
 
-    /// The last line that the bystander has written.
+    /// Returns the file with the last line that the bystander has written.
     pub(crate) fn tally(&self) -> PathBuf {
         self.dir.join("tally")
     }
 
-    /// A number that rises while the subject goes on.
+    /// Returns the file with a number that rises while the subject continues.
     pub(crate) fn beat(&self) -> PathBuf {
         self.dir.join("beat")
     }
 
-    /// The subject exits when it is there.
+    /// Returns the file at which the subject exits.
     fn go(&self) -> PathBuf {
         self.dir.join("go")
     }
@@ -104,7 +104,7 @@ impl Files {
     }
 }
 
-/// A reader that goes on after each loss of its server.
+/// A reader that resumes after each loss of its server.
 pub(crate) struct Reader {
     heard: Arc<Mutex<Heard>>,
     task: JoinHandle<()>,
@@ -122,32 +122,26 @@ impl Reader {
     }
 
     fn so_far(&self) -> Heard {
-        self.heard
-            .lock()
-            .expect("nobody panics while holding it")
-            .clone()
+        self.heard.lock().expect("no holder panics").clone()
     }
 
-    /// All of it, when the run has ended.
+    /// Returns everything read, when the run has ended.
     pub(crate) async fn finish(self) -> Heard {
         // A seq that does not rise or a hole in the output has made it panic.
         must("a reader", self.task.await);
-        let heard = self.heard.lock().expect("nobody panics while holding it");
+        let heard = self.heard.lock().expect("no holder panics");
         heard.clone()
     }
 }
 
 async fn read(socket: PathBuf, run_id: String, heard: Arc<Mutex<Heard>>) {
     loop {
-        let after = heard
-            .lock()
-            .expect("nobody panics while holding it")
-            .last_seq();
+        let after = heard.lock().expect("no holder panics").last_seq();
         if let Ok(mut client) = Client::connect(&socket).await
             && let Ok(mut stream) = client.events_after(&run_id, after).await
         {
             while let Ok(Some(message)) = stream.message().await {
-                let mut heard = heard.lock().expect("nobody panics while holding it");
+                let mut heard = heard.lock().expect("no holder panics");
                 heard.take(message);
                 if heard.has_ended() {
                     return;
@@ -158,7 +152,7 @@ async fn read(socket: PathBuf, run_id: String, heard: Arc<Mutex<Heard>>) {
     }
 }
 
-/// All that a row is made of.
+/// All parts of a row.
 pub(crate) struct Scene {
     pub(crate) row: Row,
     pub(crate) kennel: Kennel,
@@ -192,7 +186,7 @@ pub(crate) async fn play(row: Row) {
     let mut scene = Scene::set(row).await;
     let keeper = scene.kennel.keeper_pid();
     let last_act = scene.crash().await;
-    // A run goes on for as long as its keeper lives.
+    // A run continues for as long as its keeper lives.
     let survives = row.adopts() || scene.kennel.keeper_pid() == keeper;
     Box::pin(aftermath::look(scene, last_act, survives)).await;
 }
@@ -237,9 +231,9 @@ impl Scene {
         }
     }
 
-    /// Does the act, and comes back when the point has fired and somebody serves again.
+    /// Does the action, and returns when the point has fired and a server is back.
     async fn crash(&mut self) -> LastAct {
-        // Before it is armed: the bystander may be the first at the point.
+        // Before it is armed: the bystander may be the first to reach the point.
         let client = self.kennel.client().await;
         arm(self.points.path(), &self.row);
         let mut last_act = LastAct::default();
@@ -315,7 +309,7 @@ impl Scene {
         }
     }
 
-    /// The readers, with the runs that they read.
+    /// Returns the readers, with the runs that they read.
     pub(crate) fn take_readers(&mut self) -> Vec<(String, Reader)> {
         let of_subject = self.of_subject.take();
         let of_subject = of_subject.map(|reader| (self.subject.clone(), reader));
@@ -324,12 +318,12 @@ impl Scene {
         of_bystander.into_iter().chain(of_subject).collect()
     }
 
-    /// How many lines of the bystander were read.
+    /// Returns the number of lines of the bystander that were read.
     pub(crate) fn lines_read(&self) -> usize {
         self.of_bystander.as_ref().map_or(0, Reader::lines)
     }
 
-    /// The subject's own call again, under the same key, until somebody answers it.
+    /// Repeats the subject's own call, under the same key, until a server answers it.
     pub(crate) async fn spawn_again(&self) -> Result<pb::Run, Status> {
         loop {
             let mut client = self.kennel.client().await;
@@ -343,19 +337,19 @@ impl Scene {
     }
 }
 
-/// Whether it says nothing but that nobody has answered.
+/// Whether the error only means that no server has answered.
 fn is_loss(status: &Status) -> bool {
     status.code() == Code::Unavailable || complaint(status).reason.is_empty()
 }
 
-/// From here on the point kills whom the row says.
+/// Arms the point for the victim of the row.
 pub(crate) fn arm(points: &Path, row: &Row) {
     let word = format!("{:?}", row.victim).to_lowercase();
     fs::write(points.join("armed"), word).expect("a file");
     fs::rename(points.join("armed"), points.join(row.point)).expect("own directory");
 }
 
-/// Until it has.
+/// Waits until the point has fired.
 pub(crate) async fn who_died(points: &Path, row: &Row) {
     let fired = points.join(format!("{}.fired", row.point));
     let hit = eventually("the point is reached", PATIENCE, || hit(&fired)).await;
@@ -365,7 +359,7 @@ pub(crate) async fn who_died(points: &Path, row: &Row) {
     .await;
 }
 
-/// Who was hit, when all of it is written.
+/// Returns the victims, once all of them are written.
 fn hit(fired: &Path) -> Option<Vec<i32>> {
     let text = fs::read_to_string(fired).ok()?;
     let line = text.strip_suffix('\n')?;

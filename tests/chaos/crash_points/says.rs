@@ -1,4 +1,4 @@
-//! A row in which a run says something: by a notice of its own, and by a line that its rules match.
+//! A row in which a run reports: by a notice of its own, and by a line that its rules match.
 
 use super::{
     row::{Row, arm, who_died},
@@ -8,7 +8,7 @@ use kennel_proto::pb::{self, output_rule::Action};
 use kennel_tests::{Footprint, Kennel, Options, argv, eventually_async, must};
 use std::{fs, time::Duration};
 
-/// Whoever dies, it is found within this time.
+/// Longest wait until the line is found, after any crash.
 const FOUND_MAX: Duration = Duration::from_mins(1);
 
 const SCRIPT: &str = r#"

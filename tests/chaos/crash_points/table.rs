@@ -1,8 +1,8 @@
-//! Every point, what is done when it is reached, and who is hit there.
+//! Every point, the action during which it is reached, and the victim.
 
 use Victim::{Both, Keeper, Server};
 
-/// Who is hit.
+/// Victim of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Victim {
     Server,
@@ -10,48 +10,49 @@ pub(crate) enum Victim {
     Both,
 }
 
-/// What is being done.
+/// Action of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     /// The subject is spawned.
     Spawn,
-    /// It exits by itself.
+    /// The subject exits by itself.
     Exit,
-    /// It is aborted, and obeys.
+    /// The subject is aborted, and obeys.
     Abort,
-    /// It is aborted, and does not.
+    /// The subject is aborted, and does not obey.
     Kill,
     Pause,
     Resume,
     /// Nothing: the bystander writes.
     Write,
-    /// Somebody writes to the input of a run, and closes it.
+    /// A client writes to the input of a run, and closes it.
     Input,
-    /// A command writes to its terminal, of which the size is changed.
+    /// A command writes to its terminal, whose size is changed.
     Terminal,
-    /// A client annotates it.
+    /// A client annotates the subject.
     Annotate,
-    /// It says that it is ready, and writes a line that its rules match.
+    /// The subject reports that it is ready, and writes a line that its rules match.
     Say,
-    /// The node is taken out of service.
+    /// The node is drained.
     Drain,
-    /// It exits by itself while nobody can write to the store, which is let go of when its end is kept.
+    /// The subject exits by itself while the store cannot be written; the store is released when the exit is recorded
+    /// locally.
     Owe,
     /// The server was killed, and another one takes over.
     Restart,
-    /// The server makes room for one of the binary that is installed.
+    /// The server is replaced by the installed binary.
     Upgrade,
     /// Keeper and server were killed, and the service starts again.
     Recover,
     /// The same with runs that outlive it.
     Adopt,
-    /// A command that is started again exits by itself.
+    /// A command that is restarted exits by itself.
     Again,
-    /// Keeper and server were killed, and the service starts again what comes back with it.
+    /// Keeper and server were killed, and the service restarts the runs that come back with it.
     ComeBack,
-    /// A run has ended, and its output is not to be kept.
+    /// A run has ended, and its output is not to be retained.
     Retain,
-    /// A run has ended that has a child.
+    /// A run with a child has ended.
     Orphan,
 }
 
@@ -68,11 +69,11 @@ const fn of(name: &'static str, act: Act, victims: &'static [Victim]) -> Point {
 
 /// The point is in the server or the keeper.
 const ALL: &[Victim] = &[Server, Keeper, Both];
-/// It is in a shim, which knows its keeper alone.
+/// The point is in a shim, which knows its keeper alone.
 const OF_SHIM: &[Victim] = &[Keeper];
-/// It is in the keeper, at a time when it may have no server.
+/// The point is in the keeper, at a time when it may have no server.
 const OF_KEEPER: &[Victim] = &[Keeper];
-/// What dies with its keeper has nothing to go on with.
+/// A run that dies with its keeper cannot continue.
 const OF_SERVER: &[Victim] = &[Server];
 
 pub(crate) const POINTS: &[Point] = &[

@@ -1,5 +1,5 @@
-//! A row in which a command writes to its terminal, and that is made another size: by a client that repeats what it was not
-//! answered.
+//! A row in which a command writes to its terminal, whose size is changed: by a client that repeats each unanswered
+//! call.
 
 use super::row::{Row, arm, who_died};
 use kennel_proto::pb::{self, RunState};
@@ -52,7 +52,7 @@ pub(crate) async fn play(row: Row) {
     assert_eq!(heard.terminal_sizes(), [(40, 120), (24, 80)]);
 }
 
-/// Until somebody has said that it is so large.
+/// Repeats until a server has confirmed the size.
 async fn resize(socket: PathBuf, run_id: String) {
     loop {
         if let Ok(()) = resize_once(&socket, &run_id).await {

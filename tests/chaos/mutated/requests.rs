@@ -1,4 +1,4 @@
-//! Requests of every rpc: of its own fields, with values at their extremes, and what wire mutations make of them.
+//! Requests of every rpc: with its own fields, with values at their extremes, and with wire mutations of these.
 
 use super::wire;
 use prost_reflect::{
@@ -24,7 +24,7 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// Less than `end`.
+    /// Returns a number less than `end`.
     pub(super) fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end.max(1)).expect("small");
         usize::try_from(self.next() % end).expect("small")
@@ -39,13 +39,13 @@ impl Chance {
     }
 }
 
-/// What requests may be about.
+/// Objects that requests may refer to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pool {
     pub(super) runs: Vec<String>,
 }
 
-/// A request of this rpc, or what is like one.
+/// Returns a request of this rpc, or something similar.
 pub(super) fn of(method: &MethodDescriptor, chance: &mut Chance, pool: &Pool) -> Vec<u8> {
     let message = message(&method.input(), chance, pool, 0);
     let mut bytes = prost::Message::encode_to_vec(&message);
@@ -56,7 +56,7 @@ pub(super) fn of(method: &MethodDescriptor, chance: &mut Chance, pool: &Pool) ->
         _ => bytes = wire::noise(chance),
     }
     if method.name() == "Upgrade" {
-        // One that is well formed replaces the server: a field of a type that there is not, in front.
+        // A valid one would replace the server: a field of an invalid type is put in front.
         bytes.insert(0, 0x0f);
     }
     bytes
@@ -131,7 +131,7 @@ fn text(field: &str, chance: &mut Chance, pool: &Pool) -> String {
     if of_run && chance.percent(80) {
         return pool.runs[chance.below(pool.runs.len())].clone();
     }
-    // Nothing else is ever executed.
+    // No other program is ever executed.
     if field == "args" {
         return "true".to_owned();
     }

@@ -6,7 +6,7 @@ use super::requests::Chance;
 struct Field {
     number: u64,
     wire_type: u64,
-    /// Behind its tag and, of a LEN, behind its length.
+    /// The bytes after its tag and, for a LEN, after its length.
     payload: Vec<u8>,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn mutate_field(bytes: &mut Vec<u8>, chance: &mut Chance) {
     *bytes = encode(&fields);
 }
 
-/// Changes bytes, whatever they are.
+/// Changes any bytes.
 pub(super) fn mutate_bytes(bytes: &mut Vec<u8>, chance: &mut Chance) {
     for _ in 0..=chance.below(4) {
         let at = chance.below(bytes.len() + 1);
@@ -56,7 +56,7 @@ pub(super) fn mutate_bytes(bytes: &mut Vec<u8>, chance: &mut Chance) {
     }
 }
 
-/// Bytes of any kind.
+/// Returns bytes of any kind.
 pub(super) fn noise(chance: &mut Chance) -> Vec<u8> {
     let len = chance.below(200);
     (0..len).map(|_| chance.next().to_le_bytes()[0]).collect()
@@ -94,7 +94,7 @@ fn extreme(wire_type: u64, chance: &mut Chance) -> Vec<u8> {
     }
 }
 
-/// The fields; `None`: these bytes are no message.
+/// Parses the fields; `None`: these bytes are no message.
 fn parse(mut bytes: &[u8]) -> Option<Vec<Field>> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {

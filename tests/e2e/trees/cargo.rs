@@ -1,4 +1,4 @@
-//! cargo: a build script is a program of somebody else's, and may leave something running.
+//! cargo: a build script is a foreign program, and may leave a process running.
 
 use super::{Work, abort_leaves_nothing, end_leaves_nothing};
 use crate::with_and_without_cgroup;
@@ -11,7 +11,7 @@ with_and_without_cgroup!(
     nothing_of_a_build_that_ends_is_left,
 );
 
-/// Where the tools are, if they are not where they usually are.
+/// Variables with the paths of the tools, if these are not at the usual ones.
 const TOOLCHAIN: [&str; 3] = ["CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
 
 const MANIFEST: &str =

@@ -1,4 +1,4 @@
-//! Ant: a JVM that starts javac, and a JVM that starts what the program starts.
+//! Ant: a JVM that starts javac, and a JVM that starts the program's children.
 
 use super::{Work, abort_leaves_nothing, end_leaves_nothing};
 use crate::with_and_without_cgroup;

@@ -8,18 +8,18 @@ use std::path::Path;
 
 with_and_without_cgroup!(
     nothing_of_an_aborted_tool_server_is_left,
-    nothing_of_a_tool_server_that_ends_is_left,
+    nothing_of_an_ended_tool_server_is_left,
 );
 
 /// The first message of a client.
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"kennel","version":"0"}}}"#;
 
 async fn nothing_of_an_aborted_tool_server_is_left(options: Options) {
-    // The shell, the one that keeps the input open and its sleep, npx, and the server.
+    // The shell, the one that holds the input open and its sleep, npx, and the server.
     abort_leaves_nothing(options, tool_server, "\"serverInfo\"", 4).await;
 }
 
-async fn nothing_of_a_tool_server_that_ends_is_left(options: Options) {
+async fn nothing_of_an_ended_tool_server_is_left(options: Options) {
     end_leaves_nothing(options, tool_server).await;
 }
 

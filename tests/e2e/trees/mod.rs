@@ -1,5 +1,5 @@
-//! Trees of programs that people run: package managers, compilers, a server of tools, a database. Each is aborted in the
-//! middle of its work, and each ends by itself while something of it still runs; nothing is left either time.
+//! Trees of common programs: package managers, compilers, a server of tools, a database. Each is aborted in the middle
+//! of its work, and each exits by itself while some of its processes still run; nothing is left either time.
 
 mod cargo;
 mod java;
@@ -13,17 +13,17 @@ use std::{path::Path, time::Duration};
 
 /// A compiler's or a database's first start on a busy machine.
 const PROGRAM_PATIENCE: Duration = Duration::from_mins(2);
-/// Between two looks at a tree that ends by itself.
+/// Time between two checks of a tree that ends by itself.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Whether a program works until it is ended, or ends by itself and leaves a process behind.
+/// Whether a program works until it is ended, or exits by itself and leaves a process behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Stays,
     Ends,
 }
 
-/// Aborts the run of this spec once it has said `up` and has so many processes.
+/// Aborts the run of this spec once it has printed `up` and has so many processes.
 async fn abort_leaves_nothing(
     options: Options,
     spec: fn(&Path, Work) -> RunSpec,
@@ -59,7 +59,7 @@ async fn abort_leaves_nothing(
     print.assert_nothing_left();
 }
 
-/// Lets the run of this spec come to its end, which is a success and leaves a process to its tree.
+/// Lets the run of this spec exit, which is a success and leaves a process in its tree.
 async fn end_leaves_nothing(options: Options, spec: fn(&Path, Work) -> RunSpec) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
@@ -83,7 +83,7 @@ async fn end_leaves_nothing(options: Options, spec: fn(&Path, Work) -> RunSpec) 
     assert_eq!(ended.state(), RunState::Succeeded, "{}", heard_text(&heard));
     assert!(ended.tree_is_empty(), "{:?}", ended.tree_verdict);
     ended.three_ends();
-    assert!(!heard.signals().is_empty(), "nobody was left to end");
+    assert!(!heard.signals().is_empty(), "no process was left to end");
     print.assert_nothing_left();
 }
 

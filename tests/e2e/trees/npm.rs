@@ -1,4 +1,4 @@
-//! npm: its scripts are shells in shells, and an install script may leave something running.
+//! npm: its scripts are shells in shells, and an install script may leave a process running.
 
 use super::{Work, abort_leaves_nothing, end_leaves_nothing};
 use crate::with_and_without_cgroup;
@@ -34,7 +34,7 @@ async fn nothing_of_ended_scripts_is_left(options: Options) {
     end_leaves_nothing(options, scripts).await;
 }
 
-/// `npm install` of a package that lies beside, with an install script.
+/// Returns `npm install` of a local package, with an install script.
 fn install(scratch: &Path, work: Work) -> RunSpec {
     let script = match work {
         Work::Stays => format!("{LEAVE} sh -c 'sh -c \"echo installing; sleep 600\"; true'"),
@@ -59,7 +59,7 @@ fn install(scratch: &Path, work: Work) -> RunSpec {
     )
 }
 
-/// `npm run` of a script that runs another one.
+/// Returns `npm run` of a script that runs another one.
 fn scripts(scratch: &Path, work: Work) -> RunSpec {
     let inner = match work {
         Work::Stays => "sh -c 'sleep 600 & echo working; sleep 600'",

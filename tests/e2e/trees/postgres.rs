@@ -14,7 +14,7 @@ use std::{
 
 with_and_without_cgroup!(
     nothing_of_an_aborted_database_is_left,
-    nothing_of_a_database_that_a_script_leaves_is_left,
+    nothing_of_an_abandoned_database_is_left,
 );
 
 async fn nothing_of_an_aborted_database_is_left(options: Options) {
@@ -22,11 +22,11 @@ async fn nothing_of_an_aborted_database_is_left(options: Options) {
     abort_leaves_nothing(options, database, "ready to accept connections", 6).await;
 }
 
-async fn nothing_of_a_database_that_a_script_leaves_is_left(options: Options) {
+async fn nothing_of_an_abandoned_database_is_left(options: Options) {
     end_leaves_nothing(options, database).await;
 }
 
-/// As the database's own user, where the test is root: Postgres refuses to be that.
+/// Returns the database, as its own user where the test is root: Postgres refuses to be that.
 fn database(scratch: &Path, work: Work) -> RunSpec {
     let dir = scratch.join("cluster");
     fs::create_dir(&dir).expect("made");

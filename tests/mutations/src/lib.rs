@@ -1,5 +1,5 @@
-//! Wrong bytes for the tests of decoders: everything near a valid encoding, the same in every run. `KENNEL_MUTATIONS=<n>`
-//! adds more random ones: `make soak` does.
+//! Invalid bytes for the tests of decoders: everything near a valid encoding, the same in every run.
+//! `KENNEL_MUTATIONS=<n>` adds more random ones: `make soak` does.
 
 use std::env;
 
@@ -9,16 +9,16 @@ const RANDOM: u32 = 300;
 const EDITS_MAX: u64 = 5;
 /// Values at which decoders differ: ends of ranges, signs, continuation bits, quotes.
 const VALUES: [u8; 8] = [0, 1, b'"', b'{', 0x7f, 0x80, 0xfe, 0xff];
-/// Bytes that mean something large: the largest varint, and an endless one.
+/// Bytes of large values: the largest varint, and an endless one.
 const LARGE: [&[u8]; 3] = [
     &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
     &[0x80; 12],
     &[0xff, 0xff, 0xff, 0x7f],
 ];
 
-/// Calls `check` with mutations of `valid`: every prefix, every byte removed, every bit flipped, every byte replaced by each
-/// extreme value, something large inserted everywhere, and random edits. Which decoder panicked on which bytes is shown by
-/// the test that fails.
+/// Calls `check` with mutations of `valid`: every prefix, every byte removed, every bit flipped, every byte replaced by
+/// each extreme value, a large value inserted everywhere, and random edits. The failed test shows the decoder and the
+/// bytes.
 pub fn each(valid: &[u8], mut check: impl FnMut(&[u8])) {
     let mut wrong = Vec::with_capacity(valid.len() + LARGE[1].len());
     for at in 0..valid.len() {
@@ -54,7 +54,7 @@ pub fn random(valid: &[u8], mut check: impl FnMut(&[u8])) {
     }
 }
 
-/// Puts `new` in the place of `removed` bytes of `valid`.
+/// Replaces `removed` bytes of `valid` by `new`.
 fn splice(into: &mut Vec<u8>, valid: &[u8], at: usize, removed: usize, new: &[u8]) {
     into.clear();
     into.extend_from_slice(&valid[..at]);
@@ -73,7 +73,7 @@ fn edited(valid: &[u8], chance: &mut Chance) -> Vec<u8> {
                 bytes.remove(at);
             }
             _ => {
-                // A part of it once more, somewhere else.
+                // A part of it repeated at another offset.
                 let from = chance.index(valid.len() + 1);
                 let part = valid[from..].iter().take(chance.index(9)).copied();
                 bytes.splice(at..at, part.collect::<Vec<u8>>());

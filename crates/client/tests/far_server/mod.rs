@@ -36,12 +36,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::body::Body;
 
-/// A name that is none of this host.
+/// A name that this host does not have.
 pub(crate) const OTHER_NAME: &str = "other.example";
 
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
-/// A time from now.
+/// Returns a time so many days from the present.
 pub(crate) fn days(count: i64) -> OffsetDateTime {
     OffsetDateTime::now_utc() + Duration::days(count)
 }
@@ -53,13 +53,13 @@ pub(crate) struct Pair {
     serial: u64,
 }
 
-/// By what the server knows its clients.
+/// Authentication of clients at the server.
 pub(crate) enum Known<'a> {
-    /// By certificates, which it demands.
+    /// By certificates, which the server requires.
     Certificates,
-    /// The same, but for this one, which is revoked.
+    /// By certificates, except this one, which is revoked.
     Revoked(&'a Pair),
-    /// It asks for no certificate.
+    /// The server requests no certificate.
     Tokens,
 }
 
@@ -123,7 +123,7 @@ impl Authority {
         }
     }
 
-    /// What a client with this certificate gives.
+    /// Returns the credentials of a client with this certificate.
     pub(crate) fn credentials(&self, pair: &Pair) -> Credentials {
         let path = |kind: &str| self.file(&format!("{}.{kind}", pair.serial));
         fs::write(path("pem"), &pair.certificate).expect("own directory");
@@ -134,7 +134,7 @@ impl Authority {
         credentials
     }
 
-    /// What a client without a certificate gives.
+    /// Returns the credentials of a client without a certificate.
     pub(crate) fn credentials_alone(&self) -> Credentials {
         Credentials {
             tls: Tls {
@@ -145,7 +145,7 @@ impl Authority {
         }
     }
 
-    /// Puts others' files in the place of these.
+    /// Replaces these files by others.
     pub(crate) fn replace_by(these: &Credentials, others: &Credentials) {
         let files = |tls: &Tls| {
             [tls.ca.clone(), tls.certificate.clone(), tls.key.clone()].map(Option::unwrap)
@@ -201,7 +201,7 @@ impl Authority {
     }
 }
 
-/// What the server saw of a call.
+/// A call as the server saw it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) certificates: usize,
@@ -231,7 +231,7 @@ impl FarServer {
         server
     }
 
-    /// Without TLS.
+    /// Starts a server without TLS.
     pub(crate) async fn start_plain() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
@@ -249,12 +249,12 @@ impl FarServer {
         }
     }
 
-    /// For the connections from now on.
+    /// Sets the configuration of later connections.
     pub(crate) fn use_config(&self, config: ServerConfig) {
         *self.shared.config.lock().expect("no panic") = Some(Arc::new(config).into());
     }
 
-    /// Calls need this header.
+    /// Requires this header in calls.
     pub(crate) fn demand(&self, authorization: &str) {
         *self.shared.demanded.lock().expect("no panic") = Some(authorization.to_owned());
     }
@@ -274,7 +274,7 @@ impl FarServer {
             .expect("a call")
     }
 
-    /// How many connections had a call.
+    /// Returns the number of connections that had a call.
     pub(crate) fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::Relaxed)
     }
@@ -306,13 +306,13 @@ async fn serve_one(stream: TcpStream, config: Option<TlsAcceptor>, shared: Arc<S
     let answer = service_fn(|request| {
         std::future::ready(Ok::<_, Infallible>(answer(&request, certificates, &shared)))
     });
-    // A broken connection is what some tests are about.
+    // Some tests are about broken connections.
     let _ = http2::Builder::new(TokioExecutor::new())
         .serve_connection(TokioIo::new(stream), answer)
         .await;
 }
 
-/// UNIMPLEMENTED for a call with the header that is demanded, else UNAUTHENTICATED.
+/// Answers UNIMPLEMENTED to a call with the required header, else UNAUTHENTICATED.
 fn answer(request: &Request<Incoming>, certificates: usize, shared: &Shared) -> Response<Body> {
     let authorization = request.headers().get(AUTHORIZATION);
     let authorization = authorization.map(|value| value.to_str().expect("ASCII").to_owned());

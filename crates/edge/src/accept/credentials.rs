@@ -1,4 +1,5 @@
-//! Follows the access file and the attempts of runs, and cuts connections whose certificate, token or user is not good any more.
+//! Follows the access file and the attempts of runs, and cuts connections whose certificate, token or user is no longer
+//! valid.
 
 use super::Connection;
 use crate::{
@@ -31,7 +32,7 @@ impl Credentials {
         &self.access
     }
 
-    /// Cuts this connection when the rules do not allow it any more.
+    /// Cuts this connection when the rules no longer permit it.
     pub(super) fn watch(&self, connection: &Arc<Connection>) {
         let is_of_run = matches!(connection.peer.standing, Standing::OfARun(Some(_)));
         if self.access.may_change() || is_of_run {
@@ -39,7 +40,7 @@ impl Credentials {
         }
     }
 
-    /// Never returns.
+    /// Follows the file; never returns.
     pub(crate) async fn follow(&self) {
         let mut logged = None;
         loop {
@@ -58,7 +59,7 @@ impl Credentials {
                 }
                 Ok(Err(error)) => {
                     let error = error.to_string();
-                    // Once, not each second.
+                    // Once, not every second.
                     if logged.as_ref() != Some(&error) {
                         tracing::error!(
                             error,

@@ -1,5 +1,5 @@
-//! TLS handshakes of one port: many at a time, each for a bounded time. A peer that opens more than there is room for takes the
-//! place of the oldest, so that half-open ones lock no other out.
+//! TLS handshakes of one port: many at a time, each for a bounded time. Beyond the bound a new handshake replaces the
+//! oldest, so that half-open ones lock no other client out.
 
 use super::{
     refusals::{Refusal, Refusals},
@@ -23,7 +23,7 @@ pub(super) struct Handshakes {
     access: Arc<Access>,
     refusals: Arc<Refusals>,
     running: JoinSet<Shaken>,
-    /// The oldest first.
+    /// Handshakes in progress, the oldest first.
     handles: VecDeque<AbortHandle>,
 }
 
@@ -37,7 +37,7 @@ impl Handshakes {
         }
     }
 
-    /// The next client that has come through its handshake. Cancel-safe.
+    /// Returns the next client that has finished its handshake. Cancel-safe.
     pub(super) async fn next(&mut self, listener: &TcpListener) -> io::Result<(Io, Peer)> {
         loop {
             let shaken = tokio::select! {
@@ -62,7 +62,7 @@ impl Handshakes {
                     self.refusals
                         .note(Refusal::Handshake, &Peer::of_network(address, None));
                 }
-                // It has made room for another one.
+                // It was replaced by another one.
                 Err(_) => {}
             }
         }

@@ -1,5 +1,5 @@
-//! Places for connections: bounds by process, by user and in all. Peers that are refused have a few of their own, so that they
-//! learn why and take none from others.
+//! Slots for connections: bounds by process, by user and in total. Refused peers have a few of their own, so that they
+//! get the reason and take no slot from others.
 
 use crate::{
     auth::{Origin, Peer, Standing},
@@ -17,39 +17,40 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
-/// Which bound is reached.
+/// The bound that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Full {
-    /// One process has too many.
+    /// One process has too many connections.
     Process,
-    /// The processes of one user have.
+    /// The processes of one user have too many.
     User,
-    /// The processes of one run have, or those of all runs.
+    /// The processes of one run have too many, or those of all runs.
     Run,
-    /// All have.
+    /// There are too many in total.
     All,
-    /// Those that are refused anyhow have.
+    /// There are too many refused ones.
     Refused,
 }
 
-/// Whose connections are counted together.
+/// Owner whose connections are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum User {
     Uid(u32),
     /// The principal of a certificate.
     Certificate(String),
-    /// All of the network that have proved nothing yet.
+    /// All network clients that have not authenticated yet.
     Unproven,
 }
 
-/// Of one user: a process, all of other pid namespaces, which have no number here, being one; or an address of the network.
+/// Part of one user: a process, all of other pid namespaces, which have no number here, being one; or a network
+/// address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Part {
     Pid(Option<i32>),
     Address(IpAddr),
 }
 
-/// A process as connections know it.
+/// A process in the count of connections.
 type Process = (User, Part);
 
 fn process(origin: &Origin) -> Process {
@@ -68,7 +69,7 @@ fn process(origin: &Origin) -> Process {
     }
 }
 
-/// Who has how many.
+/// Number of connections of each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places(Arc<Mutex<Taken>>);
 
@@ -82,14 +83,14 @@ pub(crate) struct Taken {
     of_process: HashMap<Process, usize>,
 }
 
-/// One place; free again when it is dropped.
+/// One slot; free again when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Places,
     of: Pool,
 }
 
-/// Among which connections one is counted.
+/// The connections among which one is counted.
 #[derive(Clone, Debug)]
 enum Pool {
     Admitted(Process),
@@ -98,7 +99,7 @@ enum Pool {
 }
 
 impl Places {
-    /// A place for one more connection of this peer.
+    /// Takes a slot for one more connection of this peer.
     pub(crate) fn take(&self, peer: &Peer) -> Result<Place, Full> {
         let mut taken = self.lock();
         let of = match peer.standing {
@@ -117,7 +118,7 @@ impl Places {
         Ok(Place { places, of })
     }
 
-    /// How many connections there are, the refused not among them.
+    /// Returns the number of connections, without the refused.
     pub(crate) fn admitted(&self) -> usize {
         let taken = self.lock();
         taken.admitted + taken.of_runs
@@ -142,7 +143,7 @@ impl Taken {
     fn admit(&mut self, process: &Process) -> Result<(), Full> {
         let (user, _) = process;
         let of_process = count(&self.of_process, process);
-        // The last ones are for processes that have none.
+        // The last ones are for processes without any.
         let reserved = if of_process > 0 {
             CONNECTIONS_RESERVED
         } else {

@@ -1,5 +1,5 @@
-//! Connections that are closed or refused for want of room, or because no call came: counted, and warned of at most once in a
-//! while, with how many they were.
+//! Connections that are closed or refused for want of a slot, or because no call came: counted, with a warning at
+//! intervals that has their number.
 
 use super::places::{Full, Places};
 use crate::{auth::Peer, limits::REFUSALS_WARNED_EVERY};
@@ -12,14 +12,14 @@ use std::{
     time::Duration,
 };
 
-/// Why a connection is closed or refused.
+/// Reason why a connection is closed or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Refusal {
-    /// There is no room.
+    /// There is no slot.
     Full(Full),
-    /// It has made no call that was accepted.
+    /// The connection has made no accepted call.
     NoCall,
-    /// TLS did not come about.
+    /// The TLS handshake failed.
     Handshake,
 }
 
@@ -52,7 +52,7 @@ impl Refusal {
         }
     }
 
-    /// What the log says, and what happens instead.
+    /// Returns the text for the log, with the consequence.
     fn sentence(self) -> &'static str {
         match self {
             Self::Full(Full::Process) => {
@@ -72,12 +72,12 @@ impl Refusal {
     }
 }
 
-/// What was refused.
+/// Counters of refusals.
 #[derive(Debug)]
 pub(crate) struct Refusals {
     telemetry: Telemetry,
     counter: Counter<u64>,
-    /// Of each: when it was last warned of, and how many there were since.
+    /// For each kind: time of the last warning, and the number since.
     warned: Mutex<HashMap<Refusal, (Timestamp, u64)>>,
 }
 
@@ -119,7 +119,7 @@ impl Refusals {
         let now = self.telemetry.now();
         let is_soon = |last: Timestamp| {
             let since = u64::try_from(now.0 - last.0).map(Duration::from_micros);
-            // A clock that was set back says nothing.
+            // A clock that was set back has no effect.
             since.is_ok_and(|since| since < REFUSALS_WARNED_EVERY)
         };
         let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);

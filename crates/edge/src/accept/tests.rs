@@ -15,7 +15,7 @@ async fn a_client_that_stays_silent_is_let_go() {
 }
 
 #[tokio::test]
-async fn a_silent_client_does_not_hold_the_shutdown_up() {
+async fn silent_client_does_not_delay_shutdown() {
     let met = meet().await;
     let mut accepted = met.accepted;
     met.ending.begun.cancel();
@@ -34,7 +34,7 @@ async fn bytes_without_a_call_keep_no_connection() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_has_called_stays_until_the_time_is_over() {
+async fn client_with_calls_stays_until_the_time_limit() {
     let met = meet().await;
     let (mut client, mut accepted) = (met.client, met.accepted);
     client.write_all(b"x").await.expect("sent");
@@ -49,7 +49,7 @@ async fn a_client_that_has_called_stays_until_the_time_is_over() {
 }
 
 #[tokio::test]
-async fn the_peer_is_judged_by_the_credentials_of_the_socket() {
+async fn peer_is_judged_by_socket_credentials() {
     let met = meet().await;
     let own = UnixStream::pair()
         .expect("a pair")
@@ -79,7 +79,7 @@ async fn all_listeners_are_accepted_from() {
     }
 }
 
-/// Longer than anything here may take.
+/// Upper bound for every step here.
 const TOO_LONG: Duration = Duration::from_mins(1);
 
 async fn read(accepted: &mut Accepted) -> io::Result<u8> {

@@ -1,4 +1,4 @@
-//! The bytes of a connection, whatever they come over.
+//! The bytes of a connection, over any transport.
 
 use std::{
     io,

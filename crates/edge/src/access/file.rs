@@ -23,25 +23,25 @@ pub enum AccessError {
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Not what the format allows.
+    /// The file does not have the required format.
     #[error("{}: {source}", path.display())]
     Form {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What and where.
+        /// The fault and its position.
         source: Box<toml::de::Error>,
     },
-    /// A value has no meaning.
+    /// A value is invalid.
     #[error("{}: {what}", path.display())]
     Value {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What.
+        /// The fault.
         what: String,
     },
     /// Certificates cannot be used.
@@ -58,7 +58,7 @@ struct File {
     principals: Vec<Principal>,
     #[serde(default, rename = "token")]
     tokens: Vec<TokenEntry>,
-    /// By owner; `*` stands for each owner that is not named.
+    /// Quotas by owner; `*` stands for each owner without one.
     #[serde(default, rename = "quota")]
     quotas: HashMap<String, Quota>,
     #[serde(default, rename = "issuer")]
@@ -72,10 +72,10 @@ struct Principal {
     #[serde(deserialize_with = "role")]
     role: Role,
     owner: Option<String>,
-    /// Users that its commands may have.
+    /// Users that its commands may run as.
     #[serde(default)]
     run_as: Vec<u32>,
-    /// Groups that they may have, beside those of the numbers of these users.
+    /// Groups that they may have, beside those with the numbers of these users.
     #[serde(default)]
     run_as_groups: Vec<u32>,
 }
@@ -97,7 +97,7 @@ fn role<'de, D: Deserializer<'de>>(from: D) -> Result<Role, D::Error> {
     })
 }
 
-/// The access file as it was read, and a hash of it and of all files that it names.
+/// The access file as read, and a hash of it and of all files that it refers to.
 pub(super) struct Read {
     path: PathBuf,
     file: File,
@@ -138,7 +138,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, AccessError> {
 }
 
 impl Read {
-    /// The rules that it says. Blocks.
+    /// Builds its rules. Blocks.
     pub(super) fn rules(&self, own_uid: u32) -> Result<Rules, AccessError> {
         let wrong = |what: String| AccessError::Value {
             path: self.path.clone(),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tokens_of_one_id_hold_until_they_expire() {
+    fn two_tokens_of_one_id_are_valid_together() {
         let entry = |token: &str, expires: &str| {
             let digits = rules::hash(token).map(|byte| format!("{byte:02x}"));
             let sha256 = digits.concat();

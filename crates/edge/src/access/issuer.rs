@@ -1,4 +1,4 @@
-//! Tokens that an issuer has signed: those of `OpenID` Connect, and the projected service account tokens of Kubernetes.
+//! Tokens signed by an issuer: those of `OpenID` Connect, and the projected service account tokens of Kubernetes.
 
 use jsonwebtoken::{
     Algorithm, DecodingKey, DecodingKeyKind, Validation,
@@ -19,16 +19,16 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// How far an issuer's clock may be from this host's.
+/// Permitted difference between an issuer's clock and this host's.
 const SKEW: Duration = Duration::from_secs(10);
 
-/// An issuer, as the access file names it.
+/// An issuer, as in the access file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct IssuerEntry {
     /// The claim `iss` of its tokens.
     pub(super) name: String,
-    /// What their claim `aud` must hold.
+    /// Required value of their claim `aud`.
     pub(super) audience: String,
     /// The file of its public keys, a JSON Web Key Set.
     pub(super) keys: PathBuf,
@@ -41,7 +41,7 @@ pub(super) struct Issuer {
     keys: HashMap<String, (Algorithm, DecodingKey)>,
 }
 
-/// A token that an issuer has signed, as far as it is looked at again while its connection is open.
+/// A token signed by an issuer, as far as it is checked again while its connection is open.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Signed {
     issuer: String,
@@ -64,7 +64,7 @@ pub(crate) struct Issuers(HashMap<String, Issuer>);
 impl Issuers {
     /// Reads their keys. Blocks.
     pub(super) fn read(entries: &[IssuerEntry]) -> Result<Self, String> {
-        // A second one is this one.
+        // A second install is this one.
         let _ = PROVIDER.install_default();
         let mut issuers = HashMap::new();
         for entry in entries {
@@ -87,7 +87,7 @@ impl Issuers {
         Ok(Self(issuers))
     }
 
-    /// Checks a token: signature, issuer, audience, and the time in which it is valid. The error says what is wrong with it.
+    /// Checks a token: signature, issuer, audience, and the time in which it is valid. The error describes the fault.
     pub(super) fn check(&self, token: &str) -> Result<Signed, String> {
         let text = |error: Error| what_is_wrong(error.kind());
         let unproved: Claims =
@@ -116,7 +116,7 @@ impl Issuers {
         })
     }
 
-    /// Whether a token that was checked is still good: its time is not over, and its key is still its issuer's.
+    /// Whether a checked token is still valid: it has not expired, and its key is still its issuer's.
     pub(super) fn holds(&self, signed: &Signed, now: SystemTime) -> bool {
         let end = Duration::from_secs(signed.expires).saturating_add(SKEW);
         let now = now.duration_since(SystemTime::UNIX_EPOCH);
@@ -130,7 +130,7 @@ impl Issuers {
 }
 
 impl Signed {
-    /// The principal that the token stands for.
+    /// Returns the principal of the token.
     pub(super) fn principal(&self) -> String {
         format!("oidc:{}#{}", self.issuer, self.subject)
     }
@@ -149,7 +149,7 @@ fn what_is_wrong(kind: &ErrorKind) -> String {
     .to_owned()
 }
 
-/// The keys of a set that can be used: with an id, for signatures, and of an algorithm that is accepted.
+/// Reads the usable keys of a set: with an id, for signatures, and of an accepted algorithm.
 fn read_keys(path: &Path) -> Result<HashMap<String, (Algorithm, DecodingKey)>, String> {
     let wrong = |what: String| format!("keys in {}: {what}", path.display());
     let text = fs::read(path).map_err(|e| wrong(e.to_string()))?;
@@ -190,7 +190,7 @@ fn usable(key: &Jwk) -> Option<(String, (Algorithm, DecodingKey))> {
     Some((id, (algorithm, DecodingKey::from_jwk(key).ok()?)))
 }
 
-/// Checks signatures by ring, and makes none.
+/// Verifies signatures with ring, and makes none.
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(ErrorKind::InvalidAlgorithm.into()),
     verifier_factory: |algorithm, key| {
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_are_wrong_in_one_thing_are_refused() {
+    fn token_with_one_wrong_claim_is_refused() {
         let signer = Signer::new();
         let issuers = signer.issuers();
         let header = json!({"alg": "ES256", "kid": "p"});

@@ -1,7 +1,7 @@
-//! Who may do what: principals with a role and an owner, tokens, and the certificates of the network doors.
+//! Authorization: principals with a role and an owner, tokens, and the certificates of the network listeners.
 //!
-//! The access file says it. It is read again when it or one of the files that it names has changed, without a drop; a connection
-//! whose certificate or token is not good any more is cut.
+//! The access file defines it. It is read again when it or one of its files has changed, without dropping connections;
+//! a connection whose certificate or token is no longer valid is cut.
 
 mod file;
 mod issuer;
@@ -21,21 +21,21 @@ use std::{
 /// The rules in force.
 #[derive(Debug)]
 pub struct Access {
-    /// The access file; absent: the server's own user and root alone.
+    /// The access file; absent: only the server's own user and root may call.
     file: Option<PathBuf>,
     own_uid: u32,
     rules: RwLock<Arc<Rules>>,
 }
 
 impl Access {
-    /// Reads the access file, where there is one. Blocks.
+    /// Reads the access file, if there is one. Blocks.
     pub fn open(file: Option<&Path>, own_uid: u32) -> Result<Self, AccessError> {
         let own = Self::own(file, own_uid);
         own.refresh()?;
         Ok(own)
     }
 
-    /// For the server's own user and root, until the file can be read.
+    /// Permits the server's own user and root, until the file can be read.
     #[must_use]
     pub fn own(file: Option<&Path>, own_uid: u32) -> Self {
         Self {
@@ -51,13 +51,13 @@ impl Access {
         self.tls().is_some()
     }
 
-    /// The rules in force.
+    /// Returns the rules in force.
     pub(crate) fn rules(&self) -> Arc<Rules> {
         let rules = self.rules.read();
         Arc::clone(&rules.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How a handshake is made; absent: there is no certificate.
+    /// Returns the configuration of handshakes; absent: there is no certificate.
     pub(crate) fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.rules().tls.as_ref().map(tls::Tls::server)
     }
@@ -67,7 +67,7 @@ impl Access {
         self.file.is_some()
     }
 
-    /// Reads the files again where they have changed. Blocks.
+    /// Reads the files again if they have changed. Blocks.
     pub(crate) fn refresh(&self) -> Result<bool, AccessError> {
         let Some(file) = &self.file else {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! What the access file says, ready to be asked.
+//! The rules of the access file, ready for queries.
 
 use super::{
     issuer::{Issuers, Signed},
@@ -10,15 +10,15 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::SystemTime};
 
-/// A token as it is kept: its SHA-256.
+/// A stored token: its SHA-256.
 pub(crate) type TokenHash = [u8; 32];
 
-/// What a principal may.
+/// Rights of a principal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) role: Role,
     pub(crate) owner: String,
-    /// Users and groups that its commands may have.
+    /// Users and groups that its commands may run as.
     pub(crate) run_as: Arc<RunAs>,
 }
 
@@ -26,27 +26,27 @@ pub(crate) struct Grant {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunAs {
     pub(crate) users: Vec<u32>,
-    /// Beside those that have the number of a user.
+    /// Groups beside those with the number of a user.
     pub(crate) groups: Vec<u32>,
 }
 
-/// What the runs and streams of one owner may use together. Absent: as much as the node has.
+/// Quota of one owner's runs and streams together. Absent: limited only by the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Quota {
     /// Runs that have not ended.
     pub(crate) live_runs: Option<NonZeroU32>,
-    /// Calls that start a run; as many may come at once.
+    /// Calls per second that start a run; as many may come at once.
     pub(crate) spawns_per_second: Option<NonZeroU32>,
     /// Streams of events, attached terminals, and waits for output.
     pub(crate) streams: Option<NonZeroU32>,
 }
 
-/// A token that is accepted.
+/// An accepted token.
 #[derive(Clone, Debug)]
 pub(crate) struct Token {
     pub(crate) principal: String,
-    /// Absent: it does not expire.
+    /// Time of expiry; absent: it does not expire.
     pub(crate) expires: Option<SystemTime>,
 }
 
@@ -57,14 +57,14 @@ pub(crate) struct Attempt {
     pub(crate) number: u32,
 }
 
-/// What the bearer of a call has shown, as it is looked at again while its connection is open.
+/// Credentials in a call, as they are checked again while its connection is open.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bearer {
     /// The token of an attempt.
     Run(Attempt),
     /// A token of the access file.
     Token(TokenHash),
-    /// A token that an issuer has signed.
+    /// A token signed by an issuer.
     Signed(Signed),
 }
 
@@ -73,31 +73,32 @@ pub(crate) enum Bearer {
 pub(crate) struct Rules {
     pub(super) own_uid: u32,
     pub(super) grants: HashMap<String, Grant>,
-    /// By owner; `*` stands for each owner that is not named.
+    /// Quotas by owner; `*` stands for each owner without one.
     pub(super) quotas: HashMap<String, Quota>,
     pub(super) tokens: HashMap<TokenHash, Token>,
     pub(super) issuers: Issuers,
     pub(super) tls: Option<Tls>,
-    /// What this server shows to other nodes, and by what it knows them; absent: nothing is forwarded over a network.
+    /// Credentials of this server for other nodes, and the authorities for them; absent: nothing is forwarded over a
+    /// network.
     pub(crate) forward: Option<kennel_client::Tls>,
     /// Hash of all files that they were read from.
     pub(super) content: TokenHash,
 }
 
-/// Who makes a call, and what it may.
+/// Caller of a call, with its rights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) principal: String,
-    /// Absent: it is no process of this pid namespace.
+    /// Process id; absent: it is no process of this pid namespace.
     pub(crate) pid: Option<i32>,
     pub(crate) role: Role,
-    /// Owner of what it spawns.
+    /// Owner of the runs that it spawns.
     pub(crate) owner: String,
-    /// The admin that calls on its behalf; absent: it calls itself.
+    /// The admin that calls on its behalf; absent: it calls directly.
     pub(crate) via: Option<String>,
-    /// What its owner may use.
+    /// Quota of its owner.
     pub(crate) quota: Quota,
-    /// Users that its commands may have, beside the server's own; an admin's may have any.
+    /// Users that its commands may run as, beside the server's own; an admin's may have any.
     pub(crate) run_as: Arc<RunAs>,
     /// The run that it is a process of; absent: it is of none.
     pub(crate) run: Option<AsRun>,
@@ -112,7 +113,7 @@ pub(crate) struct AsRun {
 }
 
 impl Caller {
-    /// Whether its commands may have this user and these groups.
+    /// Whether its commands may run as this user with these groups.
     pub(crate) fn may_run_as(&self, user: &RunUser) -> bool {
         let RunAs { users, groups } = &*self.run_as;
         let may_have = |group: &u32| users.contains(group) || groups.contains(group);
@@ -120,14 +121,14 @@ impl Caller {
             || users.contains(&user.uid) && may_have(&user.gid) && user.groups.iter().all(may_have)
     }
 
-    /// The owner whose runs alone it may see; absent: it may see all.
+    /// Returns the owner whose runs alone it may see; absent: it may see all.
     pub(crate) fn scope(&self) -> Option<&str> {
         (self.role < Role::Operator).then_some(self.owner.as_str())
     }
 }
 
 impl Rules {
-    /// The server's own user and root alone.
+    /// Permits the server's own user and root alone.
     pub(crate) fn own(own_uid: u32) -> Self {
         Self {
             own_uid,
@@ -141,7 +142,7 @@ impl Rules {
         }
     }
 
-    /// The caller with the quota of its owner and the users of its principal; an admin has no limits.
+    /// Returns the caller with the quota of its owner and the users of its principal; an admin has no limits.
     pub(crate) fn with_limits(&self, caller: Caller) -> Caller {
         if caller.role >= Role::Admin {
             return caller;
@@ -156,7 +157,7 @@ impl Rules {
         }
     }
 
-    /// What a process of this user may; absent: nothing.
+    /// Returns the caller for a process of this user; absent: it has no rights.
     pub(crate) fn of_uid(&self, uid: u32, pid: Option<i32>) -> Option<Caller> {
         let principal = format!("uid:{uid}");
         if uid == 0 || uid == self.own_uid {
@@ -175,7 +176,7 @@ impl Rules {
         Some(Caller { pid, ..caller })
     }
 
-    /// What a principal may; absent: nothing.
+    /// Returns the caller for a principal; absent: it has no rights.
     pub(crate) fn of_principal(&self, principal: &str) -> Option<Caller> {
         let grant = self.grants.get(principal)?;
         Some(Caller {
@@ -190,7 +191,7 @@ impl Rules {
         })
     }
 
-    /// What a token is; the error says why it is none.
+    /// Verifies a token; the error describes the fault.
     pub(crate) fn bearer(&self, token: &str) -> Result<Bearer, String> {
         let hash = hash(token);
         if self.tokens.contains_key(&hash) || self.issuers.is_empty() {
@@ -199,7 +200,7 @@ impl Rules {
         self.issuers.check(token).map(Bearer::Signed)
     }
 
-    /// What the bearer of a token may; absent: it is not known, or has expired.
+    /// Returns the caller for the bearer of a token; absent: the token is not known, or has expired.
     pub(crate) fn of_bearer(&self, bearer: &Bearer, now: SystemTime) -> Option<Caller> {
         match bearer {
             // It is not of these rules.
@@ -224,12 +225,12 @@ impl Rules {
     }
 }
 
-/// The time by which credentials expire.
+/// Returns the time by which credentials expire.
 pub(crate) fn now() -> SystemTime {
     SystemTime::now()
 }
 
-/// How a token is kept.
+/// Hashes a token for storage.
 pub(crate) fn hash(token: &str) -> TokenHash {
     Sha256::digest(token.as_bytes()).into()
 }

@@ -1,4 +1,4 @@
-//! TLS of the network doors: version 1.3, HTTP/2, certificates of clients where a CA for them is named.
+//! TLS of the network listeners: version 1.3, HTTP/2, client certificates where a CA for them is given.
 
 use rustls::{
     RootCertStore, ServerConfig,
@@ -16,28 +16,28 @@ use std::{
 };
 use webpki::EndEntityCert;
 
-/// Why TLS cannot be served.
+/// Reason why TLS cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file has no certificate, key or list that can be read.
+    /// A file has no readable certificate, key or list.
     #[error("cannot read {what} in PEM from {path}: {source}")]
     Pem {
-        /// What was looked for.
+        /// The expected contents.
         what: &'static str,
-        /// In which file.
+        /// Path of the file.
         path: String,
-        /// Why not.
+        /// The cause.
         source: rustls::pki_types::pem::Error,
     },
-    /// They do not fit together.
+    /// Certificate and key do not belong together.
     #[error("cannot use certificate and key: {0}")]
     Key(#[source] rustls::Error),
-    /// The CA of clients, or the list of revoked certificates, cannot be used.
+    /// The CA of clients, or the list of revoked certificates, is unusable.
     #[error("cannot use the CA of clients: {0}")]
     ClientCa(String),
 }
 
-/// The files that TLS needs.
+/// Files for TLS.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Files {
@@ -48,7 +48,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// All of them.
+    /// Returns all of them.
     pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let others = self.client_ca.iter_mut().chain(&mut self.crl);
         [&mut self.certificate, &mut self.key]
@@ -57,7 +57,7 @@ impl Files {
     }
 }
 
-/// The files with which this server calls other nodes.
+/// Files with which this server calls other nodes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NodeFiles {
@@ -67,12 +67,12 @@ pub(super) struct NodeFiles {
 }
 
 impl NodeFiles {
-    /// All of them.
+    /// Returns all of them.
     pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         [&mut self.certificate, &mut self.key, &mut self.ca].into_iter()
     }
 
-    /// For the connections to other nodes, which read them again.
+    /// Returns them for the connections to other nodes, which read them again.
     pub(super) fn read(&self) -> Result<kennel_client::Tls, TlsError> {
         certificates(&self.ca)?;
         certificates(&self.certificate)?;
@@ -86,24 +86,24 @@ impl NodeFiles {
     }
 }
 
-/// How handshakes are made, and how certificates of clients are verified.
+/// Configuration of handshakes, and of the verification of client certificates.
 #[derive(Debug)]
 pub(crate) struct Tls {
     server: Arc<ServerConfig>,
-    /// Absent: clients have no certificates.
+    /// Verifier; absent: clients have no certificates.
     clients: Option<Arc<dyn ClientCertVerifier>>,
 }
 
-/// A certificate that a client has proved to hold.
+/// A verified certificate of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ClientCertificate {
     chain: Vec<CertificateDer<'static>>,
-    /// The principal: the first URI with an authority, such as `spiffe://kennel/alice`, that it names.
+    /// The principal: its first URI with an authority, such as `spiffe://kennel/alice`.
     pub(crate) uri: String,
 }
 
 impl ClientCertificate {
-    /// Reads a chain whose first certificate is the client's; absent: it names no URI.
+    /// Reads a chain whose first certificate is the client's; absent: it has no URI.
     pub(crate) fn read(chain: &[CertificateDer<'_>]) -> Option<Self> {
         let chain: Vec<_> = chain.iter().map(|one| one.clone().into_owned()).collect();
         let first = EndEntityCert::try_from(chain.first()?).ok()?;
@@ -133,7 +133,7 @@ impl Tls {
             .with_single_cert(chain, key)
             .map_err(TlsError::Key)?;
         server.alpn_protocols = vec![b"h2".to_vec()];
-        // A resumed session would bring back a certificate that was revoked since.
+        // A resumed session would accept a certificate that was revoked since.
         server.send_tls13_tickets = 0;
         Ok(Self {
             server: Arc::new(server),
@@ -145,7 +145,7 @@ impl Tls {
         Arc::clone(&self.server)
     }
 
-    /// Whether a certificate is valid now, by the CA and the list of revoked ones that are in force.
+    /// Whether a certificate is valid at present, by the CA and the list of revoked ones in force.
     pub(super) fn trusts(&self, certificate: &ClientCertificate) -> bool {
         let Some((first, rest)) = certificate.chain.split_first() else {
             return false;
@@ -185,7 +185,7 @@ fn clients_of(
         .map_err(|e| TlsError::ClientCa(e.to_string()))
 }
 
-/// The principal of a certificate. `uid:7` and `token:ci` are URIs too, and name principals of other kinds.
+/// Returns the principal of a certificate. `uid:7` and `token:ci` are URIs too, and name principals of other kinds.
 fn principal<'a>(mut uris: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     uris.find(|uri| uri.contains("://"))
 }

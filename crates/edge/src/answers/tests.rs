@@ -12,7 +12,7 @@ async fn panics_of_handlers_are_answers() {
         assert_panicked(&status);
     }
     let mut body = answer(When::Body).await.into_body();
-    let frame = next(&mut body).await.expect("the end is told");
+    let frame = next(&mut body).await.expect("the end is sent");
     let trailers = frame.expect("not cut").into_trailers().expect("trailers");
     assert_panicked(&Status::from_header_map(&trailers).expect("a status"));
     assert!(next(&mut body).await.is_none(), "nothing follows");

@@ -1,7 +1,7 @@
-//! A client at a terminal: what it shows comes down, what is typed goes up.
+//! A client at a terminal: the screen goes down, typed input goes up.
 //!
-//! All of it is one stream of answers that is polled by its client: a client that does not read is not heard either, and one that
-//! goes away leaves nothing behind.
+//! All of it is one stream of answers that is polled by its client: the input of a client that does not read is not
+//! read either, and a client that goes away leaves nothing behind.
 
 mod seats;
 
@@ -27,16 +27,16 @@ use std::{pin::Pin, sync::Arc};
 use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt;
 
-/// A client at a terminal, and as long as it lives a place among the streams.
+/// A client at a terminal; it holds a slot among the streams as long as it lives.
 pub(crate) struct Attachment {
     supervisor: Supervisor,
     run: RunId,
-    /// Whose it is, as the audit trail has it.
+    /// Its request, as in the audit log.
     reported: LoggedRequest,
     requests: Streaming<pb::AttachRequest>,
-    /// The client has ended its side.
+    /// Whether the client has ended its side.
     leaves: bool,
-    /// What is being written, under its id.
+    /// The write in progress, under its id.
     writing: Option<Writing>,
     events: Events,
     seat: Seat,
@@ -48,7 +48,7 @@ pub(crate) struct Attachment {
 
 type Writing = Pin<Box<dyn Future<Output = (String, Result<InputWritten, CallError>)> + Send>>;
 
-/// Why it woke.
+/// Reason of a wake-up.
 enum Wake {
     Events(Result<Option<Vec<Event>>, CallError>),
     Asked(Result<Option<pb::AttachRequest>, Status>),
@@ -58,15 +58,15 @@ enum Wake {
     Leaving,
 }
 
-/// What a client needs to be let in.
+/// Requirements for attaching a client.
 pub(crate) struct Door {
     pub(crate) supervisor: Supervisor,
     pub(crate) seats: Arc<Seats>,
     pub(crate) going: Serving,
     pub(crate) place: StreamPlace,
-    /// Who it is.
+    /// Principal of the client.
     pub(crate) principal: String,
-    /// Which process, where it is seen from here.
+    /// Its process, where it is seen from here.
     pub(crate) pid: Option<i32>,
     /// Whose runs it may see.
     pub(crate) scope: Scope,
@@ -195,7 +195,7 @@ impl Attachment {
             going,
             ..
         } = self;
-        // One write at a time: what is typed comes in its order, and a full terminal makes its writer wait.
+        // One write at a time: input is written in order, and a full terminal makes its writer wait.
         let asks = writing.is_none() && !*leaves;
         let written = async {
             match writing {
@@ -230,7 +230,7 @@ impl Attachment {
         }
     }
 
-    /// So many bytes, for the audit trail.
+    /// Makes the audit record for so many bytes.
     fn typed(&self, bytes: usize) -> TrailRecord {
         let reported = LoggedRequest {
             rpc: "Attach.input".to_owned(),
@@ -241,7 +241,7 @@ impl Attachment {
         TrailRecord::now(Some(run), TrailEntry::Request(reported))
     }
 
-    /// Does what is asked, or says why not. The error ends the stream.
+    /// Carries a request out, or answers why not. The error ends the stream.
     async fn obey(&mut self, asked: Option<Asked>) -> Result<Option<pb::AttachRefused>, Status> {
         match asked {
             Some(Asked::Input(input)) => {
@@ -280,7 +280,7 @@ impl Attachment {
     }
 }
 
-/// A run that is not on its terminal now is shown as it is.
+/// Resizes at the start. A run that is not on its terminal at present is shown as it is.
 async fn resized_at_the_door(
     supervisor: &Supervisor,
     run: RunId,
@@ -303,7 +303,8 @@ fn taken(write_id: String, written: Result<InputWritten, CallError>) -> Result<R
     }
 }
 
-/// What is said of a fault, where the client can do something else with this terminal; the error where only another server can.
+/// Returns the answer to a fault, where the client can still use this terminal; the error where only another server can
+/// help.
 fn refused(status: &Status, write_id: String) -> Result<pb::AttachRefused, Status> {
     if status.code() == Code::Unavailable {
         return Err(status.clone());

@@ -1,4 +1,4 @@
-//! Who may write on a terminal: one of those who are attached to it at a time.
+//! The writer of a terminal: one of its attached clients at a time.
 
 use kennel_lifecycle::RunId;
 use std::{
@@ -25,7 +25,7 @@ struct Writer {
     principal: String,
 }
 
-/// A place at a terminal, left when it is dropped.
+/// A slot at a terminal, released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Seat {
     seats: Arc<Seats>,
@@ -35,10 +35,10 @@ pub(crate) struct Seat {
     writer: watch::Receiver<Option<Writer>>,
 }
 
-/// Who writes.
+/// The present writer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Writes {
-    /// It is the one who asks.
+    /// Whether it is the asking client.
     pub(crate) you: bool,
     /// The writer; absent: no client writes.
     pub(crate) principal: Option<String>,
@@ -49,7 +49,7 @@ impl Seats {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place at the terminal of this run; the writer's, where there is none and this one does not only watch.
+    /// Takes a slot at the terminal of this run; the writer's, if there is none and this client does not only watch.
     pub(crate) fn join(self: &Arc<Self>, run: RunId, principal: String, read_only: bool) -> Seat {
         let mut runs = self.runs();
         runs.last += 1;
@@ -75,7 +75,7 @@ impl Seats {
 }
 
 impl Seat {
-    /// Becomes the writer where there is none. Gives whether it is the writer.
+    /// Becomes the writer if there is none. Returns whether it is the writer.
     pub(crate) fn writes_if_free(&self) -> bool {
         self.change(|own, writer| {
             let free = writer.is_none();
@@ -87,7 +87,7 @@ impl Seat {
         self.now().you
     }
 
-    /// Becomes the writer in place of any other. Refused where it only watches.
+    /// Becomes the writer in place of any other. Refused if it only watches.
     pub(crate) fn take(&self) -> bool {
         self.change(|own, writer| {
             let other = writer.as_ref() != Some(own);
@@ -97,14 +97,14 @@ impl Seat {
         self.now().you
     }
 
-    /// Who writes now.
+    /// Returns the present writer.
     pub(crate) fn now(&self) -> Writes {
         self.reported(self.writer.borrow().as_ref())
     }
 
-    /// Waits until the writer is another one than at the last call. Cancel-safe.
+    /// Waits until the writer has changed since the last call. Cancel-safe.
     pub(crate) async fn changed(&mut self) -> Writes {
-        // INVARIANT: the sender is there for as long as a client is attached.
+        // INVARIANT: the sender exists for as long as a client is attached.
         let _ = self.writer.changed().await;
         let writer = self.writer.borrow_and_update().clone();
         self.reported(writer.as_ref())
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_writes_at_a_time_and_who_leaves_makes_room() {
+    async fn one_writer_at_a_time_until_it_leaves() {
         let seats = Arc::new(Seats::default());
         let first = seats.join(run(), "uid:1".to_owned(), false);
         let mut second = seats.join(run(), "uid:2".to_owned(), false);
@@ -197,7 +197,7 @@ mod tests {
         drop((third, watcher));
         assert!(
             seats.runs().writers.is_empty(),
-            "nothing is kept of what nobody is attached to"
+            "no state is kept of runs without attachments"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A run that has ended, run again: a new one of the spec that its row has, with what the request gives of what was not kept.
+//! Restart of an ended run: a new run of the spec in its row, with the request's values for the unrecorded ones.
 
 use super::request;
 use crate::{digest::DigestKey, pb, status, trace_context::TraceContext};
@@ -6,7 +6,7 @@ use kennel_lifecycle::{DefaultGrace, RecordedSpec, RunId, RunSpec, Violation};
 use kennel_supervisor::{RunView, SpawnCall};
 use tonic::Status;
 
-/// The spawn that a Restart of an ended run comes to.
+/// Makes the spawn for a Restart of an ended run.
 pub(crate) fn spawn(
     request: pb::RestartRequest,
     ended: &RunView,
@@ -47,7 +47,7 @@ fn of_recorded(
     })
 }
 
-/// The spec with what a request gives of what was not recorded, and what is still missing.
+/// Returns the spec with a request's values for the unrecorded ones, and those still missing.
 fn completed(
     recorded: &RecordedSpec,
     request: pb::RestartRequest,
@@ -85,7 +85,7 @@ mod tests {
     const NEW: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAW";
 
     #[test]
-    fn what_was_not_kept_is_given_again_whole_and_nothing_else() {
+    fn missing_parts_of_a_spec_are_required_again() {
         let call = again(request(&[("A", "1"), ("B", "2")], Some(b"in"))).expect("a spawn");
         assert_eq!(call.run.map(|run| run.to_string()).as_deref(), Some(NEW));
         assert_eq!(call.restarted_from, Some(ended()));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_id_is_the_same_restart_only_of_the_same_run() {
+    fn same_id_repeats_restart_of_same_run_only() {
         let key = DigestKey::new([7; 32]);
         let whole = || request(&[("A", "1"), ("B", "2")], Some(b"in"));
         let digest = |ended: RunId| {

@@ -1,4 +1,4 @@
-//! Audits, and the end of what they find, as the contract shows them.
+//! Leak checks and reaps, in the contract's form.
 
 use super::{
     labels,
@@ -9,7 +9,7 @@ use crate::{pb, status};
 use kennel_lifecycle::{
     ProcessIdentity, RunId, Violation,
     audit::{
-        Certainty, Evidence, Standing,
+        Certainty, Evidence, RunStatus,
         reap::{Scope, Spared},
     },
     limits as bounds,
@@ -24,15 +24,15 @@ use tonic::Status;
 
 /// Most processes, and most empty control groups, that one answer lists.
 const LISTED_MAX: usize = 4096;
-/// Most bytes of one answer that go into what is said of processes: labels and paths may be long.
+/// Most bytes of one answer for the descriptions of processes: labels and paths may be long.
 const LISTED_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// Most runs without a task that are named.
+/// Most runs without a task that are listed.
 const UNATTENDED_MAX: usize = 1000;
 /// Runs that a request may name.
 const RUN_IDS_MAX: usize = 1000;
 /// Processes that a request may name.
 const PROCESSES_MAX: usize = 2048;
-/// Time between SIGTERM and SIGKILL, where the request names none.
+/// Default time between SIGTERM and SIGKILL.
 const GRACE_DEFAULT: Duration = bounds::GRACE_DEFAULT;
 /// The longest such time: the caller waits meanwhile.
 const GRACE_MAX: Duration = Duration::from_mins(1);
@@ -118,12 +118,12 @@ fn certainty(certainty: Certainty) -> pb::LeakCertainty {
     }
 }
 
-fn standing(standing: Option<Standing>) -> pb::LeakedRunStanding {
+fn standing(standing: Option<RunStatus>) -> pb::LeakedRunStanding {
     match standing {
         None => pb::LeakedRunStanding::Unspecified,
-        Some(Standing::Live) => pb::LeakedRunStanding::Live,
-        Some(Standing::Open) => pb::LeakedRunStanding::Open,
-        Some(Standing::Ended | Standing::Kept) => pb::LeakedRunStanding::Ended,
+        Some(RunStatus::Live) => pb::LeakedRunStanding::Live,
+        Some(RunStatus::Open) => pb::LeakedRunStanding::Open,
+        Some(RunStatus::Ended | RunStatus::Kept) => pb::LeakedRunStanding::Ended,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Stop certificates, as the contract shows them.
+//! Stop certificates, in the contract's form.
 
 use super::{run, time};
 use crate::pb::{self, tree_verdict};
@@ -7,7 +7,7 @@ use kennel_lifecycle::{
     StuckProcess,
 };
 
-/// The certificate of a run that ended so, with what held it and with its verdict.
+/// Returns the certificate of a run with this outcome, with its containment and its verdict.
 pub(crate) fn certificate(outcome: &Outcome, held_by: pb::Containment) -> pb::StopCertificate {
     let certificate = &outcome.certificate;
     let left = &certificate.leftovers;
@@ -77,7 +77,7 @@ fn step(step: &StopStep) -> pb::StopStep {
     }
 }
 
-/// The same as an event.
+/// Converts it to an event.
 pub(super) fn signal_sent(step: &StopStep) -> pb::SignalSent {
     pb::SignalSent {
         signal: step.signal.to_string(),
@@ -91,7 +91,7 @@ pub(super) fn signal_sent(step: &StopStep) -> pb::SignalSent {
     }
 }
 
-/// Whom SIGKILL does not end, as a verdict on a run that has not ended.
+/// Converts processes that SIGKILL does not end to a verdict on a run that has not ended.
 pub(super) fn stuck(stuck: &Stuck) -> pb::TreeVerdict {
     let process = |p: &StuckProcess| pb::StuckProcess {
         pid: p.pid,

@@ -14,7 +14,7 @@ const RAW_ARGS: &str = "spec.argv.raw_args";
 const CWD: &str = "spec.cwd";
 const RAW_CWD: &str = "spec.raw_cwd";
 
-/// The command's name as text, where it has one.
+/// Returns the command's name as text, if it has one.
 pub(crate) fn name(argv: &pb::Argv) -> String {
     match (argv.args.first(), argv.raw_args.first()) {
         (Some(name), _) => name.clone(),
@@ -23,12 +23,12 @@ pub(crate) fn name(argv: &pb::Argv) -> String {
     }
 }
 
-/// How many words a command has, its name included.
+/// Returns how many words a command has, its name included.
 pub(crate) fn words(argv: &pb::Argv) -> usize {
     argv.args.len() + argv.raw_args.len()
 }
 
-/// Which of both forms a client has sent.
+/// Form in which a client has sent it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     has_raw_args: bool,
@@ -36,7 +36,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// The form that this spec has.
+    /// Returns the form of this spec.
     pub(super) fn of(spec: &pb::RunSpec) -> Self {
         Self {
             has_raw_args: matches!(&spec.command, Some(Command::Argv(argv)) if !argv.raw_args.is_empty()),
@@ -44,7 +44,7 @@ impl Form {
         }
     }
 
-    /// What is wrong, under the names of the fields that the client has set.
+    /// Renames violations to the fields that the client has set.
     pub(super) fn name(self, mut violation: Violation) -> Violation {
         let renamed = [
             (self.has_raw_args, ARGS, RAW_ARGS),
@@ -60,7 +60,7 @@ impl Form {
     }
 }
 
-/// The command; empty where there is none, which is for the core to refuse.
+/// Parses the command; empty where there is none, which the core refuses.
 pub(super) fn argv(command: Option<Command>, found: &mut Vec<Violation>) -> Vec<OsString> {
     let Some(Command::Argv(argv)) = command else {
         return Vec::new();
@@ -75,7 +75,7 @@ pub(super) fn argv(command: Option<Command>, found: &mut Vec<Violation>) -> Vec<
     argv.raw_args.into_iter().map(os_string).collect()
 }
 
-/// The working directory.
+/// Parses the working directory.
 pub(super) fn cwd(
     text: Option<String>,
     raw: Option<Bytes>,
@@ -90,7 +90,7 @@ pub(super) fn cwd(
         .map(PathBuf::from)
 }
 
-/// The command in the form in which it can be said: as text where all of it is text.
+/// Returns the command as text where all of it is text, else as bytes.
 pub(super) fn shown(argv: &[OsString]) -> Command {
     let text: Option<Vec<String>> = argv.iter().map(|a| a.to_str().map(str::to_owned)).collect();
     Command::Argv(match text {
@@ -105,7 +105,7 @@ pub(super) fn shown(argv: &[OsString]) -> Command {
     })
 }
 
-/// The working directory as `cwd` or as `raw_cwd`.
+/// Returns the working directory as `cwd` or as `raw_cwd`.
 pub(super) fn shown_cwd(cwd: Option<&Path>) -> (Option<String>, Option<Bytes>) {
     match cwd.map(|cwd| (cwd.to_str(), cwd)) {
         None => (None, None),

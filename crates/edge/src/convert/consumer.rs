@@ -1,4 +1,4 @@
-//! Consumers: what is asked about them, and how they are shown.
+//! Consumers: requests about them, and their contract form.
 
 use super::{many_cursor, request, time, token::Cursor};
 use crate::{digest::DigestKey, limits, pb, status};
@@ -10,21 +10,21 @@ use tonic::Status;
 /// Longest name.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What is acknowledged, by which consumer.
+/// An acknowledgement, with its consumer.
 #[derive(Clone, Debug)]
 pub(crate) struct AckCall {
     pub(crate) key: ConsumerKey,
     pub(crate) point: AckPoint,
-    /// As a client gave it; absent: a seq.
+    /// The cursor that the client sent; absent: a seq.
     cursor: Option<Vec<u8>>,
 }
 
 impl AckCall {
-    /// Where the consumer goes on that stood there.
+    /// Returns the position at which the consumer continues, after the one before.
     pub(crate) fn cursor(self, before: &[u8]) -> Vec<u8> {
         match (self.cursor, self.key.run, self.point) {
             (None, Some(run), AckPoint::Seq(seq)) => {
-                // Where its tail begins is known to it alone.
+                // Only the cursor has the beginning of its tail.
                 let begins = Cursor::decode(before).and_then(|cursor| cursor.at.begins);
                 let at = Reached {
                     seq,
@@ -39,13 +39,13 @@ impl AckCall {
     }
 }
 
-/// Which page of consumers.
+/// Page of consumers.
 pub(crate) struct ListCall {
     pub(crate) filter: ConsumerFilter,
     pub(crate) limit: u32,
 }
 
-/// A name, if it is one.
+/// Checks a name.
 pub(crate) fn name(field: &str, text: &str, found: &mut Vec<Violation>) -> String {
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let len = text.len();
@@ -56,7 +56,7 @@ pub(crate) fn name(field: &str, text: &str, found: &mut Vec<Violation>) -> Strin
     text.to_owned()
 }
 
-/// Which consumer a request is about.
+/// Parses the key of a request's consumer.
 pub(crate) fn key(run_id: &str, consumer: &str) -> Result<ConsumerKey, Status> {
     let mut found = Vec::new();
     let key = parse_key(run_id, consumer, &mut found);
@@ -126,7 +126,7 @@ pub(crate) fn ack(request: &pb::AckEventsRequest, seal: &DigestKey) -> Result<Ac
     Ok(AckCall { key, point, cursor })
 }
 
-/// `scope`: the owner whose consumers alone the caller may see.
+/// Parses a list request. `scope`: the owner whose consumers alone the caller may see.
 pub(crate) fn list(
     request: &pb::ListConsumersRequest,
     scope: Option<String>,
@@ -155,7 +155,7 @@ pub(crate) fn list(
     Ok(ListCall { filter, limit })
 }
 
-/// The consumer that a page token names.
+/// Returns the consumer in a page token.
 fn after(token: &str) -> Option<ConsumerKey> {
     let text = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
     let text = String::from_utf8(text).ok()?;
@@ -168,7 +168,7 @@ fn after(token: &str) -> Option<ConsumerKey> {
     Some(ConsumerKey { run, name })
 }
 
-/// The consumers that fit on a page, and where the next page begins.
+/// Returns the consumers that fit on a page, and the start of the next page.
 pub(crate) fn page(views: Vec<ConsumerView>, limit: u32) -> pb::ListConsumersResponse {
     let mut response = pb::ListConsumersResponse::default();
     let is_full = views.len() >= limit as usize;

@@ -1,10 +1,10 @@
-//! What holds a run, and what that leaves open, as the contract shows it.
+//! Containment of a run and its gaps, in the contract's form.
 
 use super::spec::unknown_number;
 use crate::pb;
 use kennel_lifecycle::{Containment, Gap, Held, Isolation, Violation};
 
-/// The weakest containment that a client accepts, or what is wrong with it.
+/// Parses the minimum containment that a client accepts.
 pub(crate) fn least(number: i32, found: &mut Vec<Violation>) -> Option<Containment> {
     const FIELD: &str = "spec.min_containment";
     match pb::Containment::try_from(number) {
@@ -19,7 +19,7 @@ pub(crate) fn least(number: i32, found: &mut Vec<Violation>) -> Option<Containme
     }
 }
 
-/// The weakest isolation that a client accepts, or what is wrong with it.
+/// Parses the minimum isolation that a client accepts.
 pub(crate) fn least_isolation(number: i32, found: &mut Vec<Violation>) -> Option<Isolation> {
     match pb::Isolation::try_from(number) {
         Ok(pb::Isolation::Unspecified) => None,
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_containment_comes_back_as_it_was_asked_for() {
+    fn each_containment_survives_a_round_trip() {
         let mut found = Vec::new();
         for by in [
             Containment::Subreaper,

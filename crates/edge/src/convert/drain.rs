@@ -1,4 +1,4 @@
-//! A drain, as the contract shows it.
+//! A drain, in the contract's form.
 
 use super::{request, spec::unknown_number, time};
 use crate::pb;
@@ -7,9 +7,9 @@ use kennel_supervisor::{Drain, DrainAction, DrainCall, DrainStatus};
 use std::time::Duration;
 use tonic::Status;
 
-/// Longest time until what still runs is ended.
+/// Longest time until remaining runs are ended.
 const DEADLINE_MAX: Duration = Duration::from_hours(30 * 24);
-/// Most runs that are named; the rest is counted.
+/// Most runs that are listed; the others are counted.
 const NAMED_MAX: usize = 1000;
 
 pub(crate) fn call(request: &pb::DrainRequest, by: String) -> Result<DrainCall, Status> {

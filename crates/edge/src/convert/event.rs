@@ -1,4 +1,4 @@
-//! Events of a run, batched, as the contract shows them.
+//! Events of a run, batched, in the contract's form.
 
 use super::{certificate, line, retention, rules, run, terminal, time};
 use crate::pb::{
@@ -8,7 +8,7 @@ use crate::pb::{
 use kennel_lifecycle::{Activity, Entry, Outcome, RuleMatch, RunId, StopOrder, Timestamp};
 use kennel_supervisor::{Event, Gap, GapReason, MissingBytes, OutputPart, OutputRead, Payload};
 
-/// Events that follow each other in one run's order, one batch for each attempt that they are of.
+/// Batches events that follow each other in one run's order, one batch for each attempt.
 pub(crate) fn batches(run: RunId, events: Vec<Event>, as_json: bool) -> Vec<pb::RunEvents> {
     let mut batches: Vec<(Timestamp, pb::RunEvents)> = Vec::new();
     for event in events {
@@ -37,7 +37,7 @@ pub(crate) fn batches(run: RunId, events: Vec<Event>, as_json: bool) -> Vec<pb::
     batches.into_iter().map(|(_, batch)| batch).collect()
 }
 
-/// What is not an event of the run, at the position that was reached.
+/// Makes a message that is no event of the run, at the reached position.
 pub(crate) fn aside(run: RunId, attempt: u32, seq: u64, payload: event::Payload) -> pb::RunEvents {
     pb::RunEvents {
         run_id: run.to_string(),
@@ -70,7 +70,7 @@ fn payload(payload: Payload, as_json: bool) -> event::Payload {
             is_cut,
         } => event::Payload::Line(pb::Line {
             stream: output_stream(stream).into(),
-            // Part of a line is not the value that it may look like.
+            // A part of a line is not the value that it may look like.
             json: (as_json && !is_cut).then(|| line::json(&text)).flatten(),
             text: line::text(text),
             truncated: is_cut,
@@ -81,7 +81,7 @@ fn payload(payload: Payload, as_json: bool) -> event::Payload {
     }
 }
 
-/// What was found of a stream.
+/// Converts a read of output.
 pub(crate) fn output(read: OutputRead) -> pb::ReadOutputResponse {
     use pb::output_part::Part;
     let part = |part| match part {

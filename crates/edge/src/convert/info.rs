@@ -1,4 +1,4 @@
-//! What a server is, as the contract shows it.
+//! Description of a server, in the contract's form.
 
 use super::{drain, retention, run, time};
 use crate::{limits, pb};

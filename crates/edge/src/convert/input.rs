@@ -1,4 +1,4 @@
-//! How far standard input has come.
+//! State of standard input, in the contract's form.
 
 use crate::{enums::input_end, pb};
 use kennel_supervisor::{InputProgress, InputWritten};

@@ -1,9 +1,10 @@
-//! Selectors over labels, as two fields of a request say them.
+//! Selectors over labels, as two fields of a request.
 
 use kennel_lifecycle::{Violation, labels::Selector};
 use std::collections::BTreeMap;
 
-/// All of `exact`, each with its value, and what `text` asks for; `at` is what the two fields are in.
+/// Combines `exact`, each key with its value, and the requirements of `text`; `at` is the path of the message with the
+/// two fields.
 pub(super) fn selector(
     at: &str,
     exact: &BTreeMap<String, String>,

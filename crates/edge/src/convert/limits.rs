@@ -1,4 +1,4 @@
-//! What a run may use, as a client says it.
+//! Resource limits of a run, from the contract and back.
 
 use super::{spec::unknown_number, time};
 use crate::pb;
@@ -6,7 +6,7 @@ use kennel_lifecycle::{
     CpuQuota, Resource, Rlimit, RunLimits, Violation, limits::CPU_PERIOD_DEFAULT,
 };
 
-/// The limits in the lifecycle's words; what is wrong with their form is put into `found`.
+/// Converts the limits to the lifecycle's types; faults of their form are added to `found`.
 pub(crate) fn parse(limits: Option<&pb::RunLimits>, found: &mut Vec<Violation>) -> RunLimits {
     let Some(limits) = limits else {
         return RunLimits::default();
@@ -27,7 +27,7 @@ pub(crate) fn parse(limits: Option<&pb::RunLimits>, found: &mut Vec<Violation>) 
     }
 }
 
-/// The limits as reads give them back; absent: there are none.
+/// Returns the limits for reads; absent: there are none.
 pub(crate) fn shown(limits: &RunLimits) -> Option<pb::RunLimits> {
     if *limits == RunLimits::default() {
         return None;
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hard_limit_that_is_not_given_is_the_soft_one() {
+    fn missing_hard_limit_is_the_soft_one() {
         let mut found = Vec::new();
         let limit = pb::Rlimit {
             resource: pb::RlimitResource::Nofile.into(),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_unknown_is_reported_by_its_field() {
+    fn missing_or_unknown_limit_is_reported_by_field() {
         let mut found = Vec::new();
         let unknown = |resource| pb::Rlimit {
             resource,

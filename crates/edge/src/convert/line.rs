@@ -1,21 +1,21 @@
-//! A line of output as the contract shows it.
+//! A line of output, in the contract's form.
 
 use prost_types::{ListValue, Struct, Value, value::Kind};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::{collections::BTreeMap, fmt};
 
-/// How deep a line's JSON may be nested. A level is up to three messages on the wire, and decoders take 100.
+/// Deepest nesting of a line's JSON. A level is up to three messages on the wire, and decoders take 100.
 const DEPTH_MAX: usize = 24;
-/// How many values a line's JSON may have. Each takes some hundred bytes of memory, and two of the line.
+/// Most values of a line's JSON. Each takes some hundred bytes of memory, and two of the line.
 const VALUES_MAX: usize = 256 * 1024;
 
-/// The line; what is not UTF-8 is replaced.
+/// Returns the line as text; invalid UTF-8 is replaced.
 pub(crate) fn text(line: Vec<u8>) -> String {
     String::from_utf8(line)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// The line as JSON, if it is.
+/// Returns the line as JSON, if it is valid.
 pub(crate) fn json(line: &[u8]) -> Option<Value> {
     let mut values = VALUES_MAX;
     let mut input = serde_json::Deserializer::from_slice(line);
@@ -30,14 +30,14 @@ pub(crate) fn json(line: &[u8]) -> Option<Value> {
     Some(Value { kind: Some(kind) })
 }
 
-/// Where one value is read, and what there is room for.
+/// Position of one value, and the remaining bounds.
 struct Place<'a> {
     depth: usize,
     values: &'a mut usize,
 }
 
 impl Place<'_> {
-    /// Of a value within this one.
+    /// Returns the position of a value within this one.
     fn within(&mut self) -> Place<'_> {
         Place {
             depth: self.depth,
@@ -123,7 +123,7 @@ mod tests {
     use prost::Message;
 
     #[test]
-    fn what_is_no_json_is_none_and_what_is_comes_as_it_was() {
+    fn valid_json_is_unchanged_and_other_text_none() {
         for bad in ["", "{", "plain", "{} {}", "{\"a\":1e999}"] {
             assert_eq!(json(bad.as_bytes()), None, "{bad:?}");
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_as_deep_as_it_may_be_can_be_decoded_and_deeper_is_none() {
+    fn json_nested_too_deep_is_none() {
         let nested = |depth: usize| "{\"a\":".repeat(depth) + "0" + &"}".repeat(depth);
         let deepest = json(nested(DEPTH_MAX).as_bytes()).expect("as deep as it may be");
         let event = crate::pb::StreamEventsResponse {

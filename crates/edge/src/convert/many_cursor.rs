@@ -1,7 +1,7 @@
-//! Where a stream of many runs goes on, as a client gives it back.
+//! The position of a multi-run stream, as an opaque cursor of the client.
 //!
-//! Numbers are LEB128 but for the ids: version, seal of the filter, form, tail, the stretches that were given, and the runs that
-//! were not given whole. Not a secret, and of no use beyond reading what its reader may read anyway.
+//! Numbers are LEB128 except the ids: version, seal of the filter, form, tail, the delivered stretches, and the runs
+//! that were not delivered completely. Not a secret: it gives no access beyond the reader's own.
 
 use super::token::filter_text;
 use crate::digest::DigestKey;
@@ -10,13 +10,13 @@ use kennel_lifecycle::{RunId, Timestamp};
 use kennel_supervisor::{Age, Amount, ConsumerPlace, Form, ListFilter, ManyReached, Reached, Tail};
 
 const VERSION: u8 = 16;
-/// Behind a seal, the reader and the number of the message: one that a consumer was given.
+/// After a seal, the reader and the number of the message: a cursor that a consumer got.
 const VERSION_OF_CONSUMER: u8 = 17;
 const CONSUMER_DOMAIN: &[u8] = b"kennel.v1.consumer_cursor\0";
 const SEAL_DOMAIN: &[u8] = b"kennel.v1.many_cursor\0";
 const SEAL_BYTES: usize = 8;
 
-/// Which filter a cursor is for.
+/// Filter that a cursor is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seal([u8; SEAL_BYTES]);
 
@@ -30,7 +30,7 @@ impl Seal {
     }
 }
 
-/// A cursor, taken apart.
+/// A decoded cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ManyCursor {
     pub(crate) seal: Seal,
@@ -38,12 +38,12 @@ pub(crate) struct ManyCursor {
     pub(crate) reached: ManyReached,
 }
 
-/// Whether these bytes would be a cursor of many runs.
+/// Whether these bytes look like a cursor of a multi-run stream.
 pub(crate) fn is_of_many(cursor: &[u8]) -> bool {
     matches!(cursor.first(), Some(&(VERSION | VERSION_OF_CONSUMER)))
 }
 
-/// The cursor of a message that a consumer's reader is given.
+/// Makes the cursor of a message to a consumer's reader.
 pub(crate) fn of_consumer(cursor: &[u8], place: (u64, u64), name: &str, key: &DigestKey) -> Bytes {
     let (session, number) = (place.0.to_be_bytes(), place.1.to_be_bytes());
     let mut to = vec![VERSION_OF_CONSUMER];
@@ -54,7 +54,7 @@ pub(crate) fn of_consumer(cursor: &[u8], place: (u64, u64), name: &str, key: &Di
     to.into()
 }
 
-/// Which message of which reader of a consumer carried this cursor. Absent: it is none of this consumer.
+/// Returns the reader and the message of a consumer that carried this cursor. Absent: it is none of this consumer.
 pub(crate) fn place(cursor: &[u8], name: &str, key: &DigestKey) -> Option<ConsumerPlace> {
     let mut from = cursor;
     let from = &mut from;
@@ -146,7 +146,7 @@ fn put_reached(to: &mut Vec<u8>, at: &Reached) {
     }
 }
 
-/// Absent: not a cursor.
+/// Decodes a cursor. Absent: not a cursor.
 pub(crate) fn decode(cursor: &[u8]) -> Option<ManyCursor> {
     let mut from = match cursor {
         [VERSION_OF_CONSUMER, rest @ ..] => rest.get(SEAL_BYTES + 16..)?,
@@ -162,7 +162,7 @@ pub(crate) fn decode(cursor: &[u8]) -> Option<ManyCursor> {
         [bits] if bits & 1 == 1 && bits < 8 => Some(Form {
             plain: bits & 2 != 0,
             lines: bits & 4 != 0,
-            // Of many runs no line is longer.
+            // Multi-run streams have no longer lines.
             ..Form::default()
         }),
         _ => return None,
@@ -220,7 +220,7 @@ fn number(from: &mut &[u8]) -> Option<u64> {
     for place in 0..10 {
         let [byte] = take(from)?;
         let bits = u64::from(byte & 0x7f);
-        // The tenth byte has room for one bit, and none but the first may be empty at the end.
+        // The tenth byte has one usable bit, and none but the first may be empty at the end.
         if (place == 9 && bits > 1) || (place > 0 && byte == 0) {
             return None;
         }
@@ -247,7 +247,7 @@ fn reached(from: &mut &[u8]) -> Option<Reached> {
         _ => Some(Some([number(from)?, number(from)?])),
     };
     let (lens, fed_from, begins) = (part(0)?, part(1)?, part(2)?);
-    // A view is fed with what is before the position, wherever that is known.
+    // A view is fed with the bytes before the position, if those are known.
     let is_fed = match (lens, fed_from) {
         (Some(lens), Some(fed)) => fed[0] <= lens[0] && fed[1] <= lens[1],
         (None, _) | (_, None) => true,
@@ -278,7 +278,7 @@ mod tests {
         (parts, prop::option::of(two())).prop_map(|((seq, lens, fed, viewed), begins)| Reached {
             seq,
             lens,
-            // At a beginning, or after a seq, the lengths may not be known, and the view stands all the same.
+            // At a beginning, or after a seq, the lengths may be unknown, and the view is valid all the same.
             fed_from: viewed.then(|| match lens {
                 Some(lens) => [fed[0].min(lens[0]), fed[1].min(lens[1])],
                 None => fed,
@@ -325,7 +325,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cursor_of_many_runs_comes_back_as_it_was(cursor in cursors()) {
+        fn cursor_of_many_runs_survives_a_round_trip(cursor in cursors()) {
             let bytes = encode(cursor.seal, cursor.form, &cursor.reached);
             prop_assert!(is_of_many(&bytes));
             prop_assert_eq!(decode(&bytes), Some(cursor));
@@ -336,7 +336,7 @@ mod tests {
         }
 
         #[test]
-        fn foreign_bytes_are_a_cursor_that_encodes_to_them_or_none(
+        fn foreign_bytes_are_a_canonical_cursor_or_none(
             cursor in cursors(),
             noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
             bytes in prop::collection::vec(any::<u8>(), 0..200),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_consumer_was_given_is_its_own_and_a_cursor_to_everybody() {
+    fn consumer_cursor_is_private_and_others_are_shared() {
         let key = DigestKey::new([1; 32]);
         let plain = encode(Seal([3; SEAL_BYTES]), None, &ManyReached::default());
         let given = of_consumer(&plain, (7, 9), "indexer", &key);

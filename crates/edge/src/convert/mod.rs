@@ -1,5 +1,5 @@
-//! Between the contract and the supervisor's words. Requests are parsed with all that is wrong in them; answers cannot
-//! fail.
+//! Conversions between the contract and the supervisor's types. Requests are parsed with all their violations; answers
+//! cannot fail.
 
 pub(crate) mod again;
 pub(crate) mod api_access;

@@ -1,14 +1,14 @@
-//! Patterns of output lines, and what matched.
+//! Patterns of output lines, and their matches.
 
 use super::{event, line, spec::unknown_number};
 use crate::pb::{self, line_pattern::Pattern, wait_for_output_response};
 use kennel_lifecycle::{JsonPattern, LinePattern, Violation};
 use kennel_supervisor::{LineMatcher, MatchGroup, OutputMatch, OutputWaited};
 
-/// Longest line that an answer has.
+/// Longest line in an answer.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// The pattern in this field.
+/// Parses the pattern in this field.
 pub(crate) fn pattern(
     field: &str,
     pattern: Option<pb::LinePattern>,
@@ -43,7 +43,7 @@ pub(crate) fn pattern(
     }
 }
 
-/// Which of standard output and standard error are named; none: both.
+/// Parses the selected streams of standard output and standard error; none: both.
 pub(crate) fn streams(field: &str, streams: &[i32], found: &mut Vec<Violation>) -> [bool; 2] {
     let mut named = [streams.is_empty(); 2];
     for stream in streams {
@@ -59,7 +59,7 @@ pub(crate) fn streams(field: &str, streams: &[i32], found: &mut Vec<Violation>) 
     named
 }
 
-/// The answer to a wait for output.
+/// Makes the answer to a wait for output.
 pub(crate) fn waited(waited: OutputWaited) -> pb::WaitForOutputResponse {
     use wait_for_output_response::{Ended, Result};
     let result = match waited.found {

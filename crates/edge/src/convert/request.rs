@@ -1,4 +1,4 @@
-//! Requests, parsed with all that is wrong in them.
+//! Requests, parsed with all their violations.
 
 mod annotate;
 mod attach;
@@ -35,7 +35,7 @@ use kennel_supervisor::{
 use std::time::Duration;
 use tonic::Status;
 
-/// Which page of which runs.
+/// Page and filter of a list of runs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ListCall {
     pub(crate) filter: ListFilter,
@@ -43,7 +43,7 @@ pub(crate) struct ListCall {
     pub(crate) limit: u32,
 }
 
-/// Which events, and how often to say that there are none.
+/// Selection of events, and the heartbeat interval.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct EventsCall {
     pub(crate) run: RunId,
@@ -51,21 +51,21 @@ pub(crate) struct EventsCall {
     pub(crate) heartbeat: Duration,
     /// Whether the stream ends where events are missing.
     pub(crate) fails_on_gap: bool,
-    /// How output is shown; absent: as it was written.
+    /// View of output; absent: as written.
     pub(crate) form: Option<Form>,
     /// Whether lines are parsed as JSON.
     pub(crate) as_json: bool,
     pub(crate) kinds: Kinds,
-    /// Whether it ends where there is no more by now.
+    /// Whether it ends at the present head.
     pub(crate) until_head: bool,
     pub(crate) consumer: Option<ConsumerAsk>,
 }
 
-/// In whose name events of one run are read.
+/// Consumer that reads the events of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConsumerAsk {
     pub(crate) name: String,
-    /// Whether the reader knows better where it goes on.
+    /// Whether the request gives the position itself.
     pub(crate) has_position: bool,
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn spawn(
         found.push(Violation::new("spec", "must be given"));
         return Err(status::invalid(&found));
     };
-    // Of what is far too much nothing more is made.
+    // Nothing more is parsed of a far too large request.
     if spec::has_too_many(&spec, &mut found) {
         return Err(status::invalid(&found));
     }
@@ -95,7 +95,7 @@ pub(crate) fn spawn(
     })
 }
 
-/// The call for this spec, which nothing is wrong with.
+/// Makes the call for this spec, which has no violations.
 pub(super) fn call_of(
     spec: RunSpec,
     owner: String,
@@ -240,7 +240,7 @@ pub(crate) fn signal(request: &pb::SignalRequest) -> Result<SignalCall, Status> 
     let run = parse_run_id(&request.run_id, &mut found);
     let request_id = request_id(&request.request_id, &mut found);
     let signal = match request.signal.parse::<Signal>() {
-        // It would stand still, and the run would still be called running.
+        // The processes would stop, and the run would still be reported as running.
         Ok(Signal::STOP) => Err("cannot be SIGSTOP: Pause stops a run and says so"),
         Ok(signal) => Ok(signal),
         Err(()) => Err("must be the name of a signal, such as SIGUSR1 or SIGRTMIN+3"),
@@ -267,14 +267,14 @@ pub(crate) fn signal(request: &pb::SignalRequest) -> Result<SignalCall, Status> 
     })
 }
 
-/// The run that a request names which says nothing else.
+/// Parses the run of a request without other fields.
 pub(crate) fn run_id(text: &str) -> Result<RunId, Status> {
     let mut found = Vec::new();
     let run = parse_run_id(text, &mut found);
     whole(run, &found)
 }
 
-/// How many a page of a list has.
+/// Parses the page size of a list.
 pub(super) fn page_size(given: i32, found: &mut Vec<Violation>) -> u32 {
     match u32::try_from(given) {
         Ok(0) => limits::PAGE_SIZE_DEFAULT,
@@ -286,8 +286,7 @@ pub(super) fn page_size(given: i32, found: &mut Vec<Violation>) -> u32 {
     }
 }
 
-/// `scope`: the owner whose runs alone the caller may see.
-/// `node`: the one that the filter names.
+/// Parses a list request. `scope`: the owner whose runs alone the caller may see. `node`: the node of the filter.
 pub(crate) fn list(
     request: &pb::ListRunsRequest,
     scope: Option<String>,
@@ -411,7 +410,7 @@ pub(super) fn request_id(text: &str, found: &mut Vec<Violation>) -> Option<Strin
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The id that a client gives to a new run; absent: it leaves that to the server.
+/// Parses the id that a client gives to a new run; absent: the server chooses one.
 pub(super) fn own_run_id(text: &str, found: &mut Vec<Violation>) -> Option<RunId> {
     (!text.is_empty())
         .then(|| parse_run_id(text, found))

@@ -1,4 +1,4 @@
-//! When a command is started again, as the contract says it.
+//! Restart policies, from the contract and back.
 
 use super::{spec::unknown_number, time};
 use crate::pb;
@@ -6,7 +6,7 @@ use kennel_lifecycle::{RestartMode, RestartPolicy, Violation};
 
 const FIELD: &str = "spec.restart";
 
-/// The policy in the lifecycle's words; what is wrong with its form is put into `found`.
+/// Converts the policy to the lifecycle's types; faults of its form are added to `found`.
 pub(crate) fn parse(
     policy: Option<&pb::RestartPolicy>,
     found: &mut Vec<Violation>,
@@ -54,7 +54,7 @@ pub(crate) fn parse(
     parsed
 }
 
-/// The policy as reads give it back, with all that a preset has given; absent: it starts nothing again.
+/// Returns the policy for reads, with all values of a preset; absent: it never restarts.
 pub(crate) fn shown(policy: &RestartPolicy) -> Option<pb::RestartPolicy> {
     let mode = match policy.mode {
         RestartMode::Never => return None,
@@ -102,12 +102,12 @@ fn mode(number: i32, preset: bool, found: &mut Vec<Violation>) -> RestartMode {
     }
 }
 
-/// Exit codes as the contract has them.
+/// Converts exit codes to the contract.
 pub(crate) fn shown_codes(codes: &[u8]) -> Vec<u32> {
     codes.iter().copied().map(u32::from).collect()
 }
 
-/// Exit codes of the field of this name.
+/// Parses the exit codes of the field with this name.
 pub(crate) fn codes(name: &str, numbers: &[u32], found: &mut Vec<Violation>) -> Vec<u8> {
     let mut codes = Vec::new();
     for (i, number) in numbers.iter().enumerate() {
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_restarts_that_there_are_not_is_refused() {
+    fn options_without_restarts_are_refused() {
         let never = pb::RestartPolicy {
             mode: pb::RestartMode::Never.into(),
             ..pb::RestartPolicy::default()
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_of_ours_is_reported_by_its_field() {
+    fn unknown_number_is_reported_by_its_field() {
         let strange = pb::RestartPolicy {
             preset: 9,
             mode: 9,

@@ -1,4 +1,4 @@
-//! What is kept of the output of ended runs, and what was removed.
+//! Retention of ended runs' output, and its removals.
 
 use super::time;
 use crate::pb;

@@ -1,4 +1,4 @@
-//! Readiness and output rules of a spec: both ways of a field are in this file.
+//! Readiness and output rules of a spec: both directions of a field are in this file.
 
 use super::{pattern, time};
 use crate::pb::{
@@ -142,7 +142,7 @@ fn shown_http(port: u16, path: &str) -> pb::HttpProbe {
     }
 }
 
-/// 0 is refused with the other bounds.
+/// Parses a port; 0 is refused with the other bounds.
 fn port(field: &str, port: u32, found: &mut Vec<Violation>) -> u16 {
     u16::try_from(port).unwrap_or_else(|_| {
         found.push(Violation::new(field, "must be 1 to 65535"));
@@ -180,7 +180,7 @@ pub(crate) fn rules(rules: Vec<pb::OutputRule>, found: &mut Vec<Violation>) -> V
         let field = format!("spec.output_rules[{at}]");
         let of_rule = pattern::pattern(&format!("{field}.pattern"), rule.pattern, found);
         OutputRule {
-            // One that is refused keeps the place of its rule.
+            // A refused pattern is replaced by a placeholder.
             pattern: of_rule.map_or(LinePattern::Literal("-".into()), |(pattern, _)| pattern),
             streams: pattern::streams(&format!("{field}.streams"), &rule.streams, found),
             action: action(&field, rule.action, found),

@@ -1,4 +1,4 @@
-//! Runs and their ends, as the contract shows them.
+//! Runs and their ends, in the contract's form.
 
 use super::{certificate, containment, retention, rules, spec, terminal, time};
 use crate::{
@@ -21,7 +21,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     let ready = view.facets.ready.clone();
     let ready = ready.as_ref().filter(|ready| ready.attempt == view.attempt);
     let doing = view.facets.doing(view.attempt);
-    let said = view.facets.said_by(view.attempt).cloned();
+    let said = view.facets.status_of(view.attempt).cloned();
     let said = said.as_ref();
     pb::Run {
         run_id: view.run.to_string(),
@@ -37,7 +37,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         end_reason: view.outcome.as_ref().map(|o| end_reason(&o.reason)),
         tree_verdict,
         grace: Some(time::duration(view.spec.policy.grace())),
-        // A stop is in force for as long as the run is being stopped.
+        // A stop is in force while the run is being stopped.
         stop_deadline_time: view
             .stop_deadline
             .filter(|_| view.state == RunState::Stopping)
@@ -71,7 +71,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     }
 }
 
-/// A stop that is left for another node.
+/// Converts a stop that is left for another node.
 fn left_stop(stop: LeftStop) -> pb::LeftStop {
     pb::LeftStop {
         by: match stop.order.reason {
@@ -83,7 +83,7 @@ fn left_stop(stop: LeftStop) -> pb::LeftStop {
     }
 }
 
-/// A node of the database.
+/// Converts a node of the database.
 pub(crate) fn node(elsewhere: Elsewhere) -> pb::Node {
     let reachability = match elsewhere.forgotten {
         _ if elsewhere.is_reachable => pb::NodeReachability::Reachable,
@@ -101,7 +101,7 @@ pub(crate) fn node(elsewhere: Elsewhere) -> pb::Node {
     }
 }
 
-/// One that is not the present one.
+/// Converts an attempt before the present one.
 fn past_attempt(past: &PastAttempt) -> pb::Attempt {
     let PastAttempt {
         number,
@@ -177,7 +177,7 @@ fn identity(identity: &RunIdentity) -> pb::ProcessIdentity {
     }
 }
 
-/// A row of which no more is known has what its identity shows.
+/// Returns the containment; a row without one has that of its identity.
 fn held_by(view: &RunView) -> pb::Containment {
     let Some(identity) = &view.identity else {
         return pb::Containment::Unspecified;

@@ -1,4 +1,4 @@
-//! What terminals show.
+//! Screens of terminals.
 
 use super::{terminal, token::Cursor};
 use crate::pb::{self, screen_color};

@@ -1,4 +1,4 @@
-//! What a client wants to run: parsed on the way in, given back without its secrets. Both ways of a field are in this file.
+//! Specs: parsed on the way in, returned without their secrets. Both directions of a field are in this file.
 
 use super::{api_access, command, containment, limits, restart, rules, run, terminal, time};
 use crate::{
@@ -17,7 +17,7 @@ use kennel_lifecycle::{
     StopAction, StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
 };
 
-/// Whether there is far too much of something, by counts alone.
+/// Whether any count is far too large.
 pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bool {
     let before = found.len();
     let (args, raw_args) = match &spec.command {
@@ -39,7 +39,7 @@ pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bo
     found.len() > before
 }
 
-/// The spec in the lifecycle's words; all that is wrong with it at a node with these graces is put into `found`.
+/// Converts the spec to the lifecycle's types; all its violations are added to `found`.
 pub(crate) fn parse(spec: pb::RunSpec, node: &DefaultGrace, found: &mut Vec<Violation>) -> RunSpec {
     let form = command::Form::of(&spec);
     let named = kind("spec.kind", spec.kind, found);
@@ -87,7 +87,7 @@ pub(crate) fn parse(spec: pb::RunSpec, node: &DefaultGrace, found: &mut Vec<Viol
     parsed
 }
 
-/// The spec as reads give it back: without what is the default, except for the kind. Absent: no caller has described the run.
+/// Returns the spec for reads: without default values, except for the kind. Absent: no caller has described the run.
 pub(crate) fn shown(spec: &RecordedSpec) -> Option<pb::RunSpec> {
     spec.is_described().then(|| message(spec))
 }
@@ -137,7 +137,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
     }
 }
 
-/// The message of what differs from the default.
+/// Returns the message if the value differs from the default.
 fn differing<T: Default + PartialEq, M>(value: &T, message: impl FnOnce(&T) -> M) -> Option<M> {
     (*value != T::default()).then(|| message(value))
 }
@@ -344,7 +344,7 @@ fn shown_stdio(command: &CommandSpec) -> Option<Stdio> {
     }
 }
 
-/// A kind of the contract, or what is wrong with it.
+/// Parses a kind of the contract.
 pub(crate) fn kind(field: &str, number: i32, found: &mut Vec<Violation>) -> RunKind {
     match pb::RunKind::try_from(number) {
         Ok(pb::RunKind::Unspecified | pb::RunKind::Heartbeat) => RunKind::Heartbeat,
@@ -458,7 +458,8 @@ fn recovery(number: i32, found: &mut Vec<Violation>) -> Option<Recovery> {
     }
 }
 
-/// What a client may ask for; the third value of the core is the default of a kind and no answer to this.
+/// Returns the recovery policy that a client may request; the core's third value is the default of a kind and not among
+/// these.
 fn shown_recovery(recovery: Option<Recovery>) -> pb::RecoveryPolicy {
     match recovery {
         Some(Recovery::Terminate) => pb::RecoveryPolicy::Terminate,
@@ -534,7 +535,7 @@ fn shown_leader_exit(policy: LeaderExit) -> Option<pb::LeaderExitPolicy> {
     })
 }
 
-/// The run that a field names, or what is wrong with the id.
+/// Parses the run id in a field.
 pub(crate) fn run_named(
     field: impl Into<String>,
     id: &str,
@@ -545,7 +546,7 @@ pub(crate) fn run_named(
         .ok()
 }
 
-/// A number that this version has no value for.
+/// Makes the violation for a number that this version has no value for.
 pub(crate) fn unknown_number(field: &str, number: i32, name: &str) -> Violation {
     Violation::new(
         field,

@@ -1,10 +1,10 @@
-//! Terminals: as a spec wants them, and as they are.
+//! Terminals: in specs, and in their present state.
 
 use crate::pb::{self, run_spec::Stdio};
 use kennel_lifecycle::{RunKind, TerminalSize, TerminalSpec, Violation, limits};
 use kennel_supervisor::InterruptWay;
 
-/// The kind in force, and the terminal that a spec asks for, if it does.
+/// Returns the kind in force, and the terminal that a spec requests, if it does.
 pub(super) fn parse(
     kind: RunKind,
     names_no_kind: bool,
@@ -35,7 +35,7 @@ pub(super) fn parse(
     (kind, Some(TerminalSpec { term, size }))
 }
 
-/// The terminal of a spec as reads give it back.
+/// Returns the terminal of a spec for reads.
 pub(super) fn shown(terminal: &TerminalSpec) -> pb::Terminal {
     pb::Terminal {
         rows: Some(terminal.size.rows.into()),
@@ -44,19 +44,19 @@ pub(super) fn shown(terminal: &TerminalSpec) -> pb::Terminal {
     }
 }
 
-/// Rows or columns.
+/// Parses rows or columns.
 fn side(field: &str, given: u32, found: &mut Vec<Violation>) -> u16 {
     match u16::try_from(given) {
         Ok(side @ 1..) => side,
         Ok(0) | Err(_) => {
             found.push(Violation::new(field, limits::TERMINAL_SIDE_WANTED));
-            // Nobody hears of it: the request is refused.
+            // The value has no effect: the request is refused.
             1
         }
     }
 }
 
-/// A size that is given as a whole; `prefix` is what its fields are called by, such as `resize.`, or nothing.
+/// Parses a complete size; `prefix` is put before its fields, such as `resize.`, or empty.
 pub(super) fn given_size(
     prefix: &str,
     pb::TerminalSize { rows, cols }: pb::TerminalSize,

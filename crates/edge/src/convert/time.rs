@@ -1,4 +1,4 @@
-//! Points in time and spans of it.
+//! Points in time and durations.
 
 use kennel_lifecycle::{Timestamp, Violation};
 use std::{ops::RangeInclusive, time::Duration};
@@ -19,7 +19,7 @@ pub(crate) fn timestamp(at: Timestamp) -> prost_types::Timestamp {
     }
 }
 
-/// From `base` to `at`; negative where the clock was set back.
+/// Returns the duration from `base` to `at`; negative where the clock was set back.
 pub(crate) fn between(base: Timestamp, at: Timestamp) -> prost_types::Duration {
     let micros = at.0.saturating_sub(base.0);
     let rest = i32::try_from(micros % MICROS_PER_SEC).expect("less than a million");
@@ -36,7 +36,7 @@ pub(crate) fn duration(span: Duration) -> prost_types::Duration {
     }
 }
 
-/// The span of time that a client gave, or what is wrong with it. Each field has a bound of its own beside that of the type.
+/// Parses the duration of a client. Each field has a bound of its own beside that of the type.
 pub(crate) fn parse_duration(
     field: &str,
     span: Option<&prost_types::Duration>,
@@ -60,7 +60,7 @@ pub(crate) fn parse_duration(
     Some(Duration::new(seconds, nanos))
 }
 
-/// The point in time that a client gave, or what is wrong with it.
+/// Parses the point in time of a client.
 pub(crate) fn parse_timestamp(
     field: &str,
     at: Option<&prost_types::Timestamp>,
@@ -77,7 +77,7 @@ pub(crate) fn parse_timestamp(
     Some(Timestamp(at.seconds * MICROS_PER_SEC + i64::from(micros)))
 }
 
-/// A span that a client gave, as it gave it.
+/// Formats a client's duration as it was given.
 pub(crate) fn text(span: &prost_types::Duration) -> String {
     // The Display of the type has no answer for the smallest number of seconds.
     match span.nanos {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_set_back_gives_a_negative_delta() {
+    fn clock_set_back_gives_a_negative_delta() {
         let delta = between(Timestamp(5_000_000), Timestamp(3_500_000));
         assert_eq!((delta.seconds, delta.nanos), (-1, -500_000_000));
     }

@@ -1,4 +1,4 @@
-//! Positions that a client gives back as it got them: where a page begins, where a stream of events goes on.
+//! Opaque positions that clients return unchanged: the start of a page, the position of a stream of events.
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
@@ -16,13 +16,13 @@ const CURSOR_VERSION_1: u8 = 1;
 const CURSOR_VERSION_3: u8 = 3;
 /// As the third, with the longest line.
 const CURSOR_VERSION_5: u8 = 5;
-/// As the fifth, the third, or the second, behind offsets from which on output is given.
+/// As the fifth, the third, or the second, after offsets from which on output is delivered.
 const CURSOR_VERSION_4: u8 = 4;
-/// In the place of lengths that are not known.
+/// Placeholder for unknown lengths.
 const UNKNOWN: [u64; 2] = [u64::MAX; 2];
 
-/// Where a page begins. Sealed with the filter, so that a token of another list is known, at any server of the database. Not a
-/// secret: whose runs are listed is the filter's.
+/// Start of a page. Sealed with the filter, so that a token of another list is recognized, at any server of the
+/// database. Not a secret: the filter limits the listed runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PageToken(pub(crate) PageStart);
 
@@ -40,7 +40,7 @@ impl PageToken {
         BASE64_URL_SAFE_NO_PAD.encode(token)
     }
 
-    /// Absent: not one of ours for this filter.
+    /// Decodes a token. Absent: not one of Kennel's for this filter.
     pub(crate) fn decode(text: &str, filter: &ListFilter) -> Option<Self> {
         let token = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
         let (head, sealed) = token.split_at_checked(1 + 8 + 16)?;
@@ -54,8 +54,7 @@ impl PageToken {
     }
 }
 
-/// A filter as text, the same for each order in which a client names states and kinds: what page tokens and cursors are
-/// sealed with.
+/// Formats a filter as text, the same for each order of states and kinds: page tokens and cursors are sealed with it.
 pub(super) fn filter_text(filter: &ListFilter) -> String {
     let mut states = filter.states.clone();
     states.sort_unstable();
@@ -78,13 +77,13 @@ fn seal(head: &[u8], filter: &ListFilter) -> [u8; 16] {
     half
 }
 
-/// Where a stream of events goes on. Not a secret, and valid for every server that has the run.
+/// Position of a stream of events. Not a secret, and valid for every server that has the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) run: RunId,
-    /// Up to where events were given.
+    /// Position up to which events were delivered.
     pub(crate) at: Reached,
-    /// In which form.
+    /// Form of the view.
     pub(crate) form: Option<Form>,
 }
 
@@ -121,7 +120,7 @@ impl Cursor {
         cursor.into()
     }
 
-    /// Absent: not a cursor.
+    /// Decodes a cursor. Absent: not a cursor.
     pub(crate) fn decode(cursor: &[u8]) -> Option<Self> {
         match cursor.split_first()? {
             (&CURSOR_VERSION_4, rest) => {
@@ -157,7 +156,7 @@ impl Cursor {
                 };
                 let fed_from = [number(&lens[16..24])?, number(&lens[24..32])?];
                 let lens = [number(&lens[..8])?, number(&lens[8..16])?];
-                // A view is fed with what is before the position.
+                // A view is fed with the bytes before the position.
                 if fed_from[0] > lens[0] || fed_from[1] > lens[1] {
                     return None;
                 }
@@ -177,7 +176,7 @@ impl Cursor {
         })
     }
 
-    /// The position, for a reader in this form: what another one has left is looked for anew.
+    /// Returns the position, for a reader in this form: bytes pending in another one are searched anew.
     pub(crate) fn position(self, form: Option<Form>) -> Position {
         let fed_from = self.at.fed_from.filter(|_| self.form == form);
         match self.at.seq {
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_token_that_was_tampered_with_is_none() {
+    fn tampered_page_token_is_none() {
         let filter = ListFilter::default();
         let text = token().encode(&filter);
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(&text).expect("our own");
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_comes_back_as_it_was_and_nothing_else_is_one() {
+    fn only_a_cursor_survives_a_round_trip() {
         let cursor = |lens| Cursor {
             run: RunId::from_u128(77),
             at: Reached {
@@ -295,7 +294,7 @@ mod tests {
         let known = cursor(Some([3, u64::MAX]));
         let bytes = known.encode();
         assert_eq!(Cursor::decode(&bytes), Some(known));
-        // As the version before gave it.
+        // As the earlier version wrote it.
         let former = [&[1], &bytes[1..25]].concat();
         assert_eq!(Cursor::decode(&former), Some(cursor(None)));
         assert_eq!(Cursor::decode(&bytes[..bytes.len() - 1]), None);

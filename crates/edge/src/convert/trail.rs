@@ -1,4 +1,4 @@
-//! The audit trail, as the contract shows it.
+//! The audit log, in the contract's form.
 
 use super::{request, spec::unknown_number, time};
 use crate::pb::{self, audit_record::Record};
@@ -41,7 +41,7 @@ pub(crate) fn ask(request: &pb::StreamAuditRequest) -> Result<TrailAsk, Status> 
 pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {
     let TrailRecord {
         seq,
-        // Of use only beside the line itself.
+        // Useful only beside the line itself.
         prev: _,
         at_us,
         run,

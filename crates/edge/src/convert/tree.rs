@@ -1,27 +1,34 @@
-//! Single processes of a run, as the contract shows them.
+//! Single processes of a run, in the contract's form.
 
 use super::{run, time};
 use crate::pb;
-use kennel_supervisor::{Holds, Listing, Member, RunView, Shot, ShotResult, Signalled};
+use kennel_supervisor::{
+    Holds, Listing, Member, RunView, SignalOutcome, Signalled, SignalledProcess,
+};
 
 pub(crate) fn signalled(signalled: Signalled) -> pb::SignalResponse {
     pb::SignalResponse {
         run: Some(run::run(signalled.run)),
-        targets: signalled.shots.shots.into_iter().map(shot).collect(),
-        unlisted_targets: signalled.shots.unlisted,
+        targets: signalled
+            .signalled
+            .signalled
+            .into_iter()
+            .map(signalled_process)
+            .collect(),
+        unlisted_targets: signalled.signalled.unlisted,
         repeated_request: signalled.repeated,
     }
 }
 
-fn shot(shot: Shot) -> pb::SignalledProcess {
-    let (outcome, errno) = match shot.result {
-        ShotResult::Delivered => (pb::SignalOutcome::Delivered, None),
-        ShotResult::Gone => (pb::SignalOutcome::Gone, None),
-        ShotResult::Failed(errno) => (pb::SignalOutcome::Failed, Some(errno)),
+fn signalled_process(process: SignalledProcess) -> pb::SignalledProcess {
+    let (outcome, errno) = match process.result {
+        SignalOutcome::Delivered => (pb::SignalOutcome::Delivered, None),
+        SignalOutcome::Gone => (pb::SignalOutcome::Gone, None),
+        SignalOutcome::Failed(errno) => (pb::SignalOutcome::Failed, Some(errno)),
     };
     pb::SignalledProcess {
-        pid: shot.pid,
-        start_ticks: shot.start_ticks,
+        pid: process.pid,
+        start_ticks: process.start_ticks,
         outcome: outcome.into(),
         error_number: errno,
     }
@@ -71,12 +78,12 @@ mod tests {
     #[test]
     fn each_outcome_and_each_hold_has_its_name() {
         let results = [
-            (ShotResult::Delivered, pb::SignalOutcome::Delivered, None),
-            (ShotResult::Gone, pb::SignalOutcome::Gone, None),
-            (ShotResult::Failed(1), pb::SignalOutcome::Failed, Some(1)),
+            (SignalOutcome::Delivered, pb::SignalOutcome::Delivered, None),
+            (SignalOutcome::Gone, pb::SignalOutcome::Gone, None),
+            (SignalOutcome::Failed(1), pb::SignalOutcome::Failed, Some(1)),
         ];
         for (result, outcome, errno) in results {
-            let reported = shot(Shot {
+            let reported = signalled_process(SignalledProcess {
                 pid: 7,
                 start_ticks: 8,
                 result,

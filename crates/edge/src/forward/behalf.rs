@@ -1,4 +1,4 @@
-//! On whose behalf a call is made: metadata that an admin may send, as each node does with what it forwards.
+//! Calls on behalf of others: metadata that an admin may send, as each node does with forwarded calls.
 
 use crate::{
     access::{Caller, Quota},
@@ -11,13 +11,14 @@ use kennel_supervisor::Elsewhere;
 use std::sync::Arc;
 use tonic::Status;
 
-/// The node that a call is for: its name or id.
+/// Target node of a call: its name or id.
 pub(super) const NODE: HeaderName = HeaderName::from_static("kennel-node");
 const PRINCIPAL: HeaderName = HeaderName::from_static("kennel-principal");
 const ROLE: HeaderName = HeaderName::from_static("kennel-role");
 const OWNER: HeaderName = HeaderName::from_static("kennel-owner");
 
-/// Whose rights a call has: those of its caller, or of the principal that an admin names. Takes the metadata away.
+/// Returns the caller whose rights a call has: its own, or those of the principal that an admin names. Removes the
+/// metadata.
 pub(crate) fn on_behalf(caller: Caller, headers: &mut HeaderMap) -> Result<Caller, Status> {
     let named = [PRINCIPAL, ROLE, OWNER].map(|name| headers.remove(name));
     if named.iter().all(Option::is_none) {
@@ -53,7 +54,7 @@ fn text(value: &HeaderValue) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Names the caller of a call that is made at another node.
+/// Adds the caller to a call to another node.
 pub(super) fn name(
     headers: &mut HeaderMap,
     caller: &Caller,

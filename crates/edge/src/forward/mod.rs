@@ -1,8 +1,8 @@
-//! Sends calls to the node that they are for.
+//! Forwards calls to their target node.
 //!
-//! A handler that answers `RUN_ON_OTHER_NODE` has done nothing: the request goes on, as it came, to the run's node, whose answer
-//! is the caller's. A request that names a node goes there at once. What arrives here from another node stays here, so no request
-//! goes round in circles.
+//! A handler that answers `RUN_ON_OTHER_NODE` has done nothing: the request is sent unchanged to the run's node, whose
+//! answer is returned to the caller. A request with a node goes there at once. A request from another node is never
+//! forwarded, so no request goes round in circles.
 
 mod behalf;
 mod nodes;
@@ -28,8 +28,8 @@ use tonic::{Status, body::Body};
 use tonic_types::StatusExt;
 use tower::{Layer, Service};
 
-/// Marks a request that can be sent to its run's node: a handler that knows a part of the answer refuses, so that the node gives
-/// all of it.
+/// Marks a request that can be sent to its run's node: a handler that has a part of the answer refuses, so that the
+/// node returns all of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskItsNode;
 
@@ -85,7 +85,7 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let again = self.inner.clone();
-        // The one that is ready is called.
+        // The ready service is called.
         let ready = std::mem::replace(&mut self.inner, again);
         let forward = self.forward.clone();
         Box::pin(async move { forward.answer(ready, request).await })
@@ -150,7 +150,7 @@ impl Forward {
         {
             Ok(answer) => Ok(answer),
             Err(Unsent(status)) => {
-                // What this node knows by itself is better than nothing.
+                // This node's own knowledge is better than nothing.
                 let request = Request::from_parts(head, Body::new(replay.rewound()));
                 let (mut inner, own) = (again, status.into_http());
                 std::future::poll_fn(|cx| inner.poll_ready(cx)).await?;
@@ -164,7 +164,7 @@ impl Forward {
         }
     }
 
-    /// The other node that a request names; `None`: it names this one. `is_forwarded`: it comes from a node.
+    /// Returns the other node in a request; `None`: it names this one. `is_forwarded`: it comes from a node.
     async fn named(
         &self,
         named: &HeaderValue,
@@ -227,7 +227,7 @@ impl Forward {
     }
 }
 
-/// A call that could not be made, and its answer.
+/// A call that could not be sent, and its answer.
 struct Unsent(Status);
 
 impl Unsent {
@@ -241,9 +241,9 @@ fn asking_its_node(mut request: Request<Body>) -> Request<Body> {
     request
 }
 
-/// The node of the run for which a call was refused.
+/// Returns the node of the run for which a call was refused.
 fn refused_for(answer: &Response<Body>) -> Option<Elsewhere> {
-    // An answer that has begun has no status among its headers.
+    // A streaming answer has no status among its headers.
     answer.headers().get(Status::GRPC_STATUS)?;
     let status = Status::from_header_map(answer.headers())?;
     let info = status.get_details_error_info()?;

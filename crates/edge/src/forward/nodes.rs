@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// For a connection with its handshake.
+/// Longest time of a connect with its handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 /// Connections to other nodes: one for each, made when it is needed, with the credentials of the access file.
@@ -27,7 +27,7 @@ impl Links {
         }
     }
 
-    /// Whether a call to this node can be tried: its address is known, and what to show there.
+    /// Whether a call to this node can be tried: its address and the credentials for it are known.
     pub(super) fn may_reach(&self, node: &Elsewhere) -> bool {
         match node.address.parse() {
             Ok(Address::Unix(_)) => true,
@@ -36,7 +36,7 @@ impl Links {
         }
     }
 
-    /// A channel to this node; or why there is none.
+    /// Returns a channel to this node; or why there is none.
     pub(super) async fn to(&self, node: &Elsewhere) -> Result<Authorized, String> {
         let open = self.lock().get(&node.node).cloned();
         if let Some((address, connection)) = open
@@ -61,13 +61,13 @@ impl Links {
         Ok(channel)
     }
 
-    /// The connection to this node has failed: the next call makes another one, with the credentials of that time.
+    /// Drops the failed connection to this node: the next call makes another one, with the credentials of that time.
     pub(super) fn forget(&self, node: &Elsewhere) {
         self.lock().remove(&node.node);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, (String, Connection)>> {
-        // A panic elsewhere leaves it whole: each operation on it is one call.
+        // A panic elsewhere leaves it consistent: each operation on it is one call.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 use tonic::{Status, body::Body};
 
-/// A body that ends with the status of this server when it goes: its reader asks the next one.
+/// A body that ends with the status of this server when it exits: its reader calls the next one.
 pub(super) struct Passed {
     inner: Body,
     gone: Pin<Box<dyn Future<Output = Status> + Send>>,

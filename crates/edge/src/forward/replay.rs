@@ -13,15 +13,15 @@ use crate::limits::REQUEST_BYTES_MAX;
 
 struct Shared {
     rest: Body,
-    /// What was read, while it may be read again.
+    /// Frames read, while they may be read again.
     heard: Option<Vec<Bytes>>,
     bytes: usize,
 }
 
-/// A body of which what was read is kept, up to the size of the largest request. Clones share it; one is read at a time.
+/// A body whose frames are stored, up to the size of the largest request. Clones share it; one is read at a time.
 pub(super) struct Replay {
     shared: Arc<Mutex<Shared>>,
-    /// Frames of `heard` that were given.
+    /// Number of frames of `heard` that were delivered.
     given: usize,
 }
 
@@ -38,7 +38,7 @@ impl Replay {
         }
     }
 
-    /// The same from its beginning. Meaningful while it is whole.
+    /// Returns the body from its beginning. Meaningful while it is whole.
     pub(super) fn rewound(&self) -> Self {
         Self {
             shared: Arc::clone(&self.shared),
@@ -46,7 +46,7 @@ impl Replay {
         }
     }
 
-    /// It will not be read again.
+    /// Releases the stored frames: it will not be read again.
     pub(super) fn forget(&self) {
         lock(&self.shared).heard = None;
     }
@@ -58,7 +58,7 @@ impl Replay {
 }
 
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    // A panic elsewhere leaves it whole: a frame is kept in one step.
+    // A panic elsewhere leaves it consistent: a frame is stored in one step.
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

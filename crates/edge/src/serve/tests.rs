@@ -11,7 +11,7 @@ use tonic_health::{
     pb::{HealthCheckRequest, health_check_response::ServingStatus as Shown},
 };
 
-/// Longer than any shutdown may take.
+/// Upper bound for every shutdown.
 const TOO_LONG: Duration = Duration::from_secs(10);
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn a_shutdown_without_clients_ends_at_once() {
 }
 
 #[tokio::test]
-async fn neither_a_silent_client_nor_a_watch_nor_an_idle_one_holds_a_shutdown_up() {
+async fn no_idle_or_watching_client_delays_shutdown() {
     let house = House::open(false);
     let _silent = UnixStream::connect(&house.path).await.expect("connected");
     let idle = house.connect().await;
@@ -66,9 +66,9 @@ async fn neither_a_silent_client_nor_a_watch_nor_an_idle_one_holds_a_shutdown_up
 }
 
 #[tokio::test]
-async fn who_comes_to_a_server_that_makes_room_waits_for_the_next_one() {
+async fn client_of_a_leaving_server_waits_for_next() {
     let house = House::open(false);
-    // For its first byte the server waits a little: that is when others must not be accepted any more.
+    // The server waits a little for its first byte: during that others must not be accepted any more.
     let _silent = UnixStream::connect(&house.path).await.expect("connected");
     let idle = house.connect().await;
     idle.health().check(whole()).await.expect("admitted");
@@ -100,12 +100,12 @@ fn whole() -> HealthCheckRequest {
     HealthCheckRequest::default()
 }
 
-/// A server with health alone, behind the real doors.
+/// A server with health alone, behind the real listeners.
 struct House {
     path: PathBuf,
     ending: Ending,
     leaving: Serving,
-    /// As the keeper holds it.
+    /// The listener, as the keeper holds it.
     _held: StdUnixListener,
     reporter: HealthReporter,
     serving: JoinHandle<Result<(), ServeError>>,
@@ -113,7 +113,7 @@ struct House {
 }
 
 impl House {
-    /// `of_a_run`: every peer is taken for a process of a run.
+    /// Starts it. `of_a_run`: every peer counts as a process of a run.
     fn open(of_a_run: bool) -> Self {
         let dir = TempDir::new().expect("a directory");
         let path = dir.path().join("socket");

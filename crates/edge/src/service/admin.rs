@@ -15,12 +15,12 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, codegen::BoxStream};
 
-/// What an operator needs.
+/// The service for operators.
 pub(crate) struct Admin {
     supervisor: Supervisor,
-    /// What goes on when its caller goes away.
+    /// Work that continues when its caller goes away.
     tasks: TaskTracker,
-    /// Places for readers of the audit trail.
+    /// Slots for readers of the audit log.
     places: Arc<Semaphore>,
 }
 
@@ -65,7 +65,7 @@ impl AdminService for Admin {
         let by = auth::principal(&request)?;
         let name = request.into_inner().node;
         let supervisor = self.supervisor.clone();
-        // What is begun is finished, whether the caller waits for it or not.
+        // Work in progress is finished, whether or not the caller waits for it.
         let forgetting = async move { supervisor.forget_node(&name, &by).await };
         let (node, ended_runs) = to_its_end(&self.tasks, forgetting).await?;
         Ok(Response::new(pb::ForgetNodeResponse {
@@ -81,7 +81,7 @@ impl AdminService for Admin {
         let by = auth::principal(&request)?;
         let call = drain::call(request.get_ref(), by)?;
         let supervisor = self.supervisor.clone();
-        // All are asked to end, whether the caller waits for it or not.
+        // All are stopped, whether or not the caller waits for it.
         let status = to_its_end(&self.tasks, async move { supervisor.drain(call).await }).await?;
         Ok(Response::new(pb::DrainResponse {
             status: Some(drain::status(status)),
@@ -168,7 +168,7 @@ impl AdminService for Admin {
     }
 }
 
-/// The next records of the trail; `None` at its end.
+/// Returns the next records of the audit log; `None` at its end.
 async fn records(
     reader: &mut TrailReader,
     going: &Serving,

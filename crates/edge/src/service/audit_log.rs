@@ -1,7 +1,6 @@
-//! Audit-log decorator: records every rpc that asks for a change, with its result.
+//! Audit-log decorator: records every mutating rpc with its result.
 //!
-//! Around the services, so that none of them has to think of it; a new rpc does not compile before it is said here
-//! whether it is a change.
+//! It wraps the services, so that none of them has to do it; a new rpc does not compile before it is classified here.
 
 mod admin;
 
@@ -20,10 +19,10 @@ use kennel_supervisor::{
 use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream};
 use tonic_types::StatusExt;
 
-/// Processes of one record that are named.
+/// Most processes that one record lists.
 const PROCESSES_LOGGED_MAX: usize = 64;
 
-/// A service, and where its requests are recorded.
+/// A service with the log of its requests.
 pub(crate) struct Audited<S> {
     inner: S,
     supervisor: Supervisor,
@@ -58,11 +57,11 @@ impl<S> Audited<S> {
     }
 }
 
-/// A change that is asked for. Dropped before it is answered, it is written down all the same: its caller has gone, or its
-/// handler has panicked, and what was asked for may be done.
+/// A requested change. Dropped before its answer, it is recorded all the same: its caller has gone, or its handler has
+/// panicked, and the change may be made.
 struct Asked {
     supervisor: Supervisor,
-    /// When it came.
+    /// Time of the request.
     at_us: i64,
     run: Option<String>,
     reported: Option<LoggedRequest>,
@@ -112,15 +111,15 @@ impl Asked {
         }
     }
 
-    /// Writes it down before it is answered.
-    async fn tell<T>(mut self, answer: &Result<Response<T>, Status>) {
+    /// Records it before it is answered.
+    async fn record_answer<T>(mut self, answer: &Result<Response<T>, Status>) {
         let supervisor = self.supervisor.clone();
         if let Some(record) = self.answered(answer) {
-            supervisor.audit_told(record).await;
+            supervisor.audit_recorded(record).await;
         }
     }
 
-    /// The same for one of many.
+    /// Counts one of many.
     fn count<T>(mut self, answer: &Result<Response<T>, Status>) {
         if let Some(record) = self.answered(answer) {
             self.supervisor.audit_counted(record);
@@ -154,7 +153,7 @@ impl ProcessService for Audited<Processes> {
         let mut asked = self.asked("Spawn", &request, &wish.run_id);
         if let Some(spec) = &wish.spec {
             asked = asked.with("kind", word(spec.kind().as_str_name(), "RUN_KIND_"));
-            // The other words of a command may hold anything.
+            // The other words of a command may contain anything.
             if let Some(pb::run_spec::Command::Argv(argv)) = &spec.command {
                 asked = asked.with("command", command::name(argv));
                 asked = asked.with(
@@ -171,7 +170,7 @@ impl ProcessService for Audited<Processes> {
                 asked = asked.with("existing", "true");
             }
         }
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -186,7 +185,7 @@ impl ProcessService for Audited<Processes> {
             asked = asked.with("grace", time::text(grace));
         }
         let answer = self.inner.abort(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -202,7 +201,7 @@ impl ProcessService for Audited<Processes> {
             let method = done.get_ref().method().as_str_name();
             asked = asked.with("method", word(method, "INTERRUPT_METHOD_"));
         }
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -228,7 +227,7 @@ impl ProcessService for Audited<Processes> {
             let record = TrailRecord::now(run, TrailEntry::Signal(reported));
             self.supervisor.audit_noted(record);
         }
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -248,7 +247,7 @@ impl ProcessService for Audited<Processes> {
     ) -> Result<Response<pb::PauseResponse>, Status> {
         let asked = self.asked("Pause", &request, &request.get_ref().run_id);
         let answer = self.inner.pause(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -258,7 +257,7 @@ impl ProcessService for Audited<Processes> {
     ) -> Result<Response<pb::ResumeResponse>, Status> {
         let asked = self.asked("Resume", &request, &request.get_ref().run_id);
         let answer = self.inner.resume(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -274,7 +273,7 @@ impl ProcessService for Audited<Processes> {
         if let Some(run) = run.filter(|run| asked.run.as_deref() != Some(&run.run_id)) {
             asked = asked.with("new_run", &run.run_id);
         }
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -296,7 +295,7 @@ impl ProcessService for Audited<Processes> {
     ) -> Result<Response<pb::CloseInputResponse>, Status> {
         let asked = self.asked("CloseInput", &request, &request.get_ref().run_id);
         let answer = self.inner.close_input(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -342,7 +341,7 @@ impl ProcessService for Audited<Processes> {
         self.inner.wait_for_output(request).await
     }
 
-    /// Keys alone: values may be what only the run's clients are to see.
+    /// Records keys alone: values may be for the run's clients only.
     async fn annotate_run(
         &self,
         request: Request<pb::AnnotateRunRequest>,
@@ -357,7 +356,7 @@ impl ProcessService for Audited<Processes> {
             activity => asked.with("activity", activity.as_str_name()),
         };
         let answer = self.inner.annotate_run(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -404,7 +403,7 @@ impl ProcessService for Audited<Processes> {
         let asked = self.asked("DeleteConsumer", &request, &wish.run_id);
         let asked = asked.with("consumer", &wish.consumer);
         let answer = self.inner.delete_consumer(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -417,7 +416,7 @@ impl ProcessService for Audited<Processes> {
 
     type AttachStream = BoxStream<pb::AttachResponse>;
 
-    /// What is typed is recorded where it is taken.
+    /// Typed input is recorded where it is accepted.
     async fn attach(
         &self,
         request: Request<Streaming<pb::AttachRequest>>,
@@ -433,7 +432,7 @@ impl ProcessService for Audited<Processes> {
     }
 }
 
-/// Whom a client's signal was for.
+/// Returns the targets of a client's signal.
 fn signalled(
     done: &pb::SignalResponse,
     signal: String,

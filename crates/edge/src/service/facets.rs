@@ -1,4 +1,4 @@
-//! The rpcs about what a run says beside its state: lines of output that clients wait for, and annotations.
+//! The rpcs about facets of a run: lines of output that clients wait for, and annotations.
 
 use super::{Processes, to_its_end};
 use crate::{

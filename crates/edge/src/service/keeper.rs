@@ -5,7 +5,7 @@ use kennel_supervisor::Supervisor;
 use std::future::Future;
 use tonic::Status;
 
-/// Waits for an answer for which the keeper is needed, while it answers. What was begun by then goes on when it does again.
+/// Waits for an answer that needs the keeper, while it answers. Work in progress continues when it does again.
 pub(super) async fn with_keeper<T>(
     supervisor: &Supervisor,
     answer: impl Future<Output = Result<T, Status>>,
@@ -16,7 +16,7 @@ pub(super) async fn with_keeper<T>(
     }
     let silent = async {
         if unresponsive.wait_for(Option::is_some).await.is_err() {
-            // It is gone, and that is reported elsewhere.
+            // It is gone, which is reported elsewhere.
             std::future::pending::<()>().await;
         }
     };

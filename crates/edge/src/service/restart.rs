@@ -1,4 +1,4 @@
-//! Another attempt of a run: in its place while it lives, as a new run when it has ended.
+//! Restart of a run: another attempt while it lives, a new run when it has ended.
 
 use super::Processes;
 use crate::{
@@ -11,11 +11,11 @@ use kennel_lifecycle::Refusal;
 use kennel_supervisor::{CallError, RestartCall, RunView, Supervisor};
 use tonic::{Request, Response, Status};
 
-/// What an order for another attempt came to.
+/// Result of a restart request.
 enum Restarted {
     /// The run as it is, with another attempt or without.
     InPlace(RunView),
-    /// It has ended: only a new run can follow it.
+    /// The run has ended: only a new run can follow it.
     Over(RunView),
 }
 
@@ -37,7 +37,7 @@ async fn another_attempt(
     };
     let view = supervisor.get(run).await?;
     if !view.state.is_terminal() {
-        // It is another node's.
+        // It belongs to another node.
         return Err(refused);
     }
     if meant.is_some_and(|meant| meant < view.attempt) {

@@ -1,4 +1,4 @@
-//! Whose runs a caller may see: one of another owner is answered like one that is not there.
+//! Visibility of runs: one of another owner is answered like an absent one.
 
 use super::Processes;
 use crate::{
@@ -11,7 +11,7 @@ use kennel_supervisor::{CallError, ConsumerKey};
 use tonic::Status;
 
 impl Processes {
-    /// The node that a filter names.
+    /// Returns the node in a filter.
     pub(super) async fn node_of(
         &self,
         filter: Option<&pb::RunFilter>,
@@ -40,12 +40,12 @@ impl Processes {
         self.in_scope(scope.clone(), parent).await
     }
 
-    /// That a caller may see this run: one of another owner is answered as one that is not there.
+    /// Checks that a caller may see this run: one of another owner is answered like an absent one.
     pub(super) async fn in_scope(&self, scope: Scope, run: RunId) -> Result<(), Status> {
         auth::in_scope(&self.supervisor, &scope, run).await
     }
 
-    /// The same of a call that may name a run before it is there. Not one below a run: nothing says that it will be.
+    /// Checks likewise for a call that may name a run before it exists. A run may not: an absent run is not below it.
     pub(super) async fn in_scope_or_absent(&self, scope: Scope, run: RunId) -> Result<(), Status> {
         if let Scope::Run { .. } = scope {
             return self.in_scope(scope, run).await;
@@ -57,7 +57,7 @@ impl Processes {
         }
     }
 
-    /// The same for a consumer.
+    /// Checks likewise for a consumer.
     pub(super) async fn consumer_in_scope(
         &self,
         scope: Scope,
@@ -79,7 +79,7 @@ impl Processes {
         }
     }
 
-    /// Refuses a run of another node, where that one can be asked in place of this one.
+    /// Refuses a run of another node, where that one can be called instead of this one.
     pub(super) async fn at_its_node(&self, asks_node: bool, run: RunId) -> Result<(), Status> {
         if !asks_node {
             return Ok(());

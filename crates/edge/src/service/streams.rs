@@ -1,4 +1,4 @@
-//! How a stream of events is opened, in a consumer's name or without one.
+//! Opening of streams of events, with a consumer or without one.
 
 use super::{Processes, unless_leaving};
 use crate::{
@@ -25,7 +25,7 @@ use tonic::{Response, Status, codegen::BoxStream};
 type Opened = Result<Response<BoxStream<pb::StreamEventsResponse>>, Status>;
 
 impl Processes {
-    /// The events of one run. `asks_node`: those of a run of another node come from that node.
+    /// Opens the events of one run. `asks_node`: those of a run of another node come from that node.
     pub(super) async fn stream_one(
         &self,
         request: &pb::StreamEventsRequest,
@@ -48,7 +48,7 @@ impl Processes {
         Ok(Response::new(Box::pin(reader.into_stream())))
     }
 
-    /// The events of many runs.
+    /// Opens the events of many runs.
     pub(super) async fn stream_many(
         &self,
         mut request: pb::StreamEventsRequest,
@@ -77,7 +77,7 @@ impl Processes {
         Ok(Response::new(Box::pin(reader.into_stream())))
     }
 
-    /// Waits for an answer that may come in days: not when another server takes the place of this one.
+    /// Waits for an answer that may take days: not when another server replaces this one.
     pub(super) async fn unless_going<T>(
         &self,
         answer: impl Future<Output = Result<T, Status>>,
@@ -85,7 +85,7 @@ impl Processes {
         unless_leaving(&self.going, self.unless_draining(answer)).await
     }
 
-    /// A place among the streams of all, and of the caller's owner.
+    /// Takes a slot among the streams of all, and of the caller's owner.
     pub(super) fn place(&self, caller: &Caller) -> Result<StreamPlace, Status> {
         let place = self.places.clone().try_acquire_owned();
         let place =
@@ -93,7 +93,7 @@ impl Processes {
         self.shares.stream(caller, place)
     }
 
-    /// Memory for the lines of both streams, where they may be longer than usual.
+    /// Takes memory for the lines of both streams, where they may be longer than usual.
     fn room_for_lines(&self, form: Option<Form>) -> Result<Option<OwnedSemaphorePermit>, Status> {
         let most = form.map_or(0, |form| form.line_bytes_max);
         if most <= LINE_BYTES_MAX {
@@ -106,7 +106,7 @@ impl Processes {
         room.map(Some).map_err(refused)
     }
 
-    /// The places that a wait for output takes: one among the streams, and memory for long lines.
+    /// Takes the slots of a wait for output: one among the streams, and memory for long lines.
     pub(super) fn places_of_wait(
         &self,
         caller: &Caller,
@@ -119,7 +119,7 @@ impl Processes {
         Ok((self.place(caller)?, self.room_for_lines(Some(form))?))
     }
 
-    /// Takes the seat of a consumer of many runs, and sets the call to where it goes on.
+    /// Becomes the reader of a consumer of many runs, and sets the call to its position.
     async fn take_many(
         &self,
         ask: &mut ManyAsk,
@@ -128,7 +128,7 @@ impl Processes {
         owner: String,
     ) -> Result<ConsumerSeat, Status> {
         let (seal, form) = (ask.seal, ask.call.form);
-        // Nobody loses a seat to one who asks for something else.
+        // A request for something else does not replace a reader.
         match self.supervisor.consumer(&key).await {
             Ok(view) if request::after_many(&view.row.cursor, seal, form).is_none() => {
                 return Err(status::other_filter());
@@ -154,7 +154,7 @@ impl Processes {
     }
 }
 
-/// The run, its events from where they are asked for, and the seat of the consumer in whose name that is.
+/// Returns the run, its events from the requested position, and the session of the consumer.
 async fn open(
     supervisor: &Supervisor,
     call: &EventsCall,
@@ -189,7 +189,7 @@ async fn open(
     let registered = begin.cursor.clone();
     let seat = supervisor.take_consumer(&key, Some(begin), None).await?;
     match seat {
-        // Somebody else has registered it in between.
+        // Another client has registered it in between.
         Some(seat) if seat.begin() != registered => {
             let (view, events) = open_from(supervisor, call, after(&seat)?).await?;
             Ok((view, events, Some(seat)))

@@ -24,7 +24,7 @@ fn unread(run: u128) -> UnreadRow {
 }
 
 #[test]
-fn a_page_is_cut_where_it_would_grow_too_large_and_goes_on_there() {
+fn page_is_cut_at_its_size_and_resumed() {
     let filter = ListFilter::default();
     let views: Vec<RunView> = (1..=5).map(|n| of_size(n, 150_000)).collect();
     let first = page(of(views), &filter);

@@ -1,4 +1,4 @@
-//! What a client makes of the statuses that this server gives.
+//! Reaction of a client to the statuses of this server.
 
 use crate::status;
 use kennel_client::{Failure, over_loss};
@@ -35,7 +35,7 @@ fn answer_of_another_server_has_no_reason() {
     assert_ne!(failure.to_string(), "");
 }
 
-/// How often a call is made whose first answer is this one and whose second is OK.
+/// Returns how often a call is made whose first answer is this one and whose second is OK.
 async fn calls(first: impl Fn() -> Status) -> u32 {
     let made = Cell::new(0);
     let answered = over_loss(|| {
@@ -52,8 +52,8 @@ async fn calls(first: impl Fn() -> Status) -> u32 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_lost_on_the_way_is_asked_again_and_what_was_answered_is_not() {
-    // As the library makes it up when the connection goes while it waits.
+async fn only_unanswered_calls_are_retried() {
+    // As the library makes it when the connection is lost during a wait.
     let lost = || Status::from_error(Box::new(std::io::Error::other("operation was canceled")));
     assert_eq!(calls(lost).await, 2);
     assert_eq!(calls(status::leaving).await, 2);

@@ -2,7 +2,7 @@
 
 use tonic::Code;
 
-/// As <https://grpc.io/docs/guides/status-codes/> writes it.
+/// Returns the name as on <https://grpc.io/docs/guides/status-codes/>.
 pub(crate) fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

@@ -1,4 +1,4 @@
-//! What went wrong with a consumer.
+//! Errors of consumers.
 
 use super::{Facts, Fault, internal, quota};
 use crate::reason::Reason;
@@ -6,7 +6,7 @@ use kennel_lifecycle::RunId;
 use kennel_supervisor::CallError;
 use tonic::{Code, Status};
 
-/// The status of a call about a consumer; the metadata names it.
+/// Returns the status of a call about a consumer; the metadata names it.
 pub(super) fn of(error: &CallError, text: String) -> Status {
     let facts = |run: &Option<RunId>, name: &String| {
         let run = run.map(|run| run.to_string()).unwrap_or_default();
@@ -29,7 +29,7 @@ pub(super) fn of(error: &CallError, text: String) -> Status {
     }
 }
 
-/// A consumer reads many runs by another filter.
+/// Returns the status for a consumer that reads many runs by another filter.
 pub(crate) fn other_filter() -> Status {
     let why = "is another one than that by which this consumer reads";
     super::invalid(&[kennel_lifecycle::Violation::new("filter", why)])

@@ -1,11 +1,11 @@
-//! What goes wrong with annotations.
+//! Errors of annotations.
 
 use super::{Facts, Fault, internal};
 use crate::reason::Reason;
 use kennel_supervisor::CallError;
 use tonic::{Code, Status};
 
-/// The annotations have another version than the caller expects.
+/// Returns the status for annotations with another version than the caller expects.
 pub(super) fn changed(error: &CallError, text: String) -> Status {
     let CallError::AnnotationsChanged {
         run,

@@ -1,4 +1,4 @@
-//! What went wrong with standard input.
+//! Errors of standard input.
 
 use super::{Facts, Fault};
 use crate::{enums::input_end, reason::Reason};
@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 
 const PRECONDITION: &str = "RUN_INPUT";
 
-/// The status of a call about standard input; the metadata says how far it has come, where that is known.
+/// Returns the status of a call about standard input; the metadata has its state, where that is known.
 pub(super) fn of(error: &CallError, text: String) -> Status {
     let accepted =
         |run: RunId, bytes: u64| Facts::run(run).with("accepted_offset", bytes.to_string());

@@ -1,4 +1,4 @@
-//! Other nodes.
+//! Errors about other nodes.
 
 use super::{Facts, Fault, RETRY_NEXT_SERVER};
 use crate::reason::Reason;
@@ -6,7 +6,7 @@ use kennel_lifecycle::RunId;
 use kennel_supervisor::Elsewhere;
 use tonic::{Code, Status};
 
-/// The caller is to go to the run's own node.
+/// Returns the status that sends the caller to the run's own node.
 pub(super) fn elsewhere(run: RunId, elsewhere: &Elsewhere, text: String) -> Status {
     let facts = facts(Facts::run(run), elsewhere);
     let subject = elsewhere.address.as_str();
@@ -20,7 +20,7 @@ pub(super) fn elsewhere(run: RunId, elsewhere: &Elsewhere, text: String) -> Stat
     .status()
 }
 
-/// The call is for a node that cannot be asked.
+/// Returns the status for a node that cannot be called.
 pub(crate) fn node_unreachable(node: &Elsewhere, why: &str) -> Status {
     let Elsewhere { name, address, .. } = node;
     let text = format!(
@@ -33,14 +33,14 @@ pub(crate) fn node_unreachable(node: &Elsewhere, why: &str) -> Status {
         .status()
 }
 
-/// The call is for a node that is not there.
+/// Returns the status for a node that does not exist.
 pub(crate) fn node_not_found(name: &str, why: &str) -> Status {
     let facts = Facts::default().with("node", name);
     let text = format!("there is no node {name:?}: {why}");
     Fault::new(Code::NotFound, Reason::NodeNotFound, text, facts).status()
 }
 
-/// A stop is left for a node that cannot be reached.
+/// Returns the status for a stop that is left for an unreachable node.
 pub(super) fn queued(run: RunId, node: &Elsewhere, text: String) -> Status {
     let facts = facts(Facts::run(run), node);
     Fault::new(Code::FailedPrecondition, Reason::AbortQueued, text, facts)
@@ -48,7 +48,7 @@ pub(super) fn queued(run: RunId, node: &Elsewhere, text: String) -> Status {
         .status()
 }
 
-/// A node that has a lease is not forgotten.
+/// Returns the status for a node with a lease, which is not forgotten.
 pub(super) fn has_lease(node: &Elsewhere, text: String) -> Status {
     let facts = facts(Facts::default(), node);
     Fault::new(Code::FailedPrecondition, Reason::NodeHasLease, text, facts)

@@ -1,4 +1,4 @@
-//! What went wrong with a terminal.
+//! Errors of terminals.
 
 use super::{Facts, Fault, RETRY_SOON};
 use crate::reason::Reason;
@@ -7,7 +7,7 @@ use kennel_supervisor::{NoPty, SCREEN_CELLS_MAX};
 use tonic::{Code, Status};
 use tonic_types::QuotaViolation;
 
-/// There is none for a run.
+/// Returns the status for a run that gets no terminal.
 pub(super) fn no_pty(none: &NoPty, text: String) -> Status {
     match none {
         NoPty::Exhausted { current, max } => {
@@ -41,7 +41,7 @@ pub(super) fn no_pty(none: &NoPty, text: String) -> Status {
     }
 }
 
-/// It is not drawn.
+/// Returns the status for a terminal that is not drawn.
 pub(super) fn too_large(run: RunId, size: TerminalSize, text: String) -> Status {
     let facts = Facts::run(run)
         .with("rows", size.rows.to_string())

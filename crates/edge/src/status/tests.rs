@@ -3,7 +3,7 @@ use kennel_lifecycle::{Containment, NodeId};
 use kennel_supervisor::{Elsewhere, UpgradeRefusal};
 use std::collections::BTreeMap;
 
-/// A kind of failure, with the code, the reason and the facts that the contract gives it.
+/// A kind of failure, with the code, the reason and the metadata of the contract.
 type Row = (CallError, Code, Reason, Vec<(&'static str, String)>);
 
 fn table() -> Vec<Row> {
@@ -294,7 +294,7 @@ fn of_the_server() -> Vec<Row> {
 }
 
 #[test]
-fn every_failure_has_its_code_its_reason_and_its_facts() {
+fn each_failure_has_code_reason_and_facts() {
     for (error, code, reason, facts) in table() {
         let status = of(&error);
         assert_eq!(status.code(), code, "{error:?}");
@@ -310,7 +310,7 @@ fn every_failure_has_its_code_its_reason_and_its_facts() {
 }
 
 #[test]
-fn what_may_be_tried_again_says_when_and_a_precondition_says_which() {
+fn retryable_failure_has_delay_and_precondition_its_type() {
     for (error, code, ..) in table() {
         let details = of(&error).get_error_details();
         let retry = matches!(code, Code::Unavailable | Code::ResourceExhausted);
@@ -330,7 +330,7 @@ fn what_may_be_tried_again_says_when_and_a_precondition_says_which() {
 }
 
 #[test]
-fn a_failed_start_is_coded_by_what_the_caller_can_do() {
+fn failed_start_has_code_by_callers_remedy() {
     let start = |stage, errno| {
         of(&CallError::SpawnFailed {
             run: RunId::from_u128(1),
@@ -393,7 +393,7 @@ fn all_violations_are_reported_together() {
 }
 
 #[test]
-fn a_hundred_thousand_violations_fit_into_the_header_that_carries_them() {
+fn hundred_thousand_violations_fit_into_the_header() {
     let found: Vec<Violation> = (0..100_000)
         .map(|i| Violation::new(format!("spec.env.vars[{i}]"), "must not contain a NUL byte"))
         .collect();
@@ -407,7 +407,7 @@ fn a_hundred_thousand_violations_fit_into_the_header_that_carries_them() {
 }
 
 #[test]
-fn a_long_command_is_cut_before_it_breaks_the_header() {
+fn long_command_is_cut_to_fit_the_header() {
     let status = of(&CallError::CommandNotFound {
         command: "é".repeat(60_000),
         looked_in: vec!["/some/where".to_owned(); 10_000],

@@ -1,11 +1,11 @@
-//! What is wrong before a handler has the request, or with the handler itself.
+//! Errors before a handler has the request, or of the handler itself.
 
 use super::{Facts, Fault};
 use crate::{pb::Role, reason::Reason};
 use kennel_proto::access;
 use tonic::{Code, Status};
 
-/// The request is not a message of the contract.
+/// Returns the status for a request that is no message of the contract.
 pub(crate) fn malformed(why: &str) -> Status {
     Fault::new(
         Code::InvalidArgument,
@@ -16,7 +16,7 @@ pub(crate) fn malformed(why: &str) -> Status {
     .status()
 }
 
-/// The request is larger than any may be.
+/// Returns the status for a request that is too large.
 pub(crate) fn too_large(limit: usize) -> Status {
     Fault::new(
         Code::ResourceExhausted,
@@ -27,7 +27,7 @@ pub(crate) fn too_large(limit: usize) -> Status {
     .status()
 }
 
-/// There is no such method, or requests are not taken in this encoding.
+/// Returns the status for a missing method, or an unsupported encoding.
 pub(crate) fn unimplemented(why: &str) -> Status {
     let message = match why {
         "" => "this server has no such method",
@@ -37,7 +37,7 @@ pub(crate) fn unimplemented(why: &str) -> Status {
     Fault::new(Code::Unimplemented, Reason::Unimplemented, message, facts).status()
 }
 
-/// The handler has panicked: the log has what it said.
+/// Returns the status for a handler that has panicked: the log has the message.
 pub(crate) fn panicked(method: &str) -> Status {
     Fault::new(
         Code::Internal,
@@ -48,7 +48,7 @@ pub(crate) fn panicked(method: &str) -> Status {
     .status()
 }
 
-/// It cannot be said whose process the caller is: it has `ended`, or is `unreadable`.
+/// Returns the status for a caller whose process cannot be identified: it has `ended`, or is `unreadable`.
 pub(crate) fn caller_unverified(what: &str, message: &str) -> Status {
     Fault::new(
         Code::PermissionDenied,
@@ -59,7 +59,7 @@ pub(crate) fn caller_unverified(what: &str, message: &str) -> Status {
     .status()
 }
 
-/// The caller has not proved who it is.
+/// Returns the status for a caller that has not authenticated.
 pub(crate) fn unauthenticated(message: &str) -> Status {
     Fault::new(
         Code::Unauthenticated,
@@ -70,7 +70,7 @@ pub(crate) fn unauthenticated(message: &str) -> Status {
     .status()
 }
 
-/// The caller's role may not make this call.
+/// Returns the status for a caller whose role may not make this call.
 pub(crate) fn role_missing(has: Role, needs: Role) -> Status {
     let name = access::name;
     Fault::new(

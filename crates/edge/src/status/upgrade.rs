@@ -1,11 +1,11 @@
-//! Why a server was not replaced, or that it is being replaced.
+//! Errors of upgrades, and the status during one.
 
 use super::{Facts, Fault, RETRY_AT_ONCE, draining};
 use crate::reason::Reason;
 use kennel_supervisor::UpgradeRefusal;
 use tonic::{Code, Status};
 
-/// Another server takes the place of this one.
+/// Returns the status while another server replaces this one.
 pub(crate) fn leaving() -> Status {
     Fault::new(
         Code::Unavailable,

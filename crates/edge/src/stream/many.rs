@@ -1,4 +1,4 @@
-//! One reader of the events of many runs: of each a Snapshot, then its events; heartbeats in silence, and a typed end.
+//! One reader of the events of many runs: for each a Snapshot, then its events; heartbeats in silence, and a typed end.
 
 use super::lost;
 use crate::{
@@ -21,30 +21,30 @@ use tonic::Status;
 
 /// A cursor up to this size comes with every message.
 const CURSOR_SMALL_BYTES: usize = 8 * 1024;
-/// A larger one comes when so many times its size has been sent.
+/// A larger one comes after so many times its size was sent.
 const CURSOR_SHARE: usize = 8;
-/// And when nothing has come for so long.
+/// Also after so long a silence.
 const CURSOR_REST: Duration = Duration::from_millis(200);
 
-/// Owns a position in the events of many runs and, as long as it lives, a place among the streams.
+/// Owns a position in the events of many runs and, as long as it lives, a slot among the streams.
 pub(crate) struct ManyReader {
     events: ManyEvents,
     ask: ManyAsk,
     going: Serving,
     stage: Stage,
-    /// Sent since the last cursor.
+    /// Bytes sent since the last cursor.
     uncovered_bytes: usize,
-    /// In whose name it is read.
+    /// Consumer that reads.
     named: Option<Named>,
     _place: StreamPlace,
 }
 
-/// A reader in a consumer's name.
+/// A reader for a consumer.
 pub(crate) struct Named {
     seat: ConsumerSeat,
-    /// Seals what it is given.
+    /// Key that seals its cursors.
     key: DigestKey,
-    /// Of the last message that had a cursor.
+    /// Number of the last message that had a cursor.
     number: u64,
 }
 
@@ -54,7 +54,7 @@ impl Named {
         Self { seat, key, number }
     }
 
-    /// The cursor of the next message.
+    /// Makes the cursor of the next message.
     fn seal(&mut self, cursor: &[u8]) -> bytes::Bytes {
         self.number += 1;
         self.seat.given(self.number);
@@ -68,20 +68,20 @@ enum Stage {
     Following,
     /// The server is shutting down.
     LastWords(Pin<Box<Sleep>>),
-    /// What is to be reported when all before was given.
+    /// Error to report after everything before was delivered.
     Failed(Box<Status>),
     /// The end was reported.
     Reported,
 }
 
-/// Why a reader woke.
+/// Reason of a reader's wake-up.
 enum Wake {
     Step(Result<Option<Step>, CallError>),
     Draining,
     Leaving,
     Silence,
     Spoken,
-    /// It may not go on in its consumer's name.
+    /// The stream may no longer read for its consumer.
     Lost(CallError),
 }
 
@@ -103,7 +103,7 @@ impl ManyReader {
         }
     }
 
-    /// The same in a consumer's name.
+    /// Reads for this consumer.
     pub(crate) fn in_name_of(self, named: Option<Named>) -> Self {
         Self { named, ..self }
     }
@@ -125,7 +125,7 @@ impl ManyReader {
                     if let Wake::Draining = wake {
                         let until = Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX));
                         self.stage = Stage::LastWords(until);
-                    } else if let Some(message) = self.tell(wake) {
+                    } else if let Some(message) = self.message_for(wake) {
                         return Some(Ok(message));
                     }
                 }
@@ -136,7 +136,7 @@ impl ManyReader {
                         step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
                     };
                     self.stage = Stage::LastWords(until);
-                    if let Some(message) = self.tell(wake) {
+                    if let Some(message) = self.message_for(wake) {
                         return Some(Ok(message));
                     }
                 }
@@ -169,8 +169,8 @@ impl ManyReader {
         }
     }
 
-    /// What is said, if something is; the stage says what follows.
-    fn tell(&mut self, wake: Wake) -> Option<pb::StreamEventsResponse> {
+    /// Returns the message for this wake-up, if there is one; the stage determines what follows.
+    fn message_for(&mut self, wake: Wake) -> Option<pb::StreamEventsResponse> {
         match wake {
             Wake::Step(step) => self.give(step),
             Wake::Silence if self.uncovered_bytes > 0 => Some(self.message(Vec::new(), true)),
@@ -196,7 +196,7 @@ impl ManyReader {
         None
     }
 
-    /// This step, and what else is there by now that fits into the message.
+    /// Delivers this step, and other present events that fit into the message.
     fn give(&mut self, step: Result<Option<Step>, CallError>) -> Option<pb::StreamEventsResponse> {
         let mut gathered = Vec::new();
         let mut bytes = 0;
@@ -223,7 +223,7 @@ impl ManyReader {
             }
         }
         self.uncovered_bytes += bytes;
-        // Before an end there is always a cursor that knows all that was given.
+        // Before an end there is always a cursor that covers everything delivered.
         (is_last || !gathered.is_empty()).then(|| self.message(gathered, is_last))
     }
 

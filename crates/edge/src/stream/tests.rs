@@ -13,7 +13,7 @@ use tonic::Code;
 use tonic_types::StatusExt;
 
 #[tokio::test]
-async fn a_stream_is_one_snapshot_then_the_events_then_its_end() {
+async fn stream_is_snapshot_then_events_then_end() {
     let mut house = House::new(Position::Beginning, 3);
     let snapshot = house.message().await;
     let Shown::Snapshot(shown) = only(&snapshot) else {
@@ -32,7 +32,7 @@ async fn a_stream_is_one_snapshot_then_the_events_then_its_end() {
 }
 
 #[tokio::test]
-async fn a_snapshot_stands_at_the_position_from_which_a_resume_goes_on() {
+async fn resume_continues_at_position_of_the_snapshot() {
     for (from, wanted) in [
         (Position::Beginning, 0),
         (after(2), 2),
@@ -58,13 +58,13 @@ async fn silence_is_broken_by_heartbeats_that_move_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_gives_what_had_happened_and_then_says_why_it_ends() {
+async fn shutdown_sends_pending_events_and_then_its_reason() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
     house.going.close();
     house.write(&[1]).await;
     house.write(&[2]).await;
-    // Beyond the head that there was when the shutdown came.
+    // Beyond the head at the time of the shutdown.
     house.write(&[3]).await;
     assert_eq!(seqs(&house.message().await), [1]);
     assert_eq!(seqs(&house.message().await), [2]);
@@ -72,13 +72,17 @@ async fn a_shutdown_gives_what_had_happened_and_then_says_why_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_ends_at_once_where_another_server_goes_on_with_it() {
+async fn stream_ends_at_once_for_next_server() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
     house.write(&[1]).await;
     house.going.leave();
     let began = tokio::time::Instant::now();
-    let last = house.next().await.expect("an end").expect_err("it is told");
+    let last = house
+        .next()
+        .await
+        .expect("an end")
+        .expect_err("the end has a status");
     assert_eq!(last.code(), Code::Unavailable);
     let details = last.get_error_details();
     let reason = details.error_info().map(|info| info.reason.as_str());
@@ -89,7 +93,7 @@ async fn a_stream_ends_at_once_where_another_server_goes_on_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_wait_for_events_that_do_not_come() {
+async fn shutdown_does_not_wait_for_missing_events() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
     house.going.close();
@@ -99,7 +103,7 @@ async fn a_shutdown_does_not_wait_for_events_that_do_not_come() {
 }
 
 #[tokio::test]
-async fn a_fault_of_the_source_ends_the_stream_with_its_status() {
+async fn fault_of_the_source_ends_stream_with_status() {
     let mut house = House::new(Position::Beginning, 2);
     house.message().await;
     let fault = CallError::JournalUnreadable {
@@ -113,7 +117,7 @@ async fn a_fault_of_the_source_ends_the_stream_with_its_status() {
 }
 
 #[tokio::test]
-async fn a_gap_is_given_in_its_place_or_ends_the_stream_behind_what_came_before_it() {
+async fn gap_is_sent_or_ends_stream_in_place() {
     let gap = Gap {
         first_seq: 2,
         last_seq: 9,
@@ -162,7 +166,7 @@ async fn a_gap_is_given_in_its_place_or_ends_the_stream_behind_what_came_before_
 }
 
 #[tokio::test]
-async fn a_stream_holds_its_place_until_it_is_dropped() {
+async fn stream_holds_its_slot_until_dropped() {
     let house = House::new(Position::Beginning, 0);
     let places = house.places.clone();
     assert_eq!(places.available_permits(), 0);
@@ -170,14 +174,14 @@ async fn a_stream_holds_its_place_until_it_is_dropped() {
     assert_eq!(places.available_permits(), 1);
 }
 
-/// Longer than anything here may take.
+/// Upper bound for every step here.
 const TOO_LONG: Duration = Duration::from_secs(10);
 
 const HEARTBEAT: Duration = Duration::from_secs(7);
 
 type Given = Result<Vec<Event>, CallError>;
 
-/// A source that gives what is written into it.
+/// A source of the events written into it.
 struct Pipe {
     head: u64,
     at: u64,
@@ -254,7 +258,7 @@ impl House {
 
     async fn feed(&self, given: Given) {
         let writer = self.writer.as_ref().expect("not ended");
-        writer.send(given).await.expect("somebody reads");
+        writer.send(given).await.expect("the reader is alive");
     }
 
     async fn write(&self, seqs: &[u64]) {

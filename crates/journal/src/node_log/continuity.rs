@@ -1,4 +1,4 @@
-//! Which runs are whole in spite of damage.
+//! Completeness of runs in spite of damage.
 
 use super::{
     format::LogPosition,
@@ -8,13 +8,13 @@ use super::{
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
 /// Follows the seqs of each incarnation through a replay. Seqs of one incarnation are contiguous from 1, and a snapshot
-/// stands for all up to its own. A run all of whose frames are damaged is not known here: rows and keeper know it.
+/// replaces all up to its own. A run all of whose frames are damaged is not known here: rows and keeper have it.
 #[derive(Debug, Default)]
 pub struct Continuity {
     runs: BTreeMap<(u128, u64), Track>,
 }
 
-/// A run whose frames are not proved to be all there.
+/// A run whose frames are not proved to be complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaintedRun {
     /// The run.
@@ -23,9 +23,9 @@ pub struct TaintedRun {
     pub incarnation: u64,
     /// Seqs without a frame.
     pub missing: Vec<RangeInclusive<u64>>,
-    /// The highest seq that was found.
+    /// The highest seq found.
     pub last_seq: u64,
-    /// Whether there is damage behind it, so that more may have followed.
+    /// Whether there is damage after it, so that more frames may have followed.
     pub may_have_more: bool,
 }
 
@@ -39,7 +39,7 @@ struct Track {
 }
 
 impl Continuity {
-    /// Counts a frame; `closes`: none of its incarnation follows it.
+    /// Counts a frame; `closes`: it is the last of its incarnation.
     pub fn add(&mut self, position: LogPosition, frame: &Frame<'_>, closes: bool) {
         let key = (frame.run, frame.incarnation);
         let track = self.runs.entry(key).or_insert_with(|| Track {
@@ -65,7 +65,7 @@ impl Continuity {
         }
     }
 
-    /// The runs that may lack frames.
+    /// Returns the runs that may lack frames.
     #[must_use]
     pub fn tainted(&self, damages: &[LogDamage]) -> Vec<TaintedRun> {
         let last_damage = damages.iter().map(LogDamage::position).max();
@@ -85,7 +85,7 @@ impl Continuity {
 }
 
 impl Track {
-    /// These seqs were found: again, or late, as after a failed sync.
+    /// Records that these seqs were found: again, or late, as after a failed sync.
     fn fill(&mut self, found: RangeInclusive<u64>) {
         if self.missing.is_empty() {
             return;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_named_until_its_seqs_are_found_again() {
+    fn gap_is_reported_until_its_seqs_are_found() {
         let found = tainted(&seqs(&[1, 5]), true, &[]);
         assert_eq!(found[0].missing, [2..=4]);
         assert_eq!(tainted(&seqs(&[3]), true, &[])[0].missing, [1..=2]);

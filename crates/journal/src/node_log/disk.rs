@@ -1,4 +1,4 @@
-//! What the log asks of the disk, and its directory.
+//! Disk operations of the log, and its directory.
 
 use super::format::SegmentId;
 use crate::errors::failed;
@@ -17,14 +17,14 @@ pub trait Disk: Debug + Send + Sync {
         file.write_all_at(bytes, offset)
     }
 
-    /// Makes the bytes of a segment survive a loss of power.
+    /// Makes the bytes of a segment survive a power loss.
     fn sync(&self, file: &File) -> io::Result<()> {
         file.sync_data()
     }
 
-    /// Makes the names in a directory survive a loss of power.
+    /// Makes the names in a directory survive a power loss.
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        // Not fdatasync: an entry that changes no length of the directory would not be worth it to every file system.
+        // Not fdatasync: some file systems would not write an entry that does not change the length of the directory.
         File::open(dir)?.sync_all()
     }
 }
@@ -35,11 +35,11 @@ pub struct HostDisk;
 
 impl Disk for HostDisk {}
 
-/// Gives whatever stands there another name, the first that is free: it cannot be read now, and may be later.
+/// Renames the file at this path to the first free name: it cannot be read now, and may be later.
 ///
 /// # Errors
 ///
-/// It stays where it is.
+/// The file stays where it is.
 pub fn move_aside(path: &Path) -> io::Result<PathBuf> {
     let names = (1..).map(|number: u32| path.with_extension(format!("unread-{number}")));
     let is_free = |name: &PathBuf| name.symlink_metadata().is_err();
@@ -49,7 +49,7 @@ pub fn move_aside(path: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Makes the directory, for its owner alone, where it is missing.
+/// Creates the directory, for its owner alone, where it is missing.
 pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -64,14 +64,15 @@ pub(super) fn make_dir(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Locks the directory until the file is dropped: short, while segments are made and while other servers are looked for.
+/// Locks the directory until the file is dropped: for a short time, while segments are created or other servers are
+/// searched for.
 pub(super) fn lock_dir(dir: &Path) -> io::Result<File> {
     let lock = File::open(dir).map_err(|e| failed("open", dir, e))?;
     lock.lock().map_err(|e| failed("lock", dir, e))?;
     Ok(lock)
 }
 
-/// The segments in the directory, in the order of the log. All other files are left alone.
+/// Returns the segments in the directory, in the order of the log. All other files are ignored.
 pub(super) fn segments(dir: &Path) -> io::Result<Vec<SegmentId>> {
     let listing = fs::read_dir(dir).map_err(|e| failed("list", dir, e))?;
     let mut ids = Vec::new();
@@ -83,7 +84,7 @@ pub(super) fn segments(dir: &Path) -> io::Result<Vec<SegmentId>> {
     Ok(ids)
 }
 
-/// Makes the file of a segment and locks it.
+/// Creates the file of a segment and locks it.
 pub(super) fn create(path: &Path) -> io::Result<File> {
     let mut how = OpenOptions::new();
     how.read(true).write(true).create_new(true).mode(0o600);
@@ -107,7 +108,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
         }
         let file = File::open(path)?;
         let found = file.metadata()?;
-        // Between the two the name may have been given to another file.
+        // Between the two calls the name may have been given to another file.
         if (named.dev(), named.ino()) != (found.dev(), found.ino()) {
             let why = "the file was replaced while it was opened";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -126,7 +127,7 @@ pub(super) fn is_locked(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Reads from this offset until `bytes` are full or the file ends; zeros stand for what is missing.
+/// Reads from this offset until `bytes` are full or the file ends; missing bytes are zeros.
 pub(super) fn read(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {

@@ -14,8 +14,8 @@ pub const BLOCK_BYTES: u32 = 64 * 1024;
 pub(super) const BLOCK: usize = 64 * 1024;
 /// Length of the header in each block.
 pub(super) const HEADER_LEN: usize = 85;
-/// Last byte of each header and fragment. Writes are cut from behind, so that one without it was cut, and one with it is
-/// damaged where its CRC does not fit.
+/// Last byte of each header and fragment. Writes are cut at the end, so that one without it was cut, and one with it is
+/// damaged where its CRC does not match.
 pub(super) const END_MARK: u8 = 0xa5;
 const MAGIC: [u8; 8] = *b"KNLNODE\n";
 const CRC_AT: usize = 80;
@@ -42,23 +42,23 @@ pub struct Origin {
     pub boot: Boot,
 }
 
-/// A segment of the log. Their order is the order of the log.
+/// A segment of the log. Their order is that of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SegmentId {
-    /// Number of the server in this directory: one above all that were found. Unlike a clock it never goes back.
+    /// Number of the server in this directory: one above all found ones. Unlike a clock it never goes back.
     pub generation: u64,
     /// Number of the segment, from 0 without holes, among those of its server.
     pub number: u32,
 }
 
 impl SegmentId {
-    /// Path of the segment in this directory.
+    /// Returns the path of the segment in this directory.
     #[must_use]
     pub fn path(self, dir: &Path) -> PathBuf {
         dir.join(self.to_string())
     }
 
-    /// The segment with this file name; `None`: the file is not one of the log.
+    /// Parses the segment of this file name; `None`: the file is not one of the log.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let (generation, number) = name.strip_suffix(".log")?.split_once('-')?;
         let id = Self {
@@ -69,7 +69,7 @@ impl SegmentId {
         (id.to_string() == name).then_some(id)
     }
 
-    /// What each CRC of the segment begins with, so that bytes of another place are never taken for those of this one.
+    /// Prefix of each CRC of the segment, so that bytes of another position are never taken for those of this one.
     pub(super) fn salt(self, offset: u32) -> [u8; 16] {
         let mut salt = [0; 16];
         salt[..8].copy_from_slice(&self.generation.to_le_bytes());
@@ -85,7 +85,7 @@ impl fmt::Display for SegmentId {
     }
 }
 
-/// A place in the log. Positions of one directory are ordered as their frames are.
+/// A position in the log. Positions of one directory are ordered as their frames are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition {
     /// The segment.
@@ -100,13 +100,13 @@ impl fmt::Display for LogPosition {
     }
 }
 
-/// The header, which each block of a segment begins with.
+/// The header at the beginning of each block of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) layout: u32,
     pub(super) origin: Origin,
     pub(super) id: SegmentId,
-    /// Where the frames of the segment before it end; 0: it is the first one of its server.
+    /// End of the frames of the segment before it; 0: it is the first one of its server.
     pub(super) previous_end: u32,
 }
 
@@ -130,7 +130,7 @@ impl Header {
         bytes
     }
 
-    /// The header at the beginning of these bytes, if it is whole. Its shape is the same in all layouts.
+    /// Decodes the header at the beginning of these bytes, if it is whole. Its shape is the same in all layouts.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.first_chunk::<HEADER_LEN>()?;
         let crc = u32::from_le_bytes(take(bytes, CRC_AT));

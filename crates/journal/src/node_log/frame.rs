@@ -1,4 +1,4 @@
-//! Frames, and the fragments that they are written as.
+//! Frames, and their fragments on disk.
 
 use super::format::{BLOCK, END_MARK, HEADER_LEN, SegmentId};
 use crate::format::take;
@@ -9,7 +9,7 @@ use std::ops::Range;
 pub const PAYLOAD_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Flag in a kind: a reader that does not know the kind may not act for the run.
 pub const CRITICAL: u16 = 0x8000;
-/// Flag in a kind: the frame stands for all frames of its run up to its seq.
+/// Flag in a kind: the frame replaces all frames of its run up to its seq.
 pub const SNAPSHOT: u16 = 0x4000;
 /// Flag in a kind: the frame may use the reserve of a full disk (ends, stops, fences).
 pub const ESSENTIAL: u16 = 0x2000;
@@ -22,10 +22,10 @@ pub(super) const FRAGMENT_HEAD: usize = 12;
 const FRAGMENT_OVERHEAD: usize = FRAGMENT_HEAD + 1;
 /// Length of a frame of one fragment without its payload.
 pub(super) const FRAME_OVERHEAD: usize = FRAGMENT_OVERHEAD + FRAME_HEAD;
-/// The rest of a block that is shorter stays zero.
+/// Smallest fragment: a shorter rest of a block stays zero.
 pub(super) const FRAGMENT_MIN: usize = FRAGMENT_OVERHEAD + 1;
 
-/// One frame. All but the payload can be read without knowing the kind.
+/// One frame. Everything but the payload can be read without knowing the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     /// The caller's number, below [`ESSENTIAL`], and flags.
@@ -38,7 +38,7 @@ pub struct Frame<'a> {
     pub seq: u64,
     /// Attempt of the run.
     pub attempt: u32,
-    /// When it happened.
+    /// Time of the event.
     pub at: Timestamp,
     /// Length of standard output and of standard error at that time.
     pub lens: [u64; 2],
@@ -53,7 +53,7 @@ impl<'a> Frame<'a> {
         self.kind & flag != 0
     }
 
-    /// The fields before the payload. The caller has checked the payload's length.
+    /// Returns the fields before the payload. The caller has checked the payload's length.
     fn head(&self) -> [u8; FRAME_HEAD] {
         let payload_len = u32::try_from(self.payload.len()).unwrap_or(u32::MAX);
         let mut bytes = [0; FRAME_HEAD];
@@ -69,7 +69,7 @@ impl<'a> Frame<'a> {
         bytes
     }
 
-    /// `None`: the bytes are not exactly one frame.
+    /// Decodes a frame. `None`: the bytes are not exactly one frame.
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (head, payload) = bytes.split_first_chunk::<FRAME_HEAD>()?;
         let long = |at| u64::from_le_bytes(take(head, at));
@@ -87,7 +87,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Which part of its frame a fragment holds.
+/// Part of its frame that a fragment contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Whole = 1,
@@ -96,7 +96,7 @@ pub(super) enum Part {
     Last = 4,
 }
 
-/// The head of a fragment, its own CRC checked: its length can be relied upon.
+/// The head of a fragment, its own CRC checked: its length is reliable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FragmentHead {
     pub(super) part: Part,
@@ -105,7 +105,7 @@ pub(super) struct FragmentHead {
 }
 
 impl FragmentHead {
-    /// The head at the beginning of `bytes`, which are the rest of a block.
+    /// Decodes the head at the beginning of `bytes`, which are the rest of a block.
     pub(super) fn decode(bytes: &[u8], id: SegmentId, offset: u32) -> Option<Self> {
         let head = bytes.first_chunk::<FRAGMENT_HEAD>()?;
         let crc = u32::from_le_bytes(take(head, 4));
@@ -126,12 +126,12 @@ impl FragmentHead {
         })
     }
 
-    /// Length of the whole fragment.
+    /// Returns the length of the whole fragment.
     pub(super) fn total_len(&self) -> usize {
         FRAGMENT_OVERHEAD + self.len
     }
 
-    /// Whether the bytes behind the head are those that were written; `bytes` begin with the head.
+    /// Whether the bytes after the head are intact; `bytes` begin with the head.
     pub(super) fn is_followed_by_its_bytes(
         &self,
         bytes: &[u8],
@@ -152,13 +152,13 @@ fn salted_crc(id: SegmentId, offset: u32, head: &[u8], body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Appends frames to bytes that will stand at one place of a segment.
+/// Appends frames to bytes that will be written at one position of a segment.
 pub(super) struct Encoder<'a> {
     /// The segment.
     pub(super) id: SegmentId,
-    /// Its header, which each further block begins with.
+    /// Its header, with which each further block begins.
     pub(super) header: &'a [u8; HEADER_LEN],
-    /// Offset in the segment of what is appended next.
+    /// Offset in the segment of the next appended byte.
     pub(super) offset: u32,
     /// The bytes.
     pub(super) out: &'a mut Vec<u8>,
@@ -187,7 +187,7 @@ impl Encoder<'_> {
         begin.unwrap_or(self.offset)
     }
 
-    /// Room in the block for a fragment; begins the next block where there is too little.
+    /// Returns the space in the block for a fragment; begins the next block where there is too little.
     fn room(&mut self) -> usize {
         let used = self.offset as usize % BLOCK;
         let room = BLOCK - used;
@@ -229,7 +229,7 @@ impl Encoder<'_> {
     }
 
     fn advance(&mut self, len: usize) {
-        // A segment is far below 4 GiB; where a call is too large for one, the writer sees it by this offset.
+        // A segment is far below 4 GiB; where a call is too large for one, the writer notices it by this offset.
         self.offset = self
             .offset
             .saturating_add(u32::try_from(len).unwrap_or(u32::MAX));
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(out[..4], [68, 0, 1, 0]);
         assert_eq!(out[12..12 + body.len()], body);
         assert_eq!(out.len(), 12 + body.len() + 1);
-        // Length and CRC as bytes, so that a change of what they cover is seen.
+        // Length and CRC as bytes, so that a change of their coverage is noticed.
         assert_eq!(u32::from_le_bytes(take(&out, 4)), 2_518_826_461);
         assert_eq!(u32::from_le_bytes(take(&out, 8)), 2_442_769_327);
         assert_eq!(Frame::decode(&body), Some(frame));

@@ -1,4 +1,4 @@
-//! Which runs have frames in which segment: enough to know what may go without reading it.
+//! The runs with frames in each segment: enough to decide on removals without reading it.
 
 use super::{
     format::{LogPosition, SegmentId},
@@ -17,7 +17,7 @@ pub(super) type Key = (u128, u64);
 pub(super) struct Share {
     /// The highest seq.
     pub(super) last_seq: u64,
-    /// The bytes of all.
+    /// Total bytes of its frames.
     pub(super) bytes: u64,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Counts a frame that takes so many bytes.
+    /// Counts a frame of so many bytes.
     pub(super) fn add(&mut self, frame: &Frame<'_>, bytes: u64) {
         let share = self.runs.entry((frame.run, frame.incarnation)).or_default();
         share.last_seq = share.last_seq.max(frame.seq);
@@ -36,7 +36,7 @@ impl Summary {
     }
 }
 
-/// A segment that is not written any more.
+/// A closed segment.
 #[derive(Clone, Debug)]
 pub(super) struct ClosedSegment {
     pub(super) id: SegmentId,
@@ -55,43 +55,43 @@ impl ClosedSegment {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SnapshotAt {
     pub(super) seq: u64,
-    /// Behind its frame.
+    /// Position after its frame.
     pub(super) end: LogPosition,
 }
 
-/// All segments of the directory that this server may remove, and the one that it writes.
+/// All segments of the directory that this server may remove, and its current one.
 #[derive(Debug, Default)]
 pub(super) struct Inventory {
-    /// Oldest first; those of former servers, once they were replayed, are before the own ones.
+    /// Oldest first; those of earlier servers, once they were replayed, are before the own ones.
     pub(super) closed: VecDeque<ClosedSegment>,
-    /// The segment that is written.
+    /// The current segment.
     pub(super) live: Summary,
-    /// Only own ones: whether those of a former server were synced is not known.
+    /// Only own snapshots: whether those of an earlier server were synced is not known.
     pub(super) snapshots: HashMap<Key, SnapshotAt>,
 }
 
 impl Inventory {
-    /// Counts a frame of the segment that is written.
+    /// Counts a frame of the current segment.
     pub(super) fn add(&mut self, frame: &Frame<'_>, bytes: u64, end: LogPosition) {
         self.live.add(frame, bytes);
         if frame.has(SNAPSHOT) {
             let seq = frame.seq;
             let key = (frame.run, frame.incarnation);
             let known = self.snapshots.get(&key);
-            // One that was copied may be older than the newest.
+            // A copied snapshot may be older than the newest.
             if known.is_none_or(|known| known.seq <= seq) {
                 self.snapshots.insert(key, SnapshotAt { seq, end });
             }
         }
     }
 
-    /// The segment that was written is closed.
+    /// Records that the current segment is closed.
     pub(super) fn close(&mut self, id: SegmentId, len: u64) {
         let summary = Arc::new(std::mem::take(&mut self.live));
         self.closed.push_back(ClosedSegment::new(id, len, summary));
     }
 
-    /// Adds the segments of former servers.
+    /// Adds the segments of earlier servers.
     pub(super) fn put_former(&mut self, former: Vec<ClosedSegment>, generation: u64) {
         self.closed.retain(|c| c.id.generation == generation);
         for segment in former.into_iter().rev() {
@@ -99,25 +99,25 @@ impl Inventory {
         }
     }
 
-    /// The segment is gone.
+    /// Records that the segment is gone.
     pub(super) fn remove(&mut self, id: SegmentId) {
         self.closed.retain(|segment| segment.id != id);
         self.snapshots.retain(|_, at| at.end.segment != id);
     }
 
-    /// The closed segments, and the one that is written as it is now.
+    /// Returns the closed segments, and the current one in its present state.
     pub(super) fn all(&self, live: SegmentId) -> Vec<ClosedSegment> {
         let live = ClosedSegment::new(live, 0, Arc::new(self.live.clone()));
         self.closed.iter().cloned().chain([live]).collect()
     }
 
-    /// The snapshot that stands for a run's frames up to this seq in this segment.
+    /// Returns the snapshot that replaces a run's frames up to this seq in this segment.
     pub(super) fn covering(&self, id: SegmentId, key: Key, last_seq: u64) -> Option<SnapshotAt> {
         let at = self.snapshots.get(&key)?;
         (at.end.segment > id && at.seq >= last_seq).then_some(*at)
     }
 
-    /// Bytes of all closed segments.
+    /// Returns the total bytes of all closed segments.
     pub(super) fn closed_bytes(&self) -> u64 {
         self.closed.iter().map(|segment| segment.len).sum()
     }

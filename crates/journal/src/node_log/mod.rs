@@ -1,23 +1,23 @@
 //! The node log: one append-only log of frames for all runs of a node.
 //!
-//! Owns segments, their layout and their syncs. Payloads are opaque: what a frame means is its caller's. Each server writes
-//! its own segments and holds a lock on the one that it writes; those of other servers are read and removed, never changed.
-//! Order of the log is the order of (generation, segment number, offset); a generation is one above all that were found in
-//! the directory, so that neither clocks nor the random ids of boots decide.
+//! Owns segments, their layout and their syncs. Payloads are opaque: their meaning is the caller's. Each server writes
+//! its own segments and locks its current one; those of other servers are read and removed, never changed. The order of
+//! the log is that of (generation, segment number, offset); a generation is one above all found in the directory, so
+//! that neither clocks nor the random ids of boots decide.
 //!
 //! | part | bytes |
 //! |---|---|
-//! | file `GENERATION-NUMBER.log` | blocks of 64 KiB; zeros behind the last frame |
+//! | file `GENERATION-NUMBER.log` | blocks of 64 KiB; zeros after the last frame |
 //! | block | header (85), fragments; a rest below 14 bytes is zero |
 //! | header | magic (8), layout (4), format number (4) and hash (8), keeper epoch (16), server (8), boot (16), generation (8), segment number (4), end of the segment before it (4), CRC (4), end mark (1) |
 //! | fragment | length (2), part: 1 whole, 2 first, 3 middle, 4 last (1), 0 (1), CRC of these (4), CRC of these and of the bytes (4), the bytes, end mark (1) |
 //! | frame | payload length (4), kind and flags (2), attempt (4), run (16), incarnation (8), seq (8), time (8), lengths of both streams (8, 8), payload |
 //!
 //! All numbers are little-endian; CRCs are CRC-32 and, in fragments, begin with generation, number and offset, so that
-//! bytes that belong elsewhere are not taken for a frame.
+//! bytes of another position are not taken for a frame.
 //!
-//! A write is cut from behind, and an end mark is never zero: a fragment without it, with nothing after it, was cut by a
-//! crash; all else that does not fit is damage. A damaged fragment loses its frame, a damaged fragment head the rest of its
+//! A write is cut at its end, and an end mark is never zero: a fragment without it, with nothing after it, was cut by a
+//! crash; any other mismatch is damage. A damaged fragment loses its frame, a damaged fragment head the rest of its
 //! block.
 
 mod continuity;
@@ -51,7 +51,7 @@ use std::{
 };
 use tokio::sync::watch;
 
-/// The log of this server, and what former ones left beside it.
+/// The log of this server, and those of earlier ones beside it.
 #[derive(Debug)]
 pub struct NodeLog {
     dir: PathBuf,
@@ -59,19 +59,19 @@ pub struct NodeLog {
     disk: Arc<dyn Disk>,
     copy_above: u64,
     head: Mutex<Head>,
-    /// One sync at a time: who waits for this finds the work done.
+    /// Permits one sync at a time: a caller that waits for it finds the work done.
     sync_turn: Mutex<()>,
     trim_turn: Mutex<()>,
     synced: watch::Sender<Synced>,
 }
 
 impl NodeLog {
-    /// Begins the segments of this server in the directory, which is made where it is missing.
+    /// Begins the segments of this server in the directory, which is created where it is missing.
     pub fn open(dir: &Path, origin: Origin) -> io::Result<Self> {
         Self::open_on(Arc::new(HostDisk), dir, origin, LogSizes::default())
     }
 
-    /// The same with another disk and other sizes.
+    /// Opens the log likewise, with another disk and other sizes.
     pub fn open_on(
         disk: Arc<dyn Disk>,
         dir: &Path,
@@ -98,11 +98,11 @@ impl NodeLog {
         })
     }
 
-    /// Gives `visit` each frame of all former servers, in the order of the log; blocks.
+    /// Passes each frame of all earlier servers to `visit`, in the order of the log; blocks.
     ///
     /// # Errors
     ///
-    /// [`ReplayError::FormerServer`]: one of them still lives. It may be asked again.
+    /// [`ReplayError::FormerServer`]: one of them still lives. The call may be repeated.
     pub fn replay(
         &self,
         mut visit: impl FnMut(ReplayedFrame<'_>),
@@ -117,7 +117,7 @@ impl NodeLog {
         Ok(replayed)
     }
 
-    /// As [`Self::replay`], of a log in which no segment can be begun: its disk is full.
+    /// Replays likewise a log in which no segment can be begun: its disk is full.
     pub fn read_former(
         dir: &Path,
         mut visit: impl FnMut(ReplayedFrame<'_>),
@@ -131,29 +131,29 @@ impl NodeLog {
         replay::replay(dir, u64::MAX, &mut visit).map(|(replayed, _)| replayed)
     }
 
-    /// Number of this server in the directory, above those of all former ones.
+    /// Returns the number of this server in the directory, above those of all earlier ones.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Appends these frames with one write. They survive a crash of this process; a loss of power when they are synced.
+    /// Appends these frames with one write. They survive a crash of this process; a power loss once they are synced.
     ///
     /// # Errors
     ///
-    /// None of them is there, and the call may be repeated: the disk is full or fails, or they are too large.
+    /// None of them was appended, and the call may be repeated: the disk is full or fails, or they are too large.
     pub fn append(&self, frames: &[Frame<'_>]) -> io::Result<Appended> {
         lock(&self.head).append(&*self.disk, &self.dir, frames)
     }
 
-    /// The frame that begins here, which this or a former server wrote, and where the next one may begin.
+    /// Reads the frame that begins here, which this or an earlier server wrote; returns also the position after it.
     pub fn read(&self, position: LogPosition) -> io::Result<(OwnedFrame, LogPosition)> {
         let LogPosition { segment, offset } = position;
         let path = segment.path(&self.dir);
         let scan = Scan::from(disk::open(&path)?, segment, offset);
         let mut scan = scan.map_err(|e| failed("read", &path, e))?;
         let found = scan.next();
-        // Another frame, behind damage, is not the one that is asked for.
+        // Another frame, after damage, is not the requested one.
         let found = found.filter(|_| scan.lost_nothing());
         let frame = found.as_ref().and_then(|found| scan.frame(found));
         let (Some(found), Some(frame)) = (&found, frame) else {
@@ -163,19 +163,20 @@ impl NodeLog {
         Ok((frame.into(), LogPosition { segment, offset }))
     }
 
-    /// Behind the last frame.
+    /// Returns the position after the last frame.
     #[must_use]
     pub fn end(&self) -> LogPosition {
         lock(&self.head).end()
     }
 
-    /// What is synced, and its changes.
+    /// Returns the synced part, and its changes.
     #[must_use]
     pub fn synced(&self) -> watch::Receiver<Synced> {
         self.synced.subscribe()
     }
 
-    /// The next append begins a segment of this format: an upgraded server writes that of its predecessor until it is ready.
+    /// Begins a segment of this format with the next append: an upgraded server writes that of its predecessor until it
+    /// is ready.
     pub fn set_format(&self, format: PayloadFormat) {
         lock(&self.head).set_format(format);
     }

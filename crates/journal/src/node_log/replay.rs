@@ -1,4 +1,4 @@
-//! Reads what former servers wrote.
+//! Reads the frames of earlier servers.
 
 use super::{
     disk,
@@ -14,19 +14,19 @@ use std::{
     sync::Arc,
 };
 
-/// A frame of a former server.
+/// A frame of an earlier server.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplayedFrame<'a> {
-    /// Where it is.
+    /// Its position.
     pub position: LogPosition,
-    /// The server that wrote it; `None`: no header of the segment is readable. Frames of another boot may be gone up to the
-    /// last sync, so that what is here proves nothing of what was.
+    /// The server that wrote it; `None`: no header of the segment is readable. Frames of another boot may be lost up to
+    /// the last sync, so that the remaining ones do not prove completeness.
     pub origin: Option<Origin>,
     /// The frame.
     pub frame: Frame<'a>,
 }
 
-/// One segment of a former server.
+/// One segment of an earlier server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayedSegment {
     /// The segment.
@@ -35,27 +35,27 @@ pub struct ReplayedSegment {
     pub origin: Option<Origin>,
     /// Length of the file.
     pub len: u64,
-    /// Where its frames end.
+    /// End of its frames.
     pub end: u64,
-    /// Whether the beginning of a frame follows that its server had no time to finish.
+    /// Whether the unfinished beginning of a frame follows.
     pub is_torn: bool,
     /// Number of whole frames.
     pub frames: u64,
 }
 
-/// The segments of all former servers.
+/// The segments of all earlier servers.
 #[derive(Debug, Default)]
 pub struct Replayed {
-    /// In the order of the log.
+    /// The segments, in the order of the log.
     pub segments: Vec<ReplayedSegment>,
-    /// What is lost, in the order of the log. The torn tail of a server's last segment is not damage.
+    /// The damage, in the order of the log. The torn tail of a server's last segment is not damage.
     pub damages: Vec<LogDamage>,
 }
 
-/// Why the log of former servers cannot be read.
+/// Reason why the log of earlier servers cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// Recovery waits: that server may still write.
+    /// An earlier server may still write: recovery waits.
     #[error("a former server still holds its lock on {path}")]
     FormerServer {
         /// Its segment.
@@ -74,16 +74,16 @@ pub enum ReplayError {
     Read(#[from] io::Error),
 }
 
-/// A segment of a server before `generation` whose lock another process holds.
+/// Returns a segment of a server before `generation` whose lock another process holds.
 pub(super) fn locked_by_former(dir: &Path, generation: u64) -> io::Result<Option<PathBuf>> {
-    // A server makes no segment meanwhile, so that it has a locked one in this list.
+    // No server creates a segment meanwhile, so that a live one has a locked segment in this list.
     let _lock = disk::lock_dir(dir)?;
     for id in former_segments(dir, generation)? {
         let path = id.path(dir);
         match disk::is_locked(&path) {
             Ok(true) => return Ok(Some(path)),
             Ok(false) => {}
-            // Gone, or a link under the name of a segment: no server has it.
+            // Gone, or a link under the name of a segment: no server writes it.
             Err(error) if is_no_segment(&error) => {}
             Err(error) => return Err(error),
         }
@@ -104,7 +104,7 @@ fn is_no_segment(error: &io::Error) -> bool {
     )
 }
 
-/// Gives `visit` each frame of the segments before `generation`, in the order of the log.
+/// Passes each frame of the segments before `generation` to `visit`, in the order of the log.
 pub(super) fn replay(
     dir: &Path,
     generation: u64,
@@ -125,12 +125,12 @@ pub(super) fn replay(
     Ok((replayed, closed))
 }
 
-/// What stands behind a segment of the same server.
+/// Successor of a segment, of the same server.
 #[derive(Clone, Copy)]
 enum After {
-    /// Nothing: a torn tail is normal.
+    /// None: a torn tail is normal.
     Nothing,
-    /// Another segment, which says where this one ends, if its header is readable.
+    /// Another segment, which has the end of this one, if its header is readable.
     Segment(Option<u32>),
 }
 
@@ -148,7 +148,7 @@ impl After {
     }
 }
 
-/// The segments that should be between the two.
+/// Returns the missing segments between the two.
 fn missing(id: SegmentId, next: Option<SegmentId>) -> Option<LogDamage> {
     let first = id.number.checked_add(1)?;
     let segment = SegmentId {
@@ -227,7 +227,7 @@ fn segment(
     Ok(Some(ClosedSegment::new(id, len, Arc::new(summary))))
 }
 
-/// Where the next fragment would stand: the rest of a block may be too short for one.
+/// Returns the offset of the next fragment: the rest of a block may be too short for one.
 fn next_fragment(end: u64) -> u64 {
     let block = u64::from(BLOCK_BYTES);
     let room = block - end % block;
@@ -238,7 +238,7 @@ fn next_fragment(end: u64) -> u64 {
     }
 }
 
-/// Up to where frames are missing at the end of a segment.
+/// Returns up to where frames are missing at the end of a segment.
 fn is_short(end: u64, is_torn: bool, after: After) -> Option<u64> {
     match after {
         After::Nothing => None,

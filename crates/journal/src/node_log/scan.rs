@@ -1,4 +1,4 @@
-//! Reads one segment from its beginning: frames, where they end, and what is damaged.
+//! Reads one segment from its beginning: its frames, their end, and the damage.
 
 use super::{
     disk,
@@ -9,22 +9,22 @@ use super::{
 };
 use std::{fmt, fs::File, io, ops::Range};
 
-/// What a reader expected where it found something else.
+/// Contents that a reader expected where it found others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// A segment of this number, or a regular file under its name.
     Segment,
     /// The header of the segment.
     Header,
-    /// A fragment; all behind it in the block is lost.
+    /// A fragment; everything after it in the block is lost.
     Fragment,
-    /// The bytes of a fragment that its CRC fits; its length is certain.
+    /// The bytes of a fragment that match its CRC; its length is reliable.
     Bytes,
     /// The next part of a frame that begins here, or the first part of one.
     Part,
     /// A frame.
     Frame,
-    /// Frames, as others follow; found were zeros or the end of the file.
+    /// Frames, as others follow; zeros or the end of the file were found.
     More,
     /// Bytes that the disk can read.
     Readable,
@@ -50,11 +50,11 @@ impl fmt::Display for Expected {
 pub struct LogDamage {
     /// The segment.
     pub segment: SegmentId,
-    /// The block that the stretch begins in.
+    /// The block in which the stretch begins.
     pub block: u32,
     /// The bytes of the file.
     pub bytes: Range<u64>,
-    /// What should have been there.
+    /// The expected contents.
     pub expected: Expected,
 }
 
@@ -69,7 +69,7 @@ impl LogDamage {
         }
     }
 
-    /// Where the stretch begins.
+    /// Returns the beginning of the stretch.
     #[must_use]
     pub fn position(&self) -> LogPosition {
         LogPosition {
@@ -92,7 +92,7 @@ impl fmt::Display for LogDamage {
 
 /// A whole frame in the reader's buffers.
 pub(super) struct FoundFrame {
-    /// Offset of its first fragment, and behind its last one.
+    /// Offset of its first fragment, and that after its last one.
     pub(super) bytes: Range<u64>,
     at: Body,
 }
@@ -102,10 +102,10 @@ enum Body {
     InParts,
 }
 
-/// Where the frames seem to end.
+/// Apparent end of the frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
-    /// Behind the last whole frame.
+    /// Offset after the last whole frame.
     pub(super) at: u64,
     /// Whether the beginning of a frame follows.
     pub(super) is_torn: bool,
@@ -119,17 +119,17 @@ pub(super) struct Scan {
     len: u64,
     /// The first whole header of any block.
     pub(super) header: Option<Header>,
-    /// The block that is read, its offset, and the end of what is not zero in it.
+    /// The current block, its offset, and the end of its nonzero part.
     block: Vec<u8>,
     block_begin: u64,
     filled: usize,
     next_block: u64,
-    /// Place in the block.
+    /// Offset in the block.
     at: usize,
-    /// Where a frame of several parts began, and the parts so far.
+    /// Beginning of a frame of several parts, and the parts so far.
     partial: Option<u64>,
     parts: Vec<u8>,
-    /// Set after damage: parts without their first one were named with it.
+    /// Set after damage: parts without their first one were reported with it.
     is_resuming: bool,
     end: Option<End>,
     pub(super) damages: Vec<LogDamage>,
@@ -158,7 +158,7 @@ impl Scan {
         Ok(scan)
     }
 
-    /// A scan that begins with the frame at this offset.
+    /// Makes a scan that begins with the frame at this offset.
     pub(super) fn from(file: File, id: SegmentId, offset: u32) -> io::Result<Self> {
         let mut scan = Self::new(file, id)?;
         scan.next_block = u64::from(offset / BLOCK_BYTES);
@@ -176,7 +176,7 @@ impl Scan {
         })
     }
 
-    /// The next whole frame.
+    /// Returns the next whole frame.
     pub(super) fn next(&mut self) -> Option<FoundFrame> {
         loop {
             if self.at + FRAGMENT_MIN > BLOCK && !self.load() {
@@ -191,7 +191,7 @@ impl Scan {
         }
     }
 
-    /// The frame that was found last.
+    /// Returns the frame found last.
     pub(super) fn frame(&self, found: &FoundFrame) -> Option<Frame<'_>> {
         Frame::decode(self.body(found))
     }
@@ -203,20 +203,20 @@ impl Scan {
         }
     }
 
-    /// Whether no frame was passed over: without a header, all others can be read.
+    /// Whether no frame was skipped: without a header, all others can be read.
     pub(super) fn lost_nothing(&self) -> bool {
         let mut damages = self.damages.iter();
         damages.all(|damage| damage.expected == Expected::Header)
     }
 
-    /// Where the frames end, once all were read.
+    /// Returns the end of the frames, once all were read.
     pub(super) fn end(&self) -> End {
         let at = self.partial.unwrap_or(self.len);
         let is_torn = self.partial.is_some();
         self.end.unwrap_or(End { at, is_torn })
     }
 
-    /// Reads the next block that has something in it.
+    /// Reads the next block that is not empty.
     fn load(&mut self) -> bool {
         loop {
             let begin = self.next_block * u64::from(BLOCK_BYTES);
@@ -243,7 +243,7 @@ impl Scan {
                 continue;
             }
             if !is_ours {
-                // The CRC of each fragment says of which segment it is: they can be read without the header.
+                // The CRC of each fragment includes its segment: they can be read without the header.
                 let bytes = begin..begin + HEADER_LEN as u64;
                 self.damages
                     .push(LogDamage::new(self.id, bytes, Expected::Header));
@@ -253,7 +253,7 @@ impl Scan {
         }
     }
 
-    /// Reads the fragment at this place. Returns a frame where it completes one.
+    /// Reads the fragment at this offset. Returns a frame where it completes one.
     fn fragment(&mut self) -> Option<FoundFrame> {
         let begin = self.block_begin + self.at as u64;
         let written = self.filled.saturating_sub(self.at);
@@ -262,7 +262,7 @@ impl Scan {
         let head = FragmentHead::decode(&self.block[self.at..], self.id, offset);
         let cut = head.map_or(FRAGMENT_HEAD + 1, |head| head.total_len());
         if written < cut {
-            // Writes are cut from behind: the beginning of a fragment with nothing after it, or nothing at all.
+            // Writes are cut at their end: the beginning of a fragment with nothing after it, or nothing at all.
             self.end_at(begin, written > 0);
             self.at = BLOCK;
             return None;
@@ -324,7 +324,7 @@ impl Scan {
         }
     }
 
-    /// Frames end here, unless something is found behind it.
+    /// Ends the frames here, unless more data is found after it.
     fn end_at(&mut self, at: u64, is_torn: bool) {
         let end = match self.partial {
             Some(begin) => End {
@@ -336,7 +336,7 @@ impl Scan {
         self.end.get_or_insert(end);
     }
 
-    /// Names what is lost, with the frame that was begun before it.
+    /// Records the lost bytes, with the unfinished frame before them.
     fn damage(&mut self, bytes: Range<u64>, expected: Expected) {
         let begin = self.partial.take().unwrap_or(bytes.start);
         let bytes = begin.min(bytes.start)..bytes.end;
@@ -345,7 +345,7 @@ impl Scan {
     }
 }
 
-/// The end of what is not zero.
+/// Returns the end of the nonzero part.
 fn filled(block: &[u8]) -> usize {
     const CHUNK: usize = 64;
     let chunks = block.rchunks_exact(CHUNK);

@@ -1,4 +1,4 @@
-//! The segment that is written, and those before it that are not synced.
+//! The current segment, and those before it that are not synced.
 
 use super::{
     disk::{self, Disk},
@@ -11,17 +11,17 @@ use super::{
 use crate::errors::{failed, remove};
 use std::{fs::File, io, path::Path, sync::Arc};
 
-/// Space at the end of what is allocated that only essential frames use.
+/// Reserved space at the end of the allocated part that only essential frames use.
 pub const RESERVE_BYTES: u32 = 64 * 1024;
 
-/// How large the parts of the log are.
+/// Sizes of the parts of the log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogSizes {
     /// Largest segment: a frame of [`PAYLOAD_BYTES_MAX`] fits into an empty one.
     pub segment: u32,
     /// Space is allocated in steps of so many bytes.
     pub step: u32,
-    /// Below this size the log keeps what is needed where it is.
+    /// Size below which the log leaves needed frames in their segments.
     pub copy_above: u64,
 }
 
@@ -39,11 +39,11 @@ impl Default for LogSizes {
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     pub(super) id: SegmentId,
-    /// Holds the segment's lock.
+    /// The file, with the segment's lock.
     pub(super) file: Arc<File>,
-    /// Behind the last frame.
+    /// Offset after the last frame.
     pub(super) end: u32,
-    /// Whether its name survives a loss of power.
+    /// Whether its name survives a power loss.
     pub(super) is_name_synced: bool,
 }
 
@@ -56,22 +56,22 @@ impl Written {
     }
 }
 
-/// The segment that is written.
+/// The current segment.
 #[derive(Debug)]
 struct Live {
     written: Written,
     header: [u8; HEADER_LEN],
-    /// Length of the file: all behind `end` is zero.
+    /// Length of the file: everything after `end` is zero.
     allocated: u32,
-    /// A write that failed may have left something up to here.
+    /// End of the part to which a failed write may have left data.
     dirty_to: u32,
-    /// The next append begins another segment.
+    /// Whether the next append begins another segment.
     is_closed: bool,
-    /// A sync of it failed.
+    /// Whether a sync of it failed.
     is_abandoned: bool,
 }
 
-/// Where frames are appended.
+/// The end of the log, where frames are appended.
 #[derive(Debug)]
 pub(super) struct Head {
     origin: Origin,
@@ -86,17 +86,17 @@ pub(super) struct Head {
     offsets: Vec<u32>,
 }
 
-/// Where frames were appended.
+/// Position of appended frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
-    /// The first one.
+    /// Position of the first one.
     pub begin: LogPosition,
-    /// Behind the last one: what [`NodeLog::sync`](super::NodeLog::sync) is asked for.
+    /// Position after the last one: the argument of [`NodeLog::sync`](super::NodeLog::sync).
     pub end: LogPosition,
 }
 
 impl Head {
-    /// Makes the first segment of a server. The caller has locked the directory.
+    /// Creates the first segment of a server. The caller has locked the directory.
     pub(super) fn create(
         disk: &dyn Disk,
         dir: &Path,
@@ -117,23 +117,23 @@ impl Head {
         })
     }
 
-    /// Behind the last frame.
+    /// Returns the position after the last frame.
     pub(super) fn end(&self) -> LogPosition {
         self.live.written.end()
     }
 
-    /// Length of the segment that is written.
+    /// Returns the length of the current segment.
     pub(super) fn live_len(&self) -> u64 {
         u64::from(self.live.allocated)
     }
 
-    /// The next append begins another segment, of this format.
+    /// Begins another segment of this format with the next append.
     pub(super) fn set_format(&mut self, format: PayloadFormat) {
         self.origin.format = format;
         self.live.is_closed = true;
     }
 
-    /// Appends the frames with one write. All or none of them are there.
+    /// Appends the frames with one write: all or none of them.
     pub(super) fn append(
         &mut self,
         disk: &dyn Disk,
@@ -165,7 +165,7 @@ impl Head {
         Ok(appended)
     }
 
-    /// Encodes the frames for the end of the live segment. Returns where they would end.
+    /// Encodes the frames for the end of the current segment. Returns their end.
     fn encode(&mut self, frames: &[Frame<'_>]) -> u32 {
         self.buffer.clear();
         self.offsets.clear();
@@ -179,7 +179,7 @@ impl Head {
         encoder.offset
     }
 
-    /// Refuses what fits into no segment, before one is begun for it.
+    /// Refuses frames that fit into no segment, before one is begun for them.
     fn check_sizes(&self, frames: &[Frame<'_>]) -> io::Result<()> {
         let room = (self.sizes.segment - RESERVE_BYTES) as usize - HEADER_LEN;
         let is_large = |frame: &Frame<'_>| frame.payload.len() > PAYLOAD_BYTES_MAX;
@@ -192,14 +192,14 @@ impl Head {
     fn write(&mut self, disk: &dyn Disk, dir: &Path, end: u32) -> io::Result<Appended> {
         let live = &mut self.live;
         let before = live.written.end;
-        // Zeros over what a failed write has left behind the frames.
+        // Zeros over the data of a failed write after the frames.
         let dirty = live.dirty_to.saturating_sub(end) as usize;
         self.buffer.resize(self.buffer.len() + dirty, 0);
         let file = &live.written.file;
         if let Err(error) = disk.write(file, &self.buffer, u64::from(before)) {
             live.dirty_to = live.dirty_to.max(end);
             let zeros = vec![0; (live.dirty_to - before) as usize];
-            // Should this fail too, the next append does it.
+            // Should this fail too, the next append retries it.
             if disk.write(file, &zeros, u64::from(before)).is_ok() {
                 live.dirty_to = 0;
             }
@@ -220,9 +220,9 @@ impl Head {
         let number = id.number.checked_add(1);
         let number = number.ok_or(io::ErrorKind::StorageFull)?;
         let id = SegmentId { number, ..id };
-        // The former segment keeps its lock until this one has its own.
+        // The earlier segment holds its lock until this one has its own.
         let _lock = disk::lock_dir(dir)?;
-        // What an attempt before this one has left; no other server has this generation.
+        // Data of an earlier attempt; no other server has this generation.
         remove(&id.path(dir))?;
         let live = Live::create(disk, dir, id, self.origin, end, self.sizes.step)?;
         let former = std::mem::replace(&mut self.live, live);
@@ -234,7 +234,7 @@ impl Head {
         Ok(())
     }
 
-    /// What may not be synced, oldest first.
+    /// Returns the segments that may not be synced, oldest first.
     pub(super) fn unsynced(&self) -> Vec<Written> {
         let mut unsynced = self.older.clone();
         if !self.live.is_abandoned {
@@ -243,7 +243,7 @@ impl Head {
         unsynced
     }
 
-    /// These were synced up to their ends.
+    /// Records that these were synced up to their ends.
     pub(super) fn set_synced(&mut self, synced: &[Written]) {
         let is_synced = |w: &Written| synced.iter().any(|s| s.id == w.id && s.end == w.end);
         self.older.retain(|written| !is_synced(written));
@@ -252,7 +252,7 @@ impl Head {
         }
     }
 
-    /// Nothing that is not synced is synced again. Returns the end of the log.
+    /// Abandons all unsynced segments: they are not synced again. Returns the end of the log.
     pub(super) fn abandon(&mut self) -> LogPosition {
         self.older.clear();
         self.live.is_abandoned = true;
@@ -323,7 +323,7 @@ impl Live {
             return Ok(false);
         }
         let upto = wanted.next_multiple_of(sizes.step).min(sizes.segment);
-        // Written zeros, not space alone: a sync of frames in them then changes nothing but their bytes.
+        // Written zeros, not allocated space alone: a sync of frames in them then changes only their bytes.
         let zeros = vec![0; (upto - self.allocated) as usize];
         match disk.write(&self.written.file, &zeros, u64::from(self.allocated)) {
             Ok(()) => {
@@ -335,7 +335,7 @@ impl Live {
         }
     }
 
-    /// Whether essential frames up to `end` may be written into what is allocated.
+    /// Whether essential frames up to `end` may be written into the allocated part.
     fn has_reserve_for(&self, end: u32) -> bool {
         end <= self.allocated && !self.is_closed
     }

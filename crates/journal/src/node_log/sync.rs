@@ -1,28 +1,28 @@
-//! What is known to survive a loss of power.
+//! Durability: the part of the log that is known to survive a power loss.
 
 use super::{NodeLog, format::LogPosition, lock, segment::Written};
 use std::io;
 
-/// Ranges of lost frames that are kept separate; older ones are joined.
+/// Ranges of lost frames that are stored separately; older ones are merged.
 const LOST_RANGES_MAX: usize = 64;
 
-/// How much of the log survives a loss of power.
+/// Durable part of the log.
 #[derive(Clone, Debug)]
 pub struct Synced {
-    /// All frames up to here do, but those in `lost`.
+    /// All frames up to here are durable, except those in `lost`.
     position: LogPosition,
-    /// Frames behind the first and up to the second position were written to a segment whose sync failed.
+    /// Frames after the first and up to the second position were written to a segment whose sync failed.
     lost: Vec<(LogPosition, LogPosition)>,
 }
 
-/// What is known of the frames up to a position.
+/// Durability of the frames up to a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// No sync has covered them.
     Pending,
-    /// They survive a loss of power.
+    /// They survive a power loss.
     Durable,
-    /// A sync failed: they are to be appended again, and no later sync says anything of these.
+    /// A sync failed: they must be appended again, and no later sync proves anything of these.
     Lost,
 }
 
@@ -30,11 +30,11 @@ pub enum Durability {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot sync the log: frames behind {sure} and up to {lost_upto} are to be appended again")]
 pub struct SyncError {
-    /// The last position that is sure.
+    /// The last durable position.
     pub sure: LogPosition,
     /// The last position that is not.
     pub lost_upto: LogPosition,
-    /// Why.
+    /// The cause.
     #[source]
     pub source: io::Error,
 }
@@ -45,7 +45,7 @@ impl Synced {
         Self { position, lost }
     }
 
-    /// What is known of the frames before this position.
+    /// Returns the durability of the frames before this position.
     #[must_use]
     pub fn durability(&self, position: LogPosition) -> Durability {
         if self.lost_range(position).is_some() {
@@ -57,7 +57,7 @@ impl Synced {
         }
     }
 
-    /// The last position that a sync covered.
+    /// Returns the last position that a sync covered.
     #[must_use]
     pub fn position(&self) -> LogPosition {
         self.position
@@ -76,7 +76,7 @@ impl Synced {
             _ => self.lost.push((self.position, upto)),
         }
         if self.lost.len() > LOST_RANGES_MAX {
-            // What lies between them becomes lost too: appended twice, it is still found once.
+            // The frames between them become lost too: appended twice, they are still read once.
             let (sure, _) = self.lost.remove(0);
             self.lost[0].0 = sure;
         }
@@ -84,13 +84,13 @@ impl Synced {
 }
 
 impl NodeLog {
-    /// Makes all frames up to `position` survive a loss of power; blocks. Callers that wait together share one sync.
-    /// Returns the position that is synced, which may be further.
+    /// Makes all frames up to `position` survive a power loss; blocks. Callers that wait together share one sync.
+    /// Returns the synced position, which may be further.
     ///
     /// # Errors
     ///
-    /// The segments that were not synced are abandoned: the next append begins a new one, and what was appended behind
-    /// [`SyncError::sure`] counts only when it was appended again and synced there.
+    /// The segments that were not synced are abandoned: the next append begins a new one, and frames after
+    /// [`SyncError::sure`] count only when they were appended again and synced there.
     pub fn sync(&self, position: LogPosition) -> Result<LogPosition, SyncError> {
         let _turn = lock(&self.sync_turn);
         let known = self.synced.borrow().clone();
@@ -127,7 +127,7 @@ impl NodeLog {
         self.disk.sync(&written.file)
     }
 
-    /// After a failed sync the kernel may call the same pages clean: a later success would prove nothing.
+    /// After a failed sync the kernel may mark the same pages clean: a later success would prove nothing.
     fn abandon(&self, source: io::Error) -> SyncError {
         let mut head = lock(&self.head);
         let lost_upto = head.abandon();

@@ -1,4 +1,4 @@
-//! Removes old segments, and copies what is still needed of them.
+//! Removes old segments, and copies the frames of them that are still needed.
 
 use super::{
     NodeLog, disk,
@@ -15,16 +15,16 @@ use std::{
     io,
 };
 
-/// Bytes of copied frames that are appended at once, about.
+/// Approximate bytes of copied frames that are appended at once.
 const COPIED_BYTES: usize = 256 * 1024;
 
-/// What the caller knows of its runs.
+/// The caller's knowledge of its runs.
 pub trait Retain {
     /// Whether frames of this incarnation up to `seq` are needed: the run is live, or its end is not projected, or it is one
     /// of the newest ends.
     fn needs(&mut self, run: u128, incarnation: u64, seq: u64) -> bool;
 
-    /// A frame that stands for all of the incarnation up to its own seq. `None`: its frames are copied as they are.
+    /// Returns a frame that replaces all of the incarnation up to its own seq. `None`: its frames are copied unchanged.
     fn snapshot(&mut self, run: u128, incarnation: u64) -> Option<OwnedFrame>;
 }
 
@@ -41,7 +41,7 @@ pub struct OwnedFrame {
     pub seq: u64,
     /// Attempt of the run.
     pub attempt: u32,
-    /// When it happened.
+    /// Time of the event.
     pub at: Timestamp,
     /// Length of standard output and of standard error at that time.
     pub lens: [u64; 2],
@@ -49,7 +49,7 @@ pub struct OwnedFrame {
     pub payload: Vec<u8>,
 }
 
-/// What a trim has done.
+/// Result of a trim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trimmed {
     /// Segments that were removed.
@@ -59,7 +59,7 @@ pub struct Trimmed {
 }
 
 impl OwnedFrame {
-    /// The frame.
+    /// Returns the frame.
     #[must_use]
     pub fn frame(&self) -> Frame<'_> {
         Frame {
@@ -90,22 +90,22 @@ impl From<Frame<'_>> for OwnedFrame {
     }
 }
 
-/// What is needed of one segment.
+/// Needed frames of one segment.
 #[derive(Default)]
 struct Needed {
     runs: Vec<(Key, Share)>,
-    /// Up to here the log is to be synced before the segment goes: snapshots there stand for frames of it.
+    /// Position up to which the log must be synced before the segment is removed: snapshots there replace frames of it.
     relies_upon: Option<LogPosition>,
 }
 
 impl NodeLog {
-    /// Removes the oldest segments in which nothing is needed; blocks. Above [`LogSizes::copy_above`](super::LogSizes) and
-    /// twice what is needed, what is needed of the oldest one is appended again and synced first, so that a long run does
-    /// not keep it. Frames of one run are then not in the order of their seqs.
+    /// Removes the oldest segments without needed frames; blocks. Above [`LogSizes::copy_above`](super::LogSizes) and
+    /// twice the needed size, the needed frames of the oldest one are appended again and synced first, so that a long
+    /// run does not prevent its removal. Frames of one run are then not in the order of their seqs.
     ///
     /// # Errors
     ///
-    /// The segment stays: its frames cannot be read, or those in place of them not appended or synced.
+    /// The segment stays: its frames cannot be read, or their replacements not appended or synced.
     pub fn trim(&self, retain: &mut dyn Retain) -> io::Result<Trimmed> {
         let _turn = lock(&self.trim_turn);
         let mut trimmed = Trimmed::default();
@@ -129,14 +129,14 @@ impl NodeLog {
         Ok(trimmed)
     }
 
-    /// Length of all segments.
+    /// Returns the length of all segments.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         let head = lock(&self.head);
         head.inventory.closed_bytes() + head.live_len()
     }
 
-    /// The size above which needed frames are copied: twice what would be left of them.
+    /// Returns the size above which needed frames are copied: twice their own size.
     fn bound(&self, retain: &mut dyn Retain) -> u64 {
         let segments = {
             let head = lock(&self.head);
@@ -158,7 +158,7 @@ impl NodeLog {
     fn needed(&self, segment: &ClosedSegment, retain: &mut dyn Retain) -> Needed {
         let mut needed = Needed::default();
         for (key, share) in &segment.summary.runs {
-            // The lock is not held while the caller is asked: it may be about to append.
+            // The lock is not held while the caller is asked: the caller may be about to append.
             let covering = lock(&self.head)
                 .inventory
                 .covering(segment.id, *key, share.last_seq);
@@ -171,7 +171,7 @@ impl NodeLog {
         needed
     }
 
-    /// Appends and syncs what stands for the needed frames of a segment. Returns how many frames.
+    /// Appends and syncs replacements of the needed frames of a segment. Returns the number of frames.
     fn copy(
         &self,
         segment: &ClosedSegment,
@@ -183,7 +183,7 @@ impl NodeLog {
         for ((run, incarnation), share) in &needed.runs {
             let key = (*run, *incarnation);
             let snapshot = retain.snapshot(*run, *incarnation);
-            // One that is behind the segment does not stand for all of it.
+            // A snapshot that is older than the segment does not replace all of it.
             let stands = |s: &OwnedFrame| (s.run, s.incarnation) == key && s.seq >= share.last_seq;
             match snapshot.filter(stands) {
                 Some(mut frame) => {
@@ -220,14 +220,14 @@ impl NodeLog {
     fn remove(&self, id: SegmentId) -> io::Result<()> {
         remove(&id.path(&self.dir))?;
         lock(&self.head).inventory.remove(id);
-        // Each by itself: were a later one gone and an earlier one there again, it would be missing in between.
+        // One by one: were a later one removed and an earlier one back, it would be missing in between.
         self.disk
             .sync_dir(&self.dir)
             .map_err(|e| failed("sync", &self.dir, e))
     }
 }
 
-/// Frames on their way to the head of the log.
+/// Frames to be copied to the head of the log.
 struct Copies<'a> {
     log: &'a NodeLog,
     waiting: Vec<OwnedFrame>,

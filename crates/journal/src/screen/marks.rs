@@ -1,29 +1,29 @@
-//! State that a command has set in its terminal besides what it shows: the title of the window, and in which modes keys, mouse and
-//! pasted text are to be reported. See ctlseqs of xterm(1).
+//! State that a command has set in its terminal besides the screen: the title of the window, and the reporting modes of
+//! keys, mouse and pasted text. See ctlseqs of xterm(1).
 
 use std::{collections::BTreeSet, fmt::Write, mem};
 
-/// Longest title that is kept, in bytes.
+/// Longest title that is stored, in bytes.
 const TITLE_BYTES_MAX: usize = 1024;
-/// Longest parameters of a sequence that are looked at, in bytes.
+/// Longest parameters of a sequence that are parsed, in bytes.
 const PARAMETERS_BYTES_MAX: usize = 64;
-/// Most titles that are kept for later (XTWINOPS 22).
+/// Most titles on the stack (XTWINOPS 22).
 const TITLES_KEPT_MAX: usize = 10;
 
-/// The private modes that are kept: mouse (9, 1000 to 1006, 1015, 1016), wheel as keys (1007), focus (1004), keypad (66),
-/// bracketed paste (2004), blinking cursor (12).
+/// The private modes that are tracked: mouse (9, 1000 to 1006, 1015, 1016), wheel as keys (1007), focus (1004), keypad
+/// (66), bracketed paste (2004), blinking cursor (12).
 const MODES: [u16; 14] = [
     9, 12, 66, 1000, 1001, 1002, 1003, 1004, 1005, 1006, 1007, 1015, 1016, 2004,
 ];
 
-/// The mode that is on in a terminal at first.
+/// The mode that is on in a terminal initially.
 const WHEEL_AS_KEYS: u16 = 1007;
 
-/// What was set.
+/// The state that was set.
 #[derive(Debug)]
 pub(super) struct Marks {
     state: State,
-    /// Of the sequence that has begun.
+    /// Parameters of the present sequence.
     parameters: String,
     title: Option<String>,
     titles_kept: Vec<Option<String>>,
@@ -36,12 +36,12 @@ pub(super) struct Marks {
 enum State {
     Text,
     Escape,
-    /// After an intermediate byte: one more ends it.
+    /// After an intermediate byte: one more ends the sequence.
     EscapeMore,
     Control,
     /// An OSC string.
     Command,
-    /// DCS, SOS, PM or APC: nothing of it is looked at.
+    /// DCS, SOS, PM or APC: ignored.
     Other,
 }
 
@@ -66,7 +66,7 @@ impl Marks {
 
     pub(super) fn feed(&mut self, text: &str) {
         for letter in text.chars() {
-            // Most of what is written is text.
+            // Most of the output is text.
             if self.state != State::Text || letter < ' ' || ('\u{80}'..='\u{9f}').contains(&letter)
             {
                 self.take(letter);
@@ -89,7 +89,7 @@ impl Marks {
                 self.command();
                 return self.begin(State::Text);
             }
-            // CAN and SUB end everything and mean nothing else; nor is any other C1 control known here.
+            // CAN and SUB end everything and have no other meaning; no other C1 control is known here either.
             '\x18' | '\x1a' | '\u{80}'..='\u{9f}' => return self.begin(State::Text),
             _ => {}
         }
@@ -130,7 +130,7 @@ impl Marks {
         }
     }
 
-    /// RIS. The title stays, as in xterm.
+    /// Handles RIS. The title stays, as in xterm.
     fn reset(&mut self) {
         let title = self.title.take();
         *self = Self {
@@ -184,7 +184,7 @@ impl Marks {
         }
     }
 
-    /// Sets it in another terminal, after [`MODES_AT_FIRST`].
+    /// Writes the sequences that set this state in another terminal, after [`MODES_AT_FIRST`].
     pub(super) fn dump(&self, text: &mut String) {
         for mode in &self.on {
             if *mode != WHEEL_AS_KEYS {

@@ -1,7 +1,7 @@
-//! What a terminal shows after the bytes that were written to it: a grid of characters, and what draws it again elsewhere.
+//! Terminal emulator: the screen after the output bytes, as a grid of characters, and its redraw sequence.
 //!
-//! Pure: bytes and sizes in, a picture out, the same wherever reads have cut the bytes. The model of the grid is
-//! [avt](https://docs.rs/avt); what it does not keep (title, what the terminal reports of keys and mouse) is kept here.
+//! Pure: bytes and sizes in, a picture out, the same for every split of the bytes into reads. The model of the grid is
+//! [avt](https://docs.rs/avt); state that it does not track (title, reporting modes of keys and mouse) is tracked here.
 
 mod marks;
 
@@ -12,25 +12,25 @@ use std::fmt::Write as _;
 
 use kennel_lifecycle::MODES_AT_FIRST;
 
-/// Most characters that a grid may have. Beyond it a terminal is not drawn: its model would take what the service needs.
+/// Most characters of a grid. A larger terminal is not drawn: its model would take the memory that the service needs.
 pub const SCREEN_CELLS_MAX: u32 = 1 << 20;
 
-/// Ends what an escape sequence has begun (CAN of ECMA-48).
+/// Ends an unfinished escape sequence (CAN of ECMA-48).
 const CANCEL: char = '\u{18}';
 
-/// Resets the looks of a terminal, both screens and what is saved of their cursors: RIS would also
-/// take away what has scrolled by.
+/// Resets the attributes of a terminal, both screens and their saved cursors: RIS would also remove the scrollback.
 const AS_AT_FIRST: &str = concat!(
     "\x1b[?1047h\x1b[!p\x1b[0m\x1b[?6l\x1b[?7h\x1b[r\x1b[H\x1b[2J\x1b7",
     "\x1b[?1047l\x1b[!p\x1b[0m\x1b[?6l\x1b[?7h\x1b[r\x1b[H\x1b[2J\x1b7",
     "\x1b(B\x1b)B\x0f\x1b[4l\x1b[20l\x1b[?1l\x1b[?25h",
 );
 
-/// Columns between the tab stops of a terminal at first.
+/// Initial columns between the tab stops of a terminal.
 const TAB_WIDTH: usize = 8;
 
-/// Sets the tab stops of a terminal at first, one by one: few terminals know the one sequence for all of them (DECST8C), and the
-/// dump of the grid has no stops where they are as at first. The cursor is in the first column before and after.
+/// Sets the initial tab stops of a terminal, one by one: few terminals know the one sequence for all of them (DECST8C),
+/// and the dump of the grid has no stops where they are the initial ones. The cursor is in the first column before and
+/// after.
 fn reset_tab_stops(text: &mut String, cols: u16) {
     text.push_str("\x1b[3g");
     for column in (1 + TAB_WIDTH..=cols.into()).step_by(TAB_WIDTH) {
@@ -46,7 +46,7 @@ pub fn is_drawn(size: TerminalSize) -> bool {
     (1..=SCREEN_CELLS_MAX).contains(&cells)
 }
 
-/// This size, or the largest of its width that is drawn.
+/// Returns this size, or the largest of its width that is drawn.
 fn within(size: TerminalSize) -> TerminalSize {
     if is_drawn(size) {
         return size;
@@ -59,53 +59,54 @@ fn within(size: TerminalSize) -> TerminalSize {
     }
 }
 
-/// A terminal that is written to.
+/// A terminal that receives output.
 pub struct Screen {
     terminal: Terminal,
     marks: Marks,
-    /// A letter of which only the beginning has come.
+    /// An incomplete UTF-8 character.
     partial: Vec<u8>,
 }
 
 /// A picture of a terminal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// How large it is.
+    /// Size of the terminal.
     pub size: TerminalSize,
-    /// The lines from top to bottom, as many as there are rows.
+    /// The lines from top to bottom, as many as rows.
     pub lines: Vec<PictureLine>,
-    /// Where the next character goes: line and column from 0. The column is that of the right edge where the line is full.
+    /// Position of the next character: line and column from 0. The column is that of the right edge where the line is
+    /// full.
     pub cursor: (u16, u16),
-    /// Whether the cursor is seen.
+    /// Whether the cursor is visible.
     pub cursor_visible: bool,
-    /// What the command has called the window; absent: nothing.
+    /// Title of the window; absent: none was set.
     pub title: Option<String>,
-    /// Whether it is the alternate screen that is shown, as of an editor.
+    /// Whether the alternate screen is shown, as of an editor.
     pub is_alternate: bool,
-    /// What draws all of it on a terminal of this size, whatever that has shown before: both screens, cursor, title, and the
-    /// modes in which the command wants keys and mouse to be reported.
+    /// Sequence that draws all of it on a terminal of this size, whatever its earlier state: both screens, cursor,
+    /// title, and the reporting modes of keys and mouse.
     pub repaint: Vec<u8>,
 }
 
 /// A line of a picture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PictureLine {
-    /// Characters side by side that look alike, from the left; blanks at the right edge that look like nothing are left out.
+    /// Adjacent characters of the same style, from the left; blanks without style at the right edge are left out.
     pub spans: Vec<Span>,
-    /// It goes on in the next line, without a newline between.
+    /// Whether it continues in the next line, without a newline between.
     pub is_wrapped: bool,
 }
 
-/// Characters that look alike.
+/// Characters of one style.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The characters; a wide one takes two columns.
     pub text: String,
-    /// How they look.
+    /// Their style.
     pub style: Style,
 }
 
-/// How characters look.
+/// Style of characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an attribute of SGR")]
 pub struct Style {
@@ -132,14 +133,14 @@ pub struct Style {
 /// A colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Color {
-    /// Of the terminal's 256.
+    /// One of the terminal's 256 colours.
     Indexed(u8),
     /// Red, green, blue.
     Rgb(u8, u8, u8),
 }
 
 impl Screen {
-    /// An empty one of this size, or the largest that is drawn.
+    /// Creates an empty screen of this size, or the largest that is drawn.
     #[must_use]
     pub fn new(size: TerminalSize) -> Self {
         let TerminalSize { rows, cols } = within(size);
@@ -150,7 +151,7 @@ impl Screen {
         }
     }
 
-    /// How large it is.
+    /// Returns its size.
     #[must_use]
     pub fn size(&self) -> TerminalSize {
         let (cols, rows) = self.terminal.size();
@@ -161,13 +162,13 @@ impl Screen {
         }
     }
 
-    /// Makes it this large, or the largest that is drawn.
+    /// Changes its size to this, or to the largest that is drawn.
     pub fn resize(&mut self, size: TerminalSize) {
         let TerminalSize { rows, cols } = within(size);
         self.terminal.resize(cols.into(), rows.into());
     }
 
-    /// The bytes that follow.
+    /// Feeds the bytes that follow.
     pub fn feed(&mut self, data: &[u8]) {
         let mut joined = std::mem::take(&mut self.partial);
         if joined.is_empty() {
@@ -177,7 +178,7 @@ impl Screen {
         self.feed_from_letter(&joined);
     }
 
-    /// Bytes are missing here: what they may have begun is not continued.
+    /// Records that bytes are missing: a sequence begun before them is not continued.
     pub fn skip(&mut self) {
         self.partial.clear();
         self.feed_text(CANCEL.encode_utf8(&mut [0; 4]));
@@ -200,7 +201,7 @@ impl Screen {
         self.terminal.feed(text);
     }
 
-    /// What it shows now.
+    /// Returns the present picture.
     #[must_use]
     pub fn picture(&self) -> Picture {
         let size = self.size();
@@ -223,7 +224,7 @@ impl Screen {
         reset_tab_stops(&mut text, self.size().cols);
         text.push_str(MODES_AT_FIRST);
         self.marks.dump(&mut text);
-        // Ends with what an escape sequence has begun. Not every terminal knows the one-letter forms of C1 in UTF-8.
+        // Ends with the beginning of an escape sequence. Not every terminal knows the one-letter forms of C1 in UTF-8.
         for letter in self.terminal.dump().chars() {
             match letter {
                 '\u{80}'..='\u{9f}' => {
@@ -247,7 +248,7 @@ impl std::fmt::Debug for Screen {
     }
 }
 
-/// How many of the last bytes may be the beginning of a letter: 0 to 3.
+/// Returns how many of the last bytes may be the beginning of a character: 0 to 3.
 fn undecided(data: &[u8]) -> usize {
     let tail = &data[data.len().saturating_sub(3)..];
     let begun = |len: &usize| {

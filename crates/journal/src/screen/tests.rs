@@ -15,7 +15,7 @@ fn text(picture: &Picture) -> Vec<String> {
 }
 
 #[test]
-fn a_grid_has_what_was_written_where_it_was_written() {
+fn grid_has_text_at_its_written_place() {
     let picture = shown("one\r\n\x1b[1;31mtwo\x1b[0m 二\x1b[5;3Hx\x1b[?25l".as_bytes());
     assert_eq!(text(&picture), ["one", "two 二", "", "", "  x", ""]);
     let second = &picture.lines[1].spans;
@@ -34,7 +34,7 @@ fn a_grid_has_what_was_written_where_it_was_written() {
 }
 
 #[test]
-fn an_editor_is_left_and_what_was_before_it_is_there_again() {
+fn main_screen_is_restored_after_an_editor() {
     let mut screen = Screen::new(SIZE);
     screen.feed(b"$ edit\r\n\x1b[?1049h\x1b[H~ file ~");
     let within = screen.picture();
@@ -82,7 +82,7 @@ fn title_and_modes_are_repeated() {
 }
 
 #[test]
-fn a_size_changes_what_is_shown_and_one_that_is_too_large_is_not_drawn() {
+fn resize_changes_the_grid_and_oversize_is_undrawn() {
     let mut screen = Screen::new(SIZE);
     screen.feed(b"0123456789abcdefghij+\r\n");
     assert!(screen.picture().lines[0].is_wrapped);
@@ -98,7 +98,7 @@ fn a_size_changes_what_is_shown_and_one_that_is_too_large_is_not_drawn() {
 }
 
 #[test]
-fn what_is_missing_ends_what_it_may_have_begun() {
+fn gap_resets_an_unfinished_sequence() {
     let mut screen = Screen::new(SIZE);
     screen.feed(b"a\x1b]2;half of a title\xc3");
     screen.skip();
@@ -149,7 +149,7 @@ fn repaint_restores_tab_stops() {
     }
 }
 
-/// Pieces that a terminal does something with.
+/// Pieces that have an effect on a terminal.
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
     let fixed: &[&[u8]] = &[
         b"\x1b[?1049h",
@@ -213,9 +213,9 @@ proptest! {
         prop_assert_eq!(&single.picture(), &whole);
     }
 
-    /// A client that attaches in the middle sees what one that was attached all the time sees, from then on too.
+    /// A client that attaches in the middle sees the same as one that was attached all the time, from then on too.
     #[test]
-    fn a_repaint_is_as_good_as_having_been_there(data in pieces(), before in pieces(), after in pieces()) {
+    fn repaint_equals_the_live_screen(data in pieces(), before in pieces(), after in pieces()) {
         let mut there = Screen::new(SIZE);
         there.feed(&data);
         let mut late = Screen::new(SIZE);

@@ -1,13 +1,13 @@
-//! Escape sequences and control characters taken out of bytes, wherever a read has cut them.
+//! Removes escape sequences and control characters from bytes, for every split into reads.
 //!
 //! The grammar is that of ECMA-48, fifth edition: 5.3 (7-bit C1), 5.4 (control sequences), 5.6 (control strings); as
 //! terminals do, a control character within a sequence is obeyed, and CAN, SUB or another ESC breaks it off. 8-bit C1
 //! controls are known in UTF-8 only (U+0080 to U+009F): a lone byte 0x9B is no control there, and stays.
 
-/// Longest control string, such as a title or a picture. One that has not ended by then is broken off, and what comes behind
-/// is text again: without a bound a lost terminator would swallow all that follows.
+/// Longest control string, such as a title or a picture. An unfinished one is broken off there, and later bytes are
+/// text again: without a bound a lost terminator would swallow everything after it.
 const STRING_BYTES_MAX: u32 = 64 * 1024;
-/// The same of a control sequence.
+/// Longest control sequence, likewise.
 const SEQUENCE_BYTES_MAX: u32 = 256;
 
 const CAN: u8 = 0x18;
@@ -18,11 +18,11 @@ const DEL: u8 = 0x7f;
 /// First byte of U+0080 to U+00BF in UTF-8, and of nothing else.
 const LEAD_OF_C1: u8 = 0xc2;
 
-/// Takes the bytes of one stream in their order.
+/// Filters the bytes of one stream, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Escapes {
     state: State,
-    /// Where what is under way began; meaningless between sequences.
+    /// Offset of the present sequence; meaningless between sequences.
     began: u64,
 }
 
@@ -31,30 +31,30 @@ enum State {
     /// Text.
     #[default]
     Text,
-    /// Behind a byte that is half of a C1 control, or of a letter.
+    /// After a byte that is half of a C1 control, or of a letter.
     Lead,
-    /// Behind ESC and perhaps intermediate bytes.
+    /// After ESC and perhaps intermediate bytes.
     Escape(u32),
     /// In a control sequence of so many bytes.
     Sequence(u32),
     /// In a control string of so many bytes, which BEL ends too if it is an OSC.
     String { osc: bool, len: u32 },
-    /// In a control string, behind the first byte of U+009C perhaps.
+    /// In a control string, perhaps after the first byte of U+009C.
     StringLead { osc: bool, len: u32 },
 }
 
-/// Whether a byte is text, and begins nothing else.
+/// Whether a byte is text, and begins no sequence.
 fn is_plain(byte: u8) -> bool {
     matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..DEL) || (byte > DEL && byte != LEAD_OF_C1)
 }
 
 impl Escapes {
-    /// Where the sequence begins that is under way behind what was fed.
+    /// Returns the offset of the unfinished sequence at the end of the fed bytes.
     pub(super) fn began(&self) -> Option<u64> {
         (self.state != State::Text).then_some(self.began)
     }
 
-    /// Feeds bytes, of which the first has this offset; gives what stays with its offset, run by run.
+    /// Feeds bytes, of which the first has this offset; passes on the remaining ones with their offset, run by run.
     pub(super) fn feed(&mut self, offset: u64, data: &[u8], keep: &mut impl FnMut(u64, &[u8])) {
         let mut at = 0;
         while let Some(byte) = data.get(at).copied() {
@@ -76,7 +76,7 @@ impl Escapes {
         }
     }
 
-    /// What is under way is no sequence: it ends here.
+    /// Ends the present sequence, which turns out to be none.
     pub(super) fn finish(&mut self, keep: &mut impl FnMut(u64, &[u8])) {
         if self.state == State::Lead {
             keep(self.began, &[LEAD_OF_C1]);
@@ -84,7 +84,8 @@ impl Escapes {
         self.state = State::Text;
     }
 
-    /// Takes one byte that is not plain text. `false`: it is not part of what was under way, and is to be looked at again.
+    /// Handles one byte that is not plain text. `false`: it is not part of the present sequence, and must be handled
+    /// again.
     fn take(&mut self, here: u64, byte: u8, keep: &mut impl FnMut(u64, &[u8])) -> bool {
         let obeyed = matches!(byte, b'\t' | b'\n' | b'\r');
         let (next, taken) = match (self.state, byte) {
@@ -115,7 +116,7 @@ impl Escapes {
                 (state, true)
             }
             (state @ (State::Escape(_) | State::Sequence(_)), 0..0x20 | DEL) => (state, true),
-            // No terminal agrees with another one on these: nothing that may be text is lost.
+            // Terminals disagree on these: nothing that may be text is lost.
             (State::Escape(_) | State::Sequence(_), 0x80..) => (State::Text, false),
             (State::Escape(len), 0x20..=0x2f) => (State::Escape(len + 1), true),
             (State::Escape(0), 0x40..=0x5f) => (c1(byte), true),
@@ -127,7 +128,7 @@ impl Escapes {
     }
 }
 
-/// What a C1 control begins, by the second byte of its 7-bit form.
+/// Returns the state that a C1 control begins, by the second byte of its 7-bit form.
 fn c1(byte: u8) -> State {
     match byte {
         b'[' => State::Sequence(0),
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_would_not_show_is_taken_out_and_nothing_else() {
+    fn only_invisible_sequences_are_removed() {
         let endless = |begin: &str, len| [begin.as_bytes(), &vec![b'1'; len][..]].concat();
         for (data, wanted) in [
             (&b"plain \t text\r\n"[..], r"plain \t text\r\n"),

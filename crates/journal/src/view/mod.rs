@@ -1,23 +1,25 @@
-//! Output as a reader wants it: without escape sequences, or by lines.
+//! Views of output: without escape sequences, or by lines.
 //!
-//! Pure: bytes in, pieces out, the same wherever reads have cut the bytes. The raw bytes are the record; a view is made
-//! anew by each reader, and [`View::resumes_at`] is from where one that comes later must be fed to go on in the same state.
+//! Pure: bytes in, pieces out, the same for every split of the bytes into reads. The raw bytes are the record; each
+//! reader makes its own view, and [`View::resumes_at`] is the offset from which a later view must be fed to continue in
+//! the same state.
 
 mod escapes;
 
 use escapes::Escapes;
 
-/// Longest line in bytes of its stream, where the reader names none. A longer one comes in several pieces.
+/// Default longest line in bytes of its stream. A longer one comes in several pieces.
 pub const LINE_BYTES_MAX: u32 = 64 * 1024;
 
-/// What a view makes of bytes.
+/// Form of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
-    /// Whether escape sequences and control characters are taken out, but TAB, LF and CR.
+    /// Whether escape sequences and control characters are removed, except TAB, LF and CR.
     pub plain: bool,
     /// Whether each piece is a line.
     pub lines: bool,
-    /// Longest line in bytes of its stream: so much of one is in memory, for each stream. A longer one comes in several pieces.
+    /// Longest line in bytes of its stream: so many are in memory for each stream. A longer one comes in several
+    /// pieces.
     pub line_bytes_max: u32,
 }
 
@@ -31,14 +33,14 @@ impl Default for Form {
     }
 }
 
-/// What is shown of one stream.
+/// A shown piece of one stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Offset in the whole of the stream of the first byte that is shown.
+    /// Offset of its first byte in the whole of the stream.
     pub offset: u64,
-    /// The bytes; of a line without its end, LF or CR LF.
+    /// The bytes; for a line without its end, LF or CR LF.
     pub data: Vec<u8>,
-    /// The line goes on in the next piece.
+    /// Whether the line continues in the next piece.
     pub is_cut: bool,
 }
 
@@ -47,25 +49,25 @@ pub struct Piece {
 pub struct View {
     form: Form,
     escapes: Escapes,
-    /// Up to where it was fed.
+    /// Offset up to which it was fed.
     at: u64,
     line: Line,
 }
 
-/// The line that has not ended.
+/// The unfinished line.
 #[derive(Clone, Debug, Default)]
 struct Line {
     data: Vec<u8>,
     /// Offset of its first byte.
     begin: u64,
-    /// Offset behind its last byte.
+    /// Offset after its last byte.
     end: u64,
-    /// How many of its last bytes lie side by side in the stream.
+    /// Number of its last bytes that are contiguous in the stream.
     joined: usize,
 }
 
 impl View {
-    /// A view of a stream from this offset on.
+    /// Makes a view of a stream from this offset on.
     #[must_use]
     pub fn new(form: Form, at: u64) -> Self {
         Self {
@@ -75,7 +77,7 @@ impl View {
         }
     }
 
-    /// Feeds the bytes that follow. A view of bytes gives one piece at most.
+    /// Feeds the bytes that follow. A view of bytes returns one piece at most.
     pub fn feed(&mut self, data: &[u8]) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let Self {
@@ -97,7 +99,7 @@ impl View {
         pieces
     }
 
-    /// What has not ended is given as it is: nothing of it follows. Then goes on as if new.
+    /// Returns the unfinished part as it is: nothing of it follows. Then continues as if new.
     pub fn finish(&mut self) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let Self {
@@ -114,13 +116,13 @@ impl View {
         pieces
     }
 
-    /// The line that has not ended: where it begins, and what there is of it.
+    /// Returns the unfinished line: its beginning, and its bytes so far.
     #[must_use]
     pub fn unfinished(&self) -> (u64, &[u8]) {
         (self.line.begin, &self.line.data)
     }
 
-    /// From where a new view must be fed, what it gives being left out, to be as this one.
+    /// Returns the offset from which a new view must be fed, its pieces being dropped, to reach the state of this one.
     #[must_use]
     pub fn resumes_at(&self) -> u64 {
         let line = (!self.line.data.is_empty()).then_some(self.line.begin);
@@ -156,7 +158,7 @@ impl Line {
         }
     }
 
-    /// Takes bytes of one line; gives it in pieces where it is too long.
+    /// Adds bytes of one line; returns it in pieces where it is too long.
     fn push_cutting(
         &mut self,
         line_bytes_max: u32,
@@ -182,7 +184,7 @@ impl Line {
         }
     }
 
-    /// Ends a piece before the byte that follows, but not within a letter.
+    /// Ends a piece before the next byte, but not within a character.
     fn cut(&mut self, offset: u64, next: u8) -> Piece {
         let is_within = |byte: u8| byte & 0xc0 == 0x80;
         let mut back = 0;
@@ -214,7 +216,7 @@ impl Line {
         self.end = offset + bytes.len() as u64;
     }
 
-    /// What there is, if there is anything.
+    /// Returns the present bytes, if there are any.
     fn give(&mut self, is_cut: bool) -> Option<Piece> {
         (!self.data.is_empty()).then(|| self.take(is_cut))
     }

@@ -17,7 +17,7 @@ const PLAIN: Form = Form {
     line_bytes_max: LINE_BYTES_MAX,
 };
 
-/// All pieces of bytes that come in these parts.
+/// Returns all pieces of bytes that come in these parts.
 fn pieces<'a>(form: Form, parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<Piece> {
     let mut view = View::new(form, 0);
     let mut pieces: Vec<Piece> = parts.into_iter().flat_map(|p| view.feed(p)).collect();
@@ -35,7 +35,7 @@ fn line(offset: u64, text: &str) -> (u64, String, bool) {
 }
 
 #[test]
-fn a_line_ends_with_its_newline_and_the_last_one_with_the_stream() {
+fn line_ends_at_newline_or_end_of_stream() {
     assert_eq!(
         lines(LINES, b"one\r\n\ntwo\r\r\nthree\rfour\x1b[m"),
         [
@@ -54,7 +54,7 @@ fn a_line_ends_with_its_newline_and_the_last_one_with_the_stream() {
 }
 
 #[test]
-fn a_line_that_is_too_long_comes_in_pieces_none_of_which_splits_a_letter() {
+fn long_line_is_cut_between_letters() {
     let max = usize::try_from(LINE_BYTES_MAX).expect("small");
     let mut long = vec![b'x'; max];
     long.push(b'\n');
@@ -90,7 +90,7 @@ fn line_limit_is_the_readers() {
     assert_eq!(lens(&cut), [(60_000, true), (40_000, false), (3, false)]);
 }
 
-/// Bytes in which sequences, letters and ends of lines are frequent.
+/// Generates bytes in which sequences, letters and ends of lines are frequent.
 fn hard() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         Just(b"\x1b[31m".to_vec()),
@@ -115,7 +115,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn where_a_read_has_cut_the_bytes_makes_no_difference(
+    fn cuts_of_reads_make_no_difference(
         data in hard(),
         cuts in proptest::collection::vec(any::<proptest::sample::Index>(), 0..12),
     ) {
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn a_view_that_comes_later_goes_on_as_the_one_before_would_have(
+    fn later_view_continues_like_the_earlier_one(
         data in hard(),
         cut in any::<proptest::sample::Index>(),
     ) {
@@ -142,7 +142,7 @@ proptest! {
             let begin = first.resumes_at();
             let mut later = View::new(form, begin);
             let again = later.feed(&data[usize::try_from(begin).expect("small")..cut]);
-            // Of a sequence only a control character within it is given, and may be so again.
+            // Of a sequence only a control character within it is returned, and may be again.
             let is_control = |p: &Piece| p.data.iter().all(|b| b"\t\r\n".contains(b));
             prop_assert!(again.iter().all(is_control), "{again:?} came again after {given:?}");
             prop_assert_eq!(later.feed(&data[cut..]), first.feed(&data[cut..]));
@@ -151,7 +151,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_and_their_ends_are_all_of_the_bytes(data in hard()) {
+    fn lines_and_terminators_cover_all_bytes(data in hard()) {
         let found = pieces(LINES, [&data[..]]);
         let mut end = 0;
         for piece in &found {
@@ -166,7 +166,7 @@ proptest! {
 }
 
 #[test]
-fn a_stream_that_is_split_at_every_byte_gives_the_same() {
+fn split_at_any_byte_gives_same_lines() {
     let data =
         "a\x1b[1;31mré\u{9b}1md\x1b]0;é\u{9c}t\x1b\\x\r\n\x1b(B€\n\x1bPq\n\x1b\\end".as_bytes();
     for form in [LINES, PLAIN_LINES] {

@@ -1,5 +1,5 @@
-//! A journal of which nothing is made on the disk before it has to be: its facts stand in memory, and their writer has them
-//! elsewhere, from where they are made into files after a crash.
+//! A journal that is created on the disk only when necessary: its lifecycle entries are in memory, and their writer has
+//! them elsewhere, from where a later server can write them into files after a crash.
 
 use super::{Writer, segments::header};
 use crate::{
@@ -12,30 +12,31 @@ use crate::{
 use kennel_lifecycle::{OutputBound, Timestamp};
 use std::{io, path::Path};
 
-/// A fact whose journal was not made when it was recorded.
+/// A lifecycle entry whose journal did not exist on disk when it was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateFact<'a> {
-    /// When it was recorded.
+    /// Time at which it was recorded.
     pub at: Timestamp,
-    /// Of which attempt.
+    /// Its attempt.
     pub attempt: u32,
     /// Its payload.
     pub payload: &'a [u8],
 }
 
-/// What is known elsewhere of a journal that was to be made later.
+/// Data stored elsewhere about a journal that was to be created later.
 #[derive(Clone, Debug)]
 pub struct Late<'a> {
     /// Its bound.
     pub bound: OutputBound,
-    /// Readers may have been given more than these facts.
+    /// Whether readers may have got more than these entries.
     pub is_cut: bool,
-    /// The facts, from the first one on.
+    /// The lifecycle entries, from the first one on.
     pub facts: Vec<LateFact<'a>>,
 }
 
 impl Writer {
-    /// The journal of a new run, of which nothing is made on the disk before [`Writer::make`] or the first byte of output.
+    /// Makes the journal of a new run, of which nothing is created on the disk before [`Writer::make`] or the first
+    /// byte of output.
     #[must_use]
     pub fn create_late(dir: &Path, bound: OutputBound, boot: Boot, now: Timestamp) -> Self {
         let segment = Segment::late(dir, header(bound, boot, now));
@@ -43,29 +44,29 @@ impl Writer {
         Self::new(log, segment, Vec::new(), boot, Mark::first(dir))
     }
 
-    /// Whether nothing of it was made on the disk.
+    /// Whether no file of it exists on the disk.
     #[must_use]
     pub fn is_late(&self) -> bool {
         self.segment.index.is_late()
     }
 
-    /// Makes the files of a journal that was to be made later, with all facts so far.
+    /// Creates the files of a journal that was to be created later, with all lifecycle entries so far.
     ///
-    /// A crash on the way: an index without all facts may be there ([`Writer::reopen_late`]).
+    /// A crash meanwhile: an index without all of them may be there ([`Writer::reopen_late`]).
     ///
     /// # Errors
     ///
-    /// It stays in memory, and the call may be repeated.
+    /// The journal stays in memory, and the call may be repeated.
     pub fn make(&mut self) -> io::Result<()> {
         if !self.is_late() {
             return Ok(());
         }
-        // Facts that do not lie in the index come before the entries that name them (INV-11).
+        // Lifecycle bytes outside of the index are written before the entries that refer to them (INV-11).
         self.log.facts.make()?;
         self.segment.index.make()
     }
 
-    /// As [`Writer::reopen`], of a journal that may not have been made, or not wholly.
+    /// As [`Writer::reopen`], for a journal that may not exist on disk, or not completely.
     pub fn reopen_late(
         dir: &Path,
         late: &Late<'_>,
@@ -74,10 +75,10 @@ impl Writer {
     ) -> io::Result<(Self, [u64; 2])> {
         let is_missing = !has_index(dir)?;
         if is_missing {
-            // One whose header is torn says nothing.
+            // An index with a torn header has no information.
             remove(&dir.join("index"))?;
             let begun = late.facts.first().map_or(now, |first| first.at);
-            // Should this server die before the next segment is there, the next server begins that.
+            // Should this server die before the next segment is there, the next server begins it.
             let begun_in = if late.is_cut { boot.other() } else { boot };
             let mut writer = Self::create_late(dir, late.bound, begun_in, begun);
             writer.append_all(&late.facts)?;
@@ -94,7 +95,8 @@ impl Writer {
         Ok((writer, unnamed))
     }
 
-    /// The journal of a run that was silent to its end, with these facts: nothing of it need be made any more.
+    /// Makes the journal of a run that was silent to its end, with these lifecycle entries: none of its files need be
+    /// created any more.
     pub fn of_facts(dir: &Path, facts: &[LateFact<'_>]) -> io::Result<Self> {
         let begun = facts.first().map_or(Timestamp(0), |first| first.at);
         let mut writer = Self::create_late(dir, OutputBound::default(), Boot::UNKNOWN, begun);
@@ -114,7 +116,8 @@ impl Writer {
 }
 
 impl Reader {
-    /// A reader of the journal of an ended run that was never made: these are all its facts. `dir` is where it would be.
+    /// Opens the journal of an ended run that was never created on disk: these are all its lifecycle entries. `dir` is
+    /// where it would be.
     pub fn of_facts(dir: &Path, facts: &[LateFact<'_>]) -> io::Result<Self> {
         let writer = Writer::of_facts(dir, facts)?;
         writer.hub().read_from(Position::default())

@@ -1,4 +1,4 @@
-//! The segments of a writer: how one begins, how one follows another, and what fits into an entry.
+//! The segments of a writer: the beginning of one, its successor, and the bounds of an entry.
 
 use crate::{
     Boot, ENTRY_BYTES_MAX, Kind, Point,
@@ -9,9 +9,9 @@ use crate::{
 use kennel_lifecycle::{OutputBound, Timestamp};
 use std::{fs, io, path::Path};
 
-/// Room on the disk that there must be for output to be written again.
+/// Disk space required for output to be written again.
 const ROOM_MIN: usize = 256 * 1024;
-/// What is written to see whether there is.
+/// File that is written to check that space.
 pub(super) const PROBE: &str = "probe";
 
 pub(super) fn header(bound: OutputBound, boot: Boot, now: Timestamp) -> Header {
@@ -27,17 +27,17 @@ pub(super) fn header(bound: OutputBound, boot: Boot, now: Timestamp) -> Header {
     }
 }
 
-/// The only segment of a journal that has none with a header: its writer died before it was made. Its streams may have
-/// bytes, which no entry names.
+/// Begins the only segment of a journal that has none with a header: its writer died before it was made. Its streams
+/// may have bytes that no entry refers to.
 pub(super) fn begin_anew(dir: &Path, header: Header) -> io::Result<Segment> {
     crate::errors::remove(&dir.join("index"))?;
     Segment::create(dir, header)
 }
 
-/// Makes the segment after another one that ended here. Bytes there that no entry names come along: none of them was delivered
-/// under a number that is known.
+/// Creates the segment after another one that ended here. Bytes there that no entry refers to are moved to it: none of
+/// them was delivered under a known seq.
 ///
-/// A crash before the header is written: the streams without it are strays, and it is done again.
+/// A crash before the header is written: the streams without it are strays, and the call is repeated.
 pub(super) fn follow(
     dir: &Path,
     before: &Segment,
@@ -60,7 +60,7 @@ pub(super) fn follow(
     Ok(next)
 }
 
-/// Whether there is so much room that going on is worth a segment.
+/// Checks whether the disk has enough space for another segment.
 pub(super) fn probe(dir: &Path) -> io::Result<()> {
     let path = dir.join(PROBE);
     let written = fs::write(&path, vec![0; ROOM_MIN]).map_err(|e| failed("write", &path, e));
@@ -68,7 +68,7 @@ pub(super) fn probe(dir: &Path) -> io::Result<()> {
     written
 }
 
-/// Length of the entry that begins here. A lifecycle payload, whose length was checked, is one entry.
+/// Returns the length of the entry that begins here. A lifecycle payload, whose length was checked, is one entry.
 pub(super) fn piece(kind: Kind, begin: u64, end: u64) -> u32 {
     let most = match kind {
         Kind::Lifecycle => u32::MAX,

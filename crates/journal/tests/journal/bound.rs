@@ -1,4 +1,4 @@
-//! A journal with a bound: what it has no longer it tells exactly, and it never has more than it may.
+//! A journal with a bound: it reports its missing data exactly, and never exceeds its bound.
 
 use crate::common::{
     BOOT, DEADLINE, assert_follow, create, items_on_disk, items_to_end, output, read_after, seen,
@@ -20,9 +20,9 @@ const MIB: usize = 1 << 20;
 enum Step {
     Output(Kind, usize),
     Fact(Vec<u8>),
-    /// There was no room for so many bytes, in two rounds; between them the writer may be killed.
+    /// So many bytes were dropped for want of space, in two rounds; between them the writer may be killed.
     Dropped(Kind, [usize; 2], bool),
-    /// The writer is killed after so many bytes came that no entry names, with a part of its last index write.
+    /// The writer is killed after so many bytes that no entry refers to, with a part of its last index write.
     Killed {
         unnamed: usize,
         torn: usize,
@@ -33,7 +33,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_came_and_what_is_missing_is_what_was_written_wherever_the_writer_died(
+    fn read_plus_missing_equals_written_after_any_crash(
         steps in steps(),
         max_bytes in 2_000u64..60_000,
         on_full in policies(),
@@ -44,7 +44,7 @@ proptest! {
         let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
         let mut written = [Vec::new(), Vec::new()];
         let (mut facts, mut places) = (Vec::new(), Vec::new());
-        // Readers that have read to somewhere on the way and go on at the end.
+        // Readers that have read to a position on the way and continue at the end.
         let mut left = vec![Position::default()];
         for (number, step) in steps.iter().enumerate() {
             match step {
@@ -68,7 +68,7 @@ proptest! {
                             prop_assert_eq!(writer.dropped(), Dropped::default());
                         }
                     }
-                    writer.go_on_after_dropped(Timestamp(4)).unwrap();
+                    writer.resume_after_dropped(Timestamp(4)).unwrap();
                 }
                 Step::Killed { unnamed, torn } => {
                     let bytes = pattern(*unnamed, number);
@@ -101,7 +101,7 @@ proptest! {
         }
         let came: Vec<Vec<u8>> = facts_of(&whole);
         prop_assert_eq!(&came, &facts);
-        // Whoever goes on from somewhere sees what the one from the beginning saw after it.
+        // A reader that continues from a position sees the same as the one from the beginning saw after it.
         for stop in stops {
             let at = left[pick(stop, left.len())];
             let rest = items_on_disk(dir.path(), at);
@@ -166,7 +166,7 @@ fn gap_after_missing_seq_has_next_offsets() {
 }
 
 #[tokio::test]
-async fn a_live_reader_that_is_passed_goes_on_behind_a_gap() {
+async fn passed_live_reader_continues_behind_a_gap() {
     let dir = tempdir().unwrap();
     let mut writer = small(dir.path());
     let mut reader = read_after(&writer.hub(), 0).unwrap();
@@ -192,7 +192,7 @@ async fn a_live_reader_that_is_passed_goes_on_behind_a_gap() {
 }
 
 #[test]
-fn a_writer_that_died_before_a_segment_was_wholly_removed_is_mended() {
+fn segment_removal_cut_by_crash_is_completed() {
     let dir = tempdir().unwrap();
     let mut writer = small(dir.path());
     writer.lifecycle(b"begun", Timestamp(1)).unwrap();
@@ -210,7 +210,7 @@ fn a_writer_that_died_before_a_segment_was_wholly_removed_is_mended() {
     drop(writer);
     assert!(!dir.path().join("index").exists());
     for name in ["index", "stdout"] {
-        // Its raw file alone; then all of it, although its fact was kept.
+        // Its raw file alone; then all of it, although its lifecycle entry was retained.
         fs::write(dir.path().join("stdout"), &before["stdout"]).unwrap();
         fs::write(dir.path().join(name), &before[name]).unwrap();
     }
@@ -232,7 +232,7 @@ fn a_writer_that_died_before_a_segment_was_wholly_removed_is_mended() {
 }
 
 #[test]
-fn after_the_death_of_the_host_no_seq_comes_again() {
+fn no_seq_is_reused_after_host_crash() {
     for entries in [10u64, 70_000] {
         let dir = tempdir().unwrap();
         let mut writer = create(dir.path());
@@ -252,7 +252,7 @@ fn after_the_death_of_the_host_no_seq_comes_again() {
         output(&mut writer, Kind::Stdout, b"y", 3).unwrap();
         writer.lifecycle(b"ended", Timestamp(3)).unwrap();
         drop(writer);
-        // Another one in the same boot changes nothing of it.
+        // Another recovery in the same boot changes nothing of it.
         drop(Writer::recover(dir.path(), Boot(2), Timestamp(4)).unwrap());
 
         let items = items_on_disk(dir.path(), Position::default());
@@ -275,7 +275,7 @@ fn after_the_death_of_the_host_no_seq_comes_again() {
             .collect();
         let bytes = usize::try_from(reported_head.lens[0]).unwrap() - 2;
         assert_eq!(came, [vec![b'x'; bytes], vec![b'y']].concat());
-        // Whoever had read all that was told goes on, and is told.
+        // A reader that had read everything reported continues, and gets the gap.
         let rest = items_on_disk(
             dir.path(),
             Position {
@@ -300,8 +300,8 @@ fn dropped_output_is_a_gap_in_place() {
     failed.unwrap_err();
     assert_eq!(writer.dropped().bytes, [100_000, 0]);
     let mut reader = read_after(&writer.hub(), 1).unwrap();
-    writer.go_on_after_dropped(Timestamp(2)).unwrap();
-    writer.go_on_after_dropped(Timestamp(2)).unwrap();
+    writer.resume_after_dropped(Timestamp(2)).unwrap();
+    writer.resume_after_dropped(Timestamp(2)).unwrap();
     writer.lifecycle(b"a warning", Timestamp(3)).unwrap();
     output(&mut writer, Kind::Stdout, b"two", 4).unwrap();
     assert_eq!(reader.whole_from(), 3);
@@ -332,7 +332,7 @@ fn dropped_output_is_a_gap_in_place() {
 }
 
 #[test]
-fn a_writer_that_died_while_it_dropped_says_that_it_has_not_counted() {
+fn crash_while_dropping_marks_the_count_unknown() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     output(&mut writer, Kind::Stdout, b"one", 1).unwrap();
@@ -378,7 +378,7 @@ fn a_position_is_what_was_read() {
         .unwrap();
     let items = runtime.block_on(reader.next(5)).unwrap().unwrap();
     assert_eq!(items.len(), 1);
-    // Of 0 bytes there is no entry: the first is of one byte.
+    // There is no entry of 0 bytes: the first has one byte.
     let expected = Point {
         seq: 5,
         lens: [2 + 4, 1 + 3 + 5],
@@ -387,7 +387,7 @@ fn a_position_is_what_was_read() {
 }
 
 #[test]
-fn output_that_waits_removes_nothing_that_is_not_released_and_keeps_its_bound() {
+fn held_output_keeps_its_bound_and_unreleased_data() {
     let dir = tempdir().unwrap();
     let bound = OutputBound {
         max_bytes: 64_000,
@@ -412,7 +412,7 @@ fn output_that_waits_removes_nothing_that_is_not_released_and_keeps_its_bound() 
         !items.iter().any(|item| matches!(item, Item::Gap(_)))
     };
     assert!(whole(dir.path()), "nothing was removed");
-    // What is released of the oldest segment alone makes no room, and all of it does, once there is need.
+    // Releasing a part of the oldest segment makes no space, and releasing all of it does, once there is need.
     writer.release_up_to(2);
     assert_eq!(fill(&mut writer), 0);
     writer.release_up_to(8);
@@ -420,11 +420,11 @@ fn output_that_waits_removes_nothing_that_is_not_released_and_keeps_its_bound() 
     assert!((7_000..10_000).contains(&second), "{second}");
     let found = size(dir.path());
     assert!(found < 66_000, "{found} bytes on disk");
-    // Who comes after the death of the writer waits as it did.
+    // The writer after the death of the first waits as that did.
     drop(writer);
     let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(1)).unwrap();
     assert!(writer.waits());
-    // Facts are written all the same, and so is what goes beyond the bound.
+    // Lifecycle entries are written all the same, and so is output beyond the bound.
     let head = writer.lifecycle(b"a fact", Timestamp(3)).unwrap();
     assert!(writer.waits());
     writer.go_beyond_bound(true);
@@ -469,7 +469,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Bytes that the pump has spliced, and told nobody of.
+/// Writes bytes that the pump has spliced, and not recorded.
 fn put_unnamed(writer: &mut Writer, bytes: &[u8]) {
     use std::os::unix::fs::FileExt;
     let place = writer.place(Kind::Stdout, Timestamp(2)).unwrap();
@@ -509,7 +509,8 @@ fn size(dir: &Path) -> u64 {
     sizes.map(|(_, bytes)| bytes.len() as u64).sum()
 }
 
-/// By how much a journal may pass its bound: facts and what a kill left unnamed are told wherever they are.
+/// Returns by how much a journal may exceed its bound: lifecycle entries and bytes unrecorded at a kill are reported
+/// wherever they are.
 fn slack(dir: &Path) -> u64 {
     let facts = fs::read(dir.join("lifecycle")).map_or(0, |f| f.len() as u64);
     facts + 60 * (36 + 100) + 16 * 36 + 1024

@@ -1,4 +1,4 @@
-//! Bytes of a stream by their offset, while the journal is written, is bounded, and after its writer has gone.
+//! Bytes of a stream by their offset, while the journal is written, is bounded, and after its writer is gone.
 
 use crate::common::{BOOT, KINDS, Write, output, writes_of};
 use kennel_journal::{LINE_BYTES_MAX, LineBegins, Position, Reader, Writer};
@@ -15,7 +15,7 @@ fn writes() -> impl Strategy<Value = Vec<Write>> {
     writes_of(text, 1..40)
 }
 
-/// All that there is of a stream from this offset on, as stretches that follow each other.
+/// Returns all existing bytes of a stream from this offset on, as successive stretches.
 async fn all(reader: &Reader, stream: usize, mut begin: u64) -> Vec<(u64, Vec<u8>)> {
     let mut all = Vec::new();
     loop {
@@ -35,7 +35,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_there_comes_at_its_offset_and_a_line_begins_where_it_does(
+    fn output_is_read_by_offset_with_line_starts(
         writes in writes(),
         max_bytes in prop_oneof![Just(u64::MAX >> 1), 4_000u64..200_000],
         live in any::<bool>(),
@@ -45,7 +45,7 @@ proptest! {
         let mut writer = Writer::create(dir.path(), bound, BOOT, Timestamp(1)).unwrap();
         let mut written = [Vec::new(), Vec::new()];
         let mut attempt = (1, [0usize; 2]);
-        // After each write: its seq, and where the lines begin that have not ended.
+        // After each write: its seq, and the beginnings of the unfinished lines.
         let mut stops = Vec::new();
         for write in &writes {
             if write.begins_attempt {

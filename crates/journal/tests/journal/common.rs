@@ -1,14 +1,14 @@
-//! What every test of the journal needs: a child that writes, and a reader that reads to the end.
+//! Fixtures of every test of the journal: a child that writes, and a reader that reads to the end.
 
 use kennel_journal::{Boot, Entry, Gap, Hub, Item, Kind, Position, Reader, Writer};
 use kennel_lifecycle::{OutputBound, Timestamp};
 use proptest::prelude::*;
 use std::{io, ops::Range, os::unix::fs::FileExt, path::Path, time::Duration};
 
-/// The boot in which all happens, unless a test says otherwise.
+/// The boot of all events, unless a test gives another.
 pub(crate) const BOOT: Boot = Boot(1);
 
-/// The streams by their place.
+/// The streams by their index.
 pub(crate) const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
 
 /// One write of one attempt.
@@ -19,7 +19,7 @@ pub(crate) struct Write {
     pub(crate) begins_attempt: bool,
 }
 
-/// Writes of these texts, now on one stream, now on the other.
+/// Returns writes of these texts, alternating between the streams.
 pub(crate) fn writes_of(
     text: impl Strategy<Value = Vec<u8>>,
     lens: Range<usize>,
@@ -33,7 +33,7 @@ pub(crate) fn writes_of(
     prop::collection::vec(write, lens)
 }
 
-/// A journal with the default bound.
+/// Creates a journal with the default bound.
 pub(crate) fn create(dir: &Path) -> Writer {
     Writer::create(dir, OutputBound::default(), BOOT, Timestamp(0)).expect("a journal")
 }
@@ -41,7 +41,7 @@ pub(crate) fn create(dir: &Path) -> Writer {
 /// Longer than any test here takes on a busy machine.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
 
-/// Puts bytes where the pump would splice them, as far as there is room at a time, and tells the journal.
+/// Writes bytes as the pump would splice them, as far as there is space at a time, and records them in the journal.
 pub(crate) fn output(writer: &mut Writer, kind: Kind, bytes: &[u8], at: i64) -> io::Result<u64> {
     let mut left = bytes;
     let mut seq = writer.hub().head().seq;
@@ -55,7 +55,7 @@ pub(crate) fn output(writer: &mut Writer, kind: Kind, bytes: &[u8], at: i64) -> 
     Ok(seq)
 }
 
-/// All that is left for this reader, none of it missing, in reads of at most `bytes_max`.
+/// Returns all remaining entries for this reader, none of them missing, in reads of at most `bytes_max`.
 pub(crate) async fn read_to_end(reader: &mut Reader, bytes_max: usize) -> Vec<Entry> {
     let items = items_to_end(reader, bytes_max).await.into_iter();
     items
@@ -63,7 +63,7 @@ pub(crate) async fn read_to_end(reader: &mut Reader, bytes_max: usize) -> Vec<En
         .collect()
 }
 
-/// All that is left for this reader, in reads of at most `bytes_max`.
+/// Returns all remaining items for this reader, in reads of at most `bytes_max`.
 pub(crate) async fn items_to_end(reader: &mut Reader, bytes_max: usize) -> Vec<Item> {
     let mut all = Vec::new();
     let whole = async {
@@ -89,7 +89,7 @@ pub(crate) async fn items_to_end(reader: &mut Reader, bytes_max: usize) -> Vec<I
     all
 }
 
-/// All entries of a journal that has no writer, none of them missing.
+/// Returns all entries of a journal that has no writer, none of them missing.
 pub(crate) fn entries_on_disk(dir: &Path) -> Vec<Entry> {
     let items = items_on_disk(dir, Position::default()).into_iter();
     items
@@ -97,7 +97,7 @@ pub(crate) fn entries_on_disk(dir: &Path) -> Vec<Entry> {
         .collect()
 }
 
-/// All that a journal without a writer has after a position.
+/// Returns all items of a journal without a writer after a position.
 pub(crate) fn items_on_disk(dir: &Path, from: Position) -> Vec<Item> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -109,8 +109,8 @@ pub(crate) fn items_on_disk(dir: &Path, from: Position) -> Vec<Item> {
         })
 }
 
-/// What a reader saw of one stream of which this was written: bytes that came, checked one by one, and bytes that it was
-/// told are missing.
+/// Returns what a reader saw of one stream to which this was written: received bytes, checked one by one, and bytes
+/// reported missing.
 pub(crate) fn seen(items: &[Item], kind: Kind, written: &[u8]) -> (u64, u64) {
     let stream = usize::from(kind == Kind::Stderr);
     let (mut at, mut came, mut missing) = (0usize, 0, 0);
@@ -135,7 +135,7 @@ pub(crate) fn seen(items: &[Item], kind: Kind, written: &[u8]) -> (u64, u64) {
     (came, missing)
 }
 
-/// Items follow each other without hole or repeat, from `first` on.
+/// Asserts that items follow each other without hole or repeat, from `first` on.
 pub(crate) fn assert_follow(items: &[Item], first: u64) {
     let mut next = first;
     for item in items {
@@ -149,7 +149,7 @@ pub(crate) fn assert_follow(items: &[Item], first: u64) {
     }
 }
 
-/// The bytes of one stream, after a check that its entries lie side by side from 0.
+/// Returns the bytes of one stream, after a check that its entries are contiguous from 0.
 pub(crate) fn stream(entries: &[Entry], kind: Kind) -> Vec<u8> {
     let mut bytes = Vec::new();
     for entry in entries.iter().filter(|e| e.kind == kind) {
@@ -159,14 +159,14 @@ pub(crate) fn stream(entries: &[Entry], kind: Kind) -> Vec<u8> {
     bytes
 }
 
-/// Seqs go from `first` without hole or repeat.
+/// Asserts that seqs go from `first` without hole or repeat.
 pub(crate) fn assert_dense(entries: &[Entry], first: u64) {
     for (entry, seq) in entries.iter().zip(first..) {
         assert_eq!(entry.seq, seq);
     }
 }
 
-/// A reader that begins after a seq and knows no more.
+/// Makes a reader that begins after a seq and knows no more.
 pub(crate) fn read_after(hub: &Hub, seq: u64) -> io::Result<Reader> {
     hub.read_from(Position { seq, lens: None })
 }

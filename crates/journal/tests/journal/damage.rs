@@ -1,4 +1,4 @@
-//! A journal of an ended run of which files were cut, changed or removed.
+//! A journal of an ended run whose files were cut, changed or removed.
 
 use crate::common::{BOOT, KINDS, assert_follow, items_to_end, output, seen};
 use kennel_journal::{GapReason, Item, Position, Reader, Writer};
@@ -11,7 +11,7 @@ use std::{
 };
 use tempfile::{TempDir, tempdir};
 
-/// A journal of three segments with both streams, and what was written to each.
+/// Returns a journal of three segments with both streams, and the data written to each.
 fn journal() -> (TempDir, [Vec<u8>; 2]) {
     let dir = tempdir().unwrap();
     let bound = OutputBound {
@@ -53,7 +53,7 @@ fn read(dir: &Path, bytes_max: usize) -> std::io::Result<Vec<Item>> {
 }
 
 #[test]
-fn output_cut_at_its_end_is_gap_before_last_entry() {
+fn output_cut_at_end_is_gap_before_last() {
     let (dir, written) = journal();
     let newest = files(dir.path())
         .into_iter()
@@ -112,7 +112,7 @@ proptest! {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         let len = usize::try_from(fs::metadata(path).unwrap().len()).unwrap();
         prop_assume!(len > 0);
-        // The bytes of output and facts have no checksum.
+        // The bytes of output and lifecycle entries have no checksum.
         prop_assume!(name.starts_with("index") || !matches!(damage, Damage::Flip));
         let at = at.index(len);
         match damage {
@@ -126,7 +126,7 @@ proptest! {
                 file.write_all_at(&byte, at as u64).unwrap();
             }
         }
-        // A header that is none is an error, whatever else is there.
+        // An invalid header is an error, whatever else is there.
         let Ok(items) = read(dir.path(), bytes_max) else {
             prop_assert!(name.starts_with("index"));
             return Ok(());
@@ -135,7 +135,7 @@ proptest! {
             let entries: Vec<_> = items.iter().cloned().filter_map(Item::into_entry).collect();
             entries.len() == items.len() && entries.last().is_some_and(|last| &last.data[..] == b"end")
         };
-        // What says what was dropped behind the last entry is of no use in a closed journal.
+        // The count of bytes dropped after the last entry has no use in a closed journal.
         let unchecked = if name == "index" { 92..1024 } else { 92..116 };
         let is_of_header = name.starts_with("index") && matches!(damage, Damage::Flip) && unchecked.contains(&at);
         prop_assert!(!is_whole || is_of_header, "{damage:?} of {name} at {at}");

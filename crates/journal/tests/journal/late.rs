@@ -1,4 +1,4 @@
-//! Journals that are made on the disk when they have to be.
+//! Journals that are created on the disk only when necessary.
 
 use crate::common::{BOOT, create, items_to_end, output, read_to_end};
 use kennel_journal::{
@@ -7,7 +7,7 @@ use kennel_journal::{
 use kennel_lifecycle::{OutputBound, Timestamp};
 use std::{fs, path::Path};
 
-/// Together more than fits into an index.
+/// Together more than an index holds.
 const FACTS: [(&[u8], i64, u32); 4] = [
     (b"recorded", 1, 1),
     (b"started", 2, 1),
@@ -50,7 +50,7 @@ fn files(dir: &Path) -> Vec<String> {
     names
 }
 
-/// What a journal gives that was made at once.
+/// Returns the entries of a journal that was created at once.
 async fn usual() -> Vec<Entry> {
     let dir = tempfile::tempdir().expect("a directory");
     let mut writer = create(dir.path());
@@ -124,7 +124,7 @@ async fn facts_alone_are_read_as_their_journal() {
 }
 
 #[tokio::test]
-async fn late_journal_is_made_wherever_its_making_was_cut() {
+async fn late_journal_is_created_after_any_crash() {
     let whole = tempfile::tempdir().expect("a directory");
     late(whole.path()).make().expect("it is made");
     let index = fs::read(whole.path().join("index")).expect("an index");
@@ -132,7 +132,7 @@ async fn late_journal_is_made_wherever_its_making_was_cut() {
     let usual = usual().await;
     for cut in 0..=index.len() {
         let dir = tempfile::tempdir().expect("a directory");
-        // Nothing, the first file, and parts of the second.
+        // None, the first file, and parts of the second.
         if cut > 0 {
             fs::write(dir.path().join("lifecycle"), &lifecycle).expect("written");
         }

@@ -1,4 +1,4 @@
-//! One writer and its readers: what goes in comes out, in order, once.
+//! One writer and its readers: written entries are read, in order, once.
 
 use crate::common::{
     BOOT, DEADLINE, assert_dense, create, entries_on_disk, output, read_after, read_to_end, stream,
@@ -12,7 +12,7 @@ use tempfile::tempdir;
 use tokio::time::timeout;
 
 #[test]
-fn entries_come_back_with_their_order_time_and_place() {
+fn entries_keep_order_time_and_place() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     assert_eq!(writer.lifecycle(b"recorded", Timestamp(10)).unwrap(), 1);
@@ -50,7 +50,7 @@ fn entries_come_back_with_their_order_time_and_place() {
 }
 
 #[test]
-fn binary_output_of_any_size_is_kept_byte_for_byte() {
+fn binary_output_of_any_size_is_unchanged() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     let max = ENTRY_BYTES_MAX as usize;
@@ -84,7 +84,7 @@ fn output_of_no_bytes_makes_no_entry() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_and_changes_nothing() {
+fn failed_write_is_refused_and_changes_nothing() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     let largest = vec![7; LIFECYCLE_BYTES_MAX];
@@ -103,7 +103,7 @@ fn what_cannot_be_written_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn a_journal_is_never_made_over_another_and_is_for_its_owner_alone() {
+fn journal_is_private_and_never_overwrites_another() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     output(&mut writer, Kind::Stdout, b"kept", 1).unwrap();
@@ -131,7 +131,7 @@ fn an_error_names_the_file() {
 }
 
 #[tokio::test]
-async fn a_reader_begins_after_the_seq_it_names_and_never_past_the_head() {
+async fn reader_starts_after_its_seq_within_the_head() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for n in 1..=5u8 {
@@ -155,12 +155,12 @@ async fn a_reader_begins_after_the_seq_it_names_and_never_past_the_head() {
     let entries = read_to_end(&mut from_3, 100).await;
     assert_eq!(entries.iter().map(|e| e.seq).collect::<Vec<_>>(), [4, 5]);
     assert_eq!(read_to_end(&mut from_head, 100).await, []);
-    // Said again as often as it is asked.
+    // The result is the same for each call.
     assert_eq!(from_head.next(1).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn a_read_gives_no_more_bytes_than_asked_but_always_one_entry() {
+async fn read_gives_requested_bytes_or_one_entry() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for len in [10, 10, 10, 50, 1] {
@@ -177,7 +177,7 @@ async fn a_read_gives_no_more_bytes_than_asked_but_always_one_entry() {
 }
 
 #[tokio::test]
-async fn a_waiting_reader_wakes_at_each_entry_and_at_the_end() {
+async fn waiting_reader_wakes_at_each_entry_and_end() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     let mut reader = read_after(&writer.hub(), 0).unwrap();
@@ -207,7 +207,7 @@ async fn a_cancelled_read_loses_nothing() {
     drop(writer);
     let mut all = Vec::new();
     loop {
-        // Cut off after its first poll, which has handed the read to another thread.
+        // Cancelled after its first poll, which has passed the read to another thread.
         let cut = poll_once(&mut Box::pin(reader.next(7)));
         if let Some(entries) = cut {
             all.extend(entries.unwrap().unwrap_or_default());
@@ -223,7 +223,7 @@ async fn a_cancelled_read_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn readers_from_anywhere_see_one_sequence_while_it_grows() {
+async fn readers_from_anywhere_see_one_growing_sequence() {
     const ENTRIES: u64 = 3000;
     const READERS: u64 = 24;
     let dir = tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A writer dies anywhere; the next one finds all that was whole, and every byte of output exactly once.
+//! A writer dies anywhere; the next one finds all whole entries, and every byte of output exactly once.
 
 use crate::common::{BOOT, assert_dense, create, entries_on_disk, output, stream};
 use kennel_journal::{Entry, Kind, Writer};
@@ -39,7 +39,7 @@ proptest! {
         write(&mut writer, &before);
         drop(writer);
         let whole = entries_on_disk(dir.path());
-        // The pump had spliced more than the journal knew of.
+        // The pump had spliced more than the journal had recorded.
         append(&dir.path().join("stdout"), &unindexed);
         if let Some(name) = FILES.get(cut_file) {
             cut(&dir.path().join(name), cut_share);
@@ -60,7 +60,7 @@ proptest! {
         let facts = stream(kept, Kind::Lifecycle);
         prop_assert_eq!(lines_on_disk(dir.path()), facts);
 
-        // And it goes on as if nothing had been.
+        // The journal continues as if nothing had happened.
         write(&mut writer, &after);
         drop(writer);
         let more = entries_on_disk(dir.path());
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reader_of_a_torn_journal_reads_what_recovery_keeps_and_writes_nothing(
+    fn reader_of_torn_journal_matches_recovery_without_writes(
         steps in steps(),
         cut_file in 0usize..4,
         cut_share in 0.0f64..1.0,
@@ -110,7 +110,7 @@ proptest! {
 }
 
 #[test]
-fn a_damaged_entry_ends_what_is_kept_and_its_output_is_named_anew() {
+fn damaged_entry_ends_the_journal_and_renames_output() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for line in ["one\n", "two\n", "three\n"] {
@@ -131,7 +131,7 @@ fn a_damaged_entry_ends_what_is_kept_and_its_output_is_named_anew() {
 }
 
 #[test]
-fn a_writer_that_died_while_it_made_the_files_is_mended() {
+fn crash_while_creating_files_is_repaired() {
     for made in 0..=FILES.len() {
         let dir = tempdir().unwrap();
         for name in &["lifecycle", "stdout", "stderr", "index"][..made] {
@@ -145,7 +145,7 @@ fn a_writer_that_died_while_it_made_the_files_is_mended() {
 }
 
 #[test]
-fn a_file_that_is_no_journal_is_left_alone() {
+fn foreign_file_is_left_unchanged() {
     let dir = tempdir().unwrap();
     fs::write(dir.path().join("index"), "somebody's own list of things").unwrap();
     let error = Writer::recover(dir.path(), BOOT, Timestamp(0)).unwrap_err();
@@ -155,14 +155,14 @@ fn a_file_that_is_no_journal_is_left_alone() {
 }
 
 #[test]
-fn an_entry_says_of_which_attempt_it_is_also_after_a_crash() {
+fn entry_keeps_its_attempt_after_a_crash() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut writer = create(dir.path());
     output(&mut writer, Kind::Stdout, b"one", 1).expect("it is written");
     writer.begin_attempt(2);
     writer.lifecycle(b"again", Timestamp(2)).expect("a fact");
     drop(writer);
-    // Bytes that nobody has named.
+    // Bytes that no entry refers to.
     append(&dir.path().join("stdout"), b"two");
 
     let mut writer = Writer::recover(dir.path(), BOOT, Timestamp(3)).expect("it is mended");
@@ -216,7 +216,7 @@ fn append(path: &Path, bytes: &[u8]) {
     reason = "any place in the file will do"
 )]
 fn cut(path: &Path, share: f64) {
-    // A stream that nothing was written to has no file.
+    // A stream without writes has no file.
     let Ok(file) = OpenOptions::new().write(true).open(path) else {
         return;
     };
@@ -231,7 +231,7 @@ fn raw_files(dir: &Path) -> BTreeMap<&'static str, Vec<u8>> {
         .collect()
 }
 
-/// All bytes of lifecycle lines: those behind the header of the index up to its zeros, then those of the file.
+/// Returns all bytes of lifecycle lines: those after the header of the index up to its zeros, then those of the file.
 fn lines_on_disk(dir: &Path) -> Vec<u8> {
     let index = fs::read(dir.join("index")).unwrap();
     let rest = fs::read(dir.join("lifecycle")).unwrap_or_default();
@@ -244,13 +244,14 @@ fn lines_on_disk(dir: &Path) -> Vec<u8> {
     lines
 }
 
-/// By the rule, not by the code: an entry survives if it and all before it are whole in the index and in the files.
+/// Returns the entries that survive, by the rule, not by the code: an entry survives if it and all before it are whole
+/// in the index and in the files.
 fn entries_that_survive<'a>(whole: &'a [Entry], dir: &Path) -> &'a [Entry] {
     let len = |name: &str| fs::metadata(dir.join(name)).map_or(0, |m| m.len());
     let in_index = len("index").saturating_sub(1024) / 36;
     let survives = |entry: &&Entry| {
         let there = match entry.kind {
-            // The first of them lie in the index, before its entries.
+            // The first of them are in the index, before its entries.
             Kind::Lifecycle => len("lifecycle").max(LINES_IN_INDEX as u64),
             Kind::Stdout => len("stdout"),
             Kind::Stderr => len("stderr"),
@@ -303,7 +304,7 @@ fn line_across_index_and_file_is_read_whole() {
 }
 
 #[test]
-fn line_whose_bytes_were_lost_with_the_host_is_cut() {
+fn line_without_its_bytes_is_cut() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for line in [b"one", b"two"] {

@@ -1,4 +1,5 @@
-//! Where the last lines and the last bytes begin, in a journal that is written, is bounded, or has no writer any more.
+//! The beginnings of the last lines and the last bytes, in a journal that is written, is bounded, or has no writer any
+//! more.
 
 use crate::common::{BOOT, KINDS, Write, create, items_to_end, output, writes_of};
 use kennel_journal::{Amount, Item, Kind, Position, Reader, Tail, TailBegin, Writer};
@@ -17,10 +18,10 @@ fn writes() -> impl Strategy<Value = Vec<Write>> {
     writes_of(text, 1..60)
 }
 
-/// A line as the model finds it: stream, where it begins, where in the order of all bytes it ends, whether a hole is before it.
+/// A line as the model finds it: stream, beginning, end in the order of all bytes, whether a hole is before it.
 type Line = (usize, u64, (usize, usize), bool);
 
-/// All lines, in the order of their ends.
+/// Returns all lines, in the order of their ends.
 fn lines(items: &[Item]) -> Vec<Line> {
     let mut lines = Vec::new();
     let mut open: [Option<Line>; 2] = [None; 2];
@@ -57,7 +58,7 @@ fn lines(items: &[Item]) -> Vec<Line> {
     lines
 }
 
-/// What is shown of a stream from there on: the bytes and where they are.
+/// Returns the shown part of a stream from there on: the bytes and their offset.
 fn shown(items: &[Item], begins: [u64; 2], stream: usize) -> Vec<(u64, u8)> {
     let entries = items.iter().cloned().filter_map(Item::into_entry);
     let entries = entries.filter(|entry| entry.kind == KINDS[stream]);
@@ -69,7 +70,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_tail_is_what_a_reader_of_everything_would_have_kept(
+    fn tail_equals_the_end_of_full_read(
         writes in writes(),
         max_bytes in prop_oneof![Just(u64::MAX >> 1), 4_000u64..200_000],
         on_full in prop_oneof![Just(OnOutputFull::Rotate), Just(OnOutputFull::HeadTail)],
@@ -103,7 +104,7 @@ proptest! {
             (tail, items_to_end(&mut all, 1 << 20).await, items_to_end(&mut rest, 1 << 20).await)
         });
         let wanted = |stream: usize| streams[stream];
-        // From the position on is exactly what a reader of everything has behind its first bytes.
+        // The tail from the position on is exactly the part that a reader of everything has after its first bytes.
         for stream in 0..2 {
             prop_assert_eq!(shown(&rest, begins, stream), shown(&all, begins, stream));
             if !wanted(stream) {
@@ -127,7 +128,7 @@ proptest! {
                 for stream in (0..2).filter(|stream| wanted(*stream)) {
                     let own = chosen.iter().filter(|line| line.0 == stream);
                     let begin = own.map(|line| line.1).min();
-                    // Where what is before it is missing, it may as well begin there: that is told.
+                    // Where the bytes before it are missing, it may as well begin there: that is reported.
                     let mut exact = begins;
                     exact[stream] = begin.unwrap_or(head.lens[stream]);
                     prop_assert!(begins[stream] <= exact[stream]);
@@ -142,7 +143,7 @@ proptest! {
                 }
                 if chosen.iter().any(|line| line.3) {
                     let has_gap = rest.iter().any(|item| matches!(item, Item::Gap(_)));
-                    prop_assert!(has_gap, "what is missing of a line is not told");
+                    prop_assert!(has_gap, "the missing part of a line is not reported");
                 }
             }
             Amount::Bytes(count) => {
@@ -158,7 +159,7 @@ proptest! {
 }
 
 #[test]
-fn a_tail_of_a_large_journal_reads_its_end_alone() {
+fn tail_of_large_journal_reads_only_its_end() {
     let dir = tempdir().unwrap();
     let mut writer = create(dir.path());
     for _ in 0..200 {
@@ -168,7 +169,7 @@ fn a_tail_of_a_large_journal_reads_its_end_alone() {
     drop(writer);
     let reader = Reader::open_ended(dir.path(), Position::default()).unwrap();
     let end = reader.end().lens[0];
-    // Whoever looked at more than the last segment would miss the others.
+    // A search of more than the last segment would notice the missing others.
     for file in ["index", "stdout"] {
         fs::remove_file(dir.path().join(file)).unwrap();
     }

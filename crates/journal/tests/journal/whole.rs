@@ -1,4 +1,4 @@
-//! A journal that has ended, as whoever removes it sees it, and as its readers see that.
+//! A journal that has ended, in the summary before its removal, and for its readers.
 
 use crate::common::{BOOT, items_on_disk, output};
 use kennel_journal::{Boot, Item, Kind, Position, Reader, Writer, size_bytes, whole};
@@ -6,7 +6,7 @@ use kennel_lifecycle::{OutputBound, Timestamp};
 use std::{fs, io, path::Path};
 use tempfile::tempdir;
 
-/// One of which the first segments were removed, with facts in them.
+/// A journal whose first segments were removed, with lifecycle entries in them.
 fn bounded(dir: &Path) -> Writer {
     let bound = OutputBound {
         max_bytes: 20_000,
@@ -40,7 +40,7 @@ fn end_last_entry_and_size_are_read() {
         if ours { len.div_ceil(4096) * 4096 } else { 0 }
     });
     assert_eq!(size_bytes(dir.path()).unwrap(), sizes.sum::<u64>());
-    // What was lost with the host is not counted.
+    // Data lost with the host is not counted.
     drop(Writer::recover(dir.path(), Boot(9), Timestamp(5)).unwrap());
     assert!(!whole(dir.path()).unwrap().counted);
 
@@ -59,7 +59,7 @@ async fn reader_of_removed_journal_gets_an_error() {
     let runtime_free = dir.clone();
     let all = std::thread::spawn(move || items_on_disk(&runtime_free, Position::default()));
     let all = all.join().unwrap();
-    // From the beginning, where facts were kept, and from behind each item.
+    // From the beginning, where lifecycle entries were retained, and from after each item.
     let mut at = vec![0];
     at.extend(all.iter().map(Item::last_seq));
     for after in at {

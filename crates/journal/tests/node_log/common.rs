@@ -1,4 +1,4 @@
-//! Logs, frames and what a replay finds.
+//! Logs, frames and the results of a replay.
 
 use kennel_journal::{
     Boot,
@@ -19,7 +19,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Small enough that a test fills several segments.
+/// Sizes so small that a test fills several segments.
 pub(crate) const SMALL: LogSizes = LogSizes {
     segment: 256 * 1024,
     step: 64 * 1024 * 2,
@@ -53,7 +53,7 @@ pub(crate) fn open_small(dir: &Path) -> NodeLog {
     NodeLog::open_on(Arc::new(TestDisk::default()), dir, origin(1), SMALL).unwrap()
 }
 
-/// A frame whose payload of this length differs from that of all other seqs.
+/// Returns a frame whose payload of this length differs from that of all other seqs.
 pub(crate) fn owned(run: u128, seq: u64, len: usize) -> OwnedFrame {
     let mut state = seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::try_from(run).unwrap();
     let payload = (0..len).map(|_| {
@@ -79,7 +79,7 @@ pub(crate) fn append(log: &NodeLog, frames: &[OwnedFrame]) -> io::Result<LogPosi
     log.append(&frames).map(|appended| appended.end)
 }
 
-/// What a new server finds.
+/// Returns the replay of a new server.
 pub(crate) fn replay(dir: &Path) -> (Vec<OwnedFrame>, Replayed) {
     let log = open(dir);
     let mut frames = Vec::new();
@@ -95,7 +95,7 @@ pub(crate) fn segment(generation: u64, number: u32, dir: &Path) -> PathBuf {
     SegmentId { generation, number }.path(dir)
 }
 
-/// The names of all files, in order.
+/// Returns the names of all files, in order.
 pub(crate) fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     let mut names: Vec<_> = entries
@@ -105,7 +105,7 @@ pub(crate) fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Removes what a replay's own server made, so that the next replay finds the same.
+/// Removes the files of a replay's own server, so that the next replay finds the same.
 pub(crate) fn remove_newer(dir: &Path, generation: u64) {
     for name in names(dir) {
         if name.as_str() > format!("{generation:016x}-ffffffff.log").as_str() {
@@ -114,18 +114,18 @@ pub(crate) fn remove_newer(dir: &Path, generation: u64) {
     }
 }
 
-/// Counts, and fails on request.
+/// A disk that counts, and fails on request.
 #[derive(Debug, Default)]
 pub(crate) struct TestDisk {
     pub(crate) writes: AtomicUsize,
     pub(crate) syncs: AtomicUsize,
     pub(crate) dir_syncs: AtomicUsize,
     pub(crate) is_failing_syncs: AtomicBool,
-    /// Writes that reach beyond the file's end fail, as on a full disk.
+    /// Whether writes beyond the file's end fail, as on a full disk.
     pub(crate) is_full: AtomicBool,
-    /// All writes stop half way, those of zeros too.
+    /// Whether all writes stop half way, those of zeros too.
     pub(crate) is_broken: AtomicBool,
-    /// Syncs take a while, so that others come meanwhile.
+    /// Whether syncs take a while, so that other calls arrive meanwhile.
     pub(crate) is_slow: AtomicBool,
 }
 

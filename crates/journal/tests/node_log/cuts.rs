@@ -1,4 +1,4 @@
-//! A log that ends anywhere: cut, or zero from there on.
+//! A log that ends at any offset: cut, or zero from there on.
 
 use crate::common::{append, new_dir, open, owned, remove_newer, replay, segment};
 use kennel_journal::node_log::OwnedFrame;
@@ -13,7 +13,7 @@ fn frames() -> Vec<OwnedFrame> {
         .collect()
 }
 
-/// Writes them one by one. Returns where each ends, and the bytes of the segment.
+/// Writes them one by one. Returns the end of each, and the bytes of the segment.
 fn written(dir: &Path) -> (Vec<u64>, Vec<u8>) {
     let log = open(dir);
     let frames = frames();
@@ -26,7 +26,7 @@ fn written(dir: &Path) -> (Vec<u64>, Vec<u8>) {
     (ends, fs::read(segment(1, 0, dir)).unwrap())
 }
 
-/// Every byte but the insides of the two large payloads, of which each 41st.
+/// Returns every offset, except inside of the two large payloads, where each 41st.
 fn places(ends: &[u64]) -> impl Iterator<Item = u64> {
     let last = ends.last().unwrap() + 100;
     let near = 200;
@@ -96,7 +96,7 @@ fn a_zeroed_page_is_named_and_invents_nothing() {
         assert!(found.iter().all(|frame| all.contains(frame)), "page {page}");
         let before = ends.iter().filter(|end| **end <= gone.start as u64).count();
         assert!(found.starts_with(&all[..before]), "page {page}");
-        // The last page alone looks as if its bytes were never written.
+        // Only the last page looks as if its bytes were never written.
         let is_last = page == last / 4096;
         assert_eq!(replayed.damages.is_empty(), is_last, "page {page}");
         if page < 16 {

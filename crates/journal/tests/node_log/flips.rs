@@ -1,4 +1,4 @@
-//! One byte that is not what was written.
+//! One changed byte.
 
 use crate::common::{append, new_dir, open, owned, remove_newer, replay, segment};
 use kennel_journal::node_log::{Continuity, OwnedFrame};
@@ -8,7 +8,7 @@ use std::{
 };
 
 #[test]
-fn a_flip_in_any_byte_of_a_small_log_is_named() {
+fn flip_of_any_byte_is_reported() {
     let (_guard, dir) = new_dir();
     let log = open(&dir);
     let all: Vec<OwnedFrame> = (1..=4).map(|seq| owned(9, seq, 30)).collect();
@@ -89,7 +89,7 @@ fn a_flip_loses_no_frame_of_another_block() {
 }
 
 #[test]
-fn a_hole_taints_only_runs_that_are_not_proved() {
+fn hole_taints_only_unproven_runs() {
     let (_guard, dir) = new_dir();
     let log = open(&dir);
     append(&log, &[owned(1, 1, 50), owned(2, 1, 50), owned(3, 1, 50)]).unwrap();

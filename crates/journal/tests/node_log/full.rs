@@ -24,7 +24,7 @@ fn until_full(log: &NodeLog, mut frame: impl FnMut(u64) -> OwnedFrame, seq: &mut
     }
 }
 
-/// Fills a log whose disk takes no more, and checks what a replay finds.
+/// Fills a log whose disk is full, and checks the result of a replay.
 fn check_full(log: &NodeLog, seq: &mut u64) {
     let full = until_full(log, |seq| owned(1, seq, 900), seq);
     assert_eq!(full.kind(), io::ErrorKind::StorageFull, "{full}");
@@ -134,7 +134,7 @@ fn small_file_system() {
     let mut seq = 0;
     check_full(&log, &mut seq);
     drop(log);
-    // No server can begin there, and what is there stays.
+    // No server can begin there, and the existing files stay.
     NodeLog::open(dir, origin(2)).unwrap_err();
     assert_eq!(names(dir).len(), 1);
     let elsewhere = Path::new("/dev/shm").join(format!("kennel-log-{}", std::process::id()));

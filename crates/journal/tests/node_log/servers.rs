@@ -29,7 +29,7 @@ fn frames_of_former_servers_come_in_order() {
             append(&log, std::slice::from_ref(&frame)).unwrap();
             all.push(frame);
         }
-        // Dropped as by a crash: nothing is done at an end.
+        // Dropped as by a crash: there is no orderly end.
     }
     let (found, replayed) = replay(&dir);
     assert_eq!(found, all);
@@ -39,7 +39,7 @@ fn frames_of_former_servers_come_in_order() {
 }
 
 #[test]
-fn two_servers_write_at_once_and_both_are_read() {
+fn logs_of_two_concurrent_servers_are_read() {
     let (_guard, dir) = new_dir();
     let (first, second) = (open(&dir), open(&dir));
     std::thread::scope(|scope| {
@@ -96,7 +96,7 @@ fn replay_waits_for_a_server_that_lives() {
         assert!(matches!(error, ReplayError::FormerServer { .. }), "{error}");
     };
     is_waiting();
-    // It goes on to further segments, and what it writes meanwhile is found as well.
+    // It continues to further segments, and its later frames are found as well.
     let mut seq = 1;
     while former.end().segment.number < 2 {
         seq += 1;
@@ -110,7 +110,7 @@ fn replay_waits_for_a_server_that_lives() {
 }
 
 #[test]
-fn what_is_not_of_the_log_is_left_alone() {
+fn foreign_files_are_left_unchanged() {
     let (_guard, dir) = new_dir();
     let log = open(&dir);
     append(&log, &[owned(1, 1, 10)]).unwrap();

@@ -95,7 +95,7 @@ fn a_failed_sync_abandons_its_segment() {
     assert_eq!(synced.durability(also_lost), Durability::Lost);
     assert_eq!(synced.durability(again), Durability::Durable);
     drop(log);
-    // Both are there: the caller takes each seq once.
+    // Both are there: the caller accepts each seq once.
     let (found, replayed) = replay(&dir);
     assert_eq!(replayed.damages, []);
     assert_eq!(found.len(), 5);
@@ -121,7 +121,7 @@ fn every_waiter_learns_of_a_failed_sync() {
         let end = append(&log, &[owned(1, 9, 10)]).unwrap();
         log.sync(end).unwrap_err();
     }
-    // However often it fails: none that was lost is ever durable.
+    // However often it fails: no lost frame is ever durable.
     disk.is_failing_syncs.store(false, SeqCst);
     for round in 0..200 {
         disk.is_failing_syncs.store(round % 2 == 0, SeqCst);

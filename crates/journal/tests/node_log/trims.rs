@@ -1,4 +1,4 @@
-//! What goes, what is copied, and how much is left.
+//! Removed segments, copied frames, and the remaining size.
 
 use crate::common::{SMALL, TestDisk, append, names, new_dir, open_small, origin, owned, replay};
 use kennel_journal::node_log::{Continuity, LogSizes, NodeLog, OwnedFrame, Retain, SNAPSHOT};
@@ -50,7 +50,7 @@ fn fill(log: &NodeLog, run: u128, segment: u32) -> u64 {
 }
 
 #[test]
-fn segments_go_from_the_oldest_up_to_one_that_is_needed() {
+fn oldest_segments_are_removed_up_to_needed_one() {
     let (_guard, dir) = new_dir();
     let sizes = LogSizes {
         copy_above: 1 << 30,
@@ -68,7 +68,7 @@ fn segments_go_from_the_oldest_up_to_one_that_is_needed() {
     assert_eq!(log.trim(&mut Nothing).unwrap().segments, 3);
     assert_eq!(names(&dir), ["0000000000000001-00000005.log"]);
     drop(log);
-    // The numbers that are gone are no damage.
+    // Missing segment numbers are no damage.
     assert_eq!(replay(&dir).1.damages, []);
 }
 
@@ -86,7 +86,7 @@ fn former_segments_go_after_they_were_replayed() {
 }
 
 #[test]
-fn frames_of_a_live_run_are_copied_as_they_are() {
+fn frames_of_live_runs_are_copied_unchanged() {
     let (_guard, dir) = new_dir();
     let disk = Arc::new(TestDisk::default());
     let log = NodeLog::open_on(Arc::<TestDisk>::clone(&disk), &dir, origin(1), SMALL).unwrap();
@@ -105,12 +105,12 @@ fn frames_of_a_live_run_are_copied_as_they_are() {
     let (found, replayed) = replay(&dir);
     assert_eq!(replayed.damages, []);
     let found: Vec<_> = found.into_iter().filter(|f| f.run == 2).collect();
-    // Twice: once of the trim that could not sync them.
+    // Twice: once by the trim that could not sync them.
     assert_eq!(found, [kept.clone(), kept].concat());
 }
 
 #[test]
-fn a_snapshot_that_is_behind_does_not_stand_for_the_run() {
+fn outdated_snapshot_does_not_replace_the_run() {
     let (_guard, dir) = new_dir();
     let log = open_small(&dir);
     append(&log, &[owned(2, 1, 100), owned(2, 2, 100)]).unwrap();

@@ -13,7 +13,7 @@ pub struct Described {
     /// The kernel's name for it, at most 15 bytes.
     pub name: String,
     /// The first word of its command line as it is now, up to the first blank; the process may have overwritten it.
-    /// What follows may hold secrets.
+    /// The rest may hold secrets.
     pub argv0: String,
     /// Its real user.
     pub uid: u32,

@@ -1,6 +1,6 @@
 //! Control group directories of this node, with their processes.
 
-use super::Whose;
+use super::Installation;
 use kennel_lifecycle::{CgroupIdentity, RunId, audit::GroupSeen};
 use kennel_linux::cgroup;
 use std::{collections::HashMap, fs, io, path::Path};
@@ -15,15 +15,15 @@ pub(super) struct Groups {
 
 impl Groups {
     /// Reads the directories of this keeper, and those that earlier keepers of this node have left beside it.
-    pub(super) fn look(whose: &Whose) -> Self {
+    pub(super) fn look(installation: &Installation) -> Self {
         let mut groups = Self::default();
-        let own = whose.cgroup_base.as_deref();
+        let own = installation.cgroup_base.as_deref();
         let above = match own.and_then(Path::parent) {
             Some(above) => Some(above.to_owned()),
-            None => cgroup::path_of(whose.keeper),
+            None => cgroup::path_of(installation.keeper),
         };
         let Some(above) = above else { return groups };
-        let prefix = cgroup::base_prefix(whose.node);
+        let prefix = cgroup::base_prefix(installation.node);
         for base in groups.read(&above) {
             if name_of(&base).is_some_and(|name| name.starts_with(&prefix)) {
                 let of_this_keeper = Some(base.as_path()) == own;

@@ -33,7 +33,7 @@ const ENVIRON_BYTES_MAX: u64 = 256 * 1024;
 
 /// The installation whose traces are searched.
 #[derive(Clone, Debug)]
-pub struct Whose {
+pub struct Installation {
     /// This node, whose name is in its directories.
     pub node: NodeId,
     /// The keeper.
@@ -45,11 +45,11 @@ pub struct Whose {
 /// State of a process that was found before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Still {
-    /// It is alive.
+    /// The process is alive.
     Living,
-    /// It has ended, and waits to be reaped.
+    /// The process has ended, and waits to be reaped.
     Ended,
-    /// It no longer exists.
+    /// The process no longer exists.
     Gone,
 }
 
@@ -71,11 +71,11 @@ pub struct Scan {
     pub processes: Vec<Seen>,
     /// Directories that were made for runs and hold no process.
     pub empty_directories: Vec<(RunId, CgroupIdentity)>,
-    /// What could not be scanned.
+    /// The unscanned part.
     pub unseen: Unseen,
 }
 
-/// What could not be scanned.
+/// The unscanned part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unseen {
     /// Processes whose environment could not be read, usually because this user has no right to. The keeper, the server
@@ -85,15 +85,15 @@ pub struct Unseen {
     pub long_environs: u32,
     /// Processes beyond [`PROCESSES_MAX`], and those that could not be read at all.
     pub processes: u32,
-    /// Why processes of other users are hidden.
+    /// Reason why processes of other users are hidden.
     pub proc_hidden: Option<String>,
     /// Directories of control groups that could not be read.
     pub groups: u32,
 }
 
 /// Scans everything.
-pub fn scan(whose: &Whose) -> io::Result<Scan> {
-    let groups = Groups::look(whose);
+pub fn scan(installation: &Installation) -> io::Result<Scan> {
+    let groups = Groups::look(installation);
     let mut pids = procfs::all_pids()?;
     pids.sort_unstable();
     let mut scan = Scan {
@@ -163,7 +163,7 @@ pub fn marked() -> Vec<Marked> {
 /// Content of an environment.
 enum Environ {
     Read(Option<RunId>),
-    /// It is longer than what was read, and that has no marker.
+    /// The environment is longer than the part that was read, and that part has no marker.
     Long,
     Refused,
 }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_with_a_marker_is_seen_with_it_and_nothing_else_is_made_of_it() {
+    fn marked_child_is_seen_with_its_marker_only() {
         let run = RunId::from_u128(0x0123_4567_89AB);
         let mut child = std::process::Command::new("sleep")
             .arg("60")
@@ -262,14 +262,14 @@ mod tests {
             .spawn()
             .expect("sleep starts");
         let pid = child.id().cast_signed();
-        let whose = Whose {
+        let installation = Installation {
             node: NodeId::from_u128(1),
             keeper: std::process::id().cast_signed(),
             cgroup_base: None,
         };
         // Between fork and exec a child has the environment of its parent.
         let seen = loop {
-            let scan = scan(&whose).expect("a look");
+            let scan = scan(&installation).expect("a look");
             let seen = scan.processes.into_iter().find(|p| p.identity.pid == pid);
             let seen = seen.expect("it is there");
             if seen.marker.is_some() {

@@ -2,7 +2,7 @@
 
 use super::{ClientError, KEEPER_ANSWER_MAX, KeeperClient, Victim, listing};
 use crate::{
-    audit::{self, Belongings, Described, Scan, Whose},
+    audit::{self, Belongings, Described, Installation, Scan},
     wire::{
         self, Answer, ToKeeper,
         audit::{AUDIT_BYTES_MAX, VICTIMS_MAX, WireVictims},
@@ -18,7 +18,7 @@ pub const REAPED_MAX: usize = VICTIMS_MAX / 2;
 
 /// Processes and sockets that only the keeper knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Books {
+pub struct KeeperInventory {
     /// Pid of the server.
     pub server: i32,
     /// Shims without work.
@@ -47,8 +47,8 @@ pub enum SocketSeen {
 pub struct Look {
     /// The host's processes, and what Kennel has left on it.
     pub scan: Scan,
-    /// What the keeper knew after the scan.
-    pub books: Books,
+    /// Inventory of the keeper after the scan.
+    pub inventory: KeeperInventory,
     /// Resources of the service itself.
     pub belongings: Belongings,
 }
@@ -60,22 +60,22 @@ pub struct SecondLook {
     pub processes: Vec<Option<Described>>,
     /// Directories that still exist and are empty.
     pub directories: Vec<(RunId, CgroupIdentity)>,
-    /// What the keeper knew after that: a shim may have gone from one run to the next since the first scan.
-    pub books: Books,
+    /// Inventory of the keeper after that: a shim may have changed its run since the first scan.
+    pub inventory: KeeperInventory,
 }
 
 /// Result for one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fate {
-    /// It ended after this signal.
+    /// The process ended after this signal.
     Ended(Signal),
-    /// It had ended before the first.
+    /// The process had ended before the first signal.
     Gone,
-    /// It is not the recorded process, or is part of a live run: nothing was sent.
+    /// The process is not the recorded one, or is part of a live run: nothing was sent.
     Changed,
     /// A signal could not be sent: errno(3).
     Failed(i32),
-    /// It was still alive two seconds after SIGKILL.
+    /// The process was still alive two seconds after SIGKILL.
     Survived,
 }
 
@@ -90,16 +90,20 @@ pub struct Reaped {
 
 impl KeeperClient {
     /// Scans all processes of the host, then asks the keeper what it knows of them. Signals no process.
-    pub async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError> {
+    pub async fn audit(
+        &self,
+        installation: Installation,
+        data_dir: PathBuf,
+    ) -> Result<Look, ClientError> {
         let looking = tokio::task::spawn_blocking(move || {
-            let scan = audit::scan(&whose);
-            scan.map(|scan| (scan, audit::belongings(&data_dir, whose.keeper)))
+            let scan = audit::scan(&installation);
+            scan.map(|scan| (scan, audit::belongings(&data_dir, installation.keeper)))
         });
         let looked = looking.await.map_err(|_| ClientError::KeeperGone)?;
         let (scan, belongings) = looked.map_err(|e| ClientError::Exhausted(e.to_string()))?;
         Ok(Look {
             scan,
-            books: self.books().await?,
+            inventory: self.inventory().await?,
             belongings,
         })
     }
@@ -117,15 +121,15 @@ impl KeeperClient {
         Ok(SecondLook {
             processes,
             directories,
-            books: self.books().await?,
+            inventory: self.inventory().await?,
         })
     }
 
     /// Returns what only the keeper knows of its processes and sockets. Changes nothing.
-    pub async fn books(&self) -> Result<Books, ClientError> {
-        let asked = |seq| ToKeeper::Books { seq };
+    pub async fn inventory(&self) -> Result<KeeperInventory, ClientError> {
+        let asked = |seq| ToKeeper::Inventory { seq };
         match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Books, fds) => listing::read_up_to(fds, AUDIT_BYTES_MAX),
+            (Answer::Inventory, fds) => listing::read_up_to(fds, AUDIT_BYTES_MAX),
             (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
             _ => Err(ClientError::KeeperGone),
         }

@@ -5,7 +5,7 @@ use kennel_linux::spawn::ChildImage;
 use serde::{Deserialize, Serialize};
 use std::{ffi::OsStr, fmt, os::unix::ffi::OsStrExt, path::PathBuf};
 
-/// What the keeper needs to make a child behind a gate. Its stored form is the input of the next attempt.
+/// Resources for a child behind a gate. Its stored form is the input of the next attempt.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChildSpec {

@@ -1,9 +1,9 @@
 //! A run's standard input, as the server uses it.
 
-use super::{ClientError, InputSaid, InputState, KeeperClient, link::Link};
+use super::{ClientError, InputResult, InputState, KeeperClient, link::Link};
 use crate::wire::{
     Answer, ToKeeper,
-    input::{WireBytes, WireInputWish},
+    input::{WireBytes, WireInputRequest},
 };
 use kennel_lifecycle::{InputWrite, RunId};
 use std::time::Duration;
@@ -18,7 +18,7 @@ const FOR_EVER: Duration = Duration::from_hours(10 * 365 * 24);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputAnswer {
     /// The result, and the state of the input.
-    Said(InputState, InputSaid),
+    Result(InputState, InputResult),
     /// The command has no writable input.
     None,
     /// The keeper holds another attempt.
@@ -44,20 +44,20 @@ impl KeeperClient {
             let end = data.len().min(at + CHUNK_BYTES);
             let chunk = WireBytes(data[at..end].to_vec());
             let (run, of, from) = (run.as_u128(), write.clone(), at as u64);
-            let wish = WireInputWish::Write {
+            let request = WireInputRequest::Write {
                 attempt,
                 write: of,
                 at: from,
                 data: chunk,
             };
-            let asked = |seq| ToKeeper::Input { seq, run, wish };
+            let asked = |seq| ToKeeper::Input { seq, run, request };
             let asking = Asking {
                 link: &self.link,
                 run,
                 seq: None,
             };
             let answer = asking.ask(asked).await?;
-            let InputAnswer::Said(state, InputSaid::Taken { start, repeated }) = answer else {
+            let InputAnswer::Result(state, InputResult::Taken { start, repeated }) = answer else {
                 return Ok(answer);
             };
             let repeated = *repeated_first.get_or_insert(repeated);
@@ -65,9 +65,9 @@ impl KeeperClient {
             write.offset = Some(start);
             let taken = usize::try_from(state.accepted.saturating_sub(start)).unwrap_or(usize::MAX);
             if taken >= data.len() {
-                return Ok(InputAnswer::Said(
+                return Ok(InputAnswer::Result(
                     state,
-                    InputSaid::Taken { start, repeated },
+                    InputResult::Taken { start, repeated },
                 ));
             }
             at = taken;
@@ -75,7 +75,7 @@ impl KeeperClient {
     }
 
     /// Closes the input of an attempt, where it stands at this offset if one is given. Returns when no copy of the
-    /// pipe's end is left except with a shim that was told to close its own.
+    /// pipe's end is left except with a shim that was ordered to close its own.
     pub async fn close_input(
         &self,
         run: RunId,
@@ -83,23 +83,23 @@ impl KeeperClient {
         offset: Option<u64>,
     ) -> Result<InputAnswer, ClientError> {
         let run = run.as_u128();
-        let wish = WireInputWish::Close { attempt, offset };
-        let asked = |seq| ToKeeper::Input { seq, run, wish };
-        Ok(said(&self.link.ask(asked, Vec::new()).await?.0))
+        let request = WireInputRequest::Close { attempt, offset };
+        let asked = |seq| ToKeeper::Input { seq, run, request };
+        Ok(input_answer(&self.link.ask(asked, Vec::new()).await?.0))
     }
 
     /// Returns the state of an attempt's input.
     pub async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError> {
         let run = run.as_u128();
-        let wish = WireInputWish::State { attempt };
-        let asked = |seq| ToKeeper::Input { seq, run, wish };
-        Ok(said(&self.link.ask(asked, Vec::new()).await?.0))
+        let request = WireInputRequest::State { attempt };
+        let asked = |seq| ToKeeper::Input { seq, run, request };
+        Ok(input_answer(&self.link.ask(asked, Vec::new()).await?.0))
     }
 }
 
-fn said(answer: &Answer) -> InputAnswer {
+fn input_answer(answer: &Answer) -> InputAnswer {
     match answer {
-        Answer::Input { state, said } => InputAnswer::Said(*state, *said),
+        Answer::Input { state, said } => InputAnswer::Result(*state, *said),
         Answer::OtherAttempt => InputAnswer::OtherAttempt,
         Answer::Signal(_) => InputAnswer::UnknownRun,
         _ => InputAnswer::None,
@@ -125,7 +125,7 @@ impl Asking<'_> {
         };
         let answered = self.link.ask_for(asked, Vec::new(), FOR_EVER).await;
         self.seq = None;
-        Ok(said(&answered?.0))
+        Ok(input_answer(&answered?.0))
     }
 }
 
@@ -134,7 +134,7 @@ impl Drop for Asking<'_> {
         let Some(seq) = self.seq else { return };
         self.link.forget(seq);
         let run = self.run;
-        let wish = WireInputWish::Leave;
-        self.link.tell(&ToKeeper::Input { seq, run, wish });
+        let request = WireInputRequest::Leave;
+        self.link.post(&ToKeeper::Input { seq, run, request });
     }
 }

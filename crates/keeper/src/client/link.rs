@@ -125,7 +125,7 @@ impl Link {
     }
 
     /// Sends without waiting, in order.
-    pub(super) fn tell(&self, message: &ToKeeper) {
+    pub(super) fn post(&self, message: &ToKeeper) {
         self.send(message, Vec::new());
     }
 
@@ -256,7 +256,7 @@ impl Link {
                     ToServer::ShutdownNow => KeeperEvent::ShutdownNow,
                     // Answered here and nowhere else, so that the answer shows that the keeper's messages are read.
                     ToServer::Ping => {
-                        self.tell(&ToKeeper::Pong);
+                        self.post(&ToKeeper::Pong);
                         continue;
                     }
                     ToServer::Pong => {
@@ -285,7 +285,7 @@ impl Link {
         tokio::select! { biased;
             () = reading => {}
             () = self.write() => {}
-            () = self.liveness.watch(|| self.tell(&ToKeeper::Ping)) => {}
+            () = self.liveness.watch(|| self.post(&ToKeeper::Ping)) => {}
         }
         // The reader of events sees the end of its queue.
         self.close();

@@ -2,7 +2,10 @@
 
 use super::ClientError;
 use crate::wire::{self, LIST_BYTES_MAX, WireListing, WireMember};
-pub use kennel_linux::aims::{AIMS_LISTED_MAX, Aim, Holds, Shot, ShotResult, SignalTarget, Tie};
+pub use kennel_linux::targets::{
+    Holds, MembershipEvidence, RoundTarget, SignalOutcome, SignalTarget, SignalledProcess,
+    TARGETS_LISTED_MAX,
+};
 use kennel_linux::{clock, memfd, procfs};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
@@ -31,9 +34,9 @@ const LISTENING: &str = "0A";
 
 /// Results of a signal to several processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shots {
+pub struct SignalledProcesses {
     /// Result for each, by rising process id.
-    pub shots: Vec<Shot>,
+    pub signalled: Vec<SignalledProcess>,
     /// Number of further processes that were signalled.
     pub unlisted: u32,
     /// The signal was for a foreground group, and the leader has no terminal with one: no process was signalled.
@@ -44,7 +47,7 @@ pub struct Shots {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// The signal was sent.
-    Now(Shots),
+    Now(SignalledProcesses),
     /// A signal was sent under its request id before; none was sent now.
     Before,
 }
@@ -156,7 +159,7 @@ impl Look {
 
     fn args(&mut self, pid: i32) -> (Vec<String>, bool) {
         let most = ARGS_BYTES_MAX.min(ARGS_BYTES_TOTAL_MAX - self.args_bytes);
-        // One byte more than is reported, to see whether there is more.
+        // One byte more than is reported, to see whether there are more.
         let mut bytes = procfs::cmdline(pid, most + 1);
         let cut = bytes.len() > most;
         bytes.truncate(most);
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_described_and_a_number_that_came_round_is_not() {
+    fn own_process_is_described_and_reused_pid_not() {
         let pid = std::process::id().cast_signed();
         let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = socket.local_addr().expect("an address").port();

@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a server waits for the next shim to answer.
+/// Time for which a server waits for the next shim to answer.
 const ANSWERS_WAIT: Duration = Duration::from_secs(5);
 
 /// A process behind a socket that has not answered yet.
@@ -260,7 +260,7 @@ mod tests {
 
         /// Whether this answer is accepted, with a descriptor of `leader`.
         fn is_believed(&self, said: WireAdoptable, leader: &PidFd) -> bool {
-            let knock = self.doors.knock(run()).expect("somebody is there");
+            let knock = self.doors.knock(run()).expect("a shim listens");
             let (out, err) = nix::unistd::pipe().expect("a pipe");
             let leader = leader.as_fd().try_clone_to_owned().expect("a copy");
             let host = identity::host().expect("this host");
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shim_is_believed_as_far_as_the_kernel_says_the_same() {
+    fn shim_claims_are_verified_with_the_kernel() {
         let shim = Shim::new();
         let leader = || shim.process().1;
         assert!(shim.is_believed(shim.says(), &leader()));
@@ -317,13 +317,13 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_is_not_waited_for_for_ever() {
+    fn silent_peer_is_not_awaited_for_ever() {
         let shim = Shim::new();
         let host = identity::host().expect("this host");
         let (found, late) = collect(&shim.doors, shim.data.path(), &host);
         assert!(found.is_empty());
         let late: Vec<RunId> = late.iter().map(|knock| knock.run).collect();
         assert_eq!(late, [run()], "and not given up either");
-        assert_eq!(shim.doors.all(), [run()], "somebody is behind it");
+        assert_eq!(shim.doors.all(), [run()], "a shim listens");
     }
 }

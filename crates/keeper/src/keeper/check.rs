@@ -20,10 +20,10 @@ use std::{
     process::Stdio,
 };
 
-/// How long it may take.
+/// Longest time that the check may take.
 pub(super) const CHECK_MAX_MS: u64 = 5_000;
 /// Longest part of a binary's output that is reported when the binary is unfit.
-const TOLD_BYTES_MAX: usize = 200;
+const REPORTED_BYTES_MAX: usize = 200;
 
 /// A binary that is being checked.
 pub(super) struct Check {
@@ -31,12 +31,12 @@ pub(super) struct Check {
     pub(super) binary: Binary,
     /// Read end of its output.
     written: OwnedFd,
-    /// When it is killed.
+    /// Time at which it is killed.
     pub(super) by: u64,
     late: bool,
 }
 
-/// Why no server is started from it.
+/// Reason why no server is started from it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unfit {
     pub(super) why: String,
@@ -86,7 +86,7 @@ impl Check {
     /// Evaluates a binary that has exited and is not reaped yet: the binary, or why it is unfit.
     pub(super) fn end(self, exit: Exit) -> Result<Binary, Unfit> {
         self.kill();
-        let said = self.said();
+        let said = self.output();
         let spoken = preflight::read(&said);
         if self.late {
             let why = format!(
@@ -123,7 +123,7 @@ impl Check {
     }
 
     /// Reads the available output; a process that still has the other end open is not waited for.
-    fn said(&self) -> String {
+    fn output(&self) -> String {
         let mut bytes = [0; ANSWER_BYTES_MAX];
         let mut len = 0;
         while let Ok(more @ 1..) = read(&self.written, &mut bytes[len..]) {
@@ -137,5 +137,5 @@ impl Check {
 fn first_line(said: &str) -> Option<String> {
     let line = said.lines().find(|line| !line.trim().is_empty())?;
     let plain: String = line.chars().filter(|c| !c.is_control()).collect();
-    Some(plain[..plain.floor_char_boundary(TOLD_BYTES_MAX)].to_owned())
+    Some(plain[..plain.floor_char_boundary(REPORTED_BYTES_MAX)].to_owned())
 }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// How long a lock may outlive its holder.
+/// Time by which a lock may outlive its holder.
 const DEAD_HOLDER_WAIT: Duration = Duration::from_secs(2);
 /// Pause between two attempts.
 const DEAD_HOLDER_LOOK: Duration = Duration::from_millis(5);

@@ -27,13 +27,13 @@ const ROUNDS_MAX: usize = 64;
 pub(super) struct Delegation {
     /// The delegated group, or the keeper's own where that is not delegated.
     pub(super) group: PathBuf,
-    /// Why its controllers are not enabled, where they are not.
+    /// Reason why its controllers are not enabled, where they are not.
     pub(super) refused: Option<String>,
     /// The leaf that this keeper has moved to, and the controllers that it has enabled.
     moved: Option<(PathBuf, Vec<String>)>,
 }
 
-/// What is known of the keeper's own group before anything is changed.
+/// State of the keeper's own group before any change.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is seen by itself")]
 struct Seen {
@@ -54,7 +54,7 @@ struct Seen {
     has_systemd: bool,
 }
 
-/// How the group can enable its controllers.
+/// Way in which the group can enable its controllers.
 #[derive(Debug, PartialEq, Eq)]
 enum Plan {
     /// No process blocks them.
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subgroup_of_a_delegated_group_is_a_leaf() {
+    fn subgroup_of_delegated_group_is_a_leaf() {
         let beside = Seen {
             is_parent_delegated: true,
             has_systemd: true,
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn no_process_is_in_the_way_in_the_root() {
+    fn no_process_blocks_the_root_group() {
         let root = Seen {
             own: "/c".into(),
             is_root: true,
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_delegated_is_left_alone() {
+    fn undelegated_group_is_left_unchanged() {
         let session = Seen {
             other_process: Some("process 7 (sshd)".into()),
             ..alone()

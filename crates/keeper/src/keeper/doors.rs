@@ -151,7 +151,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_door_is_private_and_one_without_anybody_behind_it_is_removed() {
+    fn socket_is_private_and_removed_without_a_listener() {
         let data = tempfile::tempdir().expect("a directory");
         let deep = data.path().join("d".repeat(120));
         std::fs::create_dir(&deep).expect("a directory");

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_very_directories_of_earlier_keepers_are_removed_wherever_they_are() {
+    fn recorded_directories_of_earlier_keepers_are_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let elsewhere = tempfile::tempdir().expect("a directory");
         let ours = made(elsewhere.path(), "kennel-N-1");

@@ -49,7 +49,7 @@ const OF_GROUPS: &[CapabilityName] = &[
 
 /// Result of a trial in a fresh group.
 struct Probed {
-    /// Why a child cannot be cloned into a group.
+    /// Reason why a child cannot be cloned into a group.
     not_by_clone: Option<String>,
     has_kill: bool,
     has_freeze: bool,

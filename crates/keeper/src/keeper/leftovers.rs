@@ -28,7 +28,7 @@ impl Leftovers {
         }
     }
 
-    /// When to call [`Self::step`].
+    /// Time of the next call of [`Self::step`].
     pub(super) fn wake_at(&self) -> Option<u64> {
         (!self.groups.is_empty()).then_some(self.due)
     }
@@ -58,7 +58,7 @@ mod tests {
     use std::fs;
 
     #[test]
-    fn a_directory_that_is_in_use_is_tried_when_its_time_has_come_and_ever_less_often() {
+    fn busy_directory_is_retried_with_growing_delay() {
         let dir = tempfile::tempdir().expect("a directory");
         let group = |name: &str| {
             let path = dir.path().join(name);

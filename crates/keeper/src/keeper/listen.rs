@@ -33,7 +33,7 @@ use std::{
 const QUEUE_WAIT: Duration = Duration::from_millis(500);
 const QUEUE_LOOK: Duration = Duration::from_millis(10);
 
-/// How long a port may be held by the server of a keeper that has died.
+/// Time for which the server of a dead keeper may hold a port.
 const PORT_WAIT: Duration = Duration::from_secs(2);
 
 /// TCP keep-alive: idle seconds before the first probe, seconds between probes, and unanswered probes until the
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    fn only_a_stale_socket_is_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("made/kennel.sock");
         let first = listen_at(&path).expect("it listens");
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_outlives_its_keeper_in_a_server_is_replaced() {
+    fn socket_of_dead_keeper_in_server_is_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("kennel.sock");
         let socket = socket(
@@ -374,7 +374,7 @@ mod tests {
         // SAFETY: `listens` makes one system call: no allocation, no lock.
         unsafe { keeper.pre_exec(listens) };
         keeper.status().expect("it starts and ends");
-        UnixStream::connect(&path).expect("somebody listens");
+        UnixStream::connect(&path).expect("the socket has a listener");
         drop(listen_at(&path).expect("it is replaced"));
     }
 }

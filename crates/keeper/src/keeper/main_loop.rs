@@ -23,7 +23,7 @@ use super::{
     orphan::Orphan,
     pool::Pool,
     reaping::Reaping,
-    run::{Run, Told},
+    run::{Run, RunMessage},
     server::Server,
     service_manager::Notifier,
     stray::Stray,
@@ -52,7 +52,7 @@ use nix::{
         timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
     },
 };
-use prepare::Wish;
+use prepare::PrepareRequest;
 pub(super) use restart::Restarts;
 use shims::{Shim, Until};
 use std::{
@@ -85,7 +85,7 @@ pub(super) struct Parts {
     pub(super) facts: HostFacts,
     pub(super) host: HostIdentity,
     pub(super) data_dir: PathBuf,
-    /// What commands inherit, except for the keeper's own.
+    /// Attributes that commands inherit, except for the keeper's own.
     pub(super) inherited: Inherited,
     pub(super) protection: Protection,
     pub(super) doors: Doors,
@@ -128,10 +128,10 @@ pub(super) struct Keeper {
     wakes: BTreeSet<(u64, RunId)>,
     waking: HashMap<RunId, u64>,
     orphans: Vec<Orphan>,
-    /// When the orphans of a pending request take their next step.
+    /// Time of the next step of the orphans of a pending request.
     orphans_due: u64,
     reapings: Vec<Reaping>,
-    /// When the reapings take their next step.
+    /// Time of the next step of the reapings.
     reapings_due: u64,
     markers: Markers,
     leftovers: Leftovers,
@@ -243,17 +243,17 @@ impl Keeper {
                         self.server.flush();
                         // One message at a time: a further one makes the socket ready again, and a read that finds none
                         // costs as much.
-                        self.hear_server(1);
+                        self.handle_server_messages(1);
                     }
-                    SIGNALS => self.hear_signals()?,
+                    SIGNALS => self.handle_signals()?,
                     TIMER => {
                         let _ = self.timer.wait();
                         self.timer_at = None;
                     }
-                    door if self.late.contains_key(&door) => self.hear_late(door),
+                    door if self.late.contains_key(&door) => self.handle_late(door),
                     input if self.inputs.is_watched(input) => self.room_in_input(input),
-                    notices if self.notices.is_watched(notices) => self.hear_notices(notices),
-                    shim => self.hear_shim(shim, Until::Answered),
+                    notices if self.notices.is_watched(notices) => self.handle_notices(notices),
+                    shim => self.handle_shim_message(shim, Until::Answered),
                 }
             }
             self.on_time(clock::boot_ms());
@@ -342,7 +342,7 @@ impl Keeper {
         };
         loop {
             run.step(now);
-            let once_more = run.tells_shim_first();
+            let once_more = run.notifies_shim_first();
             let for_shim = std::mem::take(&mut run.for_shim);
             if let Some(shim) = run.shim.and_then(|token| self.shims.get(&token)) {
                 for word in for_shim {
@@ -354,7 +354,7 @@ impl Keeper {
                 break;
             }
         }
-        let told = std::mem::take(&mut run.told);
+        let outgoing = std::mem::take(&mut run.outgoing);
         // A run with survivors stays known for as long as its shim lives.
         let ended = run.has_ended() && !run.keeps();
         let forget = ended && run.acknowledged;
@@ -384,8 +384,8 @@ impl Keeper {
         if let Some(shim) = shim.filter(|_| forget) {
             self.take_back(shim);
         }
-        for word in told {
-            self.tell(id, word);
+        for message in outgoing {
+            self.send_run_message(id, message);
         }
     }
 
@@ -405,10 +405,12 @@ impl Keeper {
             .settle(|run, record| exit_record::keep(&rundir::path(data_dir, run), record));
     }
 
-    fn tell(&mut self, id: RunId, word: Told) {
-        match word {
-            Told::Answer(seq, answer, fds) => self.send(&ToServer::Answer { seq, answer }, fds),
-            Told::Fact(at, fact) => self.send(&report(id, at, fact), Vec::new()),
+    fn send_run_message(&mut self, id: RunId, message: RunMessage) {
+        match message {
+            RunMessage::Answer(seq, answer, fds) => {
+                self.send(&ToServer::Answer { seq, answer }, fds);
+            }
+            RunMessage::Fact(at, fact) => self.send(&report(id, at, fact), Vec::new()),
         }
     }
 
@@ -422,7 +424,7 @@ impl Keeper {
     // ---- the server ------------------------------------------------------------------------------------------------
 
     /// Reads so many messages, if there are.
-    fn hear_server(&mut self, messages: usize) {
+    fn handle_server_messages(&mut self, messages: usize) {
         for _ in 0..messages {
             let Some(socket) = &self.server.socket else {
                 return;
@@ -458,7 +460,7 @@ impl Keeper {
                 input,
                 terminal,
             } => {
-                let wanted = Wish {
+                let wanted = PrepareRequest {
                     seq,
                     run: RunId::from_u128(run),
                     run_dir,
@@ -496,7 +498,7 @@ impl Keeper {
                 (!with(run, &mut |r| r.interrupt(seq, id, now))).then_some(seq)
             }
             ToKeeper::WasSent { seq, run, request } => {
-                let mut tell = |r: &mut Run| r.tell_whether_sent(seq, &request, now);
+                let mut tell = |r: &mut Run| r.answer_whether_sent(seq, &request, now);
                 (!with(run, &mut tell)).then_some(seq)
             }
             ToKeeper::Pause { seq, run } => (!with(run, &mut |r| r.pause(seq, now))).then_some(seq),
@@ -514,9 +516,9 @@ impl Keeper {
                 (!with(run, &mut send)).then_some(seq)
             }
             ToKeeper::Tree { seq, run } => (!with(run, &mut |r| r.list(seq))).then_some(seq),
-            ToKeeper::Input { seq, run, wish } => return self.ask_input(seq, run, wish),
+            ToKeeper::Input { seq, run, request } => return self.ask_input(seq, run, request),
             ToKeeper::Resize(resize) => return self.resize_terminal(resize),
-            ToKeeper::Books { seq } => return self.tell_books(seq),
+            ToKeeper::Inventory { seq } => return self.send_inventory(seq),
             ToKeeper::Reap { seq, plan } => return self.begin_reaping(seq, &plan, fds),
             ToKeeper::Observe { seq, recorded } => return self.observe(seq, recorded, now),
             ToKeeper::EndOrphan {

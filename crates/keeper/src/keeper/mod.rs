@@ -69,7 +69,7 @@ pub struct KeeperConfig {
     pub cgroup: CgroupChoice,
     /// The whole environment of a binary that is checked before a server is started from it.
     pub preflight_env: Vec<(String, String)>,
-    /// How long runs continue while the server is lost and none replaces it; then each is ended by its own plan.
+    /// Time for which runs continue without any server; then each is ended by its own plan.
     pub orphan_ttl: Duration,
     /// Is notified that the service is ready, is ending, or is alive.
     pub service_manager: ServiceManager,
@@ -88,7 +88,7 @@ pub enum CgroupChoice {
     Off,
 }
 
-/// Why the keeper did not start.
+/// Reason why the keeper did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
     /// Another keeper holds the data directory.

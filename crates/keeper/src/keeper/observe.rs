@@ -21,7 +21,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How long one scan of /proc serves the observations that follow.
+/// Time for which one scan of /proc serves the observations that follow.
 const SCAN_FRESH_MS: u64 = 250;
 
 /// All processes with a marker, scanned at most every [`SCAN_FRESH_MS`].

@@ -18,7 +18,7 @@ use kennel_linux::{
     peer,
     pidfd::{PidFd, Sent},
     procfs, stuck, tasks,
-    tree::Volley,
+    tree::SignalRound,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -249,22 +249,22 @@ impl Orphan {
 
     fn send(&mut self, signal: Signal) {
         let at = clock::wall();
-        let mut volley = Volley::new(SignalScope::Tree);
+        let mut round = SignalRound::new(SignalScope::Tree);
         for fd in self.members.values() {
-            volley.count(fd.signal(signal));
+            round.count(fd.signal(signal));
         }
-        self.note(at, signal, &volley);
+        self.note(at, signal, &round);
     }
 
-    fn note(&mut self, at: Timestamp, signal: Signal, volley: &Volley) {
-        let step = volley.step(at, signal, SignalSender::Keeper);
+    fn note(&mut self, at: Timestamp, signal: Signal, round: &SignalRound) {
+        let step = round.step(at, signal, SignalSender::Keeper);
         let before = self.steps.iter().rev();
         let mut before = before.filter(|s| (s.signal, s.scope) == (signal, step.scope));
         let again = before.next().is_some_and(|before| {
             let at = step.at;
             StopStep { at, ..*before } == step
         });
-        if !volley.is_empty() && !again && self.steps.len() < STEPS_LISTED_MAX {
+        if !round.is_empty() && !again && self.steps.len() < STEPS_LISTED_MAX {
             self.steps.push(step);
         }
     }
@@ -275,13 +275,13 @@ impl Orphan {
             let _ = cgroup::freeze(group, false);
         }
         let at = clock::wall();
-        let mut volley = Volley::new(SignalScope::Tree);
+        let mut round = SignalRound::new(SignalScope::Tree);
         for (pid, fd) in &self.members {
             if tasks::are_held(*pid) {
-                volley.count(fd.signal(Signal::CONT));
+                round.count(fd.signal(Signal::CONT));
             }
         }
-        self.note(at, Signal::CONT, &volley);
+        self.note(at, Signal::CONT, &round);
     }
 
     /// Continues a shim that a command has stopped: it cannot reap, and reports nothing.
@@ -312,9 +312,9 @@ impl Orphan {
             let inside = cgroup::members(&group).len();
             let at = clock::wall();
             if cgroup::kill(&group).is_ok() {
-                let mut volley = Volley::new(SignalScope::ControlGroup);
-                volley.count_all(Sent::Done, inside);
-                self.note(at, Signal::KILL, &volley);
+                let mut round = SignalRound::new(SignalScope::ControlGroup);
+                round.count_all(Sent::Done, inside);
+                self.note(at, Signal::KILL, &round);
             }
         }
         for _ in 0..PASSES_MAX {

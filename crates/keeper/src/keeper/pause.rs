@@ -24,9 +24,9 @@ const LET_GO_AGAIN_MS: u64 = 200;
 
 /// Whether Kennel has stopped a tree.
 pub(super) enum Pause {
-    /// It has not.
+    /// Kennel has not stopped it.
     None,
-    /// It has not, since the last pause has reached its time limit.
+    /// Kennel has not stopped it, since the last pause has reached its time limit.
     Expired,
     /// The tree is being stopped, and the request waits for the answer, unless that server is gone.
     Stopping {
@@ -120,7 +120,7 @@ impl Pause {
     }
 
     /// Drops the request: its server is gone. The pause continues.
-    pub(super) fn nobody_waits(&mut self) {
+    pub(super) fn forget_request(&mut self) {
         if let Self::Stopping { seq, .. } = self {
             *seq = None;
         }
@@ -162,7 +162,7 @@ impl Pause {
                 return seq.map(|seq| (seq, SignalResult::Done));
             }
             Ok(_) if now < give_up_at => return None,
-            Ok(moving) => SignalResult::Partial(told(&moving)),
+            Ok(moving) => SignalResult::Partial(unstopped(&moving)),
             Err(error) => failed(&error),
         };
         self.end(tree, run_dir);
@@ -231,11 +231,11 @@ struct Moving {
     met: Met,
 }
 
-/// What prevented its stop.
+/// Obstacle to its stop.
 enum Met {
     /// A stop has been sent to it.
     Asked,
-    /// It may not be signalled.
+    /// The process may not be signalled.
     Refused(i32),
     /// No space is left to record it.
     OneTooMany,
@@ -253,15 +253,15 @@ impl Moving {
     }
 }
 
-fn told(moving: &[Moving]) -> Vec<Unstopped> {
-    let told = moving.iter().enumerate().map(|(place, one)| {
+fn unstopped(moving: &[Moving]) -> Vec<Unstopped> {
+    let unstopped = moving.iter().enumerate().map(|(place, one)| {
         let why = (place < REASONS_MAX).then(|| one.why());
         Unstopped {
             pid: one.pid,
             why: why.unwrap_or_default(),
         }
     });
-    told.collect()
+    unstopped.collect()
 }
 
 pub(super) fn failed(error: &io::Error) -> SignalResult {
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn first_unstopped_processes_have_reasons() {
         let me = std::process::id().cast_signed();
-        let one = |met| told(&[Moving { pid: me, met }]).remove(0);
+        let one = |met| unstopped(&[Moving { pid: me, met }]).remove(0);
         let Unstopped { pid, why } = one(Met::Refused(libc::EPERM));
         assert_eq!(pid, me);
         assert!(why.starts_with("SIGSTOP is refused"), "{why}");
@@ -374,7 +374,7 @@ mod tests {
             met: Met::Asked,
         };
         let many: Vec<Moving> = (1..=100).map(asked).collect();
-        let many = told(&many);
+        let many = unstopped(&many);
         assert_eq!(many.len(), 100);
         let known = many.iter().filter(|one| !one.why.is_empty());
         assert_eq!(known.count(), REASONS_MAX);

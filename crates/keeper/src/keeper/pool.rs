@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shims_that_cannot_live_are_not_forked_again_and_again() {
+    fn dying_shims_are_not_forked_endlessly() {
         let (ours, theirs) = fdpass::pair().expect("a pair");
         let mut child = std::process::Command::new("true")
             .spawn()

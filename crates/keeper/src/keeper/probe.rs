@@ -87,7 +87,7 @@ pub(super) fn drop_capabilities() -> io::Result<Result<(), String>> {
         .ok_or_else(|| "the server lacks CAP_SETPCAP".to_owned()))
 }
 
-/// How far commands can be isolated.
+/// Extent to which commands can be isolated.
 pub(super) fn profiles() -> [Capability; 3] {
     let sandbox = sandbox::support();
     [

@@ -92,7 +92,7 @@ impl Reaping {
                 self.killed_at = Some(now);
             }
             for hunted in &mut self.victims {
-                hunted.shoot(signal, untouchable);
+                hunted.send_to_each(signal, untouchable);
             }
         }
         for hunted in &mut self.victims {
@@ -120,7 +120,7 @@ impl Reaping {
 }
 
 impl Hunted {
-    fn shoot(&mut self, signal: Signal, untouchable: &Untouchable) {
+    fn send_to_each(&mut self, signal: Signal, untouchable: &Untouchable) {
         if self.fate.is_some() {
             return;
         }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_very_process_with_the_very_tie_is_ended() {
+    fn only_same_process_with_same_evidence_is_ended() {
         let (run, other) = (RunId::from_u128(7), RunId::from_u128(8));
         let (mut sleeper, process) = child(run);
         let grace = Duration::from_mins(1);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_one_takes_the_polite_signal_and_a_deaf_one_the_other() {
+    fn stopped_process_gets_term_and_deaf_one_kill() {
         let run = RunId::from_u128(7);
         let (mut stopped, process) = child(run);
         let fd = PidFd::open(process.pid).expect("a pidfd");

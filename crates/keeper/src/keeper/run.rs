@@ -1,6 +1,6 @@
-//! One run, as the keeper holds it: gate, ladder, pause, and the word of its shim.
+//! One run in the keeper: gate, ladder, pause, and the reports of its shim.
 //!
-//! Nothing here waits. What is to be told is collected in [`Run::told`] and sent by the loop.
+//! Nothing here waits. Reports are collected in [`Run::outgoing`] and sent by the loop.
 
 mod adoption;
 mod deadline;
@@ -43,40 +43,40 @@ use requests::Requests;
 use rest::Rest;
 use std::{os::fd::OwnedFd, path::PathBuf, rc::Rc, time::Duration};
 
-/// Between two looks at a tree that should be empty, and between two rounds of SIGKILL.
+/// Time between two checks of a tree that should be empty, and between two rounds of SIGKILL.
 const LOOK_AGAIN_MS: u64 = 20;
 
-/// How far the command has come, by the word of the shim.
+/// Progress of the command, by the reports of the shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Somebody waits for the answer to this request, unless that server is gone.
+    /// A server waits for the answer to this request, unless it is gone.
     Preparing { seq: Option<u64> },
     /// The child waits at its gate.
     AtGate,
-    /// The gate was opened; the shim's verdict is not there yet.
+    /// The gate was opened; the shim has not reported the result yet.
     Released,
-    /// It runs or ran.
+    /// The command runs or ran.
     Ran,
-    /// It was not let go.
+    /// The command was not released.
     NotReleased,
     /// exec failed.
     NotExecuted,
 }
 
-/// One thing to say to the server.
-pub(super) enum Told {
+/// One message to the server.
+pub(super) enum RunMessage {
     Fact(Timestamp, Fact),
     Answer(u64, Answer, Vec<Rc<OwnedFd>>),
 }
 
-/// Which ends of the tree are known.
+/// Known ends of the tree.
 #[derive(Default)]
 struct Heard {
-    /// The leader has ended.
+    /// Whether the leader has exited.
     leader_exited: bool,
-    /// The shim has no child left.
+    /// Whether the shim has no child left.
     childless: bool,
-    /// Who lives, by the shim's word, although it has no child left.
+    /// Living processes that the shim has reported although it has no child left.
     elsewhere: Vec<i32>,
 }
 
@@ -86,52 +86,52 @@ pub(super) struct Run {
     /// Token of its shim, while the shim lives.
     pub(super) shim: Option<u64>,
     policy: Policy,
-    /// Its private directory, where the shim leaves its last will.
+    /// Its private directory, where the shim leaves its exit record.
     private_dir: PathBuf,
     cgroup: Option<CgroupIdentity>,
-    /// Whether that may say how many it has killed for want of memory.
+    /// Whether that may report kills for want of memory.
     memory: MemoryCount,
     held: Held,
-    /// Of a child that was announced.
+    /// Identity of an announced child.
     identity: Option<RunIdentity>,
     gate: Option<OwnedFd>,
-    /// Until a server has acknowledged the run.
+    /// Descriptors of its output, until a server has acknowledged the run.
     outputs: Option<Outputs>,
-    /// Where clients write to it.
+    /// Input that clients write to.
     pub(super) input: Option<RunInput>,
-    /// Where its processes say something of it, and what they have said.
+    /// Notification socket of its processes, and their notices.
     pub(super) notices: Option<RunNotices>,
     stage: Stage,
     tree: Option<Tree>,
     heard: Heard,
     ladder: Option<Ladder>,
     killed_at: Option<u64>,
-    /// What was told of members whom SIGKILL does not end.
-    stuck: Option<stuck::Told>,
-    /// What is left of the time that the command may run.
+    /// Reported members that SIGKILL does not end.
+    stuck: Option<stuck::Reported>,
+    /// Time left for the command.
     max_runtime: Option<Countdown>,
     /// A shim that was lost, with its start time, while it may still have children.
     leaving_shim: Option<(i32, u64)>,
     rest: Rest,
-    /// When the leader ended, where that was before this keeper's time.
+    /// Time of the leader's exit, where that was before this keeper's time.
     leader_left_at: Option<u64>,
     shim_knows_of_stop: bool,
-    /// What it was told for the next keeper.
+    /// State that the shim stores for the next keeper.
     shim_remembers: Option<WireMemory>,
     pause: Pause,
     ended: bool,
     pub(super) acknowledged: bool,
-    /// What the next server is told again.
+    /// Reports to repeat to the next server.
     kept: Kept,
     /// Rounds of signals after the last server was gone for good.
-    unheard: Option<Vec<StopStep>>,
+    unreported: Option<Vec<StopStep>>,
     requests: Requests,
     helpers: Helpers,
-    pub(super) told: Vec<Told>,
+    pub(super) outgoing: Vec<RunMessage>,
     pub(super) for_shim: Vec<ToShim>,
 }
 
-/// What a run is made of.
+/// Parts of a run.
 pub(super) struct Parts {
     pub(super) id: RunId,
     pub(super) shim: u64,
@@ -145,17 +145,17 @@ pub(super) struct Parts {
     pub(super) memory: MemoryCount,
 }
 
-/// Whether the kernel counts in a control group whom it kills for want of memory.
+/// Whether the kernel counts kills for want of memory in a control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryCount {
-    /// There is no controller that does.
+    /// No controller counts them.
     No,
-    /// It does, or that is not known.
+    /// The controller counts them, or that is not known.
     Perhaps,
 }
 
 impl Run {
-    /// One that somebody waits for, with the gate that its child is to wait at.
+    /// Makes a run with a pending request, and the gate at which its child is to wait.
     pub(super) fn wanted(parts: Parts, seq: u64, gate: OwnedFd) -> Self {
         Self {
             stage: Stage::Preparing { seq: Some(seq) },
@@ -194,61 +194,62 @@ impl Run {
             ended: false,
             acknowledged: false,
             kept: Kept::default(),
-            unheard: None,
+            unreported: None,
             requests: Requests::default(),
             helpers: Helpers::default(),
-            told: Vec::new(),
+            outgoing: Vec::new(),
             for_shim: Vec::new(),
         }
     }
 
-    /// Whether the last word on the tree was told (or no child was ever made).
+    /// Whether the verdict on the tree was reported (or no child was ever made).
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// How long its own plan takes until SIGKILL.
+    /// Returns the time of its own plan until SIGKILL.
     pub(super) fn grace(&self) -> Duration {
         self.policy.grace()
     }
 
-    /// The group to remove after the end.
+    /// Takes the group to remove after the end.
     pub(super) fn take_cgroup(&mut self) -> Option<CgroupIdentity> {
         self.cgroup.take()
     }
 
-    /// Where its control group is, if it has one.
+    /// Returns the path of its control group, if it has one.
     pub(super) fn cgroup_path(&self) -> Option<PathBuf> {
         self.cgroup.as_ref().map(|group| PathBuf::from(&group.path))
     }
 
-    /// The leader's number, while this process would be the one to reap it.
+    /// Returns the leader's number, while this process would be the one to reap it.
     pub(super) fn orphaned_leader(&self) -> Option<i32> {
         let tree = self.tree.as_ref()?;
         (tree.root == Root::Lost && !self.heard.leader_exited).then_some(tree.leader_pid)
     }
 
-    /// The leader's number, whoever reaps it.
+    /// Returns the leader's number, whichever process reaps it.
     pub(super) fn leader_pid(&self) -> Option<i32> {
         self.tree.as_ref().map(|tree| tree.leader_pid)
     }
 
-    fn tell(&mut self, fact: Fact) {
-        self.tell_at(clock::wall(), fact);
+    fn report(&mut self, fact: Fact) {
+        self.report_at(clock::wall(), fact);
     }
 
-    /// Nobody asks any more after a run that was acknowledged.
-    fn tell_at(&mut self, at: Timestamp, fact: Fact) {
+    /// Adds a report; none once the run was acknowledged.
+    fn report_at(&mut self, at: Timestamp, fact: Fact) {
         if !self.acknowledged {
             self.kept.keep(at, &fact);
-            self.told.push(Told::Fact(at, fact));
+            self.outgoing.push(RunMessage::Fact(at, fact));
         } else if let Fact::StopStep(step) = fact {
-            self.note_unheard(step);
+            self.note_unreported(step);
         }
     }
 
     fn answer(&mut self, seq: u64, answer: Answer) {
-        self.told.push(Told::Answer(seq, answer, Vec::new()));
+        self.outgoing
+            .push(RunMessage::Answer(seq, answer, Vec::new()));
     }
 
     fn answer_signal(&mut self, seq: u64, result: SignalResult) {
@@ -264,7 +265,7 @@ impl Run {
             return;
         }
         crash_point!("keeper.release");
-        // One byte always fits; EPIPE means that the child is gone, which the shim tells.
+        // One byte always fits; EPIPE means that the child is gone, which the shim reports.
         if nix::unistd::write(&gate, &[OPEN]).is_ok() {
             self.stage = Stage::Released;
             crash_point!("keeper.released");
@@ -284,13 +285,13 @@ impl Run {
             return;
         };
         match self.pause.begin(tree, &self.private_dir, seq, now) {
-            Ok(()) => self.go_on_pausing(now),
-            // Nobody is stopped whom a crash would forget.
+            Ok(()) => self.continue_pausing(now),
+            // No process is stopped that a crash would forget.
             Err(error) => self.answer_signal(seq, pause::failed(&error)),
         }
     }
 
-    /// Continues what was stopped.
+    /// Continues the stopped tasks.
     pub(super) fn resume(&mut self, seq: u64) {
         let Some(tree) = self.tree.as_ref().filter(|_| !self.ended) else {
             self.answer_signal(seq, SignalResult::Gone);
@@ -303,7 +304,7 @@ impl Run {
         self.answer_signal(seq, result);
     }
 
-    fn go_on_pausing(&mut self, now: u64) {
+    fn continue_pausing(&mut self, now: u64) {
         let Some(tree) = &self.tree else { return };
         if let Some((seq, result)) = self.pause.go_on(tree, &self.private_dir, now) {
             self.answer_signal(seq, result);
@@ -312,7 +313,7 @@ impl Run {
 
     // ---- time ------------------------------------------------------------------------------------------------------
 
-    /// When to call [`Self::step`] without any event.
+    /// Returns when to call [`Self::step`] without any event.
     pub(super) fn wake_at(&self, now: u64) -> Option<u64> {
         if self.ended {
             return None;
@@ -337,7 +338,7 @@ impl Run {
         .min()
     }
 
-    /// One step after any event: climb, pause, count, look whether all is over.
+    /// Takes one step after any event: climb, pause, count, check for the end.
     pub(super) fn step(&mut self, now: u64) {
         if self.ended {
             return;
@@ -347,19 +348,19 @@ impl Run {
         self.keep_notices(now);
         self.keep_max_pause(now);
         self.look_after_rest(now);
-        if self.tells_shim_first() {
+        if self.notifies_shim_first() {
             return;
         }
         self.climb(now);
         if self.ladder.is_none() {
-            self.go_on_pausing(now);
+            self.continue_pausing(now);
         }
         self.count(now);
-        self.tell_memory();
+        self.send_memory();
         self.look(now);
     }
 
-    /// Its terminal, if it has one.
+    /// Returns its terminal, if it has one.
     fn terminal(&mut self) -> Option<&mut Terminal> {
         match &mut self.outputs {
             Some(Outputs::Terminal(terminal)) => Some(terminal),

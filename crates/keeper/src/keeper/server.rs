@@ -50,9 +50,9 @@ pub(super) struct Server {
     handing_over: usize,
     /// The first message of the queue waits for the host, not for the server.
     host_is_short: bool,
-    /// When it reported that it serves.
+    /// Time at which it reported that it serves.
     pub(super) ready_at: Option<u64>,
-    /// When it is killed if it has not exited by then.
+    /// Time at which it is killed if it has not exited by then.
     pub(super) kill_at: Option<u64>,
     /// The keeper has killed it.
     pub(super) killed: bool,
@@ -69,7 +69,7 @@ struct Pings {
     unanswered: u32,
 }
 
-/// What is due at a time.
+/// Action that is due at a time.
 #[derive(Debug, PartialEq, Eq)]
 enum Tick {
     Wait,
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_hung_when_ten_questions_in_a_row_were_not_answered() {
+    fn server_is_hung_after_ten_unanswered_pings() {
         let mut pings = Pings::default();
         assert_eq!(
             pings.tick(u64::MAX / 2),

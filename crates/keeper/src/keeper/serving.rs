@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_is_there_for_as_long_as_anybody_holds_its_lock() {
+    fn other_server_counts_while_its_lock_is_held() {
         let data = tempfile::tempdir().expect("a directory");
         let take = |epoch| Serving::take(data.path(), KeeperEpoch::from_u128(epoch));
         let first = take(1).expect("it is free");
@@ -111,6 +111,6 @@ mod tests {
         assert!(!next.has_others());
         let left = fs::read_dir(data.path().join("servers")).expect("a listing");
         assert_eq!(left.count(), 1);
-        next.await_others().expect("nobody is there");
+        next.await_others().expect("no other server is alive");
     }
 }

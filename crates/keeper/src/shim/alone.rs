@@ -23,7 +23,7 @@ use std::{
 
 /// Most keepers that wait at a socket. There is one keeper.
 const CALLERS_MAX: i32 = 4;
-/// How long a shim whose run has ended waits for a keeper; after that its exit record has to do.
+/// Longest wait for a keeper of a shim whose run has ended; after that its exit record has to suffice.
 const LINGER_MS: u64 = 60 * 60 * 1_000;
 /// Time between two checks of a control group with a process in it that is not below the shim.
 const GROUP_LOOK_MS: u64 = 1_000;
@@ -41,7 +41,7 @@ pub(super) struct Waiting {
     /// Command and shim as they were announced.
     announced: Option<(ProcessIdentity, ProcessIdentity)>,
     memory: Option<WireMemory>,
-    /// When the command was seen to run.
+    /// Time at which the command was seen to run.
     ran_at: Option<u64>,
     leader: Option<Left>,
     /// Processes named in the final report of the tree.
@@ -50,7 +50,7 @@ pub(super) struct Waiting {
     stopping_since: Option<u64>,
     /// Since when no process is left, without a keeper.
     over_since: Option<u64>,
-    /// When the shim checks the run again without any event.
+    /// Time at which the shim checks the run again without any event.
     wake_at: Option<u64>,
 }
 

@@ -60,7 +60,7 @@ mod tests {
     use nix::{fcntl::OFlag, unistd::pipe2};
 
     #[test]
-    fn what_is_written_is_read_away_once_it_is_time_and_the_end_is_noticed() {
+    fn output_is_discarded_when_due_until_its_end() {
         let (read, write) = pipe2(OFlag::O_NONBLOCK).expect("a pipe");
         let mut discard = Discard::new(vec![read]);
         discard.begin(20);

@@ -56,14 +56,14 @@ struct Helper {
     status: OwnedFd,
     until: u64,
     timed_out: bool,
-    /// It was ended for the sake of the run: its exit means nothing.
+    /// The helper was ended for the sake of the run: its exit means nothing.
     cut_off: bool,
-    /// It belongs to a stop.
+    /// The helper belongs to a stop.
     stops: bool,
 }
 
 impl Helper {
-    /// It may not have reached its own session yet.
+    /// Kills the helper, which may not have reached its own session yet, and that session.
     fn kill(&self) {
         self.process.signal(Signal::KILL);
         kill_session(self.pid);

@@ -88,7 +88,7 @@ impl Shim {
                 }
             }
             if ready.keeper {
-                self.hear_keeper();
+                self.handle_keeper_message();
             }
             if ready.door {
                 self.answer_door();
@@ -145,11 +145,11 @@ impl Shim {
             return;
         }
         let at_work = self.keeper.as_ref().is_some_and(is_at_work);
-        while self.keeper.as_ref().is_some_and(says_something) {
-            self.hear_keeper();
+        while self.keeper.as_ref().is_some_and(has_input) {
+            self.handle_keeper_message();
         }
         let at_work = at_work && self.keeper.is_some();
-        self.tell_work(|work| work.witness(at_work));
+        self.with_work(|work| work.witness(at_work));
     }
 
     /// Waits for events. Also returns whether exits may have to be collected: each time, except when only the child
@@ -204,7 +204,7 @@ impl Shim {
         Ok((ready, !status_alone))
     }
 
-    fn hear_keeper(&mut self) {
+    fn handle_keeper_message(&mut self) {
         let Some(keeper) = &self.keeper else { return };
         match fdpass::receive(keeper) {
             Ok(Received::Message(bytes, fds)) => match wire::decode(&bytes) {
@@ -217,22 +217,22 @@ impl Shim {
                         }
                     }
                 }
-                Ok(ToShim::KillAll) => self.tell_work(Work::kill_all),
-                Ok(ToShim::Stopping) => self.tell_work(Work::stopping),
-                Ok(ToShim::Keep(left)) => self.tell_work(|work| work.keep(left)),
-                Ok(ToShim::Discard) => self.tell_work(|work| work.discard_from(0)),
-                Ok(ToShim::Leave) => self.tell_work(Work::leave),
-                Ok(ToShim::CloseInput) => self.tell_work(Work::close_input),
+                Ok(ToShim::KillAll) => self.with_work(Work::kill_all),
+                Ok(ToShim::Stopping) => self.with_work(Work::stopping),
+                Ok(ToShim::Keep(left)) => self.with_work(|work| work.keep(left)),
+                Ok(ToShim::Discard) => self.with_work(|work| work.discard_from(0)),
+                Ok(ToShim::Leave) => self.with_work(Work::leave),
+                Ok(ToShim::CloseInput) => self.with_work(Work::close_input),
                 Ok(ToShim::ServiceEnds { in_order }) => {
-                    self.tell_work(|work| work.service_ends(in_order));
+                    self.with_work(|work| work.service_ends(in_order));
                 }
                 Ok(ToShim::Help {
                     id,
                     argv,
                     timeout_ms,
                     stops,
-                }) => self.tell_work(|work| work.help(id, argv, timeout_ms, stops)),
-                Ok(ToShim::Remember(memory)) => self.tell_work(|work| work.remember(memory)),
+                }) => self.with_work(|work| work.help(id, argv, timeout_ms, stops)),
+                Ok(ToShim::Remember(memory)) => self.with_work(|work| work.remember(memory)),
                 // Neither a second job nor an unknown message is ever sent; a keeper that sends one is not ours.
                 Ok(ToShim::Job(_)) | Err(_) => self.lose_keeper(),
             },
@@ -244,8 +244,8 @@ impl Shim {
     /// Handles a process that has connected to the reconnect socket. While this shim has a keeper the process cannot be
     /// the next one: it does not wait for the death of ours.
     fn answer_door(&mut self) {
-        while self.keeper.as_ref().is_some_and(says_something) {
-            self.hear_keeper();
+        while self.keeper.as_ref().is_some_and(has_input) {
+            self.handle_keeper_message();
         }
         match (&self.keeper, &self.work) {
             (None, _) => self.let_keeper_in(),
@@ -268,7 +268,7 @@ impl Shim {
         }
     }
 
-    fn tell_work(&mut self, word: impl FnOnce(&mut Work)) {
+    fn with_work(&mut self, word: impl FnOnce(&mut Work)) {
         if let Some(work) = &mut self.work {
             word(work);
         }
@@ -312,7 +312,7 @@ struct Ready {
 }
 
 /// Whether a message is there, or the end of file.
-fn says_something(keeper: &OwnedFd) -> bool {
+fn has_input(keeper: &OwnedFd) -> bool {
     let mut wait = [PollFd::new(keeper.as_fd(), PollFlags::POLLIN)];
     poll(&mut wait, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }

@@ -336,7 +336,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_of_a_trial_that_dies_without_a_word_has_shown_nothing() {
+    fn child_that_dies_silently_proves_nothing() {
         let ended = |exit| Waited::Ended { pid: 7, exit };
         let killed = Exit::Signal {
             signal: Signal::KILL,

@@ -65,11 +65,11 @@ const KEPT_LOOK_MS: u64 = 1_000;
 /// Progress of the child, by what it wrote into the status pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// It sets itself up.
+    /// The command sets itself up.
     SettingUp,
-    /// It waits.
+    /// The command waits at its gate.
     AtGate,
-    /// It has read the byte that opens the gate.
+    /// The command has read the byte that opens the gate.
     Going,
     /// The result was reported: the command runs or ran.
     Ran,
@@ -366,9 +366,8 @@ impl Work {
         false
     }
 
-    /// Collects the exits there are. The leader's is looked at and written down before it is taken. Gives it, and
-    /// whether there may be more to collect.
-    /// INV-6, INV-7: the exit is that of wait(2), and on disk before the leader is reaped.
+    /// Collects all exits. The leader's is read and recorded before it is taken. Returns it, and whether there may be
+    /// more to collect. INV-6, INV-7: the exit is that of wait(2), and on disk before the leader is reaped.
     fn collect(&mut self) -> (Option<Exit>, bool) {
         if std::mem::replace(&mut self.ends, Collecting::Done) == Collecting::Done {
             return (None, false);
@@ -439,15 +438,15 @@ impl Work {
         let first = self.kill_rounds == 0;
         self.kill_rounds += 1;
         let at = clock::wall();
-        let volley = kill_children(first, self.init.as_ref().map(Init::pid));
-        if volley.is_empty() {
+        let round = kill_children(first, self.init.as_ref().map(Init::pid));
+        if round.is_empty() {
             return;
         }
         if keeper_lives {
-            let step = volley.step(at, Signal::KILL, SignalSender::Shim);
+            let step = round.step(at, Signal::KILL, SignalSender::Shim);
             self.words.push((FromShim::Killed(step), Vec::new()));
         } else {
-            note(&mut self.record.steps, at, Signal::KILL, &[volley]);
+            note(&mut self.record.steps, at, Signal::KILL, &[round]);
             self.write_record();
         }
     }
@@ -485,8 +484,8 @@ impl Work {
                 Action::CloseInput | Action::Input(_) => continue,
             };
             let at = clock::wall();
-            let volleys = self.tree.signal(signal);
-            note(&mut self.record.steps, at, signal, &volleys);
+            let rounds = self.tree.signal(signal);
+            note(&mut self.record.steps, at, signal, &rounds);
             if signal == Signal::KILL {
                 self.killing_since.get_or_insert(now);
             } else {

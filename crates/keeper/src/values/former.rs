@@ -1,34 +1,34 @@
-//! How the server before this one has ended.
+//! End of the server before this one.
 
 use kennel_lifecycle::{Exit, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The server that this one takes the place of, under the same keeper.
+/// The server that this one replaces, under the same keeper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerServer {
     /// Its version.
     pub version: String,
-    /// When the keeper reaped it.
+    /// Time at which the keeper reaped it.
     pub at: Timestamp,
     /// Whether it had served.
     pub served: bool,
-    /// How its process ended.
+    /// Exit of its process.
     pub exit: Exit,
-    /// Whose doing that was.
+    /// Cause of its exit.
     pub cause: EndCause,
 }
 
-/// Why a server has ended, as far as its keeper knows.
+/// Cause of a server's exit, as far as its keeper knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EndCause {
-    /// By itself, or by somebody else than the keeper.
+    /// The server itself, or a process other than the keeper.
     ByItself,
-    /// It took no messages any more, and the keeper killed it.
+    /// The server took no messages any more, and the keeper killed it.
     Hung,
-    /// It was to end, did not do so in time, and the keeper killed it.
+    /// The server was to exit, did not do so in time, and the keeper killed it.
     Late,
-    /// It made room for a server of another binary, as it was asked to.
+    /// The server was replaced by one of another binary, on request.
     Upgrade,
 }
 

@@ -1,29 +1,29 @@
-//! What a server takes over from the one before it.
+//! Live runs that a server takes over from the one before it.
 
 use super::Outputs;
 pub use kennel_lifecycle::HeldPause;
 use kennel_lifecycle::{Held, Policy, RunId, RunIdentity, TerminalSize};
 
-/// A run that the keeper holds from an earlier server of its own, and whose outcome nobody has acknowledged.
+/// A run that the keeper holds from an earlier server of its own, and whose outcome no server has acknowledged.
 #[derive(Debug)]
 pub struct HeldRun {
-    /// Which run.
+    /// Run id.
     pub run: RunId,
     /// Command, shim, control group, host.
     pub identity: RunIdentity,
-    /// What holds the run, and what that leaves open.
+    /// Containment of the run, with its gaps.
     pub held: Held,
-    /// What keeper and shim do with the run on their own.
+    /// Policy that keeper and shim apply on their own.
     pub policy: Policy,
-    /// Whether the gate was opened; if not, nothing ran and nothing will.
+    /// Whether the gate was opened; if not, nothing ran or will run.
     pub released: bool,
-    /// Whether its tasks stand still.
+    /// State of its pause.
     pub pause: HeldPause,
-    /// Whether a stop ladder is on its way, begun by whomever.
+    /// Whether a stop ladder is in progress, by any request.
     pub stopping: bool,
-    /// Where the command's output comes from; absent where this process's table had no room for it.
+    /// Descriptors of the command's output; absent where they exceeded this process's limit.
     pub outputs: Option<Outputs>,
-    /// How large Kennel has made its terminal last; absent: it has none.
+    /// Size that Kennel has set last on its terminal; absent: it has none.
     pub terminal: Option<TerminalSize>,
 }
 
@@ -41,7 +41,7 @@ mod tests {
     use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
     #[tokio::test]
-    async fn a_server_gets_all_that_is_handed_over_before_its_first_event() {
+    async fn server_gets_whole_handover_before_first_event() {
         let (keeper, server) = fdpass::pair().expect("a pair");
         let (out, err) = nix::unistd::pipe().expect("a pipe");
         say(&keeper, &ToServer::Hello(Box::new(hello(2))), &[]);
@@ -50,7 +50,7 @@ mod tests {
             &ToServer::Held(Box::new(run(1))),
             &[out.as_fd(), err.as_fd()],
         );
-        // As where there was no room for the second descriptor.
+        // As where the second descriptor exceeded the limit.
         say(&keeper, &ToServer::Held(Box::new(run(2))), &[out.as_fd()]);
         let message = ToServer::Report {
             run: 2,
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_takes_messages_answers_when_it_is_asked_whether_it_does() {
+    async fn server_that_reads_messages_answers_a_ping() {
         let (keeper, server) = fdpass::pair().expect("a pair");
         say(&keeper, &ToServer::Hello(Box::new(hello(0))), &[]);
         let _connected = KeeperClient::connect(server).await.expect("a keeper");

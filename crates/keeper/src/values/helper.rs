@@ -1,17 +1,17 @@
-//! A command beside the run's own, in the run's tree.
+//! A helper command, which runs in the run's tree beside the run's own.
 
 use kennel_lifecycle::{Exit, StartFailure};
 use serde::{Deserialize, Serialize};
 
-/// How a command beside the run's own ended.
+/// End of a helper command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HelperEnd {
-    /// It exited.
+    /// The command exited.
     Exited(Exit),
-    /// It took too long and was ended, with every process of its session.
+    /// The command took too long and was ended, with every process of its session.
     TimedOut,
-    /// It did not start.
+    /// The command did not start.
     Failed(StartFailure),
-    /// The run does not run any more, or has as many such commands as it may.
+    /// The run is not running any more, or has the maximum of helper commands.
     Refused,
 }

@@ -1,20 +1,20 @@
-//! How the standard input of an attempt stands, and what the keeper says to a write.
+//! State of an attempt's standard input, and the keeper's answer to a write.
 
 use kennel_lifecycle::{InputBook, InputClosed, InputRefusal};
 use serde::{Deserialize, Serialize};
 
-/// How far the input of an attempt has come.
+/// State of an attempt's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputState {
-    /// Of which attempt.
+    /// Number of the attempt.
     pub attempt: u32,
-    /// Bytes that the pipe has taken.
+    /// Number of bytes that the pipe has accepted.
     pub accepted: u64,
-    /// Bytes that it may have taken beyond those.
+    /// Number of bytes beyond those that it may have accepted.
     pub in_doubt: u64,
-    /// Why nothing more is accepted; absent: it is open.
+    /// Reason why the input is closed; absent: it is open.
     pub closed: Option<InputClosed>,
-    /// Of the accepted bytes, how many no process has read; absent: not known any more.
+    /// Number of accepted bytes that no process has read; absent: not known any more.
     pub unread: Option<u64>,
 }
 
@@ -30,20 +30,20 @@ impl InputState {
     }
 }
 
-/// What the keeper says to a wish.
+/// Answer of the keeper to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum InputSaid {
-    /// Nothing was to be written; it stands so.
+pub enum InputResult {
+    /// Nothing was to be written; the state is unchanged.
     Stands,
     /// All of it has been accepted.
     Taken {
-        /// Where its first byte went.
+        /// Offset of its first byte.
         start: u64,
-        /// It had been before.
+        /// Whether it had been accepted before.
         repeated: bool,
     },
-    /// It is not taken, or not taken any further.
+    /// The write is refused, or its remaining part.
     Refused(InputRefusal),
-    /// Another write came while it waited.
+    /// Another write came while this one waited.
     Displaced,
 }

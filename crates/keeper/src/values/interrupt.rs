@@ -1,13 +1,13 @@
-//! How an interrupt goes out.
+//! Delivery of an interrupt.
 
 use serde::{Deserialize, Serialize};
 
-/// How an interrupt went out.
+/// Way in which an interrupt was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InterruptWay {
     /// SIGINT to the leader's process group.
     Group,
-    /// The key of the terminal was typed, of which that makes SIGINT to its foreground process group.
+    /// The interrupt key was typed on the terminal, which sends SIGINT to its foreground process group.
     Key,
     /// SIGINT to the terminal's foreground process group: the terminal makes no signal of a key.
     Foreground,

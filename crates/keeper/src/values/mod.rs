@@ -15,7 +15,7 @@ mod victim;
 pub use former::{EndCause, FormerServer};
 pub use handover::{HeldPause, HeldRun};
 pub use helper::HelperEnd;
-pub use input::{InputSaid, InputState};
+pub use input::{InputResult, InputState};
 pub use interrupt::InterruptWay;
 pub use notified::Notified;
 pub use outputs::{Outputs, TerminalEnds};

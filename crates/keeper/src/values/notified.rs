@@ -1,24 +1,24 @@
-//! What the command of a run has said of the run.
+//! Notices of a run's command.
 
 use kennel_lifecycle::{Activity, StatusText};
 use serde::{Deserialize, Serialize};
 
-/// What a process of a run has said by `sd_notify(3)`, or one that is none of it.
+/// A notice by `sd_notify(3)` of a process of a run, or of an unrelated one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notified {
     /// The attempt is ready; once.
     Ready,
-    /// What it says that it is doing.
+    /// The command reports this status.
     Status(StatusText),
-    /// What it does from here on.
+    /// The command has this activity from here on.
     Activity(Activity),
-    /// It was not heard: nothing shows that its sender is a process of the run. The first few of a run.
+    /// The notice was refused: nothing shows that its sender is a process of the run. Only the first few of a run.
     Refused {
-        /// Number of the sender; 0: not known.
+        /// Process id of the sender; 0: not known.
         pid: i32,
-        /// Its user.
+        /// User id of the sender.
         uid: u32,
-        /// It had ended, so that nothing could be said of it any more.
+        /// Whether the sender had exited, so that it could not be identified any more.
         ended: bool,
     },
 }

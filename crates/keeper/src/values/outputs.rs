@@ -1,9 +1,9 @@
-//! Where a command's output comes from, as descriptors.
+//! Descriptors of a command's output.
 
 pub use kennel_linux::terminal::TerminalEnds;
 use std::os::fd::OwnedFd;
 
-/// All are non-blocking.
+/// Descriptors of a command's output, all non-blocking.
 #[derive(Debug)]
 pub enum Outputs {
     /// The read ends of two pipes.
@@ -18,7 +18,7 @@ pub enum Outputs {
 }
 
 impl Outputs {
-    /// Of what the keeper has sent; absent: some of it found no room in this process's table.
+    /// Builds the value from the received descriptors; absent: some of them exceeded this process's limit.
     pub(crate) fn of(terminal: bool, fds: Vec<OwnedFd>) -> Option<Self> {
         let mut fds = fds.into_iter();
         let mut next = || fds.next();

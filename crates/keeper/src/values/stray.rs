@@ -1,19 +1,19 @@
-//! Signals that mean nothing to the keeper.
+//! Signals without a meaning for the keeper.
 
 use kennel_lifecycle::Signal;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A signal that has come to the keeper, which has ignored it.
+/// A signal that the keeper has received and ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StraySignal {
-    /// Its number.
+    /// Number of the signal.
     pub number: i32,
     /// Process that sent the last of them; 0: the kernel, or a process that cannot be seen from here.
     pub pid: i32,
     /// User of that process.
     pub uid: u32,
-    /// How many have come since this one was reported before.
+    /// Number of signals since this one was reported before.
     pub count: u32,
 }
 

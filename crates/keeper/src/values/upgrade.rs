@@ -1,4 +1,4 @@
-//! The start of a server from another binary, in the place of the one that serves.
+//! The start of a server from another binary, to replace the present one.
 
 use kennel_lifecycle::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,43 +7,43 @@ use std::fmt;
 /// An upgrade for which a server has left, or is leaving.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upgrade {
-    /// Of the request, where it had one.
+    /// Id of the request, where it had one.
     pub request_id: Option<String>,
-    /// When the new binary was found fit.
+    /// Time at which the new binary passed the check.
     pub at: Timestamp,
-    /// Version of the server that leaves.
+    /// Version of the leaving server.
     pub from_version: String,
-    /// Version that the new binary says it is.
+    /// Version that the new binary reports.
     pub to_version: String,
-    /// How far it has come.
+    /// Progress of the upgrade.
     pub state: UpgradeState,
 }
 
-/// How far an upgrade has come.
+/// Progress of an upgrade.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpgradeState {
-    /// The former server finishes what it has.
+    /// The former server finishes its work.
     Leaving,
     /// A server of the new binary serves.
     Done,
-    /// It did not come to serve, for this reason, and one of the former binary was started.
+    /// The new server did not get to serve, for this reason, and one of the former binary was started.
     FellBack(String),
 }
 
-/// Why no server leaves.
+/// Reason why no server leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpgradeRefusal {
-    /// Another one is on its way.
+    /// Another upgrade is in progress.
     UnderWay,
-    /// The service ends.
+    /// The service is shutting down.
     ShuttingDown,
-    /// The binary will not do. The server is untouched.
+    /// The binary failed the check. The server is untouched.
     Unfit {
-        /// Where it is.
+        /// Path of the binary.
         binary: String,
         /// One plain sentence.
         why: String,
-        /// The protocol that it speaks, where it has said so.
+        /// Its protocol version, where it has reported one.
         speaks: Option<u32>,
     },
 }

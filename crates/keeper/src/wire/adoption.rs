@@ -1,42 +1,42 @@
-//! What a shim keeps of a run for the next keeper, and tells it.
+//! State that a shim stores of a run for the next keeper, and its message to that.
 
 use kennel_lifecycle::{CgroupIdentity, Held, HostIdentity, Policy, ProcessIdentity};
 use serde::{Deserialize, Serialize};
 
-/// What a shim cannot know by itself: given to it with the job.
+/// Facts that a shim cannot know by itself: passed to it with the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireKeepsake {
     pub(crate) held: Held,
     pub(crate) host: HostIdentity,
 }
 
-/// What a keeper has counted, told to the shim each time it changes. Times are of `CLOCK_BOOTTIME`, in milliseconds.
+/// State of a keeper's counters, sent to the shim after each change. Times are of `CLOCK_BOOTTIME`, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireMemory {
-    /// What was left of the time that the run may take when it last began to be counted, and since when it is.
+    /// Time left of the run's limit when it last began to be counted, and the start of the present count.
     pub(crate) max_runtime: Option<(u64, Option<u64>)>,
-    /// Since when every task stands still.
+    /// Time since which every task is stopped.
     pub(crate) paused_since: Option<u64>,
-    /// The last pause has lasted for as long as it may.
+    /// Whether the last pause has reached its maximum.
     pub(crate) pause_expired: bool,
-    /// What the command has sent to its notification socket.
+    /// Notices of the command to its notification socket.
     pub(crate) notices: WireNotices,
 }
 
-/// What a command has said of itself by `sd_notify(3)`, as far as limits of time depend on it.
+/// Notices of a command by `sd_notify(3)`, as far as time limits depend on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireNotices {
-    /// It is ready.
+    /// Whether it is ready.
     pub(crate) ready: bool,
-    /// The same as `max_runtime` for the time until it is.
+    /// The time until then, in the form of `max_runtime`.
     pub(crate) start: Option<(u64, Option<u64>)>,
-    /// By how much it has extended that.
+    /// Total extension of that time.
     pub(crate) extended_ms: u64,
-    /// It is stopping, and sends no signs that it lives any more.
+    /// Whether it is stopping, and sends no watchdog signs any more.
     pub(crate) stopping: bool,
 }
 
-/// A run without a keeper, for the next one. What has happened to it follows, as it would have been told.
+/// A run without a keeper, for the next one. Its events follow, as they would have been reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireAdoptable {
     pub(crate) run: u128,
@@ -48,12 +48,12 @@ pub(crate) struct WireAdoptable {
     pub(crate) policy: Policy,
     pub(crate) keepsake: WireKeepsake,
     pub(crate) memory: WireMemory,
-    /// When the leader ended, on `CLOCK_BOOTTIME`.
+    /// Time of the leader's exit, on `CLOCK_BOOTTIME`.
     pub(crate) leader_left_at: Option<u64>,
-    /// Since when the shim knows that the tree is to end, on `CLOCK_BOOTTIME`.
+    /// Time since which the shim knows that the tree is to end, on `CLOCK_BOOTTIME`.
     pub(crate) stopping_since: Option<u64>,
     /// Whether the write end of standard input is among the descriptors.
     pub(crate) input: bool,
-    /// Whether the socket at which its processes say something of it is.
+    /// Whether the notification socket of its processes is among the descriptors.
     pub(crate) notify: bool,
 }

@@ -1,15 +1,15 @@
-//! What an audit asks of the keeper, and what it is told. All of it travels in sealed files: lists may be long.
+//! Requests of a leak check to the keeper, and the answers. All of it travels in sealed files: lists may be long.
 
 use crate::values::Victim;
 use kennel_lifecycle::CgroupIdentity;
 use serde::{Deserialize, Serialize};
 
-/// Most processes that one order ends.
+/// Most processes that one request ends.
 pub(crate) const VICTIMS_MAX: usize = 4096;
-/// Longest encoded list of what the keeper knows, or of whom it is to end: paths are the long part.
+/// Longest encoded inventory of the keeper, or list of processes to end: paths are the long part.
 pub(crate) const AUDIT_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-/// Who is to be ended, and which empty directories are to be removed.
+/// Processes to be ended, and empty directories to be removed.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireVictims {
     pub(crate) victims: Vec<Victim>,

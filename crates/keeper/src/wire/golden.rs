@@ -1,4 +1,4 @@
-//! The bytes of messages, written down: a change of them is a change of version.
+//! Golden bytes of messages: a change of them is a change of version.
 
 use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_LISTED_MAX, ToKeeper, ToServer, ToShim, VERSION,
@@ -6,13 +6,13 @@ use super::{
     adoption::{WireAdoptable, WireKeepsake, WireMemory, WireNotices},
     decode, encode,
     handover::WireHeldRun,
-    input::{WireBytes, WireInputNote, WireInputWish},
+    input::{WireBytes, WireInputNote, WireInputRequest},
     notes::{WireInit, WireLeader, WireNote},
 };
 use crate::client::{
-    Aim, EndCause, Fact, FormerServer, HeldPause, HelperEnd, Holds, InputSaid, InputState,
-    InterruptWay, NoPty, Notified, Shot, ShotResult, Shots, SignalTarget, StraySignal, Tie,
-    Upgrade, UpgradeRefusal, UpgradeState,
+    EndCause, Fact, FormerServer, HeldPause, HelperEnd, Holds, InputResult, InputState,
+    InterruptWay, MembershipEvidence, NoPty, Notified, RoundTarget, SignalOutcome, SignalTarget,
+    SignalledProcess, SignalledProcesses, StraySignal, Upgrade, UpgradeRefusal, UpgradeState,
 };
 use kennel_lifecycle::{
     Activity, CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputBook,
@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-/// The bytes behind the version, which is the first of every message.
+/// Checks the bytes after the version, which is the first of every message.
 fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(message: &T, golden: &str) {
     let bytes = encode(message).expect("it can be encoded");
     assert_eq!(bytes[0], VERSION);
@@ -61,7 +61,7 @@ fn plan() -> StopPlan {
     }
 }
 
-/// The bytes of [`policy`]. A change of them wants another [`super::VERSION`].
+/// The bytes of [`policy`]. A change of them requires another [`super::VERSION`].
 const POLICY: &str = "010105000000010080c6868f010000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a00000080808020000000000000000000000000";
 
 fn policy() -> Policy {
@@ -173,7 +173,7 @@ fn requests_have_these_bytes() {
     };
     check(&asked, "1202050161");
     check(&ToKeeper::Tree { seq: 2, run: 5 }, "0d0205");
-    check(&ToKeeper::Books { seq: 2 }, "0f02");
+    check(&ToKeeper::Inventory { seq: 2 }, "0f02");
     let reap = ToKeeper::Reap {
         seq: 2,
         plan: plan(),
@@ -183,12 +183,12 @@ fn requests_have_these_bytes() {
 
 #[test]
 fn words_about_an_input_have_these_bytes() {
-    let wish = |wish| ToKeeper::Input {
+    let request = |request| ToKeeper::Input {
         seq: 2,
         run: 5,
-        wish,
+        request,
     };
-    let write = WireInputWish::Write {
+    let write = WireInputRequest::Write {
         attempt: 3,
         write: InputWrite {
             id: "w".into(),
@@ -198,14 +198,17 @@ fn words_about_an_input_have_these_bytes() {
         at: 1,
         data: WireBytes(vec![255, 0]),
     };
-    check(&wish(write), "1402050003017701ac02040102ff00");
-    check(&wish(WireInputWish::Leave), "14020501");
-    let close = WireInputWish::Close {
+    check(&request(write), "1402050003017701ac02040102ff00");
+    check(&request(WireInputRequest::Leave), "14020501");
+    let close = WireInputRequest::Close {
         attempt: 3,
         offset: None,
     };
-    check(&wish(close), "140205020300");
-    check(&wish(WireInputWish::State { attempt: 3 }), "1402050303");
+    check(&request(close), "140205020300");
+    check(
+        &request(WireInputRequest::State { attempt: 3 }),
+        "1402050303",
+    );
     let state = InputState {
         attempt: 3,
         accepted: 300,
@@ -217,18 +220,18 @@ fn words_about_an_input_have_these_bytes() {
         seq: 2,
         answer: Answer::Input { state, said },
     };
-    check(&answer(InputSaid::Stands), "01020e03ac02010101010200");
-    let taken = InputSaid::Taken {
+    check(&answer(InputResult::Stands), "01020e03ac02010101010200");
+    let taken = InputResult::Taken {
         start: 9,
         repeated: true,
     };
     check(&answer(taken), "01020e03ac020101010102010901");
-    let refused = |why| answer(InputSaid::Refused(why));
+    let refused = |why| answer(InputResult::Refused(why));
     check(
         &refused(InputRefusal::Unknown(300)),
         "01020e03ac0201010101020203ac02",
     );
-    check(&answer(InputSaid::Displaced), "01020e03ac02010101010203");
+    check(&answer(InputResult::Displaced), "01020e03ac02010101010203");
     let note = WireInputNote {
         attempt: 3,
         book: InputBook {
@@ -358,21 +361,21 @@ fn the_hello_has_these_bytes() {
 
 #[test]
 fn targets_of_a_round_have_these_bytes() {
-    let aim = Aim {
+    let target = RoundTarget {
         pid: 7,
         start_ticks: 9,
-        tie: Tie::Held(Holds {
+        evidence: MembershipEvidence::Held(Holds {
             cgroup: true,
             shim: false,
             keeper: false,
         }),
-        result: ShotResult::Gone,
+        result: SignalOutcome::Gone,
     };
     check(
         &ToServer::Report {
             run: 5,
             at_us: 1,
-            fact: Fact::Aimed(vec![aim]),
+            fact: Fact::RoundTargets(vec![target]),
         },
         "02050206010e090301000001",
     );
@@ -476,7 +479,7 @@ fn answers_and_reports_have_these_bytes() {
     let answer = |answer| ToServer::Answer { seq: 1, answer };
     check(&answer(Answer::Signalled), "010106");
     check(&answer(Answer::Listed), "010107");
-    check(&answer(Answer::Books), "010108");
+    check(&answer(Answer::Inventory), "010108");
     check(&answer(Answer::Reaped), "010109");
     check(&answer(Answer::SentBefore), "01010b");
     check(&answer(Answer::NotSent), "01010c");
@@ -695,21 +698,21 @@ fn files_have_these_bytes() {
         pidfs_handle: Some(5),
     };
     check(&WireInit { leader, init }, "0eac0210ac020105");
-    let shot = |pid, result| Shot {
+    let process = |pid, result| SignalledProcess {
         pid,
         start_ticks: 300,
         result,
     };
-    let shots = Shots {
-        shots: vec![
-            shot(1, ShotResult::Delivered),
-            shot(2, ShotResult::Gone),
-            shot(3, ShotResult::Failed(1)),
+    let signalled = SignalledProcesses {
+        signalled: vec![
+            process(1, SignalOutcome::Delivered),
+            process(2, SignalOutcome::Gone),
+            process(3, SignalOutcome::Failed(1)),
         ],
         unlisted: 4,
         no_terminal: true,
     };
-    check(&shots, "0302ac020004ac020106ac0202020401");
+    check(&signalled, "0302ac020004ac020106ac0202020401");
     let member = WireMember {
         pid: 1,
         ppid: 2,
@@ -731,13 +734,13 @@ fn files_have_these_bytes() {
 
 #[test]
 fn the_longest_lists_fit_into_their_file() {
-    let shot = Shot {
+    let process = SignalledProcess {
         pid: i32::MIN,
         start_ticks: u64::MAX,
-        result: ShotResult::Failed(i32::MIN),
+        result: SignalOutcome::Failed(i32::MIN),
     };
-    let shots = Shots {
-        shots: vec![shot; MEMBERS_LISTED_MAX],
+    let signalled = SignalledProcesses {
+        signalled: vec![process; MEMBERS_LISTED_MAX],
         unlisted: u32::MAX,
         no_terminal: true,
     };
@@ -757,7 +760,7 @@ fn the_longest_lists_fit_into_their_file() {
         members: vec![member; MEMBERS_LISTED_MAX],
         unlisted: u32::MAX,
     };
-    for bytes in [encode(&shots), encode(&listing)] {
+    for bytes in [encode(&signalled), encode(&listing)] {
         let bytes = bytes.expect("it can be encoded").len() as u64;
         assert!(bytes <= LIST_BYTES_MAX, "{bytes}");
     }

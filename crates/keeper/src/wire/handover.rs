@@ -5,7 +5,7 @@ use kennel_lifecycle::{Held, Policy, RunId, RunIdentity, TerminalSize};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 
-/// [`HeldRun`], but for its outputs, which travel beside it.
+/// [`HeldRun`] without its outputs, which travel beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireHeldRun {
     pub(crate) run: u128,
@@ -15,12 +15,12 @@ pub(crate) struct WireHeldRun {
     pub(crate) released: bool,
     pub(crate) pause: HeldPause,
     pub(crate) stopping: bool,
-    /// How large its terminal is, where it has one.
+    /// Size of its terminal, where it has one.
     pub(crate) terminal: Option<TerminalSize>,
 }
 
 impl WireHeldRun {
-    /// The run, with the descriptors that have arrived beside it.
+    /// Returns the run, with the descriptors that have arrived beside it.
     pub(crate) fn with_outputs(self, fds: Vec<OwnedFd>) -> HeldRun {
         let terminal = self.terminal;
         HeldRun {

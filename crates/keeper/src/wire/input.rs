@@ -7,19 +7,19 @@ use serde::{
 };
 use std::fmt;
 
-/// What is wanted of standard input.
+/// Request to standard input.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum WireInputWish {
-    /// A part of a write: that from `at` on. Answered when all of it is in the pipe.
+pub(crate) enum WireInputRequest {
+    /// A part of a write: the one from `at` on. Answered when all of it is in the pipe.
     Write {
         attempt: u32,
         write: InputWrite,
         at: u64,
         data: WireBytes,
     },
-    /// Nobody waits any more for the answer to the question of this number.
+    /// No caller waits any more for the answer to the request of this number.
     Leave,
-    /// Where it stands at that offset, if there is one.
+    /// Close the input, if its end is at that offset where one is given.
     Close {
         attempt: u32,
         offset: Option<u64>,
@@ -29,14 +29,14 @@ pub(crate) enum WireInputWish {
     },
 }
 
-/// How far the input of an attempt has come; kept as a file.
+/// State of an attempt's input, stored as a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireInputNote {
     pub(crate) attempt: u32,
     pub(crate) book: InputBook,
 }
 
-/// Bytes that are copied as a whole, and not one by one as those of a vector are.
+/// Bytes that are copied as a whole, and not one by one as those of a vector.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct WireBytes(pub(crate) Vec<u8>);
 

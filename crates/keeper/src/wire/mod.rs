@@ -1,7 +1,7 @@
-//! The messages between server, keeper and shim. All three are of one build, and still each message says its version.
+//! The messages between server, keeper and shim. All three are of one build, and still each message has its version.
 //!
-//! What they say of runs are values of the lifecycle and of [`crate::client`] themselves; the shapes here are of messages
-//! and files alone.
+//! Their contents about runs are values of the lifecycle and of [`crate::client`] themselves; the types here are of
+//! messages and files alone.
 
 pub(crate) mod adoption;
 pub(crate) mod audit;
@@ -12,8 +12,8 @@ pub(crate) mod input;
 pub(crate) mod notes;
 
 use crate::values::{
-    Fact, FormerServer, HelperEnd, InputSaid, InputState, InterruptWay, SignalResult, StraySignal,
-    Upgrade, UpgradeRefusal,
+    Fact, FormerServer, HelperEnd, InputResult, InputState, InterruptWay, SignalResult,
+    StraySignal, Upgrade, UpgradeRefusal,
 };
 use kennel_lifecycle::{
     CgroupIdentity, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy, ProcessIdentity,
@@ -22,8 +22,8 @@ use kennel_lifecycle::{
     recovery::{Observation, Seen},
 };
 use kennel_linux::{
-    aims::{Holds, SignalTarget},
     capability::Capability,
+    targets::{Holds, SignalTarget},
     terminal::NoPty,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -33,11 +33,11 @@ use std::io;
 pub(crate) const VERSION: u8 = 10;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
-/// Most processes whose signal or whose place in a tree is told; the rest is counted.
+/// Most processes in a signal result or a tree listing; the others are counted.
 pub(crate) const MEMBERS_LISTED_MAX: usize = 4096;
 /// Longest encoded list of processes: no entry takes more than 64 bytes.
 pub(crate) const LIST_BYTES_MAX: u64 = 64 * MEMBERS_LISTED_MAX as u64 + 64;
-/// Longest encoded child: argv and environment, with room for lengths and paths.
+/// Longest encoded child: argv and environment, with space for lengths and paths.
 pub(crate) const CHILD_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Server to keeper.
@@ -52,7 +52,7 @@ pub(crate) enum ToKeeper {
         policy: Box<Policy>,
         /// The attempt for which standard input is a pipe or a terminal; then no file comes for it.
         input: Option<u32>,
-        /// How large the terminal is, where the streams are on one.
+        /// Size of the terminal, where the streams are on one.
         terminal: Option<TerminalSize>,
     },
     Release {
@@ -65,7 +65,7 @@ pub(crate) enum ToKeeper {
         run: u128,
         plan: StopPlan,
     },
-    /// Under this request id none goes out twice.
+    /// Under this request id no second one is sent.
     Interrupt {
         seq: u64,
         run: u128,
@@ -110,7 +110,7 @@ pub(crate) enum ToKeeper {
     KeepRest {
         run: u128,
     },
-    Books {
+    Inventory {
         seq: u64,
     },
     /// With a [`audit::WireVictims`] as a sealed file.
@@ -120,32 +120,32 @@ pub(crate) enum ToKeeper {
     },
     /// The answer to a `Ping`.
     Pong,
-    /// Asks whether a signal went out under this request id.
+    /// Asks whether a signal was sent under this request id.
     WasSent {
         seq: u64,
         run: u128,
         request: String,
     },
-    /// Asks for a server of the binary that is installed by now.
+    /// Requests a server of the installed binary.
     Upgrade {
         seq: u64,
         request: Option<String>,
     },
-    /// About standard input.
+    /// A request to standard input.
     Input {
         seq: u64,
         run: u128,
-        wish: input::WireInputWish,
+        request: input::WireInputRequest,
     },
-    /// Makes the terminal of an attempt so large.
+    /// Sets the size of an attempt's terminal.
     Resize(WireResize),
     /// Asks whether the keeper still takes messages.
     Ping,
-    /// Runs a command beside the run's own, in its tree, and ends it after this time.
+    /// Runs a helper command in the run's tree, and ends it after this time.
     Help(WireHelp),
 }
 
-/// A command beside the run's own.
+/// A helper command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireHelp {
     pub(crate) seq: u64,
@@ -154,7 +154,7 @@ pub(crate) struct WireHelp {
     pub(crate) timeout_ms: u64,
 }
 
-/// A wish for another size.
+/// A request for another size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireResize {
     pub(crate) seq: u64,
@@ -180,30 +180,30 @@ pub(crate) enum ToServer {
     },
     Shutdown,
     ShutdownNow,
-    /// With the read ends of both outputs, or what there is of a terminal. So many of these as the hello says follow it at once; later ones are of those
-    /// that it calls late.
+    /// With the read ends of both outputs, or the descriptors of a terminal. The number in the hello follows it at
+    /// once; later ones are of the unreachable runs that it lists.
     Held(Box<handover::WireHeldRun>),
     /// Asks whether the server still takes messages.
     Ping,
-    /// Another server is to take its place: it finishes what it has, and exits.
+    /// The server is to be replaced: it finishes its work, and exits.
     Leave,
-    /// What a signal asked for is not done.
+    /// A signal requested an upgrade, which is not done.
     NotUpgraded(UpgradeRefusal),
-    /// Nobody waits for a keeper any more at the door of a run that was late.
+    /// No shim waits for a keeper any more at the reconnect socket of an unreachable run.
     DoorLeft {
         run: u128,
     },
-    /// A signal that means nothing to the keeper has come.
+    /// A signal without a meaning for the keeper has come.
     Stray(StraySignal),
     /// The answer to a `Ping`.
     Pong,
 }
 
-/// What the keeper and its host are.
+/// Description of the keeper and its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireHello {
     pub(crate) epoch: String,
-    /// Of the keeper's own binary.
+    /// Version of the keeper's own binary.
     pub(crate) version: String,
     pub(crate) keeper: ProcessIdentity,
     pub(crate) host: HostIdentity,
@@ -212,13 +212,13 @@ pub(crate) struct WireHello {
     pub(crate) powers: LimitPowers,
     pub(crate) kernel: String,
     pub(crate) capabilities: Vec<Capability>,
-    /// How many runs are handed over right after this.
+    /// Number of runs that are handed over right after this.
     pub(crate) held: u32,
-    /// Runs behind whose doors somebody has not answered yet.
+    /// Runs whose reconnect sockets have not answered yet.
     pub(crate) late: Vec<u128>,
     pub(crate) restarts: u32,
     pub(crate) former: Option<FormerServer>,
-    /// The last for which a server has left.
+    /// The last upgrade for which a server has left.
     pub(crate) upgrade: Option<Upgrade>,
 }
 
@@ -234,50 +234,50 @@ pub(crate) enum Answer {
     Signal(SignalResult),
     Observed(Observation),
     Seen(Seen),
-    /// With a [`Shots`] as a sealed file.
+    /// With a [`SignalledProcesses`] as a sealed file.
     Signalled,
     /// With a [`WireListing`] as a sealed file.
     Listed,
-    /// With a list of what the keeper holds as a sealed file.
-    Books,
-    /// With a list of what came of each as a sealed file.
+    /// With an inventory of the keeper as a sealed file.
+    Inventory,
+    /// With a list of the results as a sealed file.
     Reaped,
-    /// What would hold the run is weaker than asked; nothing was made.
+    /// The containment of the run would be weaker than requested; nothing was made.
     TooWeak(Held),
-    /// A signal went out under this request id before; none went out now.
+    /// A signal was sent under this request id before; none was sent now.
     SentBefore,
-    /// None did.
+    /// No signal was sent under this request id.
     NotSent,
-    /// The new binary will do, and `Leave` comes next; or it was asked for before, and this has come of it.
+    /// The new binary passed the check, and `Leave` comes next; or the request is a repeat, and this is its result.
     Upgrade(Result<Upgrade, UpgradeRefusal>),
-    /// What is said to a wish for standard input, and how that stands.
+    /// The answer to a request to standard input, and its state.
     Input {
         state: InputState,
-        said: InputSaid,
+        said: InputResult,
     },
-    /// Its standard input is not one to write to.
+    /// Its standard input cannot be written.
     NoInput,
-    /// The attempt that was named is not the present one.
+    /// The attempt in the request is not the present one.
     OtherAttempt,
-    /// It has no terminal.
+    /// The run has no terminal.
     NoTerminal,
-    /// An interrupt went out in this way.
+    /// An interrupt was delivered in this way.
     Interrupted(InterruptWay),
     /// There is no terminal for it; nothing was made.
     NoPty(NoPty),
-    /// A command beside the run's own has ended.
+    /// A helper command has ended.
     Helped(HelperEnd),
 }
 
-/// Who is in a tree.
+/// Members of a tree.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireListing {
     pub(crate) members: Vec<WireMember>,
-    /// How many more there were.
+    /// Number of further members.
     pub(crate) unlisted: u32,
 }
 
-/// One of a tree.
+/// One member of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireMember {
     pub(crate) pid: i32,
@@ -288,14 +288,14 @@ pub(crate) struct WireMember {
     pub(crate) holds: Holds,
 }
 
-/// Whom a pause has stopped; kept as a file.
+/// Processes that a pause has stopped, stored as a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireHeld {
     pub(crate) frozen: bool,
     pub(crate) processes: Vec<WireHeldProcess>,
 }
 
-/// One of them.
+/// One such process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireHeldProcess {
     pub(crate) pid: i32,
@@ -311,42 +311,42 @@ pub(crate) struct WireRecorded {
     pub(crate) run_dir: String,
 }
 
-/// Keeper to shim. With child, stdin, stdout, stderr, gate, the read ends of both outputs where the rest may be left
-/// alone or the run is to be adopted, the door for the next keeper in that case, the write end of stdin where that is a pipe
-/// then, and the control group where there is one.
+/// Keeper to shim. With child, stdin, stdout, stderr, gate, the read ends of both outputs where the rest may be
+/// detached or the run is to be adopted, the reconnect socket for the next keeper in that case, the write end of stdin
+/// where that is a pipe then, and the control group where there is one.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToShim {
     Job(Box<Job>),
     /// SIGKILL to all children until none is left.
     KillAll,
-    /// A stop is on its way: what ends from here on has not ended by itself.
+    /// A stop is in progress: processes that exit from here on have not exited by themselves.
     Stopping,
-    /// The leader has ended by itself, and these are left alone.
+    /// The leader has exited by itself, and these are detached.
     Keep(Leftovers),
-    /// Nobody reads the outputs any more: what is written is to be thrown away.
+    /// No process reads the outputs any more: they are to be discarded.
     Discard,
-    /// For the next keeper.
+    /// State for the next keeper.
     Remember(adoption::WireMemory),
-    /// The end is on record, and no keeper will ask for it.
+    /// The end is recorded, and no keeper will ask for it.
     Leave,
-    /// Nothing more comes on standard input.
+    /// No more input follows.
     CloseInput,
     /// No server will read the outputs: the keeper ends the run, and itself after it.
     ServiceEnds {
-        /// It was asked to.
+        /// Whether it was requested.
         in_order: bool,
     },
-    /// A command beside the run's own.
+    /// A helper command.
     Help {
         id: u64,
         argv: Vec<String>,
         timeout_ms: u64,
-        /// It is of a stop that is on its way.
+        /// Whether it belongs to a stop in progress.
         stops: bool,
     },
 }
 
-/// What a shim is to do.
+/// Job of a shim.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) run: u128,
@@ -354,26 +354,26 @@ pub(crate) struct Job {
     pub(crate) policy: Policy,
     pub(crate) cgroup: Option<CgroupIdentity>,
     pub(crate) placement: Placement,
-    /// Of the command.
+    /// Attributes of the command.
     pub(crate) attributes: kennel_linux::attributes::Attributes,
-    /// Where the run is to be adopted.
+    /// Facts for the next keeper, where the run is to be adopted.
     pub(crate) keepsake: Option<adoption::WireKeepsake>,
-    /// Whether the write end of standard input comes along, to be kept with it.
+    /// Whether the write end of standard input is among the descriptors, to be stored with it.
     pub(crate) input: bool,
-    /// Whether the socket comes along at which its processes say something of it.
+    /// Whether the notification socket of its processes is among the descriptors.
     pub(crate) notify: bool,
-    /// Whether stdin is to be the controlling terminal.
+    /// Whether stdin becomes the controlling terminal.
     pub(crate) terminal: bool,
     /// The run's slot in its keeper's file of exit records.
     pub(crate) exit_slot: Option<u32>,
 }
 
-/// How a child gets into its control group.
+/// Way in which a child gets into its control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Placement {
-    /// Born in it: clone3(2) with `CLONE_INTO_CGROUP`.
+    /// The child is born in it: clone3(2) with `CLONE_INTO_CGROUP`.
     ByClone,
-    /// Moved into it while it waits at the gate.
+    /// The child is moved into it while it waits at the gate.
     ByWrite,
 }
 
@@ -398,33 +398,33 @@ pub(crate) enum FromShim {
         /// Whether the shim has children left.
         rest: bool,
     },
-    /// The shim has no child left; it ends after this, or is [`Self::Free`].
+    /// The shim has no child left; it exits after this, or is [`Self::Free`].
     Empty {
         at_us: i64,
-        /// Processes that a shim does not hear of although they live, where nothing else would tell.
+        /// Living processes whose exits a shim does not get, where nothing else would show them.
         elsewhere: Vec<i32>,
     },
-    /// What came of the first SIGKILL to its children, or of a round of signals that it has sent without a keeper.
+    /// Result of the first SIGKILL to its children, or of a round of signals that it has sent without a keeper.
     Killed(StopStep),
-    /// The first word to a keeper that has come for the run. With a pidfd of the leader, one of the first process of a
-    /// private pid namespace, the read ends of both outputs, and the write end of stdin where that is an open pipe.
+    /// The first message to a keeper that has come for the run. With a pidfd of the leader, one of the first process of
+    /// a private pid namespace, the read ends of both outputs, and the write end of stdin where that is an open pipe.
     Adoptable(Box<adoption::WireAdoptable>),
     /// The run is over, nothing of it is left in this shim, and it waits for another one.
     Free,
-    /// A command beside the run's own has ended.
+    /// A helper command has ended.
     Helped {
         id: u64,
         end: HelperEnd,
     },
 }
 
-/// The bytes of a message.
+/// Encodes a message.
 pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
     postcard::to_extend(message, vec![VERSION])
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
-/// The message in these bytes.
+/// Decodes a message.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
     match bytes.split_first() {
         Some((&VERSION, rest)) => postcard::from_bytes(rest)

@@ -1,4 +1,4 @@
-//! What keepers and shims leave in the directory of a run for the next ones, as files.
+//! Files of keepers and shims in the directory of a run, for the next ones.
 
 use super::WireHeldProcess;
 use kennel_lifecycle::{ProcessIdentity, StopStep, recovery::ExitRecord};
@@ -11,7 +11,7 @@ pub(crate) struct WireWill {
     pub(crate) record: ExitRecord,
 }
 
-/// Whose leader it is, within one boot.
+/// Identity of a leader, within one boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireLeader {
     pub(crate) pid: i32,
@@ -27,7 +27,7 @@ impl From<&ProcessIdentity> for WireLeader {
     }
 }
 
-/// What a start has done to end the run of this leader, as a file.
+/// Actions of a start to end the run of this leader, as a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireNote {
     pub(crate) leader: WireLeader,

@@ -1,4 +1,4 @@
-//! What a keeper says of its host and of what holds a run together.
+//! Reports of a keeper about its host and the containment of runs.
 
 use crate::{
     fleet::{end, groups_of_this_process, keeper_command, no_process_is_left, start},
@@ -18,16 +18,13 @@ use std::{
 type Outside = fn(&Path, &str);
 
 pub(crate) const ALL: &[(&str, Outside)] = &[
-    ("a_budget_of_control_groups_is_kept_and_told", budgeted),
-    (
-        "an_idle_keeper_that_is_killed_leaves_no_directory",
-        idle_keeper_killed,
-    ),
+    ("budget_of_control_groups_is_kept_and_reported", budgeted),
+    ("killed_idle_keeper_leaves_no_directory", idle_keeper_killed),
 ];
 
 const SCENARIOS: [&str; 4] = [
     "capabilities_are_told_as_they_were_tried_out",
-    "a_run_that_would_be_held_too_weakly_is_refused",
+    "too_weakly_contained_run_is_refused",
     "budget",
     "idle",
 ];
@@ -39,14 +36,14 @@ pub(crate) fn plays(name: &str) -> bool {
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
         "capabilities_are_told_as_they_were_tried_out" => capabilities(stage),
-        "a_run_that_would_be_held_too_weakly_is_refused" => too_weak(stage).await,
+        "too_weakly_contained_run_is_refused" => too_weak(stage).await,
         "budget" => budget(stage).await,
         "idle" => idle(stage).await,
         other => panic!("no scenario {other}"),
     }
 }
 
-/// Each surrounding takes certain things away; what it takes is missing with a reason, and the rest is not.
+/// Each surrounding removes certain capabilities; these are missing with a reason, and the others are not.
 fn capabilities(stage: &mut Stage) {
     let names: Vec<CapabilityName> = stage.hello.capabilities.iter().map(|c| c.name).collect();
     assert_eq!(names.len(), CapabilityName::ALL.len(), "{names:?}");
@@ -74,7 +71,7 @@ fn capabilities(stage: &mut Stage) {
         assert!(lacks(CapabilityName::PidfdGroupSignal).is_some());
     }
     if stage.has_cgroup() {
-        // What the kernel has put into a fresh directory, looked up without the keeper.
+        // The kernel's entries of a fresh directory, read without the keeper.
         let base = stage.hello.cgroup_base.as_ref().expect("there is one");
         let file = |name: &str| base.join(name).exists();
         assert_eq!(
@@ -143,10 +140,10 @@ fn runs_below(base: &Path) -> usize {
         .count()
 }
 
-/// How many directories the keeper of [`budgeted`] may have: the one for all runs, and one run's.
+/// Number of directories that the keeper of [`budgeted`] may have: the one for all runs, and one run's.
 const BUDGET: &str = "2";
 
-/// A keeper in a control group of its own with a budget that one run uses up.
+/// Starts a keeper in a control group of its own with a budget that one run uses up.
 pub(crate) fn budgeted(dir: &Path, choice: &str) {
     let group = groups_of_this_process().map(|own| {
         let name = format!("kennel-budget-{}", std::process::id());
@@ -175,8 +172,8 @@ pub(crate) fn budgeted(dir: &Path, choice: &str) {
     }
 }
 
-/// Where there is a budget, the second run goes without a control group and says so, unless its spec refuses that.
-/// Where there are no control groups at all, so does the first.
+/// Where there is a budget, the second run has no control group and reports that, unless its spec refuses it. Where
+/// there are no control groups at all, neither has the first.
 async fn budget(stage: &mut Stage) {
     let budgeted = stage.file("budgeted").exists();
     assert_eq!(budgeted, stage.has_cgroup());
@@ -207,7 +204,7 @@ async fn budget(stage: &mut Stage) {
     stage.client.stop(first, &end_at_once());
     stage.end(first).await;
     if budgeted {
-        // The budget is free again when the directory is gone, which follows the end.
+        // The budget is free again when the directory is removed, which follows the end.
         let base = stage.hello.cgroup_base.clone().expect("there is one");
         until(|| (runs_below(&base) == 0).then_some(())).await;
         let prepared = stage.start(strict, &spec).await;
@@ -217,7 +214,7 @@ async fn budget(stage: &mut Stage) {
     assert_eq!(stage.file("ran").exists(), budgeted);
 }
 
-/// The directory of an idle keeper that was killed goes without it: its idle shims remove it.
+/// Kills an idle keeper: its idle shims remove its directory.
 pub(crate) fn idle_keeper_killed(dir: &Path, choice: &str) {
     let mut keeper = start(dir, choice, "idle");
     let base = read_when_there(&dir.join("base"));
@@ -246,7 +243,7 @@ fn wait_for_idle_shim(keeper: u32) {
     }
 }
 
-/// Says where the control groups are, and does nothing once a run has come and gone.
+/// Prints the path of the control groups, and is idle once a run has ended.
 async fn idle(stage: &mut Stage) {
     let (run, spec) = stage.shell("exit 0");
     stage.start(run, &spec).await;

@@ -1,4 +1,4 @@
-//! Keeper, server and shims die at bad moments; a later keeper finds what they left.
+//! Keeper, server and shims die at bad moments; a later keeper finds their leftovers.
 
 use crate::{
     fleet::{end, no_process_is_left, start},
@@ -19,64 +19,57 @@ use std::{
     time::Duration,
 };
 
-/// A death, and how it is looked at from outside.
+/// A death, with its check from outside.
 type Death = fn(&Path, &str);
 
 pub(crate) const ALL: &[(&str, Death)] = &[
-    ("no_gate_opens_when_server_or_keeper_is_killed", gates),
-    ("no_child_is_stuck_at_a_gate_that_a_sibling_holds", cycle),
-    (
-        "shims_carry_out_the_plan_when_the_keeper_is_killed",
-        last_will,
-    ),
-    (
-        "a_shim_writes_down_whether_its_leader_ended_by_itself",
-        own_ends,
-    ),
-    ("what_lost_its_shim_too_is_found_and_ended", orphans),
+    ("no_gate_opens_after_server_or_keeper_death", gates),
+    ("no_child_hangs_at_a_siblings_gate", cycle),
+    ("shims_carry_out_the_plan_without_keeper", last_will),
+    ("shim_records_whether_its_leader_ended_alone", own_ends),
+    ("tree_without_keeper_and_shim_is_ended", orphans),
     (PRIVATE_ONLY, all_at_once),
     ("many_orphans_are_ended_side_by_side", many_orphans),
     (
-        "nobody_stays_stopped_when_a_keeper_dies_in_a_pause",
+        "no_process_stays_stopped_after_keeper_death",
         pauses::keeper_dies,
     ),
     (
-        "what_was_stopped_is_found_after_its_leader_and_shim",
+        "stopped_process_is_found_without_leader_and_shim",
         pauses::all_die,
     ),
     (
-        "who_is_kept_goes_on_when_leader_and_keeper_die_in_a_pause",
+        "detached_process_continues_after_leader_and_keeper_death",
         pauses::kept,
     ),
     ("a_second_keeper_is_refused", second_keeper),
     (
-        "a_server_that_cannot_begin_gives_the_service_its_exit_code",
+        "failing_server_gives_the_service_its_exit_code",
         refusing_server,
     ),
     (
-        "a_termination_before_the_server_is_ready_ends_at_once",
+        "termination_before_a_ready_server_is_immediate",
         early_termination,
     ),
     (
-        "a_termination_while_no_server_comes_back_bounds_every_grace",
+        "termination_without_a_server_bounds_each_grace",
         endless_loss,
     ),
 ];
 
-/// Those that also mean a private pid namespace; in the others somebody outlives a shim, or is kept.
+/// Deaths that also apply to a private pid namespace; in the others a process outlives a shim, or is detached.
 pub(crate) const PRIVATE: &[&str] = &[
-    "no_gate_opens_when_server_or_keeper_is_killed",
-    "no_child_is_stuck_at_a_gate_that_a_sibling_holds",
-    "shims_carry_out_the_plan_when_the_keeper_is_killed",
-    "a_shim_writes_down_whether_its_leader_ended_by_itself",
-    "nobody_stays_stopped_when_a_keeper_dies_in_a_pause",
+    "no_gate_opens_after_server_or_keeper_death",
+    "no_child_hangs_at_a_siblings_gate",
+    "shims_carry_out_the_plan_without_keeper",
+    "shim_records_whether_its_leader_ended_alone",
+    "no_process_stays_stopped_after_keeper_death",
     PRIVATE_ONLY,
     "a_termination_without_a_server_bounds_every_grace",
 ];
 
-/// The one that means nothing else.
-pub(crate) const PRIVATE_ONLY: &str =
-    "nobody_of_a_private_pid_namespace_outlives_all_of_the_service";
+/// The death that applies to a private pid namespace only.
+pub(crate) const PRIVATE_ONLY: &str = "no_namespaced_process_outlives_the_whole_service";
 
 /// Children at their gates in one round, and rounds: 200 kills.
 const CROWD: usize = 40;
@@ -100,7 +93,7 @@ fn gates(dir: &Path, choice: &str) {
         no_process_is_left(dir);
         assert!(!dir.join("ran").exists(), "a gate was opened");
     }
-    // The next keeper clears away what an earlier one has left empty.
+    // The next keeper removes the empty directories of an earlier one.
     assert_eq!(end(start(dir, choice, "nothing")).code(), Some(0));
 }
 
@@ -122,7 +115,7 @@ fn last_will(dir: &Path, choice: &str) {
 }
 
 fn own_ends(dir: &Path, choice: &str) {
-    let status = end(start(dir, choice, "leaders_end_unheard"));
+    let status = end(start(dir, choice, "leaders_end_unreported"));
     assert_eq!(status.signal(), Some(libc::SIGKILL));
     no_process_is_left(dir);
     assert_eq!(end(start(dir, choice, "read_own_ends")).code(), Some(0));
@@ -151,7 +144,7 @@ fn all_at_once(dir: &Path, choice: &str) {
     assert_eq!(end(start(dir, choice, "find_nobody")).code(), Some(0));
 }
 
-/// Somebody else's process that says it is of the run.
+/// Starts an unrelated process with the run's marker.
 fn look_alike(run: RunId) -> Child {
     let mut command = Command::new("sleep");
     command.arg("1000").env("KENNEL_RUN_ID", run.to_string());
@@ -192,7 +185,7 @@ fn early_termination(dir: &Path, choice: &str) {
     assert!(!dir.join("run/kennel.sock").exists());
 }
 
-/// What runs has the bound of a shutdown, the code says that there was no server, and none is started.
+/// Remaining runs have the bound of a shutdown, the code shows that there was no server, and none is started.
 fn endless_loss(dir: &Path, choice: &str) {
     assert_eq!(end(start(dir, choice, "lost_for_good")).code(), Some(70));
     no_process_is_left(dir);
@@ -220,7 +213,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "keeper_killed" => keeper_killed(stage).await,
         "read_last_wills" => read_last_wills(stage).await,
         "all_killed" => all_killed(stage).await,
-        "leaders_end_unheard" => leaders_end_unheard(stage).await,
+        "leaders_end_unreported" => leaders_end_unreported(stage).await,
         "read_own_ends" => read_own_ends(stage).await,
         "end_orphans" => end_orphans(stage).await,
         "find_nobody" => find_none(stage).await,
@@ -234,7 +227,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     }
 }
 
-/// A tree that ignores what is polite, with an hour of grace.
+/// Starts a tree that ignores polite signals, with an hour of grace.
 pub(crate) async fn stubborn(stage: &mut Stage) {
     let (run, mut spec) =
         stage.shell("trap '' TERM INT; echo up > $0/up; while :; do sleep 1000; done");
@@ -295,7 +288,7 @@ async fn crowd(stage: &mut Stage, who: &str) {
     assert_eq!(stage.event().await, KeeperEvent::Gone);
 }
 
-/// The keeper is killed when the first of four is ready, so that the others are anywhere on their way.
+/// Kills the keeper when the first of four is ready, so that the others are at any point of their start.
 async fn four_at_once(stage: &mut Stage) {
     let mut made = tokio::task::JoinSet::new();
     for _ in 0..4 {
@@ -377,8 +370,8 @@ async fn read_last_wills(stage: &mut Stage) {
     assert!(!stage.file("ran").exists());
 }
 
-/// Two leaders exit while their keeper is halted: nobody has asked the one to, and the other is being stopped.
-async fn leaders_end_unheard(stage: &mut Stage) {
+/// Two leaders exit while their keeper is halted: one by itself, and the other is being stopped.
+async fn leaders_end_unreported(stage: &mut Stage) {
     let until_go = "until [ -e $0/go ]; do sleep 0.02; done";
     let (alone, spec) = stage.shell(until_go);
     let alone_prepared = stage.start(alone, &spec).await;
@@ -417,7 +410,8 @@ pub(crate) async fn observe(stage: &Stage, recorded: &Recorded) -> Observation {
     seen
 }
 
-/// Without a control group an orphan in a session of its own cannot be told from a stranger, so there is none here.
+/// Without a control group an orphan in a session of its own cannot be distinguished from an unrelated process, so
+/// there is none here.
 const NEAR_TREE: &str = "
     setsid sh -c 'sleep 1000; : '$0 &
     (sh -c 'sleep 1000; : '$0 &)
@@ -443,8 +437,8 @@ async fn all_killed(stage: &mut Stage) {
 }
 
 pub(crate) async fn kill_all(stage: &Stage, shims: Vec<i32>) {
-    // Stopped, the keeper cannot take over from the shims.
-    // SAFETY: kill takes integers; the keeper is this process's parent.
+    // A stopped keeper cannot take over from the shims. SAFETY: kill takes integers; the keeper is this process's
+    // parent.
     unsafe { libc::kill(stage.hello.keeper.pid, libc::SIGSTOP) };
     for shim in shims {
         kill(shim);
@@ -492,7 +486,7 @@ async fn end_many_orphans(stage: &mut Stage) {
 async fn find_none(stage: &mut Stage) {
     for recorded in &recorded::read(&stage.dir) {
         let mut seen = observe(stage, recorded).await;
-        // The kernel ends it behind all others.
+        // The kernel ends it after all others.
         let begun = std::time::Instant::now();
         while seen.namespace == Some(Seen::Same) && begun.elapsed() < Duration::from_secs(20) {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -522,7 +516,7 @@ async fn end_orphans(stage: &mut Stage) {
         let populated = seen.cgroup == CgroupSeen::Populated;
         assert_eq!(populated, stage.has_cgroup(), "{seen:?}");
 
-        // The same numbers on another boot are somebody else's.
+        // On another boot the same numbers are another process's.
         let mut elsewhere = recorded.clone();
         elsewhere.identity.host.boot_id = "another".into();
         let plan = StopPlan::abort(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! The tests: each starts a keeper in a directory of its own, waits for its end, and looks for what is left.
+//! The tests: each starts a keeper in a directory of its own, waits for its end, and checks for leftovers.
 
 use crate::{
     containment, deaths, handover,
@@ -17,7 +17,7 @@ pub(crate) struct Test {
     pub(crate) run: Box<dyn Fn()>,
 }
 
-/// Scenarios that play with and without control groups, with the code that the keeper ends with.
+/// Scenarios with and without control groups, with the keeper's exit code.
 const SCENARIOS: &[(&str, i32)] = &[
     ("output_exit_and_tree_are_told_in_order", 0),
     ("a_shut_gate_runs_nothing", 0),
@@ -25,49 +25,46 @@ const SCENARIOS: &[(&str, i32)] = &[
     ("the_child_gets_nothing_that_was_not_given", 0),
     ("start_failures_are_typed", 0),
     ("a_tree_of_sessions_and_orphans_is_ended", 0),
-    ("a_tree_that_ignores_the_polite_signal_is_killed", 0),
+    ("tree_that_ignores_term_is_killed", 0),
     ("a_stopped_child_dies_of_the_polite_signal", 0),
-    ("the_rest_of_a_tree_gets_its_grace_after_the_leader", 0),
-    ("a_grandchild_that_holds_the_pipe_does_not_hide_the_exit", 0),
-    ("a_leader_that_ends_in_a_stop_does_not_shorten_the_grace", 0),
+    ("rest_gets_its_grace_after_the_leader", 0),
+    ("grandchild_holding_the_pipe_hides_no_exit", 0),
+    ("leader_exit_in_a_stop_keeps_the_grace", 0),
     ("an_interrupt_reaches_the_group_once", 0),
     ("a_signal_reaches_whom_its_target_names", 0),
     ("a_tree_is_listed_with_what_holds_it", 0),
-    ("a_tree_that_lost_its_shim_is_listed_and_signalled", 0),
+    ("tree_without_shim_is_listed_and_signalled", 0),
     ("a_command_is_held_to_its_limits", 0),
-    (
-        "a_limit_that_cannot_be_set_keeps_the_command_from_running",
-        0,
-    ),
-    ("a_paused_tree_stands_still_until_it_is_resumed", 0),
+    ("failed_limit_prevents_exec", 0),
+    ("paused_tree_stands_still_until_resumed", 0),
     ("a_paused_tree_can_be_ended", 0),
-    ("a_command_that_kills_its_shim_is_still_ended", 0),
-    ("a_verdict_that_dies_with_its_shim_is_not_invented", 0),
-    ("a_child_whose_shim_dies_at_the_gate_never_runs", 0),
-    ("a_run_left_by_a_server_in_order_is_ended", 0),
-    ("a_run_left_by_a_server_in_order_has_no_hour_of_grace", 0),
+    ("command_that_kills_its_shim_is_ended", 0),
+    ("lost_verdict_of_a_shim_is_not_invented", 0),
+    ("child_of_dead_shim_never_runs", 0),
+    ("run_left_in_order_is_ended", 0),
+    ("run_left_in_order_has_no_hours_grace", 0),
     ("termination_is_asked_of_the_server", 0),
     ("stray_signals_end_neither_keeper_nor_shim", 0),
     ("quit_ends_service_in_order", 0),
     ("usr2_ends_service_in_order", 0),
     ("commands_start_with_default_signals", 0),
     ("capabilities_are_told_as_they_were_tried_out", 0),
-    ("a_run_that_would_be_held_too_weakly_is_refused", 0),
+    ("too_weakly_contained_run_is_refused", 0),
     ("many_runs_at_once_all_end", 0),
-    ("a_shim_with_nothing_left_serves_the_next_run", 0),
-    ("a_shim_that_was_changed_serves_no_other_run", 0),
-    ("a_run_is_made_again_while_its_last_shim_ends", 0),
-    ("what_had_stopped_itself_stays_stopped_after_a_pause", 0),
+    ("shim_without_leftovers_serves_the_next_run", 0),
+    ("changed_shim_serves_no_other_run", 0),
+    ("run_restarts_while_its_last_shim_ends", 0),
+    ("self_stopped_process_stays_stopped_after_a_pause", 0),
     ("threads_without_their_leader_are_paused_and_signalled", 0),
     ("a_pause_is_written_down_while_it_lasts", 0),
-    ("a_pause_that_lasts_too_long_ends_by_itself", 0),
-    ("a_run_that_is_paused_for_too_long_is_ended", 0),
-    ("a_run_that_takes_too_long_is_ended_with_all_its_tree", 0),
-    ("time_that_a_run_is_paused_does_not_count", 0),
-    ("a_deadline_leaves_a_run_alone_that_is_being_stopped", 0),
+    ("pause_ends_after_its_max_pause", 0),
+    ("run_paused_for_too_long_is_ended", 0),
+    ("run_over_max_runtime_ends_with_its_tree", 0),
+    ("paused_time_does_not_count", 0),
+    ("deadline_does_not_touch_a_stopping_run", 0),
 ];
 
-/// Surroundings that a keeper may be started in: how, with which scenario, and the code that it ends with.
+/// Surroundings that a keeper may be started in: the way, the scenario, and its exit code.
 const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
     (
         "a_keeper_without_descriptors_says_so_and_recovers",
@@ -76,13 +73,13 @@ const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
         0,
     ),
     (
-        "a_keeper_whose_parent_ignores_exits_still_sees_them",
+        "keeper_sees_exits_despite_ignoring_parent",
         "ignored_exits",
         "output_exit_and_tree_are_told_in_order",
         0,
     ),
     (
-        "a_burdened_keeper_passes_on_what_is_not_its_own_affair",
+        "keeper_passes_foreign_children_on",
         "burdened",
         "burdens_are_passed_on",
         0,
@@ -94,7 +91,7 @@ const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
         0,
     ),
     (
-        "a_keeper_with_the_proc_of_another_pid_namespace_refuses_to_start",
+        "keeper_with_foreign_proc_refuses_to_start",
         "foreign_proc",
         "nothing",
         1,
@@ -174,7 +171,7 @@ fn private_choices() -> impl Iterator<Item = &'static str> {
     ["private", "private_off"].into_iter().filter(move |_| may)
 }
 
-/// A keeper on its own directory.
+/// Starts a keeper on its own directory.
 pub(crate) fn start(dir: &Path, choice: &str, scenario: &str) -> Child {
     let keeper = keeper_command(dir, choice, scenario).spawn();
     keeper.expect("a keeper")
@@ -188,10 +185,10 @@ pub(crate) fn keeper_command(dir: &Path, choice: &str, scenario: &str) -> Comman
     command
 }
 
-/// The longest that a whole scenario may take: many things one after the other, on a busy machine.
+/// Longest time of a whole scenario: many steps one after the other, on a busy machine.
 const SCENARIO_MAX: Duration = Duration::from_mins(3);
 
-/// Waits for the keeper's end.
+/// Waits for the keeper's exit.
 pub(crate) fn end(mut keeper: Child) -> ExitStatus {
     let give_up = Instant::now() + SCENARIO_MAX;
     loop {
@@ -206,7 +203,7 @@ pub(crate) fn end(mut keeper: Child) -> ExitStatus {
     }
 }
 
-/// No process, no control group.
+/// Asserts that no process and no control group is left.
 fn nothing_is_left(dir: &Path) {
     no_process_is_left(dir);
     let groups = groups_left(dir);
@@ -225,7 +222,7 @@ pub(crate) fn no_process_is_left(dir: &Path) {
     }
 }
 
-/// Control groups of the node of this directory.
+/// Returns the control groups of the node of this directory.
 fn groups_left(dir: &Path) -> Vec<String> {
     let Ok(node) = fs::read_to_string(dir.join("data/node")) else {
         return Vec::new();
@@ -240,7 +237,7 @@ fn groups_left(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// The cgroup v2 directory of this process, where it is mounted.
+/// Returns the cgroup v2 directory of this process, where it is mounted.
 pub(crate) fn groups_of_this_process() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
     let mount = mounts.lines().find(|l| l.contains(" - cgroup2 "));

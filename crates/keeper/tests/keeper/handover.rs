@@ -1,5 +1,5 @@
-//! The server dies, and the keeper hands what it holds to the next one. Each scenario is played by all servers of its
-//! keeper, one after the other: the first one makes a run and dies, those that come after it look.
+//! The server dies, and the keeper hands its runs over to the next one. Each scenario is run by all servers of its
+//! keeper, one after the other: the first one makes a run and dies, the later ones check.
 
 use crate::{
     deaths::stubborn,
@@ -18,30 +18,31 @@ use std::{io::Write, path::Path, process::ExitCode, time::Duration};
 
 /// Scenarios that end with 0: the last server ends in order.
 pub(crate) const SCENARIOS: &[&str] = &[
-    "a_run_goes_on_while_its_server_is_replaced",
-    "what_has_ended_is_told_to_each_server_until_one_acknowledges_it",
-    "a_child_that_was_never_announced_is_handed_to_nobody",
-    "a_child_at_its_gate_is_handed_over_and_never_runs",
-    "a_verdict_that_a_dead_server_waited_for_is_told_to_the_next",
-    "a_paused_run_stays_paused_for_the_next_server",
-    "a_pause_on_its_way_goes_on_without_its_server",
-    "a_pause_that_ran_out_without_a_server_is_handed_over_as_that",
-    "a_stop_in_its_grace_goes_on_without_its_server",
+    "run_continues_while_its_server_is_replaced",
+    "ended_run_is_reported_until_acknowledged",
+    "unannounced_child_is_not_handed_over",
+    "child_at_gate_is_handed_over_and_unrun",
+    "awaited_verdict_is_reported_to_next_server",
+    "paused_run_stays_paused_for_next_server",
+    "pause_in_progress_continues_without_server",
+    "expired_pause_is_handed_over_as_expired",
+    "stop_in_its_grace_continues_without_server",
     "command_before_a_stop_needs_no_server",
-    "a_drained_rest_is_drained_for_the_next_server",
-    "a_rest_is_kept_only_by_the_word_of_a_server",
-    "a_signal_goes_out_once_per_request_whichever_server_asks",
+    "drained_rest_is_drained_for_next_server",
+    "rest_is_detached_only_by_a_servers_order",
+    "signal_is_sent_once_whichever_server_asks",
     "many_runs_are_handed_over_at_once",
     "crash_loop_of_servers_ends_no_run",
     "servers_that_never_serve_end_runs",
-    "without_a_server_for_too_long_a_run_ends_by_its_own_plan",
-    "without_a_server_for_too_long_a_drain_ends_and_whom_to_keep_is_left_to_the_next",
+    "run_over_orphan_ttl_ends_by_its_plan",
+    "drain_expires_without_server_and_detaches_later",
 ];
 
-/// How long runs go on without a server.
+/// Returns how long runs continue without a server.
 pub(crate) fn orphan_ttl(scenario: &str) -> Duration {
     match scenario {
-        name if name.starts_with("without_a_server_for_too_long") => Duration::ZERO,
+        "drain_expires_without_server_and_detaches_later"
+        | "run_over_orphan_ttl_ends_by_its_plan" => Duration::ZERO,
         // Shorter than the longest pause between two starts.
         "crash_loop_of_servers_ends_no_run" | "servers_that_never_serve_end_runs" => {
             Duration::from_secs(3)
@@ -50,7 +51,7 @@ pub(crate) fn orphan_ttl(scenario: &str) -> Duration {
     }
 }
 
-/// What a server does before it is ready; gives an exit code where it is never ready.
+/// Runs the actions of a server before it is ready; returns an exit code where it is never ready.
 pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
     match (name, stage.hello.restarts) {
         (_, 0) => None,
@@ -63,10 +64,10 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
             Some(3)
         }
         ("a_hung_server_is_replaced", 1) => hang(),
-        // Tries that fail.
+        // Attempts that fail.
         ("servers_that_never_serve_end_runs", 1..=3)
-        | ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", 1) => Some(3),
-        ("without_a_server_for_too_long_a_run_ends_by_its_own_plan", _)
+        | ("run_over_orphan_ttl_ends_by_its_plan", 1) => Some(3),
+        ("run_over_orphan_ttl_ends_by_its_plan", _)
         | ("command_before_a_stop_needs_no_server", _) => {
             let pid = stage.held[0].identity.command.pid;
             until(|| (!is_alive(pid)).then_some(())).await;
@@ -76,7 +77,7 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
     }
 }
 
-/// SIGTERM to the keeper, as soon as it has reaped this process.
+/// Sends SIGTERM to the keeper, as soon as it has reaped this process.
 fn terminate_after_this(keeper: i32) {
     let text = "(while kill -0 $1; do sleep 0.01; done; kill -TERM $2) &";
     let own = std::process::id();
@@ -87,22 +88,22 @@ fn terminate_after_this(keeper: i32) {
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
-        "a_run_goes_on_while_its_server_is_replaced" => goes_on(stage).await,
-        "what_has_ended_is_told_to_each_server_until_one_acknowledges_it" => ended(stage).await,
-        "a_child_that_was_never_announced_is_handed_to_nobody" => unannounced(stage).await,
-        "a_child_at_its_gate_is_handed_over_and_never_runs" => at_gate(stage).await,
-        "a_verdict_that_a_dead_server_waited_for_is_told_to_the_next" => released(stage).await,
-        "a_paused_run_stays_paused_for_the_next_server" => paused(stage).await,
-        "a_pause_on_its_way_goes_on_without_its_server" => pausing(stage).await,
-        "a_pause_that_ran_out_without_a_server_is_handed_over_as_that" => ran_out(stage).await,
-        "a_stop_in_its_grace_goes_on_without_its_server" => stopping(stage).await,
+        "run_continues_while_its_server_is_replaced" => run_continues(stage).await,
+        "ended_run_is_reported_until_acknowledged" => ended(stage).await,
+        "unannounced_child_is_not_handed_over" => unannounced(stage).await,
+        "child_at_gate_is_handed_over_and_unrun" => at_gate(stage).await,
+        "awaited_verdict_is_reported_to_next_server" => released(stage).await,
+        "paused_run_stays_paused_for_next_server" => paused(stage).await,
+        "pause_in_progress_continues_without_server" => pausing(stage).await,
+        "expired_pause_is_handed_over_as_expired" => ran_out(stage).await,
+        "stop_in_its_grace_continues_without_server" => stopping(stage).await,
         "command_before_a_stop_needs_no_server" => stop_command(stage).await,
-        "a_drained_rest_is_drained_for_the_next_server" => drained(stage).await,
-        "a_rest_is_kept_only_by_the_word_of_a_server" => kept(stage).await,
-        "a_signal_goes_out_once_per_request_whichever_server_asks" => signalled(stage).await,
+        "drained_rest_is_drained_for_next_server" => drained(stage).await,
+        "rest_is_detached_only_by_a_servers_order" => kept(stage).await,
+        "signal_is_sent_once_whichever_server_asks" => signalled(stage).await,
         "many_runs_are_handed_over_at_once" => many(stage).await,
-        "without_a_server_for_too_long_a_run_ends_by_its_own_plan" => abandoned(stage).await,
-        "without_a_server_for_too_long_a_drain_ends_and_whom_to_keep_is_left_to_the_next" => {
+        "run_over_orphan_ttl_ends_by_its_plan" => abandoned(stage).await,
+        "drain_expires_without_server_and_detaches_later" => {
             abandoned_rest(stage).await;
         }
         "crash_loop_of_servers_ends_no_run" => crash_loop(stage).await,
@@ -113,13 +114,13 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     }
 }
 
-/// This server's end.
+/// Ends this server.
 async fn die() -> ! {
     kill(std::process::id().cast_signed());
     std::future::pending().await
 }
 
-/// The only run that was handed over.
+/// Returns the only run that was handed over.
 fn held(stage: &mut Stage) -> HeldRun {
     assert_eq!(stage.held.len(), 1, "{:?}", stage.held);
     stage.held.remove(0)
@@ -129,12 +130,12 @@ fn make(stage: &Stage, name: &str) {
     std::fs::write(stage.file(name), "made\n").expect("a file");
 }
 
-/// Waits for a file, then says so and ends with a code.
+/// Waits for a file, then prints and exits with a code.
 const WAITS: &str = "echo one; echo up > $0/up
     while ! test -e $0/go; do sleep 0.01; done
     echo two; echo err >&2; exit 3";
 
-async fn goes_on(stage: &mut Stage) {
+async fn run_continues(stage: &mut Stage) {
     if stage.hello.restarts == 0 {
         let (run, spec) = stage.shell(WAITS);
         stage.start(run, &spec).await;
@@ -198,7 +199,7 @@ async fn ended(stage: &mut Stage) {
     }
 }
 
-/// Holds these processes until they are let go, also when whoever asked for it is dead by then.
+/// Traces these processes until they are released, also when the requesting process is dead by then.
 async fn hold_on(stage: &Stage, pids: &[i32]) {
     let mut command = std::process::Command::new(std::env::current_exe().expect("own path"));
     command.arg("hold").arg(&stage.dir);
@@ -208,7 +209,7 @@ async fn hold_on(stage: &Stage, pids: &[i32]) {
     stage.written("held").await;
 }
 
-/// `hold DIR PID...`
+/// Command line: `hold DIR PID...`
 pub(crate) fn hold(args: &[String]) -> ExitCode {
     let dir = Path::new(&args[0]);
     let pids = args[1..].iter().map(|pid| pid.parse().expect("a pid"));
@@ -223,7 +224,7 @@ pub(crate) fn hold(args: &[String]) -> ExitCode {
 
 async fn unannounced(stage: &mut Stage) {
     if stage.hello.restarts == 0 {
-        // No shim that is there says anything.
+        // No present shim sends anything.
         let mut shims = Vec::new();
         until(|| {
             shims = shims_of(stage.hello.keeper.pid);
@@ -244,7 +245,7 @@ async fn unannounced(stage: &mut Stage) {
     let shims = stage.written("shims").await;
     let shims = shims.split_whitespace().map(str::parse::<i32>);
     let shims: Vec<i32> = shims.map(|pid| pid.expect("a number")).collect();
-    // One of them had the job. It ends, and its answer is for nobody: these requests have the numbers of the dead
+    // One of them had the job. It exits, and its answer is dropped: these requests have the numbers of the dead
     // server's.
     until(|| (shims.iter().filter(|pid| is_alive(**pid)).count() < shims.len()).then_some(()))
         .await;
@@ -252,7 +253,7 @@ async fn unannounced(stage: &mut Stage) {
     assert!(!stage.file("ran").exists());
 }
 
-/// Its children that look like itself: the server executes this program under another name.
+/// Returns the keeper's children that look like itself: the server executes this program under another name.
 fn shims_of(keeper: i32) -> Vec<i32> {
     let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
     let children = children.unwrap_or_default();
@@ -287,7 +288,7 @@ async fn released(stage: &mut Stage) {
         let prepared = stage.prepare(run, &spec).await;
         let prepared = prepared.expect("a child at its gate");
         hold_on(stage, &[prepared.identity.shim.pid]).await;
-        // These are its last words, and they are obeyed.
+        // These are its last messages, and they are obeyed.
         stage.client.release(run);
         die().await;
     }
@@ -324,17 +325,18 @@ async fn paused(stage: &mut Stage) {
     resume_and_end(stage, held.run).await;
 }
 
-/// Writes down each signal that it gets.
+/// Records each signal that it gets.
 const LISTENS: &str = "trap 'echo usr1 >> $0/got' USR1; trap 'echo int >> $0/got' INT
     echo up > $0/up; while :; do sleep 0.01; done";
 
 async fn signalled(stage: &mut Stage) {
     let usr1 = "SIGUSR1".parse::<Signal>().expect("a signal");
-    let shoot = async |stage: &Stage, run, target, id| {
+    let send_to_each = async |stage: &Stage, run, target, id| {
         let sent = stage.client.signal(run, usr1, target, Some(id)).await;
         sent.expect("a keeper")
     };
-    let reached = |sent: &Sent| matches!(sent, Sent::Now(shots) if shots.shots.len() == 1);
+    let reached =
+        |sent: &Sent| matches!(sent, Sent::Now(signalled) if signalled.signalled.len() == 1);
     let got = async |stage: &Stage, count| {
         let read = || std::fs::read_to_string(stage.file("got")).unwrap_or_default();
         until(|| (read().lines().count() >= count).then(read)).await
@@ -343,15 +345,15 @@ async fn signalled(stage: &mut Stage) {
         let (run, spec) = stage.shell(LISTENS);
         stage.start(run, &spec).await;
         stage.written("up").await;
-        let sent = shoot(stage, run, SignalTarget::Leader, "a").await;
+        let sent = send_to_each(stage, run, SignalTarget::Leader, "a").await;
         assert!(reached(&sent), "{sent:?}");
         got(stage, 1).await;
         let sent = stage.client.interrupt(run, Some("b")).await;
         assert_eq!(sent.expect("a keeper").result, SignalResult::Done);
         got(stage, 2).await;
-        // It has no terminal: nobody is reached.
-        let sent = shoot(stage, run, SignalTarget::TerminalForeground, "c").await;
-        assert!(matches!(&sent, Sent::Now(shots) if shots.no_terminal));
+        // It has no terminal: no process is reached.
+        let sent = send_to_each(stage, run, SignalTarget::TerminalForeground, "c").await;
+        assert!(matches!(&sent, Sent::Now(signalled) if signalled.no_terminal));
         die().await;
     }
     let run = held(stage).run;
@@ -360,19 +362,19 @@ async fn signalled(stage: &mut Stage) {
         assert_eq!(answer.expect("a keeper"), was_sent, "{id}");
     }
     for id in ["a", "b"] {
-        let sent = shoot(stage, run, SignalTarget::Leader, id).await;
+        let sent = send_to_each(stage, run, SignalTarget::Leader, id).await;
         assert_eq!(sent, Sent::Before, "{id}");
         let sent = stage.client.interrupt(run, Some(id)).await;
         assert_eq!(sent.expect("a keeper").result, SignalResult::Done);
     }
     for (id, count) in [("c", 3), ("d", 4)] {
-        let sent = shoot(stage, run, SignalTarget::Leader, id).await;
+        let sent = send_to_each(stage, run, SignalTarget::Leader, id).await;
         assert!(reached(&sent), "{id}: {sent:?}");
         let signals = got(stage, count).await;
         let signals: Vec<&str> = signals.lines().collect();
         assert_eq!(signals, ["usr1", "int", "usr1", "usr1"][..count]);
     }
-    let again = shoot(stage, run, SignalTarget::Leader, "d").await;
+    let again = send_to_each(stage, run, SignalTarget::Leader, "d").await;
     assert_eq!(again, Sent::Before);
     stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
     let facts = stage.end(run).await;
@@ -403,7 +405,7 @@ async fn pausing(stage: &mut Stage) {
         die().await;
     }
     let held = held(stage);
-    // The order was obeyed, and the first look may have been enough.
+    // The request was obeyed, and the first scan may have been enough.
     let seen = held.pause;
     assert!(
         matches!(seen, HeldPause::Stopping | HeldPause::Stopped),
@@ -509,7 +511,7 @@ async fn stop_command(stage: &mut Stage) {
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
 
-/// A leader that leaves somebody behind who waits for a file.
+/// A leader that leaves a process behind that waits for a file.
 const LEAVES: &str = "
     sh -c 'echo up > $0/up; while ! test -e $0/go; do sleep 0.01; done; echo late' $0 &
     while ! test -e $0/up; do sleep 0.01; done
@@ -552,7 +554,7 @@ async fn kept(stage: &mut Stage) {
     assert_eq!(
         reports.len(),
         3,
-        "nobody has said that no stop is on its way"
+        "the absence of a pending stop was not confirmed"
     );
     stage.client.keep_rest(held.run);
     let facts = stage.end(held.run).await;
@@ -620,7 +622,7 @@ async fn abandoned(stage: &mut Stage) {
         "{facts:?}"
     );
     assert_eq!(facts.last(), Some(&empty(stage)));
-    // The wait begins anew with each loss: this one serves, and its runs are its own.
+    // The wait restarts with each loss: this one serves, and its runs are its own.
     let (run, spec) = stage.shell("exit 6");
     stage.start(run, &spec).await;
     let facts = stage.end(run).await;
@@ -640,7 +642,7 @@ async fn abandoned_rest(stage: &mut Stage) {
     assert_eq!(runs.len(), 2, "{runs:?}");
     for held in runs {
         if held.policy.on_leader_exit == LeaderExit::Keep {
-            // One that was on record, and that the server before did not live to hand over.
+            // One that was recorded, and that the earlier server died before handing over.
             stage.client.stop(held.run, &held.policy.stop_plan());
         }
         let facts = stage.end(held.run).await;
@@ -651,7 +653,7 @@ async fn abandoned_rest(stage: &mut Stage) {
     make(stage, "go");
 }
 
-/// Before the last of these the keeper waits for longer than runs go on without a server.
+/// Before the last of these the keeper waits longer than runs continue without a server.
 const CRASHES: u32 = 4;
 
 async fn crash_loop(stage: &mut Stage) {
@@ -721,7 +723,7 @@ async fn lost_for_good(stage: &mut Stage) {
     die().await;
 }
 
-/// A server that fails must not be followed by one that plays on.
+/// Marks the failure of a server, which must not be followed by one that continues.
 pub(crate) fn fail_for_good(dir: &Path) {
     let failed = dir.join("failed");
     let earlier = std::panic::take_hook();

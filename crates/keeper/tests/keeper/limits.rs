@@ -1,4 +1,4 @@
-//! What a command may use.
+//! Limits and attributes of a command.
 
 use crate::{
     stage::{BURDEN_NICE, BURDEN_OOM_SCORE_ADJ, Stage, own_nice, own_oom_score_adj},
@@ -10,13 +10,13 @@ use kennel_lifecycle::{Exit, Resource, Rlimit, StartFailure, StartStage, UNLIMIT
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
         "a_command_is_held_to_its_limits" => held(stage).await,
-        "a_limit_that_cannot_be_set_keeps_the_command_from_running" => refused(stage).await,
+        "failed_limit_prevents_exec" => refused(stage).await,
         "burdens_are_passed_on" => burdened(stage).await,
         other => time::play(other, stage).await,
     }
 }
 
-/// Umask, nice value and `oom_score_adj`, as the command finds them.
+/// Prints umask, nice value and `oom_score_adj` of the command.
 const TELL: &str = "
     cut -d ' ' -f 19 /proc/self/stat > $0/nice
     cat /proc/self/oom_score_adj > $0/oom
@@ -34,8 +34,8 @@ fn expected(nice: i32, oom_score_adj: i32) -> [String; 3] {
     ["0022".into(), nice.to_string(), oom_score_adj.to_string()]
 }
 
-/// Of a command whose spec names none. This process was started by the keeper and has what that has, 0 or -500 where
-/// nothing was chosen for it.
+/// Returns that of a command whose spec names none. This process was started by the keeper and has its value, 0 or -500
+/// where none was chosen for it.
 fn unnamed_oom_score_adj(may_adjust: bool) -> i32 {
     let chosen = own_oom_score_adj().max(0);
     if may_adjust {
@@ -60,7 +60,7 @@ async fn held(stage: &mut Stage) {
         let most = most.filter(|(known, _)| *known == resource);
         most.map(|(_, most)| *most).next().expect("it was tried")
     };
-    // Each with a value of its own, so that none is taken for another.
+    // Each with a value of its own, so that none is mistaken for another.
     let wanted = [
         (Resource::Cpu, "Max cpu time", 1000),
         (Resource::FileSize, "Max file size", 2_000_000),
@@ -85,7 +85,7 @@ async fn held(stage: &mut Stage) {
     }
     let (nice, adj) = (own_nice() + 7, own_oom_score_adj() + 300);
     limits.nice = Some(nice);
-    // Whoever is no root cannot: the files of a process that is not dumpable are root's.
+    // Only root can: the files of a process that is not dumpable are root's.
     let may_adjust = stage.hello.powers.oom_score_adj_min.is_some();
     assert_eq!(may_adjust, nix::unistd::geteuid().is_root());
     limits.oom_score_adj = may_adjust.then_some(adj);
@@ -114,7 +114,7 @@ async fn held(stage: &mut Stage) {
         "{facts:?}"
     );
 
-    // What is not said is as the keeper has it, whatever the run before was given.
+    // Omitted values are the keeper's, whatever the run before had.
     let (run, spec) = stage.shell(TELL);
     stage.start(run, &spec).await;
     stage.end(run).await;
@@ -123,7 +123,7 @@ async fn held(stage: &mut Stage) {
 }
 
 async fn refused(stage: &mut Stage) {
-    // Nobody may have so many open files, whatever rights it has.
+    // No process may have so many open files, whatever its rights.
     let (run, mut spec) = stage.shell("touch $0/ran");
     let files = limit(Resource::OpenFiles, 64, UNLIMITED);
     spec.policy.limits.rlimits = vec![limit(Resource::Core, 0, 0), files];
@@ -140,7 +140,7 @@ async fn refused(stage: &mut Stage) {
     };
     assert_eq!(failure, expected);
 
-    // Whoever asks for a controller that this host does not have, past the check that comes before.
+    // A request for a controller that this host does not have, past the earlier check.
     let (run, mut spec) = stage.shell("touch $0/ran");
     spec.policy.limits.pids_max = Some(10);
     if spec.policy.limits.missing(&stage.hello.powers).is_empty() {
@@ -166,7 +166,7 @@ async fn refused(stage: &mut Stage) {
 }
 
 async fn burdened(stage: &mut Stage) {
-    // This process was started by the keeper, and has what it has.
+    // This process was started by the keeper, and has its values.
     let (nice, adj) = (own_nice(), own_oom_score_adj());
     assert!(nice >= BURDEN_NICE && adj >= BURDEN_OOM_SCORE_ADJ);
     let (run, spec) = stage.shell(TELL);

@@ -1,6 +1,6 @@
 //! The keeper against the real kernel. This binary is everything: it lists and runs tests as the standard harness does;
-//! it is the keeper of a test (`keeper`), and the server that this keeper executes (`server`), in which the scenario
-//! of the test plays. Each test ends with a look for anything that is left.
+//! it is the keeper of a test (`keeper`), and the server that this keeper executes (`server`), in which the scenario of
+//! the test runs. Each test ends with a check for leftovers.
 
 mod containment;
 mod deaths;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What nextest and `cargo test` ask of a test binary: `--list`, or names with `--exact`.
+/// Implements the options with which nextest and `cargo test` call a test binary: `--list`, or names with `--exact`.
 fn harness(args: &[String]) -> ExitCode {
     let tests = fleet::all();
     let names: Vec<&String> = args.iter().filter(|a| !a.starts_with('-')).collect();

@@ -1,10 +1,10 @@
-//! Signals to some of a tree, and who is in it.
+//! Signals to members of a tree, and its listing.
 
 use crate::{
     limits,
     stage::{Stage, until},
 };
-use kennel_keeper::client::{Fact, Sent, Shot, ShotResult, SignalTarget};
+use kennel_keeper::client::{Fact, Sent, SignalOutcome, SignalTarget, SignalledProcess};
 use kennel_lifecycle::{RunId, Signal, StopStep, ladder::StopPlan};
 use std::{
     collections::BTreeSet, fs, os::unix::process::CommandExt, process::Command, time::Duration,
@@ -14,42 +14,44 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
         "a_signal_reaches_whom_its_target_names" => signal(stage).await,
         "a_tree_is_listed_with_what_holds_it" => list(stage).await,
-        "a_tree_that_lost_its_shim_is_listed_and_signalled" => shim_lost(stage).await,
+        "tree_without_shim_is_listed_and_signalled" => shim_lost(stage).await,
         other => limits::play(other, stage).await,
     }
 }
 
-/// A leader, one in its group, and one in a session of its own whose parent has left it; each writes down its pid, and
-/// each USR1 that it gets.
+/// A leader, a member of its group, and an orphan in a session of its own; each records its pid, and each USR1 that it
+/// gets.
 const THREE: &str = "
     each() { trap \"echo usr1 >> $0/$1.got\" USR1; echo $2 > $0/$1; while :; do sleep 0.01; done; }
     (each member $(sh -c 'echo $PPID')) &
     (setsid sh -c 'trap \"echo usr1 >> $0/apart.got\" USR1; echo $$ > $0/apart; while :; do sleep 0.01; done' $0 &)
     each leader $$";
 
-/// How often it has got the signal.
+/// Returns how often it has got the signal.
 fn got(stage: &Stage, name: &str) -> usize {
     let text = fs::read_to_string(stage.file(&format!("{name}.got"))).unwrap_or_default();
     text.lines().count()
 }
 
-async fn shoot(stage: &Stage, run: RunId, target: SignalTarget) -> Vec<Shot> {
+async fn send_to_each(stage: &Stage, run: RunId, target: SignalTarget) -> Vec<SignalledProcess> {
     let usr1 = "SIGUSR1".parse::<Signal>().expect("a signal");
-    let shots = stage.client.signal(run, usr1, target, None).await;
-    let Sent::Now(shots) = shots.expect("a keeper") else {
+    let signalled = stage.client.signal(run, usr1, target, None).await;
+    let Sent::Now(signalled) = signalled.expect("a keeper") else {
         panic!("it had no request id");
     };
-    assert_eq!(shots.unlisted, 0);
-    shots.shots
+    assert_eq!(signalled.unlisted, 0);
+    signalled.signalled
 }
 
-fn delivered(shots: &[Shot]) -> BTreeSet<i32> {
-    let reached = shots.iter().filter(|s| s.result == ShotResult::Delivered);
-    reached.map(|shot| shot.pid).collect()
+fn delivered(signalled: &[SignalledProcess]) -> BTreeSet<i32> {
+    let reached = signalled
+        .iter()
+        .filter(|s| s.result == SignalOutcome::Delivered);
+    reached.map(|process| process.pid).collect()
 }
 
 async fn signal(stage: &mut Stage) {
-    // In the session and group of nobody of the run, and under the run's name: a stranger that counts too.
+    // In no session or group of the run, with the run's marker: an unrelated process that counts too.
     let (run, spec) = stage.shell(THREE);
     let mut stranger = Command::new("sleep")
         .arg("1000")
@@ -63,26 +65,29 @@ async fn signal(stage: &mut Stage) {
     let apart = stage.pid("apart").await;
     let counts = |stage: &Stage| ["leader", "member", "apart"].map(|name| got(stage, name));
 
-    let shots = shoot(stage, run, SignalTarget::Leader).await;
-    assert_eq!(delivered(&shots), BTreeSet::from([leader]));
-    assert_eq!(shots.len(), 1);
+    let signalled = send_to_each(stage, run, SignalTarget::Leader).await;
+    assert_eq!(delivered(&signalled), BTreeSet::from([leader]));
+    assert_eq!(signalled.len(), 1);
     until(|| (counts(stage) == [1, 0, 0]).then_some(())).await;
 
-    let shots = delivered(&shoot(stage, run, SignalTarget::Group).await);
+    let signalled = delivered(&send_to_each(stage, run, SignalTarget::Group).await);
     assert!(
-        shots.contains(&leader) && shots.contains(&member),
-        "{shots:?}"
+        signalled.contains(&leader) && signalled.contains(&member),
+        "{signalled:?}"
     );
-    assert!(!shots.contains(&apart), "{shots:?}");
+    assert!(!signalled.contains(&apart), "{signalled:?}");
     until(|| (counts(stage) == [2, 1, 0]).then_some(())).await;
 
-    let shots = delivered(&shoot(stage, run, SignalTarget::Tree).await);
+    let signalled = delivered(&send_to_each(stage, run, SignalTarget::Tree).await);
     for pid in [leader, member, apart] {
-        assert!(shots.contains(&pid), "{pid} is not among {shots:?}");
+        assert!(signalled.contains(&pid), "{pid} is not among {signalled:?}");
     }
     until(|| (counts(stage) == [3, 2, 1]).then_some(())).await;
     // USR1 would have ended it.
-    assert!(!shots.contains(&stranger.id().cast_signed()), "{shots:?}");
+    assert!(
+        !signalled.contains(&stranger.id().cast_signed()),
+        "{signalled:?}"
+    );
     assert!(stranger.try_wait().expect("own child").is_none());
     stranger.kill().expect("it can be killed");
     stranger.wait().expect("it can be reaped");
@@ -91,7 +96,11 @@ async fn signal(stage: &mut Stage) {
     let facts = stage.end(run).await;
     let sent = |fact: &&Fact| matches!(fact, Fact::SignalSent { signal, .. } if signal.number() == libc::SIGUSR1);
     assert_eq!(facts.iter().filter(sent).count(), 3, "{facts:?}");
-    assert!(shoot(stage, run, SignalTarget::Tree).await.is_empty());
+    assert!(
+        send_to_each(stage, run, SignalTarget::Tree)
+            .await
+            .is_empty()
+    );
 }
 
 fn procfs_name(pid: i32) -> String {
@@ -117,7 +126,7 @@ async fn list(stage: &mut Stage) {
     assert_eq!(find(member).ppid, leader);
     assert_eq!((find(member).pgid, find(member).sid), (leader, leader));
     assert_eq!((find(apart).pgid, find(apart).sid), (apart, apart));
-    // Its parent has left it, and the shim has it, or the first process of the namespace.
+    // It is an orphan, adopted by the shim, or the first process of the namespace.
     if stage.is_private() {
         let heir = procfs_name(find(apart).ppid);
         assert_eq!(heir, "kennel-init");
@@ -144,7 +153,7 @@ async fn list(stage: &mut Stage) {
 
 async fn shim_lost(stage: &mut Stage) {
     let (run, mut spec) = stage.shell(&format!("trap '' TERM; {THREE}"));
-    // What is left gets a grace that outlasts this look.
+    // The remaining processes get a grace that outlasts this check.
     spec.policy.stop.grace = Some(Duration::from_mins(1));
     let prepared = stage.start(run, &spec).await;
     let pids = [
@@ -179,7 +188,7 @@ async fn shim_lost(stage: &mut Stage) {
         assert!(holds.keeper && !holds.shim, "{listing:?}");
         assert_eq!(holds.cgroup, stage.has_cgroup(), "{listing:?}");
     }
-    let reached = delivered(&shoot(stage, run, SignalTarget::Tree).await);
+    let reached = delivered(&send_to_each(stage, run, SignalTarget::Tree).await);
     assert!(pids.iter().all(|pid| reached.contains(pid)), "{reached:?}");
     stage.client.stop(run, &StopPlan::abort(Duration::ZERO));
     stage.end(run).await;

@@ -1,4 +1,4 @@
-//! Pauses: who is stopped by them, who is continued, and what becomes of them when the keeper dies.
+//! Pauses: the processes stopped and continued by them, and their state when the keeper dies.
 
 use crate::{
     deaths::{self, kill_all, observe},
@@ -7,7 +7,7 @@ use crate::{
     scenarios::{COUNTERS, counting, counts, empty, kill, state},
     stage::{DEADLINE, Stage, until},
 };
-use kennel_keeper::client::{Fact, KeeperEvent, Sent, ShotResult, SignalResult, SignalTarget};
+use kennel_keeper::client::{Fact, KeeperEvent, Sent, SignalOutcome, SignalResult, SignalTarget};
 use kennel_lifecycle::{
     Deadline, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, StopReason,
     ladder::StopPlan,
@@ -24,11 +24,11 @@ use std::{
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
-        "what_had_stopped_itself_stays_stopped_after_a_pause" => stopped_itself(stage).await,
+        "self_stopped_process_stays_stopped_after_a_pause" => stopped_itself(stage).await,
         "threads_without_their_leader_are_paused_and_signalled" => threads(stage).await,
         "a_pause_is_written_down_while_it_lasts" => written_down(stage).await,
-        "a_pause_that_lasts_too_long_ends_by_itself" => expires(stage).await,
-        "a_run_that_is_paused_for_too_long_is_ended" => aborts(stage).await,
+        "pause_ends_after_its_max_pause" => expires(stage).await,
+        "run_paused_for_too_long_is_ended" => aborts(stage).await,
         "killed_when_paused" => killed(stage, Moment::Paused).await,
         "killed_while_pausing" => killed(stage, Moment::Pausing).await,
         "killed_while_resuming" => killed(stage, Moment::Resuming).await,
@@ -70,7 +70,7 @@ async fn stopped_itself(stage: &mut Stage) {
     stop(stage, run).await;
 }
 
-/// A process whose leader has ended before its other thread, which writes and writes.
+/// A process whose leader has exited before its other thread, which keeps writing.
 pub(crate) fn leaderless(args: &[String]) -> ExitCode {
     let mut file = fs::File::create(&args[0]).expect("a file");
     std::thread::spawn(move || {
@@ -101,19 +101,22 @@ async fn threads(stage: &mut Stage) {
     let winch = "SIGWINCH".parse::<Signal>().expect("a signal");
     for target in [SignalTarget::Tree, SignalTarget::Group] {
         let sent = stage.client.signal(run, winch, target, None).await;
-        let Sent::Now(shots) = sent.expect("a keeper") else {
+        let Sent::Now(signalled) = sent.expect("a keeper") else {
             panic!("it had no request id");
         };
-        let shots = shots.shots;
-        let [shot] = &shots[..] else {
-            panic!("{shots:?}");
+        let signalled = signalled.signalled;
+        let [process] = &signalled[..] else {
+            panic!("{signalled:?}");
         };
-        assert_eq!((shot.pid, shot.result), (leader, ShotResult::Delivered));
+        assert_eq!(
+            (process.pid, process.result),
+            (leader, SignalOutcome::Delivered)
+        );
     }
 
     pause(stage, run).await;
     let before = size();
-    // Another run's whole life goes by meanwhile.
+    // Another run lives and ends meanwhile.
     let (other, spec) = stage.shell("sleep 0.1");
     stage.start(other, &spec).await;
     stage.end(other).await;
@@ -138,7 +141,7 @@ async fn written_down(stage: &mut Stage) {
     stop(stage, run).await;
     assert!(!list.exists());
 
-    // Nobody is stopped whom a crash would forget.
+    // No process is stopped that a crash would forget.
     let (run, spec) = stage.shell(COUNTERS);
     stage.start(run, &spec).await;
     counting(stage).await;
@@ -151,7 +154,7 @@ async fn written_down(stage: &mut Stage) {
 
 /// The keeper counts whole milliseconds; the one in which a pause begins counts as passed.
 const KEEPERS_TICK: Duration = Duration::from_millis(1);
-/// Enough for a pause to be ended before, also on a busy machine.
+/// Long enough for a pause to be ended before, also on a busy machine.
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Twice: each pause has the time for itself.
@@ -196,7 +199,7 @@ async fn aborts(stage: &mut Stage) {
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
 
-/// When the keeper dies.
+/// Moment of the keeper's death.
 #[derive(Clone, Copy, PartialEq)]
 enum Moment {
     Pausing,
@@ -221,11 +224,11 @@ pub(crate) fn keeper_dies(dir: &Path, choice: &str) {
             no_process_is_left(dir);
         }
     }
-    // The next keeper clears away what an earlier one has left empty.
+    // The next keeper removes the empty directories of an earlier one.
     assert_eq!(end(start(dir, choice, "nothing")).code(), Some(0));
 }
 
-/// Eight that take a polite signal, each in a session of its own.
+/// Eight processes that handle a polite signal, each in a session of its own.
 const CROWD: &str = "
     for i in 1 2 3 4 5 6 7 8; do
         setsid sh -c 'echo up >> $0/up; while :; do echo x >> $0/b; sleep 0.002; done' $0 &
@@ -234,7 +237,7 @@ const CROWD: &str = "
 
 async fn killed(stage: &mut Stage, moment: Moment) {
     let (run, mut spec) = stage.shell(CROWD);
-    // Nothing but their being continued lets them end before the test gives up.
+    // They only exit before the test gives up if they are continued.
     spec.policy.stop.grace = Some(Duration::from_hours(1));
     let up = stage.file("up");
     let _ = fs::remove_file(&up);
@@ -256,7 +259,7 @@ async fn killed(stage: &mut Stage, moment: Moment) {
             Moment::Resuming => drop(client.resume(run).await),
         }
     });
-    // Somewhere on its way.
+    // At any point of that.
     for _ in 0..std::process::id() % 5 {
         tokio::task::yield_now().await;
     }
@@ -275,7 +278,7 @@ pub(crate) fn kept(dir: &Path, choice: &str) {
     }
     fs::write(dir.join("end"), "").expect("a file");
     no_process_is_left(dir);
-    // The next keeper clears away what an earlier one has left empty.
+    // The next keeper removes the empty directories of an earlier one.
     assert_eq!(end(start(dir, choice, "nothing")).code(), Some(0));
 }
 
@@ -287,7 +290,7 @@ fn by_deadline(what: &str, reached: impl Fn() -> bool) {
     }
 }
 
-/// The leader's end is the shim's to judge, with nobody left who knows of the pause.
+/// The shim judges the leader's exit, while no process is left that knows of the pause.
 async fn leader_and_keeper_killed(stage: &mut Stage) {
     let (run, mut spec) = stage.shell(
         "setsid sh -c 'until [ -e $0/end ]; do echo x >> $0/b; sleep 0.002; done' $0 & while :; do echo x >> $0/a; sleep 0.002; done",
@@ -314,7 +317,7 @@ pub(crate) fn all_die(dir: &Path, choice: &str) {
     no_process_is_left(dir);
 }
 
-/// One in a session of its own, without mark, and in no control group nothing that would tell of it.
+/// One in a session of its own, without marker, and without a control group nothing that would show it.
 async fn all_killed(stage: &mut Stage) {
     let (run, spec) = stage.shell(
         "env -i setsid sh -c 'while :; do echo x >> $0/b; sleep 0.002; done' $0 & while :; do echo x >> $0/a; sleep 0.002; done",

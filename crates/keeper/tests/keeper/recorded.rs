@@ -1,4 +1,4 @@
-//! What the server of one keeper leaves for the server of the next, as a store would.
+//! Records of one keeper's server for that of the next, like a store.
 
 use kennel_keeper::{client::Recorded, rundir};
 use kennel_lifecycle::{CgroupIdentity, HostIdentity, ProcessIdentity, RunId, RunIdentity};
@@ -26,7 +26,7 @@ pub(crate) fn append(dir: &Path, run: RunId, identity: &RunIdentity) {
     fs::write(path, text).expect("it can be written");
 }
 
-/// All runs.
+/// Reads all runs.
 pub(crate) fn read(dir: &Path) -> Vec<Recorded> {
     let text = fs::read_to_string(dir.join("recorded")).expect("it was written");
     text.lines().map(|line| parse(dir, line)).collect()

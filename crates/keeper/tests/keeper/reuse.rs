@@ -4,12 +4,12 @@ use crate::stage::{Stage, until};
 use kennel_lifecycle::ladder::StopPlan;
 use std::{collections::BTreeSet, fs, time::Duration};
 
-const SERVES_NEXT: &str = "a_shim_with_nothing_left_serves_the_next_run";
-const IS_CHANGED: &str = "a_shim_that_was_changed_serves_no_other_run";
+const SERVES_NEXT: &str = "shim_without_leftovers_serves_the_next_run";
+const IS_CHANGED: &str = "changed_shim_serves_no_other_run";
 
 /// Runs, one after another.
 const RUNS: usize = 20;
-/// Shims that they may have: those that wait, and one that has not come back when the next run begins.
+/// Most shims for them: the idle ones, and one that is not back when the next run begins.
 const SHIMS_MAX: usize = 6;
 /// Descriptors of a shim without a run: the standard ones, its keeper, the file of exit records, signals.
 const DESCRIPTORS: usize = 6;
@@ -25,7 +25,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     }
 }
 
-/// The shim of a run that has ended by itself.
+/// Returns the shim of a run that has ended by itself.
 async fn shim_of(stage: &mut Stage, text: &str) -> i32 {
     let (run, spec) = stage.shell(text);
     let prepared = stage.start(run, &spec).await;

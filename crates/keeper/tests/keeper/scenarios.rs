@@ -1,8 +1,10 @@
-//! What is played in the server, one function per promise.
+//! Scenarios of the server, one function per promise.
 
 use crate::stage::{Stage, drain, is_alive, pipes, until};
 use crate::{containment, deaths, members, reuse, stray};
-use kennel_keeper::client::{Aim, ClientError, Fact, Holds, KeeperEvent, SignalResult, Tie};
+use kennel_keeper::client::{
+    ClientError, Fact, Holds, KeeperEvent, MembershipEvidence, RoundTarget, SignalResult,
+};
 use kennel_lifecycle::{
     Exit, Proof, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep,
     TreeVerdict, ladder::StopPlan,
@@ -24,22 +26,22 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
         "the_child_gets_nothing_that_was_not_given" => bare_child(stage).await,
         "start_failures_are_typed" => start_failures(stage).await,
         "a_tree_of_sessions_and_orphans_is_ended" => sessions(stage).await,
-        "a_tree_that_ignores_the_polite_signal_is_killed" => ignoring(stage).await,
+        "tree_that_ignores_term_is_killed" => ignoring(stage).await,
         "a_stopped_child_dies_of_the_polite_signal" => stopped(stage).await,
-        "the_rest_of_a_tree_gets_its_grace_after_the_leader" => rest(stage).await,
-        "a_grandchild_that_holds_the_pipe_does_not_hide_the_exit" => held_pipe(stage).await,
-        "a_leader_that_ends_in_a_stop_does_not_shorten_the_grace" => grace(stage).await,
+        "rest_gets_its_grace_after_the_leader" => rest(stage).await,
+        "grandchild_holding_the_pipe_hides_no_exit" => held_pipe(stage).await,
+        "leader_exit_in_a_stop_keeps_the_grace" => grace(stage).await,
         "an_interrupt_reaches_the_group_once" => interrupt(stage).await,
-        "a_paused_tree_stands_still_until_it_is_resumed" => pause(stage).await,
+        "paused_tree_stands_still_until_resumed" => pause(stage).await,
         "a_paused_tree_can_be_ended" => stop_paused(stage).await,
-        "a_command_that_kills_its_shim_is_still_ended" => shim_killed(stage).await,
-        "a_verdict_that_dies_with_its_shim_is_not_invented" => verdict_lost(stage).await,
-        "a_child_whose_shim_dies_at_the_gate_never_runs" => shim_killed_at_gate(stage).await,
-        "a_run_left_by_a_server_in_order_is_ended" => left_running(stage).await,
-        "a_run_left_by_a_server_in_order_has_no_hour_of_grace" => deaths::stubborn(stage).await,
+        "command_that_kills_its_shim_is_ended" => shim_killed(stage).await,
+        "lost_verdict_of_a_shim_is_not_invented" => verdict_lost(stage).await,
+        "child_of_dead_shim_never_runs" => shim_killed_at_gate(stage).await,
+        "run_left_in_order_is_ended" => left_running(stage).await,
+        "run_left_in_order_has_no_hours_grace" => deaths::stubborn(stage).await,
         "termination_is_asked_of_the_server" => termination(stage).await,
         "many_runs_at_once_all_end" => many(stage).await,
-        "a_run_is_made_again_while_its_last_shim_ends" => again(stage).await,
+        "run_restarts_while_its_last_shim_ends" => again(stage).await,
         name if stray::plays(name) => stray::play(name, stage).await,
         name if reuse::plays(name) => reuse::play(name, stage).await,
         name if containment::plays(name) => containment::play(name, stage).await,
@@ -47,7 +49,7 @@ pub(crate) async fn play(name: &str, stage: &mut Stage) {
     }
 }
 
-/// The best proof that this host can give.
+/// Returns the best proof that this host can give.
 pub(crate) fn empty(stage: &Stage) -> Fact {
     Fact::TreeEnded(TreeVerdict::Empty(if stage.is_private() {
         Proof::PrivatePidns
@@ -61,7 +63,7 @@ pub(crate) fn empty(stage: &Stage) -> Fact {
 pub(crate) fn signals(facts: &[Fact]) -> Vec<Signal> {
     let sent = |fact: &Fact| match fact {
         Fact::SignalSent { signal, .. } => Some(*signal),
-        // The keeper's own; what the shim adds to it is a second way of the same rung.
+        // The keeper's own; the shim's is a second way of the same rung.
         Fact::StopStep(step) if step.sender == SignalSender::Keeper => Some(step.signal),
         _ => None,
     };
@@ -227,14 +229,16 @@ async fn sessions(stage: &mut Stage) {
     let facts = stage.end(run).await;
     assert_eq!(signals(&facts), [Signal::TERM], "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
-    let [_, Fact::Aimed(aims), Fact::StopStep(step), ..] = &facts[..] else {
+    let [_, Fact::RoundTargets(targets), Fact::StopStep(step), ..] = &facts[..] else {
         panic!("{facts:?}")
     };
     assert!(step.delivered >= 5, "{facts:?}");
-    // Everybody whom it was for is named.
-    assert_eq!(u32::try_from(aims.len()).expect("few"), step.targets());
-    let named = |aim: &Aim| aim.start_ticks > 0 && aim.tie != Tie::Held(Holds::default());
-    assert!(aims.iter().all(named), "{facts:?}");
+    // All targets are listed.
+    assert_eq!(u32::try_from(targets.len()).expect("few"), step.targets());
+    let named = |target: &RoundTarget| {
+        target.start_ticks > 0 && target.evidence != MembershipEvidence::Held(Holds::default())
+    };
+    assert!(targets.iter().all(named), "{facts:?}");
     assert_eq!(
         (step.scope, step.sender),
         (SignalScope::Tree, SignalSender::Keeper)
@@ -251,7 +255,7 @@ async fn ignoring(stage: &mut Stage) {
     stage
         .client
         .stop(run, &StopPlan::abort(Duration::from_mins(1)));
-    // A second order may only shorten the way.
+    // A second order may only shorten the plan.
     stage
         .client
         .stop(run, &StopPlan::abort(Duration::from_millis(300)));
@@ -384,11 +388,11 @@ async fn pause(stage: &mut Stage) {
     );
     let before = counts(stage);
     if !stage.has_cgroup() {
-        // 'D': in vfork(2), until its child, which is stopped, goes on.
+        // 'D': in vfork(2), until its child, which is stopped, continues.
         let seen = state(prepared.identity.command.pid);
         assert!(matches!(seen, Some('T' | 'D')), "{seen:?}");
     }
-    // Another run's whole life goes by meanwhile.
+    // Another run lives and ends meanwhile.
     let (other, spec) = stage.shell("sleep 0.1");
     stage.start(other, &spec).await;
     stage.end(other).await;
@@ -426,7 +430,7 @@ async fn shim_killed(stage: &mut Stage) {
     );
     let prepared = stage.start(run, &spec).await;
     if stage.is_private() {
-        // Its parent has no number that it could name: with 0 it has killed its own group.
+        // Its parent has no number there: with 0 it has killed its own group.
         let facts = stage.end(run).await;
         assert!(facts.contains(&killed_by(Signal::KILL)), "{facts:?}");
         assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
@@ -466,7 +470,7 @@ async fn verdict_lost(stage: &mut Stage) {
     }
     let facts = stage.end(run).await;
     assert!(!facts.contains(&Fact::Executed), "{facts:?}");
-    // Without a shim and without group signals a `sleep` that was just being forked may take the second rung.
+    // Without a shim and without group signals a `sleep` in the middle of a fork may take the second rung.
     assert_eq!(signals(&facts)[0], Signal::TERM, "{facts:?}");
     assert!(facts.contains(&killed_by(Signal::TERM)), "{facts:?}");
     match facts.last() {
@@ -476,7 +480,7 @@ async fn verdict_lost(stage: &mut Stage) {
     }
 }
 
-/// A process that this one traces, so that no SIGCONT lets it go.
+/// A process that this one traces, so that no SIGCONT continues it.
 pub(crate) struct Held(Pid);
 
 impl Held {
@@ -496,7 +500,7 @@ impl Held {
         ptrace::detach(self.0, None).expect("it is traced");
     }
 
-    /// Its parent hears of its end after its tracer.
+    /// Kills it; its parent gets the exit after its tracer.
     fn kill(self) {
         kill(self.0.as_raw());
         let ended = waitpid(self.0, Some(WaitPidFlag::__WALL)).expect("it is traced");
@@ -511,7 +515,7 @@ async fn shim_killed_at_gate(stage: &mut Stage) {
         .await
         .expect("a child at its gate");
     let shim = prepared.identity.shim.pid;
-    // It may not be allowed to be looked at; where it may, it holds no directory of whoever started the service.
+    // It may not be readable; where it is, it holds no directory of the caller that started the service.
     if let Ok(cwd) = fs::read_link(format!("/proc/{shim}/cwd")) {
         assert_eq!(cwd.to_str(), Some("/"));
     }
@@ -531,7 +535,7 @@ async fn left_running(stage: &mut Stage) {
     stage.written("up").await;
 }
 
-/// SIGKILL to a process of this test.
+/// Sends SIGKILL to a process of this test.
 pub(crate) fn kill(pid: i32) {
     // SAFETY: kill takes integers.
     unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -566,7 +570,7 @@ async fn many(stage: &mut Stage) {
     }
 }
 
-/// What is heard of a shim that ends is not heard of the next one of the same run.
+/// Reports of an exiting shim do not count for the next one of the same run.
 async fn again(stage: &mut Stage) {
     let (run, spec) = stage.shell("exit 3");
     for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! Keeper and server of a test, and what a scenario has at hand.
+//! Keeper and server of a test, and the fixtures of scenarios.
 
 use crate::{handover, scenarios};
 use kennel_keeper::{
@@ -19,30 +19,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The longest that any single thing may take.
+/// Longest time of any single step.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
 
 /// Descriptors where there are few.
 const FEW_FILES: u64 = 64;
 
-/// By how much nice value and `oom_score_adj` of a keeper with a burden are above the test's own.
+/// Difference of nice value and `oom_score_adj` between a burdened keeper and the test.
 pub(crate) const BURDEN_NICE: i32 = 3;
 /// See [`BURDEN_NICE`].
 pub(crate) const BURDEN_OOM_SCORE_ADJ: i32 = 200;
 
-/// Of this process, as it was given.
+/// Returns that of this process, as inherited.
 pub(crate) fn own_nice() -> i32 {
     // SAFETY: getpriority takes integers.
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
 }
 
-/// Of this process, as it was given.
+/// Returns that of this process, as inherited.
 pub(crate) fn own_oom_score_adj() -> i32 {
     let text = std::fs::read_to_string("/proc/self/oom_score_adj").expect("it can be read");
     text.trim().parse().expect("a number")
 }
 
-/// `keeper DIR CHOICE SCENARIO`
+/// Command line: `keeper DIR CHOICE SCENARIO`
 pub(crate) fn keep(args: &[String]) -> ExitCode {
     let dir = PathBuf::from(&args[0]);
     std::fs::write(dir.join("choice"), &args[1]).expect("a file");
@@ -98,7 +98,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
     }
 }
 
-/// What a keeper may have been started with: a mask for its own files, a low priority, the end first of all.
+/// Sets what a keeper may have been started with: a umask for its own files, a low priority, and to be killed first.
 fn burden() {
     // SAFETY: both calls take integers.
     unsafe { libc::umask(0o077) };
@@ -112,7 +112,7 @@ fn burden() {
     std::fs::write("/proc/self/oom_score_adj", adj.to_string()).expect("it can be raised");
 }
 
-/// A keeper in a pid namespace of its own, which sees the /proc of this one.
+/// Starts a keeper in a pid namespace of its own, which sees the /proc of this one.
 fn keep_below_foreign_proc(args: &[String]) -> ExitCode {
     // SAFETY: unshare takes an integer, and this process has one thread.
     let apart = unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) };
@@ -153,7 +153,7 @@ fn number(call: libc::c_long) -> u32 {
     u32::try_from(call).expect("a short number")
 }
 
-/// As the filters of older container runtimes do: clone3(2) is ENOSYS, here and in all children.
+/// Filters calls as older container runtimes do: clone3(2) is ENOSYS, here and in all children.
 fn refuse_clone3() {
     filter(&mut [
         // The system call's number is the first word.
@@ -164,11 +164,11 @@ fn refuse_clone3() {
     ]);
 }
 
-/// As before Linux 6.9: processes have no handles, and groups cannot be addressed by descriptor.
+/// Filters calls as before Linux 6.9: processes have no handles, and groups cannot be addressed by descriptor.
 fn refuse_pidfs() {
     /// `PIDFD_SIGNAL_PROCESS_GROUP`.
     const PROCESS_GROUP: u32 = 1 << 2;
-    /// Where the low half of the fourth argument is.
+    /// Offset of the low half of the fourth argument.
     const FLAGS_AT: u32 = 16 + 3 * 8;
     filter(&mut [
         step(LOAD, 0, 0, 0),
@@ -195,7 +195,7 @@ fn filter(steps: &mut [libc::sock_filter]) {
     assert_eq!(set, 0, "a filter can be set");
 }
 
-/// `server DIR SCENARIO`
+/// Command line: `server DIR SCENARIO`
 pub(crate) fn serve(args: &[String]) -> ExitCode {
     let socket = server_socket().expect("started by a keeper");
     handover::fail_for_good(Path::new(&args[0]));
@@ -240,16 +240,16 @@ pub(crate) fn serve(args: &[String]) -> ExitCode {
     })
 }
 
-/// What a scenario has at hand.
+/// Fixtures of a scenario.
 pub(crate) struct Stage {
     pub(crate) client: KeeperClient,
     events: KeeperEvents,
     pub(crate) hello: KeeperHello,
-    /// What earlier servers of this keeper have left.
+    /// Runs of earlier servers of this keeper.
     pub(crate) held: Vec<HeldRun>,
     pub(crate) dir: PathBuf,
     facts: HashMap<RunId, Vec<Fact>>,
-    /// What came that is not about a run.
+    /// Received events that are not about a run.
     pub(crate) asked: Vec<KeeperEvent>,
     runs: u128,
 }
@@ -260,7 +260,7 @@ impl Stage {
         self.hello.cgroup_base.is_ok()
     }
 
-    /// In which pid namespace commands run.
+    /// Returns the pid namespace of commands.
     pub(crate) fn pid_namespace(&self) -> PidNamespace {
         if self.choice().starts_with("private") {
             PidNamespace::Private
@@ -274,23 +274,23 @@ impl Stage {
         self.pid_namespace() == PidNamespace::Private
     }
 
-    /// What the test started the keeper in.
+    /// Returns the surroundings in which the test started the keeper.
     pub(crate) fn choice(&self) -> String {
         std::fs::read_to_string(self.file("choice")).expect("the test's choice")
     }
 
-    /// Where a scenario leaves its files.
+    /// Returns the path of a scenario's file.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// A run of this shell text. `$0` is the test's directory, by which leftovers are found.
+    /// Makes a run of this shell text. `$0` is the test's directory, by which leftovers are found.
     pub(crate) fn shell(&mut self, text: &str) -> (RunId, ChildSpec) {
         let dir = self.dir.display().to_string();
         self.command("/bin/sh", &["sh", "-c", text, &dir])
     }
 
-    /// A run of this command.
+    /// Makes a run of this command.
     pub(crate) fn command(&mut self, executable: &str, argv: &[&str]) -> (RunId, ChildSpec) {
         self.runs += 1;
         let run = RunId::from_u128((u128::from(std::process::id()) << 64) | self.runs);
@@ -324,7 +324,7 @@ impl Stage {
         within(self.client.prepare(run, spec)).await
     }
 
-    /// Prepares and lets go, and waits for exec.
+    /// Prepares and releases, and waits for exec.
     pub(crate) async fn start(&mut self, run: RunId, spec: &ChildSpec) -> Prepared {
         let prepared = self.prepare(run, spec).await.expect("a child at its gate");
         self.client.release(run);
@@ -333,7 +333,7 @@ impl Stage {
         prepared
     }
 
-    /// Takes events until this run's facts look so, and gives them.
+    /// Takes events until this run's reports satisfy the condition, and returns them.
     pub(crate) async fn wait(&mut self, run: RunId, done: impl Fn(&[Fact]) -> bool) -> Vec<Fact> {
         let until = Instant::now() + DEADLINE;
         loop {
@@ -353,7 +353,7 @@ impl Stage {
         }
     }
 
-    /// What was told of this run up to now.
+    /// Returns the reports of this run so far.
     pub(crate) async fn reports(&mut self, run: RunId) -> Vec<Fact> {
         self.all_reports()
             .await
@@ -362,7 +362,7 @@ impl Stage {
             .unwrap_or_default()
     }
 
-    /// What was told up to now. What the keeper says comes in order, so that its answer comes after all of it.
+    /// Returns all reports so far. The keeper's messages come in order, so that its answer comes after all of them.
     pub(crate) async fn all_reports(&mut self) -> &HashMap<RunId, Vec<Fact>> {
         let unknown = RunId::from_u128(1);
         within(self.client.tree(unknown)).await.expect("a keeper");
@@ -378,7 +378,7 @@ impl Stage {
         &self.facts
     }
 
-    /// Waits for the last word on the tree.
+    /// Waits for the verdict on the tree.
     pub(crate) async fn end(&mut self, run: RunId) -> Vec<Fact> {
         let ended = |facts: &[Fact]| matches!(facts.last(), Some(Fact::TreeEnded(_)));
         let facts = self.wait(run, ended).await;
@@ -386,7 +386,7 @@ impl Stage {
         facts
     }
 
-    /// What is told of it from here on is of its next attempt.
+    /// Clears its reports: later ones are of its next attempt.
     pub(crate) fn forget(&mut self, run: RunId) {
         self.facts.remove(&run);
     }
@@ -403,7 +403,7 @@ impl Stage {
         }
     }
 
-    /// The number by which the keeper knows a process of a run, of which a child of a scenario has written its own.
+    /// Returns the keeper's number of a process of a run, from the number that a child of a scenario has written.
     pub(crate) async fn pid(&self, name: &str) -> i32 {
         let own: i32 = self.written(name).await.trim().parse().expect("a pid");
         if !self.is_private() {
@@ -421,7 +421,7 @@ impl Stage {
         pids.find(inner).expect("it is in a namespace of its own")
     }
 
-    /// The child of a scenario has written this file.
+    /// Waits until the child of a scenario has written this file, and returns it.
     pub(crate) async fn written(&self, name: &str) -> String {
         let path = self.file(name);
         until(|| {
@@ -434,13 +434,13 @@ impl Stage {
 }
 
 impl Stage {
-    /// A private pid namespace is gone at once when its shim is killed, and that is proven.
+    /// Checks that a private pid namespace is gone at once when its shim is killed, and that this is proven.
     pub(crate) async fn ends_with_its_shim(&mut self, run: RunId, prepared: &Prepared) {
         scenarios::kill(prepared.identity.shim.pid);
         self.ended_with_its_shim(run, prepared).await;
     }
 
-    /// The same once the shim was killed.
+    /// Checks the same once the shim was killed.
     pub(crate) async fn ended_with_its_shim(&mut self, run: RunId, prepared: &Prepared) {
         let facts = self.end(run).await;
         assert!(
@@ -453,12 +453,12 @@ impl Stage {
         );
         assert_eq!(facts.last(), Some(&scenarios::empty(self)));
         assert!(!is_alive(prepared.identity.command.pid));
-        // Nobody of the run is there: what is left is the service.
+        // No process of the run is left: the remaining ones are the service.
         let left = leftovers(&self.dir);
         assert!(!left.iter().any(|line| line.contains("-c\0")), "{left:?}");
     }
 
-    /// The four shells of [`scenarios::WIDE_TREE`] each wait for a sleep.
+    /// Waits until the four shells of [`scenarios::WIDE_TREE`] each wait for a sleep.
     pub(crate) async fn wide_tree_stands(&self) {
         self.written("up").await;
         let sleeps = |line: &String| {
@@ -473,13 +473,13 @@ impl Stage {
     }
 }
 
-/// The result, or a panic at the deadline.
+/// Returns the result, or panics at the deadline.
 pub(crate) async fn within<T>(work: impl Future<Output = T>) -> T {
     let done = tokio::time::timeout(DEADLINE, work).await;
     done.expect("it takes less than the deadline")
 }
 
-/// Asks again and again until there is an answer, or panics at the deadline.
+/// Polls until there is an answer, or panics at the deadline.
 pub(crate) async fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let give_up = Instant::now() + DEADLINE;
     loop {
@@ -491,7 +491,7 @@ pub(crate) async fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Standard output and error.
+/// Returns standard output and error.
 pub(crate) fn pipes(outputs: Outputs) -> (OwnedFd, OwnedFd) {
     match outputs {
         Outputs::Pipes { stdout, stderr } => (stdout, stderr),
@@ -499,15 +499,15 @@ pub(crate) fn pipes(outputs: Outputs) -> (OwnedFd, OwnedFd) {
     }
 }
 
-/// All output of an ended run.
+/// Returns all output of an ended run.
 pub(crate) fn drain(pipe: OwnedFd) -> String {
     let mut text = String::new();
-    // WouldBlock at the end means that a foreign writer is left; what was there has been read.
+    // WouldBlock at the end means that a foreign writer is left; all bytes so far have been read.
     let _ = std::fs::File::from(pipe).read_to_string(&mut text);
     text
 }
 
-/// Whether a process is there and has not ended.
+/// Whether a process is there and has not exited.
 pub(crate) fn is_alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
         let state = stat
@@ -518,7 +518,7 @@ pub(crate) fn is_alive(pid: i32) -> bool {
     })
 }
 
-/// Processes that carry the test's directory in their environment or arguments.
+/// Returns the processes that carry the test's directory in their environment or arguments.
 pub(crate) fn leftovers(dir: &Path) -> Vec<String> {
     let needle = dir.display().to_string();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Signals that come to processes of ours without any sense.
+//! Meaningless signals to Kennel's processes.
 
 use crate::{
     scenarios::{COUNTERS, counting, counts},
@@ -7,7 +7,8 @@ use crate::{
 use kennel_keeper::client::{Fact, KeeperEvent};
 use kennel_lifecycle::Exit;
 
-/// Signals that by default end a process and mean nothing to a keeper, those of libc itself and the last one included.
+/// Signals that by default end a process and have no meaning for a keeper, those of libc itself and the last one
+/// included.
 const STRAY: [i32; 16] = [
     libc::SIGUSR1,
     libc::SIGALRM,
@@ -88,7 +89,7 @@ async fn ends(stage: &mut Stage, number: i32) {
     assert_eq!(stage.event().await, KeeperEvent::Shutdown);
 }
 
-/// What a command inherits of signals: its mask, and what it ignores.
+/// Returns what a command inherits of signals: its mask, and the ignored ones.
 async fn defaults(stage: &mut Stage) {
     let (run, spec) = stage.command(
         "/bin/grep",

@@ -1,4 +1,4 @@
-//! How long a run may take.
+//! Time limits of a run.
 
 use crate::{
     pauses,
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
-        "a_run_that_takes_too_long_is_ended_with_all_its_tree" => exceed(stage).await,
-        "time_that_a_run_is_paused_does_not_count" => pause(stage).await,
-        "a_deadline_leaves_a_run_alone_that_is_being_stopped" => stopped_first(stage).await,
+        "run_over_max_runtime_ends_with_its_tree" => exceed(stage).await,
+        "paused_time_does_not_count" => pause(stage).await,
+        "deadline_does_not_touch_a_stopping_run" => stopped_first(stage).await,
         other => pauses::play(other, stage).await,
     }
 }
@@ -34,7 +34,7 @@ async fn exceeded(stage: &mut Stage, run: RunId) {
 const KEEPERS_TICK: Duration = Duration::from_millis(1);
 
 async fn exceed(stage: &mut Stage) {
-    // Enough for both to be stubborn by then, also on a busy machine.
+    // Long enough for both to be stubborn by then, also on a busy machine.
     let max = Duration::from_secs(3);
     let (run, mut spec) = stage.shell(STUBBORN);
     spec.policy.stop.grace = Some(Duration::from_millis(200));
@@ -45,7 +45,7 @@ async fn exceed(stage: &mut Stage) {
     assert!(began.elapsed() + KEEPERS_TICK >= max);
     let facts = stage.end(run).await;
     assert_eq!(signals(&facts), [Signal::TERM, Signal::KILL], "{facts:?}");
-    // Why comes before what is done.
+    // The reason comes before the action.
     assert_eq!(facts[..2], [Fact::Executed, EXCEEDED], "{facts:?}");
     assert_eq!(facts.last(), Some(&empty(stage)));
 }
@@ -59,7 +59,7 @@ async fn pause(stage: &mut Stage) {
     let paused = stage.client.pause(run).await.expect("a keeper");
     assert_eq!(paused, SignalResult::Done);
     let pause = Instant::now();
-    // Another run's whole life goes by meanwhile.
+    // Another run lives and ends meanwhile.
     let (other, spec) = stage.shell("sleep 1");
     stage.start(other, &spec).await;
     stage.end(other).await;

@@ -125,7 +125,7 @@ pub(crate) struct SignalArgs {
 }
 
 impl SignalArgs {
-    /// The signal and the runs: the first word is the signal, or else the last one.
+    /// Splits the words into the signal and the runs: the first word is the signal, or else the last one.
     pub(crate) fn split(&self) -> Result<(Signal, &[String]), String> {
         let ends = self.words.split_first().zip(self.words.split_last());
         let Some(((first, behind), (last, before))) = ends else {

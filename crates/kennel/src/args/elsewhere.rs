@@ -1,11 +1,11 @@
-//! What people type from habit of other tools and Kennel does not have: each is answered by name, with what to do.
+//! Habits of other tools: commands and flags that Kennel does not have are answered by name, with the replacement.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Words that other tools have, and what to do in their place.
+/// Words of other tools, and their replacement.
 type Habit = (&'static [&'static str], &'static str);
 
-/// Commands, and what to do in their place.
+/// Commands, and their replacement.
 const COMMANDS: [Habit; 36] = [
     (
         &["rm", "remove", "delete", "del", "clean"],
@@ -164,7 +164,7 @@ const COMMANDS: [Habit; 36] = [
     ),
 ];
 
-/// Flags of `run` and `spawn`, and what to do in their place.
+/// Flags of `run` and `spawn`, and their replacement.
 const RUN_FLAGS: [Habit; 21] = [
     (
         &["--uid", "--gid"],
@@ -310,7 +310,7 @@ const RUN_FLAGS: [Habit; 21] = [
     ),
 ];
 
-/// Flags and words of single commands, and what to do in their place.
+/// Flags and words of single commands, and their replacement.
 const OF_COMMANDS: [(&[&str], Habit); 16] = [
     (
         &["top", "stats"],
@@ -419,10 +419,10 @@ const OF_COMMANDS: [(&[&str], Habit); 16] = [
         ),
     ),
 ];
-/// Stands for any word that is no flag.
+/// Placeholder for any word that is no flag.
 const WORD: &str = "";
 
-/// Flags of any other command, and what to do in their place.
+/// Flags of any other command, and their replacement.
 const FLAGS: [Habit; 9] = [
     (
         &["-l", "--selector", "-g", "--group", "--filter", "--label"],
@@ -462,7 +462,7 @@ const FLAGS: [Habit; 9] = [
     ),
 ];
 
-/// Answers a word that is another tool's, and removes tips that lead to something else. `command` is what was typed as the
+/// Answers a word of another tool, and removes tips that lead to something else. `command` is the word typed as the
 /// command.
 pub(crate) fn explain(error: &mut clap::Error, command: Option<&str>) -> Option<String> {
     let command = command.unwrap_or_default();
@@ -499,7 +499,7 @@ pub(crate) fn explain(error: &mut clap::Error, command: Option<&str>) -> Option<
         });
     }
     error.remove(ContextKind::Usage);
-    // "to pass '-x' as a value, use '-- -x'" is of no command here.
+    // "to pass '-x' as a value, use '-- -x'" does not help with any command here.
     error.remove(ContextKind::Suggested);
     keep_near(error, ContextKind::SuggestedSubcommand, &word);
     keep_near(error, ContextKind::SuggestedArg, &word);
@@ -519,7 +519,7 @@ fn of_command(command: &str, word: &str) -> Option<&'static str> {
     own.find_map(|(_, habit)| instead(std::slice::from_ref(habit), word))
 }
 
-/// Keeps those suggestions that are a slip of the fingers from what was typed: one in three letters, at most two.
+/// Retains suggestions within the distance of a typing error: one in three letters, at most two.
 fn keep_near(error: &mut clap::Error, kind: ContextKind, word: &str) {
     let suggested = match error.remove(kind) {
         Some(ContextValue::String(one)) => vec![one],

@@ -1,4 +1,4 @@
-//! The form of what is printed: one option for all commands.
+//! The output format: one option for all commands.
 
 use crate::template::{self, Template};
 use std::{fmt, str::FromStr, sync::Arc};
@@ -15,19 +15,19 @@ pub(crate) enum Format {
     Name,
     /// proto3 JSON, one document per line.
     Json,
-    /// The same as YAML, one document after the other.
+    /// YAML, one document after the other.
     Yaml,
     /// Some fields of each document, one line each.
     Template(Arc<Template>),
 }
 
 impl Format {
-    /// Whether it is for people.
+    /// Whether the output is for people.
     pub(crate) fn is_text(&self) -> bool {
         matches!(self, Self::Text | Self::Wide | Self::Name)
     }
 
-    /// What is printed of a document, which is JSON.
+    /// Formats a document, which is JSON.
     pub(crate) fn document(&self, json: &str) -> String {
         let value = || serde_json::from_str(json).unwrap_or(serde_json::Value::Null);
         match self {

@@ -1,4 +1,4 @@
-//! Texts that stand behind the help of a command: exit codes and what the flags do not say.
+//! Texts after the help of a command: exit codes, and details that the flags do not give.
 
 pub(super) const COMPLETIONS_HELP: &str = "\
 The shell asks kennel itself, so ids of runs and labels are completed too.

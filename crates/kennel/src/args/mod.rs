@@ -1,4 +1,4 @@
-//! What can be typed: commands, flags, and the text of `--help`.
+//! The command line: commands, flags, and the text of `--help`.
 
 #![expect(
     clippy::doc_markdown,
@@ -210,7 +210,7 @@ pub(crate) struct ForgetArgs {
     pub(crate) name: String,
 }
 
-/// The whole command line, with the variable of each setting in the help of `serve`.
+/// Returns the whole command line, with the variable of each setting in the help of `serve`.
 pub(crate) fn command() -> clap::Command {
     let with_variables = |serve: clap::Command| serve.mut_args(settings::with_variables);
     Cli::command().mut_subcommand("serve", with_variables)

@@ -30,7 +30,7 @@ pub(crate) struct RemoteArgs {
 }
 
 impl RemoteArgs {
-    /// Whether one of those was given that only a server on the network needs.
+    /// Whether any flag was given that only a server on the network needs.
     pub(crate) fn any(&self) -> bool {
         let files = [
             &self.tls_ca,

@@ -117,7 +117,7 @@ const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(45);
 const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
 const NODE_LEASE_MAX: Duration = Duration::from_mins(10);
 const DEFAULT_GRACE: &str = "KENNEL_DEFAULT_GRACE";
-/// How long runs go on without a server, where no setting says.
+/// Default time for which runs continue without a server.
 const ORPHAN_TTL_DEFAULT: Duration = Duration::from_secs(30);
 
 impl ServeArgs {
@@ -173,14 +173,14 @@ impl ServeArgs {
         Ok(given.unwrap_or_default())
     }
 
-    /// The filter of the log.
+    /// Returns the filter of the log.
     pub(crate) fn log<'a>(&'a self, here: &'a Surroundings) -> Option<&'a str> {
         self.log.as_deref().or_else(|| here.var("KENNEL_LOG"))
     }
 }
 
 impl OfClients {
-    /// Whether one of them was given.
+    /// Whether any of them was given.
     pub(crate) fn any(&self) -> bool {
         self.server.is_some()
             || self.server_user.is_some()

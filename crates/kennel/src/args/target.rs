@@ -1,4 +1,4 @@
-//! How commands name runs: one, several, or by their labels. One meaning for all commands.
+//! Selection of runs on the command line: one, several, or by their labels. One meaning for all commands.
 
 use crate::complete;
 use clap::Args;
@@ -33,7 +33,7 @@ pub(crate) struct LabelArgs {
 }
 
 impl LabelArgs {
-    /// What a request asks for.
+    /// Returns the selector of a request.
     pub(crate) fn selector(&self) -> String {
         let texts: Vec<String> = self.labels.iter().map(Selector::to_string).collect();
         texts.join(",")

@@ -26,14 +26,14 @@ fn what_follows_the_command_belongs_to_it() {
 }
 
 #[test]
-fn a_misspelt_flag_is_not_taken_for_a_command() {
+fn misspelt_flag_is_not_taken_as_command() {
     assert!(parse(&["run", "--lable", "a=b", "--", "ls"]).is_err());
     assert!(parse(&["run"]).is_err());
     assert!(parse(&["run", "--grace", "5x", "--", "ls"]).is_err());
 }
 
 #[test]
-fn server_and_form_may_stand_before_or_after_the_command() {
+fn global_flags_may_precede_or_follow_the_command() {
     for words in [
         &["-o", "json", "--server", "unix:/s", "ps"][..],
         &["ps", "-o", "json", "--server", "unix:/s"][..],

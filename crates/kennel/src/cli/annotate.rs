@@ -33,7 +33,7 @@ pub(crate) async fn annotate(link: &Link, args: AnnotateArgs) -> Result<(), Fail
     }
     request.run_id = link.run_id(&args.run.run).await?;
     let processes = link.connection.processes();
-    // A change that is made already is made once.
+    // A change that is made already is not made again.
     let answered = client::outlast(|| {
         let (mut processes, request) = (processes.clone(), request.clone());
         async move { processes.annotate_run(request).await }

@@ -1,4 +1,4 @@
-//! `kennel attach`, and `kennel run --tty`: our own terminal becomes that of a run.
+//! `kennel attach`, and `kennel run --tty`: connects this process's terminal with that of a run.
 
 use super::{
     link::{Link, refused, stdout_failed},
@@ -18,35 +18,36 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Bytes that are read of our standard input at once.
+/// Bytes read from standard input at once.
 const TYPED_BYTES_MAX: usize = 4096;
-/// How long what was typed last may take on its way when we leave.
+/// Longest wait for the delivery of the last input when detaching.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
-/// What makes our terminal forget what a command has made of it besides its modes: the alternate screen, margins, letters. See
-/// ctlseqs of xterm(1).
+/// Sequence that undoes a command's changes to the terminal besides its modes: the alternate screen, margins, letters.
+/// See ctlseqs of xterm(1).
 const AS_BEFORE: &str =
     "\x1b[?1047l\x1b[?1l\x1b[?7h\x1b[4l\x1b[0m\x1b(B\x0f\x1b[?25h\x1b7\x1b[r\x1b8";
-/// Behind all that a command shows that goes on.
+/// Moves the cursor below the output of a command that continues.
 const LAST_LINE: &[u8] = b"\x1b[999;1H\r\n";
 const BELL: &[u8] = b"\x07";
 
-/// How we are there.
+/// Options of the attachment.
 #[derive(Default)]
 pub(crate) struct Manner {
-    /// We only watch.
+    /// Whether this client only watches.
     pub(crate) read_only: bool,
-    /// We become the writer in place of any other.
+    /// Whether this client becomes the writer in place of any other.
     pub(crate) take: bool,
-    /// What we leave by.
+    /// Keys that detach.
     pub(crate) keys: DetachKeys,
-    /// We stand for the command: the caller decides what SIGTERM and SIGHUP mean, and a pipe that ends ends its input.
+    /// Whether this process stands for the command: then the caller decides what SIGTERM and SIGHUP mean, and the end
+    /// of a pipe ends the input.
     pub(crate) is_command: bool,
 }
 
-/// How we have left.
+/// End of an attachment.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The run goes on.
+    /// The client detached, and the run continues.
     Detached,
     /// The run has ended.
     Ended,
@@ -70,7 +71,8 @@ pub(crate) async fn attach(link: &Link, args: AttachArgs) -> Result<u8, Failure>
     }
 }
 
-/// Shows the run's terminal on ours and types there what is typed here, until the run has ended or the detach keys are typed.
+/// Shows the run's terminal on this one and sends typed input to it, until the run has ended or the detach keys are
+/// typed.
 pub(crate) async fn stay(link: &Link, run_id: &str, manner: Manner) -> Result<Left, Failure> {
     let mut desk = Desk::open(link, run_id, manner)?;
     let left = desk.work().await;
@@ -84,14 +86,14 @@ pub(crate) async fn stay(link: &Link, run_id: &str, manner: Manner) -> Result<Le
 struct Desk {
     attachment: Attachment,
     manner: Manner,
-    /// Absent: our standard input is no terminal.
+    /// Raw mode of the terminal; absent: standard input is no terminal.
     raw: Option<RawMode>,
     typed: mpsc::Receiver<Vec<u8>>,
     resized: Signal,
     ends: [Signal; 2],
-    /// We are the writer.
+    /// Whether this client is the writer.
     writes: bool,
-    /// Something was shown that is to be put back.
+    /// Whether anything was shown that must be undone.
     shown: bool,
 }
 
@@ -178,7 +180,7 @@ impl Desk {
         }
     }
 
-    /// What was typed is still taken.
+    /// Detaches, after the pending input was delivered.
     async fn leave(&mut self) -> Left {
         self.attachment.leave();
         let rest = async { while let Ok(Some(_)) = self.attachment.next().await {} };
@@ -189,7 +191,7 @@ impl Desk {
     fn show(&mut self, reported: Reported) -> Result<(), Failure> {
         match reported {
             Reported::Opened(opened) => {
-                // What is wrong with the run or the server was said on a terminal as it was.
+                // Errors of the run or the server were reported on a terminal in its normal state.
                 if self.raw.is_none() {
                     let raw = RawMode::enter();
                     self.raw = raw.map_err(|cause| {
@@ -222,16 +224,16 @@ impl Desk {
                 }
                 Ok(())
             }
-            // Another client types, or no process reads.
+            // Another client is the writer, or no process reads.
             Reported::Refused(_) => write(BELL),
             Reported::Taken(_) => Ok(()),
         }
     }
 
-    /// Our terminal is ours again.
+    /// Restores this process's terminal.
     fn put_back(&mut self, goes_on: bool) {
         if self.shown && self.raw.is_some() {
-            // Nobody may be there to see it.
+            // The terminal may be gone.
             let _ = write([MODES_AT_FIRST, AS_BEFORE].concat().as_bytes());
             if goes_on {
                 let _ = write(LAST_LINE);
@@ -241,7 +243,7 @@ impl Desk {
     }
 }
 
-/// A terminal without a size gets that of ours from the beginning.
+/// Gives a terminal without a size the size of this one at the start.
 pub(crate) fn size_as_ours(spec: &mut pb::RunSpec) {
     if let (Some(pb::run_spec::Stdio::Terminal(terminal)), Some(size)) =
         (&mut spec.stdio, own_size())
@@ -258,7 +260,7 @@ fn own_size() -> Option<pb::TerminalSize> {
     })
 }
 
-/// Whether nothing was shown on it yet: it need not take the place of what ours shows.
+/// Whether nothing was shown on it yet: then it need not replace the contents of this terminal.
 fn is_blank(screen: &pb::Screen) -> bool {
     screen.lines.iter().all(|line| line.spans.is_empty())
         && (screen.cursor_row, screen.cursor_col, screen.alternate) == (0, 0, false)
@@ -270,7 +272,8 @@ fn write(bytes: &[u8]) -> Result<(), Failure> {
     written.map_err(|cause| stdout_failed(&cause))
 }
 
-/// What comes on our standard input. It is read by a thread that ends with this process: such a read cannot be called off.
+/// Returns the input from standard input. A thread that ends with this process reads it: such a read cannot be
+/// cancelled.
 fn typed() -> mpsc::Receiver<Vec<u8>> {
     let (sender, typed) = mpsc::channel(1);
     std::thread::spawn(move || {

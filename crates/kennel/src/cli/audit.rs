@@ -1,4 +1,4 @@
-//! `kennel audit`: the audit trail, one line per record.
+//! `kennel audit`: the audit log, one line per record.
 
 use super::link::{Link, print_exact, refused};
 use crate::{args::AuditArgs, failure::Failure, terminal_text, values};
@@ -10,9 +10,9 @@ use kennel_proto::{
 use kennel_supervisor::{ChainHead, check_audit_chain};
 use std::{fmt::Write as _, path::Path, time::Duration};
 
-/// Pause before a server that was lost is asked again.
+/// Pause before the next call after a server was lost.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
-/// How often in a row.
+/// Most such calls in a row.
 const AGAIN_MAX: u32 = 50;
 /// Processes of a signal that are shown.
 const PROCESSES_SHOWN_MAX: usize = 8;
@@ -46,10 +46,10 @@ pub(crate) fn verify(data_dir: &Path, head: Option<&ChainHead>) -> Result<(), Fa
     print_exact(&format!("{seq}:{hash}\n"))
 }
 
-/// The end of a stream that was no end of the trail.
+/// The end of a stream before the end of the log.
 struct Broken {
     failure: Failure,
-    /// Another server can go on with it.
+    /// Whether another server can continue it.
     is_lost: bool,
 }
 
@@ -92,7 +92,7 @@ async fn read(
     }
 }
 
-/// All records of a filter that are there.
+/// Returns all existing records of a filter.
 pub(crate) async fn all(
     link: &Link,
     request: pb::StreamAuditRequest,
@@ -119,7 +119,7 @@ fn line(record: &pb::AuditRecord) -> String {
     format!("{at} {about} {}", reported(record))
 }
 
-/// What a record says, on one line.
+/// Formats a record on one line.
 pub(crate) fn reported(record: &pb::AuditRecord) -> String {
     match &record.record {
         Some(Record::Request(request)) => asked(request),

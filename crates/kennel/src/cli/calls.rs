@@ -20,11 +20,11 @@ pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), 
     let run = run_of(response.run)?;
     let shown = link.shown(|| json::to_string(&run), || format!("{}\n", run.run_id));
     let printed = print_exact(&shown);
-    // The id is known nowhere else.
+    // The id is printed nowhere else.
     printed.map_err(|failure| failure.hint(format!("the run continues: kennel get {}", run.run_id)))
 }
 
-/// Under its run's id it is one spawn, whichever server answers.
+/// Spawns the run: one spawn under its run id, whichever server answers.
 pub(crate) async fn spawned(
     connection: &Connection,
     request: &pb::SpawnRequest,
@@ -79,7 +79,7 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
             if_unknown: if_unknown.into(),
         };
         let processes = link.connection.processes();
-        // The stop goes on without a server, and under its request id it is the same one for the next.
+        // The stop continues without a server, and the same request id is the same stop for the next one.
         let answered = client::outlast(|| {
             let (mut processes, request) = (processes.clone(), request.clone());
             async move { processes.abort(request).await }
@@ -93,7 +93,7 @@ pub(crate) async fn abort(link: &Link, args: AbortArgs) -> Result<u8, Failure> {
     progress::during("waiting for the end", Box::pin(ended)).await
 }
 
-/// An answer that says where a run stands.
+/// Returns an answer with the state of a run.
 pub(super) fn stands(link: &Link, run: Option<pb::Run>) -> Result<(String, u8), Failure> {
     let run = run_of(run)?;
     Ok((
@@ -139,7 +139,7 @@ pub(crate) async fn restart(
             .map(TryInto::try_into)
             .transpose()
             .map_err(too_long)?,
-        // So that it is one restart, whichever server answers.
+        // One restart, whichever server answers.
         expected_attempt: seen.current_attempt.map(|attempt| attempt.number),
     };
     let answered = client::outlast(|| {
@@ -217,7 +217,7 @@ pub(crate) async fn resume(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
     .await
 }
 
-/// Of the server, or of runs.
+/// Prints the status of the server, or of runs.
 pub(crate) async fn status(link: &Link, args: StatusArgs) -> Result<u8, Failure> {
     if !args.runs.is_empty() {
         return get(link, RunRefs { runs: args.runs }).await;
@@ -237,7 +237,7 @@ async fn server(link: &Link) -> Result<pb::ServerInfo, Failure> {
     server.ok_or_else(|| Failure::new("the server's answer says nothing about it"))
 }
 
-/// Of this binary, and of the server where one answers.
+/// Prints the version of this binary, and of the server if one answers.
 pub(crate) async fn version(opened: Result<Link, Failure>, format: &Format) -> Result<(), Failure> {
     let server = match opened {
         Ok(link) => server(&link).await.map(|info| info.version),
@@ -261,7 +261,7 @@ pub(crate) async fn version(opened: Result<Link, Failure>, format: &Format) -> R
     ))
 }
 
-/// Where the run stands, on one line; the id first, so that a script can cut it off.
+/// Formats the state of the run on one line; the id first, so that a script can cut it off.
 pub(crate) fn standing(run: &pb::Run) -> String {
     let end = run.end_reason.as_ref().map(words::end_reason);
     let verdict = run.tree_verdict.as_ref().map(words::verdict);
@@ -277,7 +277,7 @@ pub(crate) fn standing(run: &pb::Run) -> String {
     line
 }
 
-/// So that a call that is repeated below us acts once.
+/// Returns a new id, so that a repeated call acts once.
 pub(crate) fn new_request_id() -> String {
     ulid::Ulid::generate().to_string()
 }

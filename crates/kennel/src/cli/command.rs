@@ -1,10 +1,10 @@
-//! A command and its working directory: as they are sent, and as they are shown.
+//! A command and its working directory: in requests, and in output.
 
 use crate::{failure::Failure, terminal_text, values};
 use kennel_proto::pb::{self, run_spec::Command};
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::Path};
 
-/// The command for a request; as bytes only where it is not UTF-8.
+/// Returns the command for a request; as bytes only where it is not UTF-8.
 pub(crate) fn argv(words: Vec<OsString>) -> pb::Argv {
     if words.iter().all(|word| word.to_str().is_some()) {
         let texts = words.into_iter().filter_map(|word| word.into_string().ok());
@@ -20,7 +20,8 @@ pub(crate) fn argv(words: Vec<OsString>) -> pb::Argv {
     }
 }
 
-/// The working directory for a request, as text or as bytes. It is absolute: the server does not know ours.
+/// Returns the working directory for a request, as text or as bytes. It is absolute: the server does not know this
+/// process's.
 pub(crate) fn directory(cwd: Option<&Path>) -> Result<(Option<String>, Option<Vec<u8>>), Failure> {
     let path = match cwd {
         Some(dir) => std::path::absolute(dir),
@@ -36,7 +37,7 @@ pub(crate) fn directory(cwd: Option<&Path>) -> Result<(Option<String>, Option<Ve
     })
 }
 
-/// What a run executes, as it would be typed into a shell.
+/// Formats the command of a run as it would be typed into a shell.
 pub(crate) fn line(run: &pb::Run) -> Option<String> {
     let Command::Argv(argv) = run.spec.as_ref()?.command.as_ref()?;
     Some(if argv.raw_args.is_empty() {
@@ -46,12 +47,12 @@ pub(crate) fn line(run: &pb::Run) -> Option<String> {
     })
 }
 
-/// The same for a table.
+/// Formats the command for a table.
 pub(crate) fn or_dash(run: &pb::Run) -> String {
     line(run).unwrap_or_else(|| "-".to_owned())
 }
 
-/// Where a run executes it, fit for a terminal.
+/// Formats the working directory of a run, safe for a terminal.
 pub(crate) fn shown_directory(run: &pb::Run) -> Option<String> {
     let spec = run.spec.as_ref()?;
     let text = spec.cwd.as_deref().map(terminal_text::one_line);

@@ -1,4 +1,4 @@
-//! `consumers`: readers of events that have a name.
+//! `consumers`: named readers of events.
 
 use super::{
     link::{Link, print_exact, refused},
@@ -12,7 +12,7 @@ use crate::{
 use kennel_client::outlast;
 use kennel_proto::{json, pb};
 
-/// Most that a server gives at once.
+/// Most consumers that a server returns at once.
 const PAGE_SIZE: i32 = 1000;
 
 pub(crate) async fn consumers(link: &Link, command: ConsumersCommand) -> Result<(), Failure> {

@@ -36,7 +36,7 @@ pub(crate) fn context(
     }
 }
 
-/// The default, and then all others by name.
+/// Lists the default, and then all others by name.
 fn list(contexts: &Contexts, here: &Surroundings, is_json: bool) -> Result<(), Failure> {
     let current = contexts.current.as_deref().unwrap_or(DEFAULT);
     let default = (DEFAULT, default_server(here));
@@ -51,7 +51,7 @@ fn list(contexts: &Contexts, here: &Surroundings, is_json: bool) -> Result<(), F
     let mut text = String::new();
     for (name, server) in rows {
         let is_current = name == current;
-        // A string takes all.
+        // A write to a string cannot fail.
         let _ = if is_json {
             writeln!(
                 text,
@@ -113,7 +113,7 @@ fn set(
     ] {
         make_absolute(file)?;
     }
-    // What no command could use is refused here.
+    // A context that no command could use is refused here.
     let target = remote::target(&context, here).map_err(|failure| failure.or_code(crate::USAGE))?;
     if client.remote.any() && context.server.starts_with("unix:") {
         return Err(
@@ -128,7 +128,7 @@ fn set(
     contexts.write(here)
 }
 
-/// The file is found from any directory.
+/// Makes the path absolute: the file is found from any directory.
 fn make_absolute(file: &mut Option<PathBuf>) -> Result<(), Failure> {
     if let Some(file) = file {
         *file = path::absolute(&*file).map_err(|cause| {

@@ -1,4 +1,4 @@
-//! What was left behind: `doctor` looks, `reap` ends.
+//! Leaked processes: `doctor` finds them, `reap` ends them.
 
 use super::{
     link::{Link, print, refused},
@@ -13,14 +13,14 @@ use kennel_keeper::audit::{Marked, marked};
 use kennel_proto::{json, pb};
 use std::{fmt::Write as _, time::Duration};
 
-/// Something was left behind, or is not as it should be.
+/// Leaks or faults were found.
 const FOUND: u8 = 3;
-/// Nothing is proven; there are hints, or not everything could be looked at.
+/// Nothing is proven; there are hints, or not everything could be checked.
 const UNSURE: u8 = 4;
-/// Something that was asked for is still there.
+/// A selected process is still there.
 const LEFT: u8 = 3;
 
-/// Looks, and gives the exit code.
+/// Runs the leak check, and returns the exit code.
 pub(crate) async fn doctor(link: &Link) -> Result<u8, Failure> {
     let request = pb::AuditLeaksRequest {};
     let answer = link.connection.admin().audit_leaks(request).await;
@@ -32,7 +32,7 @@ pub(crate) async fn doctor(link: &Link) -> Result<u8, Failure> {
     Ok(code(&audit))
 }
 
-/// What can be seen without a server: who carries a marker. That is a hint at whose it is, and no more.
+/// Lists processes with a marker, which can be found without a server: hints at their run, and no more.
 pub(crate) fn doctor_alone(no_server: Failure, format: &Format) -> Failure {
     if format.is_text() {
         // Standard output may be closed; the failure is reported in any case.
@@ -193,7 +193,7 @@ fn service(text: &mut String, service: &pb::ServiceCheck) {
     }
 }
 
-/// One process: what names it, what it is, whose it is and why.
+/// Formats one process: identity, description, run and evidence.
 fn line(process: &pb::LeakedProcess) -> String {
     let mut line = identity(process.process.as_ref());
     let age = process.age.and_then(|age| Duration::try_from(age).ok());
@@ -224,12 +224,12 @@ fn line(process: &pb::LeakedProcess) -> String {
     line
 }
 
-/// What a process says of itself may hold anything.
+/// Formats a process's own name, which may contain anything.
 fn word(text: &str) -> String {
     values::command_line([text])
 }
 
-/// As `--process` takes it.
+/// Formats the identity as `--process` takes it.
 fn identity(process: Option<&pb::ProcessRef>) -> String {
     let process = process.copied().unwrap_or_default();
     let inode = process.pidfs_inode.map(|inode| format!(":{inode}"));
@@ -268,7 +268,7 @@ fn unseen(area: &pb::UnverifiedArea) -> String {
     }
 }
 
-/// Ends what was left behind, or says what would be; gives the exit code.
+/// Ends leaked processes, or lists them as a dry run; returns the exit code.
 pub(crate) async fn reap(link: &Link, args: ReapArgs) -> Result<u8, Failure> {
     let mode = if args.yes {
         pb::ReapMode::Execute
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn clean_is_said_only_where_all_was_looked_at() {
+    fn clean_is_reported_only_after_full_check() {
         assert_eq!(code(&sound()), 0);
         assert!(report(&sound()).ends_with("nothing was left behind\n"));
         let mut unseen = sound();
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn each_victim_is_named_with_whose_it_is_and_why() {
+    fn each_victim_is_named_with_owner_and_reason() {
         assert_eq!(
             line(&process(pb::LeakCertainty::Proven)),
             "7:8:9 sleep /bin/sleep uid 0 S age 3m00s parent 1 of run 01ARZ3NDEKTSV4RRFFQ69G5FAV (over) team=blue [shim-child]"
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_run_says_so_and_what_is_left_alone_says_why() {
+    fn dry_run_reports_itself_and_why_processes_stay() {
         let answer = pb::ReapLeaksResponse {
             processes: vec![
                 pb::ReapedProcess {

@@ -1,4 +1,4 @@
-//! Taking a node out of service, and back.
+//! Draining a node, and undoing that.
 
 use super::{
     calls::new_request_id,
@@ -10,7 +10,7 @@ use kennel_client as client;
 use kennel_proto::{json, pb};
 use std::time::Duration;
 
-/// Between two looks at what is left.
+/// Time between two checks of the remaining runs.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 pub(crate) async fn drain(link: &Link, args: DrainArgs) -> Result<(), Failure> {
@@ -19,7 +19,7 @@ pub(crate) async fn drain(link: &Link, args: DrainArgs) -> Result<(), Failure> {
     }
     let response = link.connection.admin().drain(request(&args)?).await;
     let status = whole(response.map_err(refused)?.into_inner().status)?;
-    tell(link, &status)?;
+    print_status(link, &status)?;
     if args.wait {
         progress::during("waiting for runs to end", until_empty(link, status)).await?;
     }
@@ -28,7 +28,7 @@ pub(crate) async fn drain(link: &Link, args: DrainArgs) -> Result<(), Failure> {
 
 pub(crate) async fn undrain(link: &Link) -> Result<(), Failure> {
     let response = link.connection.admin().undrain(pb::UndrainRequest {}).await;
-    tell(
+    print_status(
         link,
         &whole(response.map_err(refused)?.into_inner().status)?,
     )
@@ -49,7 +49,7 @@ async fn until_empty(link: &Link, mut status: pb::DrainStatus) -> Result<(), Fai
             return Err(Failure::new("the drain was undone while runs were left"));
         }
         if now.remaining != status.remaining {
-            tell(link, &now)?;
+            print_status(link, &now)?;
         }
         status = now;
     }
@@ -70,7 +70,7 @@ fn request(args: &DrainArgs) -> Result<pb::DrainRequest, Failure> {
     })
 }
 
-fn tell(link: &Link, status: &pb::DrainStatus) -> Result<(), Failure> {
+fn print_status(link: &Link, status: &pb::DrainStatus) -> Result<(), Failure> {
     link.print(|| json::to_string(status), || render::drain(status) + "\n")
 }
 

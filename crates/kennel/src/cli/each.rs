@@ -1,4 +1,4 @@
-//! Runs as they are typed, and commands that do the same for several.
+//! Runs as they are typed, and commands that act on several.
 
 use super::link::{Link, print_exact, refused, soon};
 use crate::{args::RunRefs, failure::Failure};
@@ -6,13 +6,13 @@ use futures_util::{StreamExt as _, stream};
 use kennel_lifecycle::{RunId, RunIdPart, labels::Selector};
 use kennel_proto::pb;
 
-/// Most runs that are acted upon at the same time.
+/// Most runs acted upon at the same time.
 const TOGETHER_MAX: usize = 32;
-/// Most ids that are named where several are meant.
+/// Most ids that are listed where several match.
 const NAMED_MAX: i32 = 5;
 
 impl Link {
-    /// The id of the run that is meant: the whole id in any case, or how it alone begins or ends.
+    /// Returns the full id of the typed run: the whole id in any case, or a unique beginning or end.
     pub(crate) async fn run_id(&self, typed: &str) -> Result<String, Failure> {
         if let Ok(run) = typed.to_ascii_uppercase().parse::<RunId>() {
             return Ok(run.to_string());
@@ -42,7 +42,7 @@ impl Link {
         }
     }
 
-    /// A request whose parent is named by a part of its id, with the whole id.
+    /// Completes the parent's id in a request, where it is given in part.
     pub(crate) async fn with_parent(
         &self,
         mut request: pb::SpawnRequest,
@@ -54,7 +54,7 @@ impl Link {
         Ok(request)
     }
 
-    /// The same where a run may be named.
+    /// Returns the full id, where a run may be given.
     pub(crate) async fn run_id_or_none(&self, typed: Option<&str>) -> Result<String, Failure> {
         match typed {
             Some(typed) => self.run_id(typed).await,
@@ -62,7 +62,7 @@ impl Link {
         }
     }
 
-    /// The same for several.
+    /// Returns the full ids of several runs.
     pub(crate) async fn run_ids(&self, typed: &[String]) -> Result<Vec<String>, Failure> {
         let mut ids = Vec::new();
         for typed in typed {
@@ -101,8 +101,8 @@ fn no_run(typed: &str) -> Failure {
     .hint(hint)
 }
 
-/// Acts upon each run, several at the same time, and prints the answers in the order in which the runs were typed. All are
-/// tried; the exit code is that of the first that failed.
+/// Acts upon each run, several at the same time, and prints the answers in the typed order. All are tried; the exit
+/// code is that of the first that failed.
 pub(crate) async fn each<A>(
     link: &Link,
     refs: &RunRefs,

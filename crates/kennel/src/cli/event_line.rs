@@ -3,16 +3,16 @@
 use super::words;
 use kennel_proto::pb::{self, event::Payload, lifecycle::Station};
 
-/// Bytes of output that an event's line shows; the rest is said by its length.
+/// Bytes of output that an event's line shows; the total length is given beside them.
 const EXCERPT_BYTES_MAX: usize = 60;
 
-/// `SEQ TIME WORDS`; `None` for what is no event of the run.
+/// Formats `SEQ TIME WORDS`; `None` for a payload that is no event of the run.
 pub(crate) fn event_line(seq: u64, time: &str, payload: &Payload) -> Option<String> {
     let words = event_words(payload)?;
     Some(format!("{seq} {time} {words}"))
 }
 
-/// What an event says; `None` for what is no event of the run.
+/// Formats the contents of an event; `None` for a payload that is no event of the run.
 pub(crate) fn event_words(payload: &Payload) -> Option<String> {
     Some(match payload {
         Payload::Lifecycle(lifecycle) => station(lifecycle.station.as_ref()?),
@@ -107,7 +107,7 @@ fn station(station: &Station) -> String {
     }
 }
 
-/// Values are text of clients, and may have any character in them.
+/// Formats annotations, whose values are text of clients with any characters.
 fn annotated(changed: &pb::lifecycle::Annotated) -> String {
     let set = changed.set.iter();
     let set = set.map(|(key, value)| format!("{key}={:?}", excerpt_of(value)));
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_stays_on_one_line_whatever_was_written() {
+    fn event_stays_on_one_line() {
         let output = pb::Output {
             stream: pb::OutputStream::Stderr.into(),
             data: b"a\nb\x1b[31m".to_vec().into(),

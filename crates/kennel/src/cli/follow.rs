@@ -1,4 +1,4 @@
-//! A run's journal as the command line reads it, to its present head or on until the run has ended; and `events`.
+//! A run's journal on the command line: to its present head, or until the run has ended; and `events`.
 
 use super::{
     event_line::{event_line, event_words},
@@ -50,7 +50,7 @@ pub(crate) async fn events(link: &Link, args: EventsArgs) -> Result<(), Failure>
     future::try_join_all(read).await.map(drop)
 }
 
-/// Takes out what happened before.
+/// Removes events before that time.
 fn keep_since(message: &mut pb::StreamEventsResponse, since: Option<SystemTime>) {
     let Some(since) = since else { return };
     for events in &mut message.run_events {
@@ -62,7 +62,7 @@ fn keep_since(message: &mut pb::StreamEventsResponse, since: Option<SystemTime>)
     }
 }
 
-/// The newest events up to the head, a message each.
+/// Returns the newest events up to the head, a message each.
 async fn newest(
     mut journal: Journal,
     most: u64,
@@ -92,15 +92,15 @@ async fn newest(
     Ok(last)
 }
 
-/// What is read in one stream.
+/// Runs that are read in one stream.
 pub(crate) enum Source {
     Run(String),
-    /// All of a filter, also those that come.
+    /// All runs of a filter, present and later.
     Filter(pb::RunFilter),
 }
 
 impl Source {
-    /// What was typed: some runs, each with a stream of its own, or a filter.
+    /// Returns the typed sources: some runs, each with a stream of its own, or a filter.
     pub(crate) async fn all(link: &Link, which: &WhichRuns) -> Result<Vec<Self>, Failure> {
         if which.runs.is_empty() {
             return Ok(vec![Self::Filter(pb::RunFilter {
@@ -112,13 +112,13 @@ impl Source {
         Ok(ids.into_iter().map(Self::Run).collect())
     }
 
-    /// Whether each line has to say whose it is.
+    /// Whether each line has to name its run.
     pub(crate) fn are_many(sources: &[Self]) -> bool {
         !matches!(sources, [Self::Run(_)])
     }
 }
 
-/// After the event with this seq; 0: from the first.
+/// Returns the start after the event with this seq; 0: from the first.
 pub(crate) fn start(after_seq: u64) -> Start {
     match after_seq {
         0 => Start::Beginning,
@@ -146,11 +146,11 @@ fn lines(message: &pb::StreamEventsResponse, are_many: bool) -> String {
     text
 }
 
-/// Events of a run, or of many, up to the head when reading began, or until the run has ended.
+/// Events of a run, or of many, up to the head at the start of reading, or until the run has ended.
 pub(crate) struct Journal {
     reader: EventReader,
     are_many: bool,
-    /// Whether what is printed is acknowledged.
+    /// Whether printed events are acknowledged.
     acks: bool,
 }
 
@@ -170,7 +170,7 @@ impl Journal {
         }
     }
 
-    /// The same in the name of a consumer, where one is named.
+    /// Reads as a consumer, where one is given.
     pub(crate) fn in_name_of(self, name: AsConsumer) -> Self {
         let reader = match name.consumer {
             Some(consumer) => self.reader.in_name_of(consumer),
@@ -183,7 +183,7 @@ impl Journal {
         }
     }
 
-    /// What was given is printed: it is acknowledged, where that is wanted.
+    /// Acknowledges the returned events, which are printed, where that is requested.
     pub(crate) async fn printed(&self) -> Result<(), Failure> {
         if self.acks {
             self.reader.ack().await.map_err(refused)?;
@@ -191,13 +191,13 @@ impl Journal {
         Ok(())
     }
 
-    /// The same with output in this view.
+    /// Selects this view of output.
     pub(crate) fn viewed(self, view: pb::OutputView) -> Self {
         let reader = self.reader.viewed(view);
         Self { reader, ..self }
     }
 
-    /// The same of these kinds alone, Lifecycle among them.
+    /// Selects these kinds of events, Lifecycle among them.
     pub(crate) fn of_kinds(self, kinds: Vec<pb::EventKind>) -> Self {
         let reader = self.reader.of_kinds(kinds);
         Self { reader, ..self }
@@ -206,7 +206,7 @@ impl Journal {
     pub(crate) async fn next(&mut self) -> Result<Option<pb::StreamEventsResponse>, Failure> {
         loop {
             match self.reader.next().await {
-                // The others go on.
+                // The others continue.
                 Err(failure) if self.are_many && failure.is("JOURNAL_UNREADABLE") => {
                     note(&failure);
                 }

@@ -3,7 +3,7 @@
 use kennel_proto::pb;
 use std::time::Duration;
 
-/// One limit each, by the name of its flag.
+/// Formats each limit by the name of its flag.
 pub(crate) fn words(limits: &pb::RunLimits) -> Vec<String> {
     let mut words: Vec<String> = limits.rlimits.iter().map(rlimit).collect();
     let mut number = |name: &str, value: Option<String>| {
@@ -35,10 +35,10 @@ fn rlimit(limit: &pb::Rlimit) -> String {
     format!("{name}={soft}{}", hard.unwrap_or_default())
 }
 
-/// The period of a quota for which none is named, in seconds.
+/// Default period of a quota, in seconds.
 const PERIOD: f64 = 0.1;
 
-/// Processors, to a thousandth.
+/// Formats processors, to a thousandth.
 fn processors(cpu: &pb::CpuLimits) -> Option<String> {
     let quota = Duration::try_from(cpu.quota?).ok()?.as_secs_f64();
     let period = cpu.period.and_then(|time| Duration::try_from(time).ok());
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_limit_is_reported_as_its_flag_takes_it() {
+    fn each_limit_is_printed_in_flag_syntax() {
         assert_eq!(words(&pb::RunLimits::default()), Vec::<String>::new());
         let span = |millis| Duration::from_millis(millis).try_into().ok();
         let limits = pb::RunLimits {

@@ -1,4 +1,4 @@
-//! The connection to a server, and how answers are printed.
+//! The connection to a server, and the output of answers.
 
 use super::{progress, refusal};
 use crate::{
@@ -19,10 +19,10 @@ use std::{
 /// A server that answered.
 pub(crate) struct Link {
     pub(crate) connection: Connection,
-    /// Where it is, as `unix:PATH` or `tcp://HOST:PORT`.
+    /// Its address, as `unix:PATH` or `tcp://HOST:PORT`.
     pub(crate) address: String,
     pub(crate) format: Format,
-    /// It ends with this process.
+    /// Whether it ends with this process.
     pub(crate) own: bool,
 }
 
@@ -38,7 +38,7 @@ impl Link {
         link.at_node(target.node.as_deref())
     }
 
-    /// The same, for calls that every server answers alike; with the node that is named.
+    /// Connects likewise, for calls that every server answers alike; with the given node.
     pub(crate) async fn open_any(
         client: &ClientArgs,
         format: Format,
@@ -49,7 +49,7 @@ impl Link {
         Ok((link, target.node))
     }
 
-    /// The same; `None` where no server is named, and none listens at the default.
+    /// Connects likewise; `None` where no server is given, and none listens at the default.
     pub(crate) async fn open_if_there(
         client: &ClientArgs,
         format: Format,
@@ -80,7 +80,7 @@ impl Link {
         })
     }
 
-    /// For calls to this node of its database.
+    /// Directs calls to this node of its database.
     pub(super) fn at_node(self, node: Option<&str>) -> Result<Self, Failure> {
         let Some(node) = node else { return Ok(self) };
         let connection = self.connection.to_node(node);
@@ -88,7 +88,7 @@ impl Link {
         Ok(Self { connection, ..self })
     }
 
-    /// To a server that this process has started.
+    /// Makes the link to a server that this process has started.
     pub(crate) fn own(connection: Connection, format: Format) -> Self {
         Self {
             connection,
@@ -98,7 +98,7 @@ impl Link {
         }
     }
 
-    /// Prints one of the two, by the form that was asked for.
+    /// Prints one of the two, by the requested format.
     pub(crate) fn print(
         &self,
         json: impl FnOnce() -> String,
@@ -107,7 +107,7 @@ impl Link {
         print_exact(&self.shown(json, text))
     }
 
-    /// The text of one of the two, safe to be printed.
+    /// Returns one of the two texts, safe to be printed.
     pub(crate) fn shown(
         &self,
         json: impl FnOnce() -> String,
@@ -120,7 +120,7 @@ impl Link {
         }
     }
 
-    /// The same where the answer is about one run.
+    /// Returns the text likewise for an answer about one run.
     pub(crate) fn shown_of(
         &self,
         run: &pb::Run,
@@ -179,20 +179,20 @@ fn not_connected(error: ConnectError) -> Failure {
     failure.hint(hint)
 }
 
-/// A response without what it must carry: not a Kennel server of this version.
+/// Returns the run of a response; a response without it is not of a Kennel server of this version.
 pub(crate) fn run_of(run: Option<pb::Run>) -> Result<pb::Run, Failure> {
     run.ok_or_else(|| Failure::new("the server's answer has no run in it"))
 }
 
-/// Longest wait for an answer that is given at once: a server that hangs is replaced within less.
+/// Longest wait for an answer to a call that does not block: a server that hangs is replaced within less.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// A call that does not wait by its nature: it fails where no answer comes.
+/// Gives a call that does not block a deadline: it fails where no answer comes.
 pub(crate) fn soon<T>(message: T) -> impl client::IntoRequest<T> {
     client::within(ANSWER_MAX, message)
 }
 
-/// For `map_err` on a call.
+/// Converts a call's error, for `map_err`.
 pub(crate) fn refused(status: impl Into<client::Failure>) -> Failure {
     refusal::failure(&status.into())
 }
@@ -202,7 +202,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_exact(&terminal_text::lines(text))
 }
 
-/// Writes to standard output at once: JSON, and what is our own.
+/// Writes to standard output at once: JSON, and the program's own text.
 pub(crate) fn print_exact(text: &str) -> Result<(), Failure> {
     progress::clear();
     let mut out = io::stdout().lock();
@@ -211,7 +211,7 @@ pub(crate) fn print_exact(text: &str) -> Result<(), Failure> {
         .map_err(|cause| stdout_failed(&cause))
 }
 
-/// A reader that went away is not an error.
+/// Converts an error of standard output: a reader that went away is not an error.
 pub(crate) fn stdout_failed(cause: &io::Error) -> Failure {
     if cause.kind() == io::ErrorKind::BrokenPipe {
         Failure::reader_gone()

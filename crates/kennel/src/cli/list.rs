@@ -1,4 +1,4 @@
-//! `ps`: the runs of a node, as a table or in another form.
+//! `ps`: the runs of a node, as a table or in another format.
 
 use super::{
     link::{Link, print_exact, refused, soon},
@@ -17,7 +17,7 @@ use std::{
     time::SystemTime,
 };
 
-/// Most that a server gives at once.
+/// Most runs that a server returns at once.
 const PAGE_SIZE: usize = 1000;
 
 const LIVE: [pb::RunState; 5] = [
@@ -28,7 +28,7 @@ const LIVE: [pb::RunState; 5] = [
     pb::RunState::Backoff,
 ];
 
-/// `node`: the one whose runs are wanted alone.
+/// Lists runs. `node`: list only the runs of this one.
 pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Result<(), Failure> {
     let mut filter = filter(&args)?;
     filter.node = node.unwrap_or_default();
@@ -95,7 +95,7 @@ fn filter(args: &PsArgs) -> Result<pb::RunFilter, Failure> {
     })
 }
 
-/// A state by its name.
+/// Returns a state by its name.
 fn named_state(named: &str) -> Result<pb::RunState, Failure> {
     let known = StateArg::from_str(named, true).map(state);
     known.map_err(|_| {
@@ -108,7 +108,7 @@ fn named_state(named: &str) -> Result<pb::RunState, Failure> {
     })
 }
 
-/// Those of a filter, newest first, at most so many.
+/// Returns the runs of a filter, newest first, at most so many.
 pub(crate) async fn all(
     link: &Link,
     filter: pb::RunFilter,
@@ -145,7 +145,7 @@ pub(crate) async fn all(
     Ok(runs)
 }
 
-/// Puts each run below its parent, in the order that they have; gives how deep each stands.
+/// Sorts each run below its parent, in the present order; returns the depth of each.
 fn descend(runs: &mut Vec<pb::Run>) -> Vec<usize> {
     let listed: BTreeSet<String> = runs.iter().map(|run| run.run_id.clone()).collect();
     let mut below: BTreeMap<String, Vec<pb::Run>> = BTreeMap::new();
@@ -165,7 +165,7 @@ fn descend(runs: &mut Vec<pb::Run>) -> Vec<usize> {
             runs.push(run);
             indents.push(depth);
         }
-        // Runs that are below each other: an id that was used again. Each is listed.
+        // Runs that are below each other: an id that was reused. Each is listed.
         let Some((_, rest)) = below.pop_first() else {
             return indents;
         };
@@ -173,7 +173,7 @@ fn descend(runs: &mut Vec<pb::Run>) -> Vec<usize> {
     }
 }
 
-/// The id of the run that a run belongs to.
+/// Returns the id of a run's parent.
 pub(crate) fn parent_of(run: &pb::Run) -> Option<&str> {
     let parent = run.spec.as_ref()?.parent.as_ref()?;
     Some(&parent.run_id)

@@ -1,4 +1,4 @@
-//! `logs`: what a run has written, or such of it as was asked for.
+//! `logs`: the output of a run, or a selected part.
 
 use super::{
     follow::{Journal, Source, start},
@@ -29,7 +29,7 @@ pub(crate) async fn logs(link: &Link, args: LogsArgs) -> Result<(), Failure> {
     future::try_join_all(read).await.map(drop)
 }
 
-/// Prints one stream. What several print at the same time is whole lines.
+/// Prints one stream. Several that print at the same time print whole lines.
 async fn read(
     link: &Link,
     args: &LogsArgs,
@@ -37,7 +37,7 @@ async fn read(
     are_many: bool,
 ) -> Result<(), Failure> {
     let wanted = Wanted::of(args);
-    // A person sees text; what goes elsewhere is exact.
+    // A terminal gets safe text; other outputs get the exact bytes.
     let is_text = link.format.is_text();
     let plain = args.plain || (is_text && sink::is_for_person() && !args.raw);
     let by_line = are_many || args.timestamps;
@@ -87,7 +87,7 @@ async fn read(
     Ok(())
 }
 
-/// Which of a run's output.
+/// Selected part of a run's output.
 struct Wanted {
     stream: Option<OutputStream>,
     since: Option<SystemTime>,
@@ -138,9 +138,9 @@ impl Wanted {
 struct Printer {
     plain: bool,
     sink: Sink,
-    /// Each line has its run before it.
+    /// Whether each line is prefixed with its run.
     names_run: bool,
-    /// Each line has its time before it.
+    /// Whether each line is prefixed with its time.
     names_time: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Single processes of a run: signals to them, and the tree that they are.
+//! Single processes of a run: signals to them, and their tree.
 
 use super::{
     calls::{self, new_request_id, standing},
@@ -19,10 +19,10 @@ use std::{
     fmt::Write as _,
 };
 
-/// Most child runs that are shown.
+/// Most child runs shown.
 const CHILDREN_MAX: usize = 1000;
 
-/// Deepest indentation; who is deeper stands below it.
+/// Deepest indentation; deeper processes are listed below it.
 const DEPTH_SHOWN_MAX: usize = 32;
 
 pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<u8, Failure> {
@@ -45,7 +45,7 @@ pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<u8, Failure>
     send(link, &runs, signal, target, args.request_id).await
 }
 
-/// `kill`: the end of runs, or a signal to them.
+/// `kill`: ends runs, or sends them a signal.
 pub(crate) async fn kill(link: &Link, args: KillArgs) -> Result<u8, Failure> {
     // `kill HUP RUN`: it must not end the run.
     if let (None, [first, _, ..]) = (args.signal, &*args.runs)
@@ -137,7 +137,8 @@ pub(crate) async fn tree(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
             parent_run_id: run.run_id.clone(),
             ..pb::RunFilter::default()
         };
-        // Processes are of the keeper, child runs of the database: where that is away, processes are shown all the same.
+        // Processes are the keeper's, child runs the database's: where that is unavailable, processes are shown all the
+        // same.
         let children = match list::all(link, children, CHILDREN_MAX).await {
             Ok(children) => child_runs(&children),
             Err(failure) => format!("child runs are not known\n{failure}\n"),
@@ -152,7 +153,7 @@ pub(crate) async fn tree(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
     .await
 }
 
-/// One line per run that belongs to this one, the newest first.
+/// Formats one line per child run of this one, the newest first.
 fn child_runs(runs: &[pb::Run]) -> String {
     let mut text = String::new();
     for run in runs {
@@ -162,7 +163,7 @@ fn child_runs(runs: &[pb::Run]) -> String {
     text
 }
 
-/// One line per process below its parent, with two spaces more.
+/// Formats one line per process below its parent, with two spaces more.
 pub(super) fn render(response: &pb::GetTreeResponse) -> String {
     let mut text = String::new();
     let listed: BTreeSet<i32> = response.processes.iter().map(|p| p.pid).collect();
@@ -182,7 +183,7 @@ pub(super) fn render(response: &pb::GetTreeResponse) -> String {
         let children = below.remove(&process.pid).unwrap_or_default();
         open.extend(children.into_iter().rev().map(|child| (depth + 1, child)));
     }
-    // Parents changed while it was looked, so that some stand below each other.
+    // Parents changed during the scan, so that some are below each other.
     for process in below.into_values().flatten() {
         let _ = writeln!(text, "{}", line(process));
     }
@@ -217,7 +218,7 @@ fn line(process: &pb::TreeProcess) -> String {
     let holds: Vec<&str> = process.held_by().map(hold).collect();
     let _ = write!(line, " [{}] ", holds.join(","));
     if process.args.is_empty() {
-        // A process gives itself its name, line feeds and escapes included.
+        // A process chooses its name, line feeds and escapes included.
         let _ = write!(line, "({})", values::command_line([process.name.as_str()]));
     } else {
         line.push_str(&values::command_line(

@@ -1,4 +1,4 @@
-//! The commands that ask a server. They use the Rust client alone, print, and never touch store or processes.
+//! The commands that call a server. They use the Rust client alone, print, and never touch store or processes.
 
 mod annotate;
 mod attach;
@@ -56,14 +56,14 @@ pub(crate) use render::{command_of, state_word};
 pub(crate) use run::OWN_FAILURE;
 pub(crate) use settings::config;
 
-/// Carries one command out; `command` is none of those that serve.
+/// Executes one command; `command` is not one that serves.
 pub(crate) fn main(client: &ClientArgs, command: Command, here: &Surroundings) -> ExitCode {
-    // `run` leaves its command's codes to the command: its own failures have a code that is theirs alone.
+    // `run` returns its command's exit code: its own failures have a separate code.
     let is_run = matches!(command, Command::Run(_));
     carry_out(is_run, perform(client, command, here))
 }
 
-/// Drives the work of a command to its end, and gives the exit code of this process.
+/// Drives the work of a command to its end, and returns the exit code of this process.
 pub(crate) fn carry_out(is_run: bool, work: impl Future<Output = Result<u8, Failure>>) -> ExitCode {
     // A second thread, so that signals are forwarded while a write to a slow reader blocks the first.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -105,7 +105,7 @@ async fn perform(
     let open = || Link::open(client, format.clone(), here);
     let done = |()| 0;
     match command {
-        // What is wrong with a spec is reported whether a server is there or not.
+        // Errors of a spec are reported with or without a server.
         Command::Run(args) if args.detach => {
             let request = spec::of_spawn(args.spec, here)?;
             let link = open().await.map_err(|f| f.code(OWN_FAILURE))?;

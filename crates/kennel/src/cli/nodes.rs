@@ -31,7 +31,7 @@ pub(crate) async fn nodes(link: &Link) -> Result<(), Failure> {
     print_exact(&documents.collect::<String>())
 }
 
-/// All nodes of the database.
+/// Returns all nodes of the database.
 pub(super) async fn all(link: &Link) -> Result<pb::ListNodesResponse, Failure> {
     let asked = outlast(|| {
         let mut admin = link.connection.admin();

@@ -1,4 +1,4 @@
-//! A line on standard error, where that is a terminal, while something takes longer than two seconds.
+//! A line on standard error, where that is a terminal, while an operation takes longer than two seconds.
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -7,16 +7,16 @@ use std::{
 };
 use tokio::time::{Instant, interval_at};
 
-/// After what time a person wonders.
+/// Time before the line appears.
 const QUIET_FOR: Duration = Duration::from_secs(2);
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// Back to the beginning of the line, and all of it empty.
+/// Clears the line, with the cursor at its beginning.
 const CLEAR: &str = "\r\x1b[K";
 
-/// Whether there is a line that is to be cleared before anything else is printed.
+/// Whether there is a line that must be cleared before other output.
 static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
-/// Does some work, and says how long it has taken so far.
+/// Runs some work, and shows how long it has taken so far.
 pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
     if !io::stderr().is_terminal() {
         return work.await;
@@ -36,11 +36,11 @@ pub(crate) async fn during<T>(what: &str, work: impl Future<Output = T>) -> T {
 
 fn show(what: &str, lasted: Duration) {
     IS_SHOWN.store(true, Ordering::Relaxed);
-    // Standard error may be closed; there is nowhere left to say so.
+    // Standard error may be closed; then the line cannot be shown.
     let _ = write!(io::stderr(), "{CLEAR}{what} ({}s)", lasted.as_secs());
 }
 
-/// Takes the line away, where there is one.
+/// Removes the line, if there is one.
 pub(crate) fn clear() {
     if IS_SHOWN.swap(false, Ordering::Relaxed) {
         let _ = write!(io::stderr(), "{CLEAR}");

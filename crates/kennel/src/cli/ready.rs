@@ -1,4 +1,4 @@
-//! Readiness and result of a run, as they were typed.
+//! Readiness and result of a run, as typed.
 
 use super::spec::span;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 use kennel_proto::pb::{self, liveness::Probe as LiveProbe, output_rule::Action, readiness::Probe};
 
-/// Name of the rule that `--result-line` is.
+/// Name of the rule of `--result-line`.
 const RESULT_RULE: &str = "result";
 
 pub(crate) fn readiness(args: &ReadyArgs) -> Result<Option<Box<pb::Readiness>>, Failure> {

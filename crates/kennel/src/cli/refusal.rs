@@ -1,10 +1,10 @@
-//! What a server's refusal is called in text, and what to do about it.
+//! Text of a server's error, and the hint to it.
 
 use crate::failure::{FAILED, Failure};
 use kennel_lifecycle::Violation;
 use std::collections::BTreeMap;
 
-/// A refusal as a failure of this command line.
+/// Converts a server's error to a failure of this command line.
 pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
     let mut message = refused.to_string();
     message.push_str(&listed(&refused.violations));
@@ -27,7 +27,7 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
     }
 }
 
-/// Fields of the contract, and what is typed for them.
+/// Fields of the contract, and their flags.
 const FLAGS: [(&str, &str); 36] = [
     ("spec.limits.memory.max_bytes", "--memory-max"),
     ("spec.limits.memory.high_bytes", "--memory-high"),
@@ -67,13 +67,13 @@ const FLAGS: [(&str, &str); 36] = [
     ("spec.cwd", "--cwd"),
 ];
 
-/// The same with flags in the place of fields.
+/// Replaces fields by flags in a message.
 fn with_flags(message: &str) -> String {
     let replaced = |text: String, (field, flag): &(&str, &str)| text.replace(field, flag);
     FLAGS.iter().fold(message.to_owned(), replaced)
 }
 
-/// One line for each thing that is wrong, where there are several: a single one is the message itself.
+/// Formats one line for each violation, where there are several: a single one is the message itself.
 fn listed(violations: &[Violation]) -> String {
     if violations.len() < 2 {
         return String::new();
@@ -82,11 +82,11 @@ fn listed(violations: &[Violation]) -> String {
     violations.iter().map(line).collect()
 }
 
-/// What to do about this reason; `facts` is what the server said with it.
+/// Returns the hint to this reason; `facts` is the server's metadata.
 fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
     let fact = |key: &str| facts.get(key).filter(|v| !v.is_empty());
     let hint = match reason {
-        // A command with a slash was looked for at one place, which the message names.
+        // A command with a slash was searched at one path, which the message contains.
         "COMMAND_NOT_FOUND" if fact("command")?.contains('/') => return None,
         "COMMAND_NOT_FOUND" if fact("command")?.contains(' ') => {
             "a line for a shell is run by: kennel run -- sh -c 'LINE'".to_owned()
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_not_in_the_path_can_be_given_by_its_path() {
+    fn command_outside_path_can_be_given_by_path() {
         let reported = |command| hint("COMMAND_NOT_FOUND", &facts(&[("command", command)]));
         assert!(reported("ls").is_some_and(|hint| hint.contains("--env PATH")));
         assert_eq!(reported("/bin/ls"), None);
@@ -172,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_takes_no_runs_may_be_drained_or_end() {
+    fn draining_node_may_be_undrained_or_ended() {
         let reported = hint("NODE_DRAINING", &facts(&[])).expect("there is something to do");
         assert!(reported.contains("drain --undo") && reported.contains("shutting down"));
     }
 
     #[test]
-    fn a_failed_start_tells_what_to_do_where_that_is_known() {
+    fn failed_start_has_a_hint_where_one_exists() {
         let reported = |stage, errno| {
             let facts = facts(&[("stage", stage), ("errno", errno)]);
             hint("SPAWN_FAILED", &facts)
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_of_a_later_version_has_no_hint() {
+    fn unknown_reason_has_no_hint() {
         assert_eq!(hint("SOMETHING_NEW", &BTreeMap::new()), None);
     }
 

@@ -1,4 +1,4 @@
-//! Runs and servers as text for people. Pure: takes messages and the time, gives text.
+//! Runs and servers as text for people. Pure: takes messages and the time, returns text.
 
 use super::{
     command, limits, list,
@@ -15,8 +15,8 @@ use std::{
 /// Widest command in the table of runs; a longer one is cut.
 const COMMAND_COLUMN_WIDTH_MAX: usize = 60;
 
-/// One line per run, below a heading; each id is indented by so many steps. `nodes`: the nodes of the database, where runs
-/// of several may be listed.
+/// Formats one line per run, below a heading; each id is indented by so many steps. `nodes`: the nodes of the database,
+/// where runs of several may be listed.
 pub(crate) fn table(
     runs: &[pb::Run],
     (indents, nodes): (&[usize], &[pb::Node]),
@@ -79,7 +79,7 @@ fn row(run: &pb::Run, indent: usize, now: SystemTime, wide: bool) -> Vec<Cell> {
     row
 }
 
-/// Whether a live run is ready, where that is more than that its command runs.
+/// Returns whether a live run is ready, where that is more than that its command runs.
 pub(crate) fn ready(run: &pb::Run) -> Option<&'static str> {
     let says_ready = run.spec.as_ref().is_some_and(|spec| {
         let is_ready =
@@ -94,17 +94,17 @@ pub(crate) fn ready(run: &pb::Run) -> Option<&'static str> {
     (says_ready && run.end_time.is_none()).then_some(word)
 }
 
-/// The state of a run, in its colour.
+/// Returns the state of a run, in its colour.
 pub(crate) fn state_cell(run: &pb::Run) -> Cell {
     Cell::coloured(state_word(run), colour(run.state()))
 }
 
-/// The state of a run, as a word.
+/// Returns the state of a run, as a word.
 pub(crate) fn state_word(run: &pb::Run) -> String {
     words::state(run.state())
 }
 
-/// What a run executes, on one line.
+/// Formats the command of a run, on one line.
 pub(crate) fn command_of(run: &pb::Run) -> String {
     command::or_dash(run)
 }
@@ -121,8 +121,8 @@ fn colour(state: pb::RunState) -> Option<Colour> {
     }
 }
 
-/// With when the next attempt begins, where one is waited for. What is known of a run whose node has no lease is its last known
-/// state.
+/// Formats the state, with the time of the next attempt, where one is due. For a run whose node has no lease it is its
+/// last known state.
 fn state(run: &pb::Run, now: SystemTime) -> String {
     let word = words::state(run.state());
     let node = run.other_node.as_ref().filter(|_| run.end_time.is_none());
@@ -141,7 +141,7 @@ fn state(run: &pb::Run, now: SystemTime) -> String {
     }
 }
 
-/// All that is known of a run, one fact per line.
+/// Formats everything known of a run, one fact per line.
 pub(crate) fn run(run: &pb::Run) -> String {
     let attempt = run.current_attempt.clone().unwrap_or_default();
     let mut view = View::default();
@@ -193,7 +193,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
     for (key, value) in labels {
         view.line("label", format!("{key}={value}"));
     }
-    says(&mut view, run);
+    add_reports(&mut view, run);
     process(&mut view, run, &attempt);
     if let Some(certificate) = &attempt.certificate {
         certified(&mut view, certificate);
@@ -244,8 +244,8 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.text
 }
 
-/// What clients, its output and the command itself say of it.
-fn says(view: &mut View, run: &pb::Run) {
+/// Formats the reports of clients, output and the command itself.
+fn add_reports(view: &mut View, run: &pb::Run) {
     view.some("ready", ready(run));
     view.some("ready since", run.ready_time);
     if !run.ready_by.is_empty() {
@@ -282,7 +282,7 @@ fn process(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {
     }
 }
 
-/// What was done to end a run. What proves its end stands beside its state.
+/// Formats the actions that ended a run. The proof of its end is beside its state.
 fn certified(view: &mut View, certificate: &pb::StopCertificate) {
     for step in &certificate.steps {
         let at = step.time.map_or_else(String::new, |at| format!("{at} "));
@@ -305,7 +305,7 @@ fn certified(view: &mut View, certificate: &pb::StopCertificate) {
     view.some("looked last", certificate.census_time);
 }
 
-/// What a server is, one fact per line.
+/// Formats the description of a server, one fact per line.
 pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
     let mut view = View::default();
     view.line("server", format!("kennel {} on {address}", info.version));
@@ -398,7 +398,7 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
     view.text
 }
 
-/// Whether a node is being drained, and what is left on it, on one line.
+/// Formats the drain state of a node, and its remaining runs, on one line.
 pub(crate) fn drain(status: &pb::DrainStatus) -> String {
     let left = match status.remaining {
         0 => "no run is left".to_owned(),
@@ -416,7 +416,7 @@ pub(crate) fn drain(status: &pb::DrainStatus) -> String {
     format!("no new runs since {} said so; {how}; {left}", drain.by)
 }
 
-/// Lines of a name and a value, the values below each other.
+/// Lines of a name and a value, the values aligned.
 #[derive(Default)]
 struct View {
     text: String,
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_heading_and_a_line_per_run() {
+    fn table_has_heading_and_one_line_per_run() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(90);
         let table = super::table(&[sample()], (&[0], &[]), now, false, false);
         let lines: Vec<&str> = table.lines().collect();
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_reported_one_per_line_and_when_a_pause_is_over() {
+    fn limits_and_end_of_pause_are_printed() {
         let mut run = sample();
         run.spec.as_mut().expect("it has one").limits = Some(pb::RunLimits {
             nice: Some(5),
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_of_the_rest_is_reported_unless_it_is_stopped() {
+    fn treatment_of_rest_is_printed_unless_stopped() {
         let reported = |action: pb::LeaderExitAction, secs: Option<u64>| {
             let mut run = sample();
             let spec = run.spec.as_mut().expect("it has one");
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_command_is_cut_in_the_table_only() {
+    fn long_command_is_cut_in_table_only() {
         let mut long = sample();
         let words = vec!["word".to_owned(); 50];
         long.spec = Some(pb::RunSpec {

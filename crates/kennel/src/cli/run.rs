@@ -1,4 +1,4 @@
-//! `kennel run`: starts a command and stays with it, as if it were our own child.
+//! `kennel run`: starts a command and stays with it, as if it were a child process.
 
 use super::{
     attach::{self, Left, Manner},
@@ -19,21 +19,21 @@ use kennel_proto::{
 use std::io::{self, IsTerminal as _};
 use tokio::task::JoinHandle;
 
-/// What timeout(1) says of a command that took longer than it may.
+/// Exit code of timeout(1) for a command that took too long.
 const TIMED_OUT: u8 = 124;
-/// What a shell says of a command that SIGKILL ended.
+/// A shell's exit code for a command that SIGKILL ended.
 const KILLED: u8 = 137;
-/// As of a command that SIGXFSZ has ended.
+/// Exit code as of a command that SIGXFSZ has ended.
 const LIMITED: u8 = 153;
-/// Exit code of failures of our own.
+/// Exit code of `run`'s own failures.
 pub(crate) const OWN_FAILURE: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// What a shell says of a command whose reader went away: 128 + SIGPIPE.
+/// A shell's exit code for a command whose reader went away: 128 + SIGPIPE.
 const READER_GONE: u8 = 141;
 
-/// Runs the command to its end and gives the exit code to leave with. The thread that reads standard input leaves it open
-/// where this process ends before it does.
+/// Runs the command to its end and returns the exit code of this process. The thread that reads standard input leaves
+/// it open where this process ends first.
 pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8, Failure> {
     if let Some(spec) = &mut request.spec {
         attach::size_as_ours(spec);
@@ -44,13 +44,13 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
         .spec
         .as_ref()
         .is_some_and(|spec| spec.kind() == pb::RunKind::Terminal);
-    // In a pipeline the terminal's output is bytes like any other, as of script(1).
+    // In a pipeline the terminal's output is plain bytes, as of script(1).
     let shows_terminal = on_terminal && link.format.is_text() && io::stdout().is_terminal();
-    // On a terminal of its own the command is given Ctrl-Z as a key.
+    // On a terminal of its own the command gets Ctrl-Z as a key.
     let forwarder = Forwarder::start(&link.connection, &run_id, !shows_terminal)?;
     if let Err(refusal) = spawned(&link.connection, &request).await {
         return match forwarder.stopped_by() {
-            // We ended it before it ran; there is nothing to explain after Ctrl-C.
+            // This process ended the run before the command started; there is nothing to explain after Ctrl-C.
             Some(signal) if refusal.is("RUN_STOPPED") || refusal.is("RUN_FENCED") => {
                 Ok(128 + signal)
             }
@@ -63,7 +63,7 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
             ..Manner::default()
         };
         if link.own {
-            // There would be nothing to come back to.
+            // There would be no run to come back to.
             manner.keys = DetachKeys::none();
         }
         let left = attach::stay(link, &run_id, manner).await;
@@ -97,8 +97,8 @@ pub(crate) async fn run(link: &Link, mut request: pb::SpawnRequest) -> Result<u8
     }
 }
 
-/// Our output cannot be written, or the run's cannot be read. A command whose output has no place to go is ended, as in a
-/// pipeline of a shell; one that only cannot be read goes on.
+/// Handles output that cannot be written, or that of the run that cannot be read. A command whose output has no reader
+/// is ended, as in a pipeline of a shell; one whose output cannot be read continues.
 async fn cut_off(link: &Link, run_id: &str, failure: Failure) -> Result<u8, Failure> {
     if failure.is_of_output() {
         end(&link.connection, run_id, false).await;
@@ -112,7 +112,8 @@ async fn cut_off(link: &Link, run_id: &str, failure: Failure) -> Result<u8, Fail
     }
 }
 
-/// The same where no server is there: with one of our own, on a directory of its own, for this one run. Neither outlives it.
+/// Runs the command without a server: with one of its own, on a directory of its own, for this one run. Neither
+/// outlives it.
 pub(crate) async fn run_alone(request: pb::SpawnRequest, format: Format) -> Result<u8, Failure> {
     let service = Service::start("run").await;
     let service = service.map_err(|failure| failure.code(OWN_FAILURE))?;
@@ -122,7 +123,7 @@ pub(crate) async fn run_alone(request: pb::SpawnRequest, format: Format) -> Resu
     result
 }
 
-/// A task that is not waited for.
+/// A task that is not awaited.
 struct AbortOnDrop(JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
@@ -131,10 +132,10 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// How a run ended, as far as events say.
+/// End of a run, as far as events show it.
 #[derive(Default)]
 struct Ends {
-    /// The leader's end.
+    /// Exit of the leader.
     exit: Option<pb::Exit>,
     /// The end reason by the name of its field.
     reason: String,
@@ -170,7 +171,7 @@ async fn stream(link: &Link, run_id: &str, ends_with_keeper: bool) -> Result<End
     Ok(ends)
 }
 
-/// Whether the run is ended when its keeper dies: then there is nothing to wait for.
+/// Whether the run is ended when its keeper dies: then there is no server to wait for.
 fn ends_with_keeper(request: &pb::SpawnRequest) -> bool {
     let Some(spec) = &request.spec else {
         return false;
@@ -182,7 +183,7 @@ fn ends_with_keeper(request: &pb::SpawnRequest) -> bool {
     }
 }
 
-/// What the reason of an end says that the command's exit does not.
+/// Returns the failure that the reason of an end adds to the command's exit.
 fn reported_by_reason(reason: &str, run_id: &str) -> Option<Failure> {
     let (code, what) = code_of_reason(reason)?;
     Some(Failure::new(format!("run {run_id} {what}")).code(code))
@@ -204,7 +205,7 @@ fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
     }
 }
 
-/// The exit code by the run itself, where no event has it.
+/// Returns the exit code by the run itself, where no event has it.
 pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failure> {
     let request = pb::GetRunRequest {
         run_id: run_id.to_owned(),
@@ -214,7 +215,7 @@ pub(crate) async fn exit_of_ended(link: &Link, run_id: &str) -> Result<u8, Failu
     exit_of(&run_of(response.into_inner().run)?)
 }
 
-/// The exit code of a run that has ended.
+/// Returns the exit code of a run that has ended.
 pub(crate) fn exit_of(run: &pb::Run) -> Result<u8, Failure> {
     let reason = run.end_reason.as_ref().and_then(|end| end.reason.as_ref());
     let reason = match reason {
@@ -252,7 +253,7 @@ fn exit_code(exit: &pb::Exit, run_id: &str) -> Result<u8, Failure> {
     })
 }
 
-/// The codes of a shell for a command that cannot be started.
+/// Returns a shell's codes for a command that cannot be started.
 fn not_started(refusal: &client::Failure) -> Failure {
     let fact = |key: &str| refusal.metadata.get(key).map(String::as_str);
     let code = start_code(refusal.reason.as_deref(), fact("stage"), fact("errno"));
@@ -263,7 +264,7 @@ fn start_code(reason: Option<&str>, stage: Option<&str>, errno: Option<&str>) ->
     let at_exec = stage.is_some_and(|s| s.eq_ignore_ascii_case("exec"));
     match reason {
         Some("COMMAND_NOT_FOUND") => NOT_FOUND,
-        // ENOENT: the file was there when it was looked for, or its interpreter is not.
+        // ENOENT: the file was found when the path was resolved, or its interpreter is missing.
         Some("SPAWN_FAILED") if at_exec && errno == Some("2") => NOT_FOUND,
         Some("SPAWN_FAILED") if at_exec => NOT_EXECUTABLE,
         _ => OWN_FAILURE,
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_exit_code_is_the_commands_own_or_tells_its_signal() {
+    fn exit_code_is_the_commands_or_its_signals() {
         let signal = |number| {
             let name = String::new();
             pb::exit::Result::Signal(pb::exit::Signal { name, number })
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_that_says_more_than_the_exit_is_reported() {
+    fn reason_beyond_the_exit_is_printed() {
         let code = |reason| code_of_reason(reason).map(|(code, _)| code);
         assert_eq!(code("deadline_exceeded"), Some(124));
         assert_eq!(code("oom_killed"), Some(137));
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_start_has_the_codes_of_a_shell() {
+    fn failed_start_has_exit_codes_of_shells() {
         let failed = Some("SPAWN_FAILED");
         assert_eq!(start_code(Some("COMMAND_NOT_FOUND"), None, None), 127);
         assert_eq!(start_code(failed, Some("EXEC"), Some("2")), 127);

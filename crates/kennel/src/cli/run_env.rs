@@ -1,4 +1,4 @@
-//! The environment that `run` and `spawn` ask for: what is typed, and what the caller has itself.
+//! The environment that `run` and `spawn` request: typed variables, and the caller's own.
 
 use crate::{
     args::{EnvArg, EnvModeArg},
@@ -12,11 +12,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Names that begin so are set by the server alone.
+/// Prefix of names that the server alone sets.
 const SERVERS_OWN: &str = "KENNEL_";
 
-/// The environment of a command; what is typed wins. A value that is taken from the caller goes out as one that the caller
-/// has typed: the server gives none back and logs none.
+/// Returns the environment of a command; typed variables win. A value taken from the caller is sent like a typed one:
+/// the server returns none and logs none.
 pub(super) fn of_command(
     mode: EnvModeArg,
     files: &[PathBuf],
@@ -41,7 +41,7 @@ pub(super) fn of_command(
     })
 }
 
-/// The lines of a file of variables: NAME=VALUE as it stands, without quotes, or NAME; `#` begins a comment.
+/// Parses a file of variables: NAME=VALUE literally, without quotes, or NAME; `#` begins a comment.
 fn of_file(file: &Path) -> Result<Vec<EnvArg>, Failure> {
     let name = file.display();
     let text = fs::read_to_string(file)
@@ -62,7 +62,7 @@ fn of_file(file: &Path) -> Result<Vec<EnvArg>, Failure> {
     Ok(vars)
 }
 
-/// The caller's own environment, as a child in the shell has it.
+/// Returns the caller's own environment, as a child in the shell has it.
 pub(super) fn inherited(here: &Surroundings) -> BTreeMap<String, String> {
     let of_caller = |(name, _): &(&String, &String)| !name.starts_with(SERVERS_OWN);
     let vars = here.env.iter().filter(of_caller);
@@ -70,7 +70,7 @@ pub(super) fn inherited(here: &Surroundings) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What `--env` says: `NAME=VALUE`, or `NAME` for the caller's own value.
+/// Returns the variables of `--env`: `NAME=VALUE`, or `NAME` for the caller's own value.
 pub(super) fn values(
     typed: Vec<EnvArg>,
     here: &Surroundings,

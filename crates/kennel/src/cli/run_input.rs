@@ -1,4 +1,4 @@
-//! Standard input of `kennel run`: what comes on ours goes to the command, as to a child in the shell.
+//! Standard input of `kennel run`: passes this process's input to the command, as to a child in the shell.
 
 use super::write::{PIECE_BYTES, Writer};
 use crate::failure::Failure;
@@ -14,9 +14,9 @@ use std::{
 };
 use tokio::sync::mpsc;
 
-/// Between two looks whether a terminal is ours to read again: its shell does not say so.
+/// Time between two checks whether this process is in the terminal's foreground again: its shell does not notify it.
 const FOREGROUND_LOOK_EVERY: Duration = Duration::from_millis(200);
-/// What the server says where the input of an attempt has no reader any more: nothing is wrong.
+/// The server's reasons where the input of an attempt has no reader any more: no error.
 const OVER: [&str; 4] = [
     "INPUT_CLOSED",
     "RUN_ENDED",
@@ -24,13 +24,13 @@ const OVER: [&str; 4] = [
     "INVALID_STATE",
 ];
 
-/// Leaves standard input of the command open where ours has something to give and nothing else was asked for.
+/// Leaves standard input of the command open where this process's has data and nothing else was requested.
 pub(crate) fn by_default(spec: &mut pb::RunSpec) {
     let restarts = spec
         .restart
         .as_ref()
         .is_some_and(|policy| policy.mode() != pb::RestartMode::Never);
-    // Our input comes once: the next attempt would wait for it in vain.
+    // This process's input comes once: the next attempt would wait for it in vain.
     let is_free = spec.stdio.is_none() && spec.initial_input.is_none() && !restarts;
     if is_free && !is_null() {
         spec.stdio = Some(pb::run_spec::Stdio::Pipes(pb::Pipes {
@@ -39,13 +39,13 @@ pub(crate) fn by_default(spec: &mut pb::RunSpec) {
     }
 }
 
-/// Whether a command waits for what we read.
+/// Whether a command waits for input that this process reads.
 pub(crate) fn is_open(spec: &pb::RunSpec) -> bool {
     use pb::run_spec::Stdio;
     matches!(&spec.stdio, Some(Stdio::Pipes(pipes)) if pipes.input() == pb::InputMode::Open)
 }
 
-/// Whether our standard input is `/dev/null`, or cannot be looked at.
+/// Whether standard input is `/dev/null`, or cannot be checked.
 fn is_null() -> bool {
     let device = |file: File| file.metadata().map(|seen| seen.rdev());
     let ours = io::stdin().as_fd().try_clone_to_owned().map(File::from);
@@ -56,8 +56,8 @@ fn is_null() -> bool {
     }
 }
 
-/// The keys that end the input of a command on a terminal; `last` was typed before. VEOF of termios(3) gives the reader
-/// what stands on its line; only on an empty line it is the end of file.
+/// Returns the keys that end the input of a command on a terminal; `last` was typed before. VEOF of termios(3) passes
+/// the present line to the reader; only on an empty line it is the end of file.
 pub(super) fn end_of_file(last: Option<u8>) -> &'static [u8] {
     match last {
         None | Some(b'\n' | b'\r') => b"\x04",
@@ -65,7 +65,7 @@ pub(super) fn end_of_file(last: Option<u8>) -> &'static [u8] {
     }
 }
 
-/// Gives a run all that comes on our own standard input, and its end. A run that reads no more, or has ended, needs none.
+/// Passes all of standard input to a run, and its end. A run that reads no more, or has ended, needs none.
 pub(super) async fn forward(connection: Connection, run_id: String, on_terminal: bool) {
     let forwarded = async {
         let mut writer = Writer::begin(&connection, &run_id, None).await?;
@@ -90,8 +90,8 @@ pub(super) async fn forward(connection: Connection, run_id: String, on_terminal:
     }
 }
 
-/// What comes on our standard input, read by a thread that ends with this process: such a read cannot be called off. One
-/// piece is read ahead.
+/// Returns the data of standard input, read by a thread that ends with this process: such a read cannot be cancelled.
+/// One piece is read ahead.
 fn pieces() -> mpsc::Receiver<io::Result<Vec<u8>>> {
     let (sender, pieces) = mpsc::channel(1);
     thread::spawn(move || {

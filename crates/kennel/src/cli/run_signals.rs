@@ -1,4 +1,4 @@
-//! Signals that `kennel run` gets, as a child in the shell would get them: they become requests to its run.
+//! Signals that `kennel run` receives become requests to its run, as a child in the shell would receive them.
 
 use super::{calls::new_request_id, link::refused, run::OWN_FAILURE};
 use crate::failure::Failure;
@@ -14,17 +14,17 @@ use tokio::{
     time::timeout,
 };
 
-/// For a request whose answer is not worth more: the caller wants its terminal back.
+/// Longest wait for the answer to a request: the caller wants its terminal back.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
-/// Forwards our signals to the run for as long as this lives.
+/// Forwards this process's signals to the run for as long as this value lives.
 pub(super) struct Forwarder {
     task: JoinHandle<()>,
     stopped_by: watch::Receiver<Option<u8>>,
 }
 
 impl Forwarder {
-    /// `with_suspend`: Ctrl-Z pauses the run and stops this process.
+    /// Starts forwarding. `with_suspend`: Ctrl-Z pauses the run and stops this process.
     pub(super) fn start(
         connection: &Connection,
         run_id: &str,
@@ -47,7 +47,7 @@ impl Forwarder {
         Ok(Self { task, stopped_by })
     }
 
-    /// The first signal that asked for an end.
+    /// Returns the first signal that requested an end.
     pub(super) fn stopped_by(&self) -> Option<u8> {
         *self.stopped_by.borrow()
     }
@@ -74,7 +74,7 @@ struct Signals {
 }
 
 enum Caught {
-    /// The run is to end, or to be interrupted first.
+    /// End the run, or interrupt it first.
     Stop(u8),
     Suspend,
 }
@@ -91,7 +91,7 @@ impl Signals {
     }
 }
 
-/// One signal; absent: this process was started with it ignored (nohup(1)), and so it stays.
+/// One signal; absent: this process was started with it ignored (nohup(1)), and continues to ignore it.
 struct Source(Option<unix::Signal>);
 
 impl Source {
@@ -115,7 +115,7 @@ impl Source {
     }
 }
 
-/// The first Ctrl-C interrupts; all else ends the run, and what comes after that ends it at once.
+/// Forwards signals: the first Ctrl-C interrupts; every other ends the run, and any later one ends it at once.
 async fn forward(
     connection: Connection,
     run_id: String,
@@ -140,7 +140,7 @@ async fn forward(
             interrupted = true;
             match interrupt(&connection, &run_id).await {
                 Ok(()) => continue,
-                // There is no process to interrupt yet: it shall not begin.
+                // There is no process to interrupt yet: the run must not begin.
                 Err(refusal) if has_not_begun(&refusal) => {}
                 Err(refusal) => {
                     // A paused run, or one that is ending: the next Ctrl-C ends it.
@@ -170,14 +170,14 @@ async fn interrupt(connection: &Connection, run_id: &str) -> Result<(), client::
     Ok(())
 }
 
-/// Asks for the run's end; `now` skips the grace.
+/// Requests the run's end; `now` skips the grace.
 pub(super) async fn end(connection: &Connection, run_id: &str, now: bool) {
     let request = pb::AbortRequest {
         run_id: run_id.to_owned(),
         request_id: new_request_id(),
         grace: now.then(Default::default),
         wait: pb::AbortWait::None.into(),
-        // The spawn may still be on its way.
+        // The spawn may still be in progress.
         if_unknown: pb::AbortUnknown::Fence.into(),
     };
     let processes = connection.processes();
@@ -187,7 +187,7 @@ pub(super) async fn end(connection: &Connection, run_id: &str, now: bool) {
     });
     match timeout(ANSWER_MAX, answered).await {
         Ok(Ok(_)) => {}
-        // The run goes on, and so does this process: the signal may be sent again.
+        // The run continues, and so does this process: the signal may be sent again.
         Ok(Err(refusal)) => {
             refused(refusal).report();
         }
@@ -201,7 +201,7 @@ pub(super) async fn end(connection: &Connection, run_id: &str, now: bool) {
 async fn suspend(connection: &Connection, run_id: &str, keys: &mut Source) {
     let is_paused = match timeout(ANSWER_MAX, pause(connection, run_id)).await {
         Ok(Ok(())) => true,
-        // There is nothing to pause, and this process is about to exit.
+        // There is no run to pause, and this process is about to exit.
         Ok(Err(refusal)) if refusal.is("RUN_ENDED") => return,
         Ok(Err(refusal)) => {
             refused(refusal).report();
@@ -215,11 +215,11 @@ async fn suspend(connection: &Connection, run_id: &str, keys: &mut Source) {
     if let Err(cause) = own_signals::stop_self() {
         Failure::new(format!("cannot stop this process: {cause}")).report();
     }
-    // Keys that were typed while it was being stopped meant this stop.
+    // Keys typed while it was being stopped referred to this stop.
     while timeout(Duration::ZERO, keys.caught()).await.is_ok() {}
     if is_paused
         && let Err(refusal) = resume(connection, run_id).await
-        // It was ended or resumed meanwhile.
+        // The run was ended or resumed meanwhile.
         && !refusal.is("RUN_ENDED")
         && !refusal.is("INVALID_STATE")
     {

@@ -1,4 +1,4 @@
-//! `kennel screen`: what a terminal shows, as text.
+//! `kennel screen`: the screen of a terminal, as text.
 
 use super::link::{Link, refused};
 use crate::{args::RunRef, failure::Failure};
@@ -18,7 +18,7 @@ pub(crate) async fn screen(link: &Link, args: RunRef) -> Result<(), Failure> {
     link.print(|| json::to_string(&screen), || text(&screen))
 }
 
-/// Its lines, without those at the end that are empty. Colours and the like are left out.
+/// Returns its lines, without empty ones at the end. Colours and the like are left out.
 fn text(screen: &pb::Screen) -> String {
     let mut text = String::new();
     let last = screen.lines.iter().rposition(|line| !line.spans.is_empty());

@@ -1,4 +1,4 @@
-//! `config`: the settings that `serve` would have.
+//! `config`: the settings that `serve` would use.
 
 use super::link::{print, print_exact};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 use clap::ArgMatches;
 use serde_json::json;
 
-/// `typed` is the command line behind `check` or `show`.
+/// Runs `config`. `typed` is the command line after `check` or `show`.
 pub(crate) fn config(
     command: ConfigCommand,
     typed: &ArgMatches,
@@ -48,7 +48,7 @@ pub(crate) fn config(
     }
 }
 
-/// All settings, with the defaults that depend on where this is, and without a password.
+/// Returns all settings, with the defaults that depend on the surroundings, and without a password.
 fn usable(
     flags: &ServeArgs,
     typed: &ArgMatches,

@@ -1,4 +1,4 @@
-//! A run's output on our own standard output and standard error: byte for byte, or safe for a terminal.
+//! A run's output on standard output and standard error of this process: byte for byte, or safe for a terminal.
 
 use super::{link::stdout_failed, words};
 use crate::{
@@ -8,11 +8,12 @@ use crate::{
 use kennel_proto::pb;
 use std::io::{self, IsTerminal, Write};
 
-/// Writes output where it belongs, and sees to it that none is missing.
+/// Writes output to its stream, and ensures that none is missing.
 pub(crate) struct Sink {
-    /// Next offset of standard output and standard error; absent: any will do.
+    /// Next offset of standard output and standard error; absent: any offset is accepted.
     next: [Option<u64>; 2],
-    /// What is shown of standard output and standard error where ours is a terminal; absent: the bytes themselves.
+    /// Safe text for standard output and standard error where this process's is a terminal; absent: the bytes
+    /// themselves.
     shown: [Option<Pieces>; 2],
 }
 
@@ -31,7 +32,7 @@ pub(crate) fn is_for_person() -> bool {
 }
 
 impl Sink {
-    /// For output from somewhere on.
+    /// Makes a sink for output from any offset on.
     pub(crate) fn from_anywhere() -> Self {
         Self {
             next: [None; 2],
@@ -39,7 +40,7 @@ impl Sink {
         }
     }
 
-    /// The same, and a terminal is given nothing that it would act upon.
+    /// Escapes everything on which a terminal would act.
     pub(crate) fn safe(self) -> Self {
         let pieces = |is_terminal: bool| is_terminal.then(Pieces::default);
         Self {
@@ -51,18 +52,18 @@ impl Sink {
         }
     }
 
-    /// Writes the bytes, whatever may lie between these and those before, and flushes: a person may be reading along.
+    /// Writes the bytes, even after missing ones, and flushes: a person may be reading along.
     pub(crate) fn write_text(&mut self, output: &pb::Output) -> Result<(), Failure> {
         let [stdout, stderr] = &mut self.shown;
         match output.stream() {
             pb::OutputStream::Stdout => show(io::stdout().lock(), stdout, &output.data),
             pb::OutputStream::Stderr => show(io::stderr().lock(), stderr, &output.data),
-            // A stream of a later version: it has no place here.
+            // A stream of a later version: it cannot be shown here.
             pb::OutputStream::Unspecified => Ok(()),
         }
     }
 
-    /// The same where none may be missing.
+    /// Writes the bytes, of which none may be missing.
     pub(crate) fn write(&mut self, output: &pb::Output) -> Result<(), Failure> {
         if let Some((next, name)) = self.next_of(output.stream()) {
             take(next, name, output)?;
@@ -70,7 +71,7 @@ impl Sink {
         self.write_text(output)
     }
 
-    /// Next offset of a stream, and its name.
+    /// Returns the next offset of a stream, and its name.
     fn next_of(&mut self, stream: pb::OutputStream) -> Option<(&mut Option<u64>, &'static str)> {
         match stream {
             pb::OutputStream::Stdout => Some((&mut self.next[0], "stdout")),
@@ -79,7 +80,7 @@ impl Sink {
         }
     }
 
-    /// Goes on behind what is missing, and says so on standard error.
+    /// Continues after missing bytes, and reports them on standard error.
     pub(crate) fn skip(&mut self, gap: &pb::Gap) {
         for missing in &gap.missing {
             if let Some((next, _)) = self.next_of(missing.stream()) {
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hole_in_the_output_is_not_passed_over_in_silence() {
+    fn gap_in_output_is_reported() {
         let output = |offset| pb::Output {
             offset,
             data: b"abc".to_vec().into(),

@@ -1,4 +1,4 @@
-//! What was typed for `run` and `spawn`, as the contract says it.
+//! The typed flags of `run` and `spawn`, converted to the contract.
 
 use super::{command, ready, run_env, run_input};
 use crate::{
@@ -21,13 +21,14 @@ use std::{
     time::Duration,
 };
 
-/// The request of `kennel run`: as a child in the shell the command has this environment and this standard input.
+/// Makes the request of `kennel run`: like a child in the shell the command has this environment and this standard
+/// input.
 pub(crate) fn of_run(args: SpecArgs, here: &Surroundings) -> Result<pb::SpawnRequest, Failure> {
     let mode = args.env_mode.unwrap_or(EnvModeArg::Inherit);
     let (has_cwd, tty, no_stdin) = (args.cwd.is_some(), args.terminal.tty, args.no_stdin);
     let mut here = here.clone();
     if has_cwd {
-        // It would name another directory.
+        // It would refer to another directory.
         here.env.remove("PWD");
     }
     if tty {
@@ -50,13 +51,13 @@ pub(crate) fn of_run(args: SpecArgs, here: &Surroundings) -> Result<pb::SpawnReq
     Ok(request)
 }
 
-/// The request of `kennel spawn`, whose command outlives the caller and takes nothing from it.
+/// Makes the request of `kennel spawn`, whose command outlives the caller and takes nothing from it.
 pub(crate) fn of_spawn(args: SpecArgs, here: &Surroundings) -> Result<pb::SpawnRequest, Failure> {
     let mode = args.env_mode.unwrap_or(EnvModeArg::Minimal);
     request(args, mode, here)
 }
 
-/// The request, with an id of its own: a start that is cut off can then be aborted or asked for again.
+/// Makes the request, with an id of its own: an interrupted start can then be aborted or requested again.
 fn request(
     args: SpecArgs,
     env_mode: EnvModeArg,
@@ -132,7 +133,7 @@ fn request(
     })
 }
 
-/// The actions, each with the waits behind it.
+/// Returns the actions, each with the waits after it.
 fn stop_steps(
     pre_stop: Option<&str>,
     typed: Vec<StopStep>,
@@ -174,7 +175,7 @@ pub(super) fn span<T: TryFrom<Duration>>(
         .transpose()
 }
 
-/// Absent where no flag says anything.
+/// Returns the privileges; absent without any such flag.
 fn privileges(args: PrivilegeArgs) -> Option<pb::Privileges> {
     let user = args.user.map(|(user_id, group_id)| pb::RunUser {
         user_id,
@@ -210,7 +211,7 @@ fn parent(args: ParentArgs) -> Option<pb::Parent> {
     })
 }
 
-/// Absent where no flag says anything.
+/// Returns the streams; absent without any such flag.
 fn stdio(stdin: bool, terminal: TerminalArgs) -> Option<pb::run_spec::Stdio> {
     use pb::run_spec::Stdio;
     if terminal.tty {
@@ -227,7 +228,7 @@ fn stdio(stdin: bool, terminal: TerminalArgs) -> Option<pb::run_spec::Stdio> {
     })
 }
 
-/// Absent where no flag says anything.
+/// Returns the limits; absent without any such flag.
 fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
     let memory = pb::MemoryLimits {
         max_bytes: args.memory_max,
@@ -250,7 +251,7 @@ fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
     Ok((limits != pb::RunLimits::default()).then_some(limits))
 }
 
-/// Absent where no flag says anything.
+/// Returns the output policy; absent without any such flag.
 fn kept_output(
     max: Option<u64>,
     on_full: Option<OutputFullArg>,
@@ -277,7 +278,7 @@ fn kept_output(
     (policy != pb::OutputPolicy::default()).then_some(policy)
 }
 
-/// Absent where no flag says anything.
+/// Returns the restart policy; absent without any such flag.
 fn restart(args: &RestartArgs) -> Result<Option<pb::RestartPolicy>, Failure> {
     use pb::{RestartMode, RestartPreset};
     let Some(when) = args.restart else {
@@ -351,7 +352,7 @@ fn kind(kind: KindArg) -> pb::RunKind {
     }
 }
 
-/// What this file has, as far as a spec may hold it.
+/// Reads this file, up to the size that a spec permits.
 pub(crate) fn input(file: &Path) -> Result<Vec<u8>, Failure> {
     let bytes = if file == Path::new("-") {
         at_most(io::stdin().lock())
@@ -374,7 +375,7 @@ pub(crate) fn input(file: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Reads one byte more than is allowed, so that the caller sees the excess.
+/// Reads one byte more than permitted, so that the caller sees the excess.
 fn at_most(source: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     source
@@ -519,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn the_working_directory_is_the_callers_own_and_absolute() {
+    fn working_directory_is_the_callers_and_absolute() {
         let here = std::env::current_dir().expect("a test has one");
         assert_eq!(spec(&["ls"]).cwd, here.to_str().map(str::to_owned));
         let below = spec(&["--cwd", "x", "ls"]).cwd;

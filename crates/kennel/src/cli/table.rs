@@ -1,4 +1,4 @@
-//! Tables for people: columns as wide as what a terminal shows in them, and colour for states where it may be.
+//! Tables for people: columns of the width that a terminal shows, and colour for states where it is permitted.
 
 use crate::terminal_text;
 use std::{
@@ -25,7 +25,7 @@ impl Colour {
     }
 }
 
-/// Some text, which may stand out.
+/// A text, which may be coloured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cell {
     text: String,
@@ -79,7 +79,7 @@ pub(crate) fn table(heading: &[&str], rows: Vec<Vec<Cell>>, in_colour: bool) -> 
     text
 }
 
-/// The beginning of a text, as far as it has room, and `...` where that is not all.
+/// Returns the beginning of a text, up to the width, and `...` where that is not all.
 pub(crate) fn cut(text: &str, width_max: usize) -> String {
     if text.width() <= width_max {
         return text.to_owned();

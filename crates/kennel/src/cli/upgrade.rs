@@ -1,4 +1,4 @@
-//! `kennel upgrade`: a server of the binary that is installed by now, and how long no server answered meanwhile.
+//! `kennel upgrade`: replaces the server by the installed binary, and measures how long no server answered.
 
 use super::{
     calls::new_request_id,
@@ -11,7 +11,7 @@ use kennel_proto::{json, pb};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// How long the whole may take: leaving, starting, and falling back.
+/// Longest time of the upgrade: leaving, starting, and falling back.
 const PATIENCE: Duration = Duration::from_mins(2);
 /// Between two checks whether a server answers.
 const ASK_AGAIN: Duration = Duration::from_millis(2);
@@ -36,7 +36,7 @@ pub(crate) async fn upgrade(link: &Link) -> Result<(), Failure> {
         .last_upgrade
         .clone()
         .filter(|u| u.request_id == request_id);
-    tell(link, &before, &after, done.as_ref(), unanswered)?;
+    print_status(link, &before, &after, done.as_ref(), unanswered)?;
     match done {
         Some(upgrade) if upgrade.state() == pb::UpgradeState::Done => Ok(()),
         Some(upgrade) => Err(fell_back(&upgrade)),
@@ -59,8 +59,8 @@ async fn info(link: &Link) -> Result<pb::ServerInfo, client::Failure> {
     Ok(server.unwrap_or_default())
 }
 
-/// Asks until a server answers that has begun at another time than this one; also says how long none did. It may have no
-/// generation yet: its store is away.
+/// Polls until a server with another start time than this one answers; also returns how long none did. It may have no
+/// generation yet: its store is unavailable.
 async fn watch(link: &Link, former: &pb::ServerInfo) -> (pb::ServerInfo, Duration) {
     let mut answered = Instant::now();
     loop {
@@ -69,14 +69,14 @@ async fn watch(link: &Link, former: &pb::ServerInfo) -> (pb::ServerInfo, Duratio
                 return (server, answered.elapsed());
             }
             Ok(_) => answered = Instant::now(),
-            // It is leaving, or the next one is on its way.
+            // It is leaving, or the next one is starting.
             Err(_) => {}
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
 }
 
-fn tell(
+fn print_status(
     link: &Link,
     before: &pb::ServerInfo,
     after: &pb::ServerInfo,

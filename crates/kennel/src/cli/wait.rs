@@ -1,4 +1,4 @@
-//! `kennel wait`: for the end of a run with the exit code of its command, or for another condition.
+//! `kennel wait`: waits for the end of a run, with the exit code of its command, or for another condition.
 
 use super::{
     calls::standing,
@@ -15,9 +15,9 @@ use kennel_proto::{json, pb};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What timeout(1) says.
+/// Exit code of timeout(1).
 const TIMED_OUT: u8 = 124;
-/// Exit code of a wait for what can no longer occur.
+/// Exit code of a wait for a condition that can no longer occur.
 const NOT_REACHED: u8 = 3;
 
 pub(crate) async fn wait(
@@ -57,7 +57,7 @@ pub(crate) async fn wait(
     answered.await.map_err(code)
 }
 
-/// The run, for which the condition holds.
+/// Waits for the condition, and returns the run.
 async fn reach(link: &Link, run_id: &str, condition: ConditionArg) -> Result<pb::Run, Failure> {
     let condition = match condition {
         ConditionArg::Started => pb::WaitCondition::Started,

@@ -1,4 +1,4 @@
-//! `kennel wait-output`: for a line of output that matches, over restarts of the server.
+//! `kennel wait-output`: waits for a matching line of output, across restarts of the server.
 
 use super::link::{Link, print_exact, refused};
 use crate::{
@@ -13,7 +13,7 @@ use kennel_proto::{
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What timeout(1) says.
+/// Exit code of timeout(1).
 const TIMED_OUT: u8 = 124;
 /// Exit code of a run that has ended without a match.
 const NOT_FOUND: u8 = 3;

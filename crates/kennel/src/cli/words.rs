@@ -1,10 +1,10 @@
-//! What the contract's enums and unions are called in text for people.
+//! Texts for the contract's enums and unions, for people.
 
 use crate::values;
 use kennel_proto::pb;
 use std::time::Duration;
 
-/// `1000:100`, and the supplementary groups.
+/// Formats `1000:100`, and the supplementary groups.
 pub(crate) fn user(user: &pb::RunUser) -> String {
     let group = user.group_id.unwrap_or(user.user_id);
     let groups = user
@@ -14,7 +14,7 @@ pub(crate) fn user(user: &pb::RunUser) -> String {
     format!("{}:{group}{}", user.user_id, groups.collect::<String>())
 }
 
-/// What the command may not do, a line each.
+/// Lists the restrictions of the command, a line each.
 pub(crate) fn held_back(privileges: &pb::Privileges) -> Vec<String> {
     let gains = privileges.no_new_privileges;
     let mut lines: Vec<String> = gains
@@ -42,18 +42,18 @@ pub(crate) fn held_back(privileges: &pb::Privileges) -> Vec<String> {
     lines
 }
 
-/// The state as the contract spells it, without prefix: `RUNNING`.
+/// Returns the state as the contract spells it, without prefix: `RUNNING`.
 pub(crate) fn state(state: pb::RunState) -> String {
     let name = state.as_str_name();
     name.strip_prefix("RUN_STATE_").unwrap_or(name).to_owned()
 }
 
-/// Whether a reader uses a consumer's name.
+/// Returns whether a reader uses a consumer's name.
 pub(crate) fn consumer_state(state: pb::ConsumerState) -> String {
     bare(state.as_str_name(), "CONSUMER_STATE_")
 }
 
-/// A stop that is left for a node.
+/// Describes a stop that is left for a node.
 pub(super) fn left_stop(stop: &pb::LeftStop) -> String {
     let since = stop
         .leave_time
@@ -66,17 +66,17 @@ pub(super) fn left_stop(stop: &pb::LeftStop) -> String {
     )
 }
 
-/// Whether a node has reported lately.
+/// Returns whether a node has reported lately.
 pub(crate) fn reachability(reachability: pb::NodeReachability) -> String {
     bare(reachability.as_str_name(), "NODE_REACHABILITY_")
 }
 
-/// How large a terminal is, as `resize` takes it.
+/// Formats the size of a terminal, as `resize` takes it.
 pub(crate) fn terminal_size(size: pb::TerminalSize) -> String {
     format!("{}x{}", size.rows, size.cols)
 }
 
-/// How an interrupt went out, where that is not as always.
+/// Describes the delivery of an interrupt, where it is not the usual one.
 pub(crate) fn interrupted(method: pb::InterruptMethod) -> &'static str {
     match method {
         pb::InterruptMethod::TerminalKey => ", by the terminal's key",
@@ -101,7 +101,7 @@ pub(crate) fn streams_end(end: pb::StreamsEnd) -> &'static str {
     }
 }
 
-/// What holds a run's processes.
+/// Describes the containment.
 pub(crate) fn containment(containment: pb::Containment) -> &'static str {
     match containment {
         pb::Containment::Cgroup => "control group and shim",
@@ -111,7 +111,7 @@ pub(crate) fn containment(containment: pb::Containment) -> &'static str {
     }
 }
 
-/// What is missing, and why.
+/// Describes missing entries, and the reason.
 pub(crate) fn gap(gap: &pb::Gap) -> String {
     let missing = gap.missing.iter().filter(|m| m.bytes != Some(0));
     let missing: Vec<String> = missing
@@ -148,7 +148,7 @@ pub(crate) fn stream(stream: pb::OutputStream) -> &'static str {
     }
 }
 
-/// How much output is kept, where the spec says so.
+/// Describes the retained output, where the spec sets it.
 pub(crate) fn kept_output(policy: pb::OutputPolicy) -> Option<String> {
     let bytes = policy.max_bytes.map(|bytes| format!("{bytes} bytes"));
     let full = match policy.on_full() {
@@ -169,7 +169,7 @@ pub(crate) fn kept_output(policy: pb::OutputPolicy) -> Option<String> {
     (!said.is_empty()).then(|| said.join(", "))
 }
 
-/// What becomes of the rest where a leader ends by itself, unless it is the default.
+/// Describes the policy for the rest when a leader exits by itself, unless it is the default.
 pub(crate) fn on_leader_exit(policy: pb::LeaderExitPolicy) -> Option<String> {
     use pb::LeaderExitAction::{Drain, Keep, Stop, Unspecified};
     let word = match policy.action() {
@@ -219,7 +219,7 @@ pub(crate) fn exit(exit: &pb::Exit) -> String {
     }
 }
 
-/// How the server before this one ended.
+/// Describes the end of the server before this one.
 pub(crate) fn former(former: &pb::FormerServer) -> String {
     let how = former.exit.as_ref().map(|exit| match &exit.result {
         Some(pb::exit::Result::Code(code)) => format!("exited with code {code}"),
@@ -251,7 +251,7 @@ pub(crate) fn former(former: &pb::FormerServer) -> String {
     )
 }
 
-/// What came of an upgrade.
+/// Describes the result of an upgrade.
 pub(crate) fn upgrade(upgrade: &pb::Upgrade) -> String {
     let how = match upgrade.state() {
         pb::UpgradeState::Done => "done".to_owned(),
@@ -267,7 +267,7 @@ pub(crate) fn upgrade(upgrade: &pb::Upgrade) -> String {
     )
 }
 
-/// How long a pause may last, and what then.
+/// Describes the limit of a pause, and its action.
 pub(crate) fn max_pause(policy: pb::PausePolicy) -> Option<String> {
     let max = Duration::try_from(policy.max_pause?).ok()?;
     let then = match policy.on_max_pause() {
@@ -340,7 +340,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
     }
 }
 
-/// `the kernel killed it for lack of memory (2 processes; limit 64 MiB)`.
+/// Formats `the kernel killed it for lack of memory (2 processes; limit 64 MiB)`.
 pub(crate) fn oom_killed(killed: &pb::end_reason::OomKilled) -> String {
     let processes = match killed.kills {
         1 => "1 process".to_owned(),
@@ -354,7 +354,7 @@ pub(crate) fn oom_killed(killed: &pb::end_reason::OomKilled) -> String {
     )
 }
 
-/// `5 of 5 bytes written to standard input`.
+/// Formats `5 of 5 bytes written to standard input`.
 pub(crate) fn stop_input(input: &pb::StopInput) -> String {
     match input.bytes {
         Some(bytes) => format!(
@@ -365,7 +365,7 @@ pub(crate) fn stop_input(input: &pb::StopInput) -> String {
     }
 }
 
-/// A command of a stop, and how it ended.
+/// Describes a command of a stop, and its exit.
 pub(crate) fn stop_command(command: &pb::StopCommand) -> String {
     use pb::stop_command::End;
     let end = match &command.end {
@@ -384,14 +384,14 @@ pub(crate) fn stop_command(command: &pb::StopCommand) -> String {
     format!("{}: {end}", crate::terminal_text::one_line(&command.name))
 }
 
-/// `SIGKILL by cgroup.kill: 3 reached, 1 gone`.
+/// Formats `SIGKILL by cgroup.kill: 3 reached, 1 gone`.
 pub(crate) fn stop_step(step: &pb::StopStep) -> String {
     let address = signal_address(step.scope(), step.sender());
     let went = signal_went(step.delivered, step.gone, step.refused, step.error_number);
     format!("{} {address}: {went}", step.signal)
 }
 
-/// Sender and target of a signal, in a few words.
+/// Describes sender and target of a signal, in a few words.
 pub(crate) fn signal_address(scope: pb::SignalScope, sender: pb::SignalSender) -> String {
     let to = match scope {
         pb::SignalScope::Tree => "to the tree",
@@ -407,7 +407,7 @@ pub(crate) fn signal_address(scope: pb::SignalScope, sender: pb::SignalSender) -
     }
 }
 
-/// What came of a round of a signal.
+/// Describes the result of a round of a signal.
 pub(crate) fn signal_went(delivered: u32, gone: u32, refused: u32, error: Option<i32>) -> String {
     let mut parts = vec![format!("{delivered} reached")];
     if gone > 0 {
@@ -420,7 +420,7 @@ pub(crate) fn signal_went(delivered: u32, gone: u32, refused: u32, error: Option
     parts.join(", ")
 }
 
-/// The text of an errno(3), such as `Permission denied (os error 13)`.
+/// Returns the text of an errno(3), such as `Permission denied (os error 13)`.
 pub(crate) fn errno(errno: i32) -> String {
     std::io::Error::from_raw_os_error(errno).to_string()
 }
@@ -449,7 +449,7 @@ pub(crate) fn verdict(verdict: &pb::TreeVerdict) -> String {
     }
 }
 
-/// `12 (state D): why`, for each.
+/// Formats `12 (state D): why`, for each.
 fn stuck_processes(stuck: &pb::tree_verdict::Stuck) -> String {
     let reported = stuck.processes.iter();
     let mut reported: Vec<_> = reported
@@ -461,10 +461,10 @@ fn stuck_processes(stuck: &pb::tree_verdict::Stuck) -> String {
     reported.join("; ")
 }
 
-/// `sh (12), sleep (13) and 4 more`.
+/// Formats `sh (12), sleep (13) and 4 more`.
 pub(crate) fn leftovers(processes: &[pb::Leftover], unlisted: u32) -> String {
     let listed = processes.iter();
-    // A process gives itself its name, line feeds and escapes included.
+    // A process chooses its name, line feeds and escapes included.
     let name = |p: &pb::Leftover| values::command_line([p.name.as_str()]);
     let listed: Vec<_> = listed.map(|p| format!("{} ({})", name(p), p.pid)).collect();
     let more = match unlisted {
@@ -474,7 +474,7 @@ pub(crate) fn leftovers(processes: &[pb::Leftover], unlisted: u32) -> String {
     format!("{}{more}", listed.join(", "))
 }
 
-/// How far standard input has come, on one line; the count first, so that a script can cut it off.
+/// Describes the state of standard input, on one line; the count first, so that a script can cut it off.
 pub(crate) fn input(status: &pb::InputStatus) -> String {
     let accepted = status.accepted_offset;
     let accepted = accepted.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
@@ -488,7 +488,7 @@ pub(crate) fn input(status: &pb::InputStatus) -> String {
     };
     format!("{accepted} {end}\n")
 }
-/// What a run does; a dash where that is not known.
+/// Returns the activity of a run; a dash where it is not known.
 pub(crate) fn activity(activity: pb::Activity) -> String {
     match activity {
         pb::Activity::Unspecified => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! `kennel write`, and the writer of `kennel run`: bytes go to a run's standard input, each once.
+//! `kennel write`, and the writer of `kennel run`: write bytes to a run's standard input, each once.
 
 use super::{
     link::{Link, refused},
@@ -14,10 +14,10 @@ use std::{
     path::Path,
 };
 
-/// Bytes of one write. Smaller ones come as they are read.
+/// Bytes of one write. Smaller reads are written as they come.
 pub(super) const PIECE_BYTES: usize = 256 * 1024;
 
-/// Writes what is in a file, or comes on our own standard input.
+/// Writes the contents of a file, or of standard input.
 pub(crate) async fn write(link: &Link, args: WriteArgs) -> Result<(), Failure> {
     let mut source = Source::open(args.file.as_deref())?;
     let run_id = link.run_id(&args.run.run).await?;
@@ -36,7 +36,7 @@ pub(crate) async fn write(link: &Link, args: WriteArgs) -> Result<(), Failure> {
     link.print(|| json::to_string(&status), || words::input(&status))
 }
 
-/// What is to be written. It is read by a thread that may block.
+/// Source of the bytes. A thread that may block reads it.
 struct Source(Option<Box<dyn Read + Send>>);
 
 impl Source {
@@ -54,7 +54,7 @@ impl Source {
         Ok(Self(Some(source)))
     }
 
-    /// What comes next; empty: nothing more comes.
+    /// Returns the next bytes; empty: the end.
     async fn next(&mut self, bytes_max: usize) -> Result<Vec<u8>, Failure> {
         let Some(mut source) = self.0.take() else {
             return Ok(Vec::new());
@@ -78,7 +78,7 @@ impl Source {
         Ok(piece)
     }
 
-    /// Reads away what the run has: this begins at `first` of its input, which stands at `accepted`.
+    /// Skips bytes that the run has: the source begins at `first` of its input, of which `accepted` bytes are accepted.
     async fn skip(&mut self, first: u64, accepted: u64) -> Result<(), Failure> {
         let Some(mut known) = accepted.checked_sub(first) else {
             let message = format!("the input stands at {accepted}, before the offset {first}");
@@ -102,7 +102,7 @@ fn unreadable(cause: &io::Error) -> Failure {
     Failure::new(format!("cannot read what is to be written: {cause}"))
 }
 
-/// Writes to one attempt from one offset on, over the loss of any server.
+/// Writes to one attempt from one offset on, across the loss of any server.
 pub(super) struct Writer<'a> {
     connection: &'a Connection,
     run_id: &'a str,
@@ -111,7 +111,7 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins where the input stands.
+    /// Begins at the end of the input.
     pub(super) async fn begin(
         connection: &'a Connection,
         run_id: &'a str,
@@ -143,10 +143,10 @@ impl<'a> Writer<'a> {
             async move { processes.get_input_status(request).await }
         });
         let response = answered.await.map_err(refused)?;
-        response.input.ok_or_else(says_nothing)
+        response.input.ok_or_else(empty_answer)
     }
 
-    /// Writes all that comes; `None`: nothing came.
+    /// Writes everything; `None`: the source was empty.
     async fn copy(&mut self, source: &mut Source) -> Result<Option<pb::InputStatus>, Failure> {
         let mut status = None;
         loop {
@@ -164,7 +164,7 @@ impl<'a> Writer<'a> {
             run_id: self.run_id.to_owned(),
             data: data.into(),
             offset: Some(self.offset),
-            // The offset alone would do for a whole repeat; this one goes on where a server has died midway.
+            // The offset alone would suffice for a whole repeat; this one continues where a server has died midway.
             write_id: super::calls::new_request_id(),
             expected_attempt: Some(self.attempt),
         };
@@ -175,7 +175,7 @@ impl<'a> Writer<'a> {
         });
         let response = answered.await.map_err(refused)?;
         self.offset += bytes;
-        response.input.ok_or_else(says_nothing)
+        response.input.ok_or_else(empty_answer)
     }
 
     pub(super) async fn close(&self) -> Result<pb::InputStatus, Failure> {
@@ -190,10 +190,10 @@ impl<'a> Writer<'a> {
             async move { processes.close_input(request).await }
         });
         let response = answered.await.map_err(refused)?;
-        response.input.ok_or_else(says_nothing)
+        response.input.ok_or_else(empty_answer)
     }
 }
 
-fn says_nothing() -> Failure {
+fn empty_answer() -> Failure {
     Failure::new("the server's answer says nothing about the input")
 }

@@ -1,5 +1,5 @@
-//! `kennel doctor --prove`: lets the escape suite run in a service of its own, with the user's own privileges, and says
-//! what holds on this host. Nobody but this process knows of that service, and nothing of it stays.
+//! `kennel doctor --prove`: runs the escape suite in a service of its own, with the user's own privileges, and reports
+//! the containment on this host. Only this process knows of that service, and nothing of it stays.
 
 mod report;
 mod sandbox;
@@ -16,18 +16,18 @@ use std::time::{Duration, Instant};
 use suite::Way;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Most that the whole takes; what has no answer by then is called so. A quarter of a minute is usual, and an emulated
-/// machine needs several.
+/// Longest time of the whole suite; tests without a result by then are reported so. A quarter of a minute is usual, and
+/// an emulated machine needs several.
 const TIME: Duration = Duration::from_mins(5);
-/// Exit code where a verdict was a lie.
+/// Exit code where a verdict was false.
 const LIE: u8 = 1;
-/// Exit code after SIGINT, as a shell has it.
+/// Exit code after SIGINT, as in a shell.
 const INTERRUPTED: u8 = 130;
 
 pub(crate) async fn prove(format: &Format) -> Result<u8, Failure> {
     let mut stop = Stop::listen()?;
     let began = Instant::now();
-    // Whatever ends this future drops the services in it, and a service that is dropped leaves nothing.
+    // The drop of this future drops the services in it, and a dropped service leaves nothing.
     let report = tokio::select! {
         report = during("letting programs try to escape", tokio::time::timeout(TIME, all())) => match report {
             Ok(report) => report?,
@@ -43,7 +43,7 @@ pub(crate) async fn prove(format: &Format) -> Result<u8, Failure> {
     Ok(if report.holds() { 0 } else { LIE })
 }
 
-/// Three services at once: each death takes one along.
+/// Runs three services at once: each way to die ends one.
 async fn all() -> Result<Report, Failure> {
     let (calm, server, keeper) = tokio::join!(
         ways(&[Way::NormalEnd, Way::Abort, Way::Timeout]),

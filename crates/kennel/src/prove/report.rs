@@ -1,4 +1,4 @@
-//! What the proof has found, for people and as JSON.
+//! Report of the proof, for people and as JSON.
 
 use super::{
     sandbox::Reach,
@@ -8,20 +8,20 @@ use kennel_naughty::PROGRAMS;
 use serde_json::{Value, json};
 use std::{fmt::Write as _, time::Duration};
 
-/// Width of the column of names and of each other.
+/// Width of the column of names and of each other column.
 const NAME_WIDTH: usize = 23;
 const CELL_WIDTH: usize = 21;
 
 pub(super) struct Report {
-    /// What runs are held by here.
+    /// Containment of runs on this host.
     pub(super) containment: &'static str,
-    /// What a run in a sandbox has reached.
+    /// Access that a run in a sandbox had.
     pub(super) reach: Option<Reach>,
-    /// Each way with what came of every program, in the order of the suite.
+    /// Each way with the outcome of every program, in the order of the suite.
     pub(super) columns: Vec<(Way, Vec<Outcome>)>,
 }
 
-/// How many programs of one way came to what.
+/// Number of programs of one way with each outcome.
 #[derive(Default)]
 struct Tally {
     empty: usize,
@@ -31,7 +31,7 @@ struct Tally {
 }
 
 impl Report {
-    /// Whether no verdict was a lie.
+    /// Whether no verdict was false.
     pub(super) fn holds(&self) -> bool {
         let is_held = self.reach.as_ref().is_none_or(Reach::holds);
         is_held && self.columns.iter().all(|(_, cells)| tally(cells).lies == 0)
@@ -66,7 +66,7 @@ impl Report {
         text
     }
 
-    /// What the cells have no room for, each once.
+    /// Adds details that do not fit into the cells, each once.
     fn notes(&self, text: &mut String) {
         let mut notes = Vec::new();
         for (way, cells) in &self.columns {
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_says_why_and_breaks_nothing() {
+    fn skipped_check_has_a_reason_and_fails_nothing() {
         let report = report(Outcome::NotRun("no such thing here".to_owned()));
         assert!(report.holds());
         let text = report.text(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Whether a run in a sandbox reaches the service that has started it.
+//! Whether a run in a sandbox reaches the service that started it.
 
 use super::suite::printed;
 use crate::{failure::Failure, own_service::Service};
@@ -7,12 +7,12 @@ use kennel_proto::pb;
 use serde_json::{Value, json};
 use std::env;
 
-/// What came of it.
+/// Result of the test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// It cannot be tried here.
+    /// The test cannot be run on this host.
     NotRun(String),
-    /// What a run has reached in a sandbox, and without one.
+    /// Access of a run in a sandbox, and without one.
     Tried { inside: String, outside: String },
 }
 
@@ -49,7 +49,7 @@ pub(super) async fn run(service: &Service) -> Result<Reach, Failure> {
 }
 
 impl Reach {
-    /// Whether nothing was reached that is to be held.
+    /// Whether no protected resource was reached.
     pub(super) fn holds(&self) -> bool {
         match self {
             Self::NotRun(_) => true,

@@ -1,4 +1,4 @@
-//! The programs in one service, ended in one way, and each judged by a census that asks no server.
+//! The programs in one service, ended in one way, and each judged by a census that calls no server.
 
 use crate::{cli::refused, failure::Failure, own_service::Service};
 use kennel_lifecycle::Signal;
@@ -12,14 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a run gets between the polite signal and SIGKILL.
+/// Time of a run between the polite signal and SIGKILL.
 const GRACE: Duration = Duration::from_millis(300);
-/// What a run has until its time is up, at first and at most: a slow host needs more until all are in position.
+/// Time limit of a run, at first and at most: a slow host needs more until all are in position.
 const MAX_RUNTIME: Duration = Duration::from_secs(2);
 const MAX_RUNTIME_MOST: Duration = Duration::from_secs(16);
-/// Until a run's program says that it is in position, and until its run has ended.
+/// Longest wait until a run's program reports that it is in position, and until its run has ended.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks.
+/// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The way in which runs end.
@@ -32,16 +32,16 @@ pub(super) enum Way {
     KeeperKilled,
 }
 
-/// What came of one program.
+/// Outcome of one program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It cannot be done here.
+    /// The program cannot be run on this host.
     NotRun(String),
-    /// Called empty, by this proof, and no process was found.
+    /// The verdict was empty, with this proof, and no process was found.
     Empty(&'static str),
-    /// Not called empty; those who were found are named, or nothing was claimed.
+    /// The verdict was not empty; it lists the processes found, or claims nothing.
     Admitted { verdict: String, left: Vec<i32> },
-    /// Somebody was found who is not in the verdict, or there was none.
+    /// A process was found that is not in the verdict, or there was no verdict.
     Lie { verdict: String, left: Vec<i32> },
 }
 
@@ -51,7 +51,7 @@ struct Running {
     print: Footprint,
 }
 
-/// All programs in one way, in the order of the suite.
+/// Runs all programs in one way, in the order of the suite.
 pub(super) async fn run(service: &mut Service, way: Way) -> Result<Vec<Outcome>, Failure> {
     let holder = Holder::start();
     let mut started = Vec::new();
@@ -72,7 +72,7 @@ pub(super) async fn run(service: &mut Service, way: Way) -> Result<Vec<Outcome>,
     Ok(outcomes)
 }
 
-/// The command line of a program, or why it cannot run here.
+/// Returns the command line of a program, or why it cannot run here.
 fn words(
     program: &Program,
     service: &Service,
@@ -99,7 +99,7 @@ fn words(
     Ok(words)
 }
 
-/// Starts a program until it is in position; the inner error says why it cannot be.
+/// Starts a program until it is in position; the inner error gives the reason why it cannot be.
 async fn start(
     service: &Service,
     words: &[String],
@@ -119,7 +119,7 @@ async fn start(
     }
 }
 
-/// `Err(None)`: the run was over before.
+/// Waits for the position. `Err(None)`: the run was over before.
 async fn in_position(
     service: &Service,
     words: &[String],
@@ -157,7 +157,7 @@ async fn in_position(
     }))
 }
 
-/// The first line that a command prints; the inner error says why it cannot run.
+/// Returns the first line that a command prints; the inner error gives the reason why it cannot run.
 pub(super) async fn printed(
     service: &Service,
     words: &[String],
@@ -196,7 +196,7 @@ fn spec(words: &[String], max_runtime: Option<Duration>) -> pb::RunSpec {
     spec
 }
 
-/// The first line of standard output; `None`: the run has ended without one.
+/// Returns the first line of standard output; `None`: the run has ended without one.
 async fn first_line(service: &Service, run_id: &str) -> Result<Option<String>, Failure> {
     let request = pb::StreamEventsRequest {
         run_id: run_id.to_owned(),
@@ -239,7 +239,7 @@ async fn end_all(
     started: &[Result<Running, String>],
 ) -> Result<(), Failure> {
     for (run, program) in started.iter().zip(&PROGRAMS) {
-        // It kills its shim when it is asked to leave, and is then ended in this way, too.
+        // It kills its shim when it is asked to exit, and is then ended in this way, too.
         if let Ok(run) = run
             && (way == Way::NormalEnd || program.name == "kills-shim")
         {
@@ -270,7 +270,7 @@ async fn abort_all(service: &Service, started: &[Result<Running, String>]) -> Re
     Ok(())
 }
 
-/// Waits for the verdict, counts at once, and ends what is left by its exact identity.
+/// Waits for the verdict, counts at once, and ends remaining processes by their exact identity.
 async fn judge(service: &Service, running: &Running) -> Result<Outcome, Failure> {
     let until = Instant::now() + PATIENCE;
     let run = loop {
@@ -288,8 +288,8 @@ async fn judge(service: &Service, running: &Running) -> Result<Outcome, Failure>
     Ok(outcome)
 }
 
-/// Whether its verdict is the last one. `STUCK` is not: on a busy host SIGKILL may take longer than the keeper waits before
-/// it says so, and what it names ends all the same.
+/// Whether its verdict is final. `STUCK` is not: on a busy host SIGKILL may take longer than the keeper waits before it
+/// reports that, and the listed processes end all the same.
 fn is_judged(run: &pb::Run) -> bool {
     let verdict = run.tree_verdict.as_ref();
     let verdict = verdict.and_then(|verdict| verdict.verdict.as_ref());
@@ -329,7 +329,7 @@ fn compare(verdict: Option<&pb::TreeVerdict>, left: &[Process]) -> Outcome {
     }
 }
 
-/// A pid namespace of no run.
+/// A pid namespace that belongs to no run.
 struct Holder {
     child: Child,
     first: Process,
@@ -366,7 +366,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // All in the namespace end with its first process, and then the one that has started it.
+        // All processes in the namespace end with its first process, and then the one that started it.
         self.first.signal(Signal::KILL);
         let _ = self.child.wait();
     }

@@ -1,18 +1,18 @@
-//! Where telemetry goes: the variables that OpenTelemetry has for it, and flags for what is ours.
+//! Destinations of telemetry: OpenTelemetry's variables, and flags for Kennel's own.
 
 use crate::{config::Surroundings, failure::Failure, http::HttpAddress};
 use clap::Args;
 use kennel_supervisor::telemetry::Sampling;
 use std::{collections::BTreeSet, time::Duration};
 
-/// Spans that may wait to be sent, where `OTEL_BSP_MAX_QUEUE_SIZE` does not say.
+/// Default number of spans that may wait (`OTEL_BSP_MAX_QUEUE_SIZE`).
 const SPANS_WAITING_MAX: usize = 2048;
-/// How often they are sent, where `OTEL_BSP_SCHEDULE_DELAY` does not say: what a killed server has not sent is lost.
+/// Default interval of sending them (`OTEL_BSP_SCHEDULE_DELAY`): a killed server loses those that it has not sent.
 const SPANS_EVERY: Duration = Duration::from_secs(1);
 
-/// Records of the log that may wait, where `OTEL_BLRP_MAX_QUEUE_SIZE` does not say.
+/// Default number of log records that may wait (`OTEL_BLRP_MAX_QUEUE_SIZE`).
 const RECORDS_WAITING_MAX: usize = 2048;
-/// How often they are sent, where `OTEL_BLRP_SCHEDULE_DELAY` does not say.
+/// Default interval of sending them (`OTEL_BLRP_SCHEDULE_DELAY`).
 const RECORDS_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ pub(crate) struct TelemetryArgs {
     trace_baggage: Option<String>,
 }
 
-/// Refuses what is open to other hosts unless that is asked for.
+/// Refuses an address that is open to other hosts unless that is requested.
 fn check(address: HttpAddress, public: bool) -> Result<HttpAddress, Failure> {
     if address.is_public() && !public {
         let message =
@@ -40,16 +40,16 @@ fn check(address: HttpAddress, public: bool) -> Result<HttpAddress, Failure> {
     Ok(address)
 }
 
-/// What is exported, and where.
+/// Exported signals, and their destinations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TelemetryConfig {
-    /// Spans go to a collector.
+    /// Whether spans go to a collector.
     pub(crate) traces: bool,
-    /// Metrics do.
+    /// Whether metrics go to a collector.
     pub(crate) pushes_metrics: bool,
-    /// The log and what happens to runs do.
+    /// Whether the log and lifecycle events go to a collector.
     pub(crate) logs: bool,
-    /// Metrics are served.
+    /// Address at which metrics are served.
     pub(crate) scraped_at: Option<HttpAddress>,
     pub(crate) sampling: Sampling,
     pub(crate) baggage: BTreeSet<String>,
@@ -60,14 +60,14 @@ pub(crate) struct TelemetryConfig {
 }
 
 impl TelemetryConfig {
-    /// Whether there is anything to do.
+    /// Whether anything is exported.
     pub(crate) fn exports(&self) -> bool {
         self.traces || self.pushes_metrics || self.logs || self.scraped_at.is_some()
     }
 }
 
 impl TelemetryArgs {
-    /// What is in force. Nothing is sent unless a collector is named.
+    /// Returns the configuration in force. Nothing is sent unless a collector is given.
     pub(crate) fn resolve(&self, here: &Surroundings) -> Result<TelemetryConfig, Failure> {
         let own = |flag: &Option<String>, name: &str| {
             let var = here.var(name).map(str::to_owned);
@@ -138,7 +138,7 @@ fn truth(text: &str) -> Result<bool, String> {
     }
 }
 
-/// What the exporter would find wrong only when it has something to send.
+/// Checks an endpoint, which the exporter would only check when it has something to send.
 fn check_endpoint(name: &str, url: &str, protocol: Option<&str>) -> Result<(), Failure> {
     let wrong = |why: &str| Err(Failure::new(format!("{name}={url:?} {why}")));
     if !url.starts_with("http://") && !url.starts_with("https://") {
@@ -155,7 +155,7 @@ fn check_endpoint(name: &str, url: &str, protocol: Option<&str>) -> Result<(), F
     }
 }
 
-/// `OTEL_TRACES_SAMPLER` and its argument.
+/// Returns the sampling of `OTEL_TRACES_SAMPLER` and its argument.
 fn sampling(here: &Surroundings) -> Result<Sampling, Failure> {
     let name = here
         .var("OTEL_TRACES_SAMPLER")

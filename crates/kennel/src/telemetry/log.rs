@@ -1,7 +1,7 @@
 //! The server's log: standard error, for people by default, and the collector, where there is one.
 //!
-//! Lines about a run, or in a call, have its `run_id`, `trace_id` and `span_id`, which the fields of the spans of [`tracing`] that they
-//! are in say.
+//! Lines about a run, or in a call, have its `run_id`, `trace_id` and `span_id`, from the fields of the [`tracing`]
+//! spans around them.
 
 use super::records::Records;
 use crate::failure::Failure;
@@ -28,10 +28,10 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-/// What is logged when `KENNEL_LOG` is not set.
+/// Default filter when `KENNEL_LOG` is not set.
 const FILTER_DEFAULT: &str = "info";
 
-/// Whose lines no collector gets: they are about sending to one, and would never end.
+/// Targets whose lines no collector gets: they are about sending to one, and would never end.
 const UNHEARD: [&str; 7] = [
     "kennel::telemetry",
     "opentelemetry",
@@ -42,7 +42,7 @@ const UNHEARD: [&str; 7] = [
     "rustls",
 ];
 
-/// What is logged. `value` is that of `KENNEL_LOG`.
+/// Returns the filter. `value` is that of `KENNEL_LOG`.
 pub(crate) fn filter(value: Option<&str>) -> Result<EnvFilter, Failure> {
     let directives = value.filter(|f| !f.is_empty()).unwrap_or(FILTER_DEFAULT);
     EnvFilter::try_new(directives).map_err(|cause| {
@@ -69,7 +69,7 @@ pub(crate) fn start_log(format: LogFormat, value: Option<&str>) -> Result<Collec
     Ok(collected)
 }
 
-/// What a line belongs to.
+/// Run and trace that a line belongs to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Marks {
     pub(super) run: Option<String>,
@@ -78,7 +78,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Those of the innermost span that has them.
+    /// Returns those of the innermost span that has them.
     fn of<'a, S: LookupSpan<'a>>(scope: Option<Scope<'a, S>>) -> Self {
         let mut spans = scope.into_iter().flatten();
         let marks = spans.find_map(|span| span.extensions().get::<Self>().cloned());
@@ -112,7 +112,7 @@ impl Visit for Marks {
     }
 }
 
-/// Keeps the marks of each span beside it.
+/// Stores the marks of each span beside it.
 struct Marking;
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Marking {
@@ -126,7 +126,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Marking {
     }
 }
 
-/// What a line says.
+/// Fields of a line.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     pub(super) message: String,
@@ -185,7 +185,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// How a line looks.
+/// Formats a line.
 struct Lines(LogFormat);
 
 impl<S, N> FormatEvent<S, N> for Lines
@@ -201,7 +201,7 @@ where
     ) -> fmt::Result {
         let about = event.metadata();
         let marks = Marks::of(ctx.event_scope()).pairs();
-        // What the line says itself is not said twice.
+        // Fields of the line itself are not repeated.
         let marks = marks.filter(|(name, _)| about.fields().field(name).is_none());
         match self.0 {
             LogFormat::Text => {
@@ -235,12 +235,12 @@ where
     }
 }
 
-/// The collector's part of the log: nothing, until it is known that there is one.
+/// The collector's part of the log: nothing, until there is a collector.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Collected(Arc<OnceLock<Arc<Records>>>);
 
 impl Collected {
-    /// From now on lines go there.
+    /// Sends later lines to these records.
     pub(super) fn by(&self, records: &Arc<Records>) {
         // Once, at the start.
         let _ = self.0.set(Arc::clone(records));
@@ -281,7 +281,7 @@ mod tests {
         }
     }
 
-    /// The line that comes of this, without its time.
+    /// Returns the line that results from this, without its time.
     fn line(format: LogFormat, log: impl FnOnce()) -> String {
         let paper = Paper::default();
         let onto = paper.clone();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_the_marks_of_the_innermost_span_that_has_some() {
+    fn line_has_marks_of_its_innermost_marked_span() {
         let text = line(LogFormat::Text, within_a_library);
         assert_eq!(text, " WARN wo\"rds count=2 run_id=R trace_id=T\n");
         let json = line(LogFormat::Json, within_a_library);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_line_says_itself_is_not_said_twice() {
+    fn marks_in_the_line_are_not_repeated() {
         let other = || {
             let run = error_span!("run", run_id = %"R", trace_id = %"T");
             run.in_scope(|| tracing::warn!(run_id = %"S", "words"));

@@ -1,4 +1,4 @@
-//! What was exported to a collector and what was not, and how much may wait for it.
+//! Counters of exported and lost items, and the bound of waiting ones.
 
 use kennel_supervisor::telemetry::names;
 use opentelemetry::{
@@ -11,7 +11,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-/// Counts what was exported and what was not.
+/// Counts exported and lost items.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Losses(Arc<OnceLock<[Counter<u64>; 2]>>);
 
@@ -46,7 +46,7 @@ impl Losses {
         let _ = self.0.set(counters);
     }
 
-    /// So many were sent, or not.
+    /// Counts so many items as sent, or as lost.
     pub(super) fn sent(&self, signal: &'static str, count: usize, how: &OTelSdkResult) {
         let Some([exported, dropped]) = self.0.get() else {
             return;
@@ -74,11 +74,11 @@ fn lost(signal: &'static str, reason: &'static str) -> [KeyValue; 2] {
     ]
 }
 
-/// Room for what waits to be sent. What is too much is refused here, where it is counted.
+/// Bound of the items that wait to be sent. Those beyond it are refused here, where they are counted.
 #[derive(Clone, Debug)]
 pub(super) struct Room {
     signal: &'static str,
-    /// Taken, and neither sent nor lost.
+    /// Number of accepted items that are neither sent nor lost.
     waiting: Arc<AtomicUsize>,
     max: usize,
     losses: Losses,
@@ -94,7 +94,7 @@ impl Room {
         }
     }
 
-    /// How many the queue behind it must hold: more than are ever let in.
+    /// Returns the size of the queue behind it: more than are ever accepted.
     pub(super) fn queue(&self) -> usize {
         self.max.saturating_mul(2)
     }
@@ -109,7 +109,7 @@ impl Room {
         enters
     }
 
-    /// So many do not wait any more.
+    /// Records that so many do not wait any more.
     pub(super) fn leave(&self, count: usize, how: &OTelSdkResult) {
         self.waiting.fetch_sub(count, Ordering::Relaxed);
         self.losses.sent(self.signal, count, how);

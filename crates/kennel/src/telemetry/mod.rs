@@ -1,6 +1,6 @@
-//! What goes out: the log, spans and metrics. The only place that knows the SDK of OpenTelemetry.
+//! Exports: the log, spans and metrics. The only place that knows the SDK of OpenTelemetry.
 //!
-//! Exporters live on a thread of their own, behind queues that lose rather than wait; what is lost is counted.
+//! Exporters run on a thread of their own, behind queues that lose rather than wait; losses are counted.
 
 mod config;
 mod log;
@@ -39,12 +39,12 @@ use std::{
 };
 use tokio::runtime::{Handle, Runtime};
 
-/// How long a server that makes room for another may take to export the last of it.
+/// Longest time of the last export of a server that is being replaced.
 const LAST_SPANS_LEAVING: Duration = Duration::from_millis(150);
-/// How long one that ends may.
+/// Longest time of the last export of a server that ends.
 const LAST_SPANS: Duration = Duration::from_secs(1);
 
-/// All that exports; dropped, it exports nothing any more.
+/// All exporters; dropped, they export nothing any more.
 #[derive(Debug)]
 pub(crate) struct Exports {
     telemetry: Telemetry,
@@ -57,7 +57,7 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    /// Starts what the configuration wants.
+    /// Starts the exporters of the configuration.
     pub(crate) fn start(
         config: &TelemetryConfig,
         node: NodeId,
@@ -147,12 +147,12 @@ impl Exports {
         })
     }
 
-    /// For each part that has something to export.
+    /// Returns the handle for each part that exports.
     pub(crate) fn telemetry(&self) -> Telemetry {
         self.telemetry.clone()
     }
 
-    /// Serves metrics to Prometheus for as long as this process lives, where that is wanted.
+    /// Serves metrics to Prometheus for as long as this process lives, if configured.
     pub(crate) fn serve_metrics(&self) {
         if let (Some(runtime), Some(registry), Some(address)) =
             (&self.runtime, &self.registry, &self.scraped_at)
@@ -165,7 +165,7 @@ impl Exports {
         }
     }
 
-    /// Exports what is left, but not for long. Not inside of a runtime.
+    /// Exports remaining items, within a bounded time. Not inside of a runtime.
     pub(crate) fn finish(self, leaving: bool) {
         let most = if leaving {
             LAST_SPANS_LEAVING
@@ -184,7 +184,7 @@ impl Exports {
             return;
         };
         let (done, over) = mpsc::channel();
-        // Without a collector this takes as long as it likes, in spite of its timeout: it is not waited for.
+        // Without a collector this may take any time, in spite of its timeout: it is not waited for.
         thread::spawn(move || {
             if let Some(pipeline) = pipeline {
                 pipeline.shut_down(most);
@@ -198,14 +198,14 @@ impl Exports {
         // Late or not: there is no more to do.
         let _ = over.recv_timeout(most);
         runtime.shutdown_background();
-        // The next server of this keeper takes its place; after the last one none does.
+        // The next server of this keeper replaces it; after the last one none does.
         if let Some(address) = scraped_at.filter(|_| !leaving) {
             address.clear();
         }
     }
 }
 
-/// Who measures: this program, by the conventions that its names are of.
+/// Returns the instrumentation scope: this program, with the version of the conventions.
 fn scope() -> opentelemetry::InstrumentationScope {
     opentelemetry::InstrumentationScope::builder("kennel")
         .with_version(env!("CARGO_PKG_VERSION"))
@@ -213,12 +213,12 @@ fn scope() -> opentelemetry::InstrumentationScope {
         .build()
 }
 
-/// What all of it is of. `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` win.
+/// Returns the resource of all exports. `OTEL_RESOURCE_ATTRIBUTES` and `OTEL_SERVICE_NAME` win.
 fn resource(node: NodeId, node_name: &str, here: &Surroundings) -> Resource {
     use opentelemetry_semantic_conventions::resource as keys;
     let mut attributes = vec![
         KeyValue::new(keys::SERVICE_VERSION, env!("CARGO_PKG_VERSION")),
-        // The node keeps it over restarts.
+        // The node retains it over restarts.
         KeyValue::new(keys::SERVICE_INSTANCE_ID, node.to_string()),
         KeyValue::new(keys::HOST_NAME, node_name.to_owned()),
     ];

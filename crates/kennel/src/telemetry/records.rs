@@ -1,4 +1,4 @@
-//! Lines of the log and what happens to runs, as records of OpenTelemetry's log on their way to a collector.
+//! Log lines and lifecycle events as records of OpenTelemetry's log for a collector.
 
 use super::{
     Inside, TelemetryConfig,
@@ -66,7 +66,7 @@ impl Records {
         }
     }
 
-    /// A line of the log.
+    /// Records a line of the log.
     pub(super) fn line(&self, level: Level, target: &'static str, fields: Fields, marks: &Marks) {
         self.send(|record| {
             record.set_timestamp(SystemTime::now());
@@ -122,7 +122,7 @@ impl EventSink for Records {
             record.set_timestamp(system_time(event.at));
             record.set_severity_number(severity(level));
             record.set_severity_text(level.as_str());
-            // Whoever shows bodies alone shows something.
+            // A viewer that shows only bodies has something to show.
             record.set_body(event.name.into());
             if let Some(context) = event.context {
                 let flags = Some(context.trace_flags());

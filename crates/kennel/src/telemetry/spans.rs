@@ -1,4 +1,4 @@
-//! Spans on their way to a collector, and what becomes of them.
+//! Spans for a collector, and their results.
 
 use super::{
     Inside, TelemetryConfig,
@@ -119,7 +119,7 @@ impl Exporter for Counting {
     }
 }
 
-/// The same for metrics.
+/// Exports metrics likewise.
 #[derive(Debug)]
 pub(super) struct MetricExport {
     inner: MetricExporter,

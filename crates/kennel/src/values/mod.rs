@@ -1,4 +1,4 @@
-//! The small languages of the command line: spans, sizes, `key=value`, limits, signals, processes.
+//! Value parsers of the command line: durations, sizes, `key=value`, limits, signals, processes.
 
 mod size;
 mod stop_step;
@@ -17,7 +17,7 @@ use kennel_proto::pb::{self, ProcessRef};
 use kennel_supervisor::ChainHead;
 use std::{fmt::Write as _, time::Duration};
 
-/// Reads `key=value`; the value may be empty and may hold further `=`.
+/// Reads `key=value`; the value may be empty and may contain further `=`.
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some(("", _)) => Err("the part before '=' is empty".to_owned()),
@@ -37,14 +37,14 @@ pub(crate) fn signal(text: &str) -> Result<Signal, String> {
     format!("SIG{name}").parse().map_err(|()| HINT.to_owned())
 }
 
-/// A place on a server of this host.
+/// A URL on a server of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalUrl {
     pub(crate) port: u16,
     pub(crate) path: String,
 }
 
-/// A port of this host and a service behind it.
+/// A port of this host with a service of the server there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GrpcPort {
     pub(crate) port: u16,
@@ -60,7 +60,7 @@ pub(crate) fn grpc_port(text: &str) -> Result<GrpcPort, String> {
     Ok(GrpcPort { port, service })
 }
 
-/// Reads `http://localhost:PORT/PATH`: only this host is probed.
+/// Reads `http://localhost:PORT/PATH`: only this host can be probed.
 pub(crate) fn local_url(text: &str) -> Result<LocalUrl, String> {
     const HINT: &str = "write http://localhost:PORT/PATH: only servers of this host are probed";
     let rest = text.strip_prefix("http://").ok_or(HINT)?;
@@ -107,7 +107,7 @@ pub(crate) fn count(text: &str) -> Result<usize, String> {
     read.map_err(|_| "write a number of runs; a namespace is a label: -l KEY=VALUE".to_owned())
 }
 
-/// How much of the end of something.
+/// Size of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tail {
     All,
@@ -142,7 +142,7 @@ pub(crate) fn capability(text: &str) -> Result<String, String> {
     named.map(|_| text.to_owned()).map_err(|e| e.to_string())
 }
 
-/// Reads what every run of a node is held to: words, separated by commas.
+/// Parses the restrictions on every run of a node: words, separated by commas.
 pub(crate) fn restrictions(text: &str) -> Result<Privileges, String> {
     let mut held = Privileges::default();
     for word in text
@@ -263,7 +263,7 @@ pub(crate) fn process(text: &str) -> Result<ProcessRef, String> {
     })
 }
 
-/// How many of something, in words.
+/// Formats a count with its noun.
 pub(crate) fn counted(count: impl TryInto<u64>, one: &str, many: &str) -> String {
     match count.try_into().unwrap_or(u64::MAX) {
         1 => format!("1 {one}"),
@@ -271,7 +271,7 @@ pub(crate) fn counted(count: impl TryInto<u64>, one: &str, many: &str) -> String
     }
 }
 
-/// A command as a person would type it into a shell, one line: what a shell would take apart is quoted.
+/// Formats a command as a person would type it into a shell, one line: words that a shell would split are quoted.
 pub(crate) fn command_line(argv: impl IntoIterator<Item: AsRef<[u8]>>) -> String {
     let mut line = String::new();
     for word in argv {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_have_a_name_and_one_or_two_values() {
+    fn limits_have_name_and_up_to_two_values() {
         let limit = |resource: pb::RlimitResource, soft, hard| {
             Ok(pb::Rlimit {
                 resource: resource.into(),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_named_by_more_than_its_number() {
+    fn process_is_named_by_more_than_its_number() {
         let full = process("7:8:9").expect("well formed");
         let named = (full.pid, full.start_ticks, full.pidfs_inode);
         assert_eq!(named, (7, 8, Some(9)));
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_can_be_typed_into_a_shell_and_stays_on_one_line() {
+    fn command_line_is_shell_quoted_on_one_line() {
         assert_eq!(command_line(["ls", "-l", "/tmp"]), "ls -l /tmp");
         assert_eq!(
             command_line(["sh", "-c", "echo it's; exit 3"]),

@@ -1,4 +1,4 @@
-//! Sizes as people type them.
+//! Sizes as typed.
 
 /// Reads `4096`, `64k`, `512Mi`, `64mb`, `1.5GiB` or `1T`: all units are powers of 1024, as in docker and systemd.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {

@@ -1,19 +1,19 @@
-//! Actions of a stop, as they are typed.
+//! Actions of a stop, as typed.
 
 use super::{duration, signal};
 use kennel_proto::pb::stop_action::{Action, CloseInput, Exec};
 use std::time::Duration;
 
-/// What one `--stop-step` says.
+/// One `--stop-step`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum StopStep {
-    /// Something is done.
+    /// An action.
     Action(Action),
-    /// Nothing is done for so long.
+    /// A wait of this time.
     Wait(Duration),
 }
 
-/// The action that runs a script.
+/// Makes the action that runs a script.
 pub(crate) fn exec(script: &str) -> Action {
     Action::Exec(Exec {
         args: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
@@ -41,7 +41,7 @@ pub(crate) fn stop_step(text: &str) -> Result<StopStep, String> {
     }
 }
 
-/// The bytes of a text with `\n`, `\r`, `\t`, `\\` and `\xHH`.
+/// Returns the bytes of a text with `\n`, `\r`, `\t`, `\\` and `\xHH`.
 fn unescaped(text: &str) -> Result<Vec<u8>, String> {
     const HINT: &str = "a backslash is written \\\\, other bytes as \\n, \\r, \\t or \\xHH";
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Spans and points in time as people type them.
+//! Durations and points in time, as typed.
 
 use kennel_proto::json;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -41,17 +41,17 @@ fn moment_at(text: &str, now: SystemTime) -> Result<SystemTime, String> {
         return at.ok_or_else(|| HINT.to_owned());
     }
     let ago = text.strip_suffix("ago").unwrap_or(text);
-    // As journalctl(1) has it.
+    // As in journalctl(1).
     let ago = ago.strip_prefix('-').unwrap_or(ago);
     if let Ok(span) = duration(ago) {
         let at = now.checked_sub(span).unwrap_or(UNIX_EPOCH);
-        // Before all that could have been recorded.
+        // Before anything that could have been recorded.
         return Ok(at.max(UNIX_EPOCH));
     }
     json::time(text).ok_or_else(|| HINT.to_owned())
 }
 
-/// How long something has lasted, in at most two units: `340ms`, `12s`, `3m04s`, `5h12m`, `3d04h`.
+/// Formats a duration, in at most two units: `340ms`, `12s`, `3m04s`, `5h12m`, `3d04h`.
 pub(crate) fn age(age: Duration) -> String {
     let s = age.as_secs();
     match s {

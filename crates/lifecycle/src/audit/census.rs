@@ -1,4 +1,4 @@
-//! All processes of one look, found by number, by group and by descent.
+//! All processes of one scan, found by number, by group and by descent.
 
 use crate::{CgroupIdentity, ProcessIdentity, RunId};
 use std::collections::{BTreeMap, HashMap};
@@ -6,29 +6,29 @@ use std::collections::{BTreeMap, HashMap};
 /// Longest chain of parents that is followed.
 const ANCESTORS_MAX: usize = 4096;
 
-/// One process as it was seen.
+/// One process as the scan saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Which.
+    /// Identity of the process.
     pub identity: ProcessIdentity,
-    /// Its parent.
+    /// Process id of its parent.
     pub ppid: i32,
-    /// Whether it has ended and waits to be reaped.
+    /// Whether it has exited and waits to be reaped.
     pub has_ended: bool,
-    /// The control group of ours that it is in.
+    /// Kennel's control group that it is in.
     pub cgroup: Option<GroupSeen>,
     /// The run whose marker its environment carries.
     pub marker: Option<RunId>,
 }
 
-/// A directory that was made for a run, by its name.
+/// A directory that was made for a run, known by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSeen {
-    /// The run that the name says.
+    /// The run that the name gives.
     pub run: RunId,
-    /// The directory as it is now.
+    /// The directory as it is at present.
     pub identity: CgroupIdentity,
-    /// Whether it is below the directory of the keeper that runs now, which gives no name twice.
+    /// Whether it is below the directory of the present keeper, which gives no name twice.
     pub of_this_keeper: bool,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Census<'a> {
                 by_number.entry(pgid).or_default().push(process);
             }
         }
-        // It stands for numbers of another pid namespace.
+        // Zero stands for numbers of another pid namespace.
         by_number.remove(&0);
         Self {
             by_pid: seen.iter().map(|p| (p.identity.pid, p)).collect(),
@@ -66,7 +66,7 @@ impl<'a> Census<'a> {
         self.by_number.get(&number).cloned().unwrap_or_default()
     }
 
-    /// Whether this very process is there, ended or not: its number is not another's.
+    /// Whether this very process is there, exited or not: then its number is not another's.
     pub(super) fn same(&self, recorded: &ProcessIdentity) -> bool {
         let there = self.by_pid.get(&recorded.pid);
         there.is_some_and(|there| is_same(&there.identity, recorded))
@@ -77,13 +77,13 @@ impl<'a> Census<'a> {
         there.is_some_and(|there| !there.has_ended && is_same(&there.identity, recorded))
     }
 
-    /// Whether somebody else has the number of this process.
+    /// Whether another process has the number of this one.
     pub(super) fn is_taken_by_another(&self, recorded: &ProcessIdentity) -> bool {
         let there = self.by_pid.get(&recorded.pid);
         there.is_some_and(|there| !is_same(&there.identity, recorded))
     }
 
-    /// Parent, grandparent and so on.
+    /// Returns parent, grandparent and so on.
     pub(super) fn ancestors(&self, process: &Seen) -> impl Iterator<Item = i32> + '_ {
         let next = |pid: &i32| self.by_pid.get(pid).map(|process| process.ppid);
         let all = std::iter::successors(Some(process.ppid), next);
@@ -91,7 +91,7 @@ impl<'a> Census<'a> {
     }
 }
 
-/// Whether two identities are of one process: by the pidfs inode where both have one; by number and start else.
+/// Whether two identities are of one process: by the pidfs inode where both have one, else by number and start.
 #[must_use]
 pub fn is_same(one: &ProcessIdentity, other: &ProcessIdentity) -> bool {
     let handles = one.pidfs_handle.zip(other.pidfs_handle);

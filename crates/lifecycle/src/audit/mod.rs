@@ -1,8 +1,8 @@
-//! What an audit makes of what it has seen: who is part of a live run, who was left behind by one that is over, and how
+//! The leak check's comparison: which processes belong to a live run, which were left behind by an ended one, and how
 //! surely that is known.
 //!
-//! Pure: a census of all processes and the books of keeper and store come in, findings go out. [`reap`] decides which
-//! of the findings may be ended.
+//! Pure: a census of all processes and the inventory of keeper and store come in, findings go out. [`reap`] decides
+//! which of the findings may be terminated.
 
 mod census;
 pub mod reap;
@@ -13,115 +13,115 @@ use crate::{CgroupIdentity, HostIdentity, ProcessIdentity, RunId, RunIdentity};
 use census::Census;
 use std::collections::{BTreeMap, HashMap};
 
-/// How things stand with a run.
+/// Status of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// A task of this server has it in hand.
+pub enum RunStatus {
+    /// A task of this server supervises it.
     Live,
-    /// Its row is open, and nobody has it in hand: it is for recovery, or another node's.
+    /// Its row is open and no task supervises it: recovery adopts it, or it is another node's.
     Open,
-    /// It is over.
+    /// The run has ended.
     Ended,
-    /// It is over, and by its own orders a part of it was let live.
+    /// The run has ended, and its policy detached some of its processes.
     Kept,
 }
 
-/// What is known of a run.
+/// Known facts of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
-    /// How things stand with it.
-    pub standing: Standing,
-    /// What was recorded of it; absent: nothing, or on another host.
+pub struct KnownRun {
+    /// Status of the run.
+    pub standing: RunStatus,
+    /// Recorded identity; absent: none was recorded, or on another host.
     pub identity: Option<RunIdentity>,
 }
 
-/// What keeper and store know.
+/// Inventory of keeper and store.
 #[derive(Clone, Debug, Default)]
-pub struct Books {
-    /// The keeper.
+pub struct HostInventory {
+    /// Process id of the keeper.
     pub keeper: i32,
-    /// The server and the shims without work.
+    /// Process ids of the server and of the shims without work.
     pub service: Vec<i32>,
-    /// The keeper's shims and their runs.
+    /// Process ids of the keeper's shims, with their runs.
     pub shims: HashMap<i32, RunId>,
-    /// Every run that is live, and of the others those that something points to.
-    pub runs: HashMap<RunId, Known>,
-    /// Whether the store was asked for all that something points to.
+    /// Every live run, and of the others those that a process points to.
+    pub runs: HashMap<RunId, KnownRun>,
+    /// Whether the store was queried for all runs that a process points to.
     pub rows_compared: bool,
 }
 
-/// Why a process is thought to belong to a run.
+/// Evidence that a process belongs to a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Evidence {
-    /// It certainly belongs to a run that is over and that was to leave it running: it is no leak.
+    /// The process is a verified member of an ended run that was to leave it running: it is no leak.
     Kept,
-    /// It is in a control group that was made for the run.
+    /// The process is in a control group that was made for the run.
     LeakedCgroup,
-    /// It is the shim of a run that is over.
+    /// The process is the shim of an ended run.
     Shim,
-    /// It descends from the shim of a run that is over.
+    /// The process descends from the shim of an ended run.
     ShimChild,
-    /// It is in the recorded process group or session of the run.
+    /// The process is in the recorded process group or session of the run.
     RecordedGroup,
-    /// It carries the run's marker in its environment, which anybody can copy.
+    /// The process carries the run's marker in its environment, which any process can copy.
     Marker,
-    /// It is a child of the keeper, or below one, and nothing leads from it to a run.
+    /// The process is a child of the keeper, or below one, and nothing leads from it to a run.
     Stray,
-    /// It has ended, and the keeper or a shim has not reaped it.
+    /// The process has exited, and the keeper or a shim has not reaped it.
     Zombie,
 }
 
-/// How surely.
+/// Strength of the evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Certainty {
-    /// It cannot be a stranger.
+    /// The process cannot be an unrelated one.
     Proven,
-    /// It may be one.
+    /// The process may be an unrelated one.
     Hint,
 }
 
-/// A process that is part of no live run, and that something leads to from us.
+/// A process that belongs to no live run, and that evidence connects with Kennel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which process.
+    /// Identity of the process.
     pub process: ProcessIdentity,
-    /// Its parent.
+    /// Process id of its parent.
     pub ppid: i32,
-    /// The run that it is thought to belong to.
+    /// The run that it is assumed to belong to.
     pub run: Option<RunId>,
-    /// How things stand with that run; absent: nothing is known of it.
-    pub standing: Option<Standing>,
-    /// Why.
+    /// Status of that run; absent: nothing is known of it.
+    pub standing: Option<RunStatus>,
+    /// Evidence for that.
     pub evidence: Evidence,
-    /// How surely.
+    /// Strength of the evidence.
     pub certainty: Certainty,
     /// The control group that it was found in, where that is the evidence.
     pub cgroup: Option<CgroupIdentity>,
 }
 
-/// What a comparison gives.
+/// Result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// By process id.
+    /// Findings, by process id.
     pub findings: Vec<Finding>,
-    /// Processes that belong to live runs.
+    /// Number of processes that belong to live runs.
     pub held: u32,
-    /// Those of them who are in neither the process group nor the session of their run's leader, while that lives. They are held
+    /// Those of them outside the process group and session of their run's leader, while that lives. They are contained
     /// all the same.
     pub escaped: Vec<(ProcessIdentity, RunId)>,
-    /// Processes whose marker is of no run of this installation.
+    /// Number of processes whose marker is of no run of this installation.
     pub foreign: u32,
 }
 
-/// One thing that leads from a process to a run.
+/// One piece of evidence that connects a process with a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Tie {
+struct RunEvidence {
     run: RunId,
     evidence: Evidence,
     certainty: Certainty,
 }
 
-impl Tie {
+impl RunEvidence {
     fn proven(run: RunId, evidence: Evidence) -> Self {
         Self {
             run,
@@ -135,55 +135,55 @@ impl Tie {
     }
 }
 
-impl Books {
-    fn standing(&self, run: RunId) -> Option<Standing> {
+impl HostInventory {
+    fn standing(&self, run: RunId) -> Option<RunStatus> {
         self.runs.get(&run).map(|known| known.standing)
     }
 
     fn is_over(&self, run: RunId) -> bool {
-        !matches!(self.standing(run), Some(Standing::Live | Standing::Open))
+        !matches!(self.standing(run), Some(RunStatus::Live | RunStatus::Open))
     }
 }
 
-/// Compares who is there with who should be.
+/// Compares the processes that exist with those that should.
 #[must_use]
-pub fn compare(seen: &[Seen], books: &Books) -> Compared {
+pub fn compare(seen: &[Seen], inventory: &HostInventory) -> Compared {
     let census = Census::new(seen);
-    let mut ties = direct_ties(&census, books);
-    add_groups(&census, books, &mut ties);
+    let mut ties = direct_evidence(&census, inventory);
+    add_groups(&census, inventory, &mut ties);
     let mut compared = Compared::default();
     for process in census.by_pid.values() {
-        judge(process, &census, books, &ties, &mut compared);
+        judge(process, &census, inventory, &ties, &mut compared);
     }
     compared
 }
 
-type Ties = HashMap<i32, Vec<Tie>>;
+type EvidenceByPid = HashMap<i32, Vec<RunEvidence>>;
 
-/// What can be said of each process by itself: the group that it is in, the shim or the leader that it is.
-fn direct_ties(census: &Census, books: &Books) -> Ties {
-    let mut ties = Ties::new();
+/// Collects the evidence of each process by itself: its control group, or that it is a shim or a leader.
+fn direct_evidence(census: &Census, inventory: &HostInventory) -> EvidenceByPid {
+    let mut ties = EvidenceByPid::new();
     for process in census.living() {
         let pid = process.identity.pid;
         let mut found = Vec::new();
-        if let Some(run) = books.shims.get(&pid) {
-            found.push(Tie::proven(*run, Evidence::Shim));
+        if let Some(run) = inventory.shims.get(&pid) {
+            found.push(RunEvidence::proven(*run, Evidence::Shim));
         }
         if let Some(group) = &process.cgroup {
-            found.push(Tie {
+            found.push(RunEvidence {
                 run: group.run,
                 evidence: Evidence::LeakedCgroup,
-                certainty: certainty_of(group, books),
+                certainty: certainty_of(group, inventory),
             });
         }
         if !found.is_empty() {
             ties.insert(pid, found);
         }
     }
-    for (run, identity) in recorded(books) {
+    for (run, identity) in recorded(inventory) {
         let mut add = |recorded: &ProcessIdentity, evidence| {
             if census.living_same(recorded) {
-                let tie = Tie::proven(run, evidence);
+                let tie = RunEvidence::proven(run, evidence);
                 ties.entry(recorded.pid).or_default().push(tie);
             }
         };
@@ -193,15 +193,15 @@ fn direct_ties(census: &Census, books: &Books) -> Ties {
     ties
 }
 
-fn recorded(books: &Books) -> impl Iterator<Item = (RunId, &RunIdentity)> {
-    let runs = books.runs.iter();
+fn recorded(inventory: &HostInventory) -> impl Iterator<Item = (RunId, &RunIdentity)> {
+    let runs = inventory.runs.iter();
     runs.filter_map(|(run, known)| Some((*run, known.identity.as_ref()?)))
 }
 
-/// A directory is the run's if it is the recorded one, or if nobody but this keeper can have made it. One that stands
-/// where the recorded one stood is not.
-fn certainty_of(group: &GroupSeen, books: &Books) -> Certainty {
-    let known = books.runs.get(&group.run);
+/// A directory is the run's if it is the recorded one, or if only this keeper can have made it. A directory made anew
+/// at the recorded path is not.
+fn certainty_of(group: &GroupSeen, inventory: &HostInventory) -> Certainty {
+    let known = inventory.runs.get(&group.run);
     let recorded = known.and_then(|known| known.identity.as_ref()?.cgroup.as_ref());
     let same = match recorded {
         Some(recorded) if recorded.path == group.identity.path => {
@@ -216,11 +216,11 @@ fn certainty_of(group: &GroupSeen, books: &Books) -> Certainty {
     }
 }
 
-/// Process group and session of a leader have its number. While the leader is there, or anybody else who is certainly
-/// of the run, the number is taken, and all who have it are of the run.
-fn add_groups(census: &Census, books: &Books, ties: &mut Ties) {
+/// Process group and session of a leader have its number. While the leader or another verified member of the run is
+/// there, the number is taken, and all processes that have it are of the run.
+fn add_groups(census: &Census, inventory: &HostInventory, ties: &mut EvidenceByPid) {
     let mut found = Vec::new();
-    for (run, identity) in recorded(books) {
+    for (run, identity) in recorded(inventory) {
         let leader = &identity.command;
         let members = census.of_number(leader.pid);
         if members.is_empty() || census.is_taken_by_another(leader) {
@@ -242,7 +242,7 @@ fn add_groups(census: &Census, books: &Books, ties: &mut Ties) {
             } else {
                 Certainty::Hint
             };
-            let tie = Tie {
+            let tie = RunEvidence {
                 run,
                 evidence: Evidence::RecordedGroup,
                 certainty,
@@ -255,30 +255,36 @@ fn add_groups(census: &Census, books: &Books, ties: &mut Ties) {
     }
 }
 
-/// What all ties of one process come to.
-fn judge(process: &Seen, census: &Census, books: &Books, ties: &Ties, compared: &mut Compared) {
+/// Judges one process by all its evidence.
+fn judge(
+    process: &Seen,
+    census: &Census,
+    inventory: &HostInventory,
+    ties: &EvidenceByPid,
+    compared: &mut Compared,
+) {
     let pid = process.identity.pid;
-    if pid == books.keeper || books.service.contains(&pid) {
+    if pid == inventory.keeper || inventory.service.contains(&pid) {
         return;
     }
     if process.has_ended {
-        compared.findings.extend(unreaped(process, books, ties));
+        compared.findings.extend(unreaped(process, inventory, ties));
         return;
     }
-    let (inherited, below_keeper) = descent(process, census, books, ties);
+    let (inherited, below_keeper) = descent(process, census, inventory, ties);
     let own = ties.get(&pid).into_iter().flatten().copied();
-    let all: Vec<Tie> = own.chain(inherited).collect();
+    let all: Vec<RunEvidence> = own.chain(inherited).collect();
     let proven = || all.iter().filter(|tie| tie.is_proven());
-    // Whatever else leads to it: who is part of a live run is not left behind.
-    if let Some(tie) = proven().find(|tie| !books.is_over(tie.run)) {
+    // A process of a live run is not left behind, whatever else its evidence says.
+    if let Some(tie) = proven().find(|tie| !inventory.is_over(tie.run)) {
         compared.held += 1;
-        if has_escaped(process, tie.run, census, books) {
+        if has_escaped(process, tie.run, census, inventory) {
             compared.escaped.push((process.identity, tie.run));
         }
         return;
     }
     // The keeper takes such a child for the run's own once the shim is lost.
-    let marked_live = process.marker.filter(|run| !books.is_over(*run));
+    let marked_live = process.marker.filter(|run| !inventory.is_over(*run));
     if below_keeper && marked_live.is_some() {
         compared.held += 1;
         return;
@@ -286,16 +292,18 @@ fn judge(process: &Seen, census: &Census, books: &Books, ties: &Ties, compared: 
     let strongest = proven()
         .chain(all.iter())
         .min_by_key(|tie| (tie.certainty, tie.evidence));
-    if strongest.is_some_and(|tie| reaps_the_kept(process, tie, census, books)) {
+    if strongest.is_some_and(|tie| reaps_the_kept(process, tie, census, inventory)) {
         return;
     }
     let finding = match strongest {
         Some(tie) => Some(*tie),
-        None => process.marker.and_then(|run| marked(process, run, books)),
+        None => process
+            .marker
+            .and_then(|run| marked(process, run, inventory)),
     };
     match finding {
-        Some(tie) => compared.findings.push(about(process, Some(tie), books)),
-        None if below_keeper => compared.findings.push(about(process, None, books)),
+        Some(tie) => compared.findings.push(about(process, Some(tie), inventory)),
+        None if below_keeper => compared.findings.push(about(process, None, inventory)),
         None if process.marker.is_some() => compared.foreign += 1,
         None => {}
     }
@@ -303,15 +311,15 @@ fn judge(process: &Seen, census: &Census, books: &Books, ties: &Ties, compared: 
 
 /// Whether a signal to the group of its run's leader would miss it, and no terminal of that session would end it. Without a
 /// leader there is nothing to compare with.
-fn has_escaped(process: &Seen, run: RunId, census: &Census, books: &Books) -> bool {
-    let known = books.runs.get(&run);
+fn has_escaped(process: &Seen, run: RunId, census: &Census, inventory: &HostInventory) -> bool {
+    let known = inventory.runs.get(&run);
     let identity = known.and_then(|known| known.identity.as_ref());
     let Some(identity) = identity.filter(|identity| census.living_same(&identity.command)) else {
         return false;
     };
     let ProcessIdentity { pid, pgid, sid, .. } = process.identity;
     let leader = identity.command.pid;
-    // The shim is ours, and so is the first process of a private pid namespace: the leader's parent.
+    // The shim is Kennel's, and so is the first process of a private pid namespace: the leader's parent.
     let leads = census.by_pid.get(&leader);
     let is_ours = pid == identity.shim.pid || leads.is_some_and(|leader| leader.ppid == pid);
     // Zero stands for a number of another pid namespace.
@@ -321,35 +329,45 @@ fn has_escaped(process: &Seen, run: RunId, census: &Census, books: &Books) -> bo
             .all(|number| ![0, leader].contains(number))
 }
 
-/// The shim of a run that keeps somebody is there to reap them, and ends after the last.
-fn reaps_the_kept(process: &Seen, tie: &Tie, census: &Census, books: &Books) -> bool {
+/// Whether this is the shim of a run with detached processes: it stays to reap them, and exits after the last.
+fn reaps_the_kept(
+    process: &Seen,
+    tie: &RunEvidence,
+    census: &Census,
+    inventory: &HostInventory,
+) -> bool {
     tie.evidence == Evidence::Shim
-        && books.standing(tie.run) == Some(Standing::Kept)
+        && inventory.standing(tie.run) == Some(RunStatus::Kept)
         && census
             .living()
             .any(|child| child.ppid == process.identity.pid)
 }
 
-/// A marker alone. Nobody who is older than the run's leader can have it from there.
-fn marked(process: &Seen, run: RunId, books: &Books) -> Option<Tie> {
-    let tie = Tie {
+/// Returns the evidence of a marker alone. A process older than the run's leader cannot have it from there.
+fn marked(process: &Seen, run: RunId, inventory: &HostInventory) -> Option<RunEvidence> {
+    let tie = RunEvidence {
         run,
         evidence: Evidence::Marker,
         certainty: Certainty::Hint,
     };
-    let Some(known) = books.runs.get(&run) else {
-        return (!books.rows_compared).then_some(tie);
+    let Some(known) = inventory.runs.get(&run) else {
+        return (!inventory.rows_compared).then_some(tie);
     };
     let leader = known.identity.as_ref().map(|identity| &identity.command);
     let older = leader.is_some_and(|l| process.identity.start_ticks < l.start_ticks);
     (!older).then_some(tie)
 }
 
-/// The tie of the nearest ancestor that certainly is of a run, and whether the keeper is an ancestor.
-fn descent(process: &Seen, census: &Census, books: &Books, ties: &Ties) -> (Option<Tie>, bool) {
+/// Returns the evidence of the nearest ancestor that is verified to be of a run, and whether the keeper is an ancestor.
+fn descent(
+    process: &Seen,
+    census: &Census,
+    inventory: &HostInventory,
+    ties: &EvidenceByPid,
+) -> (Option<RunEvidence>, bool) {
     let mut nearest = None;
     for ancestor in census.ancestors(process) {
-        if ancestor == books.keeper {
+        if ancestor == inventory.keeper {
             return (nearest, true);
         }
         let proven = ties.get(&ancestor).into_iter().flatten();
@@ -358,7 +376,7 @@ fn descent(process: &Seen, census: &Census, books: &Books, ties: &Ties) -> (Opti
             .min_by_key(|tie| tie.evidence);
         nearest = nearest.or_else(|| {
             tie.map(|tie| match tie.evidence {
-                Evidence::Shim => Tie::proven(tie.run, Evidence::ShimChild),
+                Evidence::Shim => RunEvidence::proven(tie.run, Evidence::ShimChild),
                 _ => *tie,
             })
         });
@@ -366,28 +384,28 @@ fn descent(process: &Seen, census: &Census, books: &Books, ties: &Ties) -> (Opti
     (nearest, false)
 }
 
-/// Ended children of the keeper, and of the shims of runs that are over. Other parents reap when they like.
-fn unreaped(process: &Seen, books: &Books, ties: &Ties) -> Option<Finding> {
+/// Finds exited children of the keeper, and of the shims of ended runs. Other parents reap when they like.
+fn unreaped(process: &Seen, inventory: &HostInventory, ties: &EvidenceByPid) -> Option<Finding> {
     let of_shim = ties.get(&process.ppid).into_iter().flatten();
     let shim = of_shim
-        .filter(|tie| tie.evidence == Evidence::Shim && books.is_over(tie.run))
+        .filter(|tie| tie.evidence == Evidence::Shim && inventory.is_over(tie.run))
         .map(|tie| tie.run)
         .next();
-    if process.ppid != books.keeper && shim.is_none() {
+    if process.ppid != inventory.keeper && shim.is_none() {
         return None;
     }
-    let tie = shim.map(|run| Tie::proven(run, Evidence::Zombie));
-    let mut finding = about(process, tie, books);
+    let tie = shim.map(|run| RunEvidence::proven(run, Evidence::Zombie));
+    let mut finding = about(process, tie, inventory);
     finding.evidence = Evidence::Zombie;
     Some(finding)
 }
 
-fn about(process: &Seen, tie: Option<Tie>, books: &Books) -> Finding {
+fn about(process: &Seen, tie: Option<RunEvidence>, inventory: &HostInventory) -> Finding {
     let in_group = tie.is_some_and(|tie| tie.evidence == Evidence::LeakedCgroup);
     let group = process.cgroup.as_ref().filter(|_| in_group);
-    let standing = tie.and_then(|tie| books.standing(tie.run));
+    let standing = tie.and_then(|tie| inventory.standing(tie.run));
     let evidence = tie.map_or(Evidence::Stray, |tie| tie.evidence);
-    let kept = standing == Some(Standing::Kept)
+    let kept = standing == Some(RunStatus::Kept)
         && evidence != Evidence::Shim
         && tie.is_some_and(|tie| tie.is_proven());
     Finding {
@@ -401,23 +419,23 @@ fn about(process: &Seen, tie: Option<Tie>, books: &Books) -> Finding {
     }
 }
 
-/// Directories of control groups that nobody is in and whose runs are over.
+/// Returns empty control group directories whose runs have ended.
 #[must_use]
 pub fn leaked_directories(
     empty: &[(RunId, CgroupIdentity)],
-    books: &Books,
+    inventory: &HostInventory,
 ) -> Vec<(RunId, CgroupIdentity)> {
-    let over = empty.iter().filter(|(run, _)| books.is_over(*run));
+    let over = empty.iter().filter(|(run, _)| inventory.is_over(*run));
     over.cloned().collect()
 }
 
-/// Recorded numbers mean something only on the host that they were recorded on.
+/// Drops an identity of another host: recorded numbers are valid only on the host that recorded them.
 #[must_use]
 pub fn on_this_host(identity: Option<RunIdentity>, host: &HostIdentity) -> Option<RunIdentity> {
     identity.filter(|identity| identity.host.is_same_as(host))
 }
 
-/// How many findings there are of each kind of evidence.
+/// Returns the number of findings of each kind of evidence.
 #[must_use]
 pub fn counts(findings: &[Finding]) -> BTreeMap<Evidence, u32> {
     let mut counts = BTreeMap::new();

@@ -1,71 +1,71 @@
-//! Which findings may be ended, and why the others are spared.
+//! Which findings may be terminated, and why the others are spared.
 
-use super::{Certainty, Evidence, Finding, Standing, is_same};
+use super::{Certainty, Evidence, Finding, RunStatus, is_same};
 use crate::{ProcessIdentity, RunId, labels::Selector};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-/// What somebody wants ended. Each part that is given narrows it.
+/// Selection of findings to terminate. Each part that is given narrows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
-    /// Of these runs; empty: of any.
+    /// Findings of these runs; empty: of any.
     pub runs: BTreeSet<RunId>,
-    /// Of runs with such labels.
+    /// Findings of runs with such labels.
     pub labels: Selector,
-    /// Only what has lived so long.
+    /// Minimum age of the process.
     pub older: Duration,
-    /// Only on this evidence; empty: on any that proves.
+    /// Findings with this evidence only; empty: with any that proves.
     pub evidence: BTreeSet<Evidence>,
-    /// Exactly these processes; empty: whatever is found.
+    /// Exactly these processes; empty: all findings.
     pub processes: Vec<ProcessIdentity>,
 }
 
-/// A finding with what the scope asks of it.
+/// A finding with the facts that the scope selects by.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// What was found.
+    /// The finding.
     pub finding: &'a Finding,
     /// Labels of its run; absent: not known.
     pub labels: Option<&'a BTreeMap<String, String>>,
-    /// For how long it has lived.
+    /// Age of the process.
     pub age: Duration,
-    /// Whether its user is the one as whom commands run.
+    /// Whether the process has the user of commands.
     pub own_user: bool,
-    /// Whether the store was asked for its run.
+    /// Whether the store was queried for its run.
     pub rows_compared: bool,
 }
 
-/// What is to be done with a finding.
+/// Decision on a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// It was not asked for.
+    /// The scope does not select it.
     OutOfScope,
-    /// It was asked for, and is left alone.
+    /// The scope selects it, and it is spared.
     Spared(Spared),
-    /// It may be ended.
+    /// The process may be terminated.
     Reap,
 }
 
-/// Why a process that was asked for is left alone.
+/// Reason why a selected process is spared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spared {
-    /// Its run is not over.
+    /// Its run has not ended.
     RunIsLive,
-    /// What leads to it is not a proof.
+    /// Its evidence is no proof.
     NotProven,
-    /// Only its marker leads to it, and the caller has not named that evidence.
+    /// The marker is its only evidence, and the caller has not named that evidence.
     MarkerNotNamed,
     /// Nothing is known of its run, or of its run's labels.
     RunUnknown,
-    /// It belongs to another user.
+    /// The process belongs to another user.
     OtherUser,
-    /// Nothing leads from it to a run.
+    /// Nothing connects it with a run.
     Stray,
     /// Its run was to leave it running, and the caller has named neither the run nor that evidence.
     Kept,
-    /// It has ended already: only its parent can reap it.
+    /// The process has exited already: only its parent can reap it.
     Zombie,
     /// A shim ends by itself, once nothing is left below it.
     Shim,
@@ -103,7 +103,7 @@ fn is_named(finding: &Finding, scope: &Scope) -> bool {
 
 fn spared(candidate: &Candidate<'_>, scope: &Scope) -> Option<Spared> {
     let finding = candidate.finding;
-    if matches!(finding.standing, Some(Standing::Live | Standing::Open)) {
+    if matches!(finding.standing, Some(RunStatus::Live | RunStatus::Open)) {
         return Some(Spared::RunIsLive);
     }
     let run_named = finding.run.is_some_and(|run| scope.runs.contains(&run));
@@ -126,7 +126,7 @@ fn spared(candidate: &Candidate<'_>, scope: &Scope) -> Option<Spared> {
             if finding.certainty == Certainty::Hint {
                 return Some(Spared::NotProven);
             }
-            // Its run may have been told to leave it running.
+            // The policy of its run may have been to leave it running.
             let unknown = finding.standing.is_none() && !candidate.rows_compared;
             (unknown && !run_named).then_some(Spared::RunUnknown)
         }

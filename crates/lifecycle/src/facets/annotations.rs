@@ -14,7 +14,7 @@ pub struct Annotations {
     pub pairs: BTreeMap<String, String>,
 }
 
-/// A change of annotations that a caller wants.
+/// A requested change of annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnnotationChange {
     /// Pairs to set.
@@ -25,10 +25,10 @@ pub struct AnnotationChange {
     pub expected_version: Option<u64>,
 }
 
-/// Why annotations were not changed.
+/// Reason why annotations were not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnnotationRefusal {
-    /// The annotations have changed since the caller has read them.
+    /// The annotations have changed since the caller read them.
     #[error("the annotations have version {present}, not {expected}")]
     Version {
         /// Version that the caller expects.
@@ -36,7 +36,7 @@ pub enum AnnotationRefusal {
         /// Present version.
         present: u64,
     },
-    /// The annotations would be more than a run may have.
+    /// The annotations would exceed the bounds of a run.
     #[error(
         "a run has at most {} annotations of at most {} bytes in all",
         limits::ANNOTATIONS_MAX,
@@ -83,13 +83,14 @@ impl AnnotationChange {
 }
 
 impl Annotations {
-    /// The entry that makes the change; none: it is made already.
+    /// Returns the entry that makes the change; none: the change is made already.
     ///
-    /// The repeat of a change with an expected version finds the version after it, and its own pairs: it is made.
+    /// The repeat of a change with an expected version finds the version after it, and its own pairs: the change is
+    /// made already.
     ///
     /// # Errors
     ///
-    /// The version is another one, or there would be too many annotations.
+    /// The version differs, or there would be too many annotations.
     pub fn change(
         &self,
         change: AnnotationChange,
@@ -122,7 +123,7 @@ impl Annotations {
         }))
     }
 
-    /// Returns whether the change is a later one than those that were applied.
+    /// Applies the change; returns whether it is later than those applied before.
     pub(super) fn apply(
         &mut self,
         version: u64,

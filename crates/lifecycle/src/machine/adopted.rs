@@ -1,8 +1,7 @@
-//! A run whose server has died, and which the next one goes on with: where it stands, by its row, its journal and its
-//! keeper.
+//! Adoption of a run whose server has died: its phase is derived from its row, its journal and its keeper.
 //!
-//! INVARIANT: the keeper tells every fact again that no server has acknowledged, in order. What the journal has told is
-//! not told again, what is missing in it is.
+//! INVARIANT: the keeper repeats every event that no server has acknowledged, in order. Entries in the journal are not
+//! written again, missing ones are.
 
 use super::{Machine, drained, failed_at, plan};
 use crate::{
@@ -13,53 +12,53 @@ use crate::{
 };
 use serde::{Deserialize, Serialize};
 
-/// All that is known of such a run before its keeper has told the facts again.
+/// All that is known of such a run before its keeper repeats the events.
 #[derive(Clone, Debug)]
 pub struct Standing {
-    /// Who runs.
+    /// Identity of the run.
     pub identity: Box<RunIdentity>,
-    /// What becomes of the rest when the leader ends by itself.
+    /// Policy for the rest of the tree when the leader exits by itself.
     pub on_leader_exit: LeaderExit,
-    /// Whether the gate was opened; if not, nothing ran and nothing will.
+    /// Whether the gate was opened; if not, nothing ran or will run.
     pub released: bool,
     /// Whether the keeper has stopped the tree for a pause.
     pub pause: HeldPause,
     /// Its row; absent: there is none.
-    pub row: Option<RowSays>,
-    /// What its entries say.
+    pub row: Option<RowContents>,
+    /// Its record, by its entries.
     pub record: AttemptRecord,
 }
 
-/// How the pause of such a run stands, by its keeper.
+/// State of such a run's pause, by its keeper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HeldPause {
-    /// It is not paused.
+    /// The run is not paused.
     #[default]
     None,
-    /// Its tasks are being stopped. Nobody is told when they are; a pause that is asked for again says it.
+    /// Its tasks are being stopped. No report follows when they are; a repeated pause request gets one.
     Stopping,
     /// Every task was seen stopped.
     Stopped,
-    /// It is not paused: its last pause lasted for as long as it may, and the keeper has ended it.
+    /// The run is not paused: its last pause reached its maximum, and the keeper has ended it.
     Expired,
-    /// It was asked to go on, and somebody could not be continued yet: the keeper goes on trying.
+    /// The run was requested to resume, and a process could not be continued yet: the keeper retries.
     LettingGo,
 }
 
-/// What an open row says.
+/// Contents of an open row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RowSays {
+pub struct RowContents {
     /// Its state; absent: the run is starting.
     pub state: Option<RowState>,
-    /// The stop that was accepted, with the time at which SIGKILL is due.
+    /// The accepted stop, with the time at which SIGKILL is due.
     pub stop: Option<(StopOrder, Timestamp)>,
-    /// It is of the first attempt: where that has not run, no caller was answered.
+    /// Whether it is of the first attempt: where that has not run, no caller was answered.
     pub is_first: bool,
 }
 
 impl Machine {
-    /// A run, or an attempt that another one follows, that has ended and is written, and whose server died before all its
-    /// entries were there or the keeper could forget it.
+    /// Returns the machine of a run, or of an attempt that another one follows, that has ended and is written, and
+    /// whose server died before all its entries were written or the keeper could forget it.
     #[must_use]
     pub fn ended(
         now: Timestamp,
@@ -83,8 +82,8 @@ impl Machine {
         machine
     }
 
-    /// A run of which nothing is there any more, and of which it was found out, or decided, how it has ended: that is to be
-    /// written. `times` are those of its row.
+    /// Returns the machine of a run that has no processes left and whose outcome was found or decided: the outcome is
+    /// to be written. `times` are those of its row.
     #[must_use]
     pub fn settled(now: Timestamp, outcome: Outcome, record: AttemptRecord, times: Times) -> Self {
         let mut machine = Self::new();
@@ -92,11 +91,11 @@ impl Machine {
         let known = times.or(record.times);
         machine.record = record;
         let missing = machine.record.missing_ends(&outcome, None);
-        // The last one is the end, which follows when the outcome counts.
+        // The last entry is the end, which follows when the outcome is durable.
         for entry in missing.iter().take(missing.len().saturating_sub(1)) {
             machine.append(entry.clone());
         }
-        // When an end was found is not when it happened; a verdict is of when it is given.
+        // The time at which an end was found is not that of the end; a verdict has the time at which it is given.
         machine.record.times = Times {
             tree_empty: known.tree_empty.or(machine.record.times.tree_empty),
             ..known
@@ -105,7 +104,7 @@ impl Machine {
         machine
     }
 
-    /// Goes on with a run whose server has died. What is to be done at once is among the [`Self::effects`].
+    /// Adopts a run whose server has died. Immediate work is among the [`Self::effects`].
     #[must_use]
     pub fn adopted(now: Timestamp, standing: Standing) -> Self {
         let Standing {
@@ -143,7 +142,7 @@ impl Machine {
         machine.recall(&proc, pause, &row);
         machine.phase = match stop {
             Some((order, deadline)) => {
-                machine.go_on_with_stop(now, proc, order, deadline, &record, &row)
+                machine.resume_stop(now, proc, order, deadline, &record, &row)
             }
             None if record.leader.is_some() => {
                 if on_leader_exit == LeaderExit::Keep && !record.tree && machine.stuck.is_none() {
@@ -152,15 +151,15 @@ impl Machine {
                 drained(Phase::Running { proc })
             }
             None if machine.exec == Exec::Awaited => Phase::Released { proc },
-            // SIGKILL has gone out, and with it whoever was stopped has been let go.
+            // SIGKILL was sent, and with it every stopped process was continued.
             None if machine.stuck.is_some() => drained(Phase::Running { proc }),
-            None => machine.go_on_with_pause(proc, pause, record.pause, row.state),
+            None => machine.resume_pause(proc, pause, record.pause, row.state),
         };
         machine
     }
 
-    /// What was known, as far as it was told; the rest is told again.
-    fn recall(&mut self, proc: &RunIdentity, pause: HeldPause, row: &RowSays) {
+    /// Restores the known state; the keeper repeats the rest.
+    fn recall(&mut self, proc: &RunIdentity, pause: HeldPause, row: &RowContents) {
         let record = &self.record;
         self.ends.leader = record.leader;
         self.ends.streams = record.streams;
@@ -182,18 +181,18 @@ impl Machine {
         };
     }
 
-    /// A stop was accepted: its plan is handed over again, for nobody knows whether the keeper had it; and recorded
-    /// again, before that.
-    fn go_on_with_stop(
+    /// Continues an accepted stop: its plan is sent to the keeper again, which may not have it; and recorded again,
+    /// before that.
+    fn resume_stop(
         &mut self,
         now: Timestamp,
         proc: Box<RunIdentity>,
         order: StopOrder,
         deadline: Timestamp,
         record: &AttemptRecord,
-        row: &RowSays,
+        row: &RowContents,
     ) -> Phase {
-        // The keeper began with that one by itself.
+        // The keeper began that stop by itself.
         let own = matches!(
             order.reason,
             StopReason::DeadlineExceeded(Deadline::MaxRuntime | Deadline::MaxPause)
@@ -231,8 +230,8 @@ impl Machine {
         }
     }
 
-    /// Nobody has stopped it: it runs or is paused.
-    fn go_on_with_pause(
+    /// Continues a run without a stop: it runs or is paused.
+    fn resume_pause(
         &mut self,
         proc: Box<RunIdentity>,
         pause: HeldPause,
@@ -273,11 +272,11 @@ impl Machine {
                 self.effects.push(Effect::Thaw);
                 return Phase::Resuming { proc };
             }
-            // A pause that did not reach everybody was none.
+            // A pause that did not reach every process was none.
             HeldPause::None | HeldPause::LettingGo => ResumeReason::Asked,
             HeldPause::Expired => ResumeReason::MaxPause,
         };
-        // A pause that was seen, and of which the journal has not heard.
+        // A pause that was complete, and of which the journal has no entry.
         let unheard = match (row, pause) {
             (Some(RowState::Paused), _) => reported == LastPause::Never,
             (Some(RowState::Pausing), HeldPause::Expired) => {
@@ -300,7 +299,8 @@ impl Machine {
     }
 }
 
-/// The order that was told first stands, with the nearer of both deadlines: a row may have lost that order and have a later one.
+/// Returns the stop that was recorded first, with the nearer of both deadlines: a row may have lost that order and have
+/// a later one.
 fn earlier(
     recorded: Option<(StopOrder, Timestamp)>,
     reported: Option<(StopOrder, Timestamp)>,

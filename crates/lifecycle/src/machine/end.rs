@@ -1,4 +1,4 @@
-//! From a stop, or the leader's own end, to the written outcome.
+//! From a stop, or the leader's own exit, to the written outcome.
 
 use super::{Machine, Turn, stay};
 use crate::{
@@ -63,7 +63,7 @@ impl Machine {
                     stage,
                 })
             }
-            Input::Report(report) => stay(self.heard(
+            Input::Report(report) => stay(self.on_report(
                 now,
                 Phase::Stopping {
                     proc,
@@ -85,7 +85,7 @@ impl Machine {
         input: Input,
     ) -> Turn {
         match input {
-            // Where the rest is being stopped already, this can only be made quicker.
+            // Where the rest is being stopped already, a stop can only shorten that.
             Input::Command(Command::Stop(order)) => {
                 let deadline = self.shorten(now, deadline, &order).or(deadline);
                 stay(Phase::Draining {
@@ -94,8 +94,8 @@ impl Machine {
                     deadline,
                 })
             }
-            // The rest lives, and is told what it is to be told.
-            Input::Command(Command::Interrupt) if self.rest_goes_on(stop.as_ref()) => {
+            // The rest lives, and gets the signal.
+            Input::Command(Command::Interrupt) if self.rest_continues(stop.as_ref()) => {
                 self.effects.push(Effect::Interrupt);
                 stay(Phase::Draining {
                     proc,
@@ -127,7 +127,7 @@ impl Machine {
                     deadline,
                 })
             }
-            Input::Report(report) => stay(self.heard(
+            Input::Report(report) => stay(self.on_report(
                 now,
                 Phase::Draining {
                     proc,
@@ -139,8 +139,8 @@ impl Machine {
         }
     }
 
-    /// The run took longer than it may, and the keeper has begun with the run's own plan. What began the end stays
-    /// its reason; a stop that is on its way can only have become shorter.
+    /// Handles the keeper's own stop: the run exceeded its time limit, and the keeper has begun the run's own plan. The
+    /// reason that began the end stays; a stop in progress can only have become shorter.
     pub(super) fn keeper_stops(
         &mut self,
         now: Timestamp,
@@ -188,11 +188,11 @@ impl Machine {
                     proc,
                     order,
                     deadline: due,
-                    // Signals are out, so an end that follows has followed the stop.
+                    // Signals were sent, so an exit that follows has followed the stop.
                     stage: StopStage::Ordered,
                 }
             }
-            // The leader has ended by itself, and the rest of its tree has taken too long.
+            // The leader has exited by itself, and the rest of its tree has taken too long.
             Phase::Draining {
                 proc,
                 stop: None,
@@ -211,7 +211,7 @@ impl Machine {
 
     pub(super) fn closing(&mut self, outcome: Outcome, input: &Input) -> Turn {
         match input {
-            // The run is ending; that is what was asked for.
+            // The run is ending, as requested.
             Input::Command(Command::Stop(_)) => stay(Phase::Closing(outcome)),
             Input::Command(Command::Admit) => {
                 (Phase::Closing(outcome), Err(Refusal::AlreadyAdmitted))

@@ -25,7 +25,7 @@ impl Machine {
             Input::Command(Command::Admit) => {
                 (Phase::Running { proc }, Err(Refusal::AlreadyAdmitted))
             }
-            Input::Report(report) => stay(self.heard(now, Phase::Running { proc }, report)),
+            Input::Report(report) => stay(self.on_report(now, Phase::Running { proc }, report)),
         }
     }
 
@@ -71,7 +71,7 @@ impl Machine {
                 stay(Phase::Running { proc })
             }
             (Input::Report(report), _) => {
-                stay(self.heard(now, Phase::Pausing { proc, stage }, report))
+                stay(self.on_report(now, Phase::Pausing { proc, stage }, report))
             }
         }
     }
@@ -90,7 +90,7 @@ impl Machine {
                 (Phase::Paused { proc }, Err(Refusal::AlreadyAdmitted))
             }
             Input::Report(Report::PauseExpired) => stay(self.resumed(proc, ResumeReason::MaxPause)),
-            Input::Report(report) => stay(self.heard(now, Phase::Paused { proc }, report)),
+            Input::Report(report) => stay(self.on_report(now, Phase::Paused { proc }, report)),
         }
     }
 
@@ -108,7 +108,7 @@ impl Machine {
     ) -> Turn {
         match input {
             Input::Command(Command::Stop(order)) => stay(self.begin_stop(now, proc, order)),
-            // The wish is being fulfilled.
+            // The request is being carried out.
             Input::Command(Command::Resume) => stay(Phase::Resuming { proc }),
             Input::Command(Command::Interrupt | Command::Pause) => {
                 (Phase::Resuming { proc }, Err(Refusal::Paused))
@@ -117,7 +117,7 @@ impl Machine {
                 (Phase::Resuming { proc }, Err(Refusal::AlreadyAdmitted))
             }
             Input::Report(Report::Thawed) => stay(self.resumed(proc, ResumeReason::Asked)),
-            Input::Report(report) => stay(self.heard(now, Phase::Resuming { proc }, report)),
+            Input::Report(report) => stay(self.on_report(now, Phase::Resuming { proc }, report)),
         }
     }
 }

@@ -1,17 +1,17 @@
 //! Whether the leader of a run was killed for want of memory.
 //!
-//! The kernel counts such kills by control group and does not say whom it killed. What is told from that: somebody of
-//! the run was, the leader died by SIGKILL, and nobody here had sent one.
+//! The kernel counts such kills by control group and does not report which processes. Derived from that: a process of
+//! the run was killed, the leader died by SIGKILL, and Kennel had sent none.
 
 use crate::{EndReason, Exit, MemoryKills, Report, Signal};
 
-/// What is known of it.
+/// Known memory kills.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     kills: Option<MemoryKills>,
-    /// A SIGKILL has gone out to somebody of the run.
+    /// Whether a SIGKILL was sent to a process of the run.
     kill_sent: bool,
-    /// Whether the leader died by SIGKILL before one had gone out; absent: it has not been heard of.
+    /// Whether the leader died by SIGKILL before one was sent; absent: its exit is not known.
     leader_killed: Option<bool>,
 }
 
@@ -29,7 +29,7 @@ impl Memory {
         }
     }
 
-    /// Why a run is over that nobody has stopped.
+    /// Returns why a run without a stop has ended.
     pub(super) fn reason_without_stop(&self) -> EndReason {
         match self.kills {
             Some(kills) if self.leader_killed == Some(true) => EndReason::OomKilled(kills),
@@ -37,7 +37,7 @@ impl Memory {
         }
     }
 
-    /// What is to be told besides such a reason.
+    /// Returns the memory kills to report besides such a reason.
     pub(super) fn beside(&self, reason: &EndReason) -> Option<MemoryKills> {
         self.kills
             .filter(|_| !matches!(reason, EndReason::OomKilled(_)))

@@ -1,8 +1,8 @@
 //! One attempt to run one command, as a machine: a phase and an input give a phase and effects.
 //!
-//! Commands are answered: obeyed, or refused without any change. Reports are tolerated: one that comes late or
-//! twice changes nothing (INV-15). One function per phase, in `start`, `life` and `end`; what all living phases share is in
-//! [`Machine::heard`].
+//! Commands are answered: obeyed, or refused without any change. Reports are tolerated: one that comes late or twice
+//! changes nothing (INV-15). One function per phase, in `start`, `life` and `end`; handling that all living phases
+//! share is in [`Machine::heard`].
 
 mod adopted;
 mod end;
@@ -17,7 +17,7 @@ use crate::{
     StartStage, StopCertificate, StopOrder, StopReason, StopStage, Stuck, Times, Timestamp,
     TreeVerdict, ladder::StopPlan, phase::Exec,
 };
-pub use adopted::{HeldPause, RowSays, Standing};
+pub use adopted::{HeldPause, RowContents, Standing};
 use memory::Memory;
 
 /// One attempt to run one command.
@@ -29,18 +29,18 @@ pub struct Machine {
     certificate: StopCertificate,
     stuck: Option<Stuck>,
     memory: Memory,
-    /// What its entries say.
+    /// Record of its entries.
     record: AttemptRecord,
-    /// The time of the present step: entries bear it.
+    /// Time of the present step: entries bear it.
     now: Timestamp,
-    /// The rest of the output has been asked for.
+    /// Whether the remaining output was requested.
     finishing: bool,
     on_leader_exit: LeaderExit,
     /// The attempt that follows this one.
     next: Option<NextAttempt>,
-    /// The run has a row before this attempt begins: whatever becomes of the attempt is owed to it.
+    /// Whether the run has a row before this attempt begins: then every outcome of the attempt is to be written to it.
     follows: bool,
-    /// An order and its plan, which wait until it is recorded: no signal before that.
+    /// An order and its plan, which wait for the record: no signal before that.
     unrecorded: Option<(StopOrder, StopPlan)>,
     effects: Vec<Effect>,
 }
@@ -54,13 +54,13 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// A run that has been accepted and not begun, and whose rest is stopped when its leader ends.
+    /// Creates a run that is accepted and not begun, and whose remaining tree is stopped when its leader exits.
     #[must_use]
     pub fn new() -> Self {
         Self::with(LeaderExit::default())
     }
 
-    /// The same with another policy for the rest.
+    /// Creates a run with another policy for the rest of the tree.
     #[must_use]
     pub fn with(on_leader_exit: LeaderExit) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl Machine {
         }
     }
 
-    /// A further attempt of a run that has a row.
+    /// Creates a further attempt of a run that has a row.
     #[must_use]
     pub fn following(on_leader_exit: LeaderExit) -> Self {
         Self {
@@ -90,53 +90,53 @@ impl Machine {
         }
     }
 
-    /// Gives an outcome that is being written another reason: that of the run, where the attempt has its own.
+    /// Changes the reason of an outcome that is being written: to that of the run, where the attempt has its own.
     pub fn conclude(&mut self, reason: EndReason) {
         if let Phase::Closing(outcome) = &mut self.phase {
             outcome.reason = reason;
         }
     }
 
-    /// Another attempt follows the one whose outcome is being written.
+    /// Records that another attempt follows the one whose outcome is being written.
     pub fn is_followed(&mut self, next: NextAttempt) {
         self.next = Some(next);
     }
 
-    /// Where the run stands.
+    /// Returns the phase of the run.
     #[must_use]
     pub fn phase(&self) -> &Phase {
         &self.phase
     }
 
-    /// What the entries of the attempt say.
+    /// Returns the record of the attempt's entries.
     #[must_use]
     pub fn record(&self) -> &AttemptRecord {
         &self.record
     }
 
-    /// Milestones that no entry has said, and the row has.
+    /// Adds milestones that the row has and no entry has given.
     pub fn know_times(&mut self, row: Times) {
         self.record.times = self.record.times.or(row);
     }
 
-    /// Takes in an entry that the machine has not made. The caller writes it down.
+    /// Folds an entry that the machine has not made. The caller writes it.
     pub fn fold(&mut self, at: Timestamp, entry: &Entry) {
         self.record.fold(at, entry);
     }
 
-    /// Which ends are known.
+    /// Returns the ends that are known.
     #[must_use]
     pub fn ends(&self) -> &Ends {
         &self.ends
     }
 
-    /// Whom SIGKILL has not ended, while that is so.
+    /// Returns the processes that SIGKILL has not ended, while there are any.
     #[must_use]
     pub fn stuck(&self) -> Option<&Stuck> {
         self.stuck.as_ref().filter(|_| self.ends.tree.is_none())
     }
 
-    /// Effects to perform, in order. Drain them all before the next `step`.
+    /// Returns the effects to perform, in order. Drain them all before the next `step`.
     pub fn effects(&mut self) -> std::vec::Drain<'_, Effect> {
         self.effects.drain(..)
     }
@@ -184,8 +184,8 @@ impl Machine {
         answer
     }
 
-    /// Keeps what the certificate will say, and what tells a kill for want of memory. Nothing follows the last word on
-    /// the tree.
+    /// Notes contents of the certificate, and evidence of a kill for want of memory. Nothing follows the verdict on the
+    /// tree.
     fn note(&mut self, report: &Report) {
         let closed = matches!(
             self.phase,
@@ -209,8 +209,8 @@ impl Machine {
         }
     }
 
-    /// What every phase after the gate makes of a report: exec's verdict and the three ends.
-    fn heard(&mut self, now: Timestamp, phase: Phase, report: Report) -> Phase {
+    /// Handles a report as every phase after the gate does: exec's result and the three ends.
+    fn on_report(&mut self, now: Timestamp, phase: Phase, report: Report) -> Phase {
         match report {
             Report::Executed => {
                 if self.exec == Exec::Awaited {
@@ -244,7 +244,7 @@ impl Machine {
                 if self.ends.tree.is_none() && self.stuck.as_ref() != Some(&stuck) {
                     self.append(Entry::Stuck(stuck.clone()));
                     self.stuck = Some(stuck);
-                    // SIGKILL has gone out, whoever asked for it: the run is on its way to its end.
+                    // SIGKILL was sent, by whichever request: the run is ending.
                     return self.advance(match phase {
                         Phase::Stopping { .. } | Phase::Released { .. } => phase,
                         other => drained(other),
@@ -290,8 +290,8 @@ impl Machine {
     /// Appends the ends that are known, and proceeds when they allow it.
     fn advance(&mut self, phase: Phase) -> Phase {
         if self.exec == Exec::Awaited {
-            // An exit code counts only once it is certain that the command, and not the child before exec,
-            // returned it. The keeper's last word on the tree ends that wait: no verdict can follow it.
+            // An exit code counts only once it is certain that the command, and not the child before exec, returned it.
+            // The keeper's verdict on the tree ends that wait: no result of exec can follow it.
             if self.ends.tree.is_none() {
                 return phase;
             }
@@ -328,7 +328,7 @@ impl Machine {
             return phase;
         };
         let reason = match (stop, &tree) {
-            // Who was kept was not stopped, whatever was asked for since.
+            // Detached processes were not stopped, whatever was requested since.
             (None, _) | (_, TreeVerdict::Kept(_)) => self.memory.reason_without_stop(),
             (Some(order), _) => order.reason.clone().into(),
         };
@@ -358,7 +358,8 @@ impl Machine {
         }
     }
 
-    /// A further order: counts only if there is a tree and it brings SIGKILL forward. Gives the new deadline.
+    /// Applies a further order: it counts only if there is a tree and it brings SIGKILL forward. Returns the new
+    /// deadline.
     fn shorten(
         &mut self,
         now: Timestamp,
@@ -381,13 +382,13 @@ impl Machine {
         self.effects.push(Effect::RecordStop { order, deadline });
     }
 
-    /// Takes the plan that has waited, and its order; not where there is nothing to stop any more.
+    /// Takes the waiting plan and its order; none where nothing is left to stop.
     fn recorded_stop(&mut self) -> Option<(StopOrder, StopPlan)> {
         let recorded = self.unrecorded.take();
         recorded.filter(|_| self.ends.tree.is_none())
     }
 
-    /// What is owed where nothing was recorded of this attempt.
+    /// Outcome to write when this attempt was never recorded.
     fn unrecorded_row(&self, stopped: bool) -> Row {
         if stopped || self.follows {
             Row::Owed
@@ -405,11 +406,12 @@ impl Machine {
         })
     }
 
-    /// The gate was opened and yet nothing ran. The row is there, so its end is owed.
+    /// Leaves the released phase without a start: the gate was opened and yet nothing ran. The row exists, so its
+    /// outcome must be written.
     ///
-    /// INVARIANT: the tree's end is not known yet; it would have ended the wait for the verdict.
+    /// INVARIANT: the tree's end is not known yet; it would have ended the wait for the result of exec.
     fn leave(&mut self, why: NeverRan) -> Phase {
-        // What the child before exec returned is nobody's exit.
+        // The exit of the child before exec is not that of the command.
         self.ends = Ends::default();
         Phase::Leaving(Leaving {
             why,
@@ -444,14 +446,14 @@ impl Machine {
         Phase::Closing(outcome)
     }
 
-    /// Changes what is known by an entry: it is folded here, and written down by the driver.
+    /// Changes the state by an entry: it is folded here, and written by the driver.
     fn append(&mut self, entry: Entry) {
         self.record.fold(self.now, &entry);
         self.effects.push(Effect::Append(entry));
     }
 }
 
-/// The entry of a row that is written. Where its output begins is the driver's to add.
+/// Returns the entry of a written row. The driver adds the offsets of its output.
 fn recorded(proc: &RunIdentity) -> Entry {
     Entry::Recorded {
         identity: Box::new(proc.clone()),
@@ -463,7 +465,7 @@ fn stay(phase: Phase) -> Turn {
     (phase, Ok(()))
 }
 
-/// A stop before the command runs is kept and wins at the next safe point; the earlier order stands.
+/// Stores a stop before the command runs; it wins at the next safe point, and the earlier order stands.
 fn latch(stop: Option<StopOrder>, command: Command) -> (Option<StopOrder>, Result<(), Refusal>) {
     match command {
         Command::Stop(order) => (stop.or(Some(order)), Ok(())),
@@ -474,7 +476,7 @@ fn latch(stop: Option<StopOrder>, command: Command) -> (Option<StopOrder>, Resul
     }
 }
 
-/// The phase of a run whose leader is gone.
+/// Returns the phase of a run whose leader is gone.
 fn drained(phase: Phase) -> Phase {
     match phase {
         Phase::Released { proc }
@@ -493,7 +495,7 @@ fn drained(phase: Phase) -> Phase {
             stage,
         } => Phase::Draining {
             proc,
-            // Nothing had been sent yet: the leader ended on its own.
+            // Nothing had been sent yet: the leader exited on its own.
             stop: (stage == StopStage::Ordered).then_some(order),
             deadline: Some(deadline),
         },

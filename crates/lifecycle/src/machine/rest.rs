@@ -1,11 +1,11 @@
-//! The rest of a tree whose leader has ended by itself, where it is not stopped for that.
+//! The rest of a tree whose leader has exited by itself, where that does not stop it.
 
 use super::Machine;
 use crate::{Effect, Entry, LeaderExit, Phase, StopOrder, Timestamp};
 
 impl Machine {
-    /// The leader's end was told for the first time. A stop that has been accepted means the whole tree, and so does a
-    /// SIGKILL that has gone out (INV-17).
+    /// Decides on the rest at the first report of the leader's exit. An accepted stop means the whole tree, and so does
+    /// a SIGKILL that was sent (INV-17).
     pub(super) fn decide_on_rest(&mut self, phase: &Phase) {
         let stopping = matches!(
             phase,
@@ -22,15 +22,15 @@ impl Machine {
         }
     }
 
-    /// Whether somebody may still be there who is not being stopped.
-    pub(super) fn rest_goes_on(&self, stop: Option<&StopOrder>) -> bool {
+    /// Whether processes may be left that are not being stopped.
+    pub(super) fn rest_continues(&self, stop: Option<&StopOrder>) -> bool {
         matches!(self.on_leader_exit, LeaderExit::Drain { .. })
             && stop.is_none()
             && self.unrecorded.is_none()
             && self.ends.tree.is_none()
     }
 
-    /// A stop goes out after the leader's end. Where the rest would have gone on, it is what ends the run.
+    /// Sends a stop after the leader's exit. Where the rest would have continued, the stop ends the run.
     pub(super) fn stop_rest(
         &mut self,
         stop: Option<StopOrder>,
@@ -40,7 +40,7 @@ impl Machine {
             return stop;
         };
         let ends_it = self.on_leader_exit != LeaderExit::Stop && stop.is_none();
-        // Told first: who finds the tree being stopped finds in the journal by whom.
+        // Written first: a reader that finds the tree being stopped finds the requester in the journal.
         if let (true, Some(deadline)) = (ends_it, deadline) {
             let order = order.clone();
             self.append(Entry::Stopping { order, deadline });

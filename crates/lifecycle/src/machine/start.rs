@@ -13,7 +13,7 @@ impl Machine {
                 self.effects.push(Effect::Prepare);
                 stay(Phase::Preparing { stop: None })
             }
-            // Nothing exists, but the stop has to outlive us: a late retry of the spawn must meet it.
+            // Nothing exists, but the stop has to outlive this server: a late retry of the spawn must meet it.
             Input::Command(Command::Stop(order)) => {
                 stay(self.close_never_ran(NeverRan::Stopped(order), TreeVerdict::NeverRan))
             }
@@ -50,7 +50,7 @@ impl Machine {
                     Phase::Forgotten(NeverRan::Failed(failure))
                 }
             }),
-            // A stop means the run under the key, which is not this one.
+            // A stop refers to the run under the key, which is not this one.
             Input::Report(Report::KeyTaken) => {
                 self.effects.push(Effect::Forget);
                 stay(Phase::Forgotten(NeverRan::Superseded))
@@ -134,10 +134,10 @@ impl Machine {
     pub(super) fn leaving(&mut self, mut leaving: Leaving, input: Input) -> Turn {
         match input {
             Input::Command(Command::Stop(order)) => match (&leaving.why, leaving.row) {
-                // The row under the key is another's; this run is as good as gone.
+                // The row under the key is another run's; this run is as good as gone.
                 (NeverRan::Superseded, _) => return (Phase::Leaving(leaving), Err(Refusal::Ended)),
                 (NeverRan::Stopped(_), _) | (NeverRan::Failed(_), Row::Owed) => {}
-                // The stop has to outlive us: a late retry of the spawn must meet it.
+                // The stop has to outlive this server: a late retry of the spawn must meet it.
                 (NeverRan::Failed(_), Row::Absent | Row::Void) => {
                     leaving.why = NeverRan::Stopped(order);
                     leaving.row = Row::Owed;
@@ -212,7 +212,7 @@ impl Machine {
             Input::Command(Command::Interrupt | Command::Pause | Command::Resume) => {
                 (Phase::Released { proc }, Err(Refusal::NotRunningYet))
             }
-            Input::Report(report) => stay(self.heard(now, Phase::Released { proc }, report)),
+            Input::Report(report) => stay(self.on_report(now, Phase::Released { proc }, report)),
         }
     }
 }

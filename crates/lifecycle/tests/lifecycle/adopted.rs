@@ -1,4 +1,4 @@
-//! A run that another server goes on with. Where it begins is one table; a change of it is a change of
+//! Adoption of a run by another server. The initial states are one table; a change of it is a change of
 //! `tests/adopted.txt`.
 
 use crate::{
@@ -9,8 +9,8 @@ use crate::{
 };
 use kennel_lifecycle::{
     AttemptRecord, Command, Deadline, Effect, EndReason, Entry, Exit, HeldPause, Input, LastPause,
-    LeaderExit, Machine, Outcome, Phase, Proof, Report, ResumeReason, RowSays, RowState, Signal,
-    Standing, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
+    LeaderExit, Machine, Outcome, Phase, Proof, Report, ResumeReason, RowContents, RowState,
+    Signal, Standing, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
     ladder::StopPlan, limits,
 };
 use std::{fmt::Write as _, time::Duration};
@@ -35,20 +35,20 @@ fn standings() -> Vec<(String, Standing)> {
     let stops = [
         ("", None, None),
         ("stop on the row", Some(order()), None),
-        ("stop on the row and told", Some(order()), Some(order())),
-        ("stop told only", None, Some(order())),
+        ("stop on the row and reported", Some(order()), Some(order())),
+        ("stop reported only", None, Some(order())),
         ("deadline on the row", Some(late()), None),
-        ("deadline told only", None, Some(late())),
+        ("deadline reported only", None, Some(late())),
     ];
     for (stop, recorded, reported) in &stops[..2] {
         for row in ["no row", "row", "first row"] {
             let mut standing = standing(LeaderExit::Stop);
             standing.released = false;
             standing.record.stopping.clone_from(reported);
-            standing.row = (row != "no row").then(|| RowSays {
+            standing.row = (row != "no row").then(|| RowContents {
                 stop: recorded.clone(),
                 is_first: row == "first row",
-                ..RowSays::default()
+                ..RowContents::default()
             });
             all.push((format!("at its gate, {row}, {stop}"), standing));
         }
@@ -73,9 +73,9 @@ fn standings() -> Vec<(String, Standing)> {
             ] {
                 let mut standing = standing(LeaderExit::Stop);
                 standing.pause = pause;
-                standing.row = Some(RowSays {
+                standing.row = Some(RowContents {
                     state,
-                    ..RowSays::default()
+                    ..RowContents::default()
                 });
                 standing.record.pause = reported;
                 let state = state.map_or("Starting".to_owned(), |s| format!("{s:?}"));
@@ -84,7 +84,7 @@ fn standings() -> Vec<(String, Standing)> {
                     other => format!("{other:?}"),
                 };
                 all.push((
-                    format!("row {state}, pause {pause:?}, told {reported}"),
+                    format!("row {state}, pause {pause:?}, reported {reported}"),
                     standing,
                 ));
             }
@@ -98,17 +98,17 @@ fn standings() -> Vec<(String, Standing)> {
         for (stop, recorded, reported) in &stops {
             for end in ["", "leader", "tree"] {
                 let mut standing = standing(policy);
-                standing.row = Some(RowSays {
+                standing.row = Some(RowContents {
                     state: Some(RowState::Running),
                     stop: recorded.clone(),
-                    ..RowSays::default()
+                    ..RowContents::default()
                 });
                 standing.record.stopping.clone_from(reported);
                 standing.record.leader = (!end.is_empty()).then_some(Exit::Code(0));
                 standing.record.tree = end == "tree";
                 let policy = format!("{policy:?}");
                 let policy = policy.split(' ').next().unwrap();
-                all.push((format!("{policy}, {end} told, {stop}"), standing));
+                all.push((format!("{policy}, {end} reported, {stop}"), standing));
             }
         }
     }
@@ -116,17 +116,17 @@ fn standings() -> Vec<(String, Standing)> {
 }
 
 #[test]
-fn what_is_missing_in_the_journal_is_reported_first() {
+fn entries_missing_in_journal_are_reported_first() {
     let mut silent = standing(LeaderExit::Stop);
     silent.record = AttemptRecord::default();
     let mut machine = Machine::adopted(NOW, silent.clone());
     assert_eq!(effects(&mut machine), [Effect::Append(recorded())]);
     assert!(matches!(machine.phase(), Phase::Released { .. }));
 
-    silent.row = Some(RowSays {
+    silent.row = Some(RowContents {
         state: Some(RowState::Running),
         stop: None,
-        ..RowSays::default()
+        ..RowContents::default()
     });
     let mut machine = Machine::adopted(NOW, silent);
     let reported = [recorded(), Entry::Started];
@@ -136,13 +136,13 @@ fn what_is_missing_in_the_journal_is_reported_first() {
 }
 
 #[test]
-fn a_stop_keeps_its_grace_whatever_the_clock_says() {
+fn stop_keeps_its_grace_despite_clock_changes() {
     for gone in [0, 2, 5, 3600] {
         let mut standing = standing(LeaderExit::Stop);
-        standing.row = Some(RowSays {
+        standing.row = Some(RowContents {
             state: Some(RowState::Running),
             stop: Some(order()),
-            ..RowSays::default()
+            ..RowContents::default()
         });
         let now = NOW.plus(Duration::from_secs(gone));
         let mut machine = Machine::adopted(now, standing);
@@ -164,17 +164,17 @@ fn a_stop_keeps_its_grace_whatever_the_clock_says() {
 }
 
 #[test]
-fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
-    // A clock that was set back puts nothing off.
+fn shortened_stop_continues_with_its_remaining_grace() {
+    // A clock that was set back delays nothing.
     for (gone, left) in [(0, 2), (1, 1), (3600, 0), (-3600, 5)] {
         let mut standing = standing(LeaderExit::Stop);
         let (first, reported) = order();
         let sooner = NOW.plus(Duration::from_secs(2));
         assert!(sooner < reported);
-        standing.row = Some(RowSays {
+        standing.row = Some(RowContents {
             state: Some(RowState::Running),
             stop: Some((first.clone(), sooner)),
-            ..RowSays::default()
+            ..RowContents::default()
         });
         standing.record.stopping = Some((first, reported));
         let now = Timestamp(NOW.0 + gone * 1_000_000);
@@ -190,10 +190,10 @@ fn a_stop_that_was_shortened_goes_on_with_what_is_left() {
 fn a_deadline_that_is_reported_again_changes_nothing() {
     let mut standing = standing(LeaderExit::Stop);
     let (order, deadline) = late();
-    standing.row = Some(RowSays {
+    standing.row = Some(RowContents {
         state: Some(RowState::Running),
         stop: Some((order.clone(), deadline)),
-        ..RowSays::default()
+        ..RowContents::default()
     });
     standing.record.stopping = Some((order, deadline));
     let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
@@ -207,7 +207,7 @@ fn a_deadline_that_is_reported_again_changes_nothing() {
 }
 
 #[test]
-fn a_run_that_was_ended_for_want_of_a_server_says_so() {
+fn run_ended_without_a_server_reports_that() {
     for reported in [false, true] {
         let mut standing = standing(LeaderExit::Stop);
         let order = StopOrder {
@@ -237,15 +237,15 @@ fn a_run_that_was_ended_for_want_of_a_server_says_so() {
 }
 
 #[test]
-fn the_stop_that_was_reported_stays_the_reason_whatever_the_row_says() {
+fn reported_stop_stays_the_reason_despite_the_row() {
     let mut standing = standing(LeaderExit::Stop);
     standing.record.stopping = Some(late());
     standing.record.leader = Some(killed_by(Signal::TERM));
     // A store that has gone back has lost the first order, and was given a further one.
-    standing.row = Some(RowSays {
+    standing.row = Some(RowContents {
         state: Some(RowState::Running),
         stop: Some(order()),
-        ..RowSays::default()
+        ..RowContents::default()
     });
     let mut machine = Machine::adopted(NOW, standing);
     report(&mut machine, Report::LeaderExited(killed_by(Signal::TERM)));
@@ -255,7 +255,7 @@ fn the_stop_that_was_reported_stays_the_reason_whatever_the_row_says() {
 }
 
 #[test]
-fn rounds_of_signals_are_counted_once_however_often_they_are_reported() {
+fn repeated_rounds_of_signals_are_counted_once() {
     let listed = u32::try_from(limits::STEPS_LISTED_MAX).unwrap();
     let mut standing = standing(LeaderExit::Stop);
     standing.record.leader = Some(killed_by(Signal::KILL));
@@ -273,7 +273,7 @@ fn rounds_of_signals_are_counted_once_however_often_they_are_reported() {
 }
 
 #[test]
-fn a_kill_for_memory_stays_the_reason_though_the_leaders_end_was_reported_before() {
+fn oom_kill_stays_reason_after_reported_leader_end() {
     for (sent, oom) in [(false, true), (true, false)] {
         let mut standing = standing(LeaderExit::Stop);
         standing.record.leader = Some(killed_by(Signal::KILL));
@@ -300,7 +300,7 @@ fn sigkill_survivors_are_reported_once() {
 }
 
 #[test]
-fn an_outcome_that_is_written_is_reported_as_far_as_it_was_not() {
+fn written_outcome_is_reported_where_not_yet_reported() {
     let outcome = Outcome {
         reason: EndReason::Exited,
         exit: Some(Exit::Code(3)),
@@ -328,14 +328,14 @@ fn an_outcome_that_is_written_is_reported_as_far_as_it_was_not() {
     }
 }
 
-/// One that runs, and of which nobody wants anything.
+/// A running run without any request.
 fn standing(on_leader_exit: LeaderExit) -> Standing {
     Standing {
         identity: identity(),
         on_leader_exit,
         released: true,
         pause: HeldPause::None,
-        row: Some(RowSays::default()),
+        row: Some(RowContents::default()),
         record: AttemptRecord {
             recorded: true,
             started: true,
@@ -373,13 +373,13 @@ fn closed(machine: &mut Machine) -> Outcome {
     }
 }
 
-/// The first attempt of a run that was recorded, and whose server died before it opened the gate.
+/// Returns the first attempt of a run that was recorded, and whose server died before it opened the gate.
 fn recorded_at_gate() -> Machine {
     let mut standing = standing(LeaderExit::Stop);
     standing.released = false;
-    standing.row = Some(RowSays {
+    standing.row = Some(RowContents {
         is_first: true,
-        ..RowSays::default()
+        ..RowContents::default()
     });
     Machine::adopted(NOW, standing)
 }

@@ -1,10 +1,11 @@
-//! What an audit makes of what was seen: one row for each way in which a process may lead to a run, and each way in which
-//! it may only seem to.
+//! The leak check's comparison: one row for each way in which a process may lead to a run, and each way in which it
+//! only seems to.
 
 use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, ProcessIdentity, RunId, RunIdentity,
     audit::{
-        Books, Certainty, Compared, Evidence, Finding, GroupSeen, Known, Seen, Standing, compare,
+        Certainty, Compared, Evidence, Finding, GroupSeen, HostInventory, KnownRun, RunStatus,
+        Seen, compare,
         reap::{Candidate, Judgement, Scope, Spared, judge},
     },
 };
@@ -15,10 +16,10 @@ use std::{
 
 const KEEPER: i32 = 10;
 const SERVER: i32 = 11;
-/// When recorded leaders began.
+/// Start of the recorded leaders.
 const BEGAN: u64 = 1000;
 
-/// A run that is over: leader 100, shim 99.
+/// A run that has ended: leader 100, shim 99.
 fn over() -> RunId {
     RunId::from_u128(1)
 }
@@ -28,7 +29,7 @@ fn live() -> RunId {
     RunId::from_u128(2)
 }
 
-/// A run that nobody knows.
+/// A run without any record.
 fn unknown() -> RunId {
     RunId::from_u128(3)
 }
@@ -63,18 +64,18 @@ fn recorded(leader: i32, cgroup: Option<CgroupIdentity>) -> RunIdentity {
     }
 }
 
-fn books() -> Books {
-    let known = |standing, leader, cgroup| Known {
+fn inventory() -> HostInventory {
+    let known = |standing, leader, cgroup| KnownRun {
         standing,
         identity: Some(recorded(leader, cgroup)),
     };
-    Books {
+    HostInventory {
         keeper: KEEPER,
         service: vec![SERVER],
         shims: HashMap::from([(199, live())]),
         runs: HashMap::from([
-            (over(), known(Standing::Ended, 100, Some(group(1)))),
-            (live(), known(Standing::Live, 200, Some(group(2)))),
+            (over(), known(RunStatus::Ended, 100, Some(group(1)))),
+            (live(), known(RunStatus::Live, 200, Some(group(2)))),
         ]),
         rows_compared: true,
     }
@@ -128,37 +129,37 @@ fn is(process: ProcessIdentity) -> Seen {
     }
 }
 
-/// What is said of one process: run, evidence, certainty.
-type Said = (Option<RunId>, Evidence, Certainty);
+/// Finding on one process: run, evidence, certainty.
+type Verdict = (Option<RunId>, Evidence, Certainty);
 
-fn found(seen: &[Seen], books: &Books, pid: i32) -> Option<Said> {
-    let compared = compare(seen, books);
+fn found(seen: &[Seen], inventory: &HostInventory, pid: i32) -> Option<Verdict> {
+    let compared = compare(seen, inventory);
     let found = compared.findings.iter().find(|f| f.process.pid == pid);
     found.map(|f| (f.run, f.evidence, f.certainty))
 }
 
-fn reported(seen: &[Seen], books: &Books, pid: i32) -> Said {
-    found(seen, books, pid).unwrap_or_else(|| panic!("nothing is said of {pid}"))
+fn reported(seen: &[Seen], inventory: &HostInventory, pid: i32) -> Verdict {
+    found(seen, inventory, pid).unwrap_or_else(|| panic!("nothing is said of {pid}"))
 }
 
-fn proven(run: RunId, evidence: Evidence) -> Said {
+fn proven(run: RunId, evidence: Evidence) -> Verdict {
     (Some(run), evidence, Certainty::Proven)
 }
 
-fn hint(run: RunId, evidence: Evidence) -> Said {
+fn hint(run: RunId, evidence: Evidence) -> Verdict {
     (Some(run), evidence, Certainty::Hint)
 }
 
 #[test]
 fn keeper_server_and_their_shims_are_no_findings() {
     let seen = [alone(KEEPER), below(KEEPER, SERVER), below(KEEPER, 199)];
-    let compared = compare(&seen, &books());
+    let compared = compare(&seen, &inventory());
     assert_eq!(compared.findings, []);
     assert_eq!(compared.held, 1, "the shim of a live run is part of it");
 }
 
 #[test]
-fn who_has_left_group_and_session_of_a_living_leader_is_reported_and_neither_shim_nor_init() {
+fn escaped_process_is_reported_but_no_shim() {
     let with = |pid: i32, pgid: i32, sid: i32| {
         let mut seen = below(199, pid);
         seen.identity.pgid = pgid;
@@ -177,7 +178,7 @@ fn who_has_left_group_and_session_of_a_living_leader_is_reported_and_neither_shi
         with(302, 302, 302),
         with(303, 0, 0),
     ];
-    let compared = compare(&seen, &books());
+    let compared = compare(&seen, &inventory());
     assert_eq!(compared.findings, []);
     assert_eq!(compared.held, 7);
     let escaped: Vec<_> = compared
@@ -186,15 +187,15 @@ fn who_has_left_group_and_session_of_a_living_leader_is_reported_and_neither_shi
         .map(|(p, run)| (p.pid, *run))
         .collect();
     assert_eq!(escaped, [(302, live())]);
-    // Nobody knows whose the numbers are once the leader has gone.
+    // Once the leader is gone, the owner of the numbers is not known.
     let without: Vec<Seen> = seen.into_iter().filter(|p| p.identity.pid != 200).collect();
-    assert_eq!(compare(&without, &books()).escaped, []);
+    assert_eq!(compare(&without, &inventory()).escaped, []);
 }
 
 #[test]
-fn a_member_of_the_recorded_group_is_proven_and_one_of_another_directory_in_its_place_is_not() {
-    let books = books();
-    let at = |identity, ours| reported(&[in_group(300, over(), identity, ours)], &books, 300);
+fn member_of_recorded_group_is_proven_by_inode() {
+    let inventory = inventory();
+    let at = |identity, ours| reported(&[in_group(300, over(), identity, ours)], &inventory, 300);
     assert_eq!(at(group(1), false), proven(over(), Evidence::LeakedCgroup));
     let remade = CgroupIdentity {
         inode: 77,
@@ -206,40 +207,43 @@ fn a_member_of_the_recorded_group_is_proven_and_one_of_another_directory_in_its_
     assert_eq!(at(group(9), false), hint(over(), Evidence::LeakedCgroup));
     let unrecorded = [in_group(300, unknown(), group(9), true)];
     assert_eq!(
-        reported(&unrecorded, &books, 300),
+        reported(&unrecorded, &inventory, 300),
         proven(unknown(), Evidence::LeakedCgroup)
     );
 }
 
 #[test]
-fn what_descends_from_a_shim_is_of_its_run_however_far() {
+fn descendants_of_a_shim_belong_to_its_run() {
     let shim = is(identity(99, BEGAN - 1));
     let seen = [shim, below(99, 300), below(300, 301), below(301, 302)];
-    let books = books();
-    assert_eq!(reported(&seen, &books, 99), proven(over(), Evidence::Shim));
+    let inventory = inventory();
+    assert_eq!(
+        reported(&seen, &inventory, 99),
+        proven(over(), Evidence::Shim)
+    );
     for pid in [300, 301, 302] {
         assert_eq!(
-            reported(&seen, &books, pid),
+            reported(&seen, &inventory, pid),
             proven(over(), Evidence::ShimChild)
         );
     }
-    // The number of the shim, and another process: it is nobody's.
+    // The number of the shim, and another process: it belongs to no run.
     let seen = [is(identity(99, BEGAN + 1)), below(99, 300)];
-    assert_eq!(compare(&seen, &books).findings, []);
+    assert_eq!(compare(&seen, &inventory).findings, []);
 }
 
 #[test]
-fn a_group_is_the_runs_while_its_leader_or_a_certain_member_holds_the_number() {
-    let books = books();
+fn group_is_proven_by_leader_or_certain_member() {
+    let inventory = inventory();
     let member = || of_session(100, 300);
     let leader = is(identity(100, BEGAN));
     let seen = [leader.clone(), member()];
     assert_eq!(
-        reported(&seen, &books, 100),
+        reported(&seen, &inventory, 100),
         proven(over(), Evidence::RecordedGroup)
     );
     assert_eq!(
-        reported(&seen, &books, 300),
+        reported(&seen, &inventory, 300),
         proven(over(), Evidence::RecordedGroup)
     );
     // A leader that has ended and is not reaped holds its number too.
@@ -248,63 +252,63 @@ fn a_group_is_the_runs_while_its_leader_or_a_certain_member_holds_the_number() {
         ..leader
     };
     assert_eq!(
-        reported(&[zombie, member()], &books, 300),
+        reported(&[zombie, member()], &inventory, 300),
         proven(over(), Evidence::RecordedGroup)
     );
     let mut held = in_group(301, over(), group(1), false);
     held.identity.sid = 100;
     assert_eq!(
-        reported(&[held, member()], &books, 300),
+        reported(&[held, member()], &inventory, 300),
         proven(over(), Evidence::RecordedGroup)
     );
     // Marker and session agree.
     let agreed = [marked(member(), over())];
     assert_eq!(
-        reported(&agreed, &books, 300),
+        reported(&agreed, &inventory, 300),
         proven(over(), Evidence::RecordedGroup)
     );
 }
 
 #[test]
-fn a_number_that_was_given_out_again_proves_nothing() {
-    let books = books();
+fn reused_number_proves_nothing() {
+    let inventory = inventory();
     let stranger = is(identity(100, BEGAN + 1));
     let seen = [stranger, of_session(100, 300)];
-    assert_eq!(compare(&seen, &books), Compared::default());
-    // Nobody with the number itself is left: it may be one or the other.
+    assert_eq!(compare(&seen, &inventory), Compared::default());
+    // No process with the number itself is left: it may be one or the other.
     assert_eq!(
-        reported(&[of_session(100, 300)], &books, 300),
+        reported(&[of_session(100, 300)], &inventory, 300),
         hint(over(), Evidence::RecordedGroup)
     );
     let mut older = of_session(100, 300);
     older.identity.start_ticks = BEGAN - 1;
-    assert_eq!(compare(&[older], &books), Compared::default());
+    assert_eq!(compare(&[older], &inventory), Compared::default());
 }
 
 #[test]
-fn a_marker_alone_is_a_hint_and_only_where_it_can_come_from_the_run() {
-    let mut books = books();
-    let at = |run, books: &Books| reported(&[marked(alone(300), run)], books, 300);
-    assert_eq!(at(over(), &books), hint(over(), Evidence::Marker));
-    assert_eq!(at(live(), &books), hint(live(), Evidence::Marker));
-    let foreign = compare(&[marked(alone(300), unknown())], &books);
+fn marker_alone_is_only_a_hint() {
+    let mut inventory = inventory();
+    let at = |run, inventory: &HostInventory| reported(&[marked(alone(300), run)], inventory, 300);
+    assert_eq!(at(over(), &inventory), hint(over(), Evidence::Marker));
+    assert_eq!(at(live(), &inventory), hint(live(), Evidence::Marker));
+    let foreign = compare(&[marked(alone(300), unknown())], &inventory);
     assert_eq!((foreign.findings.len(), foreign.foreign), (0, 1));
     let mut older = marked(alone(300), over());
     older.identity.start_ticks = BEGAN - 1;
-    assert_eq!(compare(&[older], &books).foreign, 1);
-    books.rows_compared = false;
-    assert_eq!(at(unknown(), &books), hint(unknown(), Evidence::Marker));
+    assert_eq!(compare(&[older], &inventory).foreign, 1);
+    inventory.rows_compared = false;
+    assert_eq!(at(unknown(), &inventory), hint(unknown(), Evidence::Marker));
 }
 
 #[test]
-fn who_is_part_of_a_live_run_is_never_a_finding_whatever_else_leads_to_it() {
-    let books = books();
+fn members_of_live_runs_are_no_findings() {
+    let inventory = inventory();
     let seen = [
         below(KEEPER, 199),
         marked(below(199, 300), over()),
         in_group(301, live(), group(2), true),
         marked(of_session(100, 302), over()),
-        // The shim is lost: the keeper holds what carries the run's marker.
+        // The shim is lost: the keeper contains processes with the run's marker.
         marked(below(KEEPER, 303), live()),
     ];
     let mut with_both = seen[3].clone();
@@ -312,27 +316,27 @@ fn who_is_part_of_a_live_run_is_never_a_finding_whatever_else_leads_to_it() {
     with_both.cgroup.clone_from(&seen[2].cgroup);
     let mut seen = seen.to_vec();
     seen.push(with_both);
-    let compared = compare(&seen, &books);
+    let compared = compare(&seen, &inventory);
     let pids: Vec<i32> = compared.findings.iter().map(|f| f.process.pid).collect();
     assert_eq!(pids, [302], "a control: it is of the run that is over");
     assert_eq!(compared.held, 5);
 }
 
 #[test]
-fn a_child_of_the_keeper_without_any_run_is_a_stray_and_so_is_its_child() {
+fn unowned_child_of_keeper_is_a_stray() {
     let seen = [
         below(KEEPER, 300),
         below(300, 301),
         marked(below(KEEPER, 302), unknown()),
     ];
-    let books = books();
+    let inventory = inventory();
     for pid in [300, 301, 302] {
         assert_eq!(
-            reported(&seen, &books, pid),
+            reported(&seen, &inventory, pid),
             (None, Evidence::Stray, Certainty::Hint)
         );
     }
-    assert_eq!(compare(&[alone(300)], &books), Compared::default());
+    assert_eq!(compare(&[alone(300)], &inventory), Compared::default());
 }
 
 #[test]
@@ -349,21 +353,21 @@ fn only_those_we_should_have_reaped_are_unreaped() {
         dead(199, 302),
         dead(1, 303),
     ];
-    let books = books();
+    let inventory = inventory();
     assert_eq!(
-        reported(&seen, &books, 300),
+        reported(&seen, &inventory, 300),
         proven(over(), Evidence::Zombie)
     );
-    let of_keeper = reported(&seen, &books, 301);
+    let of_keeper = reported(&seen, &inventory, 301);
     assert_eq!(of_keeper, (None, Evidence::Zombie, Certainty::Hint));
-    assert_eq!(found(&seen, &books, 302), None);
-    assert_eq!(found(&seen, &books, 303), None);
+    assert_eq!(found(&seen, &inventory, 302), None);
+    assert_eq!(found(&seen, &inventory, 303), None);
 }
 
-/// Every kind of evidence, both certainties, every standing: what a default scope, and one that names the evidence, make
-/// of it.
+/// Every kind of evidence, both certainties, every status: the decisions of a default scope, and of one that names the
+/// evidence.
 #[test]
-fn only_what_is_proved_or_is_a_named_marker_of_a_run_that_is_over_may_be_ended() {
+fn only_proven_or_named_leaks_may_be_ended() {
     use Evidence::{Kept, LeakedCgroup, Marker, RecordedGroup, Shim, ShimChild, Stray, Zombie};
     let all = [
         Kept,
@@ -377,9 +381,9 @@ fn only_what_is_proved_or_is_a_named_marker_of_a_run_that_is_over_may_be_ended()
     ];
     let standings = [
         None,
-        Some(Standing::Live),
-        Some(Standing::Open),
-        Some(Standing::Ended),
+        Some(RunStatus::Live),
+        Some(RunStatus::Open),
+        Some(RunStatus::Ended),
     ];
     let mut reaped = Vec::new();
     for evidence in all {
@@ -401,33 +405,39 @@ fn only_what_is_proved_or_is_a_named_marker_of_a_run_that_is_over_may_be_ended()
         }
     }
     let mut expected = Vec::new();
-    for standing in [None, Some(Standing::Ended)] {
+    for standing in [None, Some(RunStatus::Ended)] {
         expected.push((Kept, Certainty::Proven, standing, true));
     }
     for evidence in [LeakedCgroup, ShimChild, RecordedGroup] {
-        for standing in [None, Some(Standing::Ended)] {
+        for standing in [None, Some(RunStatus::Ended)] {
             for named in [false, true] {
                 expected.push((evidence, Certainty::Proven, standing, named));
             }
         }
     }
     for certainty in [Certainty::Proven, Certainty::Hint] {
-        expected.push((Marker, certainty, Some(Standing::Ended), true));
+        expected.push((Marker, certainty, Some(RunStatus::Ended), true));
     }
     assert_eq!(reaped, expected);
 }
 
 #[test]
-fn what_a_run_was_to_leave_running_is_no_leak_and_ends_only_by_its_name() {
-    let mut books = books();
-    books.runs.get_mut(&over()).unwrap().standing = Standing::Kept;
+fn detached_process_is_no_leak_and_ends_named() {
+    let mut inventory = inventory();
+    inventory.runs.get_mut(&over()).unwrap().standing = RunStatus::Kept;
     let seen = [
         in_group(300, over(), group(1), false),
         marked(alone(301), over()),
     ];
-    assert_eq!(reported(&seen, &books, 300), proven(over(), Evidence::Kept));
-    assert_eq!(reported(&seen, &books, 301), hint(over(), Evidence::Marker));
-    let finding = compare(&seen, &books).findings.remove(0);
+    assert_eq!(
+        reported(&seen, &inventory, 300),
+        proven(over(), Evidence::Kept)
+    );
+    assert_eq!(
+        reported(&seen, &inventory, 301),
+        hint(over(), Evidence::Marker)
+    );
+    let finding = compare(&seen, &inventory).findings.remove(0);
     let unnamed = judge(&candidate(&finding), &Scope::default());
     assert_eq!(unnamed, Judgement::Spared(Spared::Kept));
     let by_run = Scope {
@@ -438,7 +448,7 @@ fn what_a_run_was_to_leave_running_is_no_leak_and_ends_only_by_its_name() {
 }
 
 #[test]
-fn what_may_have_been_kept_ends_without_the_store_only_where_its_run_is_named() {
+fn possibly_detached_process_ends_only_by_its_run() {
     for evidence in [Evidence::LeakedCgroup, Evidence::ShimChild] {
         let finding = finding(evidence, Certainty::Proven, None);
         let away = Candidate {
@@ -462,25 +472,25 @@ fn what_may_have_been_kept_ends_without_the_store_only_where_its_run_is_named() 
 }
 
 #[test]
-fn the_shim_of_a_run_that_keeps_a_process_is_no_finding_until_no_process_is_below_it() {
-    let mut books = books();
-    books.runs.get_mut(&over()).unwrap().standing = Standing::Kept;
-    books.shims.insert(99, over());
+fn shim_of_detached_processes_is_no_finding() {
+    let mut inventory = inventory();
+    inventory.runs.get_mut(&over()).unwrap().standing = RunStatus::Kept;
+    inventory.shims.insert(99, over());
     let mut shim = below(KEEPER, 99);
     shim.identity = identity(99, BEGAN - 1);
     let kept = below(99, 300);
-    let found = compare(&[shim.clone(), kept], &books).findings;
+    let found = compare(&[shim.clone(), kept], &inventory).findings;
     let named: Vec<_> = found.iter().map(|f| (f.process.pid, f.evidence)).collect();
     assert_eq!(named, [(300, Evidence::Kept)]);
     assert_eq!(
-        reported(&[shim], &books, 99),
+        reported(&[shim], &inventory, 99),
         proven(over(), Evidence::Shim)
     );
 }
 
 #[test]
 fn a_named_marker_of_another_user_is_spared() {
-    let finding = finding(Evidence::Marker, Certainty::Hint, Some(Standing::Ended));
+    let finding = finding(Evidence::Marker, Certainty::Hint, Some(RunStatus::Ended));
     let scope = Scope {
         evidence: BTreeSet::from([Evidence::Marker]),
         ..Scope::default()
@@ -499,7 +509,7 @@ fn every_part_of_a_scope_narrows_it() {
     let finding = finding(
         Evidence::ShimChild,
         Certainty::Proven,
-        Some(Standing::Ended),
+        Some(RunStatus::Ended),
     );
     let labels = BTreeMap::from([("team".to_owned(), "blue".to_owned())]);
     let labelled = Candidate {
@@ -548,7 +558,7 @@ fn every_part_of_a_scope_narrows_it() {
     assert_eq!(judged(&all), Judgement::Reap);
 }
 
-fn finding(evidence: Evidence, certainty: Certainty, standing: Option<Standing>) -> Finding {
+fn finding(evidence: Evidence, certainty: Certainty, standing: Option<RunStatus>) -> Finding {
     Finding {
         process: identity(300, BEGAN + 5),
         ppid: 1,

@@ -1,4 +1,4 @@
-//! What a stop certificate says, and what it never says.
+//! Contents of a stop certificate, and what it never contains.
 
 use crate::samples::{GRACE, abort, identity, left, step};
 use kennel_lifecycle::{
@@ -9,7 +9,7 @@ use kennel_lifecycle::{
 };
 
 #[test]
-fn a_run_that_ended_by_itself_and_left_nothing_has_no_steps() {
+fn run_that_ended_alone_has_no_steps() {
     let outcome = ended(&[]);
     let wanted = StopCertificate {
         census: Some(Timestamp(9)),
@@ -46,7 +46,7 @@ fn more_rounds_than_are_reported_are_counted() {
 }
 
 #[test]
-fn a_run_that_was_never_let_go_has_an_empty_certificate() {
+fn run_never_released_has_an_empty_certificate() {
     let mut machine = Machine::new();
     let stop = Input::Command(Command::Stop(abort(GRACE)));
     machine.step(Timestamp(0), stop).unwrap();
@@ -56,7 +56,7 @@ fn a_run_that_was_never_let_go_has_an_empty_certificate() {
 }
 
 #[test]
-fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
+fn recovery_certificate_has_steps_of_shim_and_recovery() {
     let by_shim = StopStep {
         sender: SignalSender::Shim,
         ..step(1, Signal::TERM)
@@ -89,12 +89,12 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
         ..Before::default()
     };
     let Decision::Close(outcome) = decide(&seen, terminated) else {
-        panic!("nobody is left")
+        panic!("no process is left")
     };
     assert_eq!(outcome.reason, EndReason::OrphanTerminated);
     assert_eq!(outcome.certificate.steps, [by_shim, by_us]);
     assert_eq!(outcome.certificate.census, Some(Timestamp(4)));
-    // On another boot nobody has looked but the shim.
+    // On another boot only the shim has scanned.
     seen.host = Host::Other;
     let Decision::Close(outcome) = decide(&seen, Before::default()) else {
         panic!("there is nothing to wait for")
@@ -102,7 +102,7 @@ fn a_run_closed_by_recovery_says_what_shim_and_recovery_sent() {
     assert_eq!(outcome.certificate.census, Some(Timestamp(3)));
 }
 
-/// A run that was stopped, told this meanwhile, and ended.
+/// Returns the outcome of a run that was stopped, got these reports meanwhile, and ended.
 fn ended(reported: &[Report]) -> Outcome {
     let mut machine = Machine::new();
     let mut feed = |input| machine.step(Timestamp(0), input).unwrap();
@@ -121,7 +121,7 @@ fn ended(reported: &[Report]) -> Outcome {
         Report::LeaderExited(Exit::Code(0)),
         Report::Census(Timestamp(9)),
         Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
-        // Nothing follows the last word on the tree.
+        // Nothing follows the verdict on the tree.
         Report::Signalled(step(10, Signal::KILL)),
         Report::Census(Timestamp(10)),
         Report::StreamsClosed(StreamsEnd::Eof),

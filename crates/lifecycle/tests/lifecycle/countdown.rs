@@ -1,11 +1,11 @@
-//! A countdown counts what it is told to count, and nothing else.
+//! A countdown counts only unpaused time.
 
 use kennel_lifecycle::Countdown;
 use proptest::prelude::*;
 use std::time::Duration;
 
 #[test]
-fn a_countdown_stands_still_until_it_is_run_and_while_it_is_stopped() {
+fn countdown_stands_still_unless_it_runs() {
     let mut left = Countdown::new(Duration::from_millis(100));
     assert_eq!(left.over_at(), None);
     assert!(!left.is_over(u64::MAX));
@@ -18,7 +18,7 @@ fn a_countdown_stands_still_until_it_is_run_and_while_it_is_stopped() {
 }
 
 #[test]
-fn a_countdown_that_is_run_twice_does_not_begin_anew() {
+fn countdown_run_twice_does_not_restart() {
     let mut left = Countdown::new(Duration::from_millis(100));
     left.run(0);
     left.run(50);
@@ -33,7 +33,7 @@ fn the_longest_countdown_never_ends_early() {
 }
 
 proptest! {
-    /// However a run is paused, it gets the time that it was given.
+    /// A run gets its whole time, however it is paused.
     #[test]
     fn only_time_that_was_not_paused_is_counted(
         limit in 0u64..5_000,

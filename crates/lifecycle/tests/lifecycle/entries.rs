@@ -1,4 +1,4 @@
-//! The form of an entry on disk, and what the fold makes of entries.
+//! The form of an entry on disk, and the fold over entries.
 
 use crate::samples::{GRACE, MEMORY_KILLS, abort, assert_golden, left, recorded, step, stuck};
 use kennel_lifecycle::{

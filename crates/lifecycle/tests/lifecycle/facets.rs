@@ -45,7 +45,7 @@ fn repeat_of_a_change_is_made_once() {
     let first = entry(&facets.annotations, change.clone());
     facets.fold(Timestamp(1), &first);
     assert_eq!(facets.annotations.change(change.clone(), "uid:0"), Ok(None));
-    // Another change came between: it is no repeat any more.
+    // Another change came between: the change is no repeat any more.
     let second = entry(&facets.annotations, set("b", "2", Some(1)));
     facets.fold(Timestamp(2), &second);
     let refused = facets.annotations.change(change, "uid:0");
@@ -76,7 +76,7 @@ fn line_matches_once_by_its_place() {
     assert!(facets.fold(Timestamp(1), &matched(7, 1, 100, RuleAction::Event)));
     assert!(!facets.fold(Timestamp(2), &matched(7, 1, 100, RuleAction::Event)));
     assert!(!facets.fold(Timestamp(2), &matched(6, 1, 50, RuleAction::Event)));
-    // The other stream has places of its own.
+    // The other stream has offsets of its own.
     assert!(facets.fold(Timestamp(3), &matched(8, 2, 5, RuleAction::Event)));
     let mark = facets.matched;
     assert_eq!(
@@ -129,6 +129,6 @@ fn readiness_and_activity_are_those_of_their_attempt() {
     assert!(facets.fold(Timestamp(5), &says(2, false)));
     assert!(!facets.fold(Timestamp(6), &says(2, false)));
     assert!(facets.fold(Timestamp(7), &says(2, true)));
-    assert!(facets.said_by(2).is_some_and(|said| said.stopping));
-    assert_eq!(facets.said_by(3), None);
+    assert!(facets.status_of(2).is_some_and(|said| said.stopping));
+    assert_eq!(facets.status_of(3), None);
 }

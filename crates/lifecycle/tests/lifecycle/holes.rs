@@ -1,4 +1,4 @@
-//! Holes that reviews of earlier cores have found, each with the story that falls into it.
+//! Faults that reviews of earlier cores have found, each with its sequence of inputs.
 
 use crate::samples::{GRACE, abort, failure, identity, killed_by};
 use kennel_lifecycle::{
@@ -21,7 +21,7 @@ fn admit_twice_asks_for_one_child() {
 }
 
 #[test]
-fn a_leaders_exit_before_the_news_that_exec_failed_is_nobodys_exit_code() {
+fn leader_exit_before_exec_failure_has_no_code() {
     let mut run = Run::released();
     assert_eq!(run.report(Report::LeaderExited(Exit::Code(127))), []);
     assert_eq!(
@@ -39,7 +39,7 @@ fn a_leaders_exit_before_the_news_that_exec_failed_is_nobodys_exit_code() {
 }
 
 #[test]
-fn an_exit_code_without_any_verdict_on_exec_is_not_believed() {
+fn exit_code_without_exec_result_is_not_believed() {
     let mut run = Run::released();
     run.report(Report::LeaderExited(Exit::Code(0)));
     let effects = run.report(Report::TreeEnded(TreeVerdict::Unverified(
@@ -52,7 +52,7 @@ fn an_exit_code_without_any_verdict_on_exec_is_not_believed() {
     let outcome = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Lost)));
     assert_eq!(outcome.exit, Some(Exit::Unknown));
 
-    // A signal ends whoever it is: that much is certain.
+    // A signal ends the child in any state: that much is sure.
     let mut run = Run::released();
     run.report(Report::LeaderExited(killed_by(Signal::KILL)));
     run.report(Report::TreeEnded(EMPTY));
@@ -60,7 +60,7 @@ fn an_exit_code_without_any_verdict_on_exec_is_not_believed() {
 }
 
 #[test]
-fn an_empty_tree_whose_pipe_is_held_does_not_wait_for_the_holder() {
+fn empty_tree_does_not_wait_for_pipe_holder() {
     let mut run = Run::running();
     run.report(Report::LeaderExited(Exit::Code(0)));
     let effects = run.report(Report::TreeEnded(EMPTY));
@@ -71,7 +71,7 @@ fn an_empty_tree_whose_pipe_is_held_does_not_wait_for_the_holder() {
 }
 
 #[test]
-fn a_leaders_end_is_reported_while_a_grandchild_holds_the_pipe() {
+fn leader_exit_is_reported_despite_a_held_pipe() {
     let mut run = Run::running();
     assert_eq!(
         run.report(Report::LeaderExited(Exit::Code(3))),
@@ -81,7 +81,7 @@ fn a_leaders_end_is_reported_while_a_grandchild_holds_the_pipe() {
 }
 
 #[test]
-fn a_stop_while_exec_hangs_has_a_deadline_and_a_plan() {
+fn stop_during_hanging_exec_has_deadline_and_plan() {
     let mut run = Run::released();
     assert_eq!(run.stop(GRACE), Ok(vec![recorded(GRACE)]));
     let effects = run.report(Report::StopRecorded);
@@ -105,7 +105,7 @@ fn the_drain_keeps_the_deadline_of_the_stop() {
 }
 
 #[test]
-fn a_child_that_dies_at_the_gate_while_its_row_is_being_written_leaves_no_open_row() {
+fn child_death_at_gate_leaves_no_open_row() {
     let death = Report::LeaderExited(killed_by(Signal::KILL));
     // The row arrives: it has to be closed.
     let mut run = Run::gated();
@@ -114,13 +114,13 @@ fn a_child_that_dies_at_the_gate_while_its_row_is_being_written_leaves_no_open_r
     let closed = outcome(&run.report(Report::Recorded));
     assert_eq!((closed.exit, closed.tree), (None, TreeVerdict::NeverRan));
 
-    // Nobody knows: it may still arrive, so it is closed too.
+    // The state is unknown: the row may still arrive, so it is closed too.
     let mut run = Run::gated();
     run.report(death.clone());
     run.report(Report::RecordUnknown);
     outcome(&run.report(Report::TreeEnded(EMPTY)));
 
-    // It certainly does not arrive: nothing is left to close.
+    // The row is sure not to arrive: nothing is left to close.
     let mut run = Run::gated();
     run.report(death);
     run.report(Report::RecordFailed);
@@ -131,14 +131,14 @@ fn a_child_that_dies_at_the_gate_while_its_row_is_being_written_leaves_no_open_r
 }
 
 #[test]
-fn a_child_whose_last_word_comes_at_the_gate_is_not_let_go() {
+fn child_that_ended_at_gate_is_not_released() {
     let mut run = Run::gated();
     assert_eq!(run.report(Report::TreeEnded(EMPTY)), [Effect::ShutGate]);
     outcome(&run.report(Report::Recorded));
 }
 
 #[test]
-fn a_stop_before_anything_was_recorded_is_written_down_itself() {
+fn stop_before_any_record_is_recorded() {
     // The spawn may be retried late: it must meet the stop.
     let mut run = Run::new();
     let closed = outcome(&run.stop(GRACE).unwrap());
@@ -153,7 +153,7 @@ fn a_stop_before_anything_was_recorded_is_written_down_itself() {
 }
 
 #[test]
-fn a_stop_is_not_forgotten_with_a_run_that_could_not_be_recorded() {
+fn stop_survives_a_run_that_cannot_be_recorded() {
     let mut run = Run::gated();
     run.report(Report::RecordFailed);
     assert_eq!(run.stop(GRACE), Ok(vec![]));
@@ -169,7 +169,7 @@ fn a_stop_is_not_forgotten_with_a_run_that_could_not_be_recorded() {
 }
 
 #[test]
-fn a_stop_for_a_row_that_is_another_runs_is_refused_and_not_lost() {
+fn stop_for_another_runs_row_is_refused() {
     let mut run = Run::gated();
     assert_eq!(run.report(Report::KeyTaken), [Effect::ShutGate]);
     assert_eq!(run.stop(GRACE), Err(Refusal::Ended));
@@ -223,7 +223,7 @@ fn a_repeated_stop_is_obeyed_and_only_shortens() {
         run.report(Report::StopRecorded),
         [Effect::StopTree(StopPlan::abort(GRACE / 2))]
     );
-    // What comes next is measured by the shortened one.
+    // Further orders are measured by the shortened one.
     assert_eq!(run.stop(GRACE), Ok(vec![]));
     let Phase::Stopping {
         stage,
@@ -237,7 +237,7 @@ fn a_repeated_stop_is_obeyed_and_only_shortens() {
 }
 
 #[test]
-fn a_stop_of_a_drain_brings_a_deadline_to_what_is_left() {
+fn stop_of_a_drain_bounds_the_rest() {
     let mut run = Run::running();
     run.report(Report::LeaderExited(Exit::Code(0)));
     assert_eq!(run.stop(Duration::ZERO), Ok(vec![recorded(Duration::ZERO)]));
@@ -245,14 +245,14 @@ fn a_stop_of_a_drain_brings_a_deadline_to_what_is_left() {
         run.report(Report::StopRecorded),
         [Effect::StopTree(StopPlan::abort(Duration::ZERO))]
     );
-    // The leader had ended on its own before.
+    // The leader had exited on its own before.
     run.report(Report::TreeEnded(EMPTY));
     let closed = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Eof)));
     assert_eq!(closed.reason, EndReason::Exited);
 }
 
 #[test]
-fn a_leader_that_ends_before_the_stop_reached_it_ended_on_its_own() {
+fn leader_exit_before_stop_signal_is_its_own() {
     let mut run = Run::running();
     run.stop(GRACE).unwrap();
     run.report(Report::LeaderExited(Exit::Code(0)));
@@ -267,7 +267,7 @@ fn a_leader_that_ends_before_the_stop_reached_it_ended_on_its_own() {
 }
 
 #[test]
-fn a_stop_of_a_run_that_is_over_is_obeyed_and_changes_nothing() {
+fn stop_of_ended_run_changes_nothing() {
     let mut run = Run::stopping();
     run.report(Report::LeaderExited(killed_by(Signal::TERM)));
     run.report(Report::StreamsClosed(StreamsEnd::Eof));
@@ -279,7 +279,7 @@ fn a_stop_of_a_run_that_is_over_is_obeyed_and_changes_nothing() {
 }
 
 #[test]
-fn a_tree_that_ends_without_a_word_on_its_leader_still_ends() {
+fn tree_without_leader_report_still_ends() {
     let mut run = Run::running();
     let effects = run.report(Report::TreeEnded(TreeVerdict::Unverified(
         "the shim died".into(),
@@ -290,13 +290,13 @@ fn a_tree_that_ends_without_a_word_on_its_leader_still_ends() {
     );
     let closed = outcome(&run.report(Report::StreamsClosed(StreamsEnd::Lost)));
     assert_eq!(closed.exit, Some(Exit::Unknown));
-    // Too late to change what was told.
+    // Too late to change the reported exit.
     assert_eq!(run.report(Report::LeaderExited(Exit::Code(0))), []);
     assert_eq!(run.machine.phase(), &Phase::Closing(closed));
 }
 
 #[test]
-fn a_stop_in_the_middle_of_a_pause_does_not_freeze_the_tree_afterwards() {
+fn stop_during_a_pause_does_not_freeze_afterwards() {
     let mut run = Run::running();
     run.command(Command::Pause).unwrap();
     run.stop(GRACE).unwrap();
@@ -307,7 +307,7 @@ fn a_stop_in_the_middle_of_a_pause_does_not_freeze_the_tree_afterwards() {
 }
 
 #[test]
-fn a_pause_whose_end_is_heard_before_its_beginning_is_reported_in_order() {
+fn pause_end_before_its_begin_is_reordered() {
     let mut run = Run::pausing();
     assert_eq!(run.report(Report::PauseExpired), []);
     let expected = [
@@ -322,7 +322,7 @@ fn a_pause_whose_end_is_heard_before_its_beginning_is_reported_in_order() {
 }
 
 #[test]
-fn a_pause_that_was_ended_by_request_and_by_its_time_is_ended_once() {
+fn doubly_ended_pause_ends_once() {
     let mut run = Run::paused();
     run.command(Command::Resume).unwrap();
     assert_eq!(run.report(Report::PauseExpired), []);
@@ -340,7 +340,7 @@ fn a_pause_that_was_ended_by_request_and_by_its_time_is_ended_once() {
     assert_eq!(run.report(Report::PauseExpired), []);
 }
 
-/// A machine and short words for its inputs; time stands still.
+/// A machine with short names for its inputs; time stands still.
 struct Run {
     machine: Machine,
 }
@@ -411,7 +411,7 @@ impl Run {
     }
 }
 
-/// That a stop with this grace is accepted.
+/// The effect of an accepted stop with this grace.
 fn recorded(grace: Duration) -> Effect {
     Effect::RecordStop {
         order: abort(grace),
@@ -423,7 +423,7 @@ fn aborted() -> EndReason {
     abort(GRACE).reason.into()
 }
 
-/// The outcome that is being written, which is the last effect.
+/// Returns the outcome that is being written, which is the last effect.
 fn outcome(effects: &[Effect]) -> Outcome {
     match effects.last() {
         Some(Effect::RecordOutcome(outcome)) => outcome.clone(),

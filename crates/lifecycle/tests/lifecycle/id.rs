@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn a_text_that_is_accepted_is_the_one_text(text in "[0-9A-Za-z./]{25,27}") {
+    fn accepted_text_is_the_canonical_text(text in "[0-9A-Za-z./]{25,27}") {
         if let Ok(id) = text.parse::<RunId>() {
             prop_assert_eq!(id.to_string(), text);
         }

@@ -1,4 +1,4 @@
-//! What a write means that may be a repeat.
+//! Writes that may be repeats.
 
 use kennel_lifecycle::{
     InputBook, InputClosed, InputRefusal, InputWrite, Placed, WRITES_REMEMBERED_MAX,
@@ -6,7 +6,7 @@ use kennel_lifecycle::{
 use proptest::prelude::*;
 
 #[test]
-fn a_write_is_known_again_by_its_id_and_by_its_offset() {
+fn repeated_write_is_known_by_id_and_offset() {
     let mut book = InputBook::default();
     assert_eq!(take(&mut book, "a", None, 3), Ok(open(0)));
     assert_eq!(take(&mut book, "a", None, 3), Ok(repeat(0)));
@@ -18,7 +18,7 @@ fn a_write_is_known_again_by_its_id_and_by_its_offset() {
 }
 
 #[test]
-fn a_gap_an_overlap_and_an_id_of_another_write_are_refused() {
+fn gaps_overlaps_and_reused_ids_are_refused() {
     let mut book = InputBook::default();
     take(&mut book, "a", None, 4).unwrap();
     let before = book.clone();
@@ -37,7 +37,7 @@ fn a_gap_an_overlap_and_an_id_of_another_write_are_refused() {
 }
 
 #[test]
-fn a_write_that_was_cut_off_is_gone_on_with_or_given_up_knowingly() {
+fn interrupted_write_is_resumed_or_given_up_explicitly() {
     let mut book = InputBook::default();
     assert_eq!(book.place(&write("a", None, 10)), Ok(open(0)));
     book.took(4);
@@ -45,7 +45,7 @@ fn a_write_that_was_cut_off_is_gone_on_with_or_given_up_knowingly() {
     let blind = book.place(&write("b", None, 1));
     assert_eq!(blind, Err(InputRefusal::Unfinished));
     assert_eq!(take(&mut book, "c", Some(4), 6), Ok(open(4)));
-    // All its bytes would be below what is accepted, and yet they are another's.
+    // All its bytes would be below the accepted ones, and yet they are another's.
     let given_up = book.place(&write("a", None, 10));
     assert_eq!(given_up, Err(InputRefusal::Offset));
 }
@@ -66,7 +66,7 @@ fn cut_off_write_resumes_when_repeated_by_offset() {
 }
 
 #[test]
-fn nothing_is_taken_after_the_end_and_repeats_are_reported_all_the_same() {
+fn closed_input_takes_nothing_and_answers_repeats() {
     let mut book = InputBook::default();
     take(&mut book, "a", None, 4).unwrap();
     book.close(InputClosed::Command);
@@ -78,7 +78,7 @@ fn nothing_is_taken_after_the_end_and_repeats_are_reported_all_the_same() {
 }
 
 #[test]
-fn where_the_count_is_in_doubt_only_what_is_certain_is_reported() {
+fn unknown_count_reports_only_certain_bytes() {
     let mut book = InputBook::default();
     take(&mut book, "a", None, 4).unwrap();
     book.in_doubt = 2;
@@ -89,7 +89,7 @@ fn where_the_count_is_in_doubt_only_what_is_certain_is_reported() {
 }
 
 proptest! {
-    /// A client that repeats whatever it was not answered, with a pipe that takes what it likes.
+    /// A client that repeats every unanswered write, with a pipe that takes any number of bytes.
     #[test]
     fn every_byte_is_taken_once_and_in_order(
         steps in prop::collection::vec((1..20u64, 0..25u64, any::<bool>()), 1..60),
@@ -98,9 +98,9 @@ proptest! {
         let (mut sent, mut taken) = (0u64, Vec::new());
         for (number, (len, room, by_offset)) in steps.into_iter().enumerate() {
             let offset = by_offset.then_some(sent);
-            // The first try takes a part, and its answer is lost; so is that of the second.
+            // The first try writes a part, and its answer is lost; so is that of the second.
             for (again, room) in [room, u64::MAX, u64::MAX].into_iter().enumerate() {
-                // Who names the place alone is given another id each time.
+                // A client that gives the offset alone gets another id each time.
                 let id = if by_offset { format!("{number}.{again}") } else { number.to_string() };
                 let write = write(&id, offset, len);
                 match book.place(&write).unwrap() {
@@ -130,7 +130,7 @@ fn write(id: &str, offset: Option<u64>, len: u64) -> InputWrite {
     }
 }
 
-/// A write that is taken whole where it is taken.
+/// A write that is taken whole, where it is accepted.
 fn take(
     book: &mut InputBook,
     id: &str,

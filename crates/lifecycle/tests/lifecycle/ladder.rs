@@ -9,13 +9,13 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 #[test]
-fn an_abort_is_term_then_the_grace_then_kill() {
+fn abort_is_term_then_grace_then_kill() {
     let climbed = climb(&StopPlan::abort(Duration::from_millis(1500)), &[]);
     assert_eq!(climbed, [(0, Signal::TERM), (1500, Signal::KILL)]);
 }
 
 #[test]
-fn a_shutdown_is_int_then_term_then_kill_and_fits_into_its_bound() {
+fn shutdown_is_int_term_kill_within_its_bound() {
     let climbed = climb(&StopPlan::shutdown(Duration::from_secs(4)), &[]);
     assert_eq!(
         climbed,
@@ -29,7 +29,7 @@ fn a_shutdown_is_int_then_term_then_kill_and_fits_into_its_bound() {
 }
 
 #[test]
-fn a_terminal_is_hung_up_then_term_then_kill() {
+fn terminal_gets_hup_then_term_then_kill() {
     for plan in [StopPlan::abort, StopPlan::shutdown] {
         let climbed = climb(&plan(Duration::from_secs(4)).on_terminal(), &[]);
         let expected = [(0, Signal::HUP), (2000, Signal::TERM), (4000, Signal::KILL)];
@@ -38,7 +38,7 @@ fn a_terminal_is_hung_up_then_term_then_kill() {
 }
 
 #[test]
-fn no_grace_is_kill_at_once_and_nothing_else() {
+fn no_grace_is_kill_at_once() {
     for plan in [
         StopPlan::abort(Duration::ZERO),
         StopPlan::shutdown(Duration::ZERO),
@@ -80,7 +80,7 @@ fn command_that_is_over_brings_the_rest_forward() {
 }
 
 #[test]
-fn a_second_order_brings_kill_forward_and_never_back() {
+fn second_order_only_brings_kill_forward() {
     let first = StopPlan::abort(Duration::from_secs(5));
     let sooner = (1000, StopPlan::abort(Duration::from_secs(1)));
     assert_eq!(
@@ -100,7 +100,7 @@ fn a_second_order_brings_kill_forward_and_never_back() {
 }
 
 #[test]
-fn actions_come_first_and_kill_when_it_was_due() {
+fn actions_come_first_and_kill_when_due() {
     let ms = Duration::from_millis;
     let actions = [
         StopAction {
@@ -118,11 +118,11 @@ fn actions_come_first_and_kill_when_it_was_due() {
         steps.chain([millis(plan.kill_after)]).collect()
     };
     assert_eq!(at(StopPlan::abort(ms(6000))), [0, 1000, 3000, 6000]);
-    // With more time the waits stay, with less they are shortened; what is left is shared as before.
+    // With more time the waits stay, with less they are shortened; the remaining time is shared as before.
     assert_eq!(at(StopPlan::abort(ms(9000))), [0, 1000, 3000, 9000]);
     assert_eq!(at(StopPlan::shutdown(ms(3000))), [0, 500, 1500, 2250, 3000]);
     assert_eq!(at(StopPlan::abort(Duration::ZERO)), [0]);
-    // A second order brings what is left forward in the same proportion.
+    // A second order brings the remaining steps forward in the same proportion.
     let plan = StopPlan::abort(ms(6000)).behind(&actions, ms(6000));
     let mut ladder = Ladder::start(&plan, 0);
     assert_eq!(ladder.due(0), Some(Action::Input(b"quit".to_vec())));
@@ -157,7 +157,7 @@ fn after_kill_there_is_nothing_to_wait_for() {
 
 proptest! {
     #[test]
-    fn whatever_is_ordered_kill_comes_once_last_and_in_time(
+    fn kill_comes_once_last_and_in_time(
         first in plan(),
         orders in prop::collection::vec((0u64..20_000, plan()), 0..5),
     ) {
@@ -188,7 +188,7 @@ proptest! {
     }
 }
 
-/// Sleeps exactly as long as the ladder says, from 0 to its end; each order comes at its time.
+/// Sleeps exactly as long as the ladder requires, from 0 to its end; each order comes at its time.
 fn climb(first: &StopPlan, orders: &[(u64, StopPlan)]) -> Vec<(u64, Signal)> {
     let mut ladder = Ladder::start(first, 0);
     let mut orders: Vec<_> = orders.to_vec();

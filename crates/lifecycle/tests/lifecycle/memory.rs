@@ -1,4 +1,4 @@
-//! What is made of kills for want of memory: the reason of the end, or a word besides.
+//! Kills for want of memory: the reason of the end, or a report besides.
 
 use crate::samples::{GRACE, MEMORY_KILLS, abort, identity, killed_by, step};
 use kennel_lifecycle::{
@@ -9,7 +9,7 @@ use kennel_lifecycle::{
 const KILLED: Report = Report::MemoryKills(MEMORY_KILLS);
 
 #[test]
-fn a_leader_that_was_killed_for_memory_failed_for_that() {
+fn leader_killed_for_memory_is_oom_failure() {
     let (outcome, beside) = ended(&reports(&[killed(), KILLED]));
     assert_eq!(outcome.reason, EndReason::OomKilled(MEMORY_KILLS));
     assert_eq!(outcome.exit, Some(killed_by(Signal::KILL)));
@@ -18,7 +18,7 @@ fn a_leader_that_was_killed_for_memory_failed_for_that() {
 }
 
 #[test]
-fn the_ladder_that_follows_the_leaders_end_is_not_what_killed_it() {
+fn ladder_after_leader_exit_is_not_its_killer() {
     let after = Report::Signalled(step(1, Signal::KILL));
     let (outcome, beside) = ended(&reports(&[killed(), after, KILLED]));
     assert_eq!(outcome.reason, EndReason::OomKilled(MEMORY_KILLS));
@@ -26,7 +26,7 @@ fn the_ladder_that_follows_the_leaders_end_is_not_what_killed_it() {
 }
 
 #[test]
-fn a_leader_that_outlived_it_or_died_otherwise_ended_by_itself() {
+fn leader_that_survives_oom_kill_ended_by_itself() {
     let by_itself = [Exit::Code(0), Exit::Code(137), killed_by(Signal::TERM)];
     for exit in by_itself {
         let (outcome, beside) = ended(&reports(&[Report::LeaderExited(exit), KILLED]));
@@ -36,7 +36,7 @@ fn a_leader_that_outlived_it_or_died_otherwise_ended_by_itself() {
 }
 
 #[test]
-fn a_leader_that_may_have_died_by_our_signal_is_not_called_killed_for_memory() {
+fn leader_possibly_killed_by_kennel_is_no_oom() {
     let of_ladder = Report::Signalled(step(1, Signal::KILL));
     for ours in [of_ladder, Report::KillSent] {
         let (outcome, beside) = ended(&reports(&[ours, killed(), KILLED]));
@@ -58,7 +58,7 @@ fn a_stop_stays_the_reason() {
 }
 
 #[test]
-fn without_kills_a_leader_that_was_killed_was_just_killed() {
+fn sigkill_without_oom_count_is_plain_kill() {
     let none = Report::MemoryKills(MemoryKills {
         kills: 0,
         memory_max: None,
@@ -78,7 +78,7 @@ fn reports(reported: &[Report]) -> Vec<Input> {
     reported.iter().cloned().map(Input::Report).collect()
 }
 
-/// A run that got this and whose tree and output then ended: its outcome, and what was told besides.
+/// Returns the outcome of a run that got this input and whose tree and output then ended, and the report besides.
 fn ended(got: &[Input]) -> (Outcome, Option<MemoryKills>) {
     let mut machine = Machine::new();
     let start = [
@@ -92,7 +92,7 @@ fn ended(got: &[Input]) -> (Outcome, Option<MemoryKills>) {
     .concat();
     let end = reports(&[
         Report::TreeEnded(TreeVerdict::Empty(Proof::Echild)),
-        // Nothing follows the last word on the tree.
+        // Nothing follows the verdict on the tree.
         Report::MemoryKills(MemoryKills {
             kills: 99,
             memory_max: None,

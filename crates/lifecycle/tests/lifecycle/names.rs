@@ -1,4 +1,4 @@
-//! The names that stand in databases, journals and logs: `tests/names.lock` holds them, and goes red when one changes.
+//! The names in databases, journals and logs: `tests/names.lock` holds them, and goes red when one changes.
 
 use crate::samples::assert_golden;
 use kennel_lifecycle::{

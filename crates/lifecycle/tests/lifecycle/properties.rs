@@ -9,7 +9,7 @@ use crate::{
 };
 use kennel_lifecycle::{
     AttemptRecord, Command, Deadline, Effect, EndReason, Entry, Exit, HeldPause, Input, LeaderExit,
-    Leftovers, Machine, Phase, Proof, Refusal, Report, ResumeReason, RowSays, RowState, Signal,
+    Leftovers, Machine, Phase, Proof, Refusal, Report, ResumeReason, RowContents, RowState, Signal,
     Standing, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
 };
 use proptest::prelude::*;
@@ -18,17 +18,17 @@ use std::{mem::discriminant, time::Duration};
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Nothing changes what is known of a run but its entries.
+    /// Only entries change the record of a run.
     #[test]
     fn fold_of_entries_is_live_record(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         prop_assert_eq!(&reported.folded(), reported.machine.record());
     }
 
-    /// Nothing runs unrecorded.
+    /// No command runs unrecorded.
     #[test]
-    fn the_gate_opens_once_and_only_after_the_row_is_written(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+    fn gate_opens_once_after_the_row_is_written(inputs in inputs(), policy in policy()) {
+        let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| *e == Effect::Release) <= 1);
         if let Some(at) = reported.when(|e| *e == Effect::Release) {
             prop_assert!(inputs[at] == Input::Report(Report::Recorded));
@@ -38,28 +38,28 @@ proptest! {
 
     #[test]
     fn the_gate_is_never_both_opened_and_shut(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);
     }
 
     #[test]
-    fn a_child_is_asked_for_once_and_gets_one_row(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+    fn child_is_requested_once_and_gets_one_row(inputs in inputs(), policy in policy()) {
+        let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| *e == Effect::Prepare) <= 1);
         prop_assert!(reported.count(|e| matches!(e, Effect::Record(_))) <= 1);
     }
 
     #[test]
-    fn a_stop_that_was_accepted_before_the_gate_keeps_it_shut(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+    fn stop_before_the_gate_keeps_it_shut(inputs in inputs(), policy in policy()) {
+        let reported = run_inputs(policy, &inputs);
         if let (Some(stop), Some(release)) = (reported.first_stop_obeyed, reported.when(|e| *e == Effect::Release)) {
             prop_assert!(release < stop);
         }
     }
 
     #[test]
-    fn the_outcome_is_written_once_and_reported_only_when_it_is_written(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+    fn outcome_is_written_once_and_then_reported(inputs in inputs(), policy in policy()) {
+        let reported = run_inputs(policy, &inputs);
         prop_assert!(reported.count(|e| matches!(e, Effect::RecordOutcome(_))) <= 1);
         let Some(ended) = reported.when(|e| matches!(e, Effect::Append(Entry::Ended(_)))) else {
             return Ok(());
@@ -69,8 +69,8 @@ proptest! {
     }
 
     #[test]
-    fn a_child_is_acknowledged_once_and_only_at_the_end(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+    fn child_is_acknowledged_once_at_the_end(inputs in inputs(), policy in policy()) {
+        let reported = run_inputs(policy, &inputs);
         let over = matches!(reported.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
         prop_assert!(reported.count(|e| *e == Effect::Acknowledge) <= usize::from(over));
         prop_assert_eq!(reported.count(|e| *e == Effect::Forget), usize::from(matches!(reported.machine.phase(), Phase::Forgotten(_))));
@@ -78,17 +78,17 @@ proptest! {
 
     #[test]
     fn a_refused_command_changes_nothing(inputs in inputs(), policy in policy()) {
-        prop_assert_eq!(tell(policy, &inputs).refusal_with_consequence, None);
+        prop_assert_eq!(run_inputs(policy, &inputs).refusal_with_consequence, None);
     }
 
     #[test]
     fn nothing_follows_the_end(inputs in inputs(), policy in policy()) {
-        prop_assert_eq!(tell(policy, &inputs).effect_after_end, None);
+        prop_assert_eq!(run_inputs(policy, &inputs).effect_after_end, None);
     }
 
     #[test]
-    fn no_signal_goes_out_before_the_stop_is_recorded(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+    fn no_signal_precedes_the_recorded_stop(inputs in inputs(), policy in policy()) {
+        let reported = run_inputs(policy, &inputs);
         let mut orders = 0;
         for (at, effect) in &reported.effects {
             match effect {
@@ -103,10 +103,10 @@ proptest! {
         }
     }
 
-    /// The rest is left alone at most once, by that policy only, and never by a machine that has ordered its end.
+    /// The rest is detached at most once, by that policy only, and never by a machine that has ordered its end.
     #[test]
-    fn the_rest_is_kept_once_and_only_before_any_stop(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+    fn rest_is_kept_once_before_any_stop(inputs in inputs(), policy in policy()) {
+        let reported = run_inputs(policy, &inputs);
         let kept = reported.count(|e| *e == Effect::KeepRest);
         prop_assert!(kept <= usize::from(policy == LeaderExit::Keep));
         if let (Some(kept), Some(stop)) = (reported.when(|e| *e == Effect::KeepRest), reported.when(|e| matches!(e, Effect::RecordStop { .. }))) {
@@ -116,7 +116,7 @@ proptest! {
 
     #[test]
     fn a_tree_that_has_ended_is_not_signalled(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         if let Some(gone) = reported.when(|e| matches!(e, Effect::Append(Entry::TreeEnded(_)))) {
             prop_assert!(reported.effects.iter().all(|(at, e)| *at <= gone || !matches!(e, Effect::StopTree(_) | Effect::Interrupt)));
         }
@@ -124,7 +124,7 @@ proptest! {
 
     #[test]
     fn a_deadline_only_comes_nearer(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         let deadlines: Vec<_> = reported.effects.iter().filter_map(|(_, e)| match e {
             Effect::RecordStop { deadline, .. } => Some(*deadline),
             _ => None,
@@ -133,14 +133,14 @@ proptest! {
     }
 
     #[test]
-    fn a_tree_is_frozen_only_after_that_is_written_and_called_paused_only_after_it_was_seen(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+    fn pause_is_written_before_freeze_and_reported_after(inputs in inputs(), policy in policy()) {
+        let reported = run_inputs(policy, &inputs);
         for (at, effect) in &reported.effects {
             let cause = match effect {
                 Effect::Freeze => Report::StateRecorded(RowState::Pausing),
                 Effect::Append(Entry::Paused) => Report::Frozen,
                 Effect::Append(Entry::Resumed { reason: ResumeReason::Asked }) => Report::Thawed,
-                // Heard before the keeper's word that there was a pause, it waits for that.
+                // Where it arrives before the keeper's report of a pause, it waits for that.
                 Effect::Append(Entry::Resumed { reason: ResumeReason::MaxPause }) => {
                     let expired = Input::Report(Report::PauseExpired);
                     let frozen = inputs[*at] == Input::Report(Report::Frozen);
@@ -154,19 +154,19 @@ proptest! {
     }
 
     #[test]
-    fn each_end_is_reported_once_the_leaders_first_and_the_outcome_last(inputs in inputs(), policy in policy()) {
-        check_ends(&tell(policy, &inputs).announced())?;
+    fn each_end_is_reported_once_in_order(inputs in inputs(), policy in policy()) {
+        check_ends(&run_inputs(policy, &inputs).announced())?;
     }
 
     #[test]
     fn the_outcome_repeats_what_was_reported(inputs in inputs(), policy in policy()) {
-        check_outcome(&tell(policy, &inputs).announced())?;
+        check_outcome(&run_inputs(policy, &inputs).announced())?;
     }
 
-    /// Wherever a server has died, and whatever was sensible of what it had heard: the next one opens no gate, tells
-    /// nothing twice, ends with the same word, and with one outcome that repeats what was told.
+    /// Wherever a server has died, after any sensible part of its reports: the next one opens no gate, reports nothing
+    /// twice, ends with the same verdict, and with one outcome that repeats the reported one.
     #[test]
-    fn what_a_dead_server_has_reported_is_not_reported_again(inputs in inputs(), policy in policy(), cut in 1usize..60, pause in pause()) {
+    fn reports_of_a_dead_server_are_not_repeated(inputs in inputs(), policy in policy(), cut in 1usize..60, pause in pause()) {
         let reported = adopt(policy, &inputs, cut, pause);
         prop_assert!(reported.count(|e| matches!(e, Effect::Prepare | Effect::Record(_) | Effect::Release | Effect::ShutGate)) <= 3);
         prop_assert!(reported.count(|e| matches!(e, Effect::Release | Effect::ShutGate)) <= 1);
@@ -176,11 +176,11 @@ proptest! {
         check_outcome(&announced)?;
     }
 
-    /// Kills for want of memory are the reason or told besides, never both, and the reason only of a leader that was
-    /// killed, and by nobody here.
+    /// Kills for want of memory are the reason or reported besides, never both, and the reason only of a leader that
+    /// was killed, and not by Kennel.
     #[test]
     fn a_kill_for_memory_is_reported_once(inputs in inputs(), policy in policy()) {
-        let reported = tell(policy, &inputs);
+        let reported = run_inputs(policy, &inputs);
         let beside = reported.count(|e| matches!(e, Effect::Append(Entry::MemoryKills(_))));
         let reason = reported.count(|e| matches!(e, Effect::RecordOutcome(o) if matches!(o.reason, EndReason::OomKilled(_))));
         prop_assert!(beside + reason <= 1);
@@ -266,7 +266,7 @@ fn check_outcome(announced: &[&Entry]) -> Result<(), TestCaseError> {
 
 struct Reported {
     machine: Machine,
-    /// Each with the number of the input that caused it.
+    /// Effects, each with the number of the input that caused it.
     effects: Vec<(usize, Effect)>,
     refusal_with_consequence: Option<(Input, Refusal)>,
     effect_after_end: Option<(Input, Vec<Effect>)>,
@@ -285,7 +285,7 @@ impl Reported {
             .map(|(at, _)| *at)
     }
 
-    /// What the entries say, each appended at the time of its input.
+    /// Folds the entries, each appended at the time of its input.
     fn folded(&self) -> AttemptRecord {
         let mut record = AttemptRecord::default();
         for (at, effect) in &self.effects {
@@ -305,7 +305,7 @@ impl Reported {
     }
 }
 
-/// All that a machine is but the time of its last step.
+/// The whole state of a machine except the time of its last step.
 fn state(machine: &Machine) -> String {
     let state = format!("{machine:?}");
     let (before, now) = state.split_once("now: Timestamp(").expect("the time");
@@ -313,7 +313,7 @@ fn state(machine: &Machine) -> String {
     format!("{before}{after}")
 }
 
-fn tell(policy: LeaderExit, inputs: &[Input]) -> Reported {
+fn run_inputs(policy: LeaderExit, inputs: &[Input]) -> Reported {
     let mut reported = Reported {
         machine: Machine::with(policy),
         effects: Vec::new(),
@@ -349,9 +349,9 @@ fn tell(policy: LeaderExit, inputs: &[Input]) -> Reported {
     reported
 }
 
-/// The same where the server dies after the effect `cut`, and the next one hears all that is left.
+/// The same inputs where the server dies after the effect `cut`, and the next one gets all that are left.
 fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> Reported {
-    let mut reported = tell(policy, inputs);
+    let mut reported = run_inputs(policy, inputs);
     let Some((died, _)) = reported.effects.get(cut - 1).cloned() else {
         return reported;
     };
@@ -362,7 +362,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
         Effect::RecordOutcome(outcome) => Some(outcome.clone()),
         _ => None,
     });
-    // Nothing was there yet, or nothing is any more.
+    // Nothing was there yet, or nothing is left.
     if acknowledged || (!recorded && outcome.is_none()) {
         return reported;
     }
@@ -377,7 +377,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
                 on_leader_exit: policy,
                 released: reported.count(|e| *e == Effect::Release) > 0,
                 pause,
-                row: Some(says(&reported.effects)),
+                row: Some(row_after(&reported.effects)),
                 record,
             },
         ),
@@ -386,7 +386,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
     reported
         .effects
         .extend(effects.into_iter().map(|e| (died, e)));
-    // All that the keeper had told comes again; what was asked for is asked again by nobody.
+    // The keeper repeats all its reports; no caller repeats its requests.
     let facts = inputs[..=died].iter().filter(|input| match input {
         Input::Command(_) => false,
         Input::Report(report) => is_fact(report),
@@ -401,9 +401,9 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
     reported
 }
 
-/// What the row says after these.
-fn says(effects: &[(usize, Effect)]) -> RowSays {
-    let mut says = RowSays::default();
+/// Returns the contents of the row after these effects.
+fn row_after(effects: &[(usize, Effect)]) -> RowContents {
+    let mut says = RowContents::default();
     for (_, effect) in effects {
         match effect {
             Effect::RecordState(state) => says.state = Some(*state),
@@ -418,7 +418,7 @@ fn says(effects: &[(usize, Effect)]) -> RowSays {
     says
 }
 
-/// Whether it is kept by the keeper, and not the answer to a question.
+/// Whether the keeper stores and repeats the report, which then is no answer to a request.
 fn is_fact(report: &Report) -> bool {
     matches!(
         report,
@@ -452,7 +452,7 @@ fn time(at: usize) -> Timestamp {
     Timestamp(i64::try_from(at).unwrap() * 10_000)
 }
 
-/// A start that goes well for a while, so that late phases are reached often; then anything.
+/// Generates a start that succeeds for a while, so that late phases are reached often; then any inputs.
 fn inputs() -> impl Strategy<Value = Vec<Input>> {
     let start = [
         Input::Command(Command::Admit),

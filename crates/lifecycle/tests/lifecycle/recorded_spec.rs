@@ -1,4 +1,4 @@
-//! How a spec is written down, and what is not.
+//! The recorded form of a spec, and what it leaves out.
 
 use crate::spec::{edited, good};
 use kennel_lifecycle::{
@@ -101,7 +101,7 @@ fn input_is_open_on_terminals_and_open_pipes() {
 }
 
 #[test]
-fn first_signal_of_every_plan_is_the_chosen_one() {
+fn first_signal_of_each_plan_is_chosen_one() {
     use kennel_lifecycle::{
         Signal,
         ladder::{Action, StopPlan},

@@ -1,4 +1,4 @@
-//! What a restart does with each row it may find: all combinations, in a golden file.
+//! Recovery's decision on each possible row: all combinations, in a golden file.
 
 use crate::samples::{assert_golden, stuck};
 use kennel_lifecycle::{
@@ -54,7 +54,7 @@ fn every_combination_is_decided_as_agreed() {
 }
 
 #[test]
-fn another_boot_or_namespace_is_never_waited_for_nor_signalled() {
+fn other_boot_or_namespace_is_never_signalled() {
     for (seen, before) in combinations().filter(|(s, _)| s.host == Host::Other) {
         let decision = decide(&seen, before);
         assert!(
@@ -65,7 +65,7 @@ fn another_boot_or_namespace_is_never_waited_for_nor_signalled() {
 }
 
 #[test]
-fn what_had_ended_by_itself_has_exited_whatever_became_of_the_service() {
+fn run_ended_by_itself_has_exited_despite_service() {
     let record = |seen: &Observation| seen.exit_record.clone().filter(|r| r.exit.is_some());
     for (mut seen, before) in combinations().filter(|(seen, _)| record(seen).is_some()) {
         let lost = decide(&seen, before);
@@ -109,7 +109,7 @@ fn termination_of_an_earlier_start_counts() {
 }
 
 #[test]
-fn a_private_namespace_is_empty_without_its_first_process_and_not_before() {
+fn private_namespace_is_empty_without_its_first_process() {
     for (mut seen, before) in combinations().filter(|(s, _)| s.host == Host::Same) {
         let decided = decide(&seen, before);
         seen.namespace = Some(Seen::Unknown);
@@ -131,7 +131,7 @@ fn a_private_namespace_is_empty_without_its_first_process_and_not_before() {
 }
 
 #[test]
-fn a_later_namespace_of_the_same_inode_is_another_one() {
+fn later_namespace_of_same_inode_is_another() {
     let container = |began| HostIdentity {
         boot_id: "b".into(),
         pidns_inode: 4_026_532_178,
@@ -139,7 +139,7 @@ fn a_later_namespace_of_the_same_inode_is_another_one() {
     };
     let (first, next) = (container(Some(100)), container(Some(200)));
     assert!(first.is_same_as(&first.clone()) && !first.is_same_as(&next));
-    // It could not be read: the rest has to do.
+    // The start could not be read: the rest has to suffice.
     assert!(first.is_same_as(&container(None)) && container(None).is_same_as(&next));
     let other_boot = HostIdentity {
         boot_id: "c".into(),
@@ -153,7 +153,7 @@ fn a_later_namespace_of_the_same_inode_is_another_one() {
 }
 
 #[test]
-fn only_a_certain_member_of_the_run_leads_to_a_signal() {
+fn only_a_verified_member_is_signalled() {
     for (seen, before) in combinations() {
         let certain = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
         if decide(&seen, before) == Decision::Terminate {
@@ -162,7 +162,7 @@ fn only_a_certain_member_of_the_run_leads_to_a_signal() {
     }
 }
 
-/// Whatever else is seen: nobody is left standing whom we have stopped.
+/// Whatever else is seen: no process that a pause has stopped is left stopped.
 #[test]
 fn what_a_pause_has_stopped_is_ended() {
     for (mut seen, before) in combinations().filter(|(seen, _)| seen.host == Host::Same) {
@@ -177,7 +177,7 @@ fn what_a_pause_has_stopped_is_ended() {
 }
 
 #[test]
-fn a_process_that_may_be_a_stranger_and_hints_alone_lead_to_no_signal() {
+fn doubtful_processes_and_hints_are_not_signalled() {
     for (seen, before) in combinations() {
         let vague = seen.command != Seen::Same && seen.cgroup != CgroupSeen::Populated;
         if vague && !seen.hints.is_empty() && seen.shim != Seen::Same {
@@ -190,12 +190,12 @@ fn a_process_that_may_be_a_stranger_and_hints_alone_lead_to_no_signal() {
 }
 
 #[test]
-fn row_is_not_closed_while_a_verified_member_lives() {
+fn row_stays_open_while_a_member_lives() {
     let here = |(seen, _): &(Observation, Before)| seen.host == Host::Same;
     for (seen, before) in combinations().filter(here) {
         let kept = before == Before::default() && was_kept(&seen);
         if let Decision::Close(_) = decide(&seen, before) {
-            assert!(kept || !seen.somebody_is_left(), "{seen:?}");
+            assert!(kept || !seen.has_survivors(), "{seen:?}");
         }
     }
 }
@@ -206,10 +206,7 @@ fn after_own_termination_survivors_are_watched() {
         match decide(&seen, before) {
             Decision::Close(_) => {}
             Decision::Watch(stuck) => {
-                assert!(
-                    seen.somebody_is_left() && seen.host == Host::Same,
-                    "{seen:?}"
-                );
+                assert!(seen.has_survivors() && seen.host == Host::Same, "{seen:?}");
                 assert_eq!(stuck, seen.stuck);
             }
             other => panic!("{seen:?}: {other:?}"),
@@ -225,7 +222,7 @@ fn empty_is_said_only_with_a_proof() {
         };
         let said = seen.exit_record.as_ref().and_then(|r| r.tree.as_ref());
         let echild = said == Some(&TreeVerdict::Empty(Proof::Echild));
-        // Nothing that is seen later is laid over it, but for somebody who is certainly of the run.
+        // No later observation overrides it, except a verified member of the run.
         let private = said == Some(&TreeVerdict::Empty(Proof::PrivatePidns));
         let empty_now = matches!(outcome.tree, TreeVerdict::Empty(Proof::PrivatePidns));
         assert!(
@@ -239,7 +236,7 @@ fn empty_is_said_only_with_a_proof() {
                 assert!(echild && seen.cgroup == CgroupSeen::None, "{seen:?}");
             }
             TreeVerdict::Empty(Proof::PrivatePidns) => assert!(private, "{seen:?}"),
-            // Who has left the group, and bears the marker, is not passed over.
+            // A process that has left the group, and bears the marker, is not ignored.
             TreeVerdict::Empty(Proof::Cgroup) => {
                 assert!(empty && seen.hints.is_empty(), "{seen:?}");
             }
@@ -251,13 +248,13 @@ fn empty_is_said_only_with_a_proof() {
     }
 }
 
-/// Neither is it killed; what the shim has found out by its own look into the group still counts.
+/// Such a group is not killed either; the shim's own scan of the group still counts.
 #[test]
-fn a_group_that_cannot_be_read_is_not_called_empty() {
+fn unreadable_group_is_not_called_empty() {
     let unread = |(seen, _): &(Observation, Before)| seen.cgroup == CgroupSeen::Unknown;
     for (mut seen, before) in combinations().filter(unread) {
         if let Decision::Close(outcome) = decide(&seen, before) {
-            // A pid namespace that has ended needs no look at a group.
+            // A pid namespace that has ended needs no scan of a group.
             let proof = TreeVerdict::Empty(Proof::PrivatePidns);
             let empty = matches!(outcome.tree, TreeVerdict::Empty(_));
             assert!(!empty || outcome.tree == proof, "{seen:?}");
@@ -276,7 +273,7 @@ fn a_group_that_cannot_be_read_is_not_called_empty() {
 }
 
 #[test]
-fn a_run_whose_leader_is_still_there_is_not_called_empty() {
+fn run_with_a_live_leader_is_not_empty() {
     for (seen, before) in combinations().filter(|(s, _)| s.command == Seen::Same) {
         if let Decision::Close(outcome) = decide(&seen, before) {
             assert!(!matches!(outcome.tree, TreeVerdict::Empty(_)), "{seen:?}");
@@ -285,7 +282,7 @@ fn a_run_whose_leader_is_still_there_is_not_called_empty() {
 }
 
 #[test]
-fn who_was_kept_is_neither_waited_for_nor_ended_unless_a_stop_is_wanted() {
+fn detached_process_is_ended_only_by_a_stop() {
     for (seen, before) in combinations().filter(|(s, _)| was_kept(s) && s.host == Host::Same) {
         let alive = seen.command == Seen::Same || seen.cgroup == CgroupSeen::Populated;
         match decide(&seen, before) {
@@ -307,7 +304,7 @@ fn who_was_kept_is_neither_waited_for_nor_ended_unless_a_stop_is_wanted() {
 }
 
 #[test]
-fn an_exit_is_known_from_the_record_or_not_at_all() {
+fn exit_is_known_only_from_the_record() {
     for (seen, before) in combinations() {
         let Decision::Close(outcome) = decide(&seen, before) else {
             continue;
@@ -412,7 +409,7 @@ fn combinations() -> impl Iterator<Item = (Observation, Before)> {
                                 ));
                             }
                         }
-                        // Only this start's SIGKILL tells who is stuck.
+                        // Only this start's SIGKILL shows which processes are stuck.
                         for before in looks(exit_record).into_iter().filter(|b| b.terminated) {
                             let stuck = stuck();
                             all.push((

@@ -1,10 +1,10 @@
-//! What follows an attempt that has ended.
+//! The decision after an attempt that has ended.
 
 use kennel_lifecycle::{
     Deadline, DefaultGrace, EndReason, Exit, Leftovers, MemoryKills, Outcome, Policy, Proof,
     RestartMode, RestartPolicy, RunState, Signal, StartFailure, StartStage, StopCertificate,
     TreeVerdict,
-    restart::{self, Attempted, Next, Wish},
+    restart::{self, Attempted, ClientRequest, Next},
 };
 use proptest::prelude::*;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn an_agent_is_started_again_after_one_two_and_four_seconds_and_then_no_more() {
+fn crashing_agent_is_restarted_with_backoff_and_limit() {
     let failed = exited(1);
     let said: Vec<Next> = (0..4)
         .map(|restarts| next(&RestartPolicy::agent(), &failed, |a| a.restarts = restarts))
@@ -31,7 +31,7 @@ fn an_agent_is_started_again_after_one_two_and_four_seconds_and_then_no_more() {
 }
 
 #[test]
-fn what_is_kept_alive_is_started_again_for_ever_at_most_a_minute_later() {
+fn kept_alive_run_is_restarted_within_a_minute() {
     let policy = RestartPolicy::keepalive();
     let seconds: Vec<u64> = (0..8).map(|n| policy.pause(n, 0).as_secs()).collect();
     assert_eq!(seconds, [2, 4, 8, 16, 32, 60, 60, 60]);
@@ -44,7 +44,7 @@ fn what_is_kept_alive_is_started_again_for_ever_at_most_a_minute_later() {
 }
 
 #[test]
-fn an_attempt_that_has_lasted_begins_a_new_row() {
+fn long_attempt_resets_the_restart_count() {
     let failed = exited(1);
     let after = |uptime| {
         next(&RestartPolicy::agent(), &failed, |a| {
@@ -63,7 +63,7 @@ fn an_attempt_that_has_lasted_begins_a_new_row() {
 }
 
 #[test]
-fn each_mode_and_class_of_exit_code_decides_as_it_says() {
+fn mode_and_exit_code_class_decide_restarts() {
     let code = |code| Some(Exit::Code(code));
     let killed = Some(Exit::Signal {
         signal: Signal::KILL,
@@ -124,7 +124,7 @@ fn code_of_success_is_no_failure() {
 }
 
 #[test]
-fn what_was_ended_for_good_is_not_started_again() {
+fn finally_ended_run_is_not_restarted() {
     let by = || "uid:0".to_owned();
     let reasons = [
         EndReason::Aborted {
@@ -142,13 +142,13 @@ fn what_was_ended_for_good_is_not_started_again() {
         assert_eq!(said, Next::End, "{:?}", ended.reason);
     }
     let stopped = next(&RestartPolicy::keepalive(), &exited(1), |a| {
-        a.wish = Wish::Stop;
+        a.request = ClientRequest::Stop;
     });
     assert_eq!(stopped, Next::End);
 }
 
 #[test]
-fn a_first_start_that_fails_is_reported_and_a_later_one_is_tried_again() {
+fn failed_first_start_is_reported_and_later_retried() {
     let failure = StartFailure {
         stage: StartStage::Exec,
         errno: Some(2),
@@ -166,7 +166,7 @@ fn a_first_start_that_fails_is_reported_and_a_later_one_is_tried_again() {
 }
 
 #[test]
-fn a_first_attempt_that_never_ran_is_not_followed_whatever_ended_it() {
+fn first_attempt_never_run_is_not_followed() {
     let stopped = outcome(EndReason::ServerShutdown, None, TreeVerdict::NeverRan);
     let of = |number: u32| {
         next(&RestartPolicy::keepalive(), &stopped, |a| {
@@ -179,7 +179,7 @@ fn a_first_attempt_that_never_ran_is_not_followed_whatever_ended_it() {
 }
 
 #[test]
-fn an_attempt_that_the_store_did_not_take_is_none_in_the_row() {
+fn unrecorded_attempt_is_not_counted_in_row() {
     let failure = StartFailure {
         stage: StartStage::Record,
         errno: None,
@@ -198,7 +198,7 @@ fn an_attempt_that_the_store_did_not_take_is_none_in_the_row() {
 }
 
 #[test]
-fn an_end_for_want_of_memory_is_a_failure() {
+fn oom_end_is_a_failure() {
     let kills = MemoryKills {
         kills: 1,
         memory_max: None,
@@ -212,7 +212,7 @@ fn an_end_for_want_of_memory_is_a_failure() {
 }
 
 #[test]
-fn lost_shim_counts_as_failure_despite_exit_code_0() {
+fn lost_shim_is_failure_despite_exit_code_0() {
     let policy = RestartPolicy {
         mode: RestartMode::OnFailure,
         ..RestartPolicy::default()
@@ -222,7 +222,7 @@ fn lost_shim_counts_as_failure_despite_exit_code_0() {
 }
 
 #[test]
-fn what_ends_with_the_service_comes_back_at_once_if_it_outlives_it() {
+fn run_ended_with_service_is_restarted_at_once() {
     let reasons = [
         EndReason::ServerShutdown,
         EndReason::ServiceLost,
@@ -265,7 +265,7 @@ fn another_boot_proves_that_nothing_is_left() {
 }
 
 #[test]
-fn a_policy_says_all_that_is_wrong_with_it() {
+fn all_violations_of_a_policy_are_reported() {
     let spec = crate::spec::edited(crate::spec::good(), |s| {
         s.policy.restart = RestartPolicy {
             mode: RestartMode::Always,
@@ -321,13 +321,13 @@ proptest! {
         if left && !edit.boot_over {
             prop_assert!(!is_again(&said), "{said:?}");
         }
-        if edit.wish == Wish::Stop || !policy.restarts() {
+        if edit.request == ClientRequest::Stop || !policy.restarts() {
             prop_assert_eq!(said, Next::End);
         }
     }
 
     #[test]
-    fn the_restarts_in_a_row_are_bounded_and_so_is_each_pause(
+    fn restarts_and_delays_are_bounded(
         policy in any_policy(),
         restarts in 0..20_u32,
         chance in any::<u32>(),
@@ -349,14 +349,14 @@ proptest! {
     }
 }
 
-/// What a property varies besides the outcome.
+/// Context that a property varies besides the outcome.
 #[derive(Clone, Copy, Debug)]
 struct Around {
     number: u32,
     restarts: u32,
     boot_over: bool,
     outlives_service: bool,
-    wish: Wish,
+    request: ClientRequest,
 }
 
 impl Around {
@@ -368,7 +368,7 @@ impl Around {
             restarts: self.restarts,
             boot_over: self.boot_over,
             outlives_service: self.outlives_service,
-            wish: self.wish,
+            request: self.request,
         }
     }
 }
@@ -404,7 +404,11 @@ fn any_attempt() -> impl Strategy<Value = (Outcome, Around)> {
             restarts,
             boot_over,
             outlives_service,
-            wish: if stop { Wish::Stop } else { Wish::None },
+            request: if stop {
+                ClientRequest::Stop
+            } else {
+                ClientRequest::None
+            },
         };
         (outcome(reason, Some(Exit::Code(code)), tree), around)
     })
@@ -452,7 +456,7 @@ fn next_by<'a>(
         restarts: 0,
         boot_over: false,
         outlives_service: false,
-        wish: Wish::None,
+        request: ClientRequest::None,
     };
     edit(&mut attempted);
     restart::next(policy, &attempted, chance)

@@ -59,7 +59,7 @@ pub(crate) fn killed_by(signal: kennel_lifecycle::Signal) -> Exit {
     }
 }
 
-/// A round of a signal that reached one and was refused by one.
+/// A round of a signal that reached one process and was refused by one.
 pub(crate) fn step(at: i64, signal: Signal) -> StopStep {
     StopStep {
         at: Timestamp(at),
@@ -73,7 +73,7 @@ pub(crate) fn step(at: i64, signal: Signal) -> StopStep {
     }
 }
 
-/// One who outlived the leader.
+/// A process that outlived the leader.
 pub(crate) fn left() -> Leftovers {
     Leftovers {
         processes: vec![Leftover {
@@ -85,7 +85,7 @@ pub(crate) fn left() -> Leftovers {
     }
 }
 
-/// One whom SIGKILL does not end.
+/// A process that SIGKILL does not end.
 pub(crate) fn stuck() -> Stuck {
     Stuck {
         processes: vec![StuckProcess {

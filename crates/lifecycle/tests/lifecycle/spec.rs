@@ -1,4 +1,4 @@
-//! What may be asked, and what a command finds in its environment.
+//! Validity of specs, and the environment of a command.
 
 use kennel_lifecycle::{
     CpuQuota, DefaultGrace, EnvMode, InputMode, Knob, LeaderExit, LimitPowers, OnMaxPause,
@@ -8,7 +8,7 @@ use kennel_lifecycle::{
 use std::{collections::BTreeMap, time::Duration};
 
 #[test]
-fn an_input_that_stays_open_is_not_given_with_the_spec() {
+fn open_input_is_not_given_with_the_spec() {
     let spec = edited(good(), |s| {
         s.command.input = InputMode::Open;
     });
@@ -25,7 +25,7 @@ fn an_input_that_stays_open_is_not_given_with_the_spec() {
 }
 
 #[test]
-fn a_terminal_takes_no_option_that_it_could_not_keep() {
+fn terminal_refuses_options_it_cannot_honour() {
     let on_terminal = || {
         edited(good(), |s| {
             s.policy.kind = RunKind::Terminal;
@@ -329,7 +329,7 @@ fn a_field_of_a_hostile_name_stays_short() {
 }
 
 #[test]
-fn the_servers_own_settings_and_secrets_pass_in_no_mode() {
+fn server_settings_and_secrets_pass_in_no_mode() {
     let own = [
         "KENNEL_STORE",
         "KENNEL_RUN_ID",
@@ -359,7 +359,7 @@ fn the_servers_own_settings_and_secrets_pass_in_no_mode() {
 }
 
 #[test]
-fn a_mode_says_what_is_taken_from_the_server() {
+fn mode_decides_which_server_variables_pass() {
     let names = [
         "PATH",
         "HOME",
@@ -396,7 +396,7 @@ fn a_mode_says_what_is_taken_from_the_server() {
 }
 
 #[test]
-fn the_caller_wins_over_the_server_and_we_win_over_the_caller() {
+fn caller_wins_over_server_and_kennel_over_caller() {
     let server = [pair("PATH", "server"), pair("HOME", "server")];
     let caller = map(&[
         ("PATH", "caller"),
@@ -420,7 +420,7 @@ fn the_caller_wins_over_the_server_and_we_win_over_the_caller() {
 }
 
 #[test]
-fn a_limit_that_this_host_does_not_allow_is_missing() {
+fn limit_unavailable_on_this_host_is_missing() {
     let powers = LimitPowers {
         hard_max: vec![(Resource::OpenFiles, 4096), (Resource::Core, UNLIMITED)],
         nice_min: 5,
@@ -441,7 +441,7 @@ fn a_limit_that_this_host_does_not_allow_is_missing() {
     let more = RunLimits {
         rlimits: vec![
             limit(Resource::OpenFiles, 0, 4097),
-            // Nobody has said how far this one goes.
+            // This one has no known maximum.
             limit(Resource::Cpu, 1, 1),
         ],
         nice: Some(4),
@@ -486,7 +486,7 @@ pub(crate) fn good() -> RunSpec {
     })
 }
 
-/// This spec with other values of some fields.
+/// Returns this spec with other values of some fields.
 pub(crate) fn edited(mut spec: RunSpec, edit: impl FnOnce(&mut RunSpec)) -> RunSpec {
     edit(&mut spec);
     spec
@@ -501,7 +501,7 @@ fn pair(name: &str, value: &str) -> (String, String) {
 }
 
 #[test]
-fn a_service_alone_goes_on_unasked_and_only_where_the_host_can() {
+fn only_a_service_continues_by_default_where_possible() {
     let recovery = |kind, recovery| {
         edited(good(), |s| {
             s.policy.kind = kind;
@@ -527,7 +527,7 @@ fn a_service_alone_goes_on_unasked_and_only_where_the_host_can() {
 }
 
 #[test]
-fn no_process_can_be_kept_in_a_private_pid_namespace() {
+fn private_pid_namespace_allows_no_detached_process() {
     let refused = |pid_namespace, on_leader_exit| {
         let spec = edited(good(), |s| {
             s.policy.pid_namespace = pid_namespace;

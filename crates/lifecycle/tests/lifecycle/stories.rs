@@ -1,4 +1,4 @@
-//! The core in a fake world: whatever happens there, a run ends, and ends truthfully.
+//! The core in a fake world: in every story a run ends, and its outcome is true.
 
 use crate::{
     samples::{GRACE, abort, killed_by},
@@ -14,7 +14,7 @@ use std::time::Duration;
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-    /// Whatever the child's temper, whatever fails, whenever a stop comes, in whatever order it is heard of.
+    /// For every temper of the child, every fault, every time of a stop, and every order of reports.
     #[test]
     fn every_run_ends_and_leaves_nothing_alive(story in story()) {
         let world = story.reported();
@@ -26,7 +26,7 @@ proptest! {
     }
 
     #[test]
-    fn every_child_gets_one_outcome_or_leaves_no_trace(story in story()) {
+    fn each_child_has_one_outcome_or_no_trace(story in story()) {
         let world = story.reported();
         match world.machine.phase() {
             Phase::Closed(outcome) => {
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stop_that_was_accepted_before_the_gate_means_that_nothing_ran(story in story()) {
+    fn stop_accepted_before_the_gate_prevents_exec(story in story()) {
         let world = story.reported();
         if world.stopped_in_time {
             prop_assert!(!world.executed);
@@ -68,7 +68,7 @@ proptest! {
             return Ok(());
         };
         match outcome.exit {
-            // "Never ran" is said of nothing that ran.
+            // "Never ran" is never reported of a command that ran.
             None => prop_assert!(!world.executed),
             Some(exit @ (Exit::Code(_) | Exit::Signal { .. })) => prop_assert_eq!(Some(exit), world.died_of),
             Some(Exit::Unknown) => prop_assert_eq!(fault, Fault::ShimDies),
@@ -85,9 +85,9 @@ proptest! {
         }
     }
 
-    /// Whenever it is paused, and whatever it makes of the signals.
+    /// At every time of a pause, and for every reaction to the signals.
     #[test]
-    fn a_run_is_stopped_when_it_has_run_for_as_long_as_it_may(story in story()) {
+    fn run_is_stopped_at_its_max_runtime(story in story()) {
         let limit = story.limit;
         let stopped = story.wishes.iter().any(|(_, wish)| matches!(wish, Command::Stop(_)));
         let world = story.reported();
@@ -116,7 +116,7 @@ proptest! {
         }
     }
 
-    /// Only who was asked to leave somebody alone does so, and a stop that was accepted while the leader lived is for all.
+    /// Only a run with that policy detaches processes, and a stop that was accepted while the leader lived is for all.
     #[test]
     fn no_process_is_kept_against_the_policy(story in story()) {
         let (policy, temper) = (story.policy, story.temper);
@@ -128,14 +128,14 @@ proptest! {
         }
     }
 
-    /// Where nobody wants anything, the same things are told in the same number, and the outcome is the same.
+    /// Where no caller requests anything, the same reports come in the same number, and the outcome is the same.
     #[test]
-    fn the_death_of_a_server_changes_nothing_that_is_reported(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
+    fn server_death_changes_no_reported_event(story in story(), deaths in prop::collection::vec(1usize..24, 1..4)) {
         let undisturbed = Story { wishes: vec![], deaths: vec![], ..story };
         let disturbed = Story { deaths, ..undisturbed.clone() };
         let (one, other) = (undisturbed.reported(), disturbed.reported());
         if !other.gate_opened {
-            // One that died before it had opened the gate has not opened it.
+            // A server that died before it had opened the gate has not opened it.
             prop_assert!(!other.executed);
             return Ok(());
         }
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn an_obedient_child_is_never_killed_for_being_paused(turns in 4usize..12, order in order()) {
+    fn obedient_child_is_never_killed_for_pausing(turns in 4usize..12, order in order()) {
         let story = Story {
             temper: Temper::Obeys,
             fault: Fault::None,
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stubborn_child_gets_its_grace_and_not_more(grace in 0u64..5_000, sooner in 0u64..5_000, order in order()) {
+    fn stubborn_child_gets_its_grace_only(grace in 0u64..5_000, sooner in 0u64..5_000, order in order()) {
         let millis = Duration::from_millis;
         let story = Story {
             temper: Temper::Ignores,
@@ -183,7 +183,7 @@ proptest! {
 }
 
 #[test]
-fn a_leader_that_ends_in_a_stop_does_not_shorten_the_grace_of_its_workers() {
+fn leader_exit_in_stop_keeps_workers_grace() {
     let world = Story {
         temper: Temper::LeavesAStubbornWorker,
         fault: Fault::None,
@@ -201,7 +201,7 @@ fn a_leader_that_ends_in_a_stop_does_not_shorten_the_grace_of_its_workers() {
     assert_eq!(u128::from(world.now), GRACE.as_millis());
 }
 
-/// A leader that ends by itself and leaves somebody behind who hears nothing but SIGKILL.
+/// A leader that exits by itself and leaves a process behind that only SIGKILL ends.
 fn left_behind(policy: LeaderExit, wishes: Vec<(usize, Command)>) -> (World, Outcome) {
     let world = Story {
         temper: Temper::EndsAlone,
@@ -225,7 +225,7 @@ fn left_behind(policy: LeaderExit, wishes: Vec<(usize, Command)>) -> (World, Out
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn by_default_the_rest_is_stopped_with_the_leaders_end() {
+fn rest_is_stopped_with_leader_exit_by_default() {
     let (world, outcome) = left_behind(LeaderExit::Stop, vec![]);
     assert_eq!(outcome.reason, EndReason::Exited);
     assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
@@ -233,18 +233,18 @@ fn by_default_the_rest_is_stopped_with_the_leaders_end() {
 }
 
 #[test]
-fn a_drain_goes_on_until_its_timeout_and_the_rest_then_has_its_grace() {
+fn drain_lasts_until_timeout_then_rest_gets_grace() {
     let timeout = Some(3 * SECOND);
     let (world, outcome) = left_behind(LeaderExit::Drain { timeout }, vec![]);
     assert_eq!(outcome.reason, EndReason::Exited);
     assert!(matches!(outcome.tree, TreeVerdict::Empty(_)));
     assert_eq!(u128::from(world.now), (3 * SECOND + GRACE).as_millis());
-    assert!(!world.reported_stopping(), "it was nobody's order");
+    assert!(!world.reported_stopping(), "no stop was ordered");
 }
 
 #[test]
-fn an_abort_ends_a_drain_and_is_its_end_reason() {
-    // After the leader's end was heard of.
+fn abort_ends_a_drain_with_its_reason() {
+    // After the report of the leader's exit.
     let stop = Command::Stop(abort(SECOND));
     let (world, outcome) = left_behind(LeaderExit::Drain { timeout: None }, vec![(9, stop)]);
     assert!(matches!(outcome.reason, EndReason::Aborted { .. }));
@@ -254,7 +254,7 @@ fn an_abort_ends_a_drain_and_is_its_end_reason() {
 }
 
 #[test]
-fn who_is_kept_lives_and_the_run_has_ended_with_its_leader() {
+fn detached_process_lives_after_the_run_ended() {
     let (world, outcome) = left_behind(LeaderExit::Keep, vec![]);
     assert_eq!(outcome.reason, EndReason::Exited);
     assert!(matches!(outcome.tree, TreeVerdict::Kept(_)));
@@ -264,7 +264,7 @@ fn who_is_kept_lives_and_the_run_has_ended_with_its_leader() {
 }
 
 #[test]
-fn a_stop_of_a_run_that_has_kept_a_process_signals_no_process() {
+fn stop_of_run_with_detached_process_signals_nothing() {
     let stop = Command::Stop(abort(Duration::ZERO));
     let (world, outcome) = left_behind(LeaderExit::Keep, vec![(40, stop)]);
     assert!(matches!(outcome.tree, TreeVerdict::Kept(_)));
@@ -272,8 +272,8 @@ fn a_stop_of_a_run_that_has_kept_a_process_signals_no_process() {
 }
 
 #[test]
-fn a_tree_that_is_stuck_for_a_day_is_not_over_before_that_whatever_is_asked() {
-    // Before and after the keeper has told that it is stuck.
+fn stuck_tree_stays_open_for_a_day() {
+    // Before and after the keeper's report that it is stuck.
     let wishes = [3, 8, 9, 20].map(|at| (at, Command::Stop(abort(SECOND))));
     let world = Story {
         temper: Temper::IsStuck,
@@ -328,7 +328,7 @@ fn sorted(announced: &[Entry]) -> Vec<String> {
 }
 
 fn story() -> impl Strategy<Value = Story> {
-    let wish = (0usize..14, wish());
+    let wish = (0usize..14, command());
     (
         prop::sample::select(vec![
             Temper::Obeys,
@@ -401,7 +401,7 @@ fn order() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(0u8..6, 0..30)
 }
 
-fn wish() -> impl Strategy<Value = Command> {
+fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         2 => (0u64..8_000).prop_map(|ms| Command::Stop(abort(Duration::from_millis(ms)))),
         1 => Just(Command::Admit),

@@ -1,4 +1,4 @@
-//! A tree that SIGKILL does not end, and that goes later.
+//! A tree that SIGKILL does not end, and that exits later.
 
 use crate::samples::{GRACE, abort, identity, stuck};
 use kennel_lifecycle::{
@@ -7,7 +7,7 @@ use kennel_lifecycle::{
 };
 
 #[test]
-fn a_stuck_tree_is_reported_once_and_never_ended() {
+fn stuck_tree_is_reported_once_and_never_ended() {
     let mut run = Run::up_to_stop();
     let reported = Effect::Append(Entry::Stuck(stuck()));
     assert_eq!(run.report(Report::TreeStuck(stuck())), [reported]);
@@ -43,7 +43,7 @@ fn stuck_run_without_a_stop_is_ending() {
 }
 
 #[test]
-fn what_sigkill_has_gone_out_to_is_not_kept() {
+fn killed_process_is_not_detached() {
     let kept = |effects: &[Effect]| effects.contains(&Effect::KeepRest);
     let exited = Report::LeaderExited(Exit::Code(0));
     let mut run = Run::under(LeaderExit::Keep);

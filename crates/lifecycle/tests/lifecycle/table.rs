@@ -61,7 +61,7 @@ fn the_table_begins_in_every_phase() {
     assert_eq!(phases, all);
 }
 
-/// One way to each phase, and to each thing that a phase may know besides.
+/// One way to each phase, and to each further state of a phase.
 fn paths() -> Vec<(&'static str, Vec<Input>)> {
     let c = Input::Command;
     let r = Input::Report;
@@ -159,7 +159,7 @@ fn paths() -> Vec<(&'static str, Vec<Input>)> {
     ]
 }
 
-/// What differs where the rest of a tree is not stopped with its leader's end.
+/// Differences where the rest of a tree is not stopped with its leader's exit.
 fn paths_of_policies() -> Vec<(&'static str, LeaderExit, Vec<Input>)> {
     let of = |name: &str| {
         let path = paths().into_iter().find(|(from, _)| *from == name);

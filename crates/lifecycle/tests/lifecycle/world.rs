@@ -1,12 +1,13 @@
 //! A fake kernel, store and output that answer only to effects.
 //!
-//! Each source tells its reports in order; between the sources any order may happen, and any report may come again
-//! later. The server may die after any effect: what it knew is lost, and the next one is told by row, journal and keeper.
+//! Each source sends its reports in order; between the sources any order may happen, and any report may come again
+//! later. The server may die after any effect: its memory is lost, and the next one recovers from row, journal and
+//! keeper.
 
 use crate::samples::{GRACE, abort, failure, identity, killed_by, stuck};
 use kennel_lifecycle::{
     AttemptRecord, Command, Countdown, Deadline, Effect, Entry, Exit, HeldPause, Input, LeaderExit,
-    Leftovers, Machine, Outcome, Phase, Proof, Report, RowSays, RowState, Signal, Standing,
+    Leftovers, Machine, Outcome, Phase, Proof, Report, RowContents, RowState, Signal, Standing,
     StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
     ladder::{Action, Ladder, StopPlan},
 };
@@ -18,31 +19,31 @@ pub(crate) struct Story {
     pub(crate) fault: Fault,
     /// The leader has a descendant, which outlives it.
     pub(crate) worker: bool,
-    /// What becomes of that descendant when the leader ends by itself.
+    /// Policy for that descendant when the leader exits by itself.
     pub(crate) policy: LeaderExit,
     /// A process outside of the tree holds the output.
     pub(crate) holder: bool,
     /// Milliseconds that the command may run, pauses not counted.
     pub(crate) limit: Option<u64>,
-    /// What is asked, each after so many reports.
+    /// Requests, each after so many reports.
     pub(crate) wishes: Vec<(usize, Command)>,
-    /// Which source is heard next, when several have something to tell.
+    /// Order of the sources, when several have reports.
     pub(crate) order: Vec<u8>,
-    /// Reports that are heard a second time: which, and how many reports later.
+    /// Reports that arrive a second time: which, and how many reports later.
     pub(crate) echoes: Vec<(usize, usize)>,
-    /// After which effects the server dies.
+    /// Effects after which the server dies.
     pub(crate) deaths: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Temper {
-    /// Ends at any polite signal.
+    /// Exits at any polite signal.
     Obeys,
-    /// Ends on its own.
+    /// Exits on its own.
     EndsAlone,
-    /// Ends at SIGKILL only.
+    /// Exits at SIGKILL only.
     Ignores,
-    /// Has stopped itself: hears nothing until it is continued.
+    /// Has stopped itself: gets no signal until it is continued.
     IsStopped,
     /// execve does not come back (a dead file server).
     HangsInExec,
@@ -61,12 +62,12 @@ pub(crate) enum Fault {
     RecordUnknownAbsent,
     /// The row is there.
     RecordUnknownPresent,
-    /// The INSERT lands when everything is over.
+    /// The INSERT lands when the run is over.
     RecordUnknownLate,
     KeyTaken,
     DiesAtGate,
     Exec,
-    /// After the gate was opened and before it could tell of exec.
+    /// After the gate was opened and before it could report exec.
     ShimDies,
     PauseNotRecorded,
     PausePartial,
@@ -89,7 +90,7 @@ pub(crate) enum Row {
     AnotherRuns,
 }
 
-/// Who reports.
+/// Source of reports.
 #[derive(Clone, Copy)]
 enum Source {
     Keeper,
@@ -107,13 +108,13 @@ pub(crate) struct World {
     /// Milliseconds.
     pub(crate) now: u64,
     reports: [VecDeque<(u64, Report)>; 3],
-    /// What the keeper tells each server, until the outcome is acknowledged.
+    /// Reports that the keeper sends each server, until the outcome is acknowledged.
     facts: Vec<(u64, Report)>,
-    /// Effects that were carried out.
+    /// Number of effects carried out.
     done: usize,
-    /// The row's own words.
-    says: RowSays,
-    /// What an earlier server has written does not come later any more.
+    /// Contents of the row.
+    says: RowContents,
+    /// Whether late writes of an earlier server are refused.
     fenced: bool,
     echoes: Vec<(usize, (u64, Report))>,
     heard: usize,
@@ -124,15 +125,15 @@ pub(crate) struct World {
     left: Option<Countdown>,
     /// Milliseconds that the command has run unpaused.
     pub(crate) ran: u64,
-    /// The time was up before anybody had stopped the tree.
+    /// Whether the time was up before any stop of the tree.
     pub(crate) exceeded: bool,
-    /// When what is stuck goes.
+    /// Time at which a stuck process exits.
     pub(crate) goes_at: Option<u64>,
-    /// An outcome was recorded before that.
+    /// Whether an outcome was recorded before that.
     pub(crate) ended_while_stuck: bool,
-    /// When the drain is over.
+    /// Time at which the drain is over.
     drained_by: Option<u64>,
-    /// The descendant was left alone for good.
+    /// Whether the descendant was detached.
     pub(crate) kept: bool,
     pub(crate) frozen: bool,
     streams_reported: bool,
@@ -152,22 +153,22 @@ pub(crate) struct World {
 /// More reports than any story has; a machine that never comes to rest fails its test.
 const TURNS_MAX: usize = 1_000;
 
-/// How long SIGKILL has no effect on what is stuck.
+/// Time during which SIGKILL has no effect on a stuck process.
 const STUCK_MS: u64 = 86_400_000;
 
-/// How long nothing happens between two wishes, where time counts.
+/// Time without events between two requests, where time counts.
 const IDLE_MS: u64 = 100;
 
 impl Story {
-    /// From the first wish to the last report. A run that goes on is ended by a last stop.
+    /// Runs from the first request to the last report. A run that continues is ended by a last stop.
     pub(crate) fn reported(self) -> World {
         let mut world = World::new(self);
-        world.tell(0, Input::Command(Command::Admit));
+        world.step(0, Input::Command(Command::Admit));
         world.turns();
-        // A server that dies with the last wish has not answered it.
+        // A server that dies with the last request has not answered it.
         for _ in 0..=world.story.deaths.len() {
             if !world.is_over() {
-                world.wish(Command::Stop(abort(GRACE)));
+                world.command(Command::Stop(abort(GRACE)));
                 world.turns();
             }
         }
@@ -188,7 +189,7 @@ impl World {
             reports: Default::default(),
             facts: Vec::new(),
             done: 0,
-            says: RowSays::default(),
+            says: RowContents::default(),
             fenced: false,
             echoes: Vec::new(),
             heard: 0,
@@ -233,7 +234,7 @@ impl World {
         matches!(self.child, Child::AtGate | Child::InExec | Child::Runs)
     }
 
-    /// Lets everything happen that happens by itself, and the wishes in their turn.
+    /// Lets everything happen that happens by itself, and the requests in their turn.
     fn turns(&mut self) {
         for _ in 0..TURNS_MAX {
             while let Some(at) = self
@@ -243,11 +244,11 @@ impl World {
                 .position(|(at, _)| *at <= self.heard)
             {
                 let (_, command) = self.story.wishes.remove(at);
-                self.wish(command);
+                self.command(command);
             }
             if let Some((at, report)) = self.next_report() {
                 self.heard += 1;
-                self.tell(at, Input::Report(report));
+                self.step(at, Input::Report(report));
             } else if let Some(at) = self.ladder.as_ref().and_then(Ladder::wake_at) {
                 self.pass_to(at);
                 self.climb();
@@ -270,7 +271,7 @@ impl World {
                 self.pass_to(at);
                 self.leader_dies(killed_by(Signal::KILL));
             } else {
-                // Nothing happens until the next wish.
+                // Nothing happens until the next request.
                 self.heard += 1;
                 let idle = self.story.limit.map_or(0, |_| IDLE_MS);
                 self.pass_to(self.now + idle);
@@ -287,7 +288,7 @@ impl World {
         }
     }
 
-    /// When a drain is stopped, if that is what happens next.
+    /// Returns when a drain is stopped, if that happens next.
     fn drain_is_over_at(&self) -> Option<u64> {
         let at = self.drained_by?;
         let other = self.left.and_then(|left| left.over_at());
@@ -296,7 +297,7 @@ impl World {
         next.then_some(at)
     }
 
-    /// When the keeper has to stop the tree, if that is what happens next.
+    /// Returns when the keeper has to stop the tree, if that happens next.
     fn time_is_up_at(&self) -> Option<u64> {
         let left = self.left.filter(|_| self.ladder.is_none());
         let at = left?.over_at()?;
@@ -332,21 +333,21 @@ impl World {
         Some(report)
     }
 
-    fn wish(&mut self, command: Command) {
+    fn command(&mut self, command: Command) {
         let is_stop = matches!(command, Command::Stop(_));
-        let obeyed = self.tell(self.now, Input::Command(command));
+        let obeyed = self.step(self.now, Input::Command(command));
         if is_stop && obeyed && !self.gate_opened {
             self.stopped_in_time = true;
         }
-        // As far as the machine can know: what it has not heard of yet may have happened.
+        // As far as the machine can know: an unreported event may have happened.
         let unheard = self.machine.ends().leader.is_none();
         if is_stop && obeyed && unheard {
             self.stopped_while_leader_lived = true;
         }
     }
 
-    fn tell(&mut self, at: u64, input: Input) -> bool {
-        // A refusal is a legal answer here; what matters is how the world looks at the end.
+    fn step(&mut self, at: u64, input: Input) -> bool {
+        // A refusal is a legal answer here; only the state of the world at the end matters.
         let obeyed = self.machine.step(time(at), input).is_ok();
         self.perform_all();
         obeyed
@@ -378,7 +379,7 @@ impl World {
         self.reports[source as usize].push_back((self.now, report));
     }
 
-    /// Whatever it knew, had asked for and was about to be told is lost; then the next one begins.
+    /// Loses the server's memory, its requests and pending reports; then the next one begins.
     fn server_dies(&mut self) {
         self.reports = Default::default();
         self.echoes.clear();
@@ -391,10 +392,10 @@ impl World {
         }
         if self.child == Child::None {
             if !self.is_over() {
-                // Nothing was told of it, and whoever had asked for it asks again.
+                // Nothing of it was reported, and its requester repeats it.
                 self.stopped_in_time = false;
                 self.machine = Machine::with(self.story.policy);
-                self.tell(self.now, Input::Command(Command::Admit));
+                self.step(self.now, Input::Command(Command::Admit));
             }
             return;
         }
@@ -407,7 +408,7 @@ impl World {
             // The pipes are there, and are read to their end again.
             self.reports[Source::Output as usize].clear();
             let closed = self.tree_reported && !self.story.holder && !self.kept;
-            // Of a shim that dies this world tells no end of file.
+            // This world reports no end of file for a shim that dies.
             if self.executed && closed && self.story.fault != Fault::ShimDies {
                 self.streams_close(StreamsEnd::Eof);
             }
@@ -429,7 +430,7 @@ impl World {
         self.perform_all();
     }
 
-    /// What the entries say.
+    /// Folds the entries.
     fn record_now(&self) -> AttemptRecord {
         record_of(&self.announced)
     }
@@ -578,7 +579,7 @@ impl World {
         self.row_before_exec = self.row == Row::Open;
         self.worker = self.story.worker;
         if self.story.fault == Fault::ShimDies {
-            // The keeper ends what it can see and cannot tell how it went.
+            // The keeper terminates what it can see and cannot report the exit.
             self.child = Child::Dead;
             self.worker = false;
             self.died_alone = true;
@@ -639,7 +640,7 @@ impl World {
         }
     }
 
-    /// As the keeper: not while a stop is on its way, and not where nobody is left to keep.
+    /// As the keeper: not while a stop is in progress, and not where no process is left to detach.
     fn keep_rest(&mut self) {
         if self.worker && self.ladder.is_none() && !self.leader_lives() && !self.tree_reported {
             self.kept = true;
@@ -650,7 +651,7 @@ impl World {
         }
     }
 
-    /// What becomes of the rest is said by the policy, unless a stop is on its way already.
+    /// The policy decides on the rest, unless a stop is in progress already.
     fn leader_dies(&mut self, exit: Exit) {
         self.child = Child::Dead;
         self.died_of = Some(exit);
@@ -663,7 +664,7 @@ impl World {
                     let millis = |t: Duration| u64::try_from(t.as_millis()).unwrap();
                     self.drained_by = timeout.map(|t| self.now + millis(t));
                 }
-                // Nothing is done before the machine says so.
+                // Nothing is done before the machine orders it.
                 LeaderExit::Keep => {}
             }
         }
@@ -696,7 +697,7 @@ fn time(millis: u64) -> Timestamp {
     Timestamp(i64::try_from(millis).unwrap() * 1_000)
 }
 
-/// What these entries say.
+/// Folds these entries.
 pub(crate) fn record_of(entries: &[Entry]) -> AttemptRecord {
     let mut record = AttemptRecord::default();
     for entry in entries {

@@ -1,7 +1,7 @@
-//! The child between clone and exec: no allocation, no lock, no log, no panic. Everything it needs was made before.
+//! The child between clone and exec: no allocation, no lock, no log, no panic. Its resources were made before.
 //!
-//! It may share the memory of its shim, and so its errno: what such a child does goes by [`super::raw`]. What it does only with a
-//! copy of that memory may go by libc.
+//! It may share the memory of its shim, and so its errno: the calls of such a child go through [`super::raw`]. Calls
+//! that need a copy of that memory may go through libc.
 
 mod profile;
 
@@ -19,13 +19,13 @@ use std::{
     sync::atomic::{AtomicI32, Ordering},
 };
 
-/// The child says: all is set up, I wait at the gate.
+/// Message of the child: it is set up and waits at the gate.
 pub const READY: u8 = b'r';
-/// The child says: the gate was opened, I execute.
+/// Message of the child: the gate was opened, it executes.
 pub const GOING: u8 = b'g';
-/// The child says: a step failed; the step and errno (little endian) follow.
+/// Message of the child: a step failed; the step and errno (little endian) follow.
 pub const FAILED: u8 = b'F';
-/// The keeper says: go.
+/// Message of the keeper: the gate is open.
 pub const OPEN: u8 = b'G';
 
 /// Steps, as they follow [`FAILED`].
@@ -57,7 +57,7 @@ pub const STEP_SECCOMP: u8 = 13;
 /// The first of the limits, the others after it.
 pub const STEP_RLIMITS: u8 = 32;
 
-/// Where gate and status pipe are in the child.
+/// Numbers of gate and status pipe in the child.
 const GATE_FD: c_int = 3;
 pub(super) const STATUS_FD: c_int = 4;
 /// Most descriptors that are closed one by one.
@@ -67,11 +67,11 @@ const DESCRIPTORS_MAX: u64 = 1 << 20;
     reason = "the kernel reads 32 bits of it"
 )]
 const TAKE_TERMINAL: usize = libc::TIOCSCTTY as usize;
-/// Exit codes that nobody sees: the shim judges by the status pipe.
+/// Exit codes that no process sees: the shim judges by the status pipe.
 const EXIT_NOT_RELEASED: c_int = 125;
 const EXIT_NOT_EXECUTED: c_int = 127;
 
-/// What the child uses. All of it stays as it is until the child executes the command or ends.
+/// Memory that the child uses. All of it stays unchanged until the child executes the command or exits.
 pub(super) struct Plan {
     pub(super) executable: CString,
     pub(super) argv: Strings,
@@ -79,34 +79,34 @@ pub(super) struct Plan {
     pub(super) cwd: CString,
     /// Descriptors of stdin, stdout, stderr, gate, status, all above 4.
     pub(super) fds: [c_int; 5],
-    /// Number, soft and hard limit of each.
+    /// Number, soft and hard limit of each resource.
     pub(super) rlimits: Vec<[u64; 3]>,
     pub(super) nice: Option<c_int>,
-    /// Absent: it keeps the user of this process.
+    /// User of the command; absent: that of this process.
     pub(super) user: Option<User>,
-    /// Whether no program may give it more than it has.
+    /// Whether no program may add privileges.
     pub(super) no_new_privileges: bool,
     /// A bit for each capability that no program it executes has.
     pub(super) bound_capabilities: u64,
     /// A bit for each capability that it loses itself.
     pub(super) drop_capabilities: u64,
-    /// What it may reach; absent: all that its user may.
+    /// Access to the host; absent: all that its user has.
     pub(super) sandbox: Option<Rules>,
     /// Filter of its system calls; empty: none.
     pub(super) filter: Vec<libc::sock_filter>,
-    /// Absent: it was born with it.
+    /// Score to set; absent: the child was born with it.
     pub(super) score: Option<Score>,
-    /// Whether it was born into a pid namespace of its own, and so needs the /proc of that.
+    /// Whether it was born into a pid namespace of its own, and so needs that namespace's /proc.
     pub(super) own_proc: bool,
-    /// What this process ignores, and the command is not to inherit.
+    /// Signals that this process ignores, and the command must not inherit.
     pub(super) ignored: SignalSet,
-    /// Whether stdin is a terminal that is to be its session's.
+    /// Whether stdin is a terminal that becomes its session's.
     pub(super) terminal: bool,
 }
 
-/// Strings, and the array of them that execve(2) wants.
+/// Strings, and their array as execve(2) requires it.
 pub(super) struct Strings {
-    /// The pointers lead here.
+    /// Targets of the pointers.
     _strings: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
@@ -125,12 +125,12 @@ impl Strings {
 pub(super) struct Score {
     /// Path of the file.
     pub(super) file: CString,
-    /// What goes into it.
+    /// Text to write to it.
     pub(super) text: String,
 }
 
 impl Score {
-    /// Takes it for this process. The error is an errno.
+    /// Sets the score of this process. The error is an errno.
     fn take(&self) -> Result<(), c_int> {
         let flags = wide(libc::O_WRONLY | libc::O_CLOEXEC);
         let open = [
@@ -163,8 +163,8 @@ pub(super) struct User {
 }
 
 impl Plan {
-    /// Whether a child can carry it out that shares this process's memory, and is born with its score: another user would
-    /// change who may look into that memory, and mounts are made by libc.
+    /// Whether a child that shares this process's memory, and is born with its score, can carry out the plan: another
+    /// user would change the access to that memory, and mounts are made by libc.
     pub(super) fn suits_shared_memory(&self) -> bool {
         let is_held =
             self.drop_capabilities != 0 || self.sandbox.is_some() || !self.filter.is_empty();
@@ -172,35 +172,35 @@ impl Plan {
     }
 }
 
-/// [`run`], as a child begins that shares memory.
+/// Calls [`run`]: entry of a child that shares memory.
 pub(super) extern "C" fn begin(plan: *const c_void) -> ! {
-    // SAFETY: a pointer to a plan that stays as it is: see [`super::raw::clone`].
+    // SAFETY: a pointer to a plan that stays unchanged: see [`super::raw::clone`].
     run(unsafe { &*plan.cast::<Plan>() })
 }
 
-/// How a child begins that shares memory, and what it uses until then.
+/// Start of a child that shares memory, and the memory that it uses until its exec.
 pub(super) struct Birth {
     pub(super) plan: Plan,
-    /// What a process between takes for it.
+    /// Score that an intermediate process takes for it.
     pub(super) score: Option<Score>,
     /// Number and arguments of the call.
     pub(super) call: (c_long, raw::Arguments),
     pub(super) entry: raw::Entry,
-    /// The child's number by the word of that process; negative: an errno.
+    /// The child's number as that process reports it; negative: an errno.
     pub(super) made: AtomicI32,
-    /// The child's.
+    /// Stack of the child.
     pub(super) _stack: Box<[MaybeUninit<u128>]>,
 }
 
-/// The process between shim and child: it takes the child's score, makes the child beside itself, which inherits that, and
-/// ends. Its shim waits for that, as after vfork(2), and so its writing visits no other process, as it does where two
-/// processes share a memory and neither waits.
+/// Entry of the process between shim and child: it takes the child's score, makes the child beside itself, which
+/// inherits that, and exits. Its shim waits for that, as after vfork(2), and so its writing visits no other process, as
+/// it does where two processes share a memory and neither waits.
 pub(super) extern "C" fn deliver(birth: *const c_void) -> ! {
     // SAFETY: a pointer to a birth that outlives this process: its parent waits for its end.
     let birth = unsafe { &*birth.cast::<Birth>() };
     let scored = birth.score.as_ref().map_or(Ok(()), Score::take);
     let made = scored.and_then(|()| {
-        // SAFETY: the arguments are complete; stack and plan stay as they are.
+        // SAFETY: the arguments are complete; stack and plan stay unchanged.
         unsafe { raw::clone(birth.call.0, birth.call.1, birth.entry) }
     });
     let made = made.unwrap_or_else(|errno| -errno);
@@ -232,8 +232,7 @@ pub(super) fn run(plan: &Plan) -> ! {
         become_user(user, plan.terminal);
     }
     drop_capabilities(plan.drop_capabilities);
-    // As that user: it must be allowed to be there.
-    // SAFETY: `cwd` is a NUL-terminated string.
+    // As that user, who must have access to the directory. SAFETY: `cwd` is a NUL-terminated string.
     let there = unsafe { call(libc::SYS_chdir, [plan.cwd.as_ptr() as usize, 0, 0, 0, 0]) };
     must(there, STEP_WORK_DIR);
     if plan.no_new_privileges {
@@ -256,20 +255,20 @@ pub(super) fn run(plan: &Plan) -> ! {
         0,
         0,
     ];
-    // SAFETY: the three pointers lead to NUL-terminated strings and NULL-terminated arrays that stay as they are.
+    // SAFETY: the three pointers lead to NUL-terminated strings and NULL-terminated arrays that stay unchanged.
     let Err(errno) = (unsafe { call(libc::SYS_execve, image) }) else {
         exit(EXIT_NOT_EXECUTED)
     };
     fail(STATUS_FD, STEP_EXEC, errno, EXIT_NOT_EXECUTED)
 }
 
-/// Ignored signals back to their default, nothing blocked: the command must not inherit what Kennel ignores. What Kennel
-/// handles, exec resets by itself.
+/// Resets ignored signals to their default, and unblocks all: the command must not inherit what Kennel ignores. exec
+/// resets the signals that Kennel handles.
 fn reset_signals(ignored: SignalSet) {
     // All zeroes is the kernel's sigaction for SIG_DFL: no handler, no flags, no mask. libc's own signal(2) refuses the
     // two numbers that it uses itself, which may be ignored all the same.
     let default = [0u64; 4];
-    // The handlers that Rust installs for these two are for this memory's owner.
+    // Rust's handlers for these two are for the owner of this memory.
     for signal in ignored.numbers().chain([libc::SIGSEGV, libc::SIGBUS]) {
         let action = [
             wide(signal),
@@ -279,7 +278,7 @@ fn reset_signals(ignored: SignalSet) {
             0,
         ];
         // SAFETY: `default` is as long as the kernel's sigaction is on any architecture; a null old action is allowed;
-        // KILL and STOP are refused and left as they are.
+        // KILL and STOP are refused and left unchanged.
         let _ = unsafe { call(libc::SYS_rt_sigaction, action) };
     }
     let none: u64 = 0;
@@ -294,7 +293,7 @@ fn reset_signals(ignored: SignalSet) {
     let _ = unsafe { call(libc::SYS_rt_sigprocmask, mask) };
 }
 
-/// stdin, stdout, stderr to 0 to 2; gate and status to 3 and 4, closed by exec; all else closed.
+/// Moves stdin, stdout, stderr to 0 to 2; gate and status to 3 and 4, closed by exec; closes all other descriptors.
 fn place_descriptors(plan: &Plan) {
     for (target, source) in (0..).zip(plan.fds) {
         let flags = if target < GATE_FD { 0 } else { libc::O_CLOEXEC };
@@ -306,7 +305,7 @@ fn place_descriptors(plan: &Plan) {
     }
     let first = STATUS_FD + 1;
     let all = [wide(first), wide(c_int::MAX), 0, 0, 0];
-    // SAFETY: close_range takes integers; nothing in this process uses a descriptor above `STATUS_FD` any more.
+    // SAFETY: close_range takes integers; no code in this process uses a descriptor above `STATUS_FD` any more.
     if unsafe { call(libc::SYS_close_range, all) }.is_err() {
         for fd in first..descriptors_end() {
             // SAFETY: as above.
@@ -315,7 +314,7 @@ fn place_descriptors(plan: &Plan) {
     }
 }
 
-/// One more than the highest descriptor that may be open.
+/// Returns one more than the highest descriptor that may be open.
 fn descriptors_end() -> c_int {
     let mut limit = [0, DESCRIPTORS_MAX];
     let get = [
@@ -325,13 +324,14 @@ fn descriptors_end() -> c_int {
         limit.as_mut_ptr() as usize,
         0,
     ];
-    // SAFETY: there is room for soft and hard limit; no new one is given. Where it fails, the most are closed.
+    // SAFETY: there is space for soft and hard limit; no new one is given. Where it fails, the most are closed.
     let _ = unsafe { call(libc::SYS_prlimit64, get) };
     c_int::try_from(limit[1].min(DESCRIPTORS_MAX)).unwrap_or(c_int::MAX)
 }
 
-/// Mounts of its own, with the /proc of this process's pid namespace. What the host mounts and unmounts from here on is
-/// followed, so that a run holds no file system that the host has let go; nothing goes back. `Err`: the step, with errno.
+/// Gives this process mounts of its own, with the /proc of this process's pid namespace. Later mounts and unmounts of
+/// the host are followed, so that a run holds no file system that the host has unmounted; nothing propagates back.
+/// `Err`: the step, with errno.
 pub fn mount_own_proc() -> Result<(), u8> {
     // SAFETY: unshare takes an integer, and this process has one thread.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
@@ -352,7 +352,7 @@ pub fn mount_own_proc() -> Result<(), u8> {
     Ok(())
 }
 
-/// What it may use. Its limits come last: they could stand in the way of the rest.
+/// Applies the limits of the command. Resource limits come last: they could prevent the other steps.
 fn hold_back(plan: &Plan) {
     if let Some(score) = &plan.score
         && let Err(errno) = score.take()
@@ -377,8 +377,8 @@ fn hold_back(plan: &Plan) {
     }
 }
 
-/// Gives the command another user and its groups, and that user what the command reads and writes. By the bare system calls:
-/// libc's own would look for other threads.
+/// Gives the command another user and its groups, and that user the command's streams. By the bare system calls: libc's
+/// own would search for other threads.
 fn become_user(user: &User, terminal: bool) {
     for fd in 0..3 {
         // SAFETY: fchown takes integers.
@@ -392,7 +392,7 @@ fn become_user(user: &User, terminal: bool) {
             fail(STATUS_FD, STEP_USER, errno(), EXIT_NOT_RELEASED);
         }
     };
-    // A server that is not root may have capabilities that its children would keep. Kernels without them refuse this.
+    // A server that is not root may have capabilities that its children would retain. Kernels without them refuse this.
     // SAFETY: this prctl takes integers.
     unsafe {
         libc::prctl(
@@ -417,7 +417,7 @@ fn is_own_stream(fd: c_int, terminal: bool) -> bool {
         return true;
     }
     let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: there is room for a stat at `about`.
+    // SAFETY: there is space for a stat at `about`.
     if unsafe { libc::fstat(fd, about.as_mut_ptr()) } != 0 {
         return false;
     }
@@ -431,7 +431,7 @@ fn wait_at_gate() {
     let mut byte = 0u8;
     loop {
         let into = [wide(GATE_FD), &raw mut byte as usize, 1, 0, 0];
-        // SAFETY: one byte of room at `byte`, a local that outlives the call.
+        // SAFETY: one byte of space at `byte`, a local that outlives the call.
         match unsafe { call(libc::SYS_read, into) } {
             Ok(1) if byte == OPEN => return,
             Err(libc::EINTR) => {}
@@ -440,7 +440,7 @@ fn wait_at_gate() {
     }
 }
 
-/// Ends with what stands in the way.
+/// Exits with the failure, if the step failed.
 fn must(done: Result<usize, c_int>, step: u8) {
     if let Err(errno) = done {
         fail(STATUS_FD, step, errno, EXIT_NOT_RELEASED);
@@ -453,7 +453,8 @@ fn fail(status: c_int, step: u8, errno: c_int, code: c_int) -> ! {
     exit(code)
 }
 
-/// Tells the shim. A shim that is gone cannot account for this child, so it ends (SIGPIPE has its default action).
+/// Reports to the shim. Without its shim no process can account for this child, so it exits (SIGPIPE has its default
+/// action).
 fn say(status: c_int, words: &[u8]) {
     let from = [wide(status), words.as_ptr() as usize, words.len(), 0, 0];
     // SAFETY: `words` is readable for its length.
@@ -463,7 +464,7 @@ fn say(status: c_int, words: &[u8]) {
     }
 }
 
-/// Of libc's calls, which only a child makes that shares no memory.
+/// Returns the errno of libc's calls, which only a child makes that shares no memory.
 fn errno() -> c_int {
     // SAFETY: the location is valid in every thread.
     let location = unsafe { libc::__errno_location() };
@@ -471,7 +472,7 @@ fn errno() -> c_int {
     unsafe { *location }
 }
 
-/// No handler runs: what this process has in memory is its parent's.
+/// Exits without running any handler: this process's memory is its parent's.
 fn exit(code: c_int) -> ! {
     loop {
         // SAFETY: exit_group takes an integer and does not return.
@@ -479,7 +480,7 @@ fn exit(code: c_int) -> ! {
     }
 }
 
-/// An argument of a system call.
+/// Converts to an argument of a system call.
 fn wide(number: impl Into<i64>) -> usize {
     #[expect(
         clippy::cast_possible_truncation,

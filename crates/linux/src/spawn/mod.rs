@@ -32,12 +32,12 @@ use std::{
     sync::atomic::{AtomicI32, Ordering},
 };
 
-/// First number for descriptors on their way into the child: above the numbers that they get there.
+/// First number for descriptors to be moved in the child: above the numbers that they get there.
 const STAGING_FD: RawFd = child::STATUS_FD + 1;
-/// Stack of a child that shares memory: it goes a few calls deep, and what it does not touch costs nothing.
+/// Stack of a child that shares memory: it goes a few calls deep, and untouched pages cost nothing.
 const STACK_BYTES: usize = 64 * 1024;
 
-/// What is executed; travels as a sealed file.
+/// The program to execute; travels as a sealed file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildImage {
     /// Absolute path of the executable.
@@ -50,7 +50,7 @@ pub struct ChildImage {
     pub cwd: Vec<u8>,
 }
 
-/// What the child gets.
+/// Descriptors of the child.
 pub struct Ends {
     /// Standard input.
     pub stdin: OwnedFd,
@@ -58,11 +58,11 @@ pub struct Ends {
     pub stdout: OwnedFd,
     /// Standard error.
     pub stderr: OwnedFd,
-    /// Read end.
+    /// Read end of the gate.
     pub gate: OwnedFd,
-    /// Whether stdin is to be the controlling terminal.
+    /// Whether stdin becomes the controlling terminal.
     pub terminal: bool,
-    /// The control group to be born in.
+    /// The control group in which the child is born.
     pub born_in: Option<OwnedFd>,
 }
 
@@ -70,21 +70,21 @@ pub struct Ends {
 pub struct Gated {
     /// Process id.
     pub pid: i32,
-    /// The same as a descriptor.
+    /// The process as a descriptor.
     pub leader: PidFd,
-    /// Read end, non-blocking; the child holds the only other end.
+    /// Read end of the status pipe, non-blocking; the child holds the only other end.
     pub status: OwnedFd,
-    /// What the child uses of this process's memory; absent: it has a copy.
+    /// Memory of this process that the child uses; absent: it has a copy.
     pub lent: Option<Lent>,
 }
 
 /// Memory that a child uses until it executes the command or ends.
 ///
-/// Dropped, it stays: a child may be at its gate that uses it.
+/// Dropping leaks it: a child at its gate may use it.
 pub struct Lent(ManuallyDrop<Box<Birth>>);
 
 impl Lent {
-    /// The child uses nothing of it any more: its end of the status pipe is closed.
+    /// Frees the memory: the child does not use it any more, since its end of the status pipe is closed.
     pub fn end(self) {
         drop(ManuallyDrop::into_inner(self.0));
     }
@@ -95,11 +95,11 @@ impl Lent {
 pub enum Memory {
     /// In a copy, as after fork(2).
     Copied,
-    /// In this one, as after vfork(2), where that can be. This process goes on meanwhile.
+    /// In this memory, as after vfork(2), where that is possible. This process continues meanwhile.
     Shared,
 }
 
-/// Clones the child, into the pid namespace that this process has made for its children if it has made one. The caller is
+/// Clones the child, into the pid namespace that this process has made for its children, if any. The caller is
 /// single-threaded and has blocked all signals.
 pub fn fork_gated(
     child: &ChildImage,
@@ -109,7 +109,7 @@ pub fn fork_gated(
     memory: Memory,
 ) -> Result<Gated, StartFailure> {
     let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
-    // The child writes a few bytes, for which there is always room: its end need not wait either.
+    // The child writes a few bytes, for which there is always space: its end need not wait either.
     let (status_read, status_write) =
         pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).map_err(|e| prepare(&e.into()))?;
     let sources = [
@@ -154,7 +154,7 @@ pub fn fork_gated(
     })
 }
 
-/// What the child will use of these.
+/// Builds the plan that the child will carry out.
 fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Result<Plan> {
     let env = child.env.iter();
     let env = env.map(|(name, value)| format!("{name}={value}"));
@@ -199,7 +199,7 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
 
 type Born = (i32, PidFd, Option<Lent>);
 
-/// A child with a copy of this memory.
+/// Makes a child with a copy of this memory.
 fn copy(plan: &Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
     let cloned = match group {
         Some(group) => clone_into(group),
@@ -211,13 +211,13 @@ fn copy(plan: &Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
     }
 }
 
-/// A child in this memory, on a stack of its own; where none can be made so, one with a copy.
+/// Makes a child in this memory, on a stack of its own; where that is impossible, one with a copy.
 fn lend(mut plan: Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
     let score = plan.score.take();
     let mut stack = new_stack();
     let base = stack.as_mut_ptr() as usize;
     let mut pidfd: RawFd = -1;
-    // A process between hands the signal of its own end down to the child, and may ask for none.
+    // An intermediate process passes the signal of its own exit down to the child, and may request none.
     let (beside, signal) = match score {
         Some(_) => (libc::CLONE_PARENT, 0),
         None => (0, libc::SIGCHLD),
@@ -253,13 +253,13 @@ fn lend(mut plan: Plan, group: Option<&OwnedFd>) -> io::Result<Born> {
     birth.entry.argument = ptr::from_ref(&birth.plan).cast();
     let made = match &birth.score {
         Some(_) => deliver(&birth),
-        // SAFETY: the arguments are complete and outlive the call. Plan and stack stay as they are until the child needs
-        // them no more, or for good: see [`Lent`].
+        // SAFETY: the arguments are complete and outlive the call. Plan and stack stay unchanged until the child needs
+        // them no more, or for ever: see [`Lent`].
         None => unsafe { raw::clone(call.0, call.1, birth.entry) },
     };
     match made {
         Ok(0) => {
-            // There may be a child, which ends with its gate.
+            // There may be a child, which exits with its gate.
             std::mem::forget(birth);
             Err(Errno::ECHILD.into())
         }
@@ -278,21 +278,21 @@ fn new_stack() -> Box<[MaybeUninit<u128>]> {
     Box::new_uninit_slice(STACK_BYTES / size_of::<u128>())
 }
 
-/// Has the child made by a process between, and waits for the end of that one. The child's number, 0 where that process was
-/// ended before it said one, or an errno.
+/// Has the child made by an intermediate process, and waits for the exit of that one. Returns the child's number, 0
+/// where that process ended before it reported one, or an errno.
 fn deliver(birth: &Birth) -> Result<libc::c_int, libc::c_int> {
     let mut stack = new_stack();
     let end = stack.as_mut_ptr() as usize + STACK_BYTES;
-    // Descriptors are shared: the child's pidfd is to be this process's.
+    // Descriptors are shared: the child's pidfd becomes this process's.
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::SIGCHLD;
     let flags = usize::try_from(flags).unwrap_or_default();
     let entry = raw::Entry {
         function: child::deliver,
         argument: ptr::from_ref(birth).cast(),
     };
-    // SAFETY: the call comes back when that process has ended: until then its stack and argument stay.
+    // SAFETY: the call returns when that process has exited: until then its stack and argument stay.
     let between = unsafe { raw::clone(libc::SYS_clone, [flags, end, 0, 0, 0], entry) }?;
-    // No other code collects it: this process has one thread.
+    // No other code reaps it: this process has one thread.
     let _ = reap::await_end(between);
     match birth.made.load(Ordering::Acquire) {
         made @ 0.. => Ok(made),
@@ -300,7 +300,7 @@ fn deliver(birth: &Birth) -> Result<libc::c_int, libc::c_int> {
     }
 }
 
-/// A failure with its errno.
+/// Makes a failure with its errno.
 pub fn failure(stage: StartStage, error: &io::Error, path: Option<&str>) -> StartFailure {
     StartFailure {
         stage,
@@ -341,11 +341,11 @@ pub enum Cloned {
     Parent(i32, PidFd),
 }
 
-/// clone3(2) into a control group. The child must do nothing but async-signal-safe work.
+/// clone3(2) into a control group. The child may do async-signal-safe work only.
 pub fn clone_into(group: &OwnedFd) -> io::Result<Cloned> {
     let mut pidfd: RawFd = -1;
     let args = into_group(group, &mut pidfd);
-    // SAFETY: `args` is complete and outlives the call; without CLONE_VM and with a null stack the child goes on in a
+    // SAFETY: `args` is complete and outlives the call; without CLONE_VM and with a null stack the child continues in a
     // copy of this memory, as after fork(2).
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
     side(pid, pidfd)
@@ -370,7 +370,7 @@ fn into_group(group: &OwnedFd, pidfd: &mut RawFd) -> libc::clone_args {
 /// `CLONE_INTO_CGROUP` (Linux 5.7).
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// clone(2), which every seccomp profile allows. The same care is due.
+/// Calls clone(2), which every seccomp profile permits. The same restriction applies.
 pub fn clone_here() -> io::Result<Cloned> {
     let mut pidfd: RawFd = -1;
     let flags = libc::CLONE_PIDFD | libc::SIGCHLD;
@@ -400,7 +400,7 @@ fn side(pid: libc::c_long, pidfd: RawFd) -> io::Result<Cloned> {
     }
 }
 
-/// The child that a call with `CLONE_PIDFD` has made.
+/// Returns the child that a call with `CLONE_PIDFD` has made.
 fn process(pidfd: RawFd) -> PidFd {
     // SAFETY: CLONE_PIDFD has made this descriptor for us; no other code owns it.
     PidFd::from_fd(unsafe { OwnedFd::from_raw_fd(pidfd) })

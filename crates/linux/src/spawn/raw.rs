@@ -1,15 +1,15 @@
-//! System calls without libc: what shares memory with another process shares its errno too, so none is touched here.
+//! System calls without libc: processes that share memory share its errno too, so none is touched here.
 
 use libc::{c_int, c_long};
 
-/// How a child begins: where it goes on, on a stack of its own, and with what.
+/// Entry of a child: its function, on a stack of its own, with its argument.
 #[derive(Clone, Copy)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
     expect(dead_code, reason = "no child begins there on this architecture")
 )]
 pub(super) struct Entry {
-    /// Never returns.
+    /// Function that never returns.
     pub(super) function: extern "C" fn(*const libc::c_void) -> !,
     /// Its argument.
     pub(super) argument: *const libc::c_void,
@@ -21,7 +21,7 @@ pub(super) type Arguments = [usize; 5];
 /// Whether [`clone`] can be called on this architecture.
 pub(super) const CAN_CLONE: bool = cfg!(target_arch = "x86_64");
 
-/// The result of a system call, or its errno.
+/// Returns the result of a system call, or its errno.
 #[cfg(target_arch = "x86_64")]
 fn result(returned: c_long) -> Result<usize, c_int> {
     usize::try_from(returned).map_err(|_| c_int::try_from(-returned).unwrap_or(c_int::MAX))
@@ -30,11 +30,11 @@ fn result(returned: c_long) -> Result<usize, c_int> {
 /// Calls the kernel.
 ///
 /// # Safety
-/// As the call of this number asks for.
+/// As the call of this number requires.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn call(number: c_long, arguments: Arguments) -> Result<usize, c_int> {
     let returned: c_long;
-    // SAFETY: the kernel's calling convention: rcx and r11 are lost; the caller answers for the call itself.
+    // SAFETY: the kernel's calling convention: rcx and r11 are lost; the caller is responsible for the call itself.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -51,11 +51,11 @@ pub(super) unsafe fn call(number: c_long, arguments: Arguments) -> Result<usize,
 /// Calls the kernel through libc, whose errno belongs to this process alone: no child shares memory here.
 ///
 /// # Safety
-/// As the call of this number asks for.
+/// As the call of this number requires.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) unsafe fn call(number: c_long, arguments: Arguments) -> Result<usize, c_int> {
     let [first, second, third, fourth, fifth] = arguments;
-    // SAFETY: the caller answers for the call.
+    // SAFETY: the caller is responsible for the call.
     let returned = unsafe { libc::syscall(number, first, second, third, fourth, fifth) };
     if returned == -1 {
         // SAFETY: the location is valid in every thread.
@@ -66,11 +66,11 @@ pub(super) unsafe fn call(number: c_long, arguments: Arguments) -> Result<usize,
     usize::try_from(returned).map_err(|_| libc::EINVAL)
 }
 
-/// Calls clone(2) or clone3(2) with a stack for the child, which begins at `entry`. The child's number is the answer.
+/// Calls clone(2) or clone3(2) with a stack for the child, which begins at `entry`. Returns the child's number.
 ///
 /// # Safety
-/// As the call asks for. The stack, the entry's argument and all that it leads to stay as they are until the child executes
-/// another program or ends.
+/// As the call requires. The stack, the entry's argument and all that it points to stay unchanged until the child
+/// executes another program or ends.
 #[cfg(target_arch = "x86_64")]
 pub(super) unsafe fn clone(
     number: c_long,
@@ -78,8 +78,8 @@ pub(super) unsafe fn clone(
     entry: Entry,
 ) -> Result<c_int, c_int> {
     let returned: c_long;
-    // SAFETY: the kernel's calling convention. Only the child goes on at `call`, on the stack that the call gave it, and does
-    // not come back; the parent's registers and stack are as `syscall` leaves them.
+    // SAFETY: the kernel's calling convention. Only the child continues at `call`, on the stack that the call gave it,
+    // and does not return; the parent's registers and stack are as `syscall` leaves them.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -100,7 +100,7 @@ pub(super) unsafe fn clone(
     result(returned).and_then(|pid| c_int::try_from(pid).map_err(|_| libc::EOVERFLOW))
 }
 
-/// Not on this architecture: see [`CAN_CLONE`].
+/// Not available on this architecture: see [`CAN_CLONE`].
 ///
 /// # Safety
 /// None is needed.

@@ -1,5 +1,5 @@
-//! What a command in a sandbox may reach, as rules of landlock(7). Made by the shim, applied by the child behind its clone:
-//! what is not named here is closed.
+//! Access of a command in a sandbox, as rules of landlock(7). Made by the shim, applied by the child after its clone:
+//! paths without a rule are closed.
 
 use kennel_lifecycle::Sandbox;
 use nix::errno::Errno;
@@ -10,11 +10,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The oldest version that holds: before it a file could be truncated that may not be written (Linux 6.2).
+/// The oldest sufficient version: before it a file without write access could be truncated (Linux 6.2).
 const ABI_MIN: libc::c_long = 3;
 /// Devices have rights of their own from this version on (Linux 6.10).
 const ABI_DEVICES: libc::c_long = 5;
-/// Signals and abstract sockets are held from this version on (Linux 6.12).
+/// Signals and abstract sockets are confined from this version on (Linux 6.12).
 const ABI_SCOPES: libc::c_long = 6;
 
 /// `LANDLOCK_CREATE_RULESET_VERSION`.
@@ -27,22 +27,22 @@ const READ_FILE: u64 = 1 << 2;
 const READ_DIR: u64 = 1 << 3;
 const TRUNCATE: u64 = 1 << 14;
 const IOCTL_DEV: u64 = 1 << 15;
-/// All up to `TRUNCATE`: to make, to remove and to rename in directories too.
+/// All rights up to `TRUNCATE`: making, removing and renaming in directories too.
 const ALL: u64 = (TRUNCATE << 1) - 1;
-/// To make a device.
+/// Rights to make a device.
 const MAKE_DEVICES: u64 = 1 << 6 | 1 << 11;
 const READ: u64 = EXECUTE | READ_FILE | READ_DIR;
 const WRITE: u64 = (ALL & !MAKE_DEVICES) | IOCTL_DEV;
 const DEVICE: u64 = READ_FILE | WRITE_FILE | READ_DIR | TRUNCATE | IOCTL_DEV;
-/// What can be a right to something that is no directory.
+/// Rights that apply to non-directories.
 pub(super) const OF_FILES: u64 = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV;
 /// `LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET` and `LANDLOCK_SCOPE_SIGNAL`.
 const SCOPES: u64 = 1 | 2;
 
-/// Where devices are.
+/// Directory of devices.
 const DEVICES_DIR: &str = "/dev";
 
-/// What every command may read and execute.
+/// Paths that every command may read and execute.
 const SYSTEM: [&str; 14] = [
     "/usr",
     "/bin",
@@ -70,19 +70,19 @@ const DEVICES: [&str; 8] = [
     "/dev/ptmx",
     "/dev/pts",
 ];
-/// Where it may write beside its own places.
+/// Directories that it may write beside its own.
 const SCRATCH: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 /// Kennel's own configuration.
 const CONFIGURATION: &str = "/etc/kennel";
-/// Most entries of directories that lead to what is closed.
+/// Most directory entries opened around closed paths.
 const ENTRIES_MAX: usize = 4096;
 
-/// How far this kernel can hold a command in a sandbox.
+/// The sandbox capabilities of this kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Support {
-    /// Whether files can be closed; an error says why not.
+    /// Whether files can be closed; an error gives the reason.
     pub files: Result<(), String>,
-    /// Whether signals and abstract sockets can be held too.
+    /// Whether signals and abstract sockets can be confined too.
     pub processes: Result<(), String>,
 }
 
@@ -104,7 +104,7 @@ pub fn support() -> Support {
 
 fn version() -> io::Result<libc::c_long> {
     let none = std::ptr::null::<libc::c_void>();
-    // SAFETY: with this flag the call takes no attributes and gives a number.
+    // SAFETY: with this flag the call takes no attributes and returns a number.
     let version =
         unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, ASK_VERSION) };
     Ok(Errno::result(version)?)
@@ -115,18 +115,19 @@ fn version() -> io::Result<libc::c_long> {
 pub(super) struct Rules {
     /// The kernel's `landlock_ruleset_attr`: rights that are closed where no rule opens them, none of networks, scopes.
     pub(super) attributes: [u64; 3],
-    /// How many bytes of it this kernel knows.
+    /// Number of its bytes that this kernel knows.
     pub(super) attributes_len: usize,
-    /// Paths without links, and the rights to each and all below. What is not there, or has become a link, is left out.
+    /// Paths without links, and the rights to each and all below. A path that is missing, or has become a link, is left
+    /// out.
     pub(super) rights: Vec<(CString, u64)>,
 }
 
-/// What Kennel keeps to itself, and what of it belongs to one run.
+/// Kennel's private paths, and those of them that belong to one run.
 struct Closed {
     paths: Vec<PathBuf>,
 }
 
-/// The rules of a run in this directory, whose command has this working directory.
+/// Returns the rules of a run in this directory, whose command has this working directory.
 pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result<Rules> {
     let version = version()?;
     let is_scoped = version >= ABI_SCOPES;
@@ -160,13 +161,13 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
     }
     let readable = sandbox.readable_paths.iter().map(Path::new);
     let writable = sandbox.writable_paths.iter().map(Path::new);
-    // What is not there makes the start fail later, with its name.
+    // A missing directory makes the start fail later, with its path.
     let cwd = cwd.canonicalize().ok();
     let cwd = cwd.as_deref().filter(|cwd| *cwd != Path::new("/"));
     let readable = readable.map(|path| (path, READ));
     let writable = writable.chain(cwd).map(|path| (path, WRITE));
     for (path, access) in readable.chain(writable) {
-        // A disk as a device has all files of the host: only a path of its own opens it.
+        // A disk device contains all files of the host: only a path of its own opens it.
         let closed = if path.starts_with(DEVICES_DIR) {
             &closed
         } else {
@@ -174,7 +175,7 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
         };
         closed.open_around(path, access & handled, &mut rights)?;
     }
-    // What is the command's of the data directory: the second is there where its spec gives it a token.
+    // The only entries below the data directory that are the command's; the second exists if its spec gives it a token.
     for (own, access) in [("tmp", WRITE), ("token", READ_FILE)] {
         if let Ok(own) = run_dir.join(own).canonicalize() {
             rights.push((c_path(&own)?, access & handled));
@@ -189,14 +190,14 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
 }
 
 impl Closed {
-    /// Opens what is below `path` and not closed: entry by entry, where something closed lies below.
+    /// Opens what is below `path` and not closed: entry by entry, where a closed path lies below.
     fn open_around(
         &self,
         path: &Path,
         access: u64,
         rights: &mut Vec<(CString, u64)>,
     ) -> io::Result<()> {
-        // What is not there, or not for this user, cannot be reached anyway.
+        // A path that is missing, or closed to this user, cannot be reached anyway.
         let Ok(path) = path.canonicalize() else {
             return Ok(());
         };
@@ -223,7 +224,7 @@ impl Closed {
             if rights.len() >= ENTRIES_MAX {
                 return Err(Errno::E2BIG.into());
             }
-            // A link may lead to what is closed.
+            // A link may lead to a closed path.
             let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
             if !is_link {
                 self.open_below(&entry.path(), access, rights)?;
@@ -290,7 +291,7 @@ mod tests {
         };
         let all = rules(&everything, &run, dir.path()).expect("a kernel with Landlock");
         assert!(written(&all, "/srv/file") && !written(&all, "/dev/sda"));
-        // The root directory by another name is no working directory that may be written.
+        // The root directory under another name is no working directory that may be written.
         let none = rules(&Sandbox::default(), &run, Path::new("/usr/..")).expect("rules");
         assert!(!written(&none, "/srv/file"));
         let own = Sandbox {

@@ -1,6 +1,6 @@
-//! Filters of seccomp(2). The baseline profile: system calls that endanger the host, and that ordinary software does not
-//! make, fail with EPERM. The filter of a sandbox: the calls alone that Landlock lets through to other processes. With
-//! either, a program for bits of another width cannot call the kernel at all.
+//! Filters of seccomp(2). The baseline profile: system calls that endanger the host, and that ordinary software does
+//! not make, fail with EPERM. The filter of a sandbox: only the calls that Landlock lets through to other processes.
+//! With either, a program of another word width cannot call the kernel at all.
 
 use libc::{c_long, sock_filter};
 
@@ -23,7 +23,7 @@ const ARGUMENTS: u32 = 16;
 /// `__NR_open_tree_attr` of Linux 6.15, on every architecture.
 const OPEN_TREE_ATTR: c_long = 467;
 
-/// What answers EPERM.
+/// Calls that fail with EPERM.
 const DENIED: &[c_long] = &[
     // Another kernel, or code in this one.
     libc::SYS_kexec_load,
@@ -104,17 +104,18 @@ pub fn support() -> Result<(), String> {
     }
 }
 
-/// The program of the profile.
+/// Returns the program of the profile.
 pub(super) fn baseline() -> Vec<sock_filter> {
     program(DENIED)
 }
 
-/// The program of a sandbox without the profile. Landlock does not judge prlimit(2), and a limit of processor time kills.
+/// Returns the program of a sandbox without the profile. Landlock does not judge prlimit(2), and a limit of processor
+/// time kills.
 pub(super) fn of_sandbox() -> Vec<sock_filter> {
     program(&[])
 }
 
-/// A program that denies these calls, being traced by others, and changes of the limits of others.
+/// Builds a program that denies these calls, tracing by other processes, and changes of the limits of others.
 fn program(calls: &[c_long]) -> Vec<sock_filter> {
     let fail = |errno: i32| step(RETURN, ERRNO | errno.cast_unsigned());
     let denied = fail(libc::EPERM);
@@ -132,7 +133,7 @@ fn program(calls: &[c_long]) -> Vec<sock_filter> {
     for call in calls {
         program.extend([jump(EQUAL, number(*call), 0, 1), denied]);
     }
-    // A process may be traced by its own parent, which it asks for that, and by no other.
+    // A process may be traced by its own parent, at its own request, and by no other.
     program.extend([
         jump(EQUAL, number(libc::SYS_ptrace), 0, 5),
         low(0),
@@ -173,7 +174,7 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
 mod tests {
     use super::*;
 
-    /// What the program answers, by the rules of the kernel's machine for these four instructions.
+    /// Evaluates the program by the rules of the kernel's machine for these four instructions.
     fn answer(program: &[sock_filter], arch: u32, call: c_long, arguments: [u64; 3]) -> u32 {
         let (mut at, mut loaded) = (0, 0u32);
         loop {

@@ -1,4 +1,4 @@
-//! The session that a run's leader made, known by its number: whose that number is after the leader.
+//! The session of a run's leader, identified by its number: the owner of that number after the leader's exit.
 
 use crate::{pidfd::PidFd, procfs};
 use std::{
@@ -6,20 +6,21 @@ use std::{
     collections::{HashMap, HashSet},
 };
 
-/// Processes that were certainly of the session when they were looked at, by number and start.
+/// Processes that were verified to be of the session when they were read, by number and start.
 #[derive(Debug, Default)]
 pub struct Session(RefCell<HashMap<i32, u64>>);
 
 impl Session {
-    /// Takes those of `members`, who are certainly of the run, that are of the session with this number.
+    /// Records those of `members`, all verified to be of the run, that are of the session with this number.
     pub(super) fn learn(&self, number: i32, members: impl IntoIterator<Item = i32>) {
         self.0.borrow_mut().extend(of_session(number, members));
     }
 
-    /// Those of `candidates` that are of the session, as long as its number is certainly its own.
+    /// Returns those of `candidates` that are of the session, as long as its number is verified to be its own.
     ///
-    /// INVARIANT: the number of a session is not reused while a process of the session is there. One that was known
-    /// before the look and is there after it has been there all the time, and so has the leader until it is reaped.
+    /// INVARIANT: the number of a session is not reused while a process of the session is there. A process that was
+    /// known before the scan and is there after it has been there all the time, and so has the leader until it is
+    /// reaped.
     pub(super) fn among(
         &self,
         number: i32,

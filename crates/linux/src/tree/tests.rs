@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command},
 };
 
-/// A child of this test in a session of its own, as a new shim is.
+/// Starts a child of this test in a session of its own, as a new shim is.
 fn session_leader() -> Child {
     let mut command = Command::new("sleep");
     command.arg("1000");
@@ -25,7 +25,7 @@ fn end(mut child: Child) {
 }
 
 #[test]
-fn a_list_that_is_cut_says_how_many_are_missing() {
+fn truncated_list_has_the_missing_count() {
     let children = [session_leader(), session_leader(), session_leader()];
     let tree = Tree {
         run: RunId::from_u128(7),
@@ -47,11 +47,11 @@ fn a_list_that_is_cut_says_how_many_are_missing() {
 }
 
 #[test]
-fn a_number_that_was_given_to_another_session_names_no_orphan() {
+fn number_of_another_session_names_no_orphan() {
     let gone = session_leader();
     let leader = pidfd(&gone);
     end(gone);
-    // As if the number of the leader, which is reaped, had come round.
+    // As if the number of the leader, which is reaped, had been reused.
     let stranger = session_leader();
     let mut tree = Tree {
         run: RunId::from_u128(7),
@@ -70,7 +70,7 @@ fn a_number_that_was_given_to_another_session_names_no_orphan() {
     end(stranger);
 }
 
-/// The number of one that leads a session, whose child in it becomes a child of this test when it ends.
+/// Returns the number of a session leader whose child in it becomes a child of this test when it exits.
 fn session_with_child() -> (Child, i32) {
     // SAFETY: prctl with these arguments takes integers.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
@@ -95,7 +95,7 @@ fn end_orphan(pid: i32) {
 }
 
 #[test]
-fn the_rest_of_a_session_is_known_after_its_leader_and_a_stranger_of_its_number_is_not() {
+fn session_without_leader_excludes_unrelated_process() {
     let (leader, child) = session_with_child();
     let tree = |fd| Tree {
         run: RunId::from_u128(7),
@@ -110,7 +110,7 @@ fn the_rest_of_a_session_is_known_after_its_leader_and_a_stranger_of_its_number_
     let own = tree(pidfd(&leader));
     own.learn_session();
     let late = tree(pidfd(&leader));
-    // As if the number had been another leader's, who was reaped before.
+    // As if the number had been another leader's, which was reaped before.
     let gone = session_leader();
     let strange = tree(pidfd(&gone));
     end(gone);
@@ -131,7 +131,7 @@ fn the_rest_of_a_session_is_known_after_its_leader_and_a_stranger_of_its_number_
 }
 
 #[test]
-fn the_leader_is_signalled_first_and_the_others_by_age() {
+fn leader_is_signalled_first_then_others_by_age() {
     let child = session_leader();
     let tree = Tree {
         run: RunId::from_u128(7),
@@ -144,7 +144,7 @@ fn the_leader_is_signalled_first_and_the_others_by_age() {
         init: None,
     };
     let own = procfs::stat(std::process::id().cast_signed()).expect("it runs");
-    // A number that came round is no sign of youth.
+    // A reused number is no sign of youth.
     let members = [(50, 7), (9, 9), (60, 8), (61, 8), (70, 5)];
     let members = members.map(|(pid, start_ticks)| (pid, Stat { start_ticks, ..own }));
     let order = tree.in_order(members.into_iter().collect());

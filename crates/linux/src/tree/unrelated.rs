@@ -1,59 +1,59 @@
-//! Processes in a run's control group that are not of the run: a process that may write to its `cgroup.procs` can move any process
-//! there. They are neither signalled nor frozen, and the group proves nothing while they are in it.
+//! Processes in a run's control group that are not of the run: a process that may write to its `cgroup.procs` can move
+//! any process there. They are neither signalled nor frozen, and the group proves nothing while they are in it.
 //!
 //! A child is born into the control group of its parent, so a process in the group is taken for the run's unless it is
-//! certain that it is not.
+//! verified that it is not.
 
 use super::{Root, Tree};
 use crate::{cgroup, procfs};
 use kennel_lifecycle::CgroupIdentity;
 use std::collections::HashSet;
 
-/// How often a walk up the parents of a process is tried that met one which had just ended.
+/// Number of attempts to walk up the parents of a process, where a walk met one that had just exited.
 const WALKS_MAX: usize = 8;
 
-/// Who is in a control group.
+/// Processes in a control group.
 #[derive(Debug, Default)]
 pub(super) struct InGroup {
     pub(super) of_run: Vec<i32>,
-    /// Certainly not of the run, by number and start time.
+    /// Verified not to be of the run, by number and start time.
     pub(super) unrelated: Vec<(i32, u64)>,
-    /// It cannot be determined in this moment, because the shim is just ending: the next round can.
+    /// Whether some cannot be determined at this moment, because the shim is just exiting: the next round can.
     has_unclear: bool,
-    /// The keeper, the shim, or the first process of the private pid namespace is among them.
+    /// Whether the keeper, the shim, or the first process of the private pid namespace is among them.
     has_ours: bool,
 }
 
 impl InGroup {
-    /// Whether it may be killed or frozen as a whole.
+    /// Whether the group may be killed or frozen as a whole.
     pub(super) fn is_of_run_alone(&self) -> bool {
         self.unrelated.is_empty() && !self.has_unclear && !self.has_ours
     }
 }
 
-/// Whose a process in the control group is.
+/// Owner of a process in the control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum Owner {
     Run,
     Unclear,
     /// An unrelated process, with its start time.
     Other(u64),
 }
 
-/// Where a walk up the parents of a process has led.
+/// Result of a walk up the parents of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Descent {
-    /// To the ancestor.
+    /// The walk led to the ancestor.
     Below,
-    /// Past the ancestor, to a process without a parent.
+    /// The walk led past the ancestor, to a process without a parent.
     Beside,
-    /// A process on the way had ended.
+    /// A process on the way had exited.
     Unknown,
 }
 
 impl Tree {
-    /// The processes in the control group that are certainly not of the run, by number and start time. Kennel's own are not
-    /// among them.
+    /// Returns the processes in the control group that are verified not to be of the run, by number and start time.
+    /// Kennel's own are not among them.
     pub fn unrelated(&self) -> Vec<(i32, u64)> {
         self.in_group(&self.below_root()).unrelated
     }
@@ -68,19 +68,19 @@ impl Tree {
         self.unrelated_if_vacated(group).is_none()
     }
 
-    /// The unrelated processes in the control group, once no process of the run is in it any more; `None`: one is, or may
-    /// be.
+    /// Returns the unrelated processes in the control group, once no process of the run is in it any more; `None`: one
+    /// is, or may be.
     pub fn unrelated_if_vacated(&self, group: &CgroupIdentity) -> Option<Vec<i32>> {
         if !cgroup::is_populated(group).unwrap_or(true) {
             return Some(Vec::new());
         }
         let inside = self.in_group(&self.below_root());
-        // One that has no number here, or is just ending, is not listed.
+        // A process that has no number here, or is just exiting, is not listed.
         let occupied = !inside.of_run.is_empty() || inside.has_unclear || inside.is_of_run_alone();
         (!occupied).then(|| inside.unrelated.iter().map(|(pid, _)| *pid).collect())
     }
 
-    /// Sorts those in the control group; `below` are known to be of the run.
+    /// Classifies the processes in the control group; `below` are known to be of the run.
     pub(super) fn in_group(&self, below: &HashSet<i32>) -> InGroup {
         let mut inside = InGroup::default();
         let listed = self.cgroup.as_ref().map(cgroup::members);
@@ -89,34 +89,34 @@ impl Tree {
                 inside.has_ours = true;
                 continue;
             }
-            match self.whose(pid, below) {
-                Whose::Run => inside.of_run.push(pid),
-                Whose::Unclear => inside.has_unclear = true,
-                Whose::Other(start_ticks) => inside.unrelated.push((pid, start_ticks)),
+            match self.owner_of(pid, below) {
+                Owner::Run => inside.of_run.push(pid),
+                Owner::Unclear => inside.has_unclear = true,
+                Owner::Other(start_ticks) => inside.unrelated.push((pid, start_ticks)),
             }
         }
         inside
     }
 
-    fn whose(&self, pid: i32, below: &HashSet<i32>) -> Whose {
+    fn owner_of(&self, pid: i32, below: &HashSet<i32>) -> Owner {
         if below.contains(&pid) {
-            return Whose::Run;
+            return Owner::Run;
         }
         let start = || procfs::stat(pid).ok().map(|stat| stat.start_ticks);
         let before = start();
-        // Twice, since the number of a parent that ends may be given away during one walk.
+        // Twice, since the number of a parent that exits may be reused during one walk.
         if !(self.is_beside(pid) && self.is_beside(pid)) {
-            return Whose::Run;
+            return Owner::Run;
         }
         match start() {
-            Some(after) if before == Some(after) && self.root_adopts() => Whose::Other(after),
-            _ => Whose::Unclear,
+            Some(after) if before == Some(after) && self.root_adopts() => Owner::Other(after),
+            _ => Owner::Unclear,
         }
     }
 
-    /// Whether a process is beside the run: in this pid namespace all of a run are below its shim, which adopts its orphans,
-    /// and after the shim below this process, which does. One in another pid namespace may have gone there and have been
-    /// orphaned.
+    /// Whether a process is beside the run: in this pid namespace all of a run are below its shim, which adopts its
+    /// orphans, and after the shim below this process, which does. A process in another pid namespace may have moved
+    /// there and have been orphaned.
     fn is_beside(&self, pid: i32) -> bool {
         let own = std::process::id().cast_signed();
         let here = || procfs::namespace_depth(pid) == procfs::namespace_depth(own);
@@ -130,7 +130,7 @@ impl Tree {
         }
     }
 
-    /// Whether what a run leaves behind is below its root now: a shim that ends gives its children away.
+    /// Whether processes that a run leaves behind are below its root now: a shim that exits passes its children on.
     fn root_adopts(&self) -> bool {
         let Root::Shim(shim) = self.root else {
             return true;

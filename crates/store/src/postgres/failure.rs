@@ -1,8 +1,8 @@
-//! What an error of Postgres says about the write that met it.
+//! Interpretation of a Postgres error for the write that met it.
 
 use crate::writer::Failure;
 
-/// By SQLSTATE: what the server has said no to was not written, except where it says that it is going away.
+/// Decides by SQLSTATE: a refused write was not written, except where the server reports that it is shutting down.
 pub(super) fn failure(error: &sqlx::Error) -> Failure {
     let text = error.to_string();
     let code = match error
@@ -18,8 +18,8 @@ pub(super) fn failure(error: &sqlx::Error) -> Failure {
         "57P01" | "57P02" | "57P05" => Failure::Unknown(text),
         // Connection exceptions.
         code if code.starts_with("08") => Failure::Unknown(text),
-        // No right to it, no such table, no such column: of a database that is being restored, or was restored wrongly.
-        // Such a statement was prepared by another client: a pooler has come in between, and the next transaction knows.
+        // No privilege, no such table, no such column: a database that is being restored, or was restored wrongly. A
+        // statement prepared by another client: a pooler is in between, and the next transaction knows.
         "42501" | "42P01" | "42703" | "42P05" => Failure::Unavailable(text),
         // Data exception, integrity, syntax and access, program limit.
         code if ["22", "23", "42", "54"].iter().any(|c| code.starts_with(c)) => {

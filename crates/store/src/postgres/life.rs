@@ -1,5 +1,5 @@
-//! Which life of Postgres it is: from the start of its first process to the end of that, and within that until the tables
-//! are made anew, as a restored dump does.
+//! The life of a Postgres database: from the start of its first process to the end of that, and within that until the
+//! tables are created anew, as by a restored dump.
 
 use crate::Life;
 use sqlx::{PgConnection, Row};
@@ -16,7 +16,7 @@ pub(super) use words;
 
 const LIFE: &str = concat!("SELECT ", words!(), ", pg_is_in_recovery()");
 
-/// The life that this connection meets. One that cannot be written to is none.
+/// Returns the life that this connection finds. A database that cannot be written to has none.
 pub(super) async fn ask(conn: &mut PgConnection) -> Result<Life, sqlx::Error> {
     let row = sqlx::raw_sql(LIFE).fetch_one(conn).await?;
     if row.try_get(1)? {

@@ -1,9 +1,9 @@
-//! The way to Postgres: a session of our own, or a pooler that gives each transaction whichever session is free.
+//! Connections to Postgres: to a session of its own, or through a pooler that gives each transaction any free session.
 //!
 //! Behind such a pooler (PgBouncer in transaction mode) nothing may be left in a session: no prepared statement, no
-//! setting, no lock. Each question is then a transaction with all that it needs, which costs three round trips
-//! more. Which of the two it is needs no setting: the start of a session carries a mark that only the session's own
-//! start can have given it, and a pooler refuses or drops it.
+//! setting, no lock. Each query is then a complete transaction, which costs three round trips more. The kind needs no
+//! setting: the start of a session carries a mark that only the session's own start can have given it, and a pooler
+//! refuses or drops it.
 
 use super::life;
 use crate::life::Lives;
@@ -26,48 +26,48 @@ const READERS_MAX: u32 = 8;
 /// Longest wait for a connection, new or from the pool.
 pub(super) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A parameter that Postgres knows nothing of, and keeps.
+/// A parameter that Postgres does not know, and retains.
 const MARK: &str = "kennel.session";
 const IS_MARKED: &str = "SELECT COALESCE(current_setting('kennel.session', true), '') = 'own'";
 
-/// Facts must outlive a crash even where the database's own default is to answer before the disk has.
+/// Writes must survive a crash even where the database's own default is to answer before the disk has them.
 const DURABLE_SESSION: &str = "SELECT set_config('synchronous_commit', 'on', false) \
     WHERE current_setting('synchronous_commit') = 'off'";
-/// The same for one transaction, with its beginning.
+/// The same for one transaction, with its BEGIN.
 const DURABLE_TRANSACTION: &str = "BEGIN; SELECT set_config('synchronous_commit', 'on', true) \
     WHERE current_setting('synchronous_commit') = 'off'";
 
-/// In which life of Postgres a question is asked.
+/// The life of Postgres that a query requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Where {
-    /// In the one in which the node was taken over.
+    /// The life in which the node was acquired.
     Taken,
     Anywhere,
 }
 
-/// Whose the server's session is.
+/// Owner of the server's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Session {
-    /// Ours for as long as the connection lives.
+    /// This connection, for as long as it lives.
     Own,
-    /// Another one for each transaction.
+    /// Another session for each transaction.
     Shared,
 }
 
-/// How to connect, and what has been found out about it.
+/// Connection options, and findings about the connection.
 #[derive(Debug)]
 pub(super) struct Link {
     own: PgConnectOptions,
     shared: PgConnectOptions,
-    /// Once a pooler has been met it counts as there until the next start: what works behind one works without.
+    /// Once a pooler was found it counts as there until the next start: statements that work behind one work without.
     is_shared: AtomicBool,
-    /// Which lives of Postgres have been met at the other end.
+    /// Lives of Postgres found at the server.
     pub(super) lives: Lives,
 }
 
 impl Link {
     pub(super) fn new(options: PgConnectOptions) -> Self {
-        // No column is a floating-point number, and a pooler refuses what it does not know.
+        // No column is a floating-point number, and a pooler refuses unknown parameters.
         let shared = options.disable_statement_logging().extra_float_digits(None);
         Self {
             own: shared.clone().options([(MARK, "own")]),
@@ -85,7 +85,7 @@ impl Link {
         }
     }
 
-    /// A connection to write by.
+    /// Opens a connection for writing.
     pub(super) async fn connect(&self) -> Result<(PgConnection, Session), sqlx::Error> {
         if self.session() == Session::Own {
             match PgConnection::connect_with(&self.own).await {
@@ -97,7 +97,7 @@ impl Link {
                     }
                     self.met_a_pooler();
                 }
-                Err(error) if tells_of_a_pooler(&error) => self.met_a_pooler(),
+                Err(error) if shows_pooler(&error) => self.met_a_pooler(),
                 Err(error) => return Err(error),
             }
         }
@@ -105,8 +105,8 @@ impl Link {
         Ok((conn, Session::Shared))
     }
 
-    /// A session of our own was looked at when it began; behind a pooler each transaction may be in another life. Nothing is
-    /// done in one in which the node was not taken over.
+    /// Checks the life of the session. One of its own was checked when it began; behind a pooler each transaction may
+    /// be in another life. Nothing is done in a life in which the node was not acquired.
     pub(super) async fn look_where(
         &self,
         conn: &mut PgConnection,
@@ -118,9 +118,9 @@ impl Link {
         self.lives.check()
     }
 
-    /// A fault of a connection that was taken for a session of our own.
+    /// Checks a fault of a connection that was taken for a session of its own.
     pub(super) fn look_at(&self, error: &sqlx::Error) {
-        if tells_of_a_pooler(error) {
+        if shows_pooler(error) {
             self.met_a_pooler();
         }
     }
@@ -139,16 +139,16 @@ async fn is_marked(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::Row::try_get(&row, 0)
 }
 
-/// By SQLSTATE: a parameter at the start that Postgres would have taken; a prepared statement that is gone, or that
-/// another client has prepared.
-fn tells_of_a_pooler(error: &sqlx::Error) -> bool {
+/// Whether the error shows a pooler, by SQLSTATE: a parameter at the start that Postgres would have taken; a prepared
+/// statement that is gone, or that another client has prepared.
+fn shows_pooler(error: &sqlx::Error) -> bool {
     let code = error
         .as_database_error()
         .and_then(sqlx::error::DatabaseError::code);
     matches!(code.as_deref(), Some("08P01" | "26000" | "42P05"))
 }
 
-/// A transaction whose commit is on the disk when it is answered.
+/// Begins a transaction whose commit is on the disk when it is answered.
 pub(super) async fn begin(
     conn: &mut PgConnection,
     session: Session,
@@ -159,7 +159,7 @@ pub(super) async fn begin(
     }
 }
 
-/// Connections to read by.
+/// Connections for reading.
 #[derive(Debug)]
 pub(super) struct Readers {
     link: Arc<Link>,
@@ -193,7 +193,7 @@ impl Readers {
         }
     }
 
-    /// The answer to one question, in the life in which the node was taken over.
+    /// Returns the rows of one query, in the life in which the node was acquired.
     pub(super) async fn rows(
         &self,
         query: Query<'_, Postgres, PgArguments>,
@@ -201,7 +201,7 @@ impl Readers {
         self.ask(query, Where::Taken).await
     }
 
-    /// The same in whichever life it is.
+    /// Returns the rows of one query, in any life.
     pub(super) async fn rows_of_any_life(
         &self,
         query: Query<'_, Postgres, PgArguments>,
@@ -245,7 +245,7 @@ impl Readers {
         place: Where,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
         let mut lent = Lent(Some(self.shared.acquire().await?));
-        // A statement without a name lives until the next one: within a transaction that is ours.
+        // An unnamed statement lives until the next one: within a transaction the session is this one's alone.
         let mut tx = lent.connection().begin_with("BEGIN READ ONLY").await?;
         if place == Where::Taken {
             self.link.look_where(&mut tx, Session::Shared).await?;
@@ -262,8 +262,8 @@ impl Readers {
     }
 }
 
-/// A connection of a pool that is closed where its question was given up: the pool would wait for its answer, and lend
-/// no other client one meanwhile.
+/// A connection of a pool that is closed where its query was abandoned: the pool would wait for its answer, and lend no
+/// other client one meanwhile.
 struct Lent(Option<PoolConnection<Postgres>>);
 
 impl Lent {

@@ -1,4 +1,4 @@
-//! The schema in Postgres: looked at without changing anything, and brought up to date in one transaction.
+//! The schema in Postgres: read without changing anything, and brought up to date in one transaction.
 
 use crate::{
     OpenError,
@@ -11,22 +11,22 @@ use sqlx::{
 use std::{collections::BTreeMap, time::Duration};
 use tokio::time::timeout;
 
-/// Where sqlx's own tools keep the books, too.
+/// Table of sqlx's own tools, too.
 const TABLE: &str = "_sqlx_migrations";
 const IS_THERE: &str = "SELECT to_regclass('_sqlx_migrations') IS NOT NULL";
 const APPLIED: &str = "SELECT version, success, checksum FROM _sqlx_migrations ORDER BY version";
 /// `$1` version, `$2` name, `$3` checksum.
 const ENTER: &str = "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
     VALUES ($1, $2, TRUE, $3, -1)";
-/// One at a time in a database. Of the transaction: no pooler would keep a lock of the session.
+/// One migration at a time in a database. A lock of the transaction: no pooler would retain a lock of the session.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(7738135570302951424)";
-/// Longest time for looking; nothing is changed by it.
+/// Longest time for reading; nothing is changed by it.
 const LOOK_MAX: Duration = Duration::from_secs(10);
-/// Longest time for all that is missing, the wait for another one that is at it included.
+/// Longest time for all missing migrations, the wait for a concurrent one included.
 const APPLY_MAX: Duration = Duration::from_mins(10);
 
-/// Applies what is missing; gives the newest number. A database that has everything is only read, so that its user need not
-/// be allowed to make tables.
+/// Applies the missing migrations; returns the newest number. An up-to-date database is only read, so that its user
+/// need not have the right to create tables.
 pub(super) async fn migrate(conn: &mut PgConnection) -> Result<i64, OpenError> {
     let known: Vec<Migration> = open::migrations(POSTGRES_MIGRATIONS).collect();
     let newest = known.last().map_or(0, |migration| migration.version);
@@ -46,7 +46,7 @@ async fn in_time<T>(
     }
 }
 
-/// What has not been applied yet; or why this database is not for this program.
+/// Returns the migrations that are missing; or why this database does not fit this program.
 async fn missing<'a>(
     conn: &mut PgConnection,
     known: &'a [Migration],
@@ -77,12 +77,12 @@ async fn missing<'a>(
     Ok(missing)
 }
 
-/// All or nothing.
+/// Applies all or none.
 async fn apply_missing(conn: &mut PgConnection, known: &[Migration]) -> Result<(), MigrateError> {
     let mut tx = sqlx::Connection::begin(conn).await?;
     sqlx::raw_sql(LOCK).execute(&mut *tx).await?;
     tx.ensure_migrations_table(TABLE).await?;
-    // Somebody else may have been at it meanwhile.
+    // Another process may have migrated it meanwhile.
     for migration in missing(&mut tx, known).await? {
         sqlx::raw_sql(migration.sql.clone())
             .execute(&mut *tx)

@@ -1,5 +1,5 @@
-//! The database file by its name and by what it is: one that was removed or replaced under a live server still takes writes, and
-//! no later server finds them.
+//! The database file by its name and its identity: a file that was removed or replaced under a live server still takes
+//! writes, and no later server finds them.
 
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ pub(super) struct OpenedFile {
 }
 
 impl OpenedFile {
-    /// The file of this name, which is open by now.
+    /// Identifies the file of this name, which is open by now.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let found = fs::metadata(path)?;
         Ok(Self {
@@ -26,7 +26,7 @@ impl OpenedFile {
         })
     }
 
-    /// Whether its name still leads to it; the error says what is there instead.
+    /// Whether its name still leads to it; the error describes the present file.
     pub(super) fn check(&self) -> Result<(), String> {
         let path = self.path.display();
         match fs::metadata(&self.path) {

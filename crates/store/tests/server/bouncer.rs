@@ -13,13 +13,13 @@ use std::{
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-/// Where Debian puts it.
+/// Path in Debian.
 const BINARY: &str = "/usr/sbin/pgbouncer";
 /// The same as the server's: only the directory of the socket differs.
 const PORT: u16 = 5432;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A running pooler; ended when this is dropped.
+/// A running pooler; terminated when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Bouncer {
     dir: TempDir,
@@ -27,7 +27,7 @@ pub(crate) struct Bouncer {
 }
 
 impl PostgresServer {
-    /// A pooler before this server, which has to be an own cluster; with further lines for its settings.
+    /// Starts a pooler before this server, which has to be a cluster of its own; with further lines for its settings.
     pub(crate) async fn bouncer(&self, settings: &str) -> Result<Bouncer, PostgresServerError> {
         if !Path::new(BINARY).exists() {
             return Err(PostgresServerError::NoBouncer);
@@ -64,7 +64,7 @@ impl PostgresServer {
         Ok(bouncer)
     }
 
-    /// A new, empty database, as the address of a store behind the pooler.
+    /// Creates a new, empty database, and returns the address of a store behind the pooler.
     pub(crate) async fn database(&self, bouncer: &Bouncer) -> Result<String, PostgresServerError> {
         let number = self.schemas.fetch_add(1, Ordering::Relaxed);
         let name = format!("kennel_test_{number}");
@@ -79,7 +79,7 @@ impl PostgresServer {
 }
 
 impl Bouncer {
-    /// Where it listens.
+    /// Returns the directory of its socket.
     #[must_use]
     pub(crate) fn socket_dir(&self) -> &Path {
         self.dir.path()

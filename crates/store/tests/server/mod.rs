@@ -14,38 +14,39 @@ use std::{
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-/// Names a server to be used instead of an own cluster; its user must be allowed to create schemas.
+/// Variable with a server to be used instead of a cluster of the test's own; its user must be allowed to create
+/// schemas.
 pub(crate) const SERVER_VARIABLE: &str = "KENNEL_TEST_POSTGRES";
-/// Where Debian puts the binaries, by version.
+/// Directory of the binaries in Debian, by version.
 const BINARIES: &str = "/usr/lib/postgresql";
-/// A role that has to give a password; everyone else on the socket is trusted.
+/// A role that has to give a password; every other role on the socket is trusted.
 pub(crate) const ROLE: &str = "kennel";
 /// Its password.
 pub(crate) const PASSWORD: &str = "correct horse";
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no Postgres to test with.
+/// Reason why there is no Postgres to test with.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PostgresServerError {
-    /// The binaries are not there.
+    /// The binaries are missing.
     #[error(
         "no Postgres under {BINARIES}: `make test` installs it (Debian package postgresql), or set \
          {SERVER_VARIABLE} to the URL of a server"
     )]
     NotInstalled,
-    /// No pooler.
+    /// There is no pooler.
     #[error("no PgBouncer: `make test` installs it (Debian package pgbouncer)")]
     NoBouncer,
-    /// The server is not ours to put something before it.
+    /// The server is not the test's own, so that nothing can be put before it.
     #[error("a pooler needs a cluster of the test's own")]
     NotOwn,
-    /// Files or processes.
+    /// A call on files or processes failed.
     #[error("cannot {what} for the test's Postgres")]
     Io {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
-        /// What went wrong.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -54,10 +55,10 @@ pub(crate) enum PostgresServerError {
     Failed {
         /// Its name.
         program: &'static str,
-        /// What it said.
+        /// Its output.
         output: String,
     },
-    /// It does not answer.
+    /// The server does not answer.
     #[error("the test's Postgres does not answer within {START_TIMEOUT:?}: {log}")]
     Silent {
         /// Its log.
@@ -68,7 +69,7 @@ pub(crate) enum PostgresServerError {
     Sql(#[from] sqlx::Error),
 }
 
-/// A running server. An own cluster is stopped and removed when this is dropped.
+/// A running server. A cluster of the test's own is stopped and removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct PostgresServer {
     /// Parameters that reach it, without user, password and search path.
@@ -85,7 +86,7 @@ struct Cluster {
 }
 
 impl PostgresServer {
-    /// The server of [`SERVER_VARIABLE`] if it is set, else an own cluster.
+    /// Starts the server of [`SERVER_VARIABLE`] if it is set, else a cluster of its own.
     pub(crate) async fn start() -> Result<Self, PostgresServerError> {
         match std::env::var(SERVER_VARIABLE) {
             Ok(url) => Ok(Self {
@@ -97,7 +98,7 @@ impl PostgresServer {
         }
     }
 
-    /// An own cluster in any case: one that may be stopped.
+    /// Starts a cluster of its own in any case: one that may be stopped.
     pub(crate) async fn start_own() -> Result<Self, PostgresServerError> {
         let binaries = newest_binaries().ok_or(PostgresServerError::NotInstalled)?;
         let dir = tempfile::Builder::new()
@@ -128,7 +129,7 @@ impl PostgresServer {
         Ok(server)
     }
 
-    /// A new, empty schema, as the address of a store.
+    /// Creates a new, empty schema, and returns the address of a store.
     pub(crate) async fn schema(&self) -> Result<String, PostgresServerError> {
         let number = self.schemas.fetch_add(1, Ordering::Relaxed);
         let name = format!("kennel_test_{}_{number}", std::process::id());
@@ -142,7 +143,7 @@ impl PostgresServer {
         Ok(format!("{url}&options=-c%20search_path%3D{name}"))
     }
 
-    /// Removes what [`PostgresServer::schema`] has made; only needed on a server that is not our own.
+    /// Removes the schemas of [`PostgresServer::schema`]; only needed on a server that is not the test's own.
     pub(crate) async fn drop_schemas(&self) -> Result<(), PostgresServerError> {
         let mut conn = self.connect().await?;
         for number in 0..self.schemas.load(Ordering::Relaxed) {
@@ -154,7 +155,7 @@ impl PostgresServer {
         Ok(())
     }
 
-    /// The address for this user and password; without them, for the superuser.
+    /// Returns the address for this user and password; without them, for the superuser.
     #[must_use]
     pub(crate) fn url(&self, login: Option<(&str, &str)>) -> String {
         let joint = if self.base.contains('?') { '&' } else { '?' };
@@ -168,20 +169,20 @@ impl PostgresServer {
         }
     }
 
-    /// Where an own cluster listens.
+    /// Returns the directory of the socket of a cluster of its own.
     #[must_use]
     pub(crate) fn socket_dir(&self) -> Option<&Path> {
         self.cluster.as_ref().map(|cluster| cluster.dir.path())
     }
 
-    /// Ends an own cluster as a crash does: no goodbye to anybody. It can be resumed.
+    /// Ends the cluster as a crash does, without closing connections. It can be resumed.
     pub(crate) fn crash(&mut self) {
         if let Some(cluster) = &mut self.cluster {
             cluster.stop("-QUIT");
         }
     }
 
-    /// After [`Self::crash`]: it comes back as a standby, which follows nobody.
+    /// After [`Self::crash`]: lets it come back as a standby, which follows no server.
     pub(crate) fn demote(&self) -> Result<(), PostgresServerError> {
         let Some(cluster) = &self.cluster else {
             return Ok(());
@@ -190,7 +191,7 @@ impl PostgresServer {
         fs::write(signal, "").map_err(io_error("write standby.signal"))
     }
 
-    /// Starts an own cluster again, and waits until it answers.
+    /// Starts the cluster again, and waits until it answers.
     pub(crate) async fn resume(&mut self) -> Result<(), PostgresServerError> {
         let Some(cluster) = &mut self.cluster else {
             return Ok(());
@@ -264,13 +265,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Ends the server by this signal, at last by SIGKILL, and waits for it.
+    /// Terminates the server by this signal, at last by SIGKILL, and waits for it.
     fn stop(&mut self, signal: &str) {
         let Some(mut process) = self.process.take() else {
             return;
         };
         let pid = process.id().to_string();
-        // A failed kill means that it has ended, which the wait below finds out.
+        // A failed kill means that it has exited, which the wait below finds.
         let _ = Command::new("kill").args([signal, &pid]).status();
         let deadline = std::time::Instant::now() + STOP_TIMEOUT;
         while matches!(process.try_wait(), Ok(None)) {
@@ -286,7 +287,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Immediate: nobody will read what is in it.
+        // Immediate: its contents are not needed.
         self.stop("-QUIT");
     }
 }
@@ -306,8 +307,8 @@ fn newest_binaries() -> Option<PathBuf> {
         .map(|(_, binaries)| binaries)
 }
 
-/// Postgres refuses to run as root, so root becomes the package's user first. Without a program in between, so that
-/// our child is Postgres itself and a signal reaches it.
+/// Postgres refuses to run as root, so root becomes the package's user first. Without a program in between, so that the
+/// child is Postgres itself and a signal reaches it.
 fn as_postgres(program: &Path) -> Result<Command, PostgresServerError> {
     let mut command = Command::new(program);
     if we_are_root() {

@@ -14,7 +14,7 @@ use kennel_store::{
 };
 use std::time::Duration;
 
-pub(super) async fn an_attempt_that_another_follows_is_read_back_whole(bed: Bed) {
+pub(super) async fn followed_attempt_is_read_back_whole(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
@@ -42,18 +42,18 @@ pub(super) async fn an_attempt_that_another_follows_is_read_back_whole(bed: Bed)
         bed.store.list(&waiting, None, 9).await.unwrap().rows,
         [wanted]
     );
-    // Told again, it changes nothing.
+    // Repeated, it changes nothing.
     bed.store.rest(&new, &rest).await.unwrap();
     assert_eq!(bed.store.get(new.run).await.unwrap(), Some(row));
 }
 
-pub(super) async fn the_next_attempt_takes_the_place_of_the_one_before(bed: Bed) {
+pub(super) async fn next_attempt_replaces_the_one_before(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
     bed.store.rest(&new, &rest(&[ended(1)], 1)).await.unwrap();
     let second = next(&new, 2);
-    // Asked for, so the row of restarts begins anew.
+    // Requested, so the row of restarts begins anew.
     bed.store.begin(&second, 0).await.unwrap();
 
     let row = bed.store.get(new.run).await.unwrap().unwrap();
@@ -72,7 +72,7 @@ pub(super) async fn the_next_attempt_takes_the_place_of_the_one_before(bed: Bed)
     assert_eq!((row.past, row.next_restart), (vec![ended(1)], None));
 }
 
-pub(super) async fn an_attempt_begins_only_where_just_that_one_is_waited_for(bed: Bed) {
+pub(super) async fn attempt_begins_only_if_it_is_next(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
@@ -91,7 +91,7 @@ pub(super) async fn an_attempt_begins_only_where_just_that_one_is_waited_for(bed
     old.generation = 0;
     refused(&old, "an older generation").await;
     refused(&next(&service(2), 2), "there is no such run").await;
-    // A late word of the attempt before.
+    // A late report of the attempt before.
     let late = bed.store.record_state(new.run, 1, RowState::Running, None);
     assert!(matches!(late.await, Err(StoreError::Fenced(_))));
 
@@ -105,7 +105,7 @@ pub(super) async fn an_attempt_begins_only_where_just_that_one_is_waited_for(bed
     assert!(matches!(late, Err(StoreError::Fenced(_))), "{late:?}");
 }
 
-pub(super) async fn an_attempt_that_was_not_begun_uses_its_number_up(bed: Bed) {
+pub(super) async fn unstarted_attempt_uses_its_number(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
@@ -114,17 +114,17 @@ pub(super) async fn an_attempt_that_was_not_begun_uses_its_number_up(bed: Bed) {
     let both = rest(&[ended(1), ended(2)], 2);
     bed.store.rest(&second, &both).await.unwrap();
 
-    // Its begin comes late, and is not let in.
+    // Its begin comes late, and is refused.
     let late = bed.store.begin(&second, 1).await;
     assert!(matches!(late, Err(StoreError::Fenced(_))), "{late:?}");
     let row = bed.store.get(new.run).await.unwrap().unwrap();
     assert_eq!((row.new.attempt, row.restarts), (2, 2));
-    // What is on record of a process is still the one that there was.
+    // The record of a process is still that of the earlier one.
     assert_eq!(row.new.identity, new.identity);
     bed.store.begin(&next(&new, 3), 1).await.unwrap();
 }
 
-pub(super) async fn a_run_may_end_with_an_attempt_that_was_not_begun(bed: Bed) {
+pub(super) async fn run_may_end_with_an_unstarted_attempt(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();
@@ -145,7 +145,7 @@ pub(super) async fn a_run_may_end_with_an_attempt_that_was_not_begun(bed: Bed) {
     assert_eq!((row.outcome, row.times), (Some(last.outcome), last.times));
 }
 
-pub(super) async fn a_run_that_waits_can_be_stopped_and_begins_no_more(bed: Bed) {
+pub(super) async fn stopped_waiting_run_begins_no_attempt(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let new = service(1);
     bed.store.insert(&new).await.unwrap();

@@ -1,4 +1,4 @@
-//! Named readers: where each stands, moved forward only.
+//! Named consumers: their positions, moved forward only.
 
 use super::{
     Bed,
@@ -34,7 +34,7 @@ fn is_fenced(refused: &Result<(), StoreError>) -> bool {
     matches!(refused, Err(StoreError::Fenced(_)))
 }
 
-pub(super) async fn a_consumer_moves_forward_only_and_is_read_back_whole(bed: Bed) {
+pub(super) async fn consumer_moves_only_forward_and_reads_whole(bed: Bed) {
     let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let first = consumer(Some(new_run(1).run), "indexer");
     bed.store.put_consumer(&first, generation).await.unwrap();
@@ -47,7 +47,7 @@ pub(super) async fn a_consumer_moves_forward_only_and_is_read_back_whole(bed: Be
         ..first.clone()
     };
     bed.store.put_consumer(&moved, generation).await.unwrap();
-    // The same again says nothing new, and is no fault.
+    // A repeat changes nothing, and is no error.
     bed.store.put_consumer(&moved, generation).await.unwrap();
     let back = |change: fn(&mut ConsumerRow)| {
         let mut row = moved.clone();
@@ -80,7 +80,7 @@ pub(super) async fn a_consumer_moves_forward_only_and_is_read_back_whole(bed: Be
     reopened.finish().await;
 }
 
-pub(super) async fn consumers_are_found_by_run_and_name_counted_and_removed(bed: Bed) {
+pub(super) async fn consumers_are_found_counted_and_removed(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let elsewhere = opening(NODE + 1, EPOCH + 1);
@@ -145,7 +145,7 @@ pub(super) async fn consumers_are_found_by_run_and_name_counted_and_removed(bed:
     assert_eq!(count(Some(one)).await, (1, 3));
 }
 
-pub(super) async fn consumers_go_some_time_after_the_output_of_their_run(bed: Bed) {
+pub(super) async fn consumers_are_removed_after_their_runs_output(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for (id, removed_at) in [(1, 70), (2, 80)] {

@@ -1,4 +1,4 @@
-//! Every way to end, there and back.
+//! Every kind of end, written and read back.
 
 use super::{
     Bed,
@@ -38,7 +38,7 @@ pub(super) async fn every_end_is_read_back_as_it_was(bed: Bed) {
 
     for (id, end) in (1..).zip(&ends) {
         let new = new_run(id);
-        // Both ways to a closed row: over an open one, and where none is.
+        // Both ways to a closed row: over an open one, and where there is none.
         if id % 2 == 0 {
             bed.store.insert(&new).await.unwrap();
         }
@@ -50,7 +50,7 @@ pub(super) async fn every_end_is_read_back_as_it_was(bed: Bed) {
     }
 }
 
-/// The name under which the column has it.
+/// Returns the name in the column.
 fn column(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value).unwrap() {
         serde_json::Value::String(name) => name,

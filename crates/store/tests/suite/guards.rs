@@ -65,7 +65,7 @@ pub(super) async fn a_new_generation_restamps_open_rows_alone(bed: Bed) {
     }
 }
 
-pub(super) async fn only_keepers_with_open_rows_or_the_lease_are_listed(bed: Bed) {
+pub(super) async fn only_keepers_with_rows_or_lease_are_listed(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     for generation in 1..=3 {
         let epoch = EPOCH + u128::try_from(generation).unwrap();
@@ -89,7 +89,7 @@ pub(super) async fn only_keepers_with_open_rows_or_the_lease_are_listed(bed: Bed
         host: host(),
     });
     assert_eq!(found, expected);
-    // The one with the lease is, all the same.
+    // The keeper with the lease is listed all the same.
     let last = EPOCH + 4;
     bed.store.open_node(&opening(NODE, last)).await.unwrap();
     let found = bed.store.open_epochs(node).await.unwrap();
@@ -105,7 +105,7 @@ pub(super) async fn only_keepers_with_open_rows_or_the_lease_are_listed(bed: Bed
     assert_eq!(elsewhere.unwrap(), []);
 }
 
-pub(super) async fn a_run_that_a_later_keeper_holds_is_its_own(bed: Bed) {
+pub(super) async fn run_of_a_later_keeper_is_its_own(bed: Bed) {
     let next = EPOCH + 1;
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for id in [1, 2] {
@@ -264,7 +264,7 @@ pub(super) async fn every_check_refuses_what_no_run_can_be(bed: Bed) {
     for sql in others {
         raw.execute(sql).await.expect_err(sql);
     }
-    // What a run can be is let through: the checks above refuse for their own reason.
+    // A valid state is accepted: the checks above refuse for their own reason.
     raw.execute("UPDATE runs SET attempt = 2").await.unwrap();
     assert_eq!(
         bed.store

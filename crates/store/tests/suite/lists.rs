@@ -11,7 +11,7 @@ use kennel_store::{Inserted, ListFilter, ListOrder, ListPage, SCANNED_MAX};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
-pub(super) async fn pages_neither_repeat_nor_skip_while_rows_are_added(bed: Bed) {
+pub(super) async fn pages_stay_contiguous_while_rows_are_added(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let add = async |id: u128, created: i64| {
         let mut new = new_run(id);
@@ -44,7 +44,7 @@ pub(super) async fn pages_neither_repeat_nor_skip_while_rows_are_added(bed: Bed)
     assert_eq!(seen, expected);
 }
 
-/// They may be long, and no list has use for them.
+/// Entries may be long, and no list uses them.
 pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
@@ -67,7 +67,7 @@ pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
         without.entries = None;
         assert_eq!(list.unwrap(), [without]);
     }
-    // What this version cannot read in it spoils nothing but itself.
+    // An unreadable value in it affects only itself.
     let sql = format!(
         "UPDATE runs SET entries = '{{\"entries\":7}}' WHERE run_id = '{}'",
         new.run
@@ -78,7 +78,7 @@ pub(super) async fn entries_are_read_with_their_row_alone(bed: Bed) {
     assert!(refused.starts_with("entries: "), "{refused}");
 }
 
-pub(super) async fn a_nodes_runs_come_oldest_first_where_that_is_asked_for(bed: Bed) {
+pub(super) async fn runs_of_a_node_can_come_oldest_first(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     // Three rows share each point in time.
     for id in 1..=12_u32 {
@@ -277,7 +277,7 @@ pub(super) async fn open_runs_are_those_of_the_node(bed: Bed) {
     assert_eq!(found, [new_run(2).run]);
 }
 
-pub(super) async fn an_audit_finds_rows_by_key_and_ended_ones_by_number(bed: Bed) {
+pub(super) async fn audit_finds_rows_by_key_or_number(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let node = NodeId::from_u128(NODE);
     let with = |id: u128, command: i32, shim: i32| {

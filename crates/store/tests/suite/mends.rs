@@ -1,4 +1,4 @@
-//! What was written in an earlier life of the database is written again.
+//! Rows of an earlier life of the database are written again.
 
 use super::{
     Bed,
@@ -9,7 +9,7 @@ use kennel_store::{
     Closure, Desired, NewRun, Opening, PastAttempt, RunRow, StoreError, StoredState, Times,
 };
 
-/// Rows in each state that one can be in.
+/// Rows in each possible state.
 fn rows() -> Vec<RunRow> {
     let started = Times {
         started: Some(Timestamp(11)),
@@ -78,7 +78,7 @@ pub(super) async fn what_was_written_before_is_written_again_whole(bed: Bed) {
     }
 }
 
-pub(super) async fn an_older_row_is_brought_up_and_a_closed_one_is_left_alone(bed: Bed) {
+pub(super) async fn outdated_row_is_updated_and_closed_one_kept(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for row in rows() {
         let older = NewRun {

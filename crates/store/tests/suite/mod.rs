@@ -1,4 +1,4 @@
-//! What every store has to do, said once and run on each database.
+//! The requirements on every store, defined once and run on each database.
 
 pub(crate) mod nodes;
 pub(crate) mod rows;
@@ -37,16 +37,16 @@ macro_rules! cases {
 
 const CASES: &[Case] = cases![
     writes::what_is_inserted_is_read_back_whole,
-    writes::a_taken_key_gives_the_row_that_stands_there,
+    writes::taken_key_returns_the_existing_row,
     writes::a_late_insert_meets_the_closed_row,
     writes::closing_twice_changes_nothing,
     writes::closing_keeps_times_that_it_does_not_know,
     writes::a_fence_takes_only_a_free_key,
     writes::a_stop_only_brings_the_deadline_forward,
     writes::requester_of_a_stop_is_not_forgotten,
-    writes::a_state_is_written_on_an_open_row_only,
+    writes::state_is_written_on_open_rows_only,
     writes::facets_are_written_on_an_open_row_only,
-    writes::one_bad_row_among_a_thousand_spoils_no_other,
+    writes::one_bad_row_of_thousand_spoils_no_other,
     writes::a_write_outlives_its_caller,
     writes::many_changes_of_one_run_keep_their_order,
     writes::a_finished_store_is_not_available,
@@ -56,43 +56,43 @@ const CASES: &[Case] = cases![
     nodes::left_stop_keeps_caller_and_shortest_grace,
     guards::an_older_generation_writes_nothing,
     guards::a_new_generation_restamps_open_rows_alone,
-    guards::a_run_that_a_later_keeper_holds_is_its_own,
-    guards::only_keepers_with_open_rows_or_the_lease_are_listed,
+    guards::run_of_a_later_keeper_is_its_own,
+    guards::only_keepers_with_rows_or_lease_are_listed,
     guards::a_keeper_of_another_node_raises_no_generation,
     guards::every_check_refuses_what_no_run_can_be,
     guards::a_newer_schema_is_refused,
     guards::a_changed_migration_is_refused,
     guards::a_row_that_cannot_be_read_is_corrupt,
     guards::row_that_cannot_be_read_hides_no_other,
-    attempts::an_attempt_that_another_follows_is_read_back_whole,
-    attempts::the_next_attempt_takes_the_place_of_the_one_before,
-    attempts::an_attempt_begins_only_where_just_that_one_is_waited_for,
-    attempts::an_attempt_that_was_not_begun_uses_its_number_up,
-    attempts::a_run_may_end_with_an_attempt_that_was_not_begun,
-    attempts::a_run_that_waits_can_be_stopped_and_begins_no_more,
+    attempts::followed_attempt_is_read_back_whole,
+    attempts::next_attempt_replaces_the_one_before,
+    attempts::attempt_begins_only_if_it_is_next,
+    attempts::unstarted_attempt_uses_its_number,
+    attempts::run_may_end_with_an_unstarted_attempt,
+    attempts::stopped_waiting_run_begins_no_attempt,
     attempts::of_many_attempts_the_newest_are_kept,
     ends::every_end_is_read_back_as_it_was,
     values::every_value_is_read_back_as_it_was,
     values::what_is_no_value_is_corrupt,
     mends::what_was_written_before_is_written_again_whole,
-    mends::an_older_row_is_brought_up_and_a_closed_one_is_left_alone,
+    mends::outdated_row_is_updated_and_closed_one_kept,
     mends::only_the_nodes_own_generation_mends,
     mends::a_generation_is_above_all_that_are_known,
-    removals::the_removal_of_output_is_marked_once_on_an_ended_row,
-    removals::ended_runs_with_output_are_listed_by_their_end,
-    consumers::a_consumer_moves_forward_only_and_is_read_back_whole,
-    consumers::consumers_are_found_by_run_and_name_counted_and_removed,
-    consumers::consumers_go_some_time_after_the_output_of_their_run,
-    lists::pages_neither_repeat_nor_skip_while_rows_are_added,
-    lists::a_nodes_runs_come_oldest_first_where_that_is_asked_for,
+    removals::output_removal_is_marked_once_after_the_end,
+    removals::ended_runs_with_output_come_by_end,
+    consumers::consumer_moves_only_forward_and_reads_whole,
+    consumers::consumers_are_found_counted_and_removed,
+    consumers::consumers_are_removed_after_their_runs_output,
+    lists::pages_stay_contiguous_while_rows_are_added,
+    lists::runs_of_a_node_can_come_oldest_first,
     lists::entries_are_read_with_their_row_alone,
     lists::filters_by_state_kind_and_labels,
     lists::rare_rows_are_found_page_by_page,
     lists::open_runs_are_those_of_the_node,
-    lists::an_audit_finds_rows_by_key_and_ended_ones_by_number,
+    lists::audit_finds_rows_by_key_or_number,
 ];
 
-/// Runs all cases, each on a store of its own, and tells at the end which of them failed.
+/// Runs all cases, each on a store of its own, and reports at the end which of them failed.
 pub(crate) async fn run<F: Future<Output = String>>(new_url: impl Fn() -> F) {
     let mut failed = String::new();
     for (name, case) in CASES {
@@ -126,7 +126,7 @@ impl Raw {
         if url.starts_with("sqlite:") {
             Self::Sqlite(SqliteConnection::connect(url).await.expect("a connection"))
         } else {
-            // What a pooler lets through.
+            // Statements that a pooler lets through.
             let options: PgConnectOptions = url.parse().expect("a URL of the fixture");
             let options = options.extra_float_digits(None);
             Self::Postgres(
@@ -137,7 +137,7 @@ impl Raw {
         }
     }
 
-    /// The text of the database's error, if it refuses.
+    /// Returns the text of the database's error, if it refuses.
     pub(crate) async fn execute(&mut self, sql: &str) -> Result<(), String> {
         let sql = AssertSqlSafe(sql.to_owned());
         match self {

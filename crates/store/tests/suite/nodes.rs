@@ -50,7 +50,7 @@ pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
     let standing = store.standing(long.node).await.unwrap();
     assert_eq!(standing.keeper_epoch, Some(long.keeper_epoch));
     assert!(standing.lease_left > LONG / 2 && standing.lease_left <= LONG);
-    // Another's stays as it is.
+    // Another keeper's lease is unchanged.
     store.give_up(long.node, 7).await.unwrap();
     assert_eq!(store.nodes().await.unwrap()[0].lease, LONG);
     store.give_up(long.node, 1).await.unwrap();
@@ -58,7 +58,7 @@ pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
     assert!(rows[0].until() <= rows[0].now);
     let standing = store.standing(long.node).await.unwrap();
     assert_eq!(standing.lease_left, Duration::ZERO);
-    // As it was.
+    // Unchanged.
     assert_eq!(store.open_node(&long).await.unwrap(), 2);
     assert_eq!(store.nodes().await.unwrap()[0].lease, LONG);
 }
@@ -88,7 +88,7 @@ pub(super) async fn left_stop_keeps_caller_and_shortest_grace(bed: Bed) {
     assert_eq!(stops, std::slice::from_ref(&stands));
     assert_eq!(store.left_stops_of(&[new.run]).await.unwrap(), stops);
     assert!(store.left_stops_of(&[]).await.unwrap().is_empty());
-    // One that was carried out before it was shortened is still to be carried out.
+    // A stop that was carried out before it was shortened is still to be carried out.
     let carried_out = left("a", 9, 1);
     store
         .remove_left_stop(opening.node, &carried_out)

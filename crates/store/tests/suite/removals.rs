@@ -1,4 +1,4 @@
-//! Output of ended runs: which have it, and the mark that it goes.
+//! Output of ended runs: the runs that have it, and the mark of its removal.
 
 use super::{
     Bed,
@@ -24,7 +24,7 @@ fn ended(at: i64) -> Closure {
     closure
 }
 
-pub(super) async fn the_removal_of_output_is_marked_once_on_an_ended_row(bed: Bed) {
+pub(super) async fn output_removal_is_marked_once_after_the_end(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
@@ -67,7 +67,7 @@ pub(super) async fn the_removal_of_output_is_marked_once_on_an_ended_row(bed: Be
     assert_eq!(read.outcome, before.outcome);
     reopened.finish().await;
 
-    // One that was lost is written again with it.
+    // A lost row is written again with it.
     let mut row = marked.clone();
     row.new.run = new_run(2).run;
     bed.store.mend(&row).await.unwrap();
@@ -97,7 +97,7 @@ pub(super) async fn the_removal_of_output_is_marked_once_on_an_ended_row(bed: Be
     assert!(left.is_empty(), "{left:?}");
 }
 
-pub(super) async fn ended_runs_with_output_are_listed_by_their_end(bed: Bed) {
+pub(super) async fn ended_runs_with_output_come_by_end(bed: Bed) {
     let node = NodeId::from_u128(NODE);
     let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store

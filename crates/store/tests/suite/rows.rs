@@ -44,7 +44,7 @@ pub(crate) fn process(pid: i32) -> ProcessIdentity {
         pid,
         pgid: pid + 1,
         sid: pid + 2,
-        // Above what a signed number holds, to see that no bit is lost.
+        // Above the maximum of a signed number, to see that no bit is lost.
         start_ticks: u64::MAX - 5,
         pidfs_handle: Some(1 << 63),
     }
@@ -96,7 +96,7 @@ fn spec(edit: impl FnOnce(&mut RunSpec)) -> Arc<RecordedSpec> {
     Arc::new(spec.into())
 }
 
-/// The row with other values in its spec.
+/// Returns the row with other values in its spec.
 pub(crate) fn respec(new: NewRun, edit: impl FnOnce(&mut RunSpec)) -> NewRun {
     let mut other = RunSpec::clone(&new.spec);
     edit(&mut other);
@@ -106,7 +106,7 @@ pub(crate) fn respec(new: NewRun, edit: impl FnOnce(&mut RunSpec)) -> NewRun {
     }
 }
 
-/// With every field of a certificate, and numbers at the edge of what a column holds.
+/// Returns a certificate with every field, and numbers at the bounds of a column.
 fn certificate() -> StopCertificate {
     let step = StopStep {
         at: Timestamp(1_700_000_000_000_001),
@@ -158,7 +158,7 @@ fn certificate() -> StopCertificate {
     }
 }
 
-/// A clean end with every time known.
+/// Returns a clean end with every time known.
 pub(crate) fn closure() -> Closure {
     Closure {
         outcome: Outcome {
@@ -179,7 +179,7 @@ pub(crate) fn closure() -> Closure {
     }
 }
 
-/// What has happened to a run that has ended.
+/// Returns the entries of a run that has ended.
 pub(crate) fn entries() -> EntriesText {
     let mut list = EntryList::default();
     let place = EntryPlace {
@@ -196,7 +196,7 @@ pub(crate) fn entries() -> EntriesText {
     list.text(Some(end), true)
 }
 
-/// A stop that somebody asked for.
+/// Returns a requested stop.
 pub(super) fn order() -> StopOrder {
     StopOrder {
         reason: StopReason::Abort {
@@ -207,7 +207,7 @@ pub(super) fn order() -> StopOrder {
     }
 }
 
-/// What is printed of a row may come into a log.
+/// The printed form of a row may get into a log.
 #[test]
 fn a_row_is_printed_without_the_commands_arguments() {
     let printed = format!("{:?}", new_run(1));
@@ -217,7 +217,7 @@ fn a_row_is_printed_without_the_commands_arguments() {
     );
 }
 
-/// The row as the node log gives it back.
+/// Returns the row as the node log restores it.
 pub(crate) fn logged(row: &RunRow) -> Result<RunRow, String> {
     let change = Change::Snapshot(Box::new(row.clone()));
     match Change::decode(&change.encode())? {
@@ -226,7 +226,7 @@ pub(crate) fn logged(row: &RunRow) -> Result<RunRow, String> {
     }
 }
 
-/// Facets with every part present.
+/// Returns facets with every part present.
 pub(crate) fn facets() -> Facets {
     let set = [("session".to_owned(), "s \"1\"\n".to_owned())].into();
     let entry = Entry::Annotated {

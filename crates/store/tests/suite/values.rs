@@ -1,4 +1,4 @@
-//! Every value of the vocabulary, there and back, and what is none of them.
+//! Every value of the vocabulary, written and read back, and values outside of it.
 
 use super::{
     Bed, Raw,
@@ -46,7 +46,7 @@ fn values() -> Vec<NewRun> {
     rows
 }
 
-/// With every part present, where it starts anything again.
+/// Returns a policy with every part present, where it restarts anything.
 fn policy(mode: RestartMode) -> RestartPolicy {
     if mode == RestartMode::Never {
         return RestartPolicy::default();
@@ -202,7 +202,7 @@ pub(super) async fn what_is_no_value_is_corrupt(bed: Bed) {
     }
 }
 
-/// One of each kind of change.
+/// Returns one of each kind of change.
 fn changes() -> Vec<Change> {
     let (new, closure) = (Box::new(new_run(1)), Box::new(closure()));
     let rest = Rest {
@@ -248,7 +248,7 @@ fn changes() -> Vec<Change> {
     changes
 }
 
-/// Other versions read what is in the log: a change of its form needs a new number of the format.
+/// Other versions read the log: a change of its form needs a new number of the format.
 #[test]
 fn changes_have_the_form_of_the_lock() {
     let mut lock = String::new();
@@ -296,7 +296,7 @@ fn closed_row_stays_as_it_is() {
                 let marked = change.upon(row.clone()).unwrap();
                 assert_eq!(marked.output_removed, Some(removal));
             }
-            // They are the row.
+            // These contain the row.
             Change::Inserted(_) | Change::Snapshot(_) => {}
             change => assert_eq!(change.upon(row.clone()), row, "{}", change.name()),
         }

@@ -39,7 +39,7 @@ pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
     for id in 1..=4 {
         assert!(store.get(run(id)).await.unwrap().is_some(), "{id}");
     }
-    // Once more is the same, and the key is free.
+    // A repeat has the same result, and the key is free.
     for _ in 0..2 {
         store.withdraw(run(1), 1).await.unwrap();
         assert_eq!(store.get(run(1)).await.unwrap(), None);

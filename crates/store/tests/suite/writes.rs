@@ -36,7 +36,7 @@ pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
     }
     assert_eq!(bed.store.get(new_run(3).run).await.unwrap(), None);
 
-    // The column beside the spec has whole milliseconds; what is read is the spec.
+    // The column beside the spec has whole milliseconds; the value that is read is the spec's.
     let odd = respec(new_run(4), |spec| {
         spec.policy.stop.grace = Some(Duration::from_nanos(1));
     });
@@ -45,7 +45,7 @@ pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
     assert_eq!(row.new, odd);
 }
 
-pub(super) async fn a_taken_key_gives_the_row_that_stands_there(bed: Bed) {
+pub(super) async fn taken_key_returns_the_existing_row(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
     let mut second = new_run(1);
@@ -151,7 +151,8 @@ pub(super) async fn a_fence_takes_only_a_free_key(bed: Bed) {
     assert_eq!(closed.state, StoredState::Ended(RunState::Cancelled));
     assert_eq!(closed.outcome, Some(fenced.outcome.clone()));
 
-    // One that was promised while nobody could look means whoever is there; not the run of another node.
+    // A fence that was promised while the database was away applies to any run under the id; not to the run of another
+    // node.
     let elsewhere = NewRun {
         node: NodeId::from_u128(77),
         ..known.clone()
@@ -239,7 +240,7 @@ pub(super) async fn requester_of_a_stop_is_not_forgotten(bed: Bed) {
     }
 }
 
-pub(super) async fn a_state_is_written_on_an_open_row_only(bed: Bed) {
+pub(super) async fn state_is_written_on_open_rows_only(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
     let run = new_run(1).run;
@@ -293,7 +294,7 @@ pub(super) async fn facets_are_written_on_an_open_row_only(bed: Bed) {
     }
 }
 
-pub(super) async fn one_bad_row_among_a_thousand_spoils_no_other(bed: Bed) {
+pub(super) async fn one_bad_row_of_thousand_spoils_no_other(bed: Bed) {
     const BAD: u128 = 500;
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let inserts = (1..=1000).map(|id| {
@@ -301,7 +302,7 @@ pub(super) async fn one_bad_row_among_a_thousand_spoils_no_other(bed: Bed) {
         tokio::spawn(async move {
             let mut new = new_run(id);
             if id == BAD {
-                // An open row without an identity is what a CHECK is for.
+                // An open row without an identity is refused by a CHECK.
                 new.identity = None;
                 new.held = None;
             }
@@ -342,7 +343,7 @@ pub(super) async fn many_changes_of_one_run_keep_their_order(bed: Bed) {
     bed.store.insert(&new_run(1)).await.unwrap();
     let run = new_run(1).run;
     let state = |state, at| bed.store.record_state(run, 1, state, Some(Timestamp(at)));
-    // Keeps the writer busy, so that all that follows is queued together.
+    // Occupies the writer, so that all later writes are queued together.
     let busy = new_run(2);
     let row = new_run(1);
     let end = closure();

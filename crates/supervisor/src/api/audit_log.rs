@@ -7,8 +7,8 @@ use crate::{
 
 impl Supervisor {
     /// Records that a caller requested a change. Waits a moment for the disk, never longer.
-    pub async fn audit_told(&self, record: TrailRecord) {
-        self.shared.trail.told(record).await;
+    pub async fn audit_recorded(&self, record: TrailRecord) {
+        self.shared.trail.record_written(record).await;
     }
 
     /// Records one of many similar calls, where the caller cannot wait.
@@ -24,7 +24,7 @@ impl Supervisor {
 
     /// Queues a record at once and does not report whether it was written.
     pub fn audit_noted(&self, record: TrailRecord) {
-        self.shared.trail.tell(record);
+        self.shared.trail.record(record);
     }
 
     /// Reads the audit log, with every record queued by now.

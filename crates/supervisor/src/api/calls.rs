@@ -12,7 +12,9 @@ use crate::{
     registry::{Handle, Order, OrderError, Supervisor},
     run::intake,
 };
-use kennel_keeper::client::{InterruptWay, Interrupted, Listing, Sent, Shots, SignalResult};
+use kennel_keeper::client::{
+    InterruptWay, Interrupted, Listing, Sent, SignalResult, SignalledProcesses,
+};
 use kennel_lifecycle::{
     EndReason, Outcome, RunId, RunState, StopCertificate, StopOrder, StopReason, TreeVerdict,
 };
@@ -148,16 +150,16 @@ impl Supervisor {
         let (run, sent) = self
             .ask(call.run, |reply| Order::Signal(call, reply))
             .await?;
-        let (shots, repeated) = match sent {
-            Sent::Now(shots) if shots.no_terminal => {
+        let (signalled, repeated) = match sent {
+            Sent::Now(signalled) if signalled.no_terminal => {
                 return Err(CallError::NoTerminal { run: run.run });
             }
-            Sent::Now(shots) => (shots, false),
-            Sent::Before => (Shots::default(), true),
+            Sent::Now(signalled) => (signalled, false),
+            Sent::Before => (SignalledProcesses::default(), true),
         };
         Ok(Signalled {
             run,
-            shots,
+            signalled,
             repeated,
         })
     }

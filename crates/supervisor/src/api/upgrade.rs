@@ -17,7 +17,7 @@ impl Supervisor {
     }
 
     /// Logs a refused upgrade that a signal requested: no caller gets the result.
-    pub(crate) fn tell_not_upgraded(refusal: &UpgradeRefusal) {
+    pub(crate) fn log_not_upgraded(refusal: &UpgradeRefusal) {
         tracing::error!("not upgraded: {refusal}");
     }
 }

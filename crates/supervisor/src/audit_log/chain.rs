@@ -30,7 +30,7 @@ pub struct ChainChecked {
     pub fragments: u64,
 }
 
-/// Why the check of the files failed.
+/// Cause of a failed check of the files.
 #[derive(Debug, thiserror::Error)]
 pub enum ChainError {
     /// A file cannot be read.
@@ -50,7 +50,7 @@ pub enum ChainError {
         line: u64,
         /// Seq of the line.
         seq: u64,
-        /// What does not match.
+        /// The mismatch.
         what: &'static str,
     },
     /// The line of a head known from an earlier check is missing or changed.

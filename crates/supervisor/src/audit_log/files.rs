@@ -12,7 +12,7 @@ pub(super) const DIR: &str = "audit";
 pub(super) const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Most files.
 pub(super) const FILES_MAX: usize = 16;
-/// How long a file is retained after its last line.
+/// Time for which a file is retained after its last line.
 pub(super) const AGE_MAX: Duration = Duration::from_hours(90 * 24);
 
 const SUFFIX: &str = ".jsonl";

@@ -31,9 +31,9 @@ use tokio::sync::{oneshot, watch};
 
 /// Most lines queued for the thread.
 const JOBS_MAX: usize = 4096;
-/// How long an answer waits for its line.
+/// Longest time that an answer waits for its line.
 const WRITTEN_MAX: Duration = Duration::from_millis(100);
-/// How long the shutdown of a server waits for its last lines.
+/// Longest time that the shutdown of a server waits for its last lines.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// Longest text of a caller that is recorded.
 const TEXT_BYTES_MAX: usize = 256;
@@ -66,7 +66,7 @@ pub enum TrailEntry {
     /// A signal was sent.
     Signal(LoggedSignal),
     /// Something happened to the service.
-    Node(NodeTold),
+    Node(ServiceEvent),
 }
 
 /// A change that a caller requested.
@@ -105,7 +105,7 @@ pub struct LoggedSignal {
     pub attempt: u32,
     /// Name of the signal.
     pub signal: String,
-    /// How the processes were addressed: `tree`, `cgroup_kill`, `shim_children`, `pid_namespace`, `client`, `reap`.
+    /// Scope of the signals: `tree`, `cgroup_kill`, `shim_children`, `pid_namespace`, `client`, `reap`.
     pub scope: String,
     /// `keeper` or `shim`.
     pub sender: String,
@@ -146,7 +146,7 @@ pub struct LoggedProcess {
 
 /// Something that happened to the service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeTold {
+pub struct ServiceEvent {
     /// Kind of event in one word, such as `server_started`.
     pub what: String,
     /// Further details.
@@ -196,7 +196,7 @@ impl TrailRecord {
         let detail = detail.into_iter().map(|(name, text)| (name.into(), text));
         Self::now(
             None,
-            TrailEntry::Node(NodeTold {
+            TrailEntry::Node(ServiceEvent {
                 what: what.into(),
                 detail: detail.collect(),
             }),
@@ -270,7 +270,7 @@ impl Trail {
     }
 
     /// Queues a line.
-    pub(crate) fn tell(&self, record: TrailRecord) {
+    pub(crate) fn record(&self, record: TrailRecord) {
         self.hand_in(Job::Line(Box::new(record), None));
     }
 
@@ -285,7 +285,7 @@ impl Trail {
     }
 
     /// Queues a line, and waits a moment until it is in its file.
-    pub(crate) async fn told(&self, record: TrailRecord) {
+    pub(crate) async fn record_written(&self, record: TrailRecord) {
         let (written, when) = oneshot::channel();
         self.hand_in(Job::Line(Box::new(record), Some(written)));
         // The line is late or lost: the answer does not wait for it.

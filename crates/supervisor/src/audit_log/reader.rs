@@ -41,7 +41,7 @@ pub enum TrailKind {
     Request,
     /// Signals.
     Signal,
-    /// What happened to the service, and requests about no run.
+    /// Events of the service, and requests about no run.
     Node,
 }
 
@@ -75,7 +75,7 @@ struct Place {
     /// The file being read, and the offset in it; absent: none yet.
     at: Option<(u64, u64)>,
     /// Signals already returned: a keeper reports again what a dead server may not have recorded.
-    told: HashSet<u64>,
+    returned: HashSet<u64>,
     ask: TrailAsk,
 }
 
@@ -84,7 +84,7 @@ impl TrailReader {
         let place = Place {
             dir,
             at: None,
-            told: HashSet::new(),
+            returned: HashSet::new(),
             ask: ask.clone(),
         };
         Self {
@@ -199,6 +199,6 @@ impl Place {
         (&record.run, record.at_us, signal.attempt).hash(&mut hasher);
         (&signal.signal, &signal.scope, &signal.sender).hash(&mut hasher);
         (signal.delivered, signal.gone, signal.refused).hash(&mut hasher);
-        self.told.insert(hasher.finish())
+        self.returned.insert(hasher.finish())
     }
 }

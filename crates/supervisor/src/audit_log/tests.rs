@@ -34,14 +34,14 @@ fn seqs(records: &[TrailRecord]) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn lines_are_numbered_on_by_the_next_server_and_read_by_run_and_position() {
+async fn next_server_continues_numbers_and_reads_by_run() {
     let dir = tempfile::tempdir().expect("a directory");
     let first = Trail::open(dir.path());
-    first.tell(asked("Spawn", 1));
-    first.tell(asked("Abort", 2));
+    first.record(asked("Spawn", 1));
+    first.record(asked("Abort", 2));
     first.flush().await;
     let second = Trail::open(dir.path());
-    second.tell(TrailRecord::node("server_started", [("pid", "1".into())]));
+    second.record(TrailRecord::node("server_started", [("pid", "1".into())]));
     let all = read(&second, everything()).await;
     assert_eq!(seqs(&all), [1, 2, 3]);
     let of_run = TrailAsk {
@@ -65,19 +65,19 @@ async fn followers_get_new_records() {
         follow: true,
         ..everything()
     });
-    trail.tell(asked("Spawn", 1));
+    trail.record(asked("Spawn", 1));
     let given = reader.next().await.expect("readable").expect("one");
     assert_eq!(seqs(&given), [1]);
-    trail.tell(asked("Abort", 1));
+    trail.record(asked("Abort", 1));
     let given = reader.next().await.expect("readable").expect("another");
     assert_eq!(seqs(&given), [2]);
 }
 
 #[tokio::test]
-async fn what_a_dead_host_has_left_half_is_no_record_and_in_nobodys_way() {
+async fn torn_line_after_host_crash_is_ignored() {
     let dir = tempfile::tempdir().expect("a directory");
     let before = Trail::open(dir.path());
-    before.tell(asked("Spawn", 1));
+    before.record(asked("Spawn", 1));
     before.flush().await;
     drop(before);
     let file = files::path(&dir.path().join(files::DIR), 1);
@@ -85,13 +85,13 @@ async fn what_a_dead_host_has_left_half_is_no_record_and_in_nobodys_way() {
     text.push_str("{\"seq\":2,\"at_us");
     fs::write(&file, text).expect("own directory");
     let after = Trail::open(dir.path());
-    after.tell(asked("Abort", 1));
+    after.record(asked("Abort", 1));
     let all = read(&after, everything()).await;
     assert_eq!(seqs(&all), [1, 2]);
 }
 
 #[tokio::test]
-async fn calls_in_great_numbers_are_two_lines_with_all_of_them() {
+async fn many_calls_are_two_lines_with_counts() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path());
     for _ in 0..100 {
@@ -113,7 +113,7 @@ async fn calls_in_great_numbers_are_two_lines_with_all_of_them() {
 }
 
 #[tokio::test]
-async fn a_signal_that_a_keeper_tells_again_is_given_once() {
+async fn signal_repeated_by_a_keeper_is_recorded_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let trail = Trail::open(dir.path());
     let signal = TrailEntry::Signal(LoggedSignal {
@@ -126,14 +126,14 @@ async fn a_signal_that_a_keeper_tells_again_is_given_once() {
     });
     for at in [5, 5, 6] {
         let run = Some("run1".to_owned());
-        trail.tell(TrailRecord::at(Timestamp(at), run, signal.clone()));
+        trail.record(TrailRecord::at(Timestamp(at), run, signal.clone()));
     }
     let all = read(&trail, everything()).await;
     assert_eq!(all.iter().map(|r| r.at_us).collect::<Vec<_>>(), [5, 6]);
 }
 
 #[tokio::test]
-async fn files_are_bounded_in_size_and_number_and_the_newest_lines_stay() {
+async fn files_are_bounded_and_newest_lines_stay() {
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join(files::DIR);
     fs::create_dir(&audit).expect("own directory");
@@ -144,7 +144,7 @@ async fn files_are_bounded_in_size_and_number_and_the_newest_lines_stay() {
         fs::write(files::path(&audit, first), &full).expect("own directory");
     }
     let trail = Trail::open(dir.path());
-    trail.tell(asked("Spawn", 1));
+    trail.record(asked("Spawn", 1));
     let all = read(&trail, everything()).await;
     assert_eq!(all.len(), 1);
     let left = files::list(&audit).expect("readable");
@@ -153,15 +153,15 @@ async fn files_are_bounded_in_size_and_number_and_the_newest_lines_stay() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_waits_and_what_is_too_much_is_counted_in_the_trail() {
+async fn failed_writes_wait_and_excess_is_counted() {
     let dir = tempfile::tempdir().expect("a directory");
     // A file stands in the place of the directory.
     let in_the_way = dir.path().join(files::DIR);
     fs::write(&in_the_way, b"").expect("own directory");
     let trail = Trail::open(dir.path());
-    trail.told(asked("Spawn", 0)).await;
+    trail.record_written(asked("Spawn", 0)).await;
     for _ in 0..5000 {
-        trail.told(asked("Abort", 1)).await;
+        trail.record_written(asked("Abort", 1)).await;
     }
     assert!(trail.lost() > 0);
     fs::remove_file(&in_the_way).expect("own directory");
@@ -170,7 +170,7 @@ async fn what_cannot_be_written_waits_and_what_is_too_much_is_counted_in_the_tra
         TrailEntry::Node(node) if node.what == "audit_lines_lost" => node.detail.get("lines"),
         _ => None,
     });
-    let noted: usize = noted.expect("it is told").parse().expect("a number");
+    let noted: usize = noted.expect("a count").parse().expect("a number");
     assert_eq!(noted + all.len() - 1, 5001);
     assert_eq!(trail.lost(), 0);
 }
@@ -213,8 +213,8 @@ async fn chained(dir: &Path) -> PathBuf {
     let file = files::path(&dir.join(files::DIR), 1);
     for run in 1..=3 {
         let trail = Trail::open(dir);
-        trail.tell(asked("Spawn", run));
-        trail.tell(asked("Abort", run));
+        trail.record(asked("Spawn", run));
+        trail.record(asked("Abort", run));
         trail.flush().await;
         if run == 2 {
             let mut text = fs::read(&file).expect("a file");
@@ -244,8 +244,8 @@ async fn chain_goes_through_all_files() {
 
 async fn chained_once(dir: &Path) {
     let trail = Trail::open(dir);
-    trail.tell(asked("Spawn", 1));
-    trail.tell(asked("Abort", 1));
+    trail.record(asked("Spawn", 1));
+    trail.record(asked("Abort", 1));
     trail.flush().await;
 }
 
@@ -260,7 +260,7 @@ async fn chain_holds_over_servers_and_fragments() {
     );
     let head = checked.head.clone();
     let trail = Trail::open(dir.path());
-    trail.tell(asked("Abort", 3));
+    trail.record(asked("Abort", 3));
     trail.flush().await;
     let later = check_audit_chain(dir.path(), Some(&head)).expect("it holds");
     assert_eq!(later.head.seq, 7);

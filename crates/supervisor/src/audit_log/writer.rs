@@ -1,7 +1,7 @@
 //! The thread that writes the audit log.
 
 use super::{
-    Job, LoggedRequest, NodeTold, TrailEntry, TrailRecord,
+    Job, LoggedRequest, ServiceEvent, TrailEntry, TrailRecord,
     chain::{self, ChainHead},
     files,
 };
@@ -29,11 +29,11 @@ use tokio::{
 const PENDING_MAX: usize = 4096;
 /// Most lines written by one call.
 const BATCH_MAX: usize = 256;
-/// How often pending work is checked for being due.
+/// Interval at which pending work is checked for being due.
 const TICK: Duration = Duration::from_secs(1);
-/// How long calls are counted together.
+/// Time for which calls are counted together.
 const COUNT_FOR: Duration = Duration::from_secs(10);
-/// How long refusals of one user and reason are counted together.
+/// Time for which refusals of one user and reason are counted together.
 const DENIED_FOR: Duration = Duration::from_mins(1);
 /// Most users and reasons whose refusals are counted at a time; refusals of further ones are lost, and counted as lost.
 const DENIED_MAX: usize = 16;
@@ -41,7 +41,7 @@ const DENIED_MAX: usize = 16;
 const COUNTED_MAX: usize = 1024;
 /// Bytes at the end of a file in which its last line is searched; no line is nearly as long.
 const TAIL_BYTES: u64 = 256 * 1024;
-/// How often old files are searched for.
+/// Interval at which old files are searched for.
 const AGE_EVERY: Duration = Duration::from_hours(1);
 
 pub(super) struct Writer {
@@ -428,7 +428,7 @@ fn lost_note(lost: u64) -> TrailRecord {
     let detail = [("lines".to_owned(), lost.to_string())];
     TrailRecord::now(
         None,
-        TrailEntry::Node(NodeTold {
+        TrailEntry::Node(ServiceEvent {
             what: "audit_lines_lost".into(),
             detail: detail.into(),
         }),

@@ -5,7 +5,7 @@ mod error;
 use crate::base::other_node::Elsewhere;
 use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
-use kennel_keeper::client::{Shots, SignalTarget};
+use kennel_keeper::client::{SignalTarget, SignalledProcesses};
 use kennel_lifecycle::{
     Activity, AnnotationChange, Entry, Exit, Facets, Held, InputClosed, KeeperEpoch, NodeId,
     Outcome, OutputRemoval, Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck,
@@ -23,7 +23,7 @@ pub struct SpawnCall {
     pub run: Option<RunId>,
     /// Check everything that can be checked and run nothing.
     pub validate_only: bool,
-    /// What to run.
+    /// The command and its policy.
     pub spec: RunSpec,
     /// Keyed digest of the client's whole spec.
     pub spec_digest: Vec<u8>,
@@ -82,11 +82,11 @@ pub struct RunView {
     pub identity: Option<kennel_lifecycle::RunIdentity>,
     /// Containment of the run, and what it leaves open; absent: never prepared.
     pub held: Option<Held>,
-    /// When SIGKILL is due, where a stop was requested.
+    /// Time at which SIGKILL is due, where a stop was requested.
     pub stop_deadline: Option<Timestamp>,
-    /// When its time limit is reached, while that counts.
+    /// Time at which its time limit is reached, while that counts.
     pub deadline: Option<Timestamp>,
-    /// When its pause reaches the time limit, while it is paused.
+    /// Time at which its pause reaches the time limit, while it is paused.
     pub pause_expires: Option<Timestamp>,
     /// Size that Kennel last set for its terminal, while it runs; absent: it has none.
     pub terminal: Option<TerminalSize>,
@@ -96,7 +96,7 @@ pub struct RunView {
     pub traceparent: Option<String>,
     /// The ended run that this one repeats.
     pub restarted_from: Option<RunId>,
-    /// When the request was accepted.
+    /// Time at which the request was accepted.
     pub created: Timestamp,
     /// Times of the milestones.
     pub times: kennel_store::Times,
@@ -111,11 +111,11 @@ pub struct RunView {
     pub past: Vec<PastAttempt>,
     /// Restarts in a row.
     pub restarts: u32,
-    /// When the next attempt is due; present exactly where `state` is `Backoff`.
+    /// Time at which the next attempt is due; present exactly where `state` is `Backoff`.
     pub next_restart: Option<Timestamp>,
     /// Removal of its output after its end; absent: not removed.
     pub output_removed: Option<OutputRemoval>,
-    /// What clients and output report of it beside its state.
+    /// Reports of clients and output beside its state.
     pub facets: Facets,
     /// The node that has it, if that is another one.
     pub elsewhere: Option<Elsewhere>,
@@ -131,7 +131,7 @@ impl RunView {
     }
 }
 
-/// What an abort of an unknown id does.
+/// Effect of an abort of an unknown id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfUnknown {
     /// Leaves a fence: a spawn that the abort has overtaken never runs.
@@ -141,7 +141,7 @@ pub enum IfUnknown {
     Refuse,
 }
 
-/// How long an Abort waits.
+/// Duration of the wait of an Abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbortWait {
     /// Until the stop is durable.
@@ -159,9 +159,9 @@ pub struct AbortCall {
     pub run: RunId,
     /// Grace; absent: the run's own grace.
     pub grace: Option<Duration>,
-    /// How long to wait.
+    /// Duration of the wait.
     pub wait: AbortWait,
-    /// What to do where no run has this id.
+    /// Effect where no run has this id.
     pub if_unknown: IfUnknown,
     /// The caller, as a principal.
     pub by: String,
@@ -227,7 +227,7 @@ pub struct Signalled {
     /// The run.
     pub run: RunView,
     /// Result for each process; empty where `repeated`.
-    pub shots: Shots,
+    pub signalled: SignalledProcesses,
     /// A signal was sent under this request id before, and none now.
     pub repeated: bool,
 }
@@ -414,7 +414,7 @@ pub struct ServerInfo {
     pub store: String,
     /// Whether the store answers and accepts writes: none are pending for it.
     pub store_reachable: bool,
-    /// How long the node's lease lasts from each renewal.
+    /// Duration of the node's lease from each renewal.
     pub lease: Duration,
     /// The keeper that has acquired the lease in the place of this one.
     pub fenced_by: Option<KeeperEpoch>,
@@ -432,7 +432,7 @@ pub struct ServerInfo {
     pub drain: crate::base::drain::DrainStatus,
 }
 
-/// Why no more input is accepted.
+/// Reason why no more input is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputEnd {
     /// The input was open, and is closed now.

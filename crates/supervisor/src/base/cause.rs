@@ -38,7 +38,7 @@ mod tests {
     use kennel_lifecycle::{OutputBound, Timestamp};
 
     #[test]
-    fn a_full_disk_is_seen_behind_the_name_of_the_file() {
+    fn full_disk_is_found_behind_file_name() {
         let dir = tempfile::tempdir().expect("a directory");
         let error = kennel_journal::Writer::create(
             &dir.path().join("missing"),

@@ -3,7 +3,7 @@
 use kennel_lifecycle::{RunId, Timestamp};
 use std::time::Duration;
 
-/// What a drain does with the existing runs.
+/// Treatment of the existing runs in a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainAction {
     /// Runs continue to their own end, or to the drain's deadline.
@@ -25,7 +25,7 @@ impl DrainAction {
 /// A request to drain this node.
 #[derive(Clone, Debug)]
 pub struct DrainCall {
-    /// What happens to the existing runs.
+    /// Treatment of the existing runs.
     pub action: DrainAction,
     /// Time after which runs that remain are ended; absent: never.
     pub deadline: Option<Duration>,
@@ -38,7 +38,7 @@ pub struct DrainCall {
 /// A drain in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drain {
-    /// What happens to the existing runs.
+    /// Treatment of the existing runs.
     pub action: DrainAction,
     /// The caller who requested it.
     pub by: String,
@@ -46,7 +46,7 @@ pub struct Drain {
     pub request_id: Option<String>,
     /// Start of the drain.
     pub since: Timestamp,
-    /// When runs that remain are ended; absent: never, or they have been.
+    /// Time at which remaining runs are ended; absent: never, or they have been.
     pub deadline: Option<Timestamp>,
 }
 

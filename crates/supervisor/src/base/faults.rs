@@ -1,4 +1,4 @@
-//! Why a server fails to start, and how failures of keeper and store are reported to callers.
+//! Causes of failed server starts, and reports of failures of keeper and store to callers.
 
 use crate::base::calls::CallError;
 use kennel_keeper::client::ClientError;
@@ -6,7 +6,7 @@ use kennel_lifecycle::KeeperEpoch;
 use kennel_store::StoreError;
 use std::{io, time::Duration};
 
-/// Why a server fails to start.
+/// Cause of a failed server start.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     /// The store fails at what a start needs.

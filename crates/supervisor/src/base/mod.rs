@@ -19,5 +19,5 @@ use std::time::Duration;
 /// The two streams of output, in the order of their files.
 pub(crate) const KINDS: [Kind; 2] = [Kind::Stdout, Kind::Stderr];
 
-/// How often an open row without a task here, such as another node's, is read while a caller waits.
+/// Interval at which an open row without a task here, such as another node's, is read while a caller waits.
 pub(crate) const OPEN_ROW_POLL: Duration = Duration::from_secs(1);

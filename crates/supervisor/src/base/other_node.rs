@@ -10,13 +10,13 @@ pub struct Elsewhere {
     pub node: NodeId,
     /// The node's name for people.
     pub name: String,
-    /// Where its server listens; empty: not known.
+    /// Address of its server; empty: not known.
     pub address: String,
-    /// When the node acquired or renewed its lease, by the clock of the database; absent: never.
+    /// Time at which the node acquired or renewed its lease, by the clock of the database; absent: never.
     pub last_heard: Option<Timestamp>,
-    /// When its lease ended; absent: it has one, or never had.
+    /// Time at which its lease ended; absent: it has one, or never had.
     pub unreachable_since: Option<Timestamp>,
-    /// When an operator forgot the node.
+    /// Time at which an operator forgot the node.
     pub forgotten: Option<Timestamp>,
     /// Since when it is drained, as of its last renewal.
     pub draining: Option<Timestamp>,

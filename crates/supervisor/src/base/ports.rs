@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use kennel_keeper::{
-    audit::Whose,
+    audit::Installation,
     client::{
         ChildSpec, ClientError, HeldRun, HelperEnd, InputAnswer, Interrupted, KeeperClient,
         KeeperEvent, KeeperEvents, Listing, Look, Prepared, Reaped, Recorded, Resized, SecondLook,
@@ -128,7 +128,11 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         host: HostIdentity,
     ) -> Result<recovery::Seen, ClientError>;
     /// Scans all processes of the host.
-    async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError>;
+    async fn audit(
+        &self,
+        installation: Installation,
+        data_dir: PathBuf,
+    ) -> Result<Look, ClientError>;
     /// Verifies the findings of a scan again.
     async fn look_again(
         &self,
@@ -280,8 +284,12 @@ impl Kernel for KeeperClient {
         Self::keeper_seen(self, keeper, host).await
     }
 
-    async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError> {
-        Self::audit(self, whose, data_dir).await
+    async fn audit(
+        &self,
+        installation: Installation,
+        data_dir: PathBuf,
+    ) -> Result<Look, ClientError> {
+        Self::audit(self, installation, data_dir).await
     }
 
     async fn look_again(

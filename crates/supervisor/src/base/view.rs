@@ -5,7 +5,7 @@ use kennel_journal::Hub;
 use kennel_lifecycle::{RunIdentity, RunState};
 use kennel_store::{Desired, RunRow, StoredState};
 
-/// What a run's task publishes after each step.
+/// State that a run's task publishes after each step.
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
     /// The run.
@@ -102,7 +102,7 @@ impl RunView {
     /// Whether the present attempt is ready; without a readiness condition it is, once its command runs.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        if self.policy().says_ready() {
+        if self.policy().has_ready_sign() {
             self.facets.is_ready(self.attempt)
         } else {
             self.times.started.is_some()

@@ -69,7 +69,7 @@ pub(crate) async fn without_store(
     let mut opened = open_all(shared, held, HashMap::new());
     while let Some(found) = next(&mut opened).await? {
         if found.held.released {
-            found.go_on_without_row(shared);
+            found.resume_without_row(shared);
         } else {
             found.await_row(shared);
         }
@@ -184,7 +184,7 @@ impl Found {
     }
 
     /// Starts the task of a run whose row is not known: the run exists, for its gate was opened.
-    fn go_on_without_row(self, shared: &Arc<Shared>) {
+    fn resume_without_row(self, shared: &Arc<Shared>) {
         if self.intended.is_none() {
             tracing::error!(run_id = %self.held.run, "the record of the node does not have this run, what it is comes with the store");
         }
@@ -221,7 +221,8 @@ impl Found {
                 self.row = row;
                 match self.standing(&waiting).await {
                     Ok(Some(standing)) => {
-                        Box::pin(RunTask::adopt(waiting, standing, seat).go_on()).await;
+                        Box::pin(RunTask::adopt(waiting, standing, seat).resume_supervision())
+                            .await;
                     }
                     // The next server gets it in this case too.
                     Ok(None) | Err(_) => drop(waiting.place(run)),
@@ -258,10 +259,12 @@ impl Found {
         } = self;
         let run = held.run;
         let node = shared.config.node;
-        let whose = row.as_ref().map(|row| whose(node, row, &held));
+        let attempt = row.as_ref().map(|row| held_attempt(node, row, &held));
         let row = match (row, &intended) {
-            (Some(row), _) if whose == Some(Whose::Present) => Some(row),
-            (Some(row), _) if whose == Some(Whose::Next) => Some(not_begun(shared, &held, row)),
+            (Some(row), _) if attempt == Some(HeldAttempt::Present) => Some(row),
+            (Some(row), _) if attempt == Some(HeldAttempt::Next) => {
+                Some(not_begun(shared, &held, row))
+            }
             (Some(row), _) if held.released => {
                 tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(Some(&held.identity)), "the keeper holds another run than the row says, it is left alone");
                 return Ok(None);
@@ -309,7 +312,9 @@ fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
         let (handle, seat) = Handle::new(&row.new, RunView::from(row.clone()), None);
         let task = RunTask::adopt(Arc::clone(shared), standing, seat).meeting(meet);
         crash_point!("adopt.task_made");
-        shared.tasks.spawn(task.go_on().instrument(marks.clone()));
+        shared
+            .tasks
+            .spawn(task.resume_supervision().instrument(marks.clone()));
         handle
     };
     match shared.enter(run, None, make) {
@@ -325,7 +330,7 @@ fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
 
 /// The attempt of the child that the keeper holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whose {
+enum HeldAttempt {
     /// The attempt of the row.
     Present,
     /// The attempt after it: its server died before it was recorded, so its gate was shut.
@@ -334,7 +339,7 @@ enum Whose {
     Other,
 }
 
-fn whose(node: NodeId, row: &RunRow, held: &HeldRun) -> Whose {
+fn held_attempt(node: NodeId, row: &RunRow, held: &HeldRun) -> HeldAttempt {
     let present = match row.past.last() {
         Some(last) if row.state == StoredState::Backoff => {
             last.leader == Some(held.identity.command)
@@ -345,9 +350,9 @@ fn whose(node: NodeId, row: &RunRow, held: &HeldRun) -> Whose {
     let ended = row.outcome.is_some() && !held.released && row.new.policy().restart.restarts();
     let ours = ended && row.new.identity.is_some() && row.new.node == node;
     match row.state {
-        _ if present || ours => Whose::Present,
-        StoredState::Backoff if !held.released => Whose::Next,
-        _ => Whose::Other,
+        _ if present || ours => HeldAttempt::Present,
+        StoredState::Backoff if !held.released => HeldAttempt::Next,
+        _ => HeldAttempt::Other,
     }
 }
 
@@ -427,7 +432,7 @@ mod tests {
 
     /// An attempt was aborted before its gate was opened; its row says so with the identity of the attempt before.
     #[test]
-    fn a_child_that_never_began_is_of_the_run_that_was_ended_for_it() {
+    fn unstarted_child_belongs_to_the_ended_run() {
         let mut new = crate::registry::tests::new_run();
         new.identity = Some(identity(10));
         let mut spec = RunSpec::default();
@@ -459,14 +464,17 @@ mod tests {
             outputs: None,
             terminal: None,
         };
-        assert_eq!(whose(node, &row, &held(false)), Whose::Present);
+        assert_eq!(held_attempt(node, &row, &held(false)), HeldAttempt::Present);
         // A running child belongs to another run, and so does a child where another node ended the run or the run has
         // one attempt only.
-        assert_eq!(whose(node, &row, &held(true)), Whose::Other);
+        assert_eq!(held_attempt(node, &row, &held(true)), HeldAttempt::Other);
         let elsewhere = NodeId::from_u128(2);
-        assert_eq!(whose(elsewhere, &row, &held(false)), Whose::Other);
+        assert_eq!(
+            held_attempt(elsewhere, &row, &held(false)),
+            HeldAttempt::Other
+        );
         let mut once = row.clone();
         once.new.spec = Arc::default();
-        assert_eq!(whose(node, &once, &held(false)), Whose::Other);
+        assert_eq!(held_attempt(node, &once, &held(false)), HeldAttempt::Other);
     }
 }

@@ -37,7 +37,7 @@ pub const EXIT_FAULT: i32 = 71;
 /// Another server replaces this one.
 pub const EXIT_LEFT: i32 = 75;
 
-/// How often all output is checked for its end after the keeper's death.
+/// Interval at which all output is checked for its end after the keeper's death.
 const PIPES_POLL: Duration = Duration::from_millis(20);
 
 impl Supervisor {
@@ -60,7 +60,7 @@ impl Supervisor {
         let shared = Shared::new(config, kernel, store, record, hello, clock::now());
         let shared = Arc::new(shared);
         shared.background.spawn(promises);
-        tell_start(&shared, held.len());
+        record_start(&shared, held.len());
         let begun = match takeover::first(&shared, &held).await? {
             Some(taken) => takeover::with_rows(&shared, held, taken).await?,
             None => takeover::without_rows(&shared, held).await?,
@@ -71,7 +71,7 @@ impl Supervisor {
         gauges::register(telemetry, &shared);
         let supervisor = Self { shared };
         supervisor.start_background();
-        supervisor.go_on_with_drain().await;
+        supervisor.resume_drain().await;
         recover::take_all(&supervisor.shared, begun.others);
         // Runs that entered just now included: no other code ends one that waits for its next attempt.
         supervisor.abort_drained();
@@ -142,7 +142,7 @@ impl Supervisor {
                 KeeperEvent::Report(report) if left_alone.contains(&report.run) => {}
                 KeeperEvent::Report(report) => self.report(report).await,
                 KeeperEvent::Shutdown => {
-                    self.tell_node("shutdown_begun");
+                    self.record_node_event("shutdown_begun");
                     if end.is_none() {
                         end = Some(tokio::spawn(self.clone().shut_down()));
                     }
@@ -156,13 +156,13 @@ impl Supervisor {
                 }
                 KeeperEvent::Leave => {
                     tracing::info!("making room for another server");
-                    self.tell_node("server_leaving");
+                    self.record_node_event("server_leaving");
                     self.shared.serving.leave();
                     crash_point!("leave.begun");
                 }
-                KeeperEvent::DoorOpened(run) => self.shared.doors.tell(run, Door::Opened),
-                KeeperEvent::DoorLeft(run) => self.shared.doors.tell(run, Door::Left),
-                KeeperEvent::NotUpgraded(refusal) => Self::tell_not_upgraded(&refusal),
+                KeeperEvent::DoorOpened(run) => self.shared.doors.set(run, Door::Opened),
+                KeeperEvent::DoorLeft(run) => self.shared.doors.set(run, Door::Left),
+                KeeperEvent::NotUpgraded(refusal) => Self::log_not_upgraded(&refusal),
                 KeeperEvent::Stray(stray) => log_stray(stray),
                 KeeperEvent::Gone => break self.keeper_lost().await,
             }
@@ -177,13 +177,13 @@ impl Supervisor {
             _ => "server_ending",
         };
         let record = TrailRecord::node(what, [("code", code.to_string())]);
-        self.shared.trail.tell(record);
+        self.shared.trail.record(record);
         self.shared.trail.flush().await;
         code
     }
 
-    fn tell_node(&self, what: &str) {
-        self.shared.trail.tell(TrailRecord::node(what, []));
+    fn record_node_event(&self, what: &str) {
+        self.shared.trail.record(TrailRecord::node(what, []));
     }
 
     async fn report(&self, report: KeeperReport) {
@@ -227,14 +227,14 @@ impl Supervisor {
                 grace,
             };
             let (reply, _) = oneshot::channel();
-            handle.tell(Order::Stop(order, reply), &self.shared.background);
+            handle.send(Order::Stop(order, reply), &self.shared.background);
         }
         live.len()
     }
 
     /// The shims end the runs now; the server reads the output that remains, then exits.
     async fn keeper_lost(&self) -> i32 {
-        self.tell_node("keeper_lost");
+        self.record_node_event("keeper_lost");
         tracing::error!("the keeper is gone: reading what is left of the output");
         // The sockets are free for the next service; readers continue there, after what they have.
         self.shared.serving.lose_keeper();
@@ -257,7 +257,7 @@ fn log_stray(stray: StraySignal) {
 }
 
 /// Logs what is known at a start: of this server, of the one before it, and of its keeper.
-fn tell_start(shared: &Shared, held: usize) {
+fn record_start(shared: &Shared, held: usize) {
     let hello = &shared.hello;
     if hello.restarts == 0 {
         let started = [
@@ -268,7 +268,7 @@ fn tell_start(shared: &Shared, held: usize) {
             ("boot_id", hello.host.boot_id.clone()),
         ];
         let record = TrailRecord::node("service_started", started);
-        shared.trail.tell(record);
+        shared.trail.record(record);
     }
     if let Some(former) = &hello.former {
         let mut record = TrailRecord::node(
@@ -280,7 +280,7 @@ fn tell_start(shared: &Shared, held: usize) {
             ],
         );
         record.at_us = former.at.0;
-        shared.trail.tell(record);
+        shared.trail.record(record);
     }
     let started = [
         ("pid", std::process::id().to_string()),
@@ -290,5 +290,5 @@ fn tell_start(shared: &Shared, held: usize) {
     ];
     shared
         .trail
-        .tell(TrailRecord::node("server_started", started));
+        .record(TrailRecord::node("server_started", started));
 }

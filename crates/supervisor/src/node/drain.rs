@@ -66,7 +66,7 @@ impl Supervisor {
     }
 
     /// Continues the drain that an earlier server of this keeper began, before any call is answered.
-    pub(crate) async fn go_on_with_drain(&self) {
+    pub(crate) async fn resume_drain(&self) {
         let (dir, epoch) = (self.shared.config.data_dir.clone(), self.shared.hello.epoch);
         let found = blocking(move || state_file::find(&dir, epoch)).await;
         let drain = match found.flatten() {
@@ -179,7 +179,7 @@ impl Supervisor {
         for (_, handle) in self.shared.all() {
             let order = drain.order(handle.live.borrow().view.policy().grace());
             let (reply, _) = oneshot::channel();
-            handle.tell(Order::Stop(order, reply), &self.shared.background);
+            handle.send(Order::Stop(order, reply), &self.shared.background);
         }
     }
 }

@@ -70,7 +70,7 @@ impl Supervisor {
             ("runs", ended.to_string()),
         ];
         let record = TrailRecord::node("node_forgotten", facts);
-        self.shared.trail.tell(record);
+        self.shared.trail.record(record);
         Ok((self.node_named(&node.node.to_string()).await?, ended))
     }
 }
@@ -126,5 +126,5 @@ pub(crate) fn end(shared: &Shared, run: RunId, by: &str) {
         grace: handle.live.borrow().view.policy().grace(),
     };
     let (reply, _) = oneshot::channel();
-    handle.tell(Order::Stop(order, reply), &shared.background);
+    handle.send(Order::Stop(order, reply), &shared.background);
 }

@@ -29,7 +29,7 @@ impl Supervisor {
                 "keeper_answers"
             };
             let record = TrailRecord::node(what, [("keeper_pid", pid.to_string())]);
-            self.shared.trail.tell(record);
+            self.shared.trail.record(record);
         }
     }
 }

@@ -105,7 +105,7 @@ impl Supervisor {
         let request = request.with("left_at_us", asked.0.to_string());
         let entry = TrailEntry::Request(request);
         let record = TrailRecord::now(Some(run.to_string()), entry);
-        self.shared.trail.tell(record);
+        self.shared.trail.record(record);
         if let Err(error) = self.shared.store.remove_left_stop(&stop).await {
             tracing::warn!(run_id = %run, %error, "a stop that is carried out is still left for this node, trying again");
         }

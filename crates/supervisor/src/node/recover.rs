@@ -37,9 +37,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, watch};
 use tracing::Instrument;
 
-/// How often a shim that still works is polled.
+/// Interval at which a shim that still works is polled.
 const SHIM_POLL: Duration = Duration::from_millis(50);
-/// How much longer than the run's grace a shim may take before we end the run ourselves.
+/// Time beyond the run's grace that a shim may take before we end the run ourselves.
 const SHIM_MARGIN: Duration = Duration::from_secs(2);
 /// Longest grace that a start waits for: a run without a server has no reader either.
 const ORPHAN_GRACE_MAX: Duration = Duration::from_secs(10);
@@ -96,7 +96,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     });
 }
 
-/// What recovery decides about a run whose processes are all gone.
+/// Decision of recovery on a run whose processes are all gone.
 enum Way {
     /// Another attempt is due.
     Due,
@@ -128,7 +128,7 @@ impl Recovery {
         let place = self.shared.place(run);
         if self.row.state != StoredState::Backoff && self.shared.doors.is_late(run) {
             let held = self.await_door(&mut orders).await;
-            self.shared.doors.tell(run, Door::Done);
+            self.shared.doors.set(run, Door::Done);
             if let Some(held) = held {
                 let live = self.live;
                 let seat = Seat {
@@ -136,7 +136,7 @@ impl Recovery {
                     reports,
                     live,
                 };
-                return Box::pin(go_on_late(self.shared, held, self.row, seat, place)).await;
+                return Box::pin(resume_late(self.shared, held, self.row, seat, place)).await;
             }
             self.live
                 .send_modify(|live| live.view.state = RunState::Stopping);
@@ -178,7 +178,7 @@ impl Recovery {
             }
         };
         if let Some(task) = task {
-            Box::pin(task.go_on_in(place)).await;
+            Box::pin(task.resume_in(place)).await;
         }
     }
 
@@ -310,7 +310,7 @@ impl Recovery {
             match recovery::decide(&seen, before) {
                 Decision::Close(outcome) => {
                     tracing::info!(run_id = %run, seen = log_words::observation(&seen), outcome = log_words::outcome(&outcome), "recovered");
-                    self.tell_rounds(&outcome);
+                    self.record_rounds(&outcome);
                     if before.terminated {
                         self.count_orphans(&outcome);
                     }
@@ -354,7 +354,7 @@ impl Recovery {
 
     /// Records the signals sent while no server lived, or by this start. The next server records them again, should
     /// this one not close the row.
-    fn tell_rounds(&self, outcome: &Outcome) {
+    fn record_rounds(&self, outcome: &Outcome) {
         let boot_id = self
             .row
             .new
@@ -371,7 +371,7 @@ impl Recovery {
             let boot_id = boot_id.unwrap_or_default();
             self.shared
                 .trail
-                .tell(round(run, attempt, step, &[], why.into(), boot_id));
+                .record(round(run, attempt, step, &[], why.into(), boot_id));
         }
     }
 
@@ -379,9 +379,9 @@ impl Recovery {
     /// the end may be far away.
     async fn show_stuck(&mut self, stuck: Stuck) {
         let run = self.row.new.run;
-        let told = self.live.borrow().view.stuck.clone();
-        let again = |told: &Stuck| stuck.is_empty() || told.names_the_same(&stuck);
-        if told.as_ref().is_some_and(again) {
+        let shown = self.live.borrow().view.stuck.clone();
+        let again = |shown: &Stuck| stuck.is_empty() || shown.names_the_same(&stuck);
+        if shown.as_ref().is_some_and(again) {
             return;
         }
         tracing::warn!(run_id = %run, stuck = log_words::stuck(&stuck), "SIGKILL does not end them; the row stays open");
@@ -404,12 +404,12 @@ impl Recovery {
 }
 
 /// Adopts a run that the keeper found late.
-async fn go_on_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
+async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
     let run = held.run;
     match adopt::late(&shared, held, row).await {
         Ok(Some(standing)) => {
             tracing::info!(run_id = %run, "its shim has answered, continuing with it");
-            Box::pin(RunTask::adopt(shared, standing, seat).go_on_in(place)).await;
+            Box::pin(RunTask::adopt(shared, standing, seat).resume_in(place)).await;
         }
         Ok(None) => drop(place),
         Err(error) => {

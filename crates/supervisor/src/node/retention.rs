@@ -33,9 +33,9 @@ use std::{
 };
 use tokio::task::JoinSet;
 
-/// How often the limits are checked.
+/// Interval at which the limits are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How long a consumer of a run stays after the run's output was removed: a reader may return and be told of that.
+/// Time for which a consumer stays after its run's output was removed: a reader may return and must get that report.
 const CONSUMER_REST: Duration = Duration::from_hours(24);
 /// Checks of the limits between two removals of such consumers.
 const CONSUMERS_EVERY: u32 = 60;
@@ -65,13 +65,13 @@ struct Book {
 /// Result for one run.
 enum Went {
     Marked,
-    /// It may be.
+    /// The output may be removed.
     Unknown,
     /// Not now: its end is not fully written yet.
     NotYet,
     /// Not now: the store is unavailable.
     Away,
-    /// It stays, for a permanent reason.
+    /// The output stays, for a permanent reason.
     Left,
 }
 
@@ -106,7 +106,7 @@ async fn look(shared: &Arc<Shared>, book: &mut Book) -> Result<(), String> {
     if *limits != RetentionLimits::NONE {
         let (retained, others) = retained(shared, book).await.map_err(|e| e.to_string())?;
         let mut going = due(&retained, others, limits, clock::now());
-        say_if_over(book, limits, others);
+        warn_if_over(book, limits, others);
         // Runs that still have a task are counted, and wait.
         going.retain(|(run, _)| !book.left.contains(run) && shared.find(*run).is_none());
         mark_all(shared, book, &going).await;
@@ -220,7 +220,7 @@ async fn retained(
     Ok((retained, others))
 }
 
-fn say_if_over(book: &mut Book, limits: &RetentionLimits, others: u64) {
+fn warn_if_over(book: &mut Book, limits: &RetentionLimits, others: u64) {
     let is_over = limits.node_bytes.is_some_and(|most| others > most);
     if is_over && !book.is_over {
         tracing::warn!(

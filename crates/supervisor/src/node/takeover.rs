@@ -19,15 +19,15 @@ use std::{
 };
 use tokio::{sync::oneshot, task::JoinSet};
 
-/// How long the runs of an earlier server wait for the store.
+/// Time for which the runs of an earlier server wait for the store.
 const STORE_WAIT: Duration = Duration::from_secs(2);
 /// First and longest pause between two attempts.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
-/// How often a lease that another keeper has is requested, and for how long after its end.
+/// Interval at which a lease of another keeper is requested, and time after its end for which it is.
 const LEASE_POLL: Duration = Duration::from_millis(500);
 const LEASE_MARGIN: Duration = Duration::from_secs(2);
-/// How often the store is checked for being the same one.
+/// Interval at which the store is checked for being the same one.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Result of acquiring the node in the store.
@@ -53,7 +53,7 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
     };
     shared
         .trail
-        .tell(TrailRecord::node("store_away", [("why", why.clone())]));
+        .record(TrailRecord::node("store_away", [("why", why.clone())]));
     tracing::error!(%why, "the node cannot be acquired in the store: runs continue, nothing new is started");
     Ok(None)
 }
@@ -80,7 +80,7 @@ async fn take_first(shared: &Shared) -> Result<Taken, BootError> {
     }
 }
 
-/// What remains to be done with runs after a start.
+/// Remaining work on runs after a start.
 #[derive(Default)]
 pub(crate) struct Begun {
     /// Runs whose key is another run's.
@@ -178,7 +178,7 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     let rows: Vec<RunRow> = rows.collect();
     shared.store.open(generation);
     let taken = [("generation", generation.to_string())];
-    shared.trail.tell(TrailRecord::node("store_back", taken));
+    shared.trail.record(TrailRecord::node("store_back", taken));
     let found = match again {
         Again::No => recover::take_all(shared, rows),
         // A run that has ended here meanwhile is closed when it is observed.
@@ -216,7 +216,7 @@ async fn carry_out_fence(shared: &Arc<Shared>, run: RunId) {
         (Some(handle), Some(order)) => {
             // The stop is on the row: no caller waits for an answer.
             let (reply, _) = oneshot::channel();
-            handle.tell(Order::Stop(order, reply), &shared.background);
+            handle.send(Order::Stop(order, reply), &shared.background);
         }
         // The row is another run's.
         (Some(_), None) => {}
@@ -238,7 +238,7 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
         let standing = store.raw().standing(shared.config.node).await;
         if away != standing.is_err() {
             away = standing.is_err();
-            tell_store(shared, standing.as_ref().err());
+            record_store_state(shared, standing.as_ref().err());
         }
         pause = match standing {
             Ok(standing) if shared.record.differs(&standing) => {
@@ -249,7 +249,7 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
             }
             Ok(standing) => {
                 if let Some(by) = shared.store.lost_to(&standing) {
-                    tell_fenced(shared, by);
+                    log_fenced(shared, by);
                     store.shut().await;
                     take_at_last(shared, Again::Yes).await;
                 }
@@ -262,19 +262,19 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
 }
 
 /// Logs the loss of the lease. The runs continue: only their node's records are another server's.
-fn tell_fenced(shared: &Shared, by: KeeperEpoch) {
+fn log_fenced(shared: &Shared, by: KeeperEpoch) {
     tracing::error!(keeper_epoch = %by, "another server has the lease of this node: nothing is started here until it is this one's again; runs continue");
     shared.store.lose(by);
     let record = TrailRecord::node("node_fenced", [("keeper_epoch", by.to_string())]);
-    shared.trail.tell(record);
+    shared.trail.record(record);
 }
 
-fn tell_store(shared: &Shared, away: Option<&StoreError>) {
+fn record_store_state(shared: &Shared, away: Option<&StoreError>) {
     let record = match away {
         Some(error) => TrailRecord::node("store_away", [("why", error.to_string())]),
         None => TrailRecord::node("store_back", []),
     };
-    shared.trail.tell(record);
+    shared.trail.record(record);
 }
 
 /// Makes sure that no other keeper lives, raises the generation, and writes again what the store has lost.

@@ -1,4 +1,4 @@
-//! What is known of the node's runs, in memory: rows that the store has taken, and writes pending for it.
+//! Known state of the node's runs, in memory: rows that the store has taken, and writes pending for it.
 
 use super::late::LateEntries;
 use kennel_lifecycle::RunId;

@@ -137,7 +137,7 @@ impl NodeRecord {
     }
 }
 
-/// What is known here of a journal.
+/// The journal's state as this server knows it.
 struct Known {
     /// All entries but the last of a run that was silent to its end.
     silent: Option<Vec<RunEntry>>,

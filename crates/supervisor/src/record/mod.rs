@@ -95,7 +95,7 @@ impl NodeRecord {
         let mut record = self.lock();
         let rows = rows.map(|row| (row.new.run, Change::Snapshot(Box::new(row))));
         let mut changes: Vec<_> = gone.chain(rows).collect();
-        changes.retain(|(run, change)| !record.book.says(*run, change));
+        changes.retain(|(run, change)| !record.book.has(*run, change));
         record.note(changes);
         record.book.life = Some(life);
         record.note_node();
@@ -193,7 +193,7 @@ impl NodeRecord {
 
 impl Book {
     /// Whether this is known already.
-    fn says(&self, run: RunId, change: &Change) -> bool {
+    fn has(&self, run: RunId, change: &Change) -> bool {
         let entry = self.runs.get(&run).filter(|entry| !entry.assumed);
         match (change, entry.and_then(|entry| entry.row.as_ref())) {
             (Change::Snapshot(row), Some(known)) => **row == *known,

@@ -4,7 +4,7 @@
 use crate::{
     base::clock,
     record::NodeRecord,
-    telemetry::{Telemetry, tell_fence},
+    telemetry::{Telemetry, emit_fence},
 };
 use kennel_lifecycle::{
     Facets, HostIdentity, KeeperEpoch, NodeId, OutputRemoval, RowState, RunId, StopOrder, Timestamp,
@@ -159,7 +159,7 @@ impl NodeStore {
                 let boxed = Box::new(closure.clone());
                 let fenced = Change::Fenced(stamped(new, generation), boxed);
                 self.record.took(new.run, fenced);
-                tell_fence(&self.telemetry, new, closure);
+                emit_fence(&self.telemetry, new, closure);
             }
             Inserted::Taken(row) => self.seen(row),
         }
@@ -217,7 +217,7 @@ impl NodeStore {
     pub(crate) fn fenced_late(&self, new: &NewRun, closure: &Closure, row: RunRow) {
         let outcome = row.outcome.as_ref();
         if outcome == Some(&closure.outcome) && row.new.created == new.created {
-            tell_fence(&self.telemetry, new, closure);
+            emit_fence(&self.telemetry, new, closure);
         }
         self.has(row);
     }

@@ -63,7 +63,7 @@ impl NodeRecord {
         self.count_pending() > 0
     }
 
-    /// How many changes are pending.
+    /// Number of pending changes.
     pub(crate) fn count_pending(&self) -> usize {
         self.lock().book.pending_count()
     }

@@ -71,7 +71,7 @@ mod tests {
     };
 
     #[test]
-    fn written_spec_is_read_whole_by_its_owner_alone() {
+    fn written_spec_is_read_by_its_owner_only() {
         let dir = tempfile::tempdir().expect("a directory");
         let runs = dir.path().join("runs/one");
         fs::create_dir_all(&runs).expect("directories");

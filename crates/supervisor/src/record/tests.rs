@@ -186,7 +186,7 @@ async fn run_is_unfinished_until_it_is_forgotten() {
 }
 
 #[tokio::test]
-async fn newest_ends_are_kept_and_the_log_is_bounded() {
+async fn newest_ends_are_kept_in_bounded_log() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
     begin(&record, 1);
@@ -217,7 +217,7 @@ async fn newest_ends_are_kept_and_the_log_is_bounded() {
 }
 
 #[tokio::test]
-async fn log_that_cannot_be_opened_is_opened_by_the_next_promise() {
+async fn unopenable_log_is_opened_by_next_promise() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     fs::create_dir(&data).unwrap();
@@ -258,7 +258,7 @@ async fn unreadable_log_is_kept_aside() {
 }
 
 #[tokio::test]
-async fn changes_of_a_run_are_due_in_their_order() {
+async fn changes_of_a_run_are_due_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let mut record = open(dir.path()).await;
     begin(&record, 7);
@@ -312,7 +312,7 @@ async fn log_left_behind_is_not_believed() {
 /// Changes sampled bytes of the log's first written segment: nothing is replayed that was not written, and no server is
 /// refused.
 #[tokio::test]
-async fn damage_invents_nothing_and_taints_only_what_it_concerns() {
+async fn damage_invents_nothing_and_taints_only_its_runs() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
     begin(&record, 7);

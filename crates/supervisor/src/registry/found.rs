@@ -4,7 +4,7 @@ use crate::telemetry::Metrics;
 use kennel_keeper::audit::{Still, still};
 use kennel_lifecycle::{
     ProcessIdentity, RunId,
-    audit::{Evidence, Finding, Standing, is_same},
+    audit::{Evidence, Finding, RunStatus, is_same},
 };
 use std::sync::{Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ impl Found {
     /// Takes the findings of a leak check; counts those that the one before it did not have.
     pub(crate) fn take<'a>(&self, findings: impl Iterator<Item = &'a Finding>, metrics: &Metrics) {
         // A marker leads to a live run too, where a process has copied it.
-        let of_the_past = |standing| !matches!(standing, Some(Standing::Live | Standing::Open));
+        let of_the_past = |standing| !matches!(standing, Some(RunStatus::Live | RunStatus::Open));
         let found: Vec<(ProcessIdentity, Evidence)> = findings
             .filter(|finding| of_the_past(finding.standing))
             .map(|finding| (finding.process, finding.evidence))
@@ -107,7 +107,7 @@ mod tests {
             },
             ppid: 0,
             run: None,
-            standing: Some(Standing::Ended),
+            standing: Some(RunStatus::Ended),
             evidence,
             certainty: Certainty::Proven,
             cgroup: None,
@@ -120,12 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn each_is_counted_as_what_it_is_as_long_as_it_is_there() {
+    fn each_finding_is_counted_by_kind_while_present() {
         let all = Found::default();
         assert_eq!(
             (all.orphans(), all.zombies()),
             (None, None),
-            "nobody has looked"
+            "no check was made yet"
         );
         let mut lives = Command::new("sleep")
             .arg("1000")
@@ -136,7 +136,7 @@ mod tests {
             std::thread::yield_now();
         }
         let mut of_live = found(&lives, Evidence::Marker);
-        of_live.standing = Some(Standing::Live);
+        of_live.standing = Some(RunStatus::Live);
         let findings = [
             found(&lives, Evidence::ShimChild),
             found(&ended, Evidence::Zombie),

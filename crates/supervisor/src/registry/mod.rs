@@ -62,7 +62,7 @@ pub struct SupervisorConfig {
     pub node_name: String,
     /// Address of its server, as clients name it.
     pub address: String,
-    /// How long the node's lease lasts from each renewal; it is renewed after a third of that.
+    /// Duration of the node's lease from each renewal; it is renewed after a third of that.
     pub lease: Duration,
     /// Parent of the runs' directories: `<data_dir>/runs/<id>`.
     pub data_dir: PathBuf,
@@ -70,7 +70,7 @@ pub struct SupervisorConfig {
     pub server_env: Vec<(String, String)>,
     /// Most live runs.
     pub runs_max: u32,
-    /// What every run is held to: a spec may only be stricter.
+    /// Requirements on every run: a spec may only be stricter.
     pub privileges: Privileges,
     /// Grace periods of runs whose spec names none.
     pub default_grace: DefaultGrace,
@@ -106,7 +106,7 @@ pub(crate) enum Order {
     Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
 }
 
-/// Why an order was not carried out.
+/// Reason why an order was not carried out.
 #[derive(Debug)]
 pub(crate) enum OrderError {
     Refused(Refusal),
@@ -168,7 +168,7 @@ impl Handle {
     }
 
     /// Sends an order to the run's task, and waits neither for an answer nor for room in its queue.
-    pub(crate) fn tell(&self, order: Order, background: &Background) {
+    pub(crate) fn send(&self, order: Order, background: &Background) {
         if let Err(mpsc::error::TrySendError::Full(order)) = self.orders.try_send(order) {
             let orders = self.orders.clone();
             // A task that has ended has nothing to do.
@@ -436,7 +436,7 @@ pub(crate) mod tests {
     const LONG: Duration = Duration::from_hours(1);
 
     #[tokio::test(start_paused = true)]
-    async fn an_order_that_its_task_never_sees_is_answered_by_the_end_of_the_task() {
+    async fn unseen_order_is_answered_by_tasks_end() {
         let (handle, task) = entered();
         let asked = tokio::spawn(async move { handle.ask(Order::Pause).await.is_none() });
         // It stays in the queue, as an order does that enters while the queue is being closed.
@@ -449,7 +449,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_counts_that_was_given_before_the_task_ended() {
+    async fn answer_before_the_tasks_end_counts() {
         let (handle, mut task) = entered();
         let asked = tokio::spawn(async move { handle.ask(Order::Resume).await });
         let Some(Order::Resume(reply)) = task.orders.recv().await else {

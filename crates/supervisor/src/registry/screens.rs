@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 /// Most models that are retained.
 const KEPT_MAX: usize = 32;
-/// How long a model is retained after the last request.
+/// Time for which a model is retained after the last request.
 pub(crate) const KEPT_FOR: Duration = Duration::from_mins(1);
 /// Models of the recently requested terminals.
 #[derive(Debug, Default)]
@@ -147,6 +147,6 @@ mod tests {
         assert_eq!(screens.all().runs.len(), 1);
         tokio::time::advance(KEPT_FOR).await;
         assert!(!screens.sweep());
-        assert!(screens.place(run(1)).1, "somebody has to see to it again");
+        assert!(screens.place(run(1)).1, "it needs another refresh");
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 /// State of a shim that had not reconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
-    /// It has not reconnected yet.
+    /// The shim has not reconnected yet.
     Waits,
     /// The keeper has the run.
     Opened,
@@ -29,7 +29,7 @@ impl Doors {
     }
 
     /// Records the state of one.
-    pub(crate) fn tell(&self, run: RunId, what: Door) {
+    pub(crate) fn set(&self, run: RunId, what: Door) {
         self.0.send_modify(|doors| {
             doors.insert(run, what);
         });

@@ -10,7 +10,7 @@ use crate::{
     registry::{Handle, Order, Supervisor},
 };
 use kennel_keeper::{
-    client::{InputAnswer, InputSaid, InputState},
+    client::{InputAnswer, InputResult, InputState},
     input_note, rundir,
 };
 use kennel_lifecycle::{InputClosed, InputRefusal, InputWrite, Refusal, RunId, RunKind, RunState};
@@ -50,7 +50,7 @@ pub struct InputProgress {
     pub accepted: Option<u64>,
     /// Accepted bytes that no process has read; absent: no longer known.
     pub unread: Option<u64>,
-    /// Why no more is accepted; absent: the input is open.
+    /// Reason why no more is accepted; absent: the input is open.
     pub end: Option<InputEnd>,
 }
 
@@ -96,19 +96,19 @@ impl Supervisor {
         };
         let kernel = &self.shared.kernel;
         let answer = kernel.write_input(run, attempt, &write, &call.data).await;
-        let (state, said) = self.said(run, &handle, answer).await?;
+        let (state, said) = self.input_result(run, &handle, answer).await?;
         let timeouts = handle.live.borrow().view.policy().timeouts;
-        if timeouts.inactivity.is_some() && matches!(said, InputSaid::Taken { .. }) {
-            handle.tell(Order::InputAccepted, &self.shared.background);
+        if timeouts.inactivity.is_some() && matches!(said, InputResult::Taken { .. }) {
+            handle.send(Order::InputAccepted, &self.shared.background);
         }
         match said {
-            InputSaid::Taken { start, repeated } => Ok(InputWritten {
+            InputResult::Taken { start, repeated } => Ok(InputWritten {
                 progress: state.into(),
                 start,
                 repeated,
             }),
-            InputSaid::Refused(refusal) => Err(refused(run, &state, refusal)),
-            InputSaid::Stands | InputSaid::Displaced => Err(CallError::Internal(format!(
+            InputResult::Refused(refusal) => Err(refused(run, &state, refusal)),
+            InputResult::Stands | InputResult::Displaced => Err(CallError::Internal(format!(
                 "the keeper says {said:?} to a write"
             ))),
         }
@@ -137,9 +137,9 @@ impl Supervisor {
         let _turn = handle.input_turn.lock().await;
         let attempt = present(run, &handle, call.expected_attempt)?;
         let answer = self.shared.kernel.close_input(run, attempt, call.offset);
-        let (state, said) = self.said(run, &handle, answer.await).await?;
+        let (state, said) = self.input_result(run, &handle, answer.await).await?;
         match said {
-            InputSaid::Refused(refusal) => Err(refused(run, &state, refusal)),
+            InputResult::Refused(refusal) => Err(refused(run, &state, refusal)),
             _ => Ok(state.into()),
         }
     }
@@ -150,7 +150,7 @@ impl Supervisor {
         self.refuse_elsewhere(&view).await?;
         if !view.state.is_terminal() {
             let asked = self.shared.kernel.input_state(run, view.attempt).await;
-            if let InputAnswer::Said(state, _) = asked.map_err(|e| keeper_fault(&e))? {
+            if let InputAnswer::Result(state, _) = asked.map_err(|e| keeper_fault(&e))? {
                 return Ok(state.into());
             }
         }
@@ -180,14 +180,14 @@ impl Supervisor {
         }
     }
 
-    async fn said(
+    async fn input_result(
         &self,
         run: RunId,
         handle: &Handle,
         answer: Result<InputAnswer, kennel_keeper::client::ClientError>,
-    ) -> Result<(InputState, InputSaid), CallError> {
+    ) -> Result<(InputState, InputResult), CallError> {
         match answer.map_err(|e| keeper_fault(&e))? {
-            InputAnswer::Said(state, said) => Ok((state, said)),
+            InputAnswer::Result(state, said) => Ok((state, said)),
             InputAnswer::None => Err(CallError::InputClosed {
                 run,
                 end: InputEnd::Spec,

@@ -431,7 +431,7 @@ fn child_env(
 /// without `WATCHDOG_PID`, so that each process of the run may report.
 fn notify_env(policy: &Policy, run_dir: &Path) -> Vec<(String, String)> {
     let mut env = Vec::new();
-    if policy.hears_notices() {
+    if policy.takes_notices() {
         let path = rundir::notify_path(run_dir).display().to_string();
         env.push(("NOTIFY_SOCKET".to_owned(), path));
     }
@@ -446,7 +446,7 @@ fn notify_env(policy: &Policy, run_dir: &Path) -> Vec<(String, String)> {
 fn no_notices(policy: &Policy, run_dir: &Path) -> Option<Missing> {
     let bytes = rundir::notify_path(run_dir).as_os_str().len();
     let is_reached = bytes <= notify_socket::PATH_BYTES_MAX;
-    if is_reached || !policy.hears_notices() {
+    if is_reached || !policy.takes_notices() {
         return None;
     }
     let most = notify_socket::PATH_BYTES_MAX;

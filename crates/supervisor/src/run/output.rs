@@ -82,12 +82,12 @@ pub(crate) struct Output {
     refusal: Option<Refusal>,
     /// Number of warnings so far.
     warnings: u32,
-    /// Where dropped output goes.
+    /// Destination of dropped output.
     sink: Option<File>,
     /// The tree is gone and the rest is being read; the streams' end so far.
     finishing: Option<StreamsEnd>,
     /// The run has ended, and the disk has not taken the last entries.
-    told_late: bool,
+    flushes_late: bool,
     /// Output no longer waits for room on the disk.
     hurries: bool,
     limit: Reached,
@@ -111,10 +111,10 @@ struct Owed {
 enum Reached {
     No,
     Now(Limit),
-    Told,
+    Reported,
 }
 
-/// What the pump should handle.
+/// Event for the pump.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Ready {
     Pipe(usize),
@@ -172,7 +172,7 @@ impl Output {
             warnings: 0,
             sink: None,
             finishing: None,
-            told_late: false,
+            flushes_late: false,
             hurries: false,
             limit: Reached::No,
             floor: None,
@@ -313,7 +313,7 @@ impl Output {
     }
 
     fn move_all(&mut self, mut indexes: Range<usize>) {
-        self.hear_floor();
+        self.apply_floor();
         let moved = self
             .settle()
             .and_then(|()| indexes.try_for_each(|index| self.move_some(index)));
@@ -324,7 +324,7 @@ impl Output {
         if self.writer.bound().on_full == OnOutputFull::Abort && self.writer.has_passed_bound() {
             self.reach(Limit::OutputBytes);
         }
-        self.say_held();
+        self.report_held();
     }
 
     /// Whether a stream is still being read.
@@ -334,17 +334,17 @@ impl Output {
 
     /// Whether everything of an ended run is on the disk.
     pub(crate) fn has_written_all(&mut self) -> bool {
-        self.told_late = self.owes();
-        !self.told_late
+        self.flushes_late = self.has_pending();
+        !self.flushes_late
     }
 
     /// Whether that has become true after it was not: once.
-    pub(crate) fn has_told_late(&mut self) -> bool {
-        !self.owes() && std::mem::take(&mut self.told_late)
+    pub(crate) fn has_flushed_late(&mut self) -> bool {
+        !self.has_pending() && std::mem::take(&mut self.flushes_late)
     }
 
     /// Whether entries wait for the disk.
-    pub(crate) fn owes(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         self.unindexed != [0, 0]
             || !self.owed.is_empty()
             || self.writer.dropped() != Dropped::default()
@@ -380,7 +380,7 @@ impl Output {
         }
         let dropped = self.writer.dropped();
         if dropped != Dropped::default() {
-            self.writer.go_on_after_dropped(clock::now())?;
+            self.writer.resume_after_dropped(clock::now())?;
             self.refusal
                 .get_or_insert_with(Refusal::found)
                 .is_over(dropped);
@@ -557,7 +557,7 @@ impl Output {
         let Reached::Now(limit) = self.limit else {
             return None;
         };
-        self.limit = Reached::Told;
+        self.limit = Reached::Reported;
         Some(limit)
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct RowEvents {
 #[derive(Clone, Debug)]
 pub(crate) struct ByRow {
     events: Arc<RowEvents>,
-    /// Why output is missing.
+    /// Reason why output is missing.
     reason: GapReason,
     end: Point,
     /// Whether the end is where the row has it, so that lengths up to it give the number of output bytes.
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    /// What is given: a seq, or first and last of a gap with its bytes and where stdout goes on.
+    /// The result: a seq, or first and last of a gap with its bytes and the next offset of stdout.
     fn shown(events: &[Event]) -> Vec<String> {
         let show = |event: &Event| match &event.payload {
             Payload::Gap(gap) => {
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn end_that_a_journal_has_lost_keeps_its_seq() {
+    fn end_missing_in_journal_keeps_its_seq() {
         let head = |seq| Point { seq, lens: [5, 0] };
         let lost = |end, head| {
             let row = Arc::new(row(&[(1, 0), (4, 9)], end, true));

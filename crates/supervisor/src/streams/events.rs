@@ -88,7 +88,7 @@ impl Events {
                     match Shape::at(form, reader, fed_from, self.begins).await {
                         Ok(shape) => Some(shape),
                         Err(error) => {
-                            self.go_on_without(&error).await?;
+                            self.continue_without_journal(&error).await?;
                             continue;
                         }
                     }
@@ -240,7 +240,7 @@ impl Events {
                     items.map(|items| decode(run, row, items)).transpose()?
                 }
                 Err(error) => {
-                    self.go_on_without(&error).await?;
+                    self.continue_without_journal(&error).await?;
                     return Ok(Some(Vec::new()));
                 }
             },
@@ -271,7 +271,7 @@ impl Events {
 
     /// Continues without the journal, which cannot be read. Where it was removed or damaged, the rest is given without
     /// it.
-    async fn go_on_without(&mut self, error: &io::Error) -> Result<(), CallError> {
+    async fn continue_without_journal(&mut self, error: &io::Error) -> Result<(), CallError> {
         let at = Position::After(self.position());
         let (_, row) = self.supervisor.without_journal(self.run, at, error).await?;
         self.source = Source::Row(Box::new(row));

@@ -92,7 +92,7 @@ pub enum OutputPart {
     },
 }
 
-/// Why bytes are not in a result.
+/// Reason why bytes are not in a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// They were not requested.

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_part_of_its_callers_trace_and_a_service_has_its_own() {
+    fn turn_is_in_callers_trace_and_service_not() {
         let turn = RunTrace::of(run(7), RunKind::Heartbeat, Some(CALLER), |_| false);
         let caller = parse(CALLER).expect("it is valid");
         assert_eq!(turn.context(Part::Run).trace_id(), caller.trace_id());
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_of_runs_that_follow_each_other_have_ids_of_their_own() {
+    fn spans_of_successive_runs_have_own_ids() {
         let mut seen = HashSet::new();
         let first = 0x0190_0000_0000_0000_0000_0000_0000_0000_u128;
         for number in first..first + 50 {

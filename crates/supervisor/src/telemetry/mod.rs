@@ -12,7 +12,7 @@ mod run_spans;
 
 pub(crate) use metrics::{Metrics, SpawnPhase};
 pub(crate) use run_events::log_span;
-pub(crate) use run_spans::{RunSpans, tell_fence};
+pub(crate) use run_spans::{RunSpans, emit_fence};
 
 use crate::base::clock;
 use context::RunTrace;
@@ -37,9 +37,9 @@ pub struct Span {
     pub name: Cow<'static, str>,
     /// Server for a call, internal for everything else.
     pub kind: SpanKind,
-    /// When it began.
+    /// Time at which it began.
     pub start: Timestamp,
-    /// When it ended; not before it began.
+    /// Time at which it ended; not before it began.
     pub end: Timestamp,
     /// Attributes.
     pub attributes: Vec<KeyValue>,
@@ -54,7 +54,7 @@ pub struct Span {
 pub struct Event {
     /// Kind of event.
     pub name: &'static str,
-    /// When it happened.
+    /// Time at which it happened.
     pub at: Timestamp,
     /// The span that it belongs to.
     pub context: Option<SpanContext>,
@@ -191,7 +191,7 @@ impl Telemetry {
             TraceFlags::NOT_SAMPLED
         };
         let span = context::fresh_span();
-        // It is of the caller's trace. One that is not valid is none, as the specification has it.
+        // It is of the caller's trace. An invalid one counts as none, as in the specification.
         let state = tracestate.filter(|_| caller.is_some());
         let state = state.and_then(|state| TraceState::from_str(state).ok());
         Some(CallTrace {
@@ -200,19 +200,19 @@ impl Telemetry {
         })
     }
 
-    /// Tells a span, if it is recorded.
-    pub fn tell(&self, span: Span) {
+    /// Emits a span, if it is recorded.
+    pub fn emit(&self, span: Span) {
         if let Some(tracing) = self.tracing.as_ref().filter(|_| span.context.is_sampled()) {
             tracing.sink.take(span);
         }
     }
 
-    /// Whether anybody wants events.
-    pub(crate) fn tells_events(&self) -> bool {
+    /// Whether events have a receiver.
+    pub(crate) fn has_event_sink(&self) -> bool {
         self.events.is_some()
     }
 
-    pub(crate) fn tell_event(&self, event: Event) {
+    pub(crate) fn emit_event(&self, event: Event) {
         if let Some(events) = &self.events {
             events.take(event);
         }
@@ -237,7 +237,7 @@ impl Telemetry {
         Some(RunTrace::of(run, kind, spawned_by, samples))
     }
 
-    /// What of a caller's `baggage` (<https://www.w3.org/TR/baggage/>) is passed on.
+    /// Returns the part of a caller's `baggage` (<https://www.w3.org/TR/baggage/>) that is passed on.
     pub(crate) fn baggage(&self, baggage: &str) -> Option<String> {
         let tracing = self.tracing.as_ref()?;
         let passed = baggage.split(',').map(str::trim).filter(|member| {

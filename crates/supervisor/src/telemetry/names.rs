@@ -15,7 +15,7 @@ pub use opentelemetry_semantic_conventions::{
 
 /// The run's id.
 pub const RUN_ID: &str = "kennel.run.id";
-/// Who spawned it.
+/// Owner of the run.
 pub const RUN_OWNER: &str = "kennel.run.owner";
 /// `heartbeat`, `service`, `terminal` or `job`.
 pub const RUN_KIND: &str = "kennel.run.kind";
@@ -23,47 +23,47 @@ pub const RUN_KIND: &str = "kennel.run.kind";
 pub const RUN_ATTEMPT: &str = "kennel.run.attempt";
 /// The state that clients see, such as `running`.
 pub const RUN_STATE: &str = "kennel.run.state";
-/// How it has ended: `succeeded`, `failed`, `cancelled` or `lost`.
+/// Its outcome: `succeeded`, `failed`, `cancelled` or `lost`.
 pub const RUN_OUTCOME: &str = "kennel.run.outcome";
-/// Why it has ended, such as `aborted` or `oom_killed`.
+/// Reason of its end, such as `aborted` or `oom_killed`.
 pub const RUN_END_REASON: &str = "kennel.run.end_reason";
-/// What holds the run: `subreaper`, `cgroup` or `private_pidns`.
+/// Containment of the run: `subreaper`, `cgroup` or `private_pidns`.
 pub const CONTAINMENT: &str = "kennel.containment";
 /// The signal that has ended the command, such as `SIGKILL`.
 pub const EXIT_SIGNAL: &str = "kennel.exit.signal";
-/// What is known of the rest of the tree: `empty`, `survivors`, `unverified`, `never_ran` or `kept`.
+/// Verdict on the rest of the tree: `empty`, `survivors`, `unverified`, `never_ran` or `kept`.
 pub const TREE_VERDICT: &str = "kennel.tree.verdict";
 /// Whether SIGKILL was needed.
 pub const STOP_ESCALATED: &str = "kennel.stop.escalated";
 /// The signal of a step of a stop.
 pub const STOP_SIGNAL: &str = "kennel.stop.signal";
-/// How many processes it reached.
+/// Number of processes that it reached.
 pub const STOP_DELIVERED: &str = "kennel.stop.delivered";
-/// How many had ended before it reached them.
+/// Number of processes that had exited before it reached them.
 pub const STOP_GONE: &str = "kennel.stop.gone";
-/// How many the kernel refused to signal.
+/// Number of processes that the kernel refused to signal.
 pub const STOP_REFUSED: &str = "kennel.stop.refused";
 /// The part of a start: `prepare`, `commit` or `exec`.
 pub const SPAWN_PHASE: &str = "kennel.spawn.phase";
-/// What recovery did with a run: `adopted`, `killed`, `already_gone` or `unverified`.
+/// Action of recovery on a run: `adopted`, `killed`, `already_gone` or `unverified`.
 pub const RECOVERY_ACTION: &str = "kennel.recovery.action";
 /// `stdout` or `stderr`.
 pub const STREAM: &str = "kennel.stream";
-/// Why output is missing, such as `retention`.
+/// Reason of missing output, such as `retention`.
 pub const DROP_REASON: &str = "kennel.drop.reason";
-/// What the store was asked for: `insert`, `close` and so on.
+/// Operation of the store: `insert`, `close` and so on.
 pub const STORE_OPERATION: &str = "kennel.store.operation";
 /// The reason of an error that Kennel gave, such as `QUOTA_EXCEEDED`.
 pub const REASON: &str = "kennel.reason";
-/// Why it is stopped, such as `abort`.
+/// Reason of a stop, such as `abort`.
 pub const STOP_REASON: &str = "kennel.stop.reason";
-/// How its streams have ended: `eof`, `cut` or `lost`.
+/// End of its streams: `eof`, `cut` or `lost`.
 pub const STREAMS_END: &str = "kennel.streams.end";
-/// How many processes SIGKILL does not end.
+/// Number of processes that SIGKILL does not end.
 pub const STUCK_PROCESSES: &str = "kennel.stuck.processes";
-/// How many processes the kernel has killed for want of memory.
+/// Number of processes that the kernel has killed for want of memory.
 pub const OOM_KILLS: &str = "kennel.oom.kills";
-/// Why a process is taken for a run's: `leaked_cgroup`, `shim_child` and so on; `recovery`: a start found it alive.
+/// Evidence that a process is a run's: `leaked_cgroup`, `shim_child` and so on; `recovery`: a start found it alive.
 pub const EVIDENCE: &str = "kennel.evidence";
 /// `traces`, `metrics` or `logs`.
 pub const SIGNAL: &str = "kennel.telemetry.signal";
@@ -88,7 +88,7 @@ pub const SPAN_STOP_STEP: &str = "run.stop.step";
 pub const SPAN_DRAIN: &str = "run.drain";
 /// From the leader's end to the verdict on the tree.
 pub const SPAN_REAP: &str = "run.reap";
-/// What a server does to go on with a run that it has not begun.
+/// Adoption or recovery of a run by a server that has not begun it.
 pub const SPAN_RECOVER: &str = "run.recover";
 /// An attempt after the first.
 pub const SPAN_ATTEMPT: &str = "run.attempt";
@@ -113,9 +113,9 @@ pub const EVENT_STUCK: &str = "kennel.run.stuck";
 pub const EVENT_TREE_ENDED: &str = "kennel.run.tree_ended";
 /// The kernel has killed processes of it for want of memory.
 pub const EVENT_MEMORY_KILLS: &str = "kennel.run.memory_kills";
-/// A server has gone on with it that had not begun it.
+/// A server that had not begun the run has adopted or recovered it.
 pub const EVENT_RECOVERED: &str = "kennel.run.recovered";
 /// An attempt has ended and another one follows.
 pub const EVENT_ATTEMPT_ENDED: &str = "kennel.run.attempt_ended";
-/// It is over.
+/// The run has ended.
 pub const EVENT_ENDED: &str = "kennel.run.ended";

@@ -1,4 +1,4 @@
-//! Processes of runs that are over: how many were found, and how many ended. Each has a word for what has led to it.
+//! Metrics of processes of ended runs: how many were found, and how many ended, by evidence.
 
 use super::names;
 use kennel_lifecycle::audit::Evidence;
@@ -7,9 +7,9 @@ use opentelemetry::{
     metrics::{Counter, Meter},
 };
 
-/// A start has found it, alive and recorded.
+/// Label of processes that a start has found alive, by their record.
 const RECOVERY: &str = "recovery";
-/// All words.
+/// All labels.
 const EVIDENCES: [&str; 7] = [
     "leaked_cgroup",
     "shim",
@@ -20,7 +20,7 @@ const EVIDENCES: [&str; 7] = [
     RECOVERY,
 ];
 
-/// The word for what an audit goes by. `None`: it is no orphan.
+/// Returns the label of an evidence. `None`: the process is no orphan.
 fn word(evidence: Evidence) -> Option<&'static str> {
     Some(match evidence {
         Evidence::LeakedCgroup => EVIDENCES[0],
@@ -29,7 +29,7 @@ fn word(evidence: Evidence) -> Option<&'static str> {
         Evidence::RecordedGroup => EVIDENCES[3],
         Evidence::Marker => EVIDENCES[4],
         Evidence::Stray => EVIDENCES[5],
-        // One was to be left; the other has ended.
+        // One was to be left running; the other has exited.
         Evidence::Kept | Evidence::Zombie => return None,
     })
 }
@@ -63,22 +63,22 @@ impl Orphans {
         }
     }
 
-    /// An audit has found one that the audit before had not.
+    /// Counts a process that a leak check has found, and the one before had not.
     pub(crate) fn found(&self, evidence: Evidence) {
         if let Some(word) = word(evidence) {
             self.found.add(1, &[KeyValue::new(names::EVIDENCE, word)]);
         }
     }
 
-    /// A reap has ended one.
+    /// Counts a process that a reap has ended.
     pub(crate) fn reaped(&self, evidence: Evidence) {
-        // Also one that was to be left, where somebody has named it; that was none.
+        // Also a detached one that the caller named; that was no orphan.
         if let Some(word) = word(evidence) {
             self.reaped.add(1, &[KeyValue::new(names::EVIDENCE, word)]);
         }
     }
 
-    /// A start has found so many of a run alive, and they have ended or not.
+    /// Counts so many processes of a run that a start has found alive, and whether they have ended.
     pub(crate) fn recovered(&self, count: u64, have_ended: bool) {
         let attributes = [KeyValue::new(names::EVIDENCE, RECOVERY)];
         self.found.add(count, &attributes);

@@ -1,11 +1,11 @@
-//! What happens to a run as events of OpenTelemetry's log: one for each fact, when it becomes one, under the run's span.
+//! Lifecycle events as events of OpenTelemetry's log: one for each entry, when it is made, under the run's span.
 
 use super::{Event, Telemetry, context::Part, names, run_spans};
 use kennel_lifecycle::{Entry, Outcome, Timestamp};
 use kennel_store::NewRun;
 use opentelemetry::{KeyValue, trace::SpanContext};
 
-/// Where lines and events about a run belong: to its span, or where spans are not recorded, to the caller's.
+/// Returns the span of log lines and events about a run: its own, or where spans are not recorded, the caller's.
 pub(super) fn context(telemetry: &Telemetry, new: &NewRun) -> Option<SpanContext> {
     let spawned_by = new.traceparent.as_deref();
     let own = telemetry.run(new.run, new.policy().kind, spawned_by);
@@ -13,11 +13,11 @@ pub(super) fn context(telemetry: &Telemetry, new: &NewRun) -> Option<SpanContext
         .or_else(|| super::context::parse(spawned_by?))
 }
 
-/// What all lines of the log that are written inside of it are marked with.
+/// Returns the span whose fields mark all log lines within it.
 pub(crate) fn log_span(telemetry: &Telemetry, new: &NewRun) -> tracing::Span {
     let context = context(telemetry, new);
     let context = context.as_ref();
-    // Of the highest level: it is there whatever is logged. It outlives the call that has begun it.
+    // Of the highest level: it exists with any log filter. It outlives the call that has begun it.
     tracing::error_span!(
         parent: None,
         "run",
@@ -27,7 +27,7 @@ pub(crate) fn log_span(telemetry: &Telemetry, new: &NewRun) -> tracing::Span {
     )
 }
 
-/// Tells the events of one run.
+/// Emits the events of one run.
 #[derive(Debug)]
 pub(super) struct RunEvents<'a> {
     pub(super) telemetry: &'a Telemetry,
@@ -35,8 +35,8 @@ pub(super) struct RunEvents<'a> {
 }
 
 impl RunEvents<'_> {
-    /// What happens, but for ends of attempts: those are [`Self::ends`].
-    pub(super) fn hears(&self, new: &NewRun, at: Timestamp, entry: &Entry) {
+    /// Emits an entry, except ends of attempts: those are [`Self::ends`].
+    pub(super) fn emit_entry(&self, new: &NewRun, at: Timestamp, entry: &Entry) {
         let (name, warns, more) = match entry {
             Entry::Recorded { .. } => (names::EVENT_RECORDED, false, Vec::new()),
             Entry::Started => (names::EVENT_STARTED, false, Vec::new()),
@@ -87,32 +87,32 @@ impl RunEvents<'_> {
             | Entry::AttemptEnded { .. }
             | Entry::Ended(_) => return,
         };
-        self.tell(new, at, name, warns, more);
+        self.emit(new, at, name, warns, more);
     }
 
-    /// A server goes on with it that has not begun it, or ends it: what it did.
+    /// Emits the adoption or recovery by a server that has not begun the run, with its action.
     pub(super) fn recovered(&self, new: &NewRun, at: Timestamp, action: &'static str) {
         let action = KeyValue::new(names::RECOVERY_ACTION, action);
-        self.tell(new, at, names::EVENT_RECOVERED, false, vec![action]);
+        self.emit(new, at, names::EVENT_RECOVERED, false, vec![action]);
     }
 
-    /// An attempt has ended, and with the `last` one the run.
+    /// Emits the end of an attempt, and with the `last` one of the run.
     pub(super) fn ends(&self, new: &NewRun, at: Timestamp, outcome: &Outcome, last: bool) {
         let name = if last {
             names::EVENT_ENDED
         } else {
             names::EVENT_ATTEMPT_ENDED
         };
-        // Commands that fail are every day's; what is not known, or does not go, is not.
+        // Failing commands are common; unknown outcomes and stuck processes are not.
         let warns = matches!(
             run_spans::error_type(outcome),
             Some("unkillable" | "unverified" | "lost" | "oom")
         );
         let more = run_spans::outcome_attributes(outcome);
-        self.tell(new, at, name, warns, more);
+        self.emit(new, at, name, warns, more);
     }
 
-    fn tell(
+    fn emit(
         &self,
         new: &NewRun,
         at: Timestamp,
@@ -120,12 +120,12 @@ impl RunEvents<'_> {
         warns: bool,
         more: Vec<KeyValue>,
     ) {
-        if !self.telemetry.tells_events() {
+        if !self.telemetry.has_event_sink() {
             return;
         }
         let mut attributes = run_spans::identity_attributes(new);
         attributes.extend(more);
-        self.telemetry.tell_event(Event {
+        self.telemetry.emit_event(Event {
             name,
             at,
             context: self.context.cloned(),

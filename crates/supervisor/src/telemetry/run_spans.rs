@@ -1,4 +1,4 @@
-//! What is told of one run: a span for each phase when that has ended, the run's own at its end, and what is counted on the way.
+//! Spans of one run: one for each phase when that has ended, the run's own at its end, and counters on the way.
 
 mod end;
 
@@ -25,7 +25,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-/// Since when something goes on; absent: it does not, or an earlier server has seen its beginning.
+/// Start of a phase; absent: it is not in progress, or an earlier server has seen its beginning.
 #[derive(Clone, Copy, Debug, Default)]
 struct Since {
     preparing: Option<Timestamp>,
@@ -36,7 +36,7 @@ struct Since {
     attempt: Option<Timestamp>,
 }
 
-/// What all spans of a run that is recorded have.
+/// Attributes of all spans of a recorded run.
 #[derive(Debug)]
 struct Recorded {
     trace: RunTrace,
@@ -54,12 +54,12 @@ impl Recorded {
     }
 }
 
-/// The spans of a run while it goes on. What it is told is only ever what has happened.
+/// The spans of a live run. It only gets events that have happened.
 #[derive(Debug)]
 pub(crate) struct RunSpans {
     telemetry: Telemetry,
     recorded: Option<Recorded>,
-    /// Where its events belong.
+    /// Span context of its events.
     context: Option<SpanContext>,
     since: Since,
     pauses: u16,
@@ -83,13 +83,13 @@ impl RunSpans {
         }
     }
 
-    /// The attempt is ready, so long after its start.
+    /// Records that the attempt is ready, so long after its start.
     pub(crate) fn ready(&self, after: Duration) {
         let ready = &self.telemetry.metrics.ready;
         ready.record(after.as_secs_f64(), &[]);
     }
 
-    /// So far each stream was read before, and is now.
+    /// Records how far each stream was read before, and is at present.
     pub(crate) fn read(&self, before: [u64; 2], now: [u64; 2]) {
         for (stream, (before, now)) in before.into_iter().zip(now).enumerate() {
             if now > before {
@@ -98,7 +98,7 @@ impl RunSpans {
         }
     }
 
-    /// The keeper is asked for a child.
+    /// Records that the keeper is asked for a child.
     pub(crate) fn prepares(&mut self, new: &NewRun, at: Timestamp) {
         if new.attempt == 1 {
             self.span(new, Part::Admit, names::SPAN_ADMIT, (new.created, at), None);
@@ -111,7 +111,7 @@ impl RunSpans {
         self.pauses = 0;
     }
 
-    /// It has answered; with why there is none, if there is none.
+    /// Records its answer; with the failure, if there is one.
     pub(crate) fn prepared(&mut self, new: &NewRun, at: Timestamp, failure: Option<String>) {
         let Some(since) = self.since.preparing.take() else {
             return;
@@ -124,17 +124,17 @@ impl RunSpans {
         self.span(new, part, names::SPAN_PREPARE, (since, at), failure);
     }
 
-    /// The row is being written.
+    /// Records that the row is being written.
     pub(crate) fn records(&mut self, at: Timestamp) {
         self.since.recording = Some(at);
     }
 
-    /// The gate is opened.
+    /// Records that the gate is opened.
     pub(crate) fn releases(&mut self, at: Timestamp) {
         self.since.released = Some(at);
     }
 
-    /// A server goes on with it that has not begun it, and has done so since then.
+    /// Records the adoption or recovery by a server that has not begun the run, since its start.
     pub(crate) fn recovered(
         &self,
         new: &NewRun,
@@ -150,20 +150,20 @@ impl RunSpans {
             let mut span = phase(run, new, part, names::SPAN_RECOVER, (since, at));
             span.attributes
                 .push(KeyValue::new(names::RECOVERY_ACTION, action));
-            self.telemetry.tell(span);
+            self.telemetry.emit(span);
         }
     }
 
-    /// The pauses of an earlier server: since when one lasts, and how many were over.
+    /// Restores the pauses of an earlier server: the start of the present one, and the number of earlier ones.
     pub(crate) fn resume_pauses(&mut self, since: Option<Timestamp>, over: u16) {
         self.since.paused = since;
         self.pauses = over;
     }
 
-    /// What happens to the run, but for its end: that is [`Self::ends`].
-    pub(crate) fn hears(&mut self, new: &NewRun, at: Timestamp, entry: &Entry) {
+    /// Records an entry of the run, except its end: that is [`Self::ends`].
+    pub(crate) fn record_entry(&mut self, new: &NewRun, at: Timestamp, entry: &Entry) {
         let attempt = new.attempt;
-        self.events().hears(new, at, entry);
+        self.events().emit_entry(new, at, entry);
         match entry {
             Entry::Recorded { .. } => {
                 if let Some(since) = self.since.recording.take() {
@@ -219,7 +219,7 @@ impl RunSpans {
         }
     }
 
-    /// An attempt has ended, and another one follows where it is not the run's `last`.
+    /// Records the end of an attempt; another one follows where it is not the run's `last`.
     pub(crate) fn ends(
         &mut self,
         new: &NewRun,
@@ -236,7 +236,7 @@ impl RunSpans {
             self.span(new, part, names::SPAN_EXEC, (since, at), why);
         }
         let since = std::mem::take(&mut self.since);
-        let told = End {
+        let end = End {
             new,
             times,
             outcome,
@@ -245,10 +245,10 @@ impl RunSpans {
             begun: since.attempt,
             last,
         };
-        told.tell(&self.events(), self.recorded.as_ref());
+        end.emit(&self.events(), self.recorded.as_ref());
     }
 
-    /// It is given up before it was recorded: whoever has spawned it is told, and nothing else is left of it.
+    /// Records a run that is given up before its record: its caller gets the error, and nothing else is left of it.
     pub(crate) fn forgets(&mut self, new: &NewRun, at: Timestamp, why: &NeverRan) {
         let reason = match why {
             NeverRan::Failed(failure) => EndReason::StartFailed(failure.clone()),
@@ -281,14 +281,14 @@ impl RunSpans {
                     .push(KeyValue::new(names::ERROR_TYPE, "spawn_failed"));
                 span.status = Status::error(why);
             }
-            self.telemetry.tell(span);
+            self.telemetry.emit(span);
         }
     }
 }
 
-/// Tells of a fence: a run that has ended before anybody spawned it.
-pub(crate) fn tell_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure) {
-    let told = End {
+/// Emits a fence: a run that has ended before any caller spawned it.
+pub(crate) fn emit_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure) {
+    let end = End {
         new,
         times: &closure.times,
         outcome: &closure.outcome,
@@ -302,10 +302,10 @@ pub(crate) fn tell_fence(telemetry: &Telemetry, new: &NewRun, closure: &Closure)
         telemetry,
         context: context.as_ref(),
     };
-    told.tell(&events, Recorded::of(telemetry, new).as_ref());
+    end.emit(&events, Recorded::of(telemetry, new).as_ref());
 }
 
-/// A span of the run, below its attempt.
+/// Makes a span of the run, below its attempt.
 fn phase(
     run: &Recorded,
     new: &NewRun,
@@ -320,7 +320,7 @@ fn phase(
         name: Cow::Borrowed(name),
         kind: SpanKind::Internal,
         start,
-        // Shim, keeper and server each stamp their own, and the clock may be set back.
+        // Shim, keeper and server each record their own times, and the clock may be set back.
         end: end.max(start),
         attributes: attributes(run, new),
         links: Vec::new(),
@@ -328,7 +328,7 @@ fn phase(
     }
 }
 
-/// What is known of every run. Arguments and environment are not told.
+/// Returns the attributes of every run. Arguments and environment are left out.
 fn attributes(run: &Recorded, new: &NewRun) -> Vec<KeyValue> {
     let mut attributes = identity_attributes(new);
     let executable = run.executable.clone();
@@ -336,7 +336,7 @@ fn attributes(run: &Recorded, new: &NewRun) -> Vec<KeyValue> {
     attributes
 }
 
-/// Which run, which attempt, which process.
+/// Returns the attributes of run, attempt and process.
 pub(super) fn identity_attributes(new: &NewRun) -> Vec<KeyValue> {
     let mut attributes = vec![
         KeyValue::new(names::RUN_ID, new.run.to_string()),
@@ -355,7 +355,7 @@ pub(super) fn identity_attributes(new: &NewRun) -> Vec<KeyValue> {
     attributes
 }
 
-/// How it has ended, why, and what is left of it.
+/// Returns the attributes of outcome, reason and tree.
 pub(super) fn outcome_attributes(outcome: &Outcome) -> Vec<KeyValue> {
     let mut attributes = vec![
         KeyValue::new(names::RUN_OUTCOME, outcome.state().name()),
@@ -366,7 +366,7 @@ pub(super) fn outcome_attributes(outcome: &Outcome) -> Vec<KeyValue> {
     attributes
 }
 
-/// The leader's exit code, or the signal that has ended it.
+/// Returns the leader's exit code, or the signal that has ended it.
 pub(super) fn exit_attribute(exit: Option<&Exit>) -> Option<KeyValue> {
     match exit? {
         Exit::Code(code) => Some(KeyValue::new(names::PROCESS_EXIT_CODE, i64::from(*code))),
@@ -375,7 +375,7 @@ pub(super) fn exit_attribute(exit: Option<&Exit>) -> Option<KeyValue> {
     }
 }
 
-/// The name of the program, from the client's spec.
+/// Returns the name of the program, from the client's spec.
 fn executable(spec: &RecordedSpec) -> Option<String> {
     let program = spec.command.argv.first()?;
     let name = Path::new(program).file_name()?;
@@ -393,7 +393,7 @@ pub(super) fn is_proved(tree: &TreeVerdict) -> bool {
     )
 }
 
-/// The class of an error, of which there are few. `None`: it has ended as somebody wanted it.
+/// Returns the class of an error, of which there are few. `None`: the run has ended as intended.
 pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
     match &outcome.tree {
         TreeVerdict::Survivors(_) => return Some("unkillable"),
@@ -429,7 +429,7 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
     }
 }
 
-/// ISO 8601 in UTC.
+/// Formats as ISO 8601 in UTC.
 fn rfc3339(at: Timestamp) -> String {
     let since = Duration::from_micros(u64::try_from(at.0).unwrap_or(0));
     humantime::format_rfc3339_millis(UNIX_EPOCH + since).to_string()

@@ -1,4 +1,4 @@
-//! A server dies, and the next one goes on with what the keeper holds. Each life of it is a runtime of its own.
+//! A server dies, and the next one adopts the keeper's runs. Each life of it is a runtime of its own.
 
 use crate::{
     abort, event_names,
@@ -15,7 +15,7 @@ use kennel_supervisor::{
 use std::{io::Write as _, time::Duration};
 
 #[test]
-fn a_signal_goes_out_once_per_request_whichever_server_is_asked() {
+fn signal_is_sent_once_whichever_server_is_called() {
     let lives = Lives::of(Nature::default());
     let hang_up = || SignalCall {
         run: run_id(),
@@ -37,7 +37,7 @@ fn a_signal_goes_out_once_per_request_whichever_server_is_asked() {
 }
 
 #[test]
-fn a_run_goes_on_and_ends_with_its_own_code_and_all_its_output() {
+fn adopted_run_keeps_its_exit_code_and_output() {
     let lives = Lives::of(Nature {
         output: b"before ".to_vec(),
         last_words: b"after".to_vec(),
@@ -48,7 +48,7 @@ fn a_run_goes_on_and_ends_with_its_own_code_and_all_its_output() {
         let view = stage.supervisor.get(run_id()).await.unwrap();
         assert_eq!(view.state, RunState::Running);
         assert!(view.times.started.is_some());
-        // The same call again is the same run.
+        // The same call repeated returns the same run.
         let again = stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
         assert!(again.existing);
         stage.exits(run_id(), 3);
@@ -78,7 +78,7 @@ fn a_run_goes_on_and_ends_with_its_own_code_and_all_its_output() {
 }
 
 #[test]
-fn a_run_that_ended_while_there_was_no_server_has_its_exit_code() {
+fn run_ended_without_server_has_its_exit_code() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     lives.world.end(run_id(), Exit::Code(9));
@@ -94,7 +94,7 @@ fn a_run_that_ended_while_there_was_no_server_has_its_exit_code() {
 }
 
 #[test]
-fn a_pause_holds_and_is_resumed_by_the_next_server() {
+fn pause_holds_until_next_server_resumes_it() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
@@ -119,7 +119,7 @@ fn a_pause_holds_and_is_resumed_by_the_next_server() {
 }
 
 #[test]
-fn who_asked_for_a_stop_is_not_forgotten_and_its_deadline_stands() {
+fn orderer_and_deadline_of_a_stop_survive() {
     let lives = Lives::of(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -156,7 +156,7 @@ fn who_asked_for_a_stop_is_not_forgotten_and_its_deadline_stands() {
 }
 
 #[test]
-fn a_row_that_the_store_has_lost_is_written_again_and_the_run_goes_on() {
+fn row_lost_by_the_store_is_written_again() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     assert!(log::is_unfinished(&lives.data_dir, run_id()));
@@ -179,7 +179,7 @@ fn a_row_that_the_store_has_lost_is_written_again_and_the_run_goes_on() {
             .await
             .unwrap();
         assert_eq!(waited.run.exit, Some(Exit::Code(3)));
-        // Nothing is left to do once the end was reported.
+        // No work is left once the end was reported.
         let gone = async {
             while log::is_unfinished(&lives.data_dir, run_id()) {
                 tokio::task::yield_now().await;
@@ -192,14 +192,14 @@ fn a_row_that_the_store_has_lost_is_written_again_and_the_run_goes_on() {
 }
 
 #[test]
-fn a_run_of_which_nothing_is_left_is_what_the_keeper_knows_and_can_be_aborted() {
+fn run_without_records_is_rebuilt_from_its_keeper() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     let row = lives.world.store.rows.lock().unwrap().remove(&run_id());
     let row = row.unwrap().new;
     std::fs::remove_dir_all(lives.data_dir.path().join("log")).unwrap();
     lives.live(async |stage| {
-        // The log had its entries too: that it runs is the keeper's to say.
+        // The log had its entries too: the keeper reports that it runs.
         let started = stage.supervisor.wait(run_id(), Condition::Started).await;
         let view = started.unwrap().run;
         assert_eq!(view.state, RunState::Running);
@@ -209,7 +209,7 @@ fn a_run_of_which_nothing_is_left_is_what_the_keeper_knows_and_can_be_aborted() 
         );
         assert_eq!((&*view.owner, view.spec.is_described()), ("", false));
         assert!(stage.is_alive(run_id()) && stage.plans(run_id()).is_empty());
-        // It is another run than the one that is asked for, for all that is known.
+        // As far as is known, it is another run than the requested one.
         let again = stage.supervisor.spawn(call(Some(run_id()))).await;
         assert!(
             matches!(again, Err(CallError::SpecMismatch(_))),
@@ -222,7 +222,7 @@ fn a_run_of_which_nothing_is_left_is_what_the_keeper_knows_and_can_be_aborted() 
 }
 
 #[test]
-fn a_child_at_its_gate_has_never_run_and_its_spawn_may_be_made_again() {
+fn child_at_gate_never_ran_and_is_respawnable() {
     for recorded in [false, true] {
         let lives = Lives::of(Nature::default());
         lives.live(async |stage| {
@@ -261,7 +261,7 @@ fn written_outcome_is_reported_and_acknowledged() {
             .await
             .unwrap();
     });
-    // As if the server had died between the row and its last words.
+    // As if the server had died between the row and its last reports.
     {
         let mut state = lives.world.state.lock().unwrap();
         state.acknowledged.clear();
@@ -289,7 +289,7 @@ fn written_outcome_is_reported_and_acknowledged() {
 }
 
 #[test]
-fn a_stop_whose_record_the_store_never_took_is_gone_on_with() {
+fn unrecorded_stop_is_carried_out_after_adoption() {
     let lives = Lives::of(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -321,7 +321,7 @@ fn a_stop_whose_record_the_store_never_took_is_gone_on_with() {
 }
 
 #[test]
-fn a_shutdown_after_a_restart_ends_all_in_order() {
+fn shutdown_after_a_restart_ends_all_in_order() {
     let lives = Lives::of(Nature::default());
     let runs = [1, 2, 3].map(RunId::from_u128);
     lives.live(async |stage| {
@@ -330,7 +330,7 @@ fn a_shutdown_after_a_restart_ends_all_in_order() {
         }
     });
     lives.live(async |stage| {
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
         while runs.iter().any(|run| {
             let row = stage.world.store.row(*run).unwrap();
             row.outcome.is_none()
@@ -348,7 +348,7 @@ async fn output(stage: &Stage) -> Vec<u8> {
     first_output(stage, usize::MAX).await
 }
 
-/// At least so many bytes of it, unless it ends before.
+/// Returns at least so many bytes of it, unless it ends before.
 async fn first_output(stage: &Stage, bytes_min: usize) -> Vec<u8> {
     let events = stage.supervisor.events(run_id(), Position::Beginning).await;
     let mut events = events.unwrap().1;
@@ -367,7 +367,7 @@ async fn first_output(stage: &Stage, bytes_min: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_server_that_died_on_a_full_disk_is_followed_by_one_that_reads_on_when_there_is_room() {
+fn server_death_on_full_disk_loses_no_output() {
     let lives = Lives::of(Nature {
         output: b"before ".to_vec(),
         last_words: b"after".to_vec(),
@@ -379,13 +379,13 @@ fn a_server_that_died_on_a_full_disk_is_followed_by_one_that_reads_on_when_there
     });
     let runs = lives.data_dir.path().join("runs");
     let journal = runs.join(run_id().to_string());
-    // The server before had moved more into the file than it came to name.
+    // The earlier server had moved more into the file than it had recorded.
     let mut stdout = std::fs::OpenOptions::new();
     let mut stdout = stdout.append(true).open(journal.join("stdout")).unwrap();
     stdout.write_all(b"unnamed ").unwrap();
     fill_disk(std::fs::metadata(journal.join("index")).unwrap().len());
     lives.live(async |stage| {
-        // It can be read as far as there is anything.
+        // All existing bytes can be read.
         assert_eq!(first_output(stage, 7).await, b"before ");
         let view = stage.supervisor.get(run_id()).await.unwrap();
         assert_eq!(view.state, RunState::Running);
@@ -407,7 +407,7 @@ fn readers_of_unopenable_journal_get_an_error() {
     lives.begin();
     let runs = lives.data_dir.path().join("runs");
     let index = runs.join(run_id().to_string()).join("index");
-    // It wrote nothing, so that its journal was not made.
+    // It wrote nothing, so that its journal was not created.
     assert!(!index.exists());
     std::fs::write(&index, "somebody's own list of things").unwrap();
     lives.live(async |stage| {

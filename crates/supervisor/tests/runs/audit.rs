@@ -1,21 +1,21 @@
-//! What an audit makes of keeper, tracker and store, and whom a reap may touch.
+//! A leak check over keeper, tracker and store, and the processes that a reap may touch.
 
 use crate::world::{Nature, Stage, Weather, call, identity};
 use kennel_keeper::{
     audit::{Belongings, Scan},
-    client::{Books, Holding, Look},
+    client::{Holding, KeeperInventory, Look},
 };
 use kennel_lifecycle::{
     ProcessIdentity, RunId,
     audit::{
-        Evidence, Seen, Standing,
+        Evidence, RunStatus, Seen,
         reap::{Scope, Spared},
     },
 };
 use kennel_supervisor::{Audit, ReapCall, ReapResult, Unverified};
 use std::{collections::BTreeSet, time::Duration};
 
-/// The number that the keeper has in this world, and that of the server.
+/// Process id of the keeper in this world, and that of the server.
 const KEEPER: i32 = 10;
 const SERVER: i32 = 2;
 
@@ -41,10 +41,10 @@ fn look(processes: Vec<Seen>, shims: Vec<(i32, RunId)>) -> Look {
             processes,
             ..Scan::default()
         },
-        books: Books {
+        inventory: KeeperInventory {
             server: SERVER,
             shims,
-            ..Books::default()
+            ..KeeperInventory::default()
         },
         belongings: Belongings {
             lock_is_ours: true,
@@ -57,8 +57,8 @@ fn look(processes: Vec<Seen>, shims: Vec<(i32, RunId)>) -> Look {
     }
 }
 
-/// One run that is over, with somebody left below its shim and somebody with its marker alone; a live run; a stranger
-/// with a marker of nobody's.
+/// Returns an ended run, with one process left below its shim and one with its marker alone; a live run; an unrelated
+/// process with a marker of no run.
 async fn left_behind() -> (Stage, RunId, RunId) {
     let stage = Stage::set(Nature::default()).await;
     let over = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
@@ -81,7 +81,7 @@ async fn left_behind() -> (Stage, RunId, RunId) {
     (stage, over, live)
 }
 
-fn found(audit: &Audit) -> Vec<(i32, Evidence, Option<Standing>)> {
+fn found(audit: &Audit) -> Vec<(i32, Evidence, Option<RunStatus>)> {
     let findings = audit.findings.iter().map(|f| &f.finding);
     let short = findings.map(|f| (f.process.pid, f.evidence, f.standing));
     short.collect()
@@ -100,12 +100,12 @@ fn order(scope: Scope, execute: bool) -> ReapCall {
 async fn an_audit_tells_whose_each_process_is() {
     let (stage, _, _) = left_behind().await;
     let audit = stage.supervisor.audit().await.unwrap();
-    let ended = Some(Standing::Ended);
+    let ended = Some(RunStatus::Ended);
     let expected = [
         (500, Evidence::Shim, ended),
         (501, Evidence::ShimChild, ended),
         (600, Evidence::Marker, ended),
-        (701, Evidence::Marker, Some(Standing::Live)),
+        (701, Evidence::Marker, Some(RunStatus::Live)),
     ];
     assert_eq!(found(&audit), expected);
     assert_eq!((audit.live_runs, audit.held, audit.foreign), (1, 2, 1));
@@ -116,24 +116,24 @@ async fn an_audit_tells_whose_each_process_is() {
 #[tokio::test(start_paused = true)]
 async fn shim_with_new_work_is_no_leak() {
     let (stage, over, live) = left_behind().await;
-    let given_back = Books {
+    let given_back = KeeperInventory {
         spare_shims: vec![500],
-        ..Books::default()
+        ..KeeperInventory::default()
     };
-    let serves_another = Books {
+    let serves_another = KeeperInventory {
         shims: vec![(500, live)],
-        ..Books::default()
+        ..KeeperInventory::default()
     };
-    let still_the_same = Books {
+    let still_the_same = KeeperInventory {
         shims: vec![(500, over)],
-        ..Books::default()
+        ..KeeperInventory::default()
     };
-    for (books, expected) in [
+    for (inventory, expected) in [
         (given_back, vec![]),
         (serves_another, vec![]),
         (still_the_same, vec![500]),
     ] {
-        stage.kernel().books_again = books;
+        stage.kernel().inventory_again = inventory;
         let audit = stage.supervisor.audit().await.unwrap();
         let all = found(&audit).into_iter();
         let shims: Vec<i32> = all
@@ -145,7 +145,7 @@ async fn shim_with_new_work_is_no_leak() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_store_an_audit_says_so_and_finds_what_the_keeper_knows() {
+async fn audit_without_store_reports_that_and_keepers_knowledge() {
     let (stage, over, live) = left_behind().await;
     stage.world.store.set(Weather::Away);
     let audit = stage.supervisor.audit().await.unwrap();
@@ -154,12 +154,12 @@ async fn without_its_store_an_audit_says_so_and_finds_what_the_keeper_knows() {
         (500, Evidence::Shim, None),
         (501, Evidence::ShimChild, None),
         (600, Evidence::Marker, None),
-        (701, Evidence::Marker, Some(Standing::Live)),
+        (701, Evidence::Marker, Some(RunStatus::Live)),
         (800, Evidence::Marker, None),
     ];
     assert_eq!(found(&audit), expected);
     let _ = (over, live);
-    // What only a row can tell is left alone, whatever is named.
+    // A process that only a row could identify is spared, whatever is named.
     let scope = Scope {
         evidence: BTreeSet::from([Evidence::Marker]),
         ..Scope::default()
@@ -177,7 +177,7 @@ async fn without_its_store_an_audit_says_so_and_finds_what_the_keeper_knows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_an_order_signals_and_only_what_is_proved_or_named() {
+async fn only_an_order_signals_proven_or_named_processes() {
     let (stage, over, _) = left_behind().await;
     let planned = stage
         .supervisor
@@ -196,7 +196,10 @@ async fn only_an_order_signals_and_only_what_is_proved_or_named() {
         (701, ReapResult::Spared(Spared::RunIsLive)),
     ];
     assert_eq!(results, expected);
-    assert!(stage.kernel().reaped.is_empty(), "a dry run signals nobody");
+    assert!(
+        stage.kernel().reaped.is_empty(),
+        "a dry run signals no process"
+    );
 
     stage
         .supervisor

@@ -6,11 +6,11 @@ use kennel_supervisor::{Condition, Events, Payload, Position};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Far longer than anything here takes.
+/// Upper bound for every step here.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn all_is_read_of_a_pipe_that_is_not_watched_while_it_is_busy_and_is_when_it_is_silent() {
+async fn busy_pipe_is_polled_and_silent_one_watched() {
     let stage = Stage::set(Nature {
         last_words: b"after".to_vec(),
         ..Nature::default()
@@ -53,7 +53,7 @@ fn say(stage: &Stage, run: RunId, bytes: &[u8], written: &mut Vec<u8>) {
     written.extend(bytes);
 }
 
-/// Reads until all has come that was written.
+/// Reads until all written bytes have come.
 async fn hear(events: &mut Events, written: &[u8], came: &mut Vec<u8>) {
     while came.len() < written.len() {
         let heard = timeout(PATIENCE, events.next(1 << 20)).await;

@@ -1,4 +1,4 @@
-//! Runs that take longer than they may.
+//! Runs that exceed a time limit.
 
 use crate::{
     abort,
@@ -35,7 +35,7 @@ async fn ended(stage: &Stage, run: RunId) -> RunView {
     waited.run
 }
 
-/// The reasons of the stations `resumed`, `stopping` and `ended`.
+/// Returns the reasons of the events `resumed`, `stopping` and `ended`.
 async fn reasons(stage: &Stage, run: RunId) -> Vec<String> {
     let events = stage.supervisor.events(run, Position::Beginning).await;
     let (_, mut events) = events.unwrap();
@@ -59,7 +59,7 @@ async fn reasons(stage: &Stage, run: RunId) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_run_that_takes_too_long_fails_and_says_so() {
+async fn run_over_its_max_runtime_fails_with_reason() {
     let (stage, run) = running(Temper::Obeys).await;
     stage.world.exceeds(run.run, &StopPlan::abort(GRACE));
     let view = ended(&stage, run.run).await;
@@ -72,13 +72,13 @@ async fn a_run_that_takes_too_long_fails_and_says_so() {
     let row = stage.world.store.row(run.run).unwrap();
     assert_eq!(row.outcome.unwrap().reason, reason);
     assert_eq!(row.desired, Desired::Stop);
-    // The keeper has climbed by itself: no plan was sent to it after its own.
+    // The keeper has carried out the ladder by itself: no plan was sent to it after its own.
     assert_eq!(stage.plans(run.run).len(), 1);
     let reasons = reasons(&stage, run.run).await;
     assert_eq!(reasons, ["max_runtime", "deadline_exceeded"]);
 }
 
-/// A run that may be inactive for a minute, on a clock that runs ahead when there is no work.
+/// Returns a run that may be inactive for a minute, on a clock that runs ahead when there is no work.
 async fn inactive_for_a_minute() -> (Stage, RunView) {
     let stage = Stage::set(Nature::default()).await;
     let mut call = call(None);
@@ -107,7 +107,7 @@ async fn output_begins_inactivity_anew() {
     for _ in 0..4 {
         tokio::time::sleep(MAX / 2).await;
         stage.writes(run.run, b"x");
-        // The pipe is ready at once, and is read before the clock runs on.
+        // The pipe is ready at once, and is read before the clock continues.
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     let view = stage.supervisor.get(run.run).await.unwrap();
@@ -135,7 +135,7 @@ async fn a_stop_that_came_first_stays_the_reason() {
 }
 
 #[tokio::test]
-async fn an_abort_may_shorten_what_a_deadline_has_begun_and_is_not_its_reason() {
+async fn abort_may_shorten_a_deadline_stop_without_reason() {
     let (stage, run) = running(Temper::Ignores).await;
     stage.world.exceeds(run.run, &StopPlan::abort(GRACE));
     let at_once = AbortCall {
@@ -149,7 +149,7 @@ async fn an_abort_may_shorten_what_a_deadline_has_begun_and_is_not_its_reason() 
 }
 
 #[tokio::test]
-async fn a_pause_that_has_expired_is_over_and_says_why() {
+async fn expired_pause_ends_with_its_reason() {
     let (stage, run) = running(Temper::Obeys).await;
     let paused = stage.supervisor.pause(run.run).await.unwrap();
     assert_eq!(paused.state, RunState::Paused);
@@ -163,7 +163,7 @@ async fn a_pause_that_has_expired_is_over_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_paused_run_shows_when_its_pause_will_be_over() {
+async fn paused_run_shows_end_of_its_pause() {
     let stage = Stage::set(Nature::default()).await;
     let mut wanted = call(None);
     wanted.spec.policy.pause.max_pause = Some(MAX);
@@ -184,7 +184,7 @@ async fn a_paused_run_shows_when_its_pause_will_be_over() {
 }
 
 #[tokio::test]
-async fn a_run_shows_when_its_time_is_up_while_that_counts() {
+async fn run_shows_its_deadline_while_it_counts() {
     let (stage, run) = running(Temper::Obeys).await;
     let first = run.times.started.unwrap().plus(MAX);
     assert_eq!(run.deadline, Some(first));

@@ -1,4 +1,4 @@
-//! A node that is taken out of service, and back.
+//! Draining a node, and undoing that.
 
 use crate::world::{Lives, Nature, Stage, Temper, call, run_id};
 use kennel_lifecycle::{EndReason, RunId, RunState};
@@ -33,7 +33,7 @@ async fn state(stage: &Stage, run: RunId) -> RunState {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drained_node_takes_no_new_run_and_leaves_the_others_alone() {
+async fn drained_node_takes_no_new_run_only() {
     let (stage, run) = running().await;
     let status = stage.supervisor.drain(finish(None)).await.unwrap();
     assert_eq!(status.remaining, [run]);
@@ -53,7 +53,7 @@ async fn a_drained_node_takes_no_new_run_and_leaves_the_others_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_still_runs_at_the_deadline_of_a_drain_is_aborted_in_its_name() {
+async fn drain_deadline_aborts_remaining_runs() {
     let (stage, run) = running().await;
     let status = stage.supervisor.drain(finish(Some(DEADLINE))).await;
     assert!(status.unwrap().drain.unwrap().deadline.is_some());
@@ -72,7 +72,7 @@ async fn what_still_runs_at_the_deadline_of_a_drain_is_aborted_in_its_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_that_was_replaced_or_undone_has_no_deadline_any_more() {
+async fn replaced_or_undone_drain_has_no_deadline() {
     let (stage, run) = running().await;
     let supervisor = &stage.supervisor;
     supervisor.drain(finish(Some(DEADLINE))).await.unwrap();
@@ -108,7 +108,7 @@ fn lives() -> Lives {
 }
 
 #[test]
-fn a_drain_is_in_force_for_the_next_server_until_it_is_undone() {
+fn drain_stays_in_force_for_next_server() {
     let lives = lives();
     let before = lives.live(async |stage| stage.supervisor.drain(finish(None)).await.unwrap());
     lives.live(async |stage| {
@@ -125,11 +125,11 @@ fn a_drain_is_in_force_for_the_next_server_until_it_is_undone() {
 }
 
 #[test]
-fn a_deadline_of_a_drain_that_passes_without_a_server_is_kept_by_the_next_one() {
+fn drain_deadline_passed_without_server_is_applied_later() {
     let lives = lives();
     lives.live(async |stage| {
         let soon = Duration::from_millis(1);
-        // Its server is gone before it comes to that.
+        // Its server is gone before then.
         drop(stage.supervisor.drain(finish(Some(soon))).await.unwrap());
     });
     lives.live(async |stage| {
@@ -144,7 +144,7 @@ fn a_deadline_of_a_drain_that_passes_without_a_server_is_kept_by_the_next_one() 
 }
 
 #[test]
-fn a_run_that_waits_is_ended_by_the_drain_that_the_next_server_goes_on_with() {
+fn waiting_run_is_ended_by_resumed_drain() {
     let lives = Lives::of(Nature {
         exits_at_once: Some(1),
         ..Nature::default()
@@ -165,7 +165,7 @@ fn a_run_that_waits_is_ended_by_the_drain_that_the_next_server_goes_on_with() {
             action: DrainAction::Abort,
             ..finish(None)
         };
-        // Its server dies before the run's task has heard of it.
+        // Its server dies before the run's task has got it.
         stage.supervisor.drain(drain).await.unwrap();
     });
     let row = lives.world.store.row(run_id()).unwrap();

@@ -1,4 +1,4 @@
-//! What goes wrong at the worst moment.
+//! Faults at the worst moment.
 
 use crate::{
     abort, event_names, spawn_to_the_gate,
@@ -15,7 +15,7 @@ use kennel_supervisor::{
 };
 use std::{collections::HashMap, time::Duration};
 
-/// Longer than anything here takes, also on a busy machine.
+/// Upper bound for every step here, also on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 /// The keeper starts another server, which has all of its tasks.
@@ -41,9 +41,9 @@ async fn panic_does_not_cut_a_shutdown_short() {
     })
     .await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
-    stage.tell(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown);
     stage.world.store.set(Weather::Broken);
-    // As often as the store is looked at, and once more.
+    // As often as the store is checked, and once more.
     tokio::time::sleep(Duration::from_secs(3)).await;
     stage.world.store.set(Weather::Fair);
     stage.exits(run, 0);
@@ -63,7 +63,7 @@ async fn output_just_before_the_end_is_read() {
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     let mut events = follow(&stage, run).await;
     assert_eq!(output(&mut events, 5).await, b"first");
-    // The pipe has been found empty; what comes now is not announced by the runtime before the end is.
+    // The pipe was found empty; later bytes are not announced by the runtime before the end is.
     stage.exits(run, 0);
     assert_eq!(output(&mut events, 9).await, b" and last");
     let names = event_names(&stage, run).await;
@@ -87,11 +87,11 @@ async fn no_event_precedes_recorded_or_output_started() {
     while stage.kernel().executed.is_empty() {
         tokio::task::yield_now().await;
     }
-    // Time enough to see the pipe.
+    // Time enough to read the pipe.
     for _ in 0..1000 {
         tokio::task::yield_now().await;
     }
-    stage.tells_verdict(run);
+    stage.reports_verdict(run);
     let spawned = spawn.await.unwrap().unwrap();
     assert!(spawned.run.times.started.is_some());
     stage.exits(run, 0);
@@ -103,11 +103,11 @@ async fn no_event_precedes_recorded_or_output_started() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_does_not_wait_behind_a_write_that_hangs() {
+async fn stop_does_not_wait_behind_hanging_write() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.world.store.set(Weather::StatesHang);
-    // The move to `running` is on its way to a store that does not answer.
+    // The change to `running` is in flight to a store that does not answer.
     tokio::time::sleep(Duration::from_secs(1)).await;
     tokio::spawn({
         let supervisor = stage.supervisor.clone();
@@ -121,7 +121,7 @@ async fn a_stop_does_not_wait_behind_a_write_that_hangs() {
 }
 
 #[tokio::test]
-async fn output_that_cannot_be_read_is_not_let_go_and_leaves_no_open_row() {
+async fn unreadable_output_prevents_release_and_open_row() {
     let stage = Stage::set(Nature {
         unreadable: true,
         ..Nature::default()
@@ -163,7 +163,7 @@ async fn wait_reports_no_end_of_untraceable_run() {
     stage.world.store.let_inserts_go();
     spawn.await.unwrap().unwrap_err();
     stage.world.store.set(Weather::Fair);
-    // It may have looked while the store was still away; then it cannot say either.
+    // It may have read while the store was still unavailable; then it cannot answer either.
     let waited = wait.await.unwrap();
     assert!(
         matches!(
@@ -175,7 +175,7 @@ async fn wait_reports_no_end_of_untraceable_run() {
 }
 
 #[tokio::test]
-async fn an_interrupt_that_was_refused_goes_out_when_it_is_asked_for_again() {
+async fn refused_interrupt_is_sent_when_repeated() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.supervisor.pause(run).await.unwrap();
@@ -191,7 +191,7 @@ async fn an_interrupt_that_was_refused_goes_out_when_it_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn more_open_rows_than_there_is_room_for_are_recovered_all_the_same() {
+async fn open_rows_beyond_the_limit_are_recovered() {
     let runs: Vec<RunId> = (1..=150).map(RunId::from_u128).collect();
     let orphans = runs
         .iter()
@@ -200,7 +200,7 @@ async fn more_open_rows_than_there_is_room_for_are_recovered_all_the_same() {
     let rows = runs.iter().map(|run| RunRow::open(new_run(*run))).collect();
     let stage = Stage::with_rows(Nature::default(), rows, orphans).await;
     let until = tokio::time::Instant::now() + SOON;
-    // Nobody asks for them.
+    // No caller asks for them.
     while stage.world.store.closed.lock().unwrap().len() < runs.len() {
         assert!(tokio::time::Instant::now() < until, "rows are left open");
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -241,7 +241,7 @@ async fn follow(stage: &Stage, run: RunId) -> Events {
     events.await.unwrap().1
 }
 
-/// The next `len` bytes of output.
+/// Returns the next `len` bytes of output.
 async fn output(events: &mut Events, len: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < len {
@@ -259,7 +259,7 @@ async fn output(events: &mut Events, len: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_run_that_would_be_held_too_weakly_leaves_no_trace() {
+async fn too_weakly_contained_run_leaves_no_trace() {
     // The host has control groups, and refuses one at the moment of the spawn.
     let stage = Stage::set(Nature {
         cgroup_refused: Some("budget".into()),
@@ -289,7 +289,7 @@ async fn a_run_that_would_be_held_too_weakly_leaves_no_trace() {
         stage.supervisor.get(run).await,
         Err(CallError::RunNotFound(_))
     ));
-    // The same call again is the first again.
+    // The same call repeated is the first again.
     stage.kernel().nature.cgroup_refused = None;
     let spawned = stage.supervisor.spawn(strict).await.unwrap();
     assert!(!spawned.existing);

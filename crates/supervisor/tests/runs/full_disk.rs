@@ -1,5 +1,5 @@
-//! There is no room for a run's output: it waits, or is dropped and counted, or the run is stopped; and all goes on by
-//! itself when there is room.
+//! The disk has no space for a run's output: the output waits, or is dropped and counted, or the run is stopped;
+//! everything continues by itself when there is space.
 
 use crate::{
     name,
@@ -9,7 +9,7 @@ use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{EndReason, Entry, Limit, OnDiskFull, StreamsEnd};
 use kennel_supervisor::{Condition, GapReason, Payload, Position};
 
-/// What a reader sees of the run of these tests: output as it is, all else by name.
+/// Events as a reader sees them in these tests: output as it is, all others by name.
 #[derive(Debug, PartialEq)]
 enum Seen {
     Output(String),
@@ -19,7 +19,7 @@ enum Seen {
 }
 
 #[test]
-fn run_ended_on_a_full_disk_is_recorded_later() {
+fn run_ended_on_full_disk_is_recorded_later() {
     let lives = begun(OnDiskFull::Block);
     lives.live(async |stage| {
         fill(&lives);
@@ -44,7 +44,7 @@ fn run_ended_on_a_full_disk_is_recorded_later() {
         );
         assert_eq!(seen.last(), Some(&Seen::Station("ended".into())));
     });
-    // Nothing is left to do for the next server.
+    // No work is left for the next server.
     assert!(!log::is_unfinished(&lives.data_dir, run_id()));
 }
 
@@ -55,7 +55,7 @@ fn output_dropped_at_the_end_is_reported_later() {
         fill(&lives);
         stage.exits(run_id(), 0);
         wait(stage, Condition::Ended).await;
-        // A reader is given the rest as soon as there is one.
+        // A reader gets the rest as soon as there is one.
         make_room_on_disk();
         let seen = seen(stage).await;
         assert_last_words_are_missing(&seen);
@@ -68,14 +68,14 @@ fn output_dropped_at_the_end_is_reported_later() {
 }
 
 #[test]
-fn what_was_dropped_outlives_the_server_that_has_dropped_it() {
+fn dropped_count_survives_the_server() {
     let lives = begun(OnDiskFull::Drop);
     lives.live(async |stage| {
         fill(&lives);
         stage.exits(run_id(), 0);
         wait(stage, Condition::Ended).await;
     });
-    // The next one finds the disk as full.
+    // The next one finds the disk full as well.
     lives.live(async |_| {});
     make_room_on_disk();
     lives.live(async |stage| {
@@ -84,7 +84,7 @@ fn what_was_dropped_outlives_the_server_that_has_dropped_it() {
 }
 
 #[test]
-fn a_run_that_may_not_lose_output_is_stopped_when_the_disk_is_full() {
+fn run_with_abort_policy_stops_on_full_disk() {
     let lives = begun(OnDiskFull::Abort);
     lives.live(async |stage| {
         fill(&lives);
@@ -108,13 +108,13 @@ fn a_run_that_may_not_lose_output_is_stopped_when_the_disk_is_full() {
 }
 
 #[test]
-fn a_shutdown_does_not_wait_for_room_and_says_what_is_missing() {
+fn shutdown_on_full_disk_reports_missing_output() {
     let lives = begun(OnDiskFull::Block);
     lives.live(async |stage| {
         fill(&lives);
         stage.exits(run_id(), 0);
         wait(stage, Condition::LeaderExited).await;
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
         wait(stage, Condition::Ended).await;
     });
     make_room_on_disk();
@@ -123,7 +123,7 @@ fn a_shutdown_does_not_wait_for_room_and_says_what_is_missing() {
     });
 }
 
-/// A run that has said `before `, and says `after` at its end.
+/// Returns a run that has written `before `, and writes `after` at its end.
 fn begun(on_disk_full: OnDiskFull) -> Lives {
     let lives = Lives::of(Nature {
         output: b"before ".to_vec(),
@@ -172,7 +172,7 @@ async fn seen(stage: &Stage) -> Vec<Seen> {
                 assert_eq!(gap.reason, GapReason::FullDisk);
                 Seen::Missing(gap.bytes)
             }
-            Payload::Line { .. } => panic!("nobody asked for lines"),
+            Payload::Line { .. } => panic!("no lines were requested"),
             Payload::Lifecycle(Entry::Warning { message }) => Seen::Warning(message),
             Payload::Lifecycle(line) => Seen::Station(name(&line)),
         }));
@@ -180,7 +180,7 @@ async fn seen(stage: &Stage) -> Vec<Seen> {
     seen
 }
 
-/// What the run said at its end is missing to the byte, and its end is told.
+/// Asserts that exactly the output at the end is missing, and the end is reported.
 fn assert_last_words_are_missing(seen: &[Seen]) {
     let missing = Seen::Missing([Some(5), Some(0)]);
     assert!(seen.contains(&missing), "{seen:?}");

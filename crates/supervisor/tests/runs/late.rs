@@ -1,4 +1,4 @@
-//! A shim that is there and does not answer at its door: its run is left as it is until it does.
+//! A shim that exists and does not answer at its reconnect socket: its run is unchanged until it does.
 
 use crate::{
     abort,
@@ -13,10 +13,10 @@ use kennel_store::Desired;
 use kennel_supervisor::{AbortCall, AbortWait, Condition};
 use std::time::Duration;
 
-/// Longer than any grace, and any wait for a shim that works.
+/// Longer than any grace, and any wait for a working shim.
 const LONG: Duration = Duration::from_hours(1);
 
-/// A run that has outlived its keeper, and whose shim does not answer.
+/// Returns a run that has outlived its keeper, and whose shim does not answer.
 fn slow() -> Lives {
     let lives = Lives::of(Nature::default());
     lives.begin();
@@ -35,11 +35,11 @@ async fn ended(stage: &Stage) -> kennel_supervisor::RunView {
 }
 
 #[test]
-fn a_run_whose_shim_is_slow_is_not_ended_and_gone_on_with_when_it_answers() {
+fn run_with_slow_shim_is_adopted_when_answering() {
     slow().live_long(async |stage| {
         tokio::time::sleep(LONG).await;
         let view = stage.supervisor.get(run_id()).await.unwrap();
-        // As the row has it: whether that it runs was recorded in time is of no interest.
+        // As in the row: it does not matter whether its start was recorded in time.
         let open = [RunState::Starting, RunState::Running];
         assert!(open.contains(&view.state), "{view:?}");
         assert_eq!(view.desired, Desired::Run);
@@ -55,7 +55,7 @@ fn a_run_whose_shim_is_slow_is_not_ended_and_gone_on_with_when_it_answers() {
 }
 
 #[test]
-fn a_run_whose_shim_is_slow_is_ended_where_that_is_asked_for() {
+fn run_with_slow_shim_is_ended_on_request() {
     slow().live_long(async |stage| {
         let view = stage.supervisor.abort(abort(run_id())).await.unwrap();
         assert_eq!(view.desired, Desired::Stop);
@@ -66,17 +66,17 @@ fn a_run_whose_shim_is_slow_is_ended_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_run_whose_shim_has_gone_is_recovered_as_any_other() {
+fn run_with_dead_shim_is_recovered() {
     slow().live_long(async |stage| {
         let gone = seen(Seen::Gone, CgroupSeen::Empty, None);
         stage.kernel().orphans.insert(run_id(), gone);
-        stage.tell(KeeperEvent::DoorLeft(run_id()));
+        stage.send_event(KeeperEvent::DoorLeft(run_id()));
         assert_eq!(ended(stage).await.state, RunState::Lost);
     });
 }
 
 #[test]
-fn an_abort_of_a_run_whose_shim_is_slow_is_answered_while_the_store_is_away() {
+fn abort_with_slow_shim_is_answered_without_store() {
     slow().live_long(async |stage| {
         stage.world.store.set(Weather::Away);
         let call = AbortCall {

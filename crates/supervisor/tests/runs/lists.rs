@@ -1,11 +1,11 @@
-//! What a list says of a run whose row is behind.
+//! The state in a list of a run whose row lags.
 
 use super::{Nature, Stage, call};
 use kennel_lifecycle::RunState;
 use kennel_supervisor::{Condition, ListFilter};
 use std::time::Duration;
 
-/// The row of a run that runs is written late, and the run may end between the read of that row and the answer.
+/// The row of a running run is written late, and the run may end between the read of that row and the answer.
 #[tokio::test]
 async fn list_never_says_starting_after_spawn_answered() {
     let stage = Stage::set(Nature::default()).await;

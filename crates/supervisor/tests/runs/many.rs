@@ -1,4 +1,4 @@
-//! The stream of many runs, over a store that answers when the test says so.
+//! The multi-run stream, over a store that answers when the test permits it.
 
 use crate::world::{Nature, Stage, call};
 use kennel_lifecycle::RunId;
@@ -7,10 +7,10 @@ use kennel_supervisor::{
 };
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
-/// Longer than anything here takes.
+/// Upper bound for every step here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// After a position at which this run was known and nothing of it given.
+/// Makes a call after a position at which this run was known and none of its events delivered.
 fn after_begun(run: RunId) -> ManyCall {
     let mut reached = ManyReached::default();
     reached.open.insert(run, Reached::default());
@@ -24,13 +24,13 @@ fn after_begun(run: RunId) -> ManyCall {
     }
 }
 
-/// Whether it waits for something.
+/// Whether it waits.
 async fn is_pending<F: Future>(mut future: Pin<&mut F>) -> bool {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending())).await
 }
 
 #[tokio::test]
-async fn stream_follows_run_that_is_spawned_again_while_looked_up() {
+async fn stream_follows_run_respawned_during_lookup() {
     let stage = Stage::set(Nature {
         exits_at_once: Some(0),
         ..Nature::default()
@@ -41,12 +41,12 @@ async fn stream_follows_run_that_is_spawned_again_while_looked_up() {
     store.reads_held.send_replace(true);
     let mut stream = stage.supervisor.events_of_many(after_begun(run));
     let mut next = Box::pin(stream.next(1 << 20));
-    // The server that had accepted it died before its record: the row that is looked for is not there.
+    // The server that had accepted it died before its record: the expected row does not exist.
     while store.reads_waiting() == 0 {
         assert!(is_pending(next.as_mut()).await);
         tokio::task::yield_now().await;
     }
-    // Its caller tries again meanwhile.
+    // Its caller retries meanwhile.
     store.hold_inserts();
     let supervisor = stage.supervisor.clone();
     let spawning = tokio::spawn(async move { supervisor.spawn(call(Some(run))).await });
@@ -55,7 +55,7 @@ async fn stream_follows_run_that_is_spawned_again_while_looked_up() {
         tokio::task::yield_now().await;
     }
     store.reads_held.send_replace(false);
-    // The answer of the store is taken before the run is recorded.
+    // The answer of the store is read before the run is recorded.
     while store.reads_waiting() > 0 {
         tokio::task::yield_now().await;
     }

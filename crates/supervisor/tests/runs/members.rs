@@ -1,10 +1,10 @@
-//! Signals to a run's processes, and who they are.
+//! Signals to a run's processes, and their listing.
 
 use crate::{
     abort,
     world::{Nature, Stage, call, member},
 };
-use kennel_keeper::client::{ShotResult, SignalTarget};
+use kennel_keeper::client::{SignalOutcome, SignalTarget};
 use kennel_lifecycle::{Refusal, RunId, RunState, Signal};
 use kennel_supervisor::{CallError, SignalCall};
 use std::time::Duration;
@@ -25,16 +25,19 @@ async fn running() -> (Stage, RunId) {
 }
 
 #[tokio::test]
-async fn a_signal_goes_out_once_per_request_and_says_what_came_of_it() {
+async fn signal_is_sent_once_per_request_with_result() {
     let (stage, run) = running().await;
     let first = stage.supervisor.signal(hang_up(run, Some("a"))).await;
     let first = first.unwrap();
     assert!(!first.repeated);
     assert_eq!(first.run.state, RunState::Running);
-    assert_eq!(first.shots.shots[0].result, ShotResult::Delivered);
+    assert_eq!(
+        first.signalled.signalled[0].result,
+        SignalOutcome::Delivered
+    );
     let again = stage.supervisor.signal(hang_up(run, Some("a"))).await;
     let again = again.unwrap();
-    assert!(again.repeated && again.shots.shots.is_empty());
+    assert!(again.repeated && again.signalled.signalled.is_empty());
     let expected = (run, Signal::HUP, SignalTarget::Group);
     assert_eq!(stage.kernel().signals, [expected]);
 
@@ -56,12 +59,12 @@ async fn a_signal_goes_out_once_per_request_and_says_what_came_of_it() {
 #[tokio::test]
 async fn signal_without_target_is_sent_on_repeat() {
     let (stage, run) = running().await;
-    for result in [ShotResult::Failed(1), ShotResult::Gone] {
+    for result in [SignalOutcome::Failed(1), SignalOutcome::Gone] {
         stage.kernel().signal_result = result;
         let signalled = stage.supervisor.signal(hang_up(run, Some("a"))).await;
-        assert_eq!(signalled.unwrap().shots.shots[0].result, result);
+        assert_eq!(signalled.unwrap().signalled.signalled[0].result, result);
     }
-    stage.kernel().signal_result = ShotResult::Delivered;
+    stage.kernel().signal_result = SignalOutcome::Delivered;
     for repeated in [false, true] {
         let signalled = stage.supervisor.signal(hang_up(run, Some("a"))).await;
         assert_eq!(signalled.unwrap().repeated, repeated);
@@ -70,7 +73,7 @@ async fn signal_without_target_is_sent_on_repeat() {
 }
 
 #[tokio::test]
-async fn a_signal_for_a_terminal_that_is_not_there_is_refused_and_not_remembered() {
+async fn signal_for_missing_terminal_is_refused_and_repeatable() {
     let (stage, run) = running().await;
     let to_terminal = SignalCall {
         target: SignalTarget::TerminalForeground,
@@ -83,7 +86,7 @@ async fn a_signal_for_a_terminal_that_is_not_there_is_refused_and_not_remembered
 }
 
 #[tokio::test]
-async fn a_signal_to_a_run_that_is_paused_or_over_is_refused() {
+async fn signal_to_paused_or_ended_run_is_refused() {
     let (stage, run) = running().await;
     stage.supervisor.pause(run).await.unwrap();
     let refused = stage.supervisor.signal(hang_up(run, Some("a"))).await;
@@ -92,7 +95,7 @@ async fn a_signal_to_a_run_that_is_paused_or_over_is_refused() {
     };
     assert_eq!(refusal, Refusal::Paused);
     stage.supervisor.resume(run).await.unwrap();
-    // What was refused is not remembered.
+    // A refused request is not remembered.
     let signalled = stage.supervisor.signal(hang_up(run, Some("a"))).await;
     assert!(!signalled.unwrap().repeated);
     stage.supervisor.abort(abort(run)).await.unwrap();
@@ -123,10 +126,10 @@ async fn sent_signal_is_reported_after_the_stop() {
 }
 
 #[tokio::test]
-async fn signals_that_find_their_run_ended_are_answered_however_many_there_are() {
+async fn many_signals_to_ended_run_are_answered() {
     const MANY: usize = 40;
     let (stage, run) = running().await;
-    stage.kernel().signal_result = ShotResult::Gone;
+    stage.kernel().signal_result = SignalOutcome::Gone;
     stage.world.signals_held.send_replace(true);
     let mut calls = tokio::task::JoinSet::new();
     for number in 0..MANY {
@@ -138,24 +141,24 @@ async fn signals_that_find_their_run_ended_are_answered_however_many_there_are()
         tokio::task::yield_now().await;
     }
     stage.supervisor.abort(abort(run)).await.unwrap();
-    // Its task takes in nothing more, and waits for what it has begun.
+    // Its task accepts no more, and waits for its work in progress.
     while !stage.supervisor.drain_status().remaining.is_empty() {
         tokio::task::yield_now().await;
     }
     stage.world.signals_held.send_replace(false);
     let signalled = tokio::time::timeout(Duration::from_mins(1), calls.join_all()).await;
-    let signalled = signalled.expect("somebody waits for ever");
+    let signalled = signalled.expect("a caller waits for ever");
     let gone = |signalled: &Result<kennel_supervisor::Signalled, CallError>| {
         let signalled = signalled
             .as_ref()
-            .map(|signalled| signalled.shots.shots[0].result);
-        matches!(signalled, Ok(ShotResult::Gone))
+            .map(|signalled| signalled.signalled.signalled[0].result);
+        matches!(signalled, Ok(SignalOutcome::Gone))
     };
     assert!(signalled.iter().all(gone), "{signalled:?}");
 }
 
 #[tokio::test]
-async fn a_tree_is_listed_while_the_run_lives_and_is_empty_after_it() {
+async fn tree_is_listed_while_run_lives() {
     let (stage, run) = running().await;
     let (view, tree) = stage.supervisor.tree(run).await.unwrap();
     assert_eq!((view.run, view.state), (run, RunState::Running));

@@ -1,4 +1,4 @@
-//! Runs of which the kernel killed somebody for lack of memory.
+//! Runs of which the kernel killed a process for lack of memory.
 
 use crate::world::{Nature, Stage, call};
 use kennel_keeper::client::{Fact, KeeperEvent, KeeperReport};
@@ -16,7 +16,7 @@ const KILLED: Exit = Exit::Signal {
 };
 
 #[tokio::test]
-async fn a_leader_that_was_killed_for_memory_failed_for_that() {
+async fn leader_killed_for_memory_is_oom_failure() {
     let (run, reasons) = ended(KILLED, false).await;
     assert_eq!(run.outcome.unwrap().reason, EndReason::OomKilled(KILLS));
     assert_eq!(run.state, RunState::Failed);
@@ -33,13 +33,13 @@ async fn kills_that_the_leader_outlived_are_a_warning() {
 }
 
 #[tokio::test]
-async fn a_leader_that_a_caller_killed_is_not_called_killed_for_memory() {
+async fn leader_killed_by_caller_is_no_oom() {
     let (run, reasons) = ended(KILLED, true).await;
     assert_eq!(run.outcome.unwrap().reason, EndReason::Exited);
     assert_eq!(reasons.len(), 2, "{reasons:?}");
 }
 
-/// A run with kills that ended so, maybe after a caller's SIGKILL; its warnings, and the reason that it ended with.
+/// Returns a run with kills that ended so, maybe after a caller's SIGKILL; its warnings, and the reason of its end.
 async fn ended(exit: Exit, kill_sent: bool) -> (RunView, Vec<String>) {
     let nature = Nature {
         memory_kills: Some(KILLS),
@@ -54,7 +54,7 @@ async fn ended(exit: Exit, kill_sent: bool) -> (RunView, Vec<String>) {
             errno: None,
         };
         let at = Timestamp(1);
-        stage.tell(KeeperEvent::Report(KeeperReport { run, at, fact }));
+        stage.send_event(KeeperEvent::Report(KeeperReport { run, at, fact }));
     }
     stage.world.end(run, exit);
     let waited = stage.supervisor.wait(run, Condition::Ended).await.unwrap();

@@ -1,5 +1,5 @@
-//! The store is away: what it is to be told is durable before anybody hears of it, and is told in order, whichever server
-//! lives then.
+//! The store is unavailable: pending changes are durable before any caller gets the answer, and are written in order by
+//! any later server.
 
 use crate::{
     abort, event_names,
@@ -11,7 +11,7 @@ use kennel_store::{Desired, RunRow, StoredState};
 use kennel_supervisor::{AbortCall, AbortWait, CallError, Condition};
 use std::time::Duration;
 
-/// Longer than anything here takes, also on a busy machine.
+/// Upper bound for every step here, also on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn run_id() -> RunId {
@@ -25,7 +25,7 @@ fn at_once(run: RunId) -> AbortCall {
     }
 }
 
-/// Waits until the store has been told all.
+/// Waits until the store has all changes.
 async fn wait_until_recorded(stage: &Stage, run: RunId) {
     let until = tokio::time::Instant::now() + SOON;
     while stage
@@ -34,7 +34,10 @@ async fn wait_until_recorded(stage: &Stage, run: RunId) {
         .row(run)
         .is_none_or(|row| row.outcome.is_none())
     {
-        assert!(tokio::time::Instant::now() < until, "the store is not told");
+        assert!(
+            tokio::time::Instant::now() < until,
+            "the store is not notified"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -44,7 +47,7 @@ fn pending(stage: &Stage) -> usize {
 }
 
 #[tokio::test]
-async fn an_abort_and_an_end_are_answered_while_the_store_is_away_and_written_when_it_is_back() {
+async fn abort_and_end_survive_a_store_outage() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage
         .supervisor
@@ -60,7 +63,7 @@ async fn an_abort_and_an_end_are_answered_while_the_store_is_away_and_written_wh
     assert_eq!(ended.state, RunState::Cancelled);
     assert!(ended.times.ended.is_some());
     assert_eq!(event_names(&stage, run).await.last().unwrap(), "ended");
-    // Whoever asks again is answered here.
+    // A repeated call is answered here.
     assert_eq!(
         stage.supervisor.get(run).await.unwrap().state,
         RunState::Cancelled
@@ -100,7 +103,7 @@ async fn an_abort_and_an_end_are_answered_while_the_store_is_away_and_written_wh
 }
 
 #[tokio::test]
-async fn a_pause_is_durable_while_the_store_is_away() {
+async fn pause_is_durable_during_store_outage() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     stage.world.store.set(Weather::Away);
@@ -111,13 +114,16 @@ async fn a_pause_is_durable_while_the_store_is_away() {
     stage.world.store.set(Weather::Fair);
     let until = tokio::time::Instant::now() + SOON;
     while stage.world.store.row(run).unwrap().state != StoredState::Paused {
-        assert!(tokio::time::Instant::now() < until, "the store is not told");
+        assert!(
+            tokio::time::Instant::now() < until,
+            "the store is not notified"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
-async fn a_store_that_answers_and_takes_nothing_is_not_there_and_what_has_ended_is_not_live() {
+async fn hanging_store_is_away_and_ended_runs_end() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
     let other = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
@@ -148,9 +154,9 @@ async fn a_store_that_hangs_is_not_waited_for() {
     );
 }
 
-/// The servers die with the store away; only the last one sees it again.
+/// The servers die with the store unavailable; only the last one finds it again.
 #[test]
-fn what_was_promised_without_the_store_is_written_by_a_later_server() {
+fn promises_without_store_are_written_by_later_server() {
     let lives = Lives::of(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -208,7 +214,7 @@ fn end_reported_without_store_stays_the_same() {
         let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
         assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
     });
-    // So it is for the next server, which has nothing but what is owed.
+    // The same holds for the next server, which has only the pending changes.
     lives.live(async |stage| {
         let supervisor = &stage.supervisor;
         let ended = (RunState::Failed, Some(Exit::Code(3)));
@@ -221,7 +227,7 @@ fn end_reported_without_store_stays_the_same() {
         assert_eq!((aborted.state, aborted.exit), ended);
         let names = event_names(stage, run_id()).await;
         assert_eq!(names.last().unwrap(), "ended");
-        // Of whom nothing is known nothing is said.
+        // Nothing is reported of an unknown run.
         let other = supervisor.get(RunId::from_u128(8)).await;
         assert!(
             matches!(other, Err(CallError::StoreUnavailable)),
@@ -239,9 +245,10 @@ fn end_reported_without_store_stays_the_same() {
     assert_eq!(lives.world.store.closed.lock().unwrap().len(), 1);
 }
 
-/// It is not open any more, though the store says so: not where a server reads that while it takes the node over late.
+/// It is not open any more, though the store has it open: not where a server reads that while it acquires the node
+/// late.
 #[test]
-fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late() {
+fn unwritten_end_is_no_open_row_after_takeover() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     lives.world.store.set(Weather::Away);
@@ -249,14 +256,14 @@ fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late(
         let store = &stage.world.store;
         store.hold_inserts();
         store.set(Weather::Fair);
-        // The open rows have been read by then, and not been looked at.
+        // The open rows have been read by then, and not been handled.
         while store.open_rows_asked() < 2 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         stage.exits(run_id(), 3);
         let waited = stage.supervisor.wait(run_id(), Condition::Ended).await;
         assert_eq!(waited.unwrap().run.exit, Some(Exit::Code(3)));
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
         let drained = stage.supervisor.serving();
         drained.until_closing().await;
         store.let_inserts_go();
@@ -267,16 +274,16 @@ fn an_end_that_is_owed_is_no_open_row_to_a_server_that_takes_the_node_over_late(
     assert_eq!(outcome.reason, EndReason::Exited);
 }
 
-/// A file in its place: whatever the error is, it does not cost a run.
+/// A file in its place: no error costs a run.
 #[test]
-fn unreadable_node_log_is_kept_aside_and_runs_go_on() {
+fn unreadable_node_log_is_set_aside_runs_continue() {
     let lives = Lives::of(Nature::default());
     lives.begin();
     let log = lives.data_dir.path().join("log");
     std::fs::remove_dir_all(&log).unwrap();
     std::fs::write(&log, "another file").unwrap();
     lives.live(async |stage| {
-        // The log had its entries too: that it runs is the keeper's to say.
+        // The log had its entries too: the keeper reports that it runs.
         let started = stage.supervisor.wait(run_id(), Condition::Started).await;
         assert_eq!(started.unwrap().run.state, RunState::Running);
         stage.world.store.set(Weather::Away);
@@ -299,7 +306,7 @@ fn abort_fences_unknown_id_during_store_outage() {
                 (RunState::Stopping, Desired::Stop)
             );
         }
-        // One that has to know how it stands waits for the store.
+        // A call that needs its state waits for the store.
         let waiting = tokio::spawn({
             let supervisor = stage.supervisor.clone();
             async move { supervisor.abort(abort(RunId::from_u128(8))).await }
@@ -333,7 +340,7 @@ fn abort_fences_unknown_id_during_store_outage() {
 }
 
 #[tokio::test]
-async fn a_row_that_is_read_while_the_store_lacks_it_is_not_believed() {
+async fn row_read_without_the_store_is_not_believed() {
     let stage = Stage::set(Nature {
         exits_at_once: Some(0),
         ..Nature::default()
@@ -365,9 +372,9 @@ async fn a_row_that_is_read_while_the_store_lacks_it_is_not_believed() {
     wait_until_recorded(&stage, run_id()).await;
 }
 
-/// The store has told which runs are open, and the server has not gone on with them yet.
+/// The store has returned the open runs, and the server has not adopted them yet.
 #[test]
-fn an_abort_of_a_run_that_waits_is_carried_out_though_it_comes_while_the_node_is_taken_over() {
+fn abort_during_takeover_of_waiting_run_is_done() {
     let lives = Lives::of(Nature {
         exits_at_once: Some(1),
         ..Nature::default()
@@ -397,7 +404,7 @@ fn an_abort_of_a_run_that_waits_is_carried_out_though_it_comes_while_the_node_is
         let aborted = stage.supervisor.abort(at_once(run_id())).await.unwrap();
         assert_eq!(aborted.desired, Desired::Stop);
         store.let_inserts_go();
-        // Nobody asks for it: the read would take it in hand.
+        // No caller asks for it: the read would adopt it.
         wait_until_recorded(stage, run_id()).await;
     });
     let row = lives.world.store.row(run_id()).unwrap();
@@ -406,7 +413,7 @@ fn an_abort_of_a_run_that_waits_is_carried_out_though_it_comes_while_the_node_is
     assert_eq!(lives.world.state.lock().unwrap().executed, [(run_id(), 1)]);
 }
 
-fn lose_server_and_store_with_a_child_at_its_gate(lives: &Lives) {
+fn lose_server_and_store_at_the_gate(lives: &Lives) {
     lives.live(async |stage| {
         stage.world.store.hold_inserts();
         let supervisor = stage.supervisor.clone();
@@ -420,9 +427,9 @@ fn lose_server_and_store_with_a_child_at_its_gate(lives: &Lives) {
 }
 
 #[test]
-fn a_child_at_its_gate_waits_for_the_word_of_the_store() {
+fn child_at_gate_waits_for_the_store() {
     let lives = Lives::of(Nature::default());
-    lose_server_and_store_with_a_child_at_its_gate(&lives);
+    lose_server_and_store_at_the_gate(&lives);
     lives.live(async |stage| {
         let refused = stage
             .supervisor
@@ -449,17 +456,17 @@ fn a_child_at_its_gate_waits_for_the_word_of_the_store() {
 }
 
 #[test]
-fn a_shutdown_does_not_wait_for_a_child_that_waits_at_its_gate_for_the_store() {
+fn shutdown_does_not_wait_for_child_at_gate() {
     let lives = Lives::of(Nature::default());
-    lose_server_and_store_with_a_child_at_its_gate(&lives);
+    lose_server_and_store_at_the_gate(&lives);
     lives.live(async |stage| {
-        // More than its queue takes, and nobody stays to hear the answer.
+        // More than its queue takes, and no caller waits for the answer.
         for _ in 0..100 {
             let abort = stage.supervisor.abort(at_once(run_id()));
             let soon = Duration::from_millis(1);
             drop(tokio::time::timeout(soon, abort).await);
         }
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
         let refusing = stage.supervisor.serving();
         tokio::time::timeout(SOON, refusing.until_refusing())
             .await

@@ -1,4 +1,4 @@
-//! The record of the node in the place of what the store has lost, and with damage of its own.
+//! The node's record in place of the data that the store has lost, and with damage of its own.
 
 use crate::world::{Lives, Nature, Stage, Weather, call};
 use kennel_lifecycle::{Exit, RunId, RunState};
@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How many of the runs that have ended the record keeps.
+/// Number of ended runs that the record retains.
 const KEPT: u128 = 1_024;
 
 fn id(number: u128) -> RunId {
@@ -26,7 +26,7 @@ async fn end(stage: &Stage, run: RunId, code: i32) -> RunView {
 }
 
 #[test]
-fn empty_store_is_given_live_runs_and_newest_ends() {
+fn empty_store_gets_live_runs_and_newest_ends() {
     begin_with_empty_store(1_500, 8);
 }
 
@@ -36,7 +36,7 @@ fn empty_store_after_ten_thousand_runs_loses_none() {
     begin_with_empty_store(10_000, 100);
 }
 
-/// So many runs end, so many live, and the next server finds an empty database in the place of the one before.
+/// So many runs end, so many live, and the next server finds an empty database in place of the earlier one.
 fn begin_with_empty_store(ended_count: u128, live_count: u128) {
     let lives = Lives::of(Nature::default());
     let (ended, live) = lives.live(async |stage| {
@@ -92,7 +92,7 @@ fn begin_with_empty_store(ended_count: u128, live_count: u128) {
     });
 }
 
-/// All files of the log, with their bytes.
+/// Returns all files of the log, with their bytes.
 fn files(log: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let listing = fs::read_dir(log).unwrap().flatten();
     let files = listing.map(|entry| (entry.path(), fs::read(entry.path()).unwrap()));
@@ -100,7 +100,7 @@ fn files(log: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn damaged_node_log_ends_no_run_and_invents_none() {
+fn damaged_node_log_ends_and_invents_no_run() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         for number in 1..=3 {
@@ -132,7 +132,7 @@ fn damaged_node_log_ends_no_run_and_invents_none() {
         }
         lives.live(async |stage| {
             for number in 1..=2 {
-                // The log may have lost its entries: that it runs is the keeper's to say.
+                // The log may have lost its entries: the keeper reports that it runs.
                 let started = stage.supervisor.wait(id(number), Condition::Started).await;
                 let run = started.unwrap().run;
                 assert_eq!(run.state, RunState::Running, "at {at}");

@@ -1,4 +1,4 @@
-//! What becomes of the rest of a tree when its leader has ended by itself.
+//! The rest of a tree when its leader has exited by itself.
 
 use crate::{
     abort,
@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 const DRAIN: LeaderExit = LeaderExit::Drain { timeout: None };
 
-/// A run whose leader leaves somebody behind who holds the output.
+/// Returns a run whose leader leaves a process behind that holds the output.
 async fn leaving_one(policy: LeaderExit) -> (Stage, RunId) {
     let stage = Stage::set(Nature {
         output: b"said".to_vec(),
@@ -45,7 +45,7 @@ fn hang_up(run: RunId) -> SignalCall {
 }
 
 #[tokio::test]
-async fn a_drain_may_be_signalled_and_is_ended_by_an_abort() {
+async fn drain_may_be_signalled_and_aborted() {
     let (stage, run) = leaving_one(DRAIN).await;
     leader_exited(&stage, run).await;
     let view = stage.supervisor.get(run).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_drain_may_be_signalled_and_is_ended_by_an_abort() {
 async fn a_shutdown_ends_a_drain() {
     let (stage, run) = leaving_one(DRAIN).await;
     leader_exited(&stage, run).await;
-    stage.tell(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown);
     assert_eq!(stage.exit.await.unwrap(), 0);
     let outcome = stage.world.store.row(run).unwrap().outcome.unwrap();
     assert_eq!(outcome.reason, EndReason::ServerShutdown);
@@ -86,7 +86,7 @@ async fn run_with_detached_processes_ends_without_signals() {
     assert_eq!(outcome.reason, EndReason::Exited);
     assert_eq!(outcome.exit, Some(Exit::Code(3)));
     assert_eq!(outcome.tree, TreeVerdict::Kept(daemon()));
-    // Whoever was kept holds it still.
+    // The detached process still holds it.
     assert_eq!(outcome.streams, Some(StreamsEnd::Cut));
     assert_eq!(waited.run.times.tree_empty, None);
     let row = stage.world.store.row(run).unwrap();
@@ -103,7 +103,7 @@ async fn run_with_detached_processes_ends_without_signals() {
 }
 
 #[tokio::test]
-async fn an_abort_means_the_whole_tree_whatever_the_policy_is() {
+async fn abort_ends_whole_tree_under_any_policy() {
     for policy in [DRAIN, LeaderExit::Keep] {
         let (stage, run) = leaving_one(policy).await;
         let view = stage.supervisor.abort(abort(run)).await.unwrap();

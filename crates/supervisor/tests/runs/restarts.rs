@@ -1,4 +1,4 @@
-//! Attempts of a run: which follow, when, and what becomes of the pause between them.
+//! Attempts of a run: the ones that follow, their times, and the pause between them.
 
 use crate::{
     abort, event_names, name,
@@ -68,14 +68,14 @@ fn crashing() -> Nature {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_crashes_is_started_four_times_and_has_then_failed() {
+async fn crashing_agent_is_started_four_times_then_failed() {
     let stage = Stage::set(crashing()).await;
     let began = Instant::now();
     let spawned = stage.supervisor.spawn(restarting(RestartPolicy::agent()));
     spawned.await.unwrap();
     let ended = wait_for(&stage, Condition::Ended).await;
     let waited = began.elapsed();
-    // What passes by the clock of the host between a decision and its wait is not waited again.
+    // Time that passes on the host's clock between a decision and its wait is not waited again.
     let seven = Duration::from_secs(7);
     assert!(waited > seven * 9 / 10 && waited < seven * 2, "{waited:?}");
     assert_eq!(ended.state, RunState::Failed);
@@ -157,7 +157,7 @@ async fn nothing_follows_what_may_not_be_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_whose_record_is_not_known_never_runs_and_the_next_one_does() {
+async fn attempt_with_unknown_record_never_runs() {
     for written in [true, false] {
         let stage = Stage::set(Nature::default()).await;
         stage.supervisor.spawn(restarting(quick())).await.unwrap();
@@ -205,11 +205,11 @@ async fn later_failed_start_is_retried_first_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_leaves_a_service_to_the_next_and_ends_what_is_none() {
+async fn shutdown_leaves_services_and_ends_other_runs() {
     for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
         let stage = Stage::set(Nature::default()).await;
         stage.supervisor.spawn(spec).await.unwrap();
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
         let Stage { world, exit, .. } = stage;
         assert_eq!(exit.await.unwrap(), 0);
         let row = world.store.row(run_id()).unwrap();
@@ -230,7 +230,7 @@ async fn a_shutdown_leaves_a_service_to_the_next_and_ends_what_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_attempt_that_is_asked_for_begins_when_the_old_tree_is_gone() {
+async fn requested_attempt_begins_after_old_tree_ends() {
     let stage = Stage::set(Nature::default()).await;
     let policy = RestartPolicy {
         delay: Duration::from_hours(1),
@@ -238,7 +238,7 @@ async fn another_attempt_that_is_asked_for_begins_when_the_old_tree_is_gone() {
         ..RestartPolicy::agent()
     };
     stage.supervisor.spawn(restarting(policy)).await.unwrap();
-    // One that runs is stopped first.
+    // A running one is stopped first.
     let second = stage.supervisor.restart(again(Some(1))).await.unwrap();
     assert_eq!((second.attempt, second.state), (2, RunState::Running));
     let EndReason::Restarted { by, request_id } = &second.past[0].outcome.reason else {
@@ -249,10 +249,10 @@ async fn another_attempt_that_is_asked_for_begins_when_the_old_tree_is_gone() {
         stage.world.store.row(run_id()).unwrap().desired,
         Desired::Run
     );
-    // The same wish again is granted already.
+    // The repeated request is fulfilled already.
     let same = stage.supervisor.restart(again(Some(1))).await.unwrap();
     assert_eq!(same.attempt, 2);
-    // One that waits does so no longer, and its restarts are counted anew.
+    // A waiting one starts at once, and its restarts are counted anew.
     stage.exits(run_id(), 1);
     let waiting = state(&stage, RunState::Backoff).await;
     assert_eq!(waiting.restarts, 1);
@@ -270,7 +270,7 @@ async fn another_attempt_that_is_asked_for_begins_when_the_old_tree_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_other_attempt_is_begun_of_what_is_being_aborted_or_of_which_nothing_is_kept() {
+async fn aborted_or_unrepeatable_run_gets_no_attempt() {
     let stage = Stage::set(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -297,7 +297,7 @@ async fn no_other_attempt_is_begun_of_what_is_being_aborted_or_of_which_nothing_
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_other_attempt_is_begun_of_what_has_run_for_too_long() {
+async fn run_over_its_max_runtime_gets_no_attempt() {
     let stage = Stage::set(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -323,7 +323,7 @@ async fn no_other_attempt_is_begun_of_what_has_run_for_too_long() {
 }
 
 #[test]
-fn an_attempt_that_was_to_be_replaced_is_replaced_by_the_next_server() {
+fn next_server_completes_a_replacement() {
     let lives = Lives::of(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -347,7 +347,7 @@ fn an_attempt_that_was_to_be_replaced_is_replaced_by_the_next_server() {
 }
 
 #[test]
-fn an_abort_of_an_attempt_that_is_being_replaced_is_durable_when_it_is_answered() {
+fn abort_of_attempt_being_replaced_is_durable() {
     let lives = Lives::of(Nature {
         temper: Temper::Ignores,
         ..Nature::default()
@@ -359,7 +359,7 @@ fn an_abort_of_an_attempt_that_is_being_replaced_is_durable_when_it_is_answered(
             grace: Some(Duration::from_mins(1)),
             ..abort(run_id())
         });
-        // Its tree does not end: nothing but the record is waited for.
+        // Its tree does not end: only the record is awaited.
         let aborted = tokio::time::timeout(Duration::from_secs(20), aborted).await;
         let view = aborted.expect("it is answered").unwrap();
         assert_eq!(
@@ -379,7 +379,7 @@ fn an_abort_of_an_attempt_that_is_being_replaced_is_durable_when_it_is_answered(
 async fn a_server_that_leaves_begins_no_attempt() {
     let stage = Stage::set(Nature::default()).await;
     stage.supervisor.spawn(restarting(quick())).await.unwrap();
-    stage.tell(KeeperEvent::Leave);
+    stage.send_event(KeeperEvent::Leave);
     stage.exits(run_id(), 1);
     let waiting = state(&stage, RunState::Backoff).await;
     assert!(waiting.next_restart.is_some());
@@ -394,7 +394,7 @@ async fn a_server_that_leaves_begins_no_attempt() {
 }
 
 #[test]
-fn a_run_that_waits_is_gone_on_with_by_the_next_server() {
+fn waiting_run_is_resumed_by_next_server() {
     let lives = Lives::of(crashing());
     let policy = RestartPolicy {
         delay: Duration::from_millis(300),
@@ -423,7 +423,7 @@ fn a_run_that_waits_is_gone_on_with_by_the_next_server() {
     assert_eq!(executed, [(run_id(), 1), (run_id(), 2)]);
 }
 
-/// A first attempt has ended, and its server has died after the store was told and before the keeper was.
+/// A first attempt has ended, and its server has died after the report to the store and before that to the keeper.
 fn lose_server_before_the_keeper_lets_go(lives: &Lives) {
     lives.world.state.lock().unwrap().holds_on = true;
     lives.live(async |stage| {
@@ -434,7 +434,7 @@ fn lose_server_before_the_keeper_lets_go(lives: &Lives) {
     lives.world.state.lock().unwrap().holds_on = false;
 }
 
-/// What ends an attempt is told once, and before the next begins.
+/// Asserts that the end of an attempt is reported once, and before the next begins.
 fn assert_recorded_once(recorded_events: &[(u32, String)]) {
     for station in ["started", "leader_exited", "tree_ended", "attempt_ended"] {
         for attempt in 1..=2 {
@@ -463,7 +463,7 @@ fn repeated_reports_of_ended_attempt_are_ignored() {
     drop(rows);
     lives.world.tidings_held.send_replace(true);
     lives.live(async |stage| {
-        // It is let go before any of that has come.
+        // It is released before any of that has come.
         while stage.kernel().executed.len() < 2 {
             tokio::time::sleep(SHORT).await;
         }
@@ -502,7 +502,7 @@ fn intended_next_attempt_is_not_the_last_one() {
 }
 
 #[test]
-fn next_attempt_that_is_not_logged_is_not_the_last_one() {
+fn next_attempt_without_log_is_not_the_last() {
     let lives = Lives::of(crashing());
     lives.live(async |stage| {
         let spawned = stage.supervisor.spawn(restarting(in_an_hour()));
@@ -542,7 +542,7 @@ fn next_attempt_that_is_not_logged_is_not_the_last_one() {
 }
 
 #[test]
-fn a_service_comes_back_with_the_next_service_and_a_heartbeat_does_not() {
+fn only_a_service_returns_with_next_service() {
     for (spec, comes_back) in [(service(), true), (restarting(quick()), false)] {
         let lives = Lives::of(Nature::default());
         lives.live(async |stage| {
@@ -565,7 +565,7 @@ fn a_service_comes_back_with_the_next_service_and_a_heartbeat_does_not() {
 }
 
 #[test]
-fn a_service_comes_back_after_another_boot_and_not_where_its_tree_may_be_left() {
+fn service_returns_after_reboot_without_leftover_tree() {
     let other_boot = |mut seen: kennel_lifecycle::recovery::Observation| {
         seen.host = Host::Other;
         seen
@@ -606,7 +606,7 @@ fn a_service_comes_back_after_another_boot_and_not_where_its_tree_may_be_left() 
     }
 }
 
-/// Its shim has written down that the command ended so, before the service did.
+/// Writes the exit record of its shim, before the service has recorded the exit.
 fn ended_by_itself(lives: &Lives, exit: Exit) {
     lives.keeper_dies();
     let record = ExitRecord {
@@ -624,7 +624,7 @@ fn ended_by_itself(lives: &Lives, exit: Exit) {
 }
 
 #[test]
-fn what_had_ended_by_itself_before_the_service_is_judged_by_its_policy() {
+fn policy_judges_end_before_the_services_end() {
     let on_failure = RestartPolicy {
         mode: RestartMode::OnFailure,
         max_restarts: Some(1),
@@ -665,7 +665,7 @@ fn what_had_ended_by_itself_before_the_service_is_judged_by_its_policy() {
 }
 
 #[test]
-fn a_run_of_which_nothing_is_kept_to_start_it_again_ends() {
+fn run_without_stored_spec_ends_at_restart() {
     let lives = Lives::of(Nature::default());
     lives.live(async |stage| {
         stage.supervisor.spawn(service()).await.unwrap();
@@ -686,7 +686,7 @@ fn a_run_of_which_nothing_is_kept_to_start_it_again_ends() {
     });
 }
 
-/// Up to where the first attempt is being ended for the next one.
+/// Runs up to the point where the first attempt is being ended for the next one.
 async fn begin_to_replace(stage: &Stage) {
     stage.supervisor.spawn(restarting(quick())).await.unwrap();
     let (supervisor, call) = (stage.supervisor.clone(), again(None));
@@ -713,7 +713,7 @@ async fn state(stage: &Stage, wanted: RunState) -> RunView {
     }
 }
 
-/// What the journal tells, and of which attempt.
+/// Returns the events of the journal, with their attempts.
 async fn recorded_events(stage: &Stage) -> Vec<(u32, String)> {
     let events = stage.supervisor.events(run_id(), Position::Beginning).await;
     let mut events = events.unwrap().1;
@@ -724,7 +724,7 @@ async fn recorded_events(stage: &Stage) -> Vec<(u32, String)> {
                 Payload::Output { .. } => "output".to_owned(),
                 Payload::Lifecycle(line) => name(line),
                 Payload::Gap(gap) => panic!("nothing is missing: {gap:?}"),
-                Payload::Line { .. } => panic!("nobody asked for lines"),
+                Payload::Line { .. } => panic!("no lines were requested"),
             };
             recorded_events.push((event.attempt, name));
         }

@@ -1,5 +1,5 @@
-//! Output of ended runs is removed, as the node's limits say: marked first, taken away as one, and every reader is told to the
-//! byte what is missing, whoever dies in between.
+//! Output of ended runs is removed by the node's limits: marked first, removed as one, and every reader learns exactly
+//! which bytes are missing, after any crash in between.
 
 use crate::world::{Lives, Nature, Stage, Weather, call, run_id};
 use kennel_lifecycle::{
@@ -11,7 +11,7 @@ use kennel_supervisor::{
 };
 use std::{fs, path::PathBuf, time::Duration};
 
-/// Longer than it takes until it is looked again.
+/// Longer than the interval of the check.
 const LOOK: Duration = Duration::from_secs(11);
 
 const KEEP_NONE: RetentionLimits = RetentionLimits {
@@ -20,7 +20,7 @@ const KEEP_NONE: RetentionLimits = RetentionLimits {
 };
 
 #[test]
-fn the_last_hundred_runs_of_an_owner_keep_their_output() {
+fn last_hundred_runs_of_owner_keep_output() {
     let lives = lives(RetentionLimits {
         at_least: Duration::ZERO,
         ..RetentionLimits::default()
@@ -30,7 +30,7 @@ fn the_last_hundred_runs_of_an_owner_keep_their_output() {
         for number in 0..150 {
             runs.push(ran(stage, RunId::from_u128(number + 1), "uid:0").await);
         }
-        // Another's does not count.
+        // Another owner's does not count.
         runs.push(ran(stage, RunId::from_u128(1000), "uid:1").await);
         tokio::time::sleep(LOOK).await;
         for (number, run) in runs.iter().enumerate() {
@@ -69,7 +69,7 @@ fn reading_a_pruned_run_yields_gap_and_outcome() {
         };
         let from_tail = read(stage, run, Position::Tail(tail)).await;
         assert_without_output(&before, &from_tail, [Some(6), Some(0)]);
-        // From wherever somebody has come to.
+        // From any position of a reader.
         for known in [true, false] {
             let at = Reached {
                 seq: 2,
@@ -152,9 +152,9 @@ fn reading_a_pruned_run_yields_gap_and_outcome() {
     });
 }
 
-/// The row has a bound: what it leaves out stands in a gap like output, and no seq is passed over.
+/// The row has a bound: its omitted entries are in a gap like output, and no seq is skipped.
 #[test]
-fn entries_beyond_the_bound_of_the_row_are_in_a_gap() {
+fn entries_beyond_bound_of_row_are_a_gap() {
     const PAUSES: usize = 600;
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
@@ -196,15 +196,15 @@ fn entries_beyond_the_bound_of_the_row_are_in_a_gap() {
 }
 
 #[test]
-fn a_reader_in_the_middle_is_given_a_gap_for_the_rest() {
+fn reader_at_middle_gets_gap_for_removed_rest() {
     for view in [false, true] {
-        // On a machine that is busy the clock of these lives may be ahead of those who read.
+        // On a busy machine the clock of these lives may be ahead of the readers.
         let met = (0..10).any(|_| is_given_a_gap_for_the_rest(view));
         assert!(met, "no reader was in the middle");
     }
 }
 
-/// Whether the readers were in the middle when the output was removed; then what they are given is as it is to be.
+/// Whether the readers were in the middle when the output was removed; then their items are as required.
 fn is_given_a_gap_for_the_rest(view: bool) -> bool {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
@@ -218,7 +218,7 @@ fn is_given_a_gap_for_the_rest(view: bool) -> bool {
         stage.exits(run, 0);
         stage.supervisor.wait(run, Condition::Ended).await.unwrap();
         let (seq, all) = loop {
-            // Its task lets go of it last; then it is read from the directory.
+            // Its task closes it last; then it is read from the directory.
             let (_, whole) = stage
                 .supervisor
                 .events(run, Position::Beginning)
@@ -260,7 +260,8 @@ fn is_given_a_gap_for_the_rest(view: bool) -> bool {
 fn nothing_is_removed_while_the_store_is_away() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
-        // The clock runs ahead while a run is waited for, so that its output may go before the store does: then another run.
+        // The clock runs ahead while a run is awaited, so that its output may be removed before the store fails: then
+        // another run.
         let mut number = 0;
         let run = loop {
             number += 1;
@@ -287,7 +288,7 @@ fn nothing_is_removed_while_the_store_is_away() {
 }
 
 #[test]
-fn what_was_marked_is_removed_by_the_next_server_and_what_was_not_is_whole() {
+fn marked_output_is_removed_by_next_server() {
     let lives = lives(RetentionLimits::NONE);
     let [marked, kept] = [1, 2].map(RunId::from_u128);
     lives.live_long(async |stage| {
@@ -307,13 +308,13 @@ fn what_was_marked_is_removed_by_the_next_server_and_what_was_not_is_whole() {
         rows.get_mut(&marked).unwrap().output_removed = removal;
     };
     set(Some(removal));
-    // Somebody else's, and one of which nothing is known.
+    // A directory of another program, and one of an unknown run.
     let runs = lives.data_dir.path().join("runs");
     let strange = runs.join(RunId::from_u128(77).to_string());
     fs::create_dir(&strange).unwrap();
     fs::write(strange.join("index"), "mine").unwrap();
     fs::write(runs.join("note"), "mine").unwrap();
-    // What was taken away, and not removed.
+    // Output that was moved away, and not removed.
     let aside = runs.join("removed").join(RunId::from_u128(3).to_string());
     fs::create_dir_all(&aside).unwrap();
     fs::write(aside.join("stdout"), "x").unwrap();
@@ -334,7 +335,7 @@ fn unremovable_output_is_reported_removed_and_goes_later() {
         let run = spawned(stage, run_id(), "uid:0").await;
         stage.exits(run, 0);
         while stage.world.store.row(run).unwrap().output_removed.is_none() {
-            // A look that comes before the run has ended takes it away.
+            // A check that comes before the run has ended removes it.
             fs::write(stage.data_dir.path().join("runs/removed"), "in the way").unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -344,14 +345,14 @@ fn unremovable_output_is_reported_removed_and_goes_later() {
             |e| matches!(&e.payload, Payload::Gap(gap) if gap.reason == GapReason::Retention)
         ));
         assert_eq!(output(&given), 0);
-        // What is in the way is removed as all is that lies there.
+        // The obstacle is removed like everything else there.
         tokio::time::sleep(LOOK * 2).await;
         assert!(!dir(stage, run).exists());
     });
 }
 
 #[test]
-fn the_node_keeps_no_more_bytes_than_it_may_and_a_live_run_loses_nothing() {
+fn node_byte_limit_spares_live_runs() {
     let lives = lives(RetentionLimits {
         node_bytes: Some(1),
         ..RetentionLimits::NONE
@@ -376,7 +377,7 @@ fn the_node_keeps_no_more_bytes_than_it_may_and_a_live_run_loses_nothing() {
 }
 
 #[test]
-fn output_of_a_run_that_was_started_again_goes_as_one() {
+fn output_of_restarted_run_is_removed_together() {
     let lives = lives(KEEP_NONE);
     lives.live_long(async |stage| {
         let mut call = call(Some(run_id()));
@@ -441,7 +442,7 @@ fn lives(limits: RetentionLimits) -> Lives {
     lives
 }
 
-/// A run that has written six bytes.
+/// Returns a run that has written six bytes.
 async fn spawned(stage: &Stage, run: RunId, owner: &str) -> RunId {
     let mut call = call(Some(run));
     call.owner = owner.into();
@@ -449,7 +450,7 @@ async fn spawned(stage: &Stage, run: RunId, owner: &str) -> RunId {
     run
 }
 
-/// One that has ended too.
+/// Returns one that has ended too.
 async fn ran(stage: &Stage, run: RunId, owner: &str) -> RunId {
     spawned(stage, run, owner).await;
     stage.exits(run, 0);
@@ -486,7 +487,7 @@ fn output(events: &[Event]) -> u64 {
     bytes.sum()
 }
 
-/// What there is by now of a run that goes on.
+/// Returns the present events of a live run.
 async fn read_now(stage: &Stage, run: RunId) -> Vec<Event> {
     let (_, events) = stage
         .supervisor
@@ -496,7 +497,7 @@ async fn read_now(stage: &Stage, run: RunId) -> Vec<Event> {
     drain(events.until_head()).await
 }
 
-/// After the removal a reader is given the same but for output, which gaps stand for, so many bytes of each stream in all.
+/// After the removal a reader gets the same except output, which gaps replace, so many bytes of each stream in total.
 #[track_caller]
 fn assert_without_output(before: &[Event], after: &[Event], bytes: [Option<u64>; 2]) {
     let is_output = |event: &&Event| {
@@ -527,6 +528,6 @@ fn assert_without_output(before: &[Event], after: &[Event], bytes: [Option<u64>;
         next = event.seq + 1;
     }
     let last = before.last().unwrap().seq;
-    assert_eq!(next, last + 1, "every seq is told or missing");
+    assert_eq!(next, last + 1, "every seq is read or reported missing");
     assert_eq!(missing, bytes);
 }

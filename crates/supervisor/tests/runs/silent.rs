@@ -1,4 +1,4 @@
-//! Runs that write nothing: their entries stand in the node log, and at their end in their row.
+//! Runs that write nothing: their entries are in the node log, and at their end in their row.
 
 use crate::{
     name,
@@ -9,7 +9,7 @@ use kennel_lifecycle::{Entry, Exit, RetentionLimits};
 use kennel_supervisor::{Condition, Event, Payload, Position};
 use std::{fs, path::PathBuf, time::Duration};
 
-/// Longer than the pause between two looks of retention.
+/// Longer than the interval of retention checks.
 const LOOKED: Duration = Duration::from_secs(25);
 
 fn dir(lives: &Lives) -> PathBuf {
@@ -22,7 +22,7 @@ fn is_made(lives: &Lives) -> bool {
     kennel_journal::is_made(&dir(lives))
 }
 
-/// What there is by now.
+/// Returns the present events.
 async fn events(stage: &Stage) -> Vec<Event> {
     let supervisor = &stage.supervisor;
     let (_, events) = supervisor
@@ -44,7 +44,7 @@ async fn ended(stage: &Stage) -> Vec<Event> {
     events(stage).await
 }
 
-/// All that events say.
+/// Returns the contents of all events.
 fn whole(events: &[Event]) -> Vec<String> {
     events.iter().map(|event| format!("{event:?}")).collect()
 }
@@ -58,7 +58,7 @@ fn names(events: &[Event]) -> Vec<String> {
 }
 
 #[test]
-fn silent_run_makes_no_file_and_is_read_from_its_row() {
+fn silent_run_has_no_file_and_reads_row() {
     let lives = Lives::of(Nature::default());
     let seen = lives.live(async |stage| {
         stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
@@ -152,7 +152,7 @@ fn many_entries_make_the_journal() {
 }
 
 #[test]
-fn silent_run_is_marked_as_removed_by_its_row() {
+fn silent_run_is_marked_as_removed_in_row() {
     let lives = Lives::of(Nature::default());
     *lives.world.retention.lock().unwrap() = RetentionLimits {
         runs_per_owner: Some(0),

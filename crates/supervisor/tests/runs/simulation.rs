@@ -1,10 +1,10 @@
-//! Random calls, random faults, random delays, on a clock that the test owns: what must hold holds whatever happens.
+//! Random calls, random faults, random delays, on a clock that the test owns: the invariants hold in every case.
 //!
 //! The server dies up to three times, at any step that it takes towards its keeper or its store: each life of it is a
-//! runtime of its own, and with that goes all that it knew. Keeper, store and journals stay.
+//! runtime of its own, and its memory is lost with that. Keeper, store and journals stay.
 //!
-//! A failure names its seed and tells what happened, in order; `KENNEL_SEED=<n>` runs that one alone, `<n>-<m>` those. The
-//! same seed comes out the same but for what threads do that read and write files.
+//! A failure prints its seed and the events, in order; `KENNEL_SEED=<n>` runs that one alone, `<n>-<m>` those. The same
+//! seed has the same result except for the timing of threads that read and write files.
 
 use crate::{
     abort, story,
@@ -12,7 +12,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use kennel_keeper::{
-    audit::Whose,
+    audit::Installation,
     client::{
         ChildSpec, ClientError, Fact, HeldRun, InputAnswer, Interrupted, KeeperEvent, Listing,
         Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
@@ -71,7 +71,7 @@ fn killed() -> Exit {
     }
 }
 
-/// One of many rounds, each of its own time.
+/// Makes one of many rounds, each with its own time.
 fn round(number: i64) -> StopStep {
     StopStep {
         at: Timestamp(number),
@@ -85,7 +85,7 @@ fn round(number: i64) -> StopStep {
     }
 }
 
-/// The same numbers for the same seed.
+/// A random generator: the same numbers for the same seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(Arc<AtomicU64>);
 
@@ -94,7 +94,7 @@ impl Dice {
         Self(Arc::new(AtomicU64::new(seed)))
     }
 
-    /// Less than `sides`; splitmix64.
+    /// Returns a number less than `sides`; splitmix64.
     pub(crate) fn roll(&self, sides: u64) -> u64 {
         let step = 0x9e37_79b9_7f4a_7c15;
         let mut z = self.0.fetch_add(step, Ordering::Relaxed).wrapping_add(step);
@@ -146,19 +146,19 @@ struct Shaky {
     dice: Dice,
     /// Percent of the store's answers that are faults.
     faults: AtomicU64,
-    /// It never fails.
+    /// Whether it never fails.
     calm: bool,
-    /// It comes back without the last writes, now and then.
+    /// Whether it sometimes comes back without the last writes.
     goes_back: bool,
-    /// The server does not die.
+    /// Whether the server does not die.
     is_undisturbed: bool,
     outcomes: Mutex<HashMap<(RunId, Timestamp, u32), Outcome>>,
-    /// Rounds of signals that went out.
+    /// Number of rounds of signals sent.
     rounds: AtomicI64,
-    /// Steps until the server dies.
+    /// Number of steps until the server dies.
     steps_left: AtomicU64,
     died: watch::Sender<bool>,
-    /// Writes that have gone out and are not carried out yet.
+    /// Writes that were sent and are not carried out yet.
     on_their_way: OnTheirWay,
 }
 
@@ -192,7 +192,7 @@ impl KernelEvents for Late {
 }
 
 impl Shaky {
-    /// One step nearer to the server's death. Whether it is dead.
+    /// Takes one step towards the server's death. Returns whether it is dead.
     fn ages(&self) -> bool {
         let less = |left: u64| Some(left.saturating_sub(1));
         let order = Ordering::Relaxed;
@@ -205,7 +205,7 @@ impl Shaky {
         dead
     }
 
-    /// What a dead server does is done no more.
+    /// Delays a step; a dead server takes none.
     async fn step(&self) {
         if self.ages() {
             std::future::pending::<()>().await;
@@ -214,12 +214,12 @@ impl Shaky {
 
     fn step_now(&self) {
         if self.ages() {
-            // Ends the task, without a word.
+            // Ends the task without a message.
             std::panic::resume_unwind(Box::new("dead"));
         }
     }
 
-    /// What a server has left that died: ladders go on, and its writes come through or do not.
+    /// Finishes the work of a server that died: ladders continue, and its writes arrive or do not.
     async fn outlives_a_server(&self) {
         let left: Vec<_> = self.on_their_way.0.lock().unwrap().drain(..).collect();
         for write in left.into_iter().flatten() {
@@ -256,7 +256,7 @@ impl Shaky {
         });
     }
 
-    /// The database loses the row of a run that goes on, now and then; and a pause may be seen while it is on its way.
+    /// Makes the database sometimes lose the row of a live run; and a pause may be seen while it is in progress.
     fn mishaps(&self, held: &mut [HeldRun]) {
         for held in held.iter_mut().filter(|held| held.released) {
             let mut rows = self.store.rows.lock().unwrap();
@@ -313,7 +313,7 @@ impl Shaky {
         Ok(())
     }
 
-    /// A write that is done, or not, or done and not known, or not known and done later.
+    /// Makes a write: done, or not, or done with an unknown result, or unknown and done later.
     async fn write<T, F, Fut>(&self, what: String, write: F) -> Result<T, StoreError>
     where
         T: std::fmt::Debug + Send + 'static,
@@ -378,7 +378,7 @@ impl Shaky {
     }
 }
 
-/// Which attempt of which run, written by whom.
+/// Describes the attempt, the run, and its writer.
 fn of(new: &NewRun) -> String {
     format!(
         "attempt {} of {} by {}",
@@ -465,7 +465,7 @@ impl Kernel for Shaky {
 
     fn stop(&self, run: RunId, plan: &StopPlan) {
         self.step_now();
-        // A store that does not answer is not waited for; nor is one that has lost the row of a run that goes on.
+        // A store that does not answer is not awaited; nor is one that has lost the row of a live run.
         let recorded =
             |row: RunRow| row.desired == Desired::Stop || row.new.policy().restart.restarts();
         let row = self.store.row(run);
@@ -475,7 +475,7 @@ impl Kernel for Shaky {
         );
         story::tell(|| format!("stop {run} by {plan:?}"));
         let rounds = self.rounds.fetch_add(1, Ordering::Relaxed);
-        // Nothing is told after the last word.
+        // Nothing is reported after the verdict.
         if self.world.has_members(run) {
             self.world.report(run, Fact::StopStep(round(rounds)));
         }
@@ -543,7 +543,7 @@ impl Kernel for Shaky {
         if result == SignalResult::Done && self.dice.percent(30) {
             let (world, dice) = (Arc::clone(&self.world), self.dice.clone());
             let expires = async move { world.report(run, Fact::PauseExpired) };
-            // It may be heard before the answer.
+            // It may be reported before the answer.
             if dice.percent(50) {
                 expires.await;
             } else {
@@ -574,7 +574,7 @@ impl Kernel for Shaky {
     }
 
     async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
-        // Only a row that was withdrawn, and that the store has brought back, is of no live run.
+        // Only a withdrawn row that the store has brought back belongs to no live run.
         let run = recorded.run;
         assert!(
             self.world.was_left_at_gate(run),
@@ -595,8 +595,12 @@ impl Kernel for Shaky {
         Ok(Seen::Gone)
     }
 
-    async fn audit(&self, whose: Whose, data_dir: PathBuf) -> Result<Look, ClientError> {
-        self.world.audit(whose, data_dir).await
+    async fn audit(
+        &self,
+        installation: Installation,
+        data_dir: PathBuf,
+    ) -> Result<Look, ClientError> {
+        self.world.audit(installation, data_dir).await
     }
 
     async fn look_again(
@@ -774,7 +778,7 @@ impl Store for Shaky {
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError> {
         let created = (new.run, new.created, new.attempt);
         let outcome = closure.outcome.clone();
-        // A run that waits may be ended for one reason, and for another if that was not written.
+        // A waiting run may be ended for one reason, and for another if that was not written.
         let row = self.store.row(new.run);
         if row
             .as_ref()
@@ -782,7 +786,7 @@ impl Store for Shaky {
         {
             return self.close_as_recorded(new, closure).await;
         }
-        // So may one whose restarts are used up: it has ended as it has, once somebody wants its end.
+        // So may one whose restarts are exhausted: its outcome counts once its end is requested.
         let wanted = row.is_some_and(|row| row.outcome.is_none() && row.desired == Desired::Stop);
         let is_used_up = |reason: &EndReason| matches!(reason, EndReason::RestartsExhausted { .. });
         let as_wanted = |before: Outcome| match closure.outcome.reason {
@@ -792,7 +796,8 @@ impl Store for Shaky {
             },
             _ => before,
         };
-        // What never ran may have failed for another reason when the server that gave it died before it was written.
+        // A run that never ran may have failed for another reason when the server that reported it died before it was
+        // written.
         if outcome.exit.is_some() || self.is_undisturbed {
             let before = self.outcomes.lock().unwrap().insert(created, outcome);
             let before = before.map_or_else(|| closure.outcome.clone(), as_wanted);
@@ -927,36 +932,36 @@ impl Store for Shaky {
 }
 
 #[test]
-fn whatever_happens_every_run_ends_once_and_none_runs_unrecorded() {
+fn every_run_ends_once_and_none_is_unrecorded() {
     play_all(SEEDS);
 }
 
 #[test]
 #[ignore = "minutes: `make soak` runs it"]
-fn whatever_happens_in_ten_thousand_lives_every_run_ends_once() {
+fn every_run_ends_once_in_ten_thousand_lives() {
     play_all(MANY_SEEDS);
 }
 
 fn play_all(count: u64) {
     let asked = std::env::var("KENNEL_SEED").ok();
     for seed in asked.map_or(1..=count, |asked| seeds(&asked)) {
-        let seed_note = Told(seed);
+        let seed_note = PrintOnPanic(seed);
         story::begin();
         play(&Dice::new(seed));
         std::mem::forget(seed_note);
     }
 }
 
-/// One seed, or from one to another: `7`, `501-1000`.
+/// Parses one seed, or a range: `7`, `501-1000`.
 fn seeds(asked: &str) -> RangeInclusive<u64> {
     let (from, to) = asked.split_once('-').unwrap_or((asked, asked));
     from.parse().unwrap()..=to.parse().unwrap()
 }
 
-/// Says which seed it was when the test fails, and what happened.
-struct Told(u64);
+/// Prints the seed when the test fails, and the events.
+struct PrintOnPanic(u64);
 
-impl Drop for Told {
+impl Drop for PrintOnPanic {
     fn drop(&mut self) {
         eprintln!("{}\nKENNEL_SEED={}", story::whole(), self.0);
     }
@@ -1016,14 +1021,14 @@ fn play(dice: &Dice) {
             let mut died = shaky.died.subscribe();
             tokio::select! { biased;
                 _ = died.wait_for(|died| *died) => lives += 1,
-                // One that cannot begin is tried again.
+                // A server that cannot begin is started again.
                 booted = live => lives += u64::from(booted),
             }
         });
     }
 }
 
-/// One life of the server, if it begins; the last one sees everything to its end.
+/// Runs one life of the server, if it begins; the last one sees everything to its end.
 async fn live(
     stage: impl Future<Output = Result<Stage, BootError>>,
     shaky: &Shaky,
@@ -1058,7 +1063,7 @@ async fn live(
     let open = |row: &RunRow| row.outcome.is_none();
     let left = stage.world.store.rows.lock().unwrap().values().any(open);
     for answered in calls {
-        // Who waits for a run that is left to the next service is answered by nobody here.
+        // A caller that waits for a run that is left to the next service gets no answer here.
         if left && !answered.is_finished() {
             answered.abort();
             continue;
@@ -1070,7 +1075,7 @@ async fn live(
     true
 }
 
-/// The ends that clients were told.
+/// The ends that clients got.
 #[derive(Clone, Debug, Default)]
 struct Ends(Arc<Mutex<HashMap<RunId, Outcome>>>);
 
@@ -1079,12 +1084,12 @@ impl Ends {
         if let Some((run, outcome)) = view.and_then(|view| Some((view.run, view.outcome?))) {
             let mut ends = self.0.lock().unwrap();
             let before = ends.entry(run).or_insert_with(|| outcome.clone());
-            assert_eq!(*before, outcome, "two ends were told");
+            assert_eq!(*before, outcome, "two ends were reported");
         }
     }
 }
 
-/// One call of a client, who may not wait for its answer.
+/// Makes one call of a client, which may not wait for its answer.
 async fn call_something(supervisor: &Supervisor, dice: &Dice, ends: &Ends) {
     let run = dice.run();
     let patience = Duration::from_millis(dice.roll(5000));
@@ -1183,10 +1188,10 @@ fn policy(dice: &Dice) -> RestartPolicy {
 }
 
 async fn end_all(stage: &Stage, shutdown: bool) {
-    // What a fault has left is settled first.
+    // The effects of a fault are settled first.
     sleep(Duration::from_mins(1)).await;
     if shutdown {
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
     }
     loop {
         for run in (1..=RUNS).map(|n| RunId::from_u128(u128::from(n))) {
@@ -1231,7 +1236,7 @@ async fn check(stage: &Stage, ends: &Ends, shutdown: bool) {
         let heard = ends.0.lock().unwrap().get(&run).cloned();
         assert_eq!(heard.unwrap_or_else(|| outcome.clone()), outcome);
         let last = (run, row.new.attempt);
-        // A store that brings a withdrawn row back leaves nothing to tell by that its command never ran.
+        // A store that brings a withdrawn row back leaves no evidence that its command never ran.
         let is_brought_back = stage.world.was_left_at_gate(run)
             && (&outcome.reason, outcome.exit) == (&EndReason::ServiceLost, Some(Exit::Unknown));
         assert_eq!(
@@ -1284,7 +1289,7 @@ async fn check(stage: &Stage, ends: &Ends, shutdown: bool) {
     }
 }
 
-/// The facts of a run, each with the attempt that it is of.
+/// Returns the lifecycle events of a run, each with its attempt.
 async fn events_by_attempt(stage: &Stage, run: RunId) -> Vec<(u32, String)> {
     let Ok((_, mut events)) = stage.supervisor.events(run, Position::Beginning).await else {
         return Vec::new();
@@ -1300,7 +1305,7 @@ async fn events_by_attempt(stage: &Stage, run: RunId) -> Vec<(u32, String)> {
     recorded_events
 }
 
-/// Bytes of output that the journal has.
+/// Returns the number of bytes of output in the journal.
 async fn output(stage: &Stage, run: RunId) -> usize {
     let events = stage.supervisor.events(run, Position::Beginning).await;
     let mut events = events.unwrap().1;

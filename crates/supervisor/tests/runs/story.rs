@@ -1,4 +1,4 @@
-//! What has happened in the play of this thread, in its order: told when it has failed.
+//! Events of this thread's play, in order: printed when it has failed.
 
 use std::{cell::RefCell, fmt::Write};
 use tokio::time::Instant;
@@ -7,7 +7,7 @@ thread_local! {
     static LINES: RefCell<Vec<(Instant, String)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What comes from here on is of another play.
+/// Begins another play.
 pub(crate) fn begin() {
     LINES.with_borrow_mut(Vec::clear);
 }

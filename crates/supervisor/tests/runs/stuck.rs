@@ -1,4 +1,5 @@
-//! What SIGKILL of a start does not end: watched, shown, and closed when it is gone, over any number of crashes.
+//! Processes that SIGKILL of a start does not end: watched, shown, and the run closed when they are gone, over any
+//! number of crashes.
 
 use crate::{
     event_names_behind_loss,
@@ -44,19 +45,19 @@ async fn start_watches_survivors_of_sigkill_until_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_wait_for_what_a_start_watches() {
+async fn shutdown_does_not_wait_for_watched_trees() {
     let (stage, run) = one_that_is_stuck().await;
     stuck_view(&stage, run).await;
-    stage.tell(KeeperEvent::Shutdown);
+    stage.send_event(KeeperEvent::Shutdown);
     let ended = timeout(LONG, stage.exit).await;
     assert_eq!(ended.expect("it is bounded").unwrap(), 1);
     let row = stage.world.store.row(run).unwrap();
     assert!(row.outcome.is_none(), "{row:?}");
 }
 
-/// Each life is a runtime of its own: what a crash cuts off is cut off anywhere.
+/// Each life is a runtime of its own: a crash may interrupt at any point.
 #[test]
-fn over_any_crashes_no_row_is_closed_before_its_tree_is_gone_and_each_is_closed_once() {
+fn row_is_closed_once_after_its_tree_ended() {
     for seed in 1..=60 {
         let dice = Dice::new(seed);
         let runs: Vec<RunId> = (1..=6).map(RunId::from_u128).collect();
@@ -115,7 +116,7 @@ async fn live(
         }
     } else if dice.percent(50) {
         let stuck = check(&stage, &runs);
-        stage.tell(KeeperEvent::Shutdown);
+        stage.send_event(KeeperEvent::Shutdown);
         let code = timeout(LONG, stage.exit).await.expect("it is bounded");
         assert!(code.unwrap() == 1 || stuck == 0);
     }
@@ -131,7 +132,7 @@ async fn live(
     (rows.values().cloned().collect(), orphans.orphans.clone())
 }
 
-/// Gives how many are stuck.
+/// Returns how many are stuck.
 fn check(stage: &Stage, runs: &[RunId]) -> usize {
     let kernel = stage.kernel();
     let stuck = |run: &&RunId| !kernel.orphans[*run].stuck.is_empty();
@@ -160,5 +161,5 @@ async fn stuck_view(stage: &Stage, run: RunId) -> RunView {
         }
     })
     .await
-    .expect("it is told")
+    .expect("the event is recorded")
 }

@@ -1,4 +1,4 @@
-//! The directory of a server that may go on for a moment after its world has ended.
+//! The directory of a server that may continue for a moment after its world has ended.
 
 use super::{MemoryStore, entries};
 use std::{
@@ -10,11 +10,11 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// How often it is tried to remove it, and what lies between.
+/// Number of attempts to remove it, and the time between two.
 const TRIES: u32 = 500;
 const REST: Duration = Duration::from_millis(10);
 
-/// Goes with the last who holds it, also where a thread that has not heard of the end still writes into it.
+/// Removed with its last holder, also where a thread that has not noticed the end still writes into it.
 pub struct DataDir(TempDir, OnceLock<Arc<MemoryStore>>);
 
 impl DataDir {

@@ -1,11 +1,11 @@
-//! What the row of an ended run says of its entries is what its journal says.
+//! The entries in the row of an ended run agree with its journal.
 
 use kennel_journal::{Item, Kind, Position, Reader};
 use kennel_lifecycle::Entry;
 use kennel_store::RunRow;
 use std::path::Path;
 
-/// Panics where row and journal differ. A journal that cannot be read, or that was not written to its end, says less.
+/// Panics where row and journal differ. A journal that cannot be read, or that was not written to its end, has less.
 pub(super) fn compare(data_dir: &Path, row: &RunRow) {
     let run = row.new.run;
     let Some(text) = &row.entries else { return };
@@ -44,7 +44,7 @@ pub(super) fn compare(data_dir: &Path, row: &RunRow) {
             }
         }
     }
-    // Without its end the journal is the beginning of what the row says.
+    // Without its end the journal is the beginning of the row's entries.
     if let Some((seq, lens, Entry::Ended(outcome))) = last {
         assert_eq!(listed.next(), None, "{run}");
         if let Some(end) = read.end {
@@ -57,7 +57,7 @@ pub(super) fn compare(data_dir: &Path, row: &RunRow) {
 fn items(dir: &Path) -> Option<Vec<Item>> {
     let mut reader = Reader::open_ended(dir, Position::default()).ok()?;
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    // A runtime may be about this one: a thread has none.
+    // There may be a runtime around this one: a thread has none.
     let read = std::thread::spawn(move || {
         runtime.unwrap().block_on(async {
             let mut items = Vec::new();

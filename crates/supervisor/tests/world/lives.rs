@@ -1,4 +1,4 @@
-//! Servers that come after each other.
+//! Successive servers.
 
 use super::{DataDir, Nature, Stage, World, call};
 use kennel_lifecycle::RunId;
@@ -13,7 +13,7 @@ pub(crate) fn run_id() -> RunId {
     RunId::from_u128(7)
 }
 
-/// What outlives a server; each life of it is a runtime of its own.
+/// State that outlives a server; each life of it is a runtime of its own.
 pub(crate) struct Lives {
     pub(crate) world: Arc<World>,
     pub(crate) data_dir: Arc<DataDir>,
@@ -26,7 +26,7 @@ impl Lives {
         Self { world, data_dir }
     }
 
-    /// A server from its first breath until `life` is over; then it is gone in the middle of whatever it does.
+    /// Runs a server from its start until `life` is over; then it is gone in the middle of its work.
     pub(crate) fn live<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
         take_refusals_as_errors();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -42,7 +42,7 @@ impl Lives {
         })
     }
 
-    /// The same, on a clock that runs ahead when nobody has work.
+    /// Runs it on a clock that runs ahead when there is no work.
     pub(crate) fn live_long<T>(&self, life: impl AsyncFnOnce(&Stage) -> T) -> T {
         self.live(async |stage| {
             tokio::time::pause();
@@ -50,7 +50,7 @@ impl Lives {
         })
     }
 
-    /// Of the keeper, and everybody with it.
+    /// Ends the keeper, and all processes with it.
     pub(crate) fn keeper_dies(&self) {
         for child in self.world.state.lock().unwrap().children.values_mut() {
             child.alive = false;
@@ -58,7 +58,7 @@ impl Lives {
         }
     }
 
-    /// A life in which the run is spawned.
+    /// Runs a life in which the run is spawned.
     pub(crate) fn begin(&self) {
         self.live(async |stage| {
             stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
@@ -66,7 +66,7 @@ impl Lives {
     }
 }
 
-/// No file grows beyond this until the soft limit is raised again: to whoever writes, a disk that is full.
+/// Limits the size of files until the soft limit is raised again: to a writer, a full disk.
 pub(crate) fn fill_disk(at: u64) {
     let (_, most) = getrlimit(Resource::RLIMIT_FSIZE).unwrap();
     take_refusals_as_errors();
@@ -78,7 +78,8 @@ pub(crate) fn make_room_on_disk() {
     setrlimit(Resource::RLIMIT_FSIZE, most, most).unwrap();
 }
 
-/// Of the kernel's two ways to refuse a write, the error (setrlimit(2): EFBIG); of this thread and those that it makes.
+/// Selects, of the kernel's two ways to refuse a write, the error (setrlimit(2): EFBIG); for this thread and those that
+/// it makes.
 fn take_refusals_as_errors() {
     let mut signals = SigSet::empty();
     signals.add(nix::sys::signal::Signal::SIGXFSZ);

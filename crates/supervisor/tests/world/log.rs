@@ -1,4 +1,4 @@
-//! The node log, seen from outside: of a copy, so that a server may live meanwhile.
+//! The node log, read from outside: from a copy, so that a server may live meanwhile.
 
 use super::DataDir;
 use kennel_journal::{
@@ -15,18 +15,18 @@ const KIND: u16 = 0x0fff;
 const KNOWN: u16 = 1;
 const PENDING: u16 = 2;
 
-/// What the log says.
+/// Contents of the log.
 #[derive(Debug, Default)]
 pub struct Logged {
     pub unfinished: Vec<RunId>,
     pub pending: usize,
 }
 
-/// What the log of this server and of those before it says.
+/// Returns the contents of the log of this server and of earlier ones.
 pub fn logged(data_dir: &DataDir) -> Logged {
     let copy = tempfile::tempdir().unwrap();
     for file in fs::read_dir(data_dir.path().join("log")).unwrap().flatten() {
-        // One that was removed meanwhile says nothing any more.
+        // A file removed meanwhile has no information any more.
         let _ = fs::copy(file.path(), copy.path().join(file.file_name()));
     }
     let mut unfinished = BTreeMap::new();
@@ -60,12 +60,12 @@ pub fn logged(data_dir: &DataDir) -> Logged {
     }
 }
 
-/// Whether something is left to do for the run.
+/// Whether work is left for the run.
 pub fn is_unfinished(data_dir: &DataDir, run: RunId) -> bool {
     logged(data_dir).unfinished.contains(&run)
 }
 
-/// The intended attempt of the run that was logged last.
+/// Returns the intended attempt of the run that was logged last.
 pub fn intended(data_dir: &DataDir, run: RunId) -> Value {
     let (_, frames) = frames(&data_dir.path().join("log"));
     let of_run = frames.iter().filter(|frame| frame.run == run.as_u128());
@@ -74,7 +74,7 @@ pub fn intended(data_dir: &DataDir, run: RunId) -> Value {
     intended.next_back().unwrap()
 }
 
-/// Puts a change of the run into the log, as the last server might have. No server lives meanwhile.
+/// Appends a change of the run to the log, as the last server might have. No server lives meanwhile.
 pub fn append(data_dir: &DataDir, run: RunId, change: &Value) {
     let (log, frames) = frames(&data_dir.path().join("log"));
     let mut of_run = frames
@@ -90,7 +90,7 @@ pub fn append(data_dir: &DataDir, run: RunId, change: &Value) {
     log.append(&[frame.frame()]).unwrap();
 }
 
-/// A log of this boot of the world, and all frames of those before it.
+/// Opens a log of this boot of the world, and returns all frames of earlier ones.
 fn frames(dir: &Path) -> (NodeLog, Vec<OwnedFrame>) {
     let mut origin = Origin {
         format: PayloadFormat {

@@ -1,4 +1,4 @@
-//! A kernel and a store that answer only to what the supervisor does, with faults on demand.
+//! A kernel and a store that react only to the supervisor's calls, with faults on demand.
 #![expect(
     clippy::unwrap_used,
     unreachable_pub,
@@ -16,12 +16,12 @@ pub(crate) use lives::{Lives, fill_disk, make_room_on_disk, run_id};
 use crate::story;
 use async_trait::async_trait;
 use kennel_keeper::{
-    audit::{Described, Whose},
+    audit::{Described, Installation},
     client::{
-        Books, ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, InterruptWay,
-        Interrupted, KeeperEvent, KeeperHello, KeeperReport, Listing, Look, Member, Outputs,
-        Prepared, Reaped, Recorded, Resized, SecondLook, Sent, Shot, ShotResult, Shots,
-        SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
+        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, InterruptWay, Interrupted,
+        KeeperEvent, KeeperHello, KeeperInventory, KeeperReport, Listing, Look, Member, Outputs,
+        Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalOutcome, SignalResult,
+        SignalTarget, SignalledProcess, SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_lifecycle::{
@@ -56,7 +56,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// How a child takes a polite signal.
+/// Reaction of a child to a polite signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Temper {
     #[default]
@@ -64,26 +64,26 @@ pub enum Temper {
     Ignores,
 }
 
-/// What the kernel does with the next children.
+/// Behaviour of the next children.
 #[derive(Clone, Debug, Default)]
 pub struct Nature {
     pub temper: Temper,
     pub prepare_fails: Option<StartFailure>,
     pub exec_fails: Option<i32>,
     pub output: Vec<u8>,
-    /// Written just before the end.
+    /// Output written just before the end.
     pub last_words: Vec<u8>,
-    /// The leader ends on its own as soon as it runs.
+    /// Exit code of a leader that exits on its own as soon as it runs.
     pub exits_at_once: Option<i32>,
-    /// That it runs is told only when the test says so.
+    /// Whether its start is reported only when the test permits it.
     pub verdict_held: bool,
-    /// Why there is no control group.
+    /// Reason why there is no control group.
     pub cgroup_refused: Option<String>,
-    /// Its output is something that cannot be waited for.
+    /// Whether its output is a file that cannot be waited for.
     pub unreadable: bool,
-    /// Somebody outlives the leader, and holds the output.
+    /// Whether a process outlives the leader, and holds the output.
     pub leaves_rest: bool,
-    /// Of these the keeper finds that the kernel killed them for want of memory.
+    /// Kills for want of memory that the keeper finds.
     pub memory_kills: Option<MemoryKills>,
 }
 
@@ -96,21 +96,21 @@ pub struct Child {
     nature: Nature,
     pub released: bool,
     pub alive: bool,
-    /// The leader has ended, and somebody is left.
+    /// Whether the leader has exited, and a process is left.
     pub rest: bool,
-    /// It is left alone for good.
+    /// Whether that is detached.
     kept: bool,
     policy: Policy,
     identity: RunIdentity,
     held: Held,
     pub pause: HeldPause,
     pipes: Option<(PipeWriter, PipeWriter)>,
-    /// The keeper's copies of what the server reads, until the run is acknowledged.
+    /// The keeper's copies of the descriptors that the server reads, until the run is acknowledged.
     outputs: Option<(OwnedFd, OwnedFd)>,
-    /// How large its terminal is, where it is to have one.
+    /// Size of its terminal, where it is to have one.
     pub terminal: Option<TerminalSize>,
     pub stop_plans: Vec<StopPlan>,
-    /// The server has acknowledged its outcome.
+    /// Whether the server has acknowledged its outcome.
     pub acknowledged: bool,
 }
 
@@ -139,33 +139,33 @@ impl Child {
 #[derive(Debug)]
 pub struct KernelState {
     pub nature: Nature,
-    /// Of single runs, where they differ.
+    /// Behaviour of single runs, where they differ.
     pub natures: HashMap<RunId, Nature>,
     pub children: BTreeMap<RunId, Child>,
-    /// How many children there were, of whichever attempts: no two of them are the same process.
+    /// Number of children of all attempts: no two of them are the same process.
     born: i32,
     pub executed: Vec<(RunId, u32)>,
-    /// What each of these was like.
+    /// Behaviour of each child.
     pub ran: HashMap<(RunId, u32), Nature>,
     pub acknowledged: Vec<RunId>,
-    /// The server dies before the keeper has heard that it may let go.
+    /// Whether the server dies before the keeper has got its acknowledgement.
     pub holds_on: bool,
     pub interrupts: usize,
     pub signals: Vec<(RunId, Signal, SignalTarget)>,
-    /// What comes of each signal.
-    pub signal_result: ShotResult,
-    /// Under which request ids signals went out.
+    /// Result of each signal.
+    pub signal_result: SignalOutcome,
+    /// Request ids under which signals were sent.
     sent: HashSet<(RunId, String)>,
-    /// There is no room for the list that an answer takes.
+    /// Whether there is no space for the list in an answer.
     pub full: bool,
     pub orphans: HashMap<RunId, Observation>,
     pub orphans_ended: Vec<RunId>,
-    /// What an audit sees.
+    /// Result of a leak check's scan.
     pub look: Option<Look>,
-    /// What the keeper knows by the second look of an audit.
-    pub books_again: Books,
+    /// Inventory of the keeper at the second scan of a leak check.
+    pub inventory_again: KeeperInventory,
     pub reaped: Vec<Victim>,
-    /// What has happened to runs that nobody has acknowledged.
+    /// Events of runs that no server has acknowledged.
     facts: Vec<KeeperReport>,
 }
 
@@ -185,13 +185,13 @@ pub struct World {
     pub state: Mutex<KernelState>,
     events: Mutex<mpsc::UnboundedSender<KeeperEvent>>,
     pub store: Arc<MemoryStore>,
-    /// Runs whose shims have not answered at their doors.
+    /// Runs whose shims have not answered at their reconnect sockets.
     pub late: Mutex<Vec<RunId>>,
-    /// Signals by name are not answered.
+    /// Whether signals by name are not answered.
     pub signals_held: watch::Sender<bool>,
-    /// What the keeper tells does not come yet.
+    /// Whether the keeper's reports are held back.
     pub tidings_held: watch::Sender<bool>,
-    /// What the next server keeps of ended runs.
+    /// Retention limits of the next server.
     pub retention: Mutex<RetentionLimits>,
 }
 
@@ -200,7 +200,7 @@ pub struct Tidings(mpsc::UnboundedReceiver<KeeperEvent>, watch::Receiver<bool>);
 #[async_trait]
 impl KernelEvents for Tidings {
     async fn recv(&mut self) -> KeeperEvent {
-        // Where the world is gone, so is whoever held it.
+        // Where the world is gone, its holder is too.
         let _ = self.1.wait_for(|held| !held).await;
         self.0.recv().await.unwrap_or(KeeperEvent::Gone)
     }
@@ -229,7 +229,7 @@ impl Stage {
         Self::over(world, kernel, tidings, store).await
     }
 
-    /// A supervisor over this kernel and this store, with `world` behind them.
+    /// Makes a supervisor over this kernel and this store, with `world` behind them.
     pub async fn over(
         world: Arc<World>,
         kernel: Arc<dyn Kernel>,
@@ -241,7 +241,7 @@ impl Stage {
         booted.unwrap()
     }
 
-    /// The same, with what an earlier one has left.
+    /// Makes a supervisor likewise, with the state of an earlier one.
     pub async fn after(
         world: Arc<World>,
         kernel: Arc<dyn Kernel>,
@@ -288,17 +288,17 @@ impl Stage {
         self.world.state.lock().unwrap()
     }
 
-    pub fn tell(&self, event: KeeperEvent) {
+    pub fn send_event(&self, event: KeeperEvent) {
         let events = self.world.events.lock().unwrap();
         events.send(event).unwrap();
     }
 
-    /// The leader ends on its own, and so does its tree.
+    /// Lets the leader exit on its own, and its tree with it.
     pub fn exits(&self, run: RunId, code: i32) {
         self.world.end(run, Exit::Code(code));
     }
 
-    /// The leader writes this, which fits into its pipe.
+    /// Lets the leader write this, which fits into its pipe.
     pub fn writes(&self, run: RunId, bytes: &[u8]) {
         let mut state = self.kernel();
         let child = state.children.get_mut(&run).unwrap();
@@ -306,19 +306,19 @@ impl Stage {
         stdout.write_all(bytes).unwrap();
     }
 
-    /// How much fits into the pipe of what the leader writes.
+    /// Returns the capacity of the leader's output pipe.
     pub fn pipe_bytes(&self, run: RunId) -> i32 {
         let state = self.kernel();
         let (stdout, _) = state.children[&run].pipes.as_ref().unwrap();
         fcntl(stdout, FcntlArg::F_GETPIPE_SZ).unwrap()
     }
 
-    /// Tells what `verdict_held` has held back.
-    pub fn tells_verdict(&self, run: RunId) {
+    /// Sends the report that `verdict_held` has held back.
+    pub fn reports_verdict(&self, run: RunId) {
         self.world.report(run, Fact::Executed);
     }
 
-    /// What SIGKILL has not ended goes at the next.
+    /// Lets stuck processes end at the next SIGKILL.
     pub fn comes_loose(&self, run: RunId) {
         self.kernel().orphans.get_mut(&run).unwrap().stuck = Stuck::default();
     }
@@ -361,12 +361,12 @@ impl World {
             holds_on: false,
             interrupts: 0,
             signals: Vec::new(),
-            signal_result: ShotResult::Delivered,
+            signal_result: SignalOutcome::Delivered,
             sent: HashSet::new(),
             full: false,
             orphans_ended: Vec::new(),
             look: None,
-            books_again: Books::default(),
+            inventory_again: KeeperInventory::default(),
             reaped: Vec::new(),
             facts: Vec::new(),
         };
@@ -383,7 +383,7 @@ impl World {
         (Arc::new(world), Tidings(tidings, held))
     }
 
-    /// As the keeper tells it.
+    /// Sends an event as the keeper does.
     pub fn report(&self, run: RunId, fact: Fact) {
         let report = KeeperReport {
             run,
@@ -425,8 +425,7 @@ impl World {
         }
     }
 
-    /// The server is dead: what is told from here on is told to the next one, and so is all that has happened and was
-    /// not acknowledged.
+    /// Handles the server's death: later reports go to the next one, and so do all unacknowledged ones.
     pub fn hand_over(&self) -> (Vec<HeldRun>, Tidings) {
         let gated = |child: &Child| child.alive && !child.released;
         let at_gates: Vec<RunId> = {
@@ -453,7 +452,7 @@ impl World {
         (held.collect(), tidings)
     }
 
-    /// The shim of a run answers at last.
+    /// Lets the shim of a run answer at last.
     pub fn opens_door(&self, run: RunId) {
         let facts = self.state.lock().unwrap().facts.clone();
         let of_run = facts.into_iter().filter(|report| report.run == run);
@@ -464,7 +463,7 @@ impl World {
         }
     }
 
-    /// The command has run for as long as it may, and nobody has stopped it yet: the keeper climbs by itself.
+    /// The command has reached its time limit, and no stop was made yet: the keeper climbs by itself.
     pub fn exceeds(&self, run: RunId, plan: &StopPlan) {
         let mut state = self.state.lock().unwrap();
         let child = state.children.get_mut(&run);
@@ -479,7 +478,7 @@ impl World {
         }
     }
 
-    /// Takes a plan, and dies where the child's nature is such.
+    /// Carries a plan out, and dies where the child's nature is such.
     pub fn climb(&self, run: RunId, plan: &StopPlan) {
         let mut state = self.state.lock().unwrap();
         let child = state.children.get_mut(&run).unwrap();
@@ -496,7 +495,7 @@ impl World {
         }
     }
 
-    /// Whom the leader has left behind ends, if there is anybody.
+    /// Ends the process that the leader has left behind, if there is one.
     pub fn end_rest(&self, run: RunId) {
         let mut state = self.state.lock().unwrap();
         let child = state.children.get_mut(&run).unwrap();
@@ -507,7 +506,7 @@ impl World {
         }
     }
 
-    /// The child at the gate ends by itself.
+    /// Ends the child at the gate.
     pub fn dies_at_gate(&self, run: RunId) {
         let mut state = self.state.lock().unwrap();
         let child = state.children.get_mut(&run);
@@ -554,7 +553,7 @@ impl World {
     }
 }
 
-/// Whom SIGKILL does not end.
+/// Returns the processes that SIGKILL does not end.
 pub fn held() -> Stuck {
     Stuck {
         processes: vec![StuckProcess {
@@ -567,7 +566,7 @@ pub fn held() -> Stuck {
     }
 }
 
-/// Who is left where somebody is.
+/// Returns the processes that are left where there are any.
 pub fn daemon() -> Leftovers {
     Leftovers {
         processes: vec![Leftover {
@@ -627,7 +626,7 @@ impl Kernel for World {
             stop_plans: Vec::new(),
             acknowledged: false,
         };
-        // What the one before of this id was is nobody's business any more.
+        // Events of an earlier run of this id do not count any more.
         state.facts.retain(|report| report.run != run);
         state.children.insert(run, child);
         Ok(Prepared {
@@ -705,7 +704,7 @@ impl Kernel for World {
             .unwrap()
             .get(&run)
             .map(|row| row.desired);
-        // What comes back with the next service, or is started again, is still wanted.
+        // A run that comes back with the next service, or is restarted, is still desired.
         let wanted = self
             .store
             .row(run)
@@ -772,7 +771,7 @@ impl Kernel for World {
         request_id: Option<&str>,
     ) -> Result<Sent, ClientError> {
         let mut held = self.signals_held.subscribe();
-        // The world holds the other end for as long as anybody asks it.
+        // The world holds the other end for as long as any caller asks it.
         let _ = held.wait_for(|held| !held).await;
         let mut state = self.state.lock().unwrap();
         if state.was_sent(run, request_id) {
@@ -780,25 +779,25 @@ impl Kernel for World {
         }
         if target == SignalTarget::TerminalForeground {
             // The commands of this world have no terminals.
-            return Ok(Sent::Now(Shots {
+            return Ok(Sent::Now(SignalledProcesses {
                 no_terminal: true,
-                ..Shots::default()
+                ..SignalledProcesses::default()
             }));
         }
         state.signals.push((run, signal, target));
-        if state.signal_result == ShotResult::Delivered {
+        if state.signal_result == SignalOutcome::Delivered {
             state.remember(run, request_id);
         }
         if state.full {
             return Err(ClientError::Exhausted("EMFILE".into()));
         }
-        let shot = Shot {
+        let process = SignalledProcess {
             pid: 100,
             start_ticks: 1,
             result: state.signal_result,
         };
-        Ok(Sent::Now(Shots {
-            shots: vec![shot],
+        Ok(Sent::Now(SignalledProcesses {
+            signalled: vec![process],
             unlisted: 0,
             no_terminal: false,
         }))
@@ -919,7 +918,7 @@ impl Kernel for World {
         Ok(Seen::Gone)
     }
 
-    async fn audit(&self, _: Whose, _: PathBuf) -> Result<Look, ClientError> {
+    async fn audit(&self, _: Installation, _: PathBuf) -> Result<Look, ClientError> {
         let look = self.state.lock().unwrap().look.clone();
         look.ok_or(ClientError::KeeperGone)
     }
@@ -942,7 +941,7 @@ impl Kernel for World {
         Ok(SecondLook {
             processes: processes.iter().map(described).collect(),
             directories,
-            books: self.state.lock().unwrap().books_again.clone(),
+            inventory: self.state.lock().unwrap().inventory_again.clone(),
         })
     }
 
@@ -960,22 +959,22 @@ impl Kernel for World {
     }
 }
 
-/// How the store behaves.
+/// Behaviour of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weather {
     #[default]
     Fair,
-    /// Nothing is written, and it says so.
+    /// Nothing is written, and it reports that.
     Away,
-    /// It answers, and takes nothing: a standby.
+    /// The store answers, and accepts no write: a standby.
     ReadOnly,
-    /// The next INSERT is written or not, and nobody says which.
+    /// The next INSERT is written or not, and the result is unknown.
     InsertUnknown { written: bool },
     /// States are not answered at all.
     StatesHang,
     /// Another generation has the rows.
     Superseded,
-    /// Whoever looks whether it is there panics.
+    /// A check of its availability panics.
     Broken,
 }
 
@@ -989,24 +988,24 @@ pub struct MemoryStore {
     changed: Notify,
     generation: AtomicI64,
     gate: watch::Sender<bool>,
-    /// A row is not read.
+    /// Whether rows are not read.
     pub reads_held: watch::Sender<bool>,
     open_rows_asked: AtomicUsize,
     lists_read: AtomicUsize,
     history: Mutex<History>,
-    /// Whose attempt was recorded last, in whichever life.
+    /// The attempt recorded last for each run, in any life.
     recorded: Mutex<HashMap<RunId, NewRun>>,
 }
 
-/// What a store was, and may be again.
+/// Earlier states of a store, which may come back.
 #[derive(Debug, Default)]
 struct History {
-    /// Before each of the last writes; empty where nobody goes back.
+    /// State before each of the last writes; empty where none comes back.
     before: VecDeque<(BTreeMap<RunId, RunRow>, i64)>,
-    /// How many of them are kept.
+    /// Number of stored states.
     kept: usize,
     life: u64,
-    /// In which the node was taken over.
+    /// Life in which the node was acquired.
     taken: Option<u64>,
 }
 
@@ -1019,17 +1018,18 @@ impl MemoryStore {
         *self.weather.lock().unwrap() == Weather::Fair
     }
 
-    /// How many rows are being asked for, while they are held.
+    /// Returns how many reads of rows are waiting, while they are held.
     pub fn reads_waiting(&self) -> usize {
         self.reads_held.receiver_count()
     }
 
-    /// Of the node.
+    /// Returns the generation of the node.
     pub fn generation(&self) -> i64 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Holds the next INSERTs, what is written again, the records of next attempts, and what is read of open rows and of lists, until [`Self::let_inserts_go`].
+    /// Holds the next INSERTs, repeated writes, the records of next attempts, and reads of open rows and of lists,
+    /// until [`Self::let_inserts_go`].
     pub fn hold_inserts(&self) {
         self.gate.send_replace(true);
     }
@@ -1038,22 +1038,22 @@ impl MemoryStore {
         self.gate.send_replace(false);
     }
 
-    /// How often the open rows were asked for.
+    /// Returns how often the open rows were read.
     pub fn open_rows_asked(&self) -> usize {
         self.open_rows_asked.load(Ordering::Relaxed)
     }
 
-    /// How often rows were listed, answered or not.
+    /// Returns how often rows were listed, answered or not.
     pub fn lists_read(&self) -> usize {
         self.lists_read.load(Ordering::Relaxed)
     }
 
-    /// Keeps what it was before each of so many writes.
+    /// Stores its state before each of so many writes.
     pub fn keep_history(&self, kept: usize) {
         self.history.lock().unwrap().kept = kept;
     }
 
-    /// Another life begins, which lacks the last writes. Nothing that is on its way comes there.
+    /// Begins another life, which lacks the last writes. Writes in flight do not reach it.
     pub fn go_back(&self, writes: usize) {
         let mut rows = self.rows.lock().unwrap();
         let mut history = self.history.lock().unwrap();
@@ -1065,7 +1065,7 @@ impl MemoryStore {
         }
     }
 
-    /// An empty store takes the place of this one.
+    /// Replaces this store by an empty one.
     pub fn lose_all(&self) {
         self.go_back(0);
         self.rows.lock().unwrap().clear();
@@ -1076,7 +1076,7 @@ impl MemoryStore {
         self.history.lock().unwrap().life
     }
 
-    /// The attempt that was recorded last.
+    /// Returns the attempt recorded last.
     pub fn recorded(&self, run: RunId) -> Option<NewRun> {
         self.recorded.lock().unwrap().get(&run).cloned()
     }
@@ -1137,7 +1137,7 @@ impl MemoryStore {
         self.check()
     }
 
-    /// Only what names the present generation is written.
+    /// Checks the generation: only writes with the present one are accepted.
     fn present(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
         if generation != self.generation.load(Ordering::Relaxed) {
             return Err(StoreError::Fenced(run));
@@ -1734,7 +1734,7 @@ fn host() -> HostIdentity {
     }
 }
 
-/// The one process of a tree of this world.
+/// Returns the one process of a tree of this world.
 pub fn member() -> Member {
     Member {
         pid: 100,

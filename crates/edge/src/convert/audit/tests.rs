@@ -12,7 +12,7 @@ fn fields(status: &Status) -> Vec<String> {
 }
 
 #[test]
-fn an_empty_request_is_a_dry_run_of_whatever_is_proved() {
+fn empty_request_dry_runs_on_proven_leaks() {
     let call = reap(&pb::ReapLeaksRequest::default(), "uid:5".into()).expect("valid");
     assert!(!call.execute);
     assert_eq!(call.scope, Scope::default());
@@ -50,7 +50,7 @@ fn a_scope_is_taken_over_whole() {
 }
 
 #[test]
-fn all_that_is_wrong_with_a_scope_is_said_together() {
+fn all_violations_of_a_scope_are_reported_together() {
     let request = pb::ReapLeaksRequest {
         mode: 99,
         run_ids: vec![RUN.to_owned(), "x".to_owned()],
@@ -92,7 +92,7 @@ fn a_finding(labels: BTreeMap<String, String>) -> AuditFinding {
             },
             ppid: 1,
             run: Some(RUN.parse().expect("a run id")),
-            standing: Some(Standing::Ended),
+            standing: Some(RunStatus::Ended),
             evidence: Evidence::ShimChild,
             certainty: Certainty::Proven,
             cgroup: None,
@@ -168,7 +168,7 @@ fn each_fate_and_each_reason_has_its_name() {
 }
 
 #[test]
-fn long_labels_shorten_the_list_and_the_rest_is_counted() {
+fn long_labels_shorten_the_list_and_are_counted() {
     let labels: BTreeMap<String, String> = (0..bounds::LABELS_MAX)
         .map(|i| {
             (

@@ -1,4 +1,4 @@
-//! What a client says to a terminal.
+//! Requests of a client to a terminal.
 
 use super::{parse_run_id, terminal, whole};
 use crate::{
@@ -10,19 +10,19 @@ use kennel_lifecycle::{RunId, TerminalSize, Violation};
 use kennel_supervisor::{Reached, ResizeCall, WriteCall};
 use tonic::Status;
 
-/// To which terminal, and how.
+/// Terminal and options.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct AttachCall {
     pub(crate) run: RunId,
-    /// It only watches.
+    /// Whether it only watches.
     pub(crate) read_only: bool,
-    /// How large the terminal is to be where it writes.
+    /// Requested size of the terminal if it writes.
     pub(crate) size: Option<TerminalSize>,
-    /// After what it has seen; absent: it is shown the screen.
+    /// Position that it has seen; absent: it gets the screen.
     pub(crate) after: Option<Reached>,
 }
 
-/// The first request.
+/// Parses the first request.
 pub(crate) fn attach(first: Option<Asked>) -> Result<AttachCall, Status> {
     let Some(Asked::Open(open)) = first else {
         let why = "must be the first request, and given";
@@ -56,7 +56,7 @@ pub(crate) fn attach(first: Option<Asked>) -> Result<AttachCall, Status> {
     })
 }
 
-/// A second `open`, or nothing at all.
+/// Returns the error for a second `open`, or for nothing at all.
 pub(crate) fn not_after_open() -> Status {
     let why = "must be one of input, resize and take";
     status::invalid(&[Violation::new("request", why)])
@@ -78,7 +78,7 @@ pub(crate) fn attach_resize(run: RunId, size: pb::TerminalSize) -> Result<Resize
     Ok(resize_to(run, size))
 }
 
-/// A wish for this size, whichever attempt it is.
+/// Makes a request for this size, for any attempt.
 pub(crate) fn resize_to(run: RunId, size: TerminalSize) -> ResizeCall {
     ResizeCall {
         run,
@@ -95,7 +95,7 @@ mod tests {
     const RUN: &str = "01ARZ3NDEKTSV4RRFFQ69G5FAV";
 
     #[test]
-    fn the_first_request_opens_and_says_all_that_is_wrong() {
+    fn first_request_opens_and_reports_all_violations() {
         let whole = open(RUN, Some((24, 80)), &[]).expect("valid");
         assert_eq!(whole.size, Some(TerminalSize { rows: 24, cols: 80 }));
         assert_eq!(whole.after, None);

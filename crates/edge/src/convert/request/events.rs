@@ -1,4 +1,4 @@
-//! Which events are asked for, from where on, and how they are to be shown.
+//! Selection of events, their start, and their view.
 
 use super::{ConsumerAsk, EventsCall, output, parse_run_id, unknown_number, whole};
 use crate::{
@@ -38,7 +38,7 @@ pub(crate) fn events(request: &pb::StreamEventsRequest) -> Result<EventsCall, St
     })
 }
 
-/// The consumer that reads, if it has a name.
+/// Parses the consumer that reads, if it has a name.
 pub(super) fn consumer_name(
     request: &pb::StreamEventsRequest,
     found: &mut Vec<Violation>,
@@ -47,7 +47,7 @@ pub(super) fn consumer_name(
     (!name.is_empty()).then(|| consumer::name("consumer", name, found))
 }
 
-/// Whether the request says where it goes on.
+/// Whether the request gives the position.
 fn has_position(request: &pb::StreamEventsRequest) -> bool {
     matches!(
         request.position,
@@ -65,7 +65,7 @@ pub(super) fn fails_on_gap(request: &pb::StreamEventsRequest, found: &mut Vec<Vi
     }
 }
 
-/// The form with the longest line that is asked for.
+/// Returns the form with the requested longest line.
 fn line_limit(asked: u32, form: Option<Form>, found: &mut Vec<Violation>) -> Option<Form> {
     const FIELD: &str = "line_bytes_max";
     if asked == 0 {

@@ -1,4 +1,4 @@
-//! Which events of many runs are asked for, from where on, and how they are to be shown.
+//! Selection of events of many runs, their start, and their view.
 
 use super::{
     events::{consumer_name, fails_on_gap, heartbeat, kinds, tail_of, until_head},
@@ -14,11 +14,11 @@ use kennel_supervisor::{ConsumerPlace, Form, Kinds, ListFilter, ManyCall, ManyFr
 use std::time::Duration;
 use tonic::Status;
 
-/// Which events of which runs, and how often to say that there are none.
+/// Selection of events and runs, and the heartbeat interval.
 #[derive(Clone, Debug)]
 pub(crate) struct ManyAsk {
     pub(crate) call: ManyCall,
-    /// Of the filter, for cursors.
+    /// Seal of the filter, for cursors.
     pub(crate) seal: Seal,
     pub(crate) heartbeat: Duration,
     /// Whether lines are parsed as JSON.
@@ -26,15 +26,15 @@ pub(crate) struct ManyAsk {
     pub(crate) consumer: Option<ManyConsumer>,
 }
 
-/// In whose name events of many runs are read.
+/// Consumer that reads the events of many runs.
 #[derive(Clone, Debug)]
 pub(crate) struct ManyConsumer {
     pub(crate) name: String,
-    /// Where the reader says that it was.
+    /// Position that the reader gives.
     pub(crate) place: Option<ConsumerPlace>,
 }
 
-/// `scope`: the owner whose runs alone the caller may see.
+/// Parses a request. `scope`: the owner whose runs alone the caller may see.
 pub(crate) fn events_of_many(
     request: &pb::StreamEventsRequest,
     scope: Option<String>,
@@ -54,7 +54,7 @@ pub(crate) fn events_of_many(
         .as_ref()
         .is_some_and(|filter| !filter.node.is_empty())
     {
-        let why = "is for lists: a stream has the runs of the node that is asked";
+        let why = "applies to lists only: a stream has the runs of the node it is called on";
         found.push(Violation::new("filter.node", why));
     }
     let seal = Seal::of(&filter, key);
@@ -99,11 +99,11 @@ pub(crate) fn events_of_many(
     })
 }
 
-/// After this position of its own filter, in the view that is asked for now.
+/// Returns the start after this position of its own filter, in the requested view.
 pub(crate) fn after(cursor: &[u8], seal: Seal, form: Option<Form>) -> Option<ManyFrom> {
     let cursor = many_cursor::decode(cursor).filter(|cursor| cursor.seal == seal)?;
     let mut reached = cursor.reached;
-    // What another view has left is looked for anew.
+    // Bytes pending in another view are searched anew.
     if cursor.form != form {
         reached.open.values_mut().for_each(|at| at.fed_from = None);
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_many_goes_on_after_a_cursor_of_its_own_filter_alone() {
+    fn cursor_resumes_only_a_stream_of_its_filter() {
         let own =
             events_of_many(&ask("x", Asked::Live(pb::FromLive {})), None, &key()).expect("valid");
         assert_eq!(own.call.from, ManyFrom::LiveOnly);

@@ -1,4 +1,4 @@
-//! Which output is asked for, and how it is to be shown.
+//! Selection of output, and its view.
 
 use super::{parse_run_id, unknown_number, whole};
 use crate::{limits, pb};
@@ -59,7 +59,7 @@ pub(crate) fn read_output(request: &pb::ReadOutputRequest) -> Result<OutputCall,
     })
 }
 
-/// The form of a view, and whether its lines are parsed.
+/// Parses the form of a view, and whether its lines are parsed.
 pub(super) fn view(field: &str, number: i32, found: &mut Vec<Violation>) -> (Option<Form>, bool) {
     use pb::OutputView as View;
     let form = |plain, lines| {

@@ -33,7 +33,7 @@ fn a_spawn_carries_what_identifies_it() {
 }
 
 #[test]
-fn a_spawn_without_run_id_leaves_it_to_the_server() {
+fn spawn_without_run_id_gets_one_from_server() {
     let request = pb::SpawnRequest {
         spec: Some(argv(&["true"])),
         ..pb::SpawnRequest::default()
@@ -43,7 +43,7 @@ fn a_spawn_without_run_id_leaves_it_to_the_server() {
 }
 
 #[test]
-fn a_bad_run_id_alone_has_its_own_reason() {
+fn bad_run_id_has_its_own_reason() {
     for bad in [
         "../../x",
         "01arz3ndektsv4rrffq69g5fav",
@@ -62,7 +62,7 @@ fn a_bad_run_id_alone_has_its_own_reason() {
 }
 
 #[test]
-fn all_that_is_wrong_with_a_spawn_is_said_together() {
+fn all_violations_of_a_spawn_are_reported_together() {
     let mut spec = pb::RunSpec {
         kind: 77,
         cwd: Some("here".to_owned()),
@@ -88,7 +88,7 @@ fn all_that_is_wrong_with_a_spawn_is_said_together() {
 }
 
 #[test]
-fn a_signal_is_named_and_is_for_the_leader_where_none_is_named() {
+fn signal_needs_a_name_and_defaults_to_leader() {
     let ask = |name: &str, target: i32| {
         signal(&pb::SignalRequest {
             run_id: RUN.to_owned(),
@@ -137,7 +137,7 @@ fn a_signal_is_named_and_is_for_the_leader_where_none_is_named() {
 }
 
 #[test]
-fn a_missing_command_and_a_missing_spec_are_violations() {
+fn missing_command_and_missing_spec_are_violations() {
     let ask = |spec| {
         let request = pb::SpawnRequest {
             spec,
@@ -151,7 +151,7 @@ fn a_missing_command_and_a_missing_spec_are_violations() {
 }
 
 #[test]
-fn a_run_is_on_a_terminal_where_its_spec_says_so_and_nowhere_else() {
+fn run_is_on_a_terminal_only_by_spec() {
     let of = |kind: pb::RunKind, stdio: Option<Stdio>| {
         let request = pb::SpawnRequest {
             spec: Some(pb::RunSpec {
@@ -203,7 +203,7 @@ fn a_run_is_on_a_terminal_where_its_spec_says_so_and_nowhere_else() {
 }
 
 #[test]
-fn an_abort_waits_for_the_tree_unless_asked_otherwise() {
+fn abort_waits_for_the_tree_by_default() {
     let ask = |wait: i32| {
         let request = pb::AbortRequest {
             run_id: RUN.to_owned(),
@@ -242,7 +242,7 @@ fn an_abort_is_bounded_too() {
 }
 
 #[test]
-fn a_list_has_a_default_and_a_greatest_page() {
+fn list_has_a_default_and_a_largest_page() {
     let ask = |page_size| {
         let request = pb::ListRunsRequest {
             page_size,
@@ -257,7 +257,7 @@ fn a_list_has_a_default_and_a_greatest_page() {
 }
 
 #[test]
-fn a_list_goes_on_where_its_own_token_says() {
+fn list_resumes_after_its_own_token() {
     let filter = pb::RunFilter {
         states: vec![pb::RunState::Running.into(), pb::RunState::Running.into()],
         kinds: vec![pb::RunKind::Job.into()],
@@ -331,7 +331,7 @@ fn a_filter_of_unknown_values_is_refused() {
 }
 
 #[test]
-fn a_wait_is_for_the_end_unless_asked_otherwise() {
+fn wait_is_for_the_end_by_default() {
     let ask = |condition| {
         wait(&pb::WaitRunRequest {
             run_id: RUN.to_owned(),
@@ -395,7 +395,7 @@ fn a_stream_begins_where_asked() {
 }
 
 #[test]
-fn a_tail_is_of_the_output_that_is_asked_for() {
+fn tail_is_of_the_requested_output() {
     use pb::{EventKind, from_tail::Amount as Asked, stream_events_request::Position as From};
     let ask = |amount, kinds: &[EventKind]| {
         events(&pb::StreamEventsRequest {
@@ -429,7 +429,7 @@ fn a_tail_is_of_the_output_that_is_asked_for() {
 }
 
 #[test]
-fn a_heartbeat_is_between_one_second_and_five_minutes() {
+fn heartbeat_is_between_one_second_and_five_minutes() {
     let ask = |seconds: Option<i64>| {
         events(&pb::StreamEventsRequest {
             run_id: RUN.to_owned(),
@@ -486,7 +486,7 @@ fn reason(status: &Status) -> String {
     details.error_info().expect("ErrorInfo").reason.clone()
 }
 
-/// The fields that are wrong, sorted.
+/// Returns the violated fields, sorted.
 fn fields(status: &Status) -> Vec<String> {
     assert_eq!(status.code(), Code::InvalidArgument);
     let details = status.get_error_details();
@@ -513,7 +513,7 @@ fn excessive_counts_are_refused_first() {
         labels: (0..1000)
             .map(|n| (n.to_string(), "x".repeat(5000)))
             .collect(),
-        // It would be wrong, and is not looked at.
+        // It would be invalid, and is not parsed.
         cwd: Some("relative".to_owned()),
         ..pb::RunSpec::default()
     };

@@ -8,7 +8,7 @@ use kennel_supervisor::Times;
 use std::{sync::Arc, time::Duration};
 
 #[test]
-fn a_live_run_shows_its_process_and_no_end() {
+fn live_run_shows_its_process_and_no_end() {
     let shown = run(live());
     assert_eq!(shown.run_id, RunId::from_u128(1).to_string());
     assert_eq!(shown.owner, "uid:0");
@@ -82,7 +82,7 @@ fn certificate() -> StopCertificate {
 }
 
 #[test]
-fn a_certificate_says_each_round_and_who_was_left() {
+fn certificate_has_each_round_and_the_survivors() {
     let mut view = live();
     view.outcome = Some(Outcome {
         reason: EndReason::Exited,
@@ -119,7 +119,7 @@ fn a_certificate_says_each_round_and_who_was_left() {
 }
 
 #[test]
-fn an_ended_run_shows_why_and_what_proves_it() {
+fn ended_run_shows_its_reason_and_proof() {
     let mut view = live();
     view.state = RunState::Cancelled;
     view.exit = None;
@@ -174,7 +174,7 @@ fn a_fence_has_no_process_and_no_spec() {
 }
 
 #[test]
-fn an_end_reason_has_the_name_that_the_ended_event_gives_it() {
+fn end_reason_is_named_as_in_ended_event() {
     let failure = StartFailure {
         stage: StartStage::Exec,
         errno: Some(2),
@@ -284,7 +284,7 @@ fn spec(edit: impl FnOnce(&mut RunSpec)) -> Arc<RecordedSpec> {
     Arc::new(spec.into())
 }
 
-/// A run of this number with labels of this size, for pages.
+/// Returns a run of this number with labels of this size, for pages.
 pub(crate) fn of_size(number: u128, bytes: usize) -> RunView {
     RunView {
         run: RunId::from_u128(number),

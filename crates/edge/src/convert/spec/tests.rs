@@ -108,7 +108,7 @@ fn an_input_may_stay_open() {
 }
 
 #[test]
-fn what_is_done_after_a_pause_needs_a_longest_pause() {
+fn action_after_a_pause_needs_max_pause() {
     let of = |action: i32| {
         let mut found = Vec::new();
         let policy = pb::PausePolicy {
@@ -123,7 +123,7 @@ fn what_is_done_after_a_pause_needs_a_longest_pause() {
 }
 
 #[test]
-fn how_much_output_is_kept_has_a_default_and_bounds() {
+fn output_bound_has_a_default_and_limits() {
     let of = |max_bytes, on_full| {
         let mut spec = full();
         spec.output = Some(pb::OutputPolicy {
@@ -165,14 +165,14 @@ fn reads_give_names_but_neither_values_nor_input() {
     wanted.initial_input = Some(Bytes::new());
     let vars = &mut wanted.env.as_mut().expect("set above").vars;
     vars.insert("SECRET".to_owned(), String::new());
-    // What a preset stands for is said in its place, and what is the default is not said.
+    // A preset is replaced by its values, and defaults are omitted.
     wanted.restart = restart::shown(&parsed_full().policy.restart);
     wanted.stdio = None;
     assert_eq!(given, wanted);
     assert_eq!(shown(&RecordedSpec::default()), None);
 }
 
-/// Specs that have, between them, every value of every enum of a spec.
+/// Returns specs that contain, between them, every value of every enum of a spec.
 fn specs() -> Vec<RunSpec> {
     let edited = |edit: &dyn Fn(&mut RunSpec)| {
         let mut spec = RunSpec::default();
@@ -229,7 +229,7 @@ fn specs() -> Vec<RunSpec> {
 }
 
 #[test]
-fn every_value_of_a_spec_goes_there_and_back() {
+fn each_spec_value_survives_a_round_trip() {
     for spec in specs() {
         let mut found = Vec::new();
         assert_eq!(parse(message(&spec), &mut found), spec);
@@ -305,7 +305,7 @@ fn a_drain_timeout_is_for_a_drain_alone() {
     assert_eq!(of(9, None).1, ["spec.on_leader_exit.action"]);
 }
 
-/// A message with these fields: one that gains a field later needs no change here.
+/// Returns a message with these fields: one that gains a field later needs no change here.
 fn edited<M: Default>(edit: impl FnOnce(&mut M)) -> M {
     let mut message = M::default();
     edit(&mut message);
@@ -453,7 +453,7 @@ fn readiness() -> pb::Readiness {
     }
 }
 
-/// One rule of each action.
+/// Returns one rule of each action.
 fn output_rules() -> Vec<pb::OutputRule> {
     use pb::{
         line_pattern::Pattern,

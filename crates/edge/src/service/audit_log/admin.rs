@@ -1,4 +1,4 @@
-//! The same for the rpcs of an operator.
+//! Audit-log decorator of the operator's rpcs.
 
 use super::{super::Admin, Audited, word};
 use crate::{
@@ -31,7 +31,7 @@ impl AdminService for Audited<Admin> {
         let node = request.get_ref().node.clone();
         let asked = self.asked("ForgetNode", &request, "").with("node", node);
         let answer = self.inner.forget_node(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -46,7 +46,7 @@ impl AdminService for Audited<Admin> {
             asked = asked.with("deadline", time::text(deadline));
         }
         let answer = self.inner.drain(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -56,7 +56,7 @@ impl AdminService for Audited<Admin> {
     ) -> Result<Response<pb::UndrainResponse>, Status> {
         let asked = self.asked("Undrain", &request, "");
         let answer = self.inner.undrain(request).await;
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -74,7 +74,7 @@ impl AdminService for Audited<Admin> {
         if let Some(upgrade) = upgrade {
             asked = asked.with("to_version", &upgrade.to_version);
         }
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -112,7 +112,7 @@ impl AdminService for Audited<Admin> {
                 self.supervisor.audit_noted(record);
             }
         }
-        asked.tell(&answer).await;
+        asked.record_answer(&answer).await;
         answer
     }
 
@@ -126,7 +126,7 @@ impl AdminService for Audited<Admin> {
     }
 }
 
-/// One that was left behind and was signalled. `None`: no process was.
+/// Describes a leaked process that was signalled. `None`: none was.
 fn reaped(process: &pb::ReapedProcess, by: &str) -> Option<(Option<String>, LoggedSignal)> {
     let (delivered, gone, refused) = match process.outcome() {
         pb::ReapOutcome::Ended | pb::ReapOutcome::Survived => (1, 0, 0),

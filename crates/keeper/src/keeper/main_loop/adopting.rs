@@ -51,7 +51,7 @@ impl Keeper {
     }
 
     /// Handles a late shim that has answered, or is gone.
-    pub(super) fn hear_late(&mut self, token: u64) {
+    pub(super) fn handle_late(&mut self, token: u64) {
         let Some(knock) = self.late.remove(&token) else {
             return;
         };

@@ -2,7 +2,7 @@
 
 use super::Keeper;
 use crate::{
-    client::{Books, Reaped},
+    client::{KeeperInventory, Reaped},
     keeper::{
         reaping::{Reaping, Untouchable},
         run::Run,
@@ -18,20 +18,20 @@ use std::{os::fd::OwnedFd, rc::Rc};
 
 impl Keeper {
     /// Reports the processes and sockets that only the keeper knows.
-    pub(super) fn tell_books(&mut self, seq: u64) {
+    pub(super) fn send_inventory(&mut self, seq: u64) {
         let shims = self.shims.values();
         let sockets = self
             .listening
             .iter()
             .map(|listening| (listening.name(), listening.seen()));
-        let books = Books {
+        let inventory = KeeperInventory {
             server: self.server.pid,
             spare_shims: self.pool.pids().collect(),
             shims: shims.map(|shim| (shim.pid, shim.run)).collect(),
             sockets: sockets.collect(),
             fds: limits::open_now(),
         };
-        self.answer_with_file(seq, Answer::Books, &books);
+        self.answer_with_file(seq, Answer::Inventory, &inventory);
     }
 
     /// Begins to end the processes that the file names.

@@ -61,10 +61,10 @@ impl Keeper {
             };
             return self.hasten(grace, now);
         }
-        self.tell_shutdown(now);
+        self.send_shutdown(now);
     }
 
-    pub(super) fn tell_shutdown(&mut self, now: u64) {
+    pub(super) fn send_shutdown(&mut self, now: u64) {
         let word = if self.ending.again {
             ToServer::ShutdownNow
         } else {
@@ -88,7 +88,7 @@ impl Keeper {
         }
     }
 
-    /// How long the server may take to exit after it was asked to.
+    /// Time that the server may take to exit after the request.
     fn server_patience(&self) -> u64 {
         if self.restarts.has_served() || !self.runs.is_empty() {
             millis(SHUTDOWN_DEADLINE) + LAST_COMMITS_MS
@@ -167,7 +167,7 @@ impl Keeper {
         #[cfg(debug_assertions)]
         kennel_linux::crash_point::server_is(None);
         // The server is dead, so all its messages are there: read them to the end.
-        self.hear_server(LAST_WORDS_MAX);
+        self.handle_server_messages(LAST_WORDS_MAX);
         // Another process holds its end; only the server is obeyed.
         if self.server.socket.is_some() {
             self.server_gone();
@@ -190,7 +190,7 @@ impl Keeper {
         let former = self.server.former(self.has_left());
         let how = former.as_ref().map(ToString::to_string);
         self.restarts.remember(former);
-        if self.go_on_with_upgrade(&how.unwrap_or_default(), now) {
+        if self.proceed_with_upgrade(&how.unwrap_or_default(), now) {
             return;
         }
         if self.will_restart() {

@@ -5,7 +5,7 @@ use super::Keeper;
 use crate::{
     keeper::run::{Run, RunInput},
     values::SignalResult,
-    wire::{Answer, WireHelp, WireResize, input::WireInputWish},
+    wire::{Answer, WireHelp, WireResize, input::WireInputRequest},
 };
 use kennel_lifecycle::RunId;
 use kennel_linux::{clock, crash_point};
@@ -68,31 +68,31 @@ impl Watched {
 
 impl Keeper {
     /// Handles a server's request about the standard input of a run.
-    pub(super) fn ask_input(&mut self, seq: u64, run: u128, wish: WireInputWish) {
+    pub(super) fn ask_input(&mut self, seq: u64, run: u128, request: WireInputRequest) {
         let id = RunId::from_u128(run);
         match self.runs.get_mut(&id) {
-            Some(run) => run.ask_input(seq, wish),
+            Some(run) => run.ask_input(seq, request),
             None => self.answer(seq, Answer::Signal(SignalResult::UnknownRun)),
         }
         self.touch(id, clock::boot_ms());
     }
 
-    /// Runs a command that a server wants beside that of a run.
-    pub(super) fn help(&mut self, wish: WireHelp) {
-        let id = RunId::from_u128(wish.run);
+    /// Runs a helper command for a server.
+    pub(super) fn help(&mut self, request: WireHelp) {
+        let id = RunId::from_u128(request.run);
         match self.runs.get_mut(&id) {
-            Some(run) => run.help(wish.seq, wish.argv, wish.timeout_ms),
-            None => self.answer(wish.seq, Answer::Signal(SignalResult::UnknownRun)),
+            Some(run) => run.help(request.seq, request.argv, request.timeout_ms),
+            None => self.answer(request.seq, Answer::Signal(SignalResult::UnknownRun)),
         }
         self.touch(id, clock::boot_ms());
     }
 
     /// Handles a server's request about the terminal of a run.
-    pub(super) fn resize_terminal(&mut self, wish: WireResize) {
-        let id = RunId::from_u128(wish.run);
+    pub(super) fn resize_terminal(&mut self, request: WireResize) {
+        let id = RunId::from_u128(request.run);
         match self.runs.get_mut(&id) {
-            Some(run) => run.resize(wish.seq, wish.attempt, wish.size),
-            None => self.answer(wish.seq, Answer::Signal(SignalResult::UnknownRun)),
+            Some(run) => run.resize(request.seq, request.attempt, request.size),
+            None => self.answer(request.seq, Answer::Signal(SignalResult::UnknownRun)),
         }
         self.touch(id, clock::boot_ms());
     }
@@ -111,7 +111,7 @@ impl Keeper {
     }
 
     /// Handles messages that processes of a run, or others, have sent about it.
-    pub(super) fn hear_notices(&mut self, token: u64) {
+    pub(super) fn handle_notices(&mut self, token: u64) {
         let Some(id) = self.notices.run_of(token) else {
             return;
         };
@@ -120,7 +120,7 @@ impl Keeper {
             let heard = self
                 .runs
                 .get_mut(&id)
-                .is_some_and(|run| run.hear_notice(now));
+                .is_some_and(|run| run.handle_notice(now));
             // Its effects go to the shim and to the server before the message counts as handled.
             self.touch(id, now);
             if !heard {

@@ -1,4 +1,4 @@
-//! How long runs have been without a server that serves, except for the keeper's own waiting.
+//! Time that runs have been without a server that serves, except for the keeper's own waiting.
 //!
 //! The clock runs from the loss of a server, while that one ends and while each next one is given its chance. It stands
 //! still while the keeper waits between two starts. A start that failed counts for [`CHANCE_MIN_MS`] at least, so that
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_at_all_is_over_at_the_loss() {
+    fn zero_ttl_expires_at_the_loss() {
         let mut clock = OrphanClock::of_loss(7);
         assert_eq!(clock.reaches_at(0), Some(7));
         clock.keeper_waits(7);

@@ -50,7 +50,7 @@ impl Keeper {
         let mut seen = observe::observe(&orphan.recorded, &self.host, &mut self.markers, now);
         seen.steps.clone_from(&orphan.steps);
         seen.stuck = std::mem::take(&mut orphan.stuck);
-        let is_left = seen.somebody_is_left();
+        let is_left = seen.has_survivors();
         if let Some(seq) = orphan.seq.take() {
             self.answer(seq, Answer::Observed(seen));
         }

@@ -36,7 +36,7 @@ struct Streams {
 }
 
 /// A child that the server wants made.
-pub(super) struct Wish {
+pub(super) struct PrepareRequest {
     pub(super) seq: u64,
     pub(super) run: RunId,
     pub(super) run_dir: String,
@@ -47,8 +47,8 @@ pub(super) struct Wish {
     pub(super) terminal: Option<TerminalSize>,
 }
 
-/// Why no child was made.
-enum Unmade {
+/// Reason why no child was made.
+enum PrepareError {
     /// A call failed.
     Failed(io::Error),
     /// The limits could not be set.
@@ -59,7 +59,7 @@ enum Unmade {
     NoPty(NoPty),
 }
 
-impl From<io::Error> for Unmade {
+impl From<io::Error> for PrepareError {
     fn from(error: io::Error) -> Self {
         Self::Failed(error)
     }
@@ -82,7 +82,7 @@ fn hold(group: &Result<Group, String>, policy: &Policy) -> Result<(), StartFailu
 }
 
 impl Keeper {
-    pub(super) fn prepare(&mut self, mut wish: Wish, fds: Vec<OwnedFd>) {
+    pub(super) fn prepare(&mut self, mut wish: PrepareRequest, fds: Vec<OwnedFd>) {
         crash_point!("keeper.prepare");
         // From here on no process of the run checks again what this host can do.
         let recovery = wish.policy.recovery().on_host(self.doors.can_be_made());
@@ -97,16 +97,16 @@ impl Keeper {
         };
         match prepared {
             Ok(()) => {}
-            Err(Unmade::TooWeak(held)) => self.answer(seq, Answer::TooWeak(held)),
-            Err(Unmade::Limits(failure)) => {
+            Err(PrepareError::TooWeak(held)) => self.answer(seq, Answer::TooWeak(held)),
+            Err(PrepareError::Limits(failure)) => {
                 self.answer(seq, Answer::PrepareFailed(failure));
             }
-            Err(Unmade::NoPty(none)) => self.answer(seq, Answer::NoPty(none)),
-            Err(Unmade::Failed(error)) => self.answer(seq, unmade(&error)),
+            Err(PrepareError::NoPty(none)) => self.answer(seq, Answer::NoPty(none)),
+            Err(PrepareError::Failed(error)) => self.answer(seq, unmade(&error)),
         }
     }
 
-    fn hand_out(&mut self, wish: Wish, fds: Vec<OwnedFd>) -> Result<(), Unmade> {
+    fn hand_out(&mut self, wish: PrepareRequest, fds: Vec<OwnedFd>) -> Result<(), PrepareError> {
         let mut fds = fds.into_iter();
         // A file is missing because this process had no free descriptor for it.
         let lost = || io::Error::from_raw_os_error(libc::EMFILE);
@@ -134,10 +134,10 @@ impl Keeper {
                 .min_containment
                 .is_some_and(|least| held.by < least) =>
             {
-                Some(Unmade::TooWeak(held.clone()))
+                Some(PrepareError::TooWeak(held.clone()))
             }
             Ok(()) => None,
-            Err(failure) => Some(Unmade::Limits(failure)),
+            Err(failure) => Some(PrepareError::Limits(failure)),
         };
         if let Some(refused) = refused {
             let group = group.map(|group| group.identity);
@@ -197,8 +197,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// What the command gets.
-    fn attributes(&self, wish: &Wish) -> Attributes {
+    /// Attributes of the command.
+    fn attributes(&self, wish: &PrepareRequest) -> Attributes {
         let sandbox = wish.policy.privileges.sandbox.as_ref();
         Attributes {
             run_dir: sandbox.map(|_| wish.run_dir.clone()),
@@ -208,7 +208,7 @@ impl Keeper {
 
     fn give(
         &self,
-        wish: &Wish,
+        wish: &PrepareRequest,
         held: &Held,
         group: Option<&Group>,
         (shim, exit_slot): (&OwnedFd, Option<u32>),
@@ -274,7 +274,10 @@ fn unmade(error: &io::Error) -> Answer {
 
 /// Makes two pipes for the outputs. Their read ends are for the server's event loop, so they do not block; the ends of
 /// the command are other descriptions and do. `file` returns standard input, where that is not a pipe.
-fn on_pipes(wish: &Wish, file: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Streams> {
+fn on_pipes(
+    wish: &PrepareRequest,
+    file: impl FnOnce() -> io::Result<OwnedFd>,
+) -> io::Result<Streams> {
     let (input, stdin) = match wish.input {
         Some(attempt) => {
             let outlives = wish.policy.recovery() == Recovery::Adopt;
@@ -297,8 +300,8 @@ fn on_pipes(wish: &Wish, file: impl FnOnce() -> io::Result<OwnedFd>) -> io::Resu
 }
 
 /// Makes a terminal for all three streams.
-fn on_terminal(wish: &Wish, size: TerminalSize) -> Result<Streams, Unmade> {
-    let (terminal, slave) = Terminal::open(size)?.map_err(Unmade::NoPty)?;
+fn on_terminal(wish: &PrepareRequest, size: TerminalSize) -> Result<Streams, PrepareError> {
+    let (terminal, slave) = Terminal::open(size)?.map_err(PrepareError::NoPty)?;
     let input = match wish.input {
         Some(attempt) => {
             let run_dir = Path::new(&wish.run_dir);

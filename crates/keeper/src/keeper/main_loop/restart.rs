@@ -28,11 +28,11 @@ pub(in crate::keeper) struct Restarts {
     /// Held by each server too.
     serving_lock: ServingLock,
     hello: WireHello,
-    /// How long runs continue without a server.
+    /// Time for which runs continue without a server.
     orphan_ttl: Duration,
     /// Number of servers before this one.
     count: u32,
-    /// How the last of them exited.
+    /// Exit of the last of them.
     former: Option<FormerServer>,
     /// Starts since a server has served for long enough.
     tries: u32,
@@ -219,7 +219,7 @@ impl Keeper {
             Ok(server) => self.server = server,
             Err(error) => {
                 let how = format!("could not be started: {error}");
-                if !self.go_on_with_upgrade(&how, now) {
+                if !self.proceed_with_upgrade(&how, now) {
                     self.restarts.plan(None, now);
                 }
                 return;
@@ -238,7 +238,7 @@ impl Keeper {
             self.bound_new_server(now);
             crash_point!("keeper.handed_over");
             if self.ending.asked {
-                self.tell_shutdown(now);
+                self.send_shutdown(now);
             }
         } else {
             // A server whose messages cannot be received counts as none. SIGCHLD announces its exit.
@@ -263,7 +263,7 @@ impl Keeper {
                 .collect(),
             restarts: self.restarts.count,
             former: self.restarts.former.clone(),
-            upgrade: self.upgrades.told(),
+            upgrade: self.upgrades.for_next_server(),
             ..self.restarts.hello.clone()
         }));
         let sockets = self.listening.iter().map(|l| Rc::clone(&l.socket));
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_that_do_not_serve_are_started_ever_later() {
+    fn failing_servers_are_restarted_with_growing_delay() {
         let waits: Vec<u64> = (0..9).map(|tries| back_off(tries) / 1_000).collect();
         assert_eq!(waits, [0, 1, 2, 4, 5, 5, 5, 5, 5]);
         assert_eq!(back_off(u32::MAX), BACK_OFF_MS_MAX);

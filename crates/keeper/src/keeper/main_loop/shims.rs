@@ -30,13 +30,13 @@ pub(super) struct Shim {
     pub(super) foreign: Option<PidFd>,
     /// All its messages are read: it has closed its socket, which is not watched any more.
     pub(super) at_end: bool,
-    /// It has reported that nothing of its run is left in it.
+    /// The shim has reported that nothing of its run is left in it.
     pub(super) is_free: bool,
     /// The control group of its run is removed: no process was in it.
     pub(super) is_vacated: bool,
 }
 
-/// How far the messages of a shim are read.
+/// Extent to which the messages of a shim are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
     /// To the first that no other follows at once: if one does, its socket is ready again.
@@ -46,7 +46,7 @@ pub(super) enum Until {
 }
 
 /// Whether a shim sends a further message in the same moment.
-fn goes_on(word: &FromShim) -> bool {
+fn has_more(word: &FromShim) -> bool {
     matches!(
         word,
         FromShim::Exited { .. } | FromShim::Killed(_) | FromShim::Adoptable(_)
@@ -60,7 +60,7 @@ fn has(shim: u64) -> impl Fn(&&mut Run) -> bool {
 }
 
 impl Keeper {
-    pub(super) fn hear_shim(&mut self, token: u64, until: Until) {
+    pub(super) fn handle_shim_message(&mut self, token: u64, until: Until) {
         let now = clock::boot_ms();
         let Some(shim) = self.shims.get(&token) else {
             return;
@@ -80,10 +80,10 @@ impl Keeper {
                     let Ok(word) = wire::decode::<FromShim>(&bytes) else {
                         break true;
                     };
-                    let is_all = until == Until::Answered && !goes_on(&word);
+                    let is_all = until == Until::Answered && !has_more(&word);
                     shim.is_free |= word == FromShim::Free;
                     if let Some(run) = self.runs.get_mut(&id).filter(has(token)) {
-                        run.hear_shim(word, fds, &self.host, pid, now);
+                        run.handle_shim_message(word, fds, &self.host, pid, now);
                     }
                     if is_all && !ended {
                         break false;
@@ -156,7 +156,7 @@ impl Keeper {
         Some(shim.run)
     }
 
-    pub(super) fn hear_signals(&mut self) -> io::Result<()> {
+    pub(super) fn handle_signals(&mut self) -> io::Result<()> {
         // One signal at a time: a further one makes the descriptor ready again.
         if let Some(info) = self.signals.read_signal()? {
             match Caught::try_from(info.ssi_signo.cast_signed()) {
@@ -235,7 +235,7 @@ impl Keeper {
         let Some(run) = self.shims.get(&token).map(|shim| shim.run) else {
             return;
         };
-        self.hear_shim(token, Until::Silence);
+        self.handle_shim_message(token, Until::Silence);
         let now = clock::boot_ms();
         self.lose_shim(token, now);
         self.touch(run, now);
@@ -248,7 +248,7 @@ impl Keeper {
         let found = self.runs.values().find(of).map(|run| (run.id, run.shim));
         let Some((id, shim)) = found else { return };
         if let Some(token) = shim {
-            self.hear_shim(token, Until::Silence);
+            self.handle_shim_message(token, Until::Silence);
         }
         let now = clock::boot_ms();
         if let Some(run) = self.runs.get_mut(&id)

@@ -46,7 +46,7 @@ enum Stage {
     Leaving { next: Binary },
     /// A server of the new binary is starting.
     Starting { former: Binary },
-    /// It did not come to serve; one of the former binary is starting.
+    /// The new server did not come to serve; one of the former binary is starting.
     FallingBack,
 }
 
@@ -72,8 +72,8 @@ impl Upgrades {
         &self.binary
     }
 
-    /// Returns what the next server is sent. If it serves, that is the result.
-    pub(super) fn told(&self) -> Option<Upgrade> {
+    /// Returns the upgrade to report to the next server. If it serves, that is the result.
+    pub(super) fn for_next_server(&self) -> Option<Upgrade> {
         self.last.clone()
     }
 
@@ -229,7 +229,7 @@ impl Keeper {
 
     /// Continues an upgrade after the server has been reaped in the middle of it: the next one is started at once, from
     /// whichever binary. `false`: none is left to try.
-    pub(super) fn go_on_with_upgrade(&mut self, how: &str, now: u64) -> bool {
+    pub(super) fn proceed_with_upgrade(&mut self, how: &str, now: u64) -> bool {
         match mem::replace(&mut self.upgrades.stage, Stage::Idle) {
             Stage::Leaving { next } => {
                 crash_point!("keeper.left");

@@ -1,4 +1,4 @@
-//! Orphans over real processes, with numbers and groups as they may be met.
+//! Orphans over real processes, with all kinds of numbers and groups.
 
 use super::*;
 use crate::keeper::observe::Markers;
@@ -14,7 +14,7 @@ fn child() -> Child {
     command.arg("1000").spawn().expect("sleep starts")
 }
 
-/// One in a session of its own, as each command of a run is.
+/// Starts a process in a session of its own, as each command of a run is.
 fn session_leader() -> Child {
     let mut command = Command::new("setsid");
     let child = command.args(["sleep", "1000"]).spawn().expect("it starts");
@@ -30,7 +30,7 @@ fn end(mut child: Child) {
     child.wait().expect("it can be reaped");
 }
 
-/// As it was recorded, of somebody who has been reaped since.
+/// Returns the recorded identity of a process that has been reaped since.
 fn gone() -> ProcessIdentity {
     let child = child();
     let pid = child.id().cast_signed();
@@ -40,7 +40,7 @@ fn gone() -> ProcessIdentity {
     identity
 }
 
-/// A run of which nobody is left, in this group.
+/// Returns a run without living processes, in this group.
 fn recorded(group: Option<kennel_lifecycle::CgroupIdentity>) -> Recorded {
     Recorded {
         run: RunId::from_u128(7),
@@ -83,7 +83,7 @@ fn unreadable_group_may_hold_a_process() {
 }
 
 #[test]
-fn what_a_start_has_done_is_known_to_the_next_one() {
+fn next_start_knows_steps_of_earlier_ones() {
     let dir = tempfile::tempdir().expect("a directory");
     let leader = session_leader();
     let pid = leader.id().cast_signed();
@@ -98,9 +98,9 @@ fn what_a_start_has_done_is_known_to_the_next_one() {
 
     let mut orphan = Orphan::new(1, recorded.clone(), &plan, 0);
     orphan.write_down();
-    assert!(look().end_begun && look().steps.is_empty(), "nobody yet");
+    assert!(look().end_begun && look().steps.is_empty(), "no signal yet");
     assert!(!orphan.step(&host, &Sessions::look_up(), 0));
-    // Here that start dies.
+    // This start dies here.
     end(leader);
     let seen = look();
     assert_eq!(seen.command, Seen::Gone);
@@ -118,7 +118,7 @@ fn sharing_our_session_makes_no_member() {
     let mut recorded = recorded(None);
     recorded.identity.command = identity::of(pid, &fd).expect("it is there");
     let mut orphan = Orphan::new(1, recorded, &StopPlan::abort(Duration::ZERO), 0);
-    // Finds them, and signals nobody.
+    // Finds them, and signals none.
     let shim = Found::Gone;
     orphan.look(&shim, &Sessions::look_up());
     let members: Vec<i32> = orphan.members.keys().copied().collect();
@@ -143,7 +143,7 @@ fn descendants_of_a_reused_pid_are_no_members() {
         end(child);
         fd
     };
-    // As if the number of a member, and that of the shim, were a stranger's by now.
+    // As if the number of a member, and that of the shim, were an unrelated process's by now.
     orphan.members.insert(pid, end_of(child()));
     assert!(!is_member(&orphan, &Found::Gone));
     orphan.members.clear();
@@ -158,7 +158,7 @@ fn descendants_of_a_reused_pid_are_no_members() {
     end(root);
 }
 
-/// One that has exactly one child.
+/// Starts a process with exactly one child.
 fn child_with_child() -> Child {
     let mut command = Command::new("sh");
     command.args(["-c", "sleep 1000 & wait"]);

@@ -1,4 +1,5 @@
-//! A run that goes on without its keeper: what its shim has to know for that, and how the next keeper goes on with it.
+//! A run that continues without its keeper: the state that its shim needs for that, and its adoption by the next
+//! keeper.
 
 use super::{MemoryCount, Outputs, Parts, Run, RunInput, RunNotices, Stage};
 use crate::{
@@ -12,7 +13,7 @@ use kennel_linux::{
 };
 
 impl Run {
-    /// Goes on with a run whose keeper is gone. What has happened to it is told by its shim again.
+    /// Adopts a run whose keeper is gone. Its shim repeats its reports.
     pub(in crate::keeper) fn adopted(found: Adoptable, shim: u64) -> Self {
         let now = clock::boot_ms();
         let tree = Tree {
@@ -48,7 +49,7 @@ impl Run {
             .max_runtime
             .map(|(left, since)| Countdown::resumed(left, since));
         let max_runtime = run.max_runtime.map(|whole| counted.unwrap_or(whole));
-        // A limit of time that is over begins its own.
+        // A time limit that is over begins its own.
         let goes_on = found
             .stopping_since
             .filter(|_| !max_runtime.is_some_and(|left| left.is_over(now)));
@@ -70,19 +71,19 @@ impl Run {
         }
     }
 
-    /// Whether it outlives this process, should that die.
+    /// Whether the run outlives this process, should that die.
     pub(in crate::keeper) fn outlives_keeper(&self) -> bool {
         self.policy.recovery() == Recovery::Adopt
     }
 
-    /// Whether it can be left to the next keeper as it is: nothing of its end has begun.
+    /// Whether the run can be left unchanged to the next keeper: its end has not begun.
     pub(in crate::keeper) fn can_be_given_back(&self) -> bool {
         let runs = matches!(self.stage, Stage::Released | Stage::Ran);
         self.outlives_keeper() && runs && self.ladder.is_none() && !self.ended && !self.is_to_keep()
     }
 
-    /// Tells the shim what the next keeper would have to know, when that has changed.
-    pub(super) fn tell_memory(&mut self) {
+    /// Sends the shim the state for the next keeper, if it has changed.
+    pub(super) fn send_memory(&mut self) {
         if !self.outlives_keeper() || self.stage != Stage::Ran {
             return;
         }

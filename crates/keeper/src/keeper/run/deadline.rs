@@ -1,11 +1,11 @@
-//! How long one run may take.
+//! Time limits of one run.
 
 use super::{Run, Stage};
 use crate::values::Fact;
 use kennel_lifecycle::{Countdown, Deadline, OnMaxPause, PausePolicy, StopReason, ladder::Ladder};
 
 impl Run {
-    /// Counts from here on, or goes on counting, unless the run is paused.
+    /// Starts or continues the count, unless the run is paused.
     pub(super) fn count(&mut self, now: u64) {
         if self.stage == Stage::Ran
             && let Some(left) = &mut self.max_runtime
@@ -18,18 +18,17 @@ impl Run {
         }
     }
 
-    /// Begins to stop the tree when the run has taken as long as it may. One that is being stopped already is left to
-    /// that.
+    /// Begins to stop the tree when the run has reached its time limit. A stop in progress is unaffected.
     pub(super) fn keep_deadline(&mut self, now: u64) {
         if self.ladder.is_none() && self.max_runtime.is_some_and(|left| left.is_over(now)) {
-            self.tell(Fact::Stops(StopReason::DeadlineExceeded(
+            self.report(Fact::Stops(StopReason::DeadlineExceeded(
                 Deadline::MaxRuntime,
             )));
             self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
     }
 
-    /// When that will be, as things stand.
+    /// Returns when that will be, in the present state.
     pub(super) fn deadline(&self) -> Option<u64> {
         if self.ladder.is_some() {
             return None;
@@ -38,16 +37,16 @@ impl Run {
         [runtime, self.pause_over_at()].into_iter().flatten().min()
     }
 
-    /// When a pause has lasted for as long as it may, while there is one.
+    /// Returns when the present pause reaches its maximum.
     fn pause_over_at(&self) -> Option<u64> {
         let PausePolicy { max_pause, .. } = self.policy.pause;
         let (since, max) = (self.pause.stopped_since()?, max_pause?);
-        // Nobody is given less than was said.
+        // Rounds up: no run gets less than was given.
         let millis = u64::try_from(max.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         Some(since.saturating_add(millis))
     }
 
-    /// Does with a pause that is over what the run's policy says. That all go on is told when they do.
+    /// Applies the run's policy to a pause that is over. That all processes continue is reported when they do.
     pub(super) fn keep_max_pause(&mut self, now: u64) {
         let Some(tree) = &self.tree else { return };
         let mut expired = self.pause.try_again(tree, &self.private_dir);
@@ -56,7 +55,7 @@ impl Run {
             match self.policy.pause.on_max_pause {
                 OnMaxPause::Resume => expired = self.pause.expire(tree, &self.private_dir),
                 OnMaxPause::Abort => {
-                    self.tell(Fact::Stops(StopReason::DeadlineExceeded(
+                    self.report(Fact::Stops(StopReason::DeadlineExceeded(
                         Deadline::MaxPause,
                     )));
                     self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
@@ -64,7 +63,7 @@ impl Run {
             }
         }
         if expired {
-            self.tell(Fact::PauseExpired);
+            self.report(Fact::PauseExpired);
         }
     }
 }

@@ -12,7 +12,7 @@ use kennel_lifecycle::{
 };
 use kennel_linux::{
     clock, crash_point, marker, memory_events, procfs,
-    tree::{Root, Tree, Volley},
+    tree::{Root, SignalRound, Tree},
 };
 
 impl Run {
@@ -52,7 +52,7 @@ impl Run {
         let Some(tree) = &self.tree else { return };
         // The time is taken first: no death that a signal causes may lie before it.
         let at = clock::wall();
-        let volleys = tree.signal(signal);
+        let rounds = tree.signal(signal);
         crash_point!("keeper.termed", signal != Signal::KILL);
         crash_point!("keeper.killed", signal == Signal::KILL);
         // Signal first, then continue: a stopped tree can only die of it when it runs.
@@ -66,22 +66,22 @@ impl Run {
         };
         // A process that has not taken the SIGSTOP yet is not seen as stopped, and has to be continued as well.
         let (_, waiting) = self.pause.end(tree, &self.private_dir);
-        self.tell_volleys(at, signal, &volleys);
-        if let Some(woken) = woken.filter(|volley| !volley.is_empty()) {
-            self.tell_volleys(woken_at, Signal::CONT, &[woken]);
+        self.report_rounds(at, signal, &rounds);
+        if let Some(woken) = woken.filter(|round| !round.is_empty()) {
+            self.report_rounds(woken_at, Signal::CONT, &[woken]);
         }
         if let Some(waiting) = waiting {
             self.answer_signal(waiting, SignalResult::Partial(Vec::new()));
         }
     }
 
-    pub(super) fn tell_volleys(&mut self, at: Timestamp, signal: Signal, volleys: &[Volley]) {
-        for volley in volleys {
-            let step = volley.step(at, signal, SignalSender::Keeper);
-            if !volley.aims.is_empty() {
-                self.tell_at(at, Fact::Aimed(volley.aims.clone()));
+    pub(super) fn report_rounds(&mut self, at: Timestamp, signal: Signal, rounds: &[SignalRound]) {
+        for round in rounds {
+            let step = round.step(at, signal, SignalSender::Keeper);
+            if !round.targets.is_empty() {
+                self.report_at(at, Fact::RoundTargets(round.targets.clone()));
             }
-            self.tell_at(at, Fact::StopStep(step));
+            self.report_at(at, Fact::StopStep(step));
         }
     }
 
@@ -169,9 +169,9 @@ impl Run {
         let counts = self.memory == MemoryCount::Perhaps;
         let group = self.cgroup.as_ref().filter(|_| counts);
         if let Some(kills) = group.and_then(memory_events::kills) {
-            self.tell(Fact::MemoryKills(kills));
+            self.report(Fact::MemoryKills(kills));
         }
-        self.tell(Fact::TreeEnded(verdict));
+        self.report(Fact::TreeEnded(verdict));
         self.over();
     }
 }

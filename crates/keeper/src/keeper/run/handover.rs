@@ -14,7 +14,7 @@ impl Run {
     /// continues, and no request is waiting any more.
     pub(in crate::keeper) fn server_lost(&mut self) {
         self.shut_gate();
-        self.pause.nobody_waits();
+        self.pause.forget_request();
         self.forget_input_waiting();
         self.forget_helpers_waiting();
         if let Stage::Preparing { seq } = &mut self.stage {
@@ -34,7 +34,7 @@ impl Run {
             let plan = self.policy.stop_plan();
             self.stop(&plan, now);
             if self.ladder.is_some() {
-                self.tell(Fact::Stops(StopReason::Orphaned));
+                self.report(Fact::Stops(StopReason::Orphaned));
             }
         }
         self.shut_gate();
@@ -44,7 +44,7 @@ impl Run {
     pub(in crate::keeper) fn server_gone(&mut self, in_order: bool, now: u64) {
         if !self.acknowledged {
             self.for_shim.push(ToShim::ServiceEnds { in_order });
-            self.unheard = Some(Vec::new());
+            self.unreported = Some(Vec::new());
         }
         // No other process can report any more whether a stop was in progress, and none has reached this process.
         self.keep_rest();
@@ -54,12 +54,12 @@ impl Run {
 
     /// Whether no later keeper has to look for the end of an ended run. A run that was never recorded has none.
     pub(in crate::keeper) fn is_on_record(&self) -> bool {
-        self.unheard.is_none()
+        self.unreported.is_none()
     }
 
     /// Records a round of signals that is reported to no server, for the next start.
-    pub(super) fn note_unheard(&mut self, step: StopStep) {
-        let (Some(steps), Some(identity)) = (&mut self.unheard, &self.identity) else {
+    pub(super) fn note_unreported(&mut self, step: StopStep) {
+        let (Some(steps), Some(identity)) = (&mut self.unreported, &self.identity) else {
             return;
         };
         if steps.len() < STEPS_LISTED_MAX {

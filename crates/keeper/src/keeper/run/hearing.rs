@@ -1,6 +1,6 @@
 //! Messages of a run's shim, and the meaning of its silence.
 
-use super::{Run, Stage, Told};
+use super::{Run, RunMessage, Stage};
 use crate::{
     exit_record,
     values::Fact,
@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 
 impl Run {
     /// Handles a message of the shim.
-    pub(in crate::keeper) fn hear_shim(
+    pub(in crate::keeper) fn handle_shim_message(
         &mut self,
         word: FromShim,
         fds: Vec<OwnedFd>,
@@ -55,17 +55,17 @@ impl Run {
             FromShim::NotReleased => {
                 self.stage = Stage::NotReleased;
                 self.gate = None;
-                self.tell(Fact::NotReleased);
+                self.report(Fact::NotReleased);
             }
             FromShim::Executed => {
                 crash_point!("keeper.executed");
                 self.stage = Stage::Ran;
-                self.tell(Fact::Executed);
-                self.tell_ready_again();
+                self.report(Fact::Executed);
+                self.report_ready_again();
             }
             FromShim::ExecFailed(failure) => {
                 self.stage = Stage::NotExecuted;
-                self.tell(Fact::ExecFailed(failure));
+                self.report(Fact::ExecFailed(failure));
             }
             FromShim::Exited { at_us, exit, rest } => {
                 self.leader_ended(Timestamp(at_us), exit, rest, now);
@@ -78,7 +78,7 @@ impl Run {
             FromShim::Adoptable(_) | FromShim::Free => {}
             FromShim::Helped { id, end } => self.helped(id, end),
             FromShim::Killed(step) => {
-                self.tell_at(step.at, Fact::StopStep(step));
+                self.report_at(step.at, Fact::StopStep(step));
             }
         }
     }
@@ -124,7 +124,7 @@ impl Run {
             held: self.held.clone(),
         };
         self.identity = Some(identity);
-        self.told.push(Told::Answer(seq, answer, fds));
+        self.outgoing.push(RunMessage::Answer(seq, answer, fds));
     }
 
     /// Whether no child was ever made: a request that waits for one is answered that there will be none.
@@ -176,13 +176,13 @@ impl Run {
             return;
         }
         crash_point!("keeper.leader_exited");
-        self.tell_news(None);
-        self.tell_at(at, Fact::LeaderExited(exit));
+        self.report_news(None);
+        self.report_at(at, Fact::LeaderExited(exit));
         if rest || self.shim.is_none() {
             if let Some(tree) = &self.tree {
                 tree.learn_session();
             }
-            self.tell_leftovers();
+            self.report_leftovers();
         }
         if self.ladder.is_none() {
             self.leader_left(rest, now);
@@ -190,13 +190,13 @@ impl Run {
     }
 
     /// Reports the processes that are alive now that the leader has exited. After SIGKILL they are about to exit.
-    fn tell_leftovers(&mut self) {
+    fn report_leftovers(&mut self) {
         let Some(tree) = self.tree.as_ref().filter(|_| self.killed_at.is_none()) else {
             return;
         };
         let left = tree.leftovers();
         if !left.is_empty() {
-            self.tell(Fact::LeftBehind(left));
+            self.report(Fact::LeftBehind(left));
         }
     }
 
@@ -238,7 +238,7 @@ impl Run {
     fn report_shim_lost(&mut self) {
         let may_run = matches!(self.stage, Stage::Released | Stage::Ran);
         if may_run && self.ladder.is_none() && !self.leader_exited_first() {
-            self.tell(Fact::Stops(StopReason::ShimLost));
+            self.report(Fact::Stops(StopReason::ShimLost));
         }
     }
 
@@ -283,10 +283,10 @@ impl Run {
             return false;
         };
         let at = clock::wall();
-        let volleys = tree.signal(Signal::KILL);
+        let rounds = tree.signal(Signal::KILL);
         self.killed_at.get_or_insert(now);
         if matches!(self.stage, Stage::Released | Stage::Ran) {
-            self.tell_volleys(at, Signal::KILL, &volleys);
+            self.report_rounds(at, Signal::KILL, &rounds);
         }
         true
     }
@@ -307,7 +307,7 @@ impl Run {
         if self.stage == Stage::AtGate {
             // Its gate was never opened.
             self.stage = Stage::NotReleased;
-            self.tell(Fact::NotReleased);
+            self.report(Fact::NotReleased);
         }
         self.leader_ended(clock::wall(), exit, false, now);
     }

@@ -70,7 +70,7 @@ impl Run {
             HelperEnd::Failed(failure) => StopCommandEnd::NotStarted(failure.errno),
             HelperEnd::Refused => StopCommandEnd::CutOff,
         };
-        self.tell(Fact::StopCommand(StopCommand { at, name, end }));
+        self.report(Fact::StopCommand(StopCommand { at, name, end }));
         if let Some(ladder) = &mut self.ladder {
             ladder.go_on(clock::boot_ms());
         }

@@ -8,8 +8,8 @@ use super::Run;
 use crate::{
     input_note,
     input_note::Note,
-    values::{Fact, InputSaid, InputState},
-    wire::{Answer, ToShim, input::WireInputWish},
+    values::{Fact, InputResult, InputState},
+    wire::{Answer, ToShim, input::WireInputRequest},
 };
 use kennel_lifecycle::{InputBook, InputClosed, InputRefusal, InputWrite, Placed, StopInput};
 use kennel_linux::{clock, crash_point, fdpass};
@@ -48,7 +48,7 @@ struct Waiting {
 }
 
 /// Answer to a request.
-type Saying = (u64, InputSaid);
+type Saying = (u64, InputResult);
 
 impl RunInput {
     /// Makes an empty pipe; returns its read end too.
@@ -140,12 +140,12 @@ impl RunInput {
     fn write(&mut self, seq: u64, write: &InputWrite, at: u64, data: &[u8]) -> Vec<Saying> {
         let displaced = self.waiting.take();
         let mut said: Vec<Saying> = displaced
-            .map(|waiting| (waiting.seq, InputSaid::Displaced))
+            .map(|waiting| (waiting.seq, InputResult::Displaced))
             .into_iter()
             .collect();
         self.look_for_readers();
         let answer = match self.book.place(write) {
-            Ok(Placed::Repeat { start }) => Some(InputSaid::Taken {
+            Ok(Placed::Repeat { start }) => Some(InputResult::Taken {
                 start,
                 repeated: true,
             }),
@@ -153,7 +153,7 @@ impl RunInput {
                 let from = start.saturating_add(at);
                 match self.book.accepted.checked_sub(from) {
                     // A part out of order: no server sends one.
-                    None => Some(InputSaid::Refused(InputRefusal::Offset)),
+                    None => Some(InputResult::Refused(InputRefusal::Offset)),
                     Some(before) => {
                         let before = usize::try_from(before).unwrap_or(usize::MAX);
                         let left = data.get(before..).unwrap_or_default().to_vec();
@@ -162,7 +162,7 @@ impl RunInput {
                     }
                 }
             }
-            Err(refusal) => Some(InputSaid::Refused(refusal)),
+            Err(refusal) => Some(InputResult::Refused(refusal)),
         };
         match answer {
             Some(answer) => said.push((seq, answer)),
@@ -177,7 +177,7 @@ impl RunInput {
         let (seq, start) = (waiting.seq, waiting.start);
         if self.pipe.is_none() {
             let why = self.book.closed.unwrap_or(InputClosed::AttemptEnded);
-            return Some((seq, InputSaid::Refused(InputRefusal::Closed(why))));
+            return Some((seq, InputResult::Refused(InputRefusal::Closed(why))));
         }
         let broken = self.put(&mut waiting.left);
         let done = waiting.left.is_empty();
@@ -186,12 +186,12 @@ impl RunInput {
             return None;
         }
         let said = if done {
-            InputSaid::Taken {
+            InputResult::Taken {
                 start,
                 repeated: false,
             }
         } else {
-            InputSaid::Refused(InputRefusal::Closed(InputClosed::Command))
+            InputResult::Refused(InputRefusal::Closed(InputClosed::Command))
         };
         Some((seq, said))
     }
@@ -249,11 +249,11 @@ impl RunInput {
         let is_closed = self.book.closed == Some(InputClosed::Client);
         let stands = offset.is_none_or(|offset| offset == self.book.accepted);
         if !is_closed && !stands {
-            return vec![(seq, InputSaid::Refused(InputRefusal::Offset))];
+            return vec![(seq, InputResult::Refused(InputRefusal::Offset))];
         }
         crash_point!("keeper.input_close");
         self.shut(InputClosed::Client);
-        let mut said = vec![(seq, InputSaid::Stands)];
+        let mut said = vec![(seq, InputResult::Stands)];
         said.extend(self.go_on());
         said
     }
@@ -295,9 +295,9 @@ fn unread(pipe: &OwnedFd) -> Option<u64> {
 
 impl Run {
     /// Handles a request for standard input.
-    pub(in crate::keeper) fn ask_input(&mut self, seq: u64, wish: WireInputWish) {
-        match wish {
-            WireInputWish::Write {
+    pub(in crate::keeper) fn ask_input(&mut self, seq: u64, request: WireInputRequest) {
+        match request {
+            WireInputRequest::Write {
                 attempt,
                 write,
                 at,
@@ -306,17 +306,17 @@ impl Run {
                 self.with_input(seq, attempt, |input| input.write(seq, &write, at, &data.0));
             }
             // The rest of it is not written.
-            WireInputWish::Leave => {
+            WireInputRequest::Leave => {
                 let waiting = self.input.as_mut().map(|input| &mut input.waiting);
                 waiting.and_then(|waiting| waiting.take_if(|waiting| waiting.seq == seq));
             }
-            WireInputWish::Close { attempt, offset } => {
+            WireInputRequest::Close { attempt, offset } => {
                 self.with_input(seq, attempt, |input| input.close(seq, offset));
             }
-            WireInputWish::State { attempt } => {
+            WireInputRequest::State { attempt } => {
                 self.with_input(seq, attempt, |input| {
                     input.look_for_readers();
-                    let mut said = vec![(seq, InputSaid::Stands)];
+                    let mut said = vec![(seq, InputResult::Stands)];
                     said.extend(input.go_on());
                     said
                 });
@@ -327,7 +327,7 @@ impl Run {
     /// Continues a waiting write, for which there may be space.
     pub(in crate::keeper) fn room_in_input(&mut self) {
         let said = self.input.as_mut().and_then(RunInput::go_on);
-        self.say_of_input(said.into_iter().collect());
+        self.send_input_answers(said.into_iter().collect());
     }
 
     /// Performs an action of a stop: writes these bytes, or closes the input. A paused tree could not react.
@@ -349,7 +349,7 @@ impl Run {
             bytes: bytes.map(|bytes| count(bytes.len())),
             written: count(written),
         };
-        self.tell_at(at, Fact::StopInput(done));
+        self.report_at(at, Fact::StopInput(done));
     }
 
     /// Ends the input with its attempt.
@@ -380,10 +380,10 @@ impl Run {
             }
             Some(input) => act(input),
         };
-        self.say_of_input(said);
+        self.send_input_answers(said);
     }
 
-    fn say_of_input(&mut self, said: Vec<Saying>) {
+    fn send_input_answers(&mut self, said: Vec<Saying>) {
         let Some(input) = &mut self.input else { return };
         if input.pipe.is_none() && std::mem::take(&mut input.shim_has_copy) {
             self.for_shim.push(ToShim::CloseInput);

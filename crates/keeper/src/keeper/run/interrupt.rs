@@ -2,7 +2,7 @@
 
 use super::{Outputs, Run, Stage};
 use crate::{
-    client::{ShotResult, SignalTarget},
+    client::{SignalOutcome, SignalTarget},
     values::{Fact, InterruptWay, SignalResult},
     wire::Answer,
 };
@@ -43,7 +43,7 @@ impl Run {
                 targets: None,
                 errno,
             };
-            self.tell_at(at, signal_sent);
+            self.report_at(at, signal_sent);
         }
         if errno.is_none() {
             self.requests.remember(request_id, now);
@@ -71,16 +71,16 @@ fn on_terminal(terminal: &Terminal, tree: &Tree) -> (Sent, InterruptWay) {
         TypedInterrupt::NoKey => {}
     }
     // The leader may have given its terminal up.
-    let Ok(shots) = tree.signal_each(Signal::INT, SignalTarget::TerminalForeground) else {
+    let Ok(signalled) = tree.signal_each(Signal::INT, SignalTarget::TerminalForeground) else {
         return group(tree);
     };
-    let results = || shots.iter().map(|shot| &shot.result);
+    let results = || signalled.iter().map(|process| &process.result);
     let failed = results().find_map(|result| match result {
-        ShotResult::Failed(errno) => Some(*errno),
-        ShotResult::Delivered | ShotResult::Gone => None,
+        SignalOutcome::Failed(errno) => Some(*errno),
+        SignalOutcome::Delivered | SignalOutcome::Gone => None,
     });
     let sent = match failed {
-        _ if results().any(|result| *result == ShotResult::Delivered) => Sent::Done,
+        _ if results().any(|result| *result == SignalOutcome::Delivered) => Sent::Done,
         Some(errno) => Sent::Failed(errno),
         None => Sent::Gone,
     };

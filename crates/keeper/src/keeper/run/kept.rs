@@ -15,18 +15,22 @@ impl Kept {
     pub(super) fn keep(&mut self, at: Timestamp, fact: &Fact) {
         match fact {
             // A signal was answered; only the fact that a SIGKILL was sent explains an end that comes later.
-            Fact::SignalSent { signal, .. } if *signal == Signal::KILL => self.forget(is_shot),
+            Fact::SignalSent { signal, .. } if *signal == Signal::KILL => {
+                self.forget(is_sent);
+            }
             // The state of the pause is handed over with the run.
             Fact::SignalSent { .. } | Fact::PauseExpired => return,
             Fact::TreeStuck(_) => self.forget(is_stuck),
-            Fact::Aimed(_) if self.count(is_aimed) > STEPS_LISTED_MAX => self.forget(is_aimed),
+            Fact::RoundTargets(_) if self.count(is_targets) > STEPS_LISTED_MAX => {
+                self.forget(is_targets);
+            }
             Fact::StopStep(_) if self.count(is_step) > STEPS_LISTED_MAX => self.forget(is_step),
             Fact::Notified(Notified::Status(_)) => self.forget(is_status),
             Fact::Notified(Notified::Activity(_)) => self.forget(is_activity),
             Fact::StopStep(_)
             | Fact::StopInput(_)
             | Fact::StopCommand(_)
-            | Fact::Aimed(_)
+            | Fact::RoundTargets(_)
             | Fact::NotReleased
             | Fact::Executed
             | Fact::ExecFailed(_)
@@ -56,7 +60,7 @@ impl Kept {
     }
 }
 
-fn is_shot(fact: &Fact) -> bool {
+fn is_sent(fact: &Fact) -> bool {
     matches!(fact, Fact::SignalSent { .. })
 }
 
@@ -76,8 +80,8 @@ fn is_step(fact: &Fact) -> bool {
     matches!(fact, Fact::StopStep(_))
 }
 
-fn is_aimed(fact: &Fact) -> bool {
-    matches!(fact, Fact::Aimed(_))
+fn is_targets(fact: &Fact) -> bool {
+    matches!(fact, Fact::RoundTargets(_))
 }
 
 #[cfg(test)]
@@ -86,9 +90,9 @@ mod tests {
     use kennel_lifecycle::{Activity, Exit, SignalScope, SignalSender, StopStep, Stuck};
 
     #[test]
-    fn what_can_come_any_number_of_times_is_kept_within_bounds_and_in_order() {
+    fn repeatable_facts_are_bounded_and_in_order() {
         let mut kept = Kept::default();
-        let shot = |signal| Fact::SignalSent {
+        let sent = |signal| Fact::SignalSent {
             signal,
             targets: Some(1),
             errno: None,
@@ -118,8 +122,8 @@ mod tests {
         };
         keep(&Fact::Executed);
         for _ in 0..1_000 {
-            keep(&shot(Signal::HUP));
-            keep(&shot(Signal::KILL));
+            keep(&sent(Signal::HUP));
+            keep(&sent(Signal::KILL));
             keep(&Fact::PauseExpired);
             keep(&Fact::Notified(Notified::Activity(Activity::Working)));
             keep(&Fact::Notified(Notified::Activity(Activity::Idle)));
@@ -139,7 +143,7 @@ mod tests {
         let steps_kept: Vec<Fact> = (0..first).chain([steps - 1]).map(step).collect();
         let others = [
             Fact::Executed,
-            shot(Signal::KILL),
+            sent(Signal::KILL),
             Fact::Notified(Notified::Activity(Activity::Idle)),
             stuck(2),
             Fact::LeaderExited(Exit::Unknown),

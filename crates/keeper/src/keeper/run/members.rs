@@ -1,8 +1,8 @@
 //! Single processes of a run: signals to some of them, and lists of them.
 
-use super::{Run, Stage, Told};
+use super::{Run, RunMessage, Stage};
 use crate::{
-    client::{Shot, ShotResult, Shots, SignalTarget},
+    client::{SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses},
     values::Fact,
     wire::{self, Answer, MEMBERS_LISTED_MAX, WireListing, WireMember},
 };
@@ -28,12 +28,12 @@ impl Run {
         let at = clock::wall();
         let signalled = tree.map_or(Ok(Vec::new()), |tree| tree.signal_each(signal, target));
         let no_terminal = signalled.is_err();
-        let mut shots = signalled.unwrap_or_default();
-        let reached = |shot: &&Shot| shot.result == ShotResult::Delivered;
-        let targets = u32::try_from(shots.iter().filter(reached).count()).ok();
-        let errno = shots.iter().find_map(|shot| match shot.result {
-            ShotResult::Failed(errno) => Some(errno),
-            ShotResult::Delivered | ShotResult::Gone => None,
+        let mut signalled = signalled.unwrap_or_default();
+        let reached = |process: &&SignalledProcess| process.result == SignalOutcome::Delivered;
+        let targets = u32::try_from(signalled.iter().filter(reached).count()).ok();
+        let errno = signalled.iter().find_map(|process| match process.result {
+            SignalOutcome::Failed(errno) => Some(errno),
+            SignalOutcome::Delivered | SignalOutcome::Gone => None,
         });
         if live && !no_terminal {
             let sent = Fact::SignalSent {
@@ -41,20 +41,20 @@ impl Run {
                 targets,
                 errno,
             };
-            self.tell_at(at, sent);
+            self.report_at(at, sent);
         }
         // Remembered also where there is no space for the answer: the signal was sent.
         if targets != Some(0) {
             self.requests.remember(request_id, now);
         }
-        let unlisted = shots.len().saturating_sub(MEMBERS_LISTED_MAX);
-        shots.truncate(MEMBERS_LISTED_MAX);
-        let told = Shots {
-            shots,
+        let unlisted = signalled.len().saturating_sub(MEMBERS_LISTED_MAX);
+        signalled.truncate(MEMBERS_LISTED_MAX);
+        let results = SignalledProcesses {
+            signalled,
             unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
             no_terminal,
         };
-        self.answer_with_file(seq, Answer::Signalled, &told);
+        self.answer_with_file(seq, Answer::Signalled, &results);
     }
 
     /// Answers with the processes of the tree.
@@ -70,19 +70,19 @@ impl Run {
             start_ticks: stat.start_ticks,
             holds,
         });
-        let told = WireListing {
+        let listing = WireListing {
             members: members.collect(),
             unlisted: u32::try_from(unlisted).unwrap_or(u32::MAX),
         };
-        self.answer_with_file(seq, Answer::Listed, &told);
+        self.answer_with_file(seq, Answer::Listed, &listing);
     }
 
     /// Answers with a file, since lists may be longer than a message.
     fn answer_with_file(&mut self, seq: u64, answer: Answer, list: &impl serde::Serialize) {
         let file = wire::encode(list).and_then(|bytes| memfd::sealed("kennel-list", &bytes));
-        self.told.push(match file {
-            Ok(file) => Told::Answer(seq, answer, vec![Rc::new(file)]),
-            Err(error) => Told::Answer(seq, Answer::Exhausted(error.to_string()), Vec::new()),
+        self.outgoing.push(match file {
+            Ok(file) => RunMessage::Answer(seq, answer, vec![Rc::new(file)]),
+            Err(error) => RunMessage::Answer(seq, Answer::Exhausted(error.to_string()), Vec::new()),
         });
     }
 }

@@ -75,7 +75,7 @@ impl RunNotices {
         run_dir: &Path,
         shim_has_copy: bool,
     ) -> io::Result<Option<Self>> {
-        if !policy.hears_notices() {
+        if !policy.takes_notices() {
             return Ok(None);
         }
         let socket = NotifySocket::bind(run_dir, NOTIFY)?;
@@ -196,7 +196,7 @@ impl Run {
     }
 
     /// Reads the first message, and handles it. `false`: there is none, or it has to wait.
-    pub(in crate::keeper) fn hear_notice(&mut self, now: u64) -> bool {
+    pub(in crate::keeper) fn handle_notice(&mut self, now: u64) -> bool {
         if let Some(notices) = &mut self.notices {
             notices.forget_count(now);
         }
@@ -261,7 +261,7 @@ impl Run {
         };
         notices.refusals = notices.refusals.saturating_add(1);
         if notices.refusals <= REFUSALS_REPORTED_MAX {
-            self.tell(Fact::Notified(refused));
+            self.report(Fact::Notified(refused));
         }
     }
 
@@ -287,14 +287,14 @@ impl Run {
             notices.ready = true;
             notices.start = None;
             notices.watchdog = time.map(Countdown::new);
-            self.tell(Fact::Notified(Notified::Ready));
+            self.report(Fact::Notified(Notified::Ready));
         }
     }
 
     /// Reports again that the attempt is ready: the previous keeper may have died before its report.
-    pub(super) fn tell_ready_again(&mut self) {
+    pub(super) fn report_ready_again(&mut self) {
         if self.notices.as_ref().is_some_and(|notices| notices.ready) {
-            self.tell(Fact::Notified(Notified::Ready));
+            self.report(Fact::Notified(Notified::Ready));
         }
     }
 
@@ -345,15 +345,15 @@ impl Run {
         } else {
             error.map(|error| StopReason::NotLive { failures: 1, error })
         };
-        self.tell_news(Some(now));
+        self.report_news(Some(now));
         if let Some(reason) = reason {
-            self.tell(Fact::Stops(reason));
+            self.report(Fact::Stops(reason));
             self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
         }
     }
 
     /// Reports what has changed: with the time, at most once in [`NEWS_EVERY_MS`]; without it, at once.
-    pub(super) fn tell_news(&mut self, now: Option<u64>) {
+    pub(super) fn report_news(&mut self, now: Option<u64>) {
         let Some(notices) = &mut self.notices else {
             return;
         };
@@ -368,10 +368,10 @@ impl Run {
         let news = notices.said.clone();
         notices.reported_at = now.or(notices.reported_at);
         if news.status != before.status {
-            self.tell(Fact::Notified(Notified::Status(news.status)));
+            self.report(Fact::Notified(Notified::Status(news.status)));
         }
         if let Some(activity) = news.activity.filter(|_| news.activity != before.activity) {
-            self.tell(Fact::Notified(Notified::Activity(activity)));
+            self.report(Fact::Notified(Notified::Activity(activity)));
         }
     }
 
@@ -382,7 +382,7 @@ impl Run {
 
     /// Ends the notices with their attempt: no more are read.
     pub(super) fn end_notices(&mut self) {
-        self.tell_news(None);
+        self.report_news(None);
         if self.notices.take().is_some() {
             // A file that stays is removed with the run's directory.
             let _ = notify_socket::remove(&self.private_dir, NOTIFY);

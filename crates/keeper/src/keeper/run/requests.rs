@@ -6,7 +6,7 @@ use std::{collections::VecDeque, time::Duration};
 
 /// Most ids that are remembered, the newest; none is longer than `REQUEST_ID_BYTES_MAX`.
 const REMEMBERED_MAX: usize = 1024;
-/// How long they are remembered, on the clock that advances while the host sleeps.
+/// Time for which they are remembered, on the clock that advances while the host sleeps.
 const REMEMBERED_FOR: Duration = Duration::from_mins(10);
 
 /// The ids with their times, oldest first.
@@ -49,7 +49,7 @@ impl Run {
     }
 
     /// Answers whether a signal was sent under this id.
-    pub(in crate::keeper) fn tell_whether_sent(&mut self, seq: u64, id: &str, now: u64) {
+    pub(in crate::keeper) fn answer_whether_sent(&mut self, seq: u64, id: &str, now: u64) {
         if !self.sent_before(seq, Some(id), now) {
             self.answer(seq, Answer::NotSent);
         }

@@ -92,7 +92,7 @@ impl Run {
     /// Ends a drain whose time has passed, and detaches the processes that are to be detached.
     pub(super) fn look_after_rest(&mut self, now: u64) {
         if self.ladder.is_some() {
-            return self.tell_shim_of_stop();
+            return self.notify_shim_of_stop();
         }
         match self.rest {
             Rest::Drains { until: Some(at) } if now >= at => {
@@ -106,7 +106,7 @@ impl Run {
 
     /// Notifies the shim of the stop: should this process die before the leader does, the shim must not take what
     /// follows for the leader's own exit, nor leave a tree that is to end to the next keeper.
-    fn tell_shim_of_stop(&mut self) {
+    fn notify_shim_of_stop(&mut self) {
         if !std::mem::replace(&mut self.shim_knows_of_stop, true) {
             self.for_shim.push(ToShim::Stopping);
         }
@@ -114,7 +114,7 @@ impl Run {
 
     /// Whether the shim is to be notified of the stop now, before the next step sends its first signal: a keeper that
     /// dies between the two leaves a shim that ends the rest.
-    pub(in crate::keeper) fn tells_shim_first(&self) -> bool {
+    pub(in crate::keeper) fn notifies_shim_first(&self) -> bool {
         let stopping = |word: &ToShim| matches!(word, ToShim::Stopping);
         self.for_shim.iter().any(stopping)
     }

@@ -20,7 +20,7 @@ const SHIM_HUNG_AFTER_MS: u64 = 5_000;
 const TELL_AGAIN_MS_MAX: u64 = 60_000;
 
 /// Last report of a tree that does not end.
-pub(super) struct Told {
+pub(super) struct Reported {
     stuck: Stuck,
     at: u64,
 }
@@ -56,19 +56,19 @@ impl Run {
                 self.none_seen();
             }
         } else {
-            self.tell_stuck(stuck, now, killed_at);
+            self.report_stuck(stuck, now, killed_at);
         }
     }
 
-    fn tell_stuck(&mut self, stuck: Stuck, now: u64, killed_at: u64) {
-        if let Some(told) = &self.stuck {
+    fn report_stuck(&mut self, stuck: Stuck, now: u64, killed_at: u64) {
+        if let Some(reported) = &self.stuck {
             let patience = ((now - killed_at) / WATCH_SLOWER).min(TELL_AGAIN_MS_MAX);
-            if told.stuck.names_the_same(&stuck) || now < told.at.saturating_add(patience) {
+            if reported.stuck.names_the_same(&stuck) || now < reported.at.saturating_add(patience) {
                 return;
             }
         }
-        self.tell(Fact::TreeStuck(stuck.clone()));
-        self.stuck = Some(Told { stuck, at: now });
+        self.report(Fact::TreeStuck(stuck.clone()));
+        self.stuck = Some(Reported { stuck, at: now });
     }
 
     /// Returns the shim, where it is no child of this process.

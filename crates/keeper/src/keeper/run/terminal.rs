@@ -1,4 +1,4 @@
-//! What is wanted of a run's terminal.
+//! Requests for a run's terminal.
 
 use super::Run;
 use crate::{client::SignalResult, wire::Answer};
@@ -10,7 +10,7 @@ impl Run {
         if self.ended {
             return self.answer_signal(seq, SignalResult::Gone);
         }
-        // Whose input is typed on a terminal, that attempt's terminal it is.
+        // The attempt of typed input is that of its terminal.
         if self
             .input
             .as_ref()

@@ -1,4 +1,4 @@
-//! What a run tells when its shim dies at a moment that no test can hit from outside.
+//! Reports of a run whose shim dies at a moment that no test can choose from outside.
 
 use super::*;
 use crate::{client::SignalTarget, exit_record, values::HeldPause, wire::FromShim};
@@ -12,7 +12,7 @@ use std::process::{Child, Command};
 const SHIM: i32 = i32::MAX;
 
 #[test]
-fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
+fn exit_unreported_by_shim_is_in_its_record() {
     let dir = tempfile::tempdir().expect("a directory");
     let record = ExitRecord {
         exit: Some(Exit::Code(6)),
@@ -29,7 +29,7 @@ fn an_exit_that_the_shim_collected_and_did_not_tell_is_in_its_last_will() {
     will.name((&identity.command).into());
     will.write(dir.path(), &record).expect("it is written");
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     run.shim_gone(0);
     step(&mut run, 0);
     assert_eq!(
@@ -51,17 +51,17 @@ fn unrecorded_exit_is_the_kernels_or_unknown() {
     run.release();
     run.shim_gone(0);
     step(&mut run, 0);
-    let told = copy.exit().unwrap_or(Exit::Unknown);
+    let reported = copy.exit().unwrap_or(Exit::Unknown);
     let killed = Exit::Signal {
         signal: Signal::KILL,
         core_dumped: false,
     };
-    assert!([killed, Exit::Unknown].contains(&told));
-    assert_eq!(facts(&run), [&Fact::LeaderExited(told), &unverified()]);
+    assert!([killed, Exit::Unknown].contains(&reported));
+    assert_eq!(facts(&run), [&Fact::LeaderExited(reported), &unverified()]);
 }
 
 #[test]
-fn a_child_that_was_collected_at_its_gate_by_a_shim_that_died_never_ran() {
+fn child_collected_by_dead_shim_never_ran() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.shim_gone(0);
@@ -80,28 +80,28 @@ fn detaching_shim_learns_deadline_before_first_signal() {
     run.policy.on_leader_exit = LeaderExit::Keep;
     run.max_runtime = Some(Countdown::new(std::time::Duration::from_secs(1)));
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     run.step(0);
     run.step(1_000);
     assert!(matches!(run.for_shim[..], [ToShim::Stopping]));
     assert!(!has_signalled(&run), "before the shim has heard of it");
-    assert!(run.tells_shim_first());
+    assert!(run.notifies_shim_first());
     run.for_shim.clear();
     run.step(1_000);
     assert!(has_signalled(&run));
-    assert!(!run.tells_shim_first());
+    assert!(!run.notifies_shim_first());
     child.end();
 }
 
-/// Whoever asks is answered, and once: whatever ends the run, and whatever was asked for at whatever time.
+/// Each request is answered, and once: for every end of the run, and every time of the request.
 #[test]
-fn every_request_is_answered_once_however_the_run_ends() {
+fn each_request_is_answered_once_at_any_end() {
     type Act = fn(&mut Run);
-    let prepare: Act = |run| run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
-    let prepare_without_file: Act = |run| hear(run, prepared());
+    let prepare: Act = |run| run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
+    let prepare_without_file: Act = |run| receive(run, prepared());
     let execute: Act = |run| {
         run.release();
-        hear(run, FromShim::Executed);
+        receive(run, FromShim::Executed);
     };
     let fail: Act = |run| {
         let failure = StartFailure {
@@ -109,10 +109,10 @@ fn every_request_is_answered_once_however_the_run_ends() {
             errno: Some(libc::EAGAIN),
             path: None,
         };
-        hear(run, FromShim::PrepareFailed(failure));
+        receive(run, FromShim::PrepareFailed(failure));
     };
     let stop: Act = |run| run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
-    let empty: Act = |run| hear(run, childless());
+    let empty: Act = |run| receive(run, childless());
     let lose: Act = |run| run.shim_gone(0);
     let shut: Act = Run::shut_gate;
     let lives: [&[Act]; 11] = [
@@ -139,7 +139,7 @@ fn every_request_is_answered_once_however_the_run_ends() {
                     run.signal(4, Signal::HUP, SignalTarget::Tree, Some("b"), 0);
                     run.list(5);
                     run.resume(6);
-                    run.tell_whether_sent(7, "a", 0);
+                    run.answer_whether_sent(7, "a", 0);
                 }
                 if let Some(act) = life.get(place) {
                     act(&mut run);
@@ -147,11 +147,11 @@ fn every_request_is_answered_once_however_the_run_ends() {
                 step(&mut run, 0);
             }
             assert!(run.has_ended(), "{number}: {:?}", facts(&run));
-            let seq = |told: &Told| match told {
-                Told::Answer(seq, ..) => Some(*seq),
-                Told::Fact(..) => None,
+            let seq = |message: &RunMessage| match message {
+                RunMessage::Answer(seq, ..) => Some(*seq),
+                RunMessage::Fact(..) => None,
             };
-            let mut answered: Vec<u64> = run.told.iter().filter_map(seq).collect();
+            let mut answered: Vec<u64> = run.outgoing.iter().filter_map(seq).collect();
             answered.sort_unstable();
             assert_eq!(
                 answered,
@@ -162,18 +162,18 @@ fn every_request_is_answered_once_however_the_run_ends() {
     }
 }
 
-/// A step as the keeper's loop takes it: what the shim has to know first is said in between.
+/// Takes a step as the keeper's loop does: messages that the shim needs first are sent in between.
 fn step(run: &mut Run, now: u64) {
     run.step(now);
-    while run.tells_shim_first() {
+    while run.notifies_shim_first() {
         run.for_shim.clear();
         run.step(now);
     }
 }
 
 fn has_signalled(run: &Run) -> bool {
-    let step = |told: &Told| matches!(told, Told::Fact(_, Fact::StopStep(_)));
-    run.told.iter().any(step)
+    let step = |message: &RunMessage| matches!(message, RunMessage::Fact(_, Fact::StopStep(_)));
+    run.outgoing.iter().any(step)
 }
 
 fn childless() -> FromShim {
@@ -189,14 +189,14 @@ fn what_sigkill_does_not_end_is_no_end() {
     let mut child = Living::new();
     let mut run = at_gate(dir.path(), child.pidfd());
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     run.stop(&StopPlan::abort(std::time::Duration::ZERO), 0);
-    // The shim is no parent of this child, so nobody is seen, and no word comes of the tree.
+    // The shim is no parent of this child, so no process is found, and no verdict on the tree comes.
     for now in [0, 1_000, 10_000, 1_000_000_000] {
         step(&mut run, now);
         assert!(!run.has_ended(), "{:?}", facts(&run));
     }
-    // The later, the rarer are the looks, and never rarer than one a second.
+    // Scans become rarer with time, but never rarer than one a second.
     assert_eq!(run.look_every(0), 20);
     assert_eq!(run.look_every(10_000), 312);
     assert_eq!(run.look_every(1_000_000_000), 1_000);
@@ -206,7 +206,7 @@ fn what_sigkill_does_not_end_is_no_end() {
 #[test]
 fn pid_given_back_by_a_shim_is_unused() {
     let dir = tempfile::tempdir().expect("a directory");
-    // As if the number of the shim, which is reaped, had come round: here to a stranger with a child.
+    // As if the number of the shim, which is reaped, had been reused: here by an unrelated process with a child.
     let mut stranger = Command::new("sh")
         .args(["-c", "sleep 1000; :"])
         .spawn()
@@ -217,18 +217,18 @@ fn pid_given_back_by_a_shim_is_unused() {
     }
     let mut run = new(dir.path());
     run.cgroup = Some(group_of(dir.path()));
-    run.hear_shim(prepared(), vec![reaped()], &host(), number, 0);
+    run.handle_shim_message(prepared(), vec![reaped()], &host(), number, 0);
     run.release();
-    hear(&mut run, FromShim::Executed);
-    // Nobody is below the shim, and somebody is in the control group all the same.
+    receive(&mut run, FromShim::Executed);
+    // No process is below the shim, and one is in the control group all the same.
     std::fs::write(dir.path().join("cgroup.events"), "populated 1\n").expect("a file");
-    hear(&mut run, childless());
+    receive(&mut run, childless());
     run.shim_gone(0);
     for now in [0, 500, 2_000, 3_000] {
         step(&mut run, now);
     }
-    let steps = run.told.iter().filter_map(|told| match told {
-        Told::Fact(_, Fact::StopStep(step)) => Some(step.delivered + step.refused),
+    let steps = run.outgoing.iter().filter_map(|message| match message {
+        RunMessage::Fact(_, Fact::StopStep(step)) => Some(step.delivered + step.refused),
         _ => None,
     });
     let (rounds, hit) = (steps.clone().count(), steps.sum::<u32>());
@@ -252,30 +252,30 @@ fn nothing_follows_the_last_word_on_the_tree() {
     let mut child = Living::new();
     let mut run = at_gate(dir.path(), child.pidfd());
     run.release();
-    hear(&mut run, FromShim::Executed);
-    hear(&mut run, childless());
+    receive(&mut run, FromShim::Executed);
+    receive(&mut run, childless());
     step(&mut run, 0);
     assert!(run.has_ended());
-    let told = run.told.len();
+    let sent = run.outgoing.len();
     let exited = FromShim::Exited {
         at_us: 0,
         exit: Exit::Code(0),
         rest: false,
     };
-    hear(&mut run, exited);
-    hear(&mut run, childless());
+    receive(&mut run, exited);
+    receive(&mut run, childless());
     run.shim_gone(0);
     step(&mut run, 10_000);
-    assert_eq!(run.told.len(), told, "{:?}", facts(&run));
+    assert_eq!(run.outgoing.len(), sent, "{:?}", facts(&run));
     child.end();
 }
 
 #[test]
-fn a_child_without_an_owner_is_over_when_its_shim_is_gone() {
+fn unowned_child_is_over_without_its_shim() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = new(dir.path());
-    // The descriptor of the leader found no room.
-    hear(&mut run, prepared());
+    // The descriptor of the leader exceeded the limit.
+    receive(&mut run, prepared());
     run.shim_gone(0);
     step(&mut run, 0);
     assert!(run.has_ended() && run.acknowledged);
@@ -287,23 +287,23 @@ fn child_of_a_lost_server_is_not_announced() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = new(dir.path());
     run.server_lost();
-    run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
+    run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
     assert!(run.held().is_none());
-    // Its gate is shut, so the shim tells that nothing ran.
-    hear(&mut run, FromShim::NotReleased);
-    hear(&mut run, childless());
+    // Its gate is shut, so the shim reports that nothing ran.
+    receive(&mut run, FromShim::NotReleased);
+    receive(&mut run, childless());
     step(&mut run, 0);
     assert!(run.has_ended() && run.acknowledged);
-    assert!(run.told.is_empty(), "{:?}", facts(&run));
+    assert!(run.outgoing.is_empty(), "{:?}", facts(&run));
 }
 
 #[test]
-fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
+fn pause_of_a_lost_server_continues_unanswered() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.release();
-    hear(&mut run, FromShim::Executed);
-    run.told.clear();
+    receive(&mut run, FromShim::Executed);
+    run.outgoing.clear();
     run.pause = Pause::Stopping {
         seq: Some(9),
         give_up_at: 1,
@@ -316,18 +316,18 @@ fn a_pause_that_only_a_lost_server_waited_for_goes_on_without_an_answer() {
     step(&mut run, 0);
     let (held, _) = run.held().expect("it is handed over");
     assert_eq!(held.pause, HeldPause::Stopped);
-    assert!(run.told.is_empty(), "{:?}", facts(&run));
+    assert!(run.outgoing.is_empty(), "{:?}", facts(&run));
 }
 
 #[test]
-fn a_pause_that_was_asked_to_end_is_handed_over_as_one_that_ends() {
+fn ending_pause_is_handed_over_as_ending() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut run = at_gate(dir.path(), reaped());
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     for (expired, wanted) in [
         (false, HeldPause::LettingGo),
-        // It ends by itself, and that is told when it has.
+        // It ends by itself, and that is reported when it has.
         (true, HeldPause::Stopped),
     ] {
         run.pause = Pause::LettingGo {
@@ -390,7 +390,7 @@ impl Living {
     }
 }
 
-/// The pidfd of a process that somebody has reaped.
+/// Returns the pidfd of a process that was reaped.
 fn reaped() -> OwnedFd {
     let mut child = Living::new();
     let fd = child.pidfd();
@@ -422,7 +422,7 @@ fn new(run_dir: &std::path::Path) -> Run {
     Run::wanted(parts, 1, gate.into())
 }
 
-/// A directory as if it were a control group.
+/// Returns a directory as if it were a control group.
 fn group_of(dir: &std::path::Path) -> CgroupIdentity {
     CgroupIdentity {
         path: dir.to_str().expect("UTF-8").to_owned(),
@@ -430,13 +430,13 @@ fn group_of(dir: &std::path::Path) -> CgroupIdentity {
     }
 }
 
-/// What is told of a run that ended by itself, when its control group had these files at its end.
+/// Returns a run that ended by itself, with the reports for these files of its control group at its end.
 fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
     let mut run = new(dir);
     run.cgroup = Some(group_of(dir));
-    run.hear_shim(prepared(), vec![reaped()], &host(), SHIM, 0);
+    run.handle_shim_message(prepared(), vec![reaped()], &host(), SHIM, 0);
     run.release();
-    hear(&mut run, FromShim::Executed);
+    receive(&mut run, FromShim::Executed);
     for (name, text) in files {
         std::fs::write(dir.join(name), text).expect("a file");
     }
@@ -445,8 +445,8 @@ fn with_files(dir: &std::path::Path, files: &[(&str, &str)]) -> Run {
         exit: Exit::Code(0),
         rest: false,
     };
-    hear(&mut run, exited);
-    hear(
+    receive(&mut run, exited);
+    receive(
         &mut run,
         FromShim::Empty {
             at_us: 0,
@@ -474,12 +474,12 @@ fn prepared() -> FromShim {
 
 fn at_gate(run_dir: &std::path::Path, leader: OwnedFd) -> Run {
     let mut run = new(run_dir);
-    run.hear_shim(prepared(), vec![leader], &host(), SHIM, 0);
+    run.handle_shim_message(prepared(), vec![leader], &host(), SHIM, 0);
     run
 }
 
-fn hear(run: &mut Run, word: FromShim) {
-    run.hear_shim(word, Vec::new(), &host(), SHIM, 0);
+fn receive(run: &mut Run, word: FromShim) {
+    run.handle_shim_message(word, Vec::new(), &host(), SHIM, 0);
 }
 
 fn host() -> HostIdentity {
@@ -490,13 +490,14 @@ fn host() -> HostIdentity {
     }
 }
 
-/// What was told of the run, its signals left out.
+/// Returns the reports of the run, without its signals.
 fn facts(run: &Run) -> Vec<&Fact> {
-    let fact = |told| match told {
-        &Told::Fact(_, Fact::SignalSent { .. } | Fact::StopStep(_)) | Told::Answer(..) => None,
-        Told::Fact(_, fact) => Some(fact),
+    let fact = |message| match message {
+        &RunMessage::Fact(_, Fact::SignalSent { .. } | Fact::StopStep(_))
+        | RunMessage::Answer(..) => None,
+        RunMessage::Fact(_, fact) => Some(fact),
     };
-    run.told.iter().filter_map(fact).collect()
+    run.outgoing.iter().filter_map(fact).collect()
 }
 
 fn unverified() -> Fact {

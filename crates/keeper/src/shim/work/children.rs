@@ -1,7 +1,7 @@
 //! The children of a shim, as it ends them itself.
 
 use kennel_lifecycle::{Signal, SignalScope, SignalSender, StopStep, Timestamp};
-use kennel_linux::{pidfd::Sent, procfs, tree::Volley};
+use kennel_linux::{pidfd::Sent, procfs, tree::SignalRound};
 use nix::errno::Errno;
 
 /// Most rounds of signals in the exit record.
@@ -9,8 +9,8 @@ const STEPS_RECORDED_MAX: usize = 16;
 
 /// Sends SIGKILL to the children of this process; counted where that is requested, except for `init`, which is no
 /// member. Their pids cannot be reused: only this process reaps them.
-pub(super) fn kill_children(count: bool, init: Option<i32>) -> Volley {
-    let mut volley = Volley::new(SignalScope::ShimChildren);
+pub(super) fn kill_children(count: bool, init: Option<i32>) -> SignalRound {
+    let mut round = SignalRound::new(SignalScope::ShimChildren);
     for child in procfs::children(own_pid()) {
         let counts = count && init != Some(child);
         let living = counts && procfs::stat(child).is_ok_and(|stat| !stat.is_dead());
@@ -18,17 +18,22 @@ pub(super) fn kill_children(count: bool, init: Option<i32>) -> Volley {
         let sent = Errno::result(unsafe { libc::kill(child, libc::SIGKILL) });
         // A process that was dead before was not reached by this.
         if living {
-            volley.count(sent.map_or_else(|errno| Sent::Failed(errno as i32), |_| Sent::Done));
+            round.count(sent.map_or_else(|errno| Sent::Failed(errno as i32), |_| Sent::Done));
         }
     }
-    volley
+    round
 }
 
 /// Adds the signals sent, as far as there is space for them.
-pub(super) fn note(steps: &mut Vec<StopStep>, at: Timestamp, signal: Signal, volleys: &[Volley]) {
-    let sent = volleys.iter().filter(|volley| !volley.is_empty());
+pub(super) fn note(
+    steps: &mut Vec<StopStep>,
+    at: Timestamp,
+    signal: Signal,
+    rounds: &[SignalRound],
+) {
+    let sent = rounds.iter().filter(|round| !round.is_empty());
     let room = STEPS_RECORDED_MAX.saturating_sub(steps.len());
-    let sent = sent.map(|volley| volley.step(at, signal, SignalSender::Shim));
+    let sent = sent.map(|round| round.step(at, signal, SignalSender::Shim));
     steps.extend(sent.take(room));
 }
 

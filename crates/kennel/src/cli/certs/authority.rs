@@ -10,15 +10,15 @@ use rcgen::{
 use std::fmt;
 use time::{Duration, OffsetDateTime};
 
-/// Clocks of other hosts may be behind by so much.
+/// Possible lag of clocks of other hosts.
 const CLOCK_SKEW: Duration = Duration::minutes(10);
-/// When a next list is promised: servers here do not refuse an older one, other programs may.
+/// Time until the promised next list: Kennel servers do not refuse an older one, other programs may.
 const LIST_FOR: Duration = Duration::days(3650);
 const SERIAL_BYTES: usize = 16;
 /// Longest common name of a certificate, as X.520 has it.
 const COMMON_NAME_CHARS_MAX: usize = 64;
 
-/// Whose certificate it is.
+/// Kind of the certificate's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Server,
@@ -64,7 +64,7 @@ pub(super) fn init(dir: &Directory, until: OffsetDateTime, force: bool) -> Resul
         .self_signed(&key)
         .map_err(cannot("sign a certificate"))?;
     let key_text = key.serialize_pem();
-    // What an authority before has issued is nothing of this one.
+    // Certificates of an earlier authority do not belong to this one.
     let issued = Issued {
         authority: name,
         ..Issued::default()
@@ -77,7 +77,7 @@ pub(super) fn init(dir: &Directory, until: OffsetDateTime, force: bool) -> Resul
     )
 }
 
-/// What is the same in the certificate of an authority and in all that it signs.
+/// Returns the parameters shared by the certificate of an authority and all that it signs.
 fn params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
@@ -133,7 +133,7 @@ impl Authority {
         let certificate = params
             .signed_by(&key, &self.issuer)
             .map_err(cannot("sign a certificate"))?;
-        // On record first: each certificate that is there can be revoked.
+        // Recorded first: each existing certificate can be revoked.
         let mut issued = self.dir.issued()?;
         issued.certificates.push(Certificate {
             kind: kind.word().to_owned(),
@@ -153,7 +153,7 @@ impl Authority {
         )
     }
 
-    /// Puts all certificates of a name on the list; gives how many.
+    /// Puts all certificates of a name on the list; returns their number.
     pub(super) fn revoke(&self, name: &str) -> Result<usize, Failure> {
         let mut issued = self.dir.issued()?;
         if !issued.certificates.iter().any(|one| one.name == name) {
@@ -172,7 +172,7 @@ impl Authority {
             one.revoked = Some(now);
             count += 1;
         }
-        // The list is written also where none is new: a command before may have been cut off.
+        // The list is written even if no certificate is new: an earlier command may have been interrupted.
         let list = list(&issued, &self.issuer)?;
         self.dir.set_issued(&issued)?;
         self.dir.write(&[(CRL, &list)], true)?;
@@ -180,7 +180,7 @@ impl Authority {
     }
 }
 
-/// The list of all that is revoked. Its number follows the clock, so that each is above the one before.
+/// Builds the list of all revoked certificates. Its number follows the clock, so that each is above the earlier one.
 fn list(issued: &Issued, signer: &Issuer<'_, KeyPair>) -> Result<String, Failure> {
     let now = OffsetDateTime::now_utc();
     let revoked = issued.certificates.iter().filter_map(|one| {
@@ -206,7 +206,7 @@ fn list(issued: &Issued, signer: &Issuer<'_, KeyPair>) -> Result<String, Failure
         .map_err(cannot("write the list of revoked certificates"))
 }
 
-/// A positive number with as many bytes as it is written with.
+/// Returns a positive number of as many bytes as it is written with.
 fn serial() -> Result<SerialNumber, Failure> {
     let mut bytes = files::random::<SERIAL_BYTES>()?;
     bytes[0] = bytes[0] & 0x7f | 0x40;

@@ -6,7 +6,7 @@ use clap::ValueEnum as _;
 use std::path::Path;
 use toml::Value;
 
-/// The section of a server's certificate.
+/// Returns the section of a server's certificate.
 pub(super) fn tls(made: &Made, dir: &Directory) -> String {
     format!(
         "[tls]\n{}client_ca = {}\ncrl = {}\n\n",
@@ -16,7 +16,7 @@ pub(super) fn tls(made: &Made, dir: &Directory) -> String {
     )
 }
 
-/// The section with which a server calls other nodes.
+/// Returns the section with which a server calls other nodes.
 pub(super) fn forward(made: &Made, dir: &Directory) -> String {
     let ca = quoted_path(&dir.path(super::files::CA));
     format!("[forward]\n{}ca = {ca}\n\n", pair(made))
@@ -28,7 +28,7 @@ fn pair(made: &Made) -> String {
     format!("certificate = {certificate}\nkey = {key}\n")
 }
 
-/// What a principal may do.
+/// Returns the section with the rights of a principal.
 pub(super) fn principal(name: &str, args: &RoleArgs) -> String {
     let owner = args
         .owner
@@ -43,7 +43,7 @@ pub(super) fn principal(name: &str, args: &RoleArgs) -> String {
     )
 }
 
-/// A token that is accepted until then.
+/// Returns the section of a token that is accepted until then.
 pub(super) fn token(id: &str, sha256: &str, expires: &str) -> String {
     format!(
         "[[token]]\nid = {}\nsha256 = \"{sha256}\"\nexpires = \"{expires}\"\n\n",

@@ -15,10 +15,10 @@ pub(super) const CA: &str = "ca.pem";
 pub(super) const CA_KEY: &str = "ca-key.pem";
 pub(super) const CRL: &str = "crl.pem";
 const ISSUED: &str = "issued.toml";
-/// Of a name in the name of a file.
+/// Longest part of a file name that is made of a name.
 const STEM_CHARS_MAX: usize = 100;
 
-/// A directory, which is this command's until it is dropped.
+/// A directory, locked by this command until it is dropped.
 pub(super) struct Directory {
     path: PathBuf,
     _lock: File,
@@ -27,15 +27,15 @@ pub(super) struct Directory {
 /// Files that were written.
 pub(super) struct Made {
     pub(super) files: Vec<PathBuf>,
-    /// Whether others were there before.
+    /// Whether they replaced others.
     pub(super) replaced: bool,
 }
 
-/// All that was issued.
+/// All issued certificates.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Issued {
-    /// Name of the authority, as its certificate has it.
+    /// Name of the authority, as in its certificate.
     pub(super) authority: String,
     #[serde(default, rename = "certificate")]
     pub(super) certificates: Vec<Certificate>,
@@ -46,15 +46,15 @@ pub(super) struct Issued {
 pub(super) struct Certificate {
     pub(super) kind: String,
     pub(super) name: String,
-    /// In hexadecimal.
+    /// Serial number in hexadecimal.
     pub(super) serial: String,
     pub(super) expires: String,
-    /// When it was revoked, in seconds of Unix time.
+    /// Time of its revocation, in seconds of Unix time.
     pub(super) revoked: Option<i64>,
 }
 
 impl Directory {
-    /// One that has to be there.
+    /// Opens a directory that must exist.
     pub(super) fn open(dir: &Path) -> Result<Self, Failure> {
         let cannot =
             |cause: io::Error| Failure::new(format!("cannot use {}: {cause}", dir.display()));
@@ -69,7 +69,7 @@ impl Directory {
         Ok(Self { path, _lock: lock })
     }
 
-    /// The same; it is made where it is missing.
+    /// Opens a directory, which is created where it is missing.
     pub(super) fn create(dir: &Path) -> Result<Self, Failure> {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
         made.map_err(|cause| Failure::new(format!("cannot make {}: {cause}", dir.display())))?;
@@ -94,7 +94,7 @@ impl Directory {
         })
     }
 
-    /// Writes files, all or, where one is there already, none.
+    /// Writes files: all, or none where one exists already.
     pub(super) fn write(&self, files: &[(&str, &str)], force: bool) -> Result<Made, Failure> {
         let replaced = self.check(files.iter().map(|(name, _)| *name), force)?;
         let mut made = Made {
@@ -111,7 +111,7 @@ impl Directory {
         Ok(made)
     }
 
-    /// Whether one of these files is there; without force a failure.
+    /// Whether one of these files exists; without force a failure.
     pub(super) fn check<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,
@@ -165,7 +165,7 @@ impl Issued {
     }
 }
 
-/// A name as a part of the name of a file: what is not plain becomes a dash.
+/// Converts a name to a part of a file name: special characters become dashes.
 pub(super) fn stem(name: &str) -> Result<String, Failure> {
     let mut stem = String::new();
     for letter in name.chars() {
@@ -185,7 +185,7 @@ pub(super) fn stem(name: &str) -> Result<String, Failure> {
     Ok(stem)
 }
 
-/// Bytes that no process can guess.
+/// Returns random bytes that no process can guess.
 pub(super) fn random<const N: usize>() -> Result<[u8; N], Failure> {
     let mut bytes = [0; N];
     File::open("/dev/urandom")

@@ -1,7 +1,8 @@
-//! `certs`: an authority of one's own in a directory, and what it issues.
+//! `certs`: a private authority in a directory, and its certificates.
 //!
-//! `ca.pem`, `ca-key.pem` and `crl.pem` are the authority's, `NAME.pem` and `NAME-key.pem` of a server or client, `ID.token` is a
-//! token. `issued.toml` holds what was issued, so that also a certificate whose file was replaced can be revoked.
+//! `ca.pem`, `ca-key.pem` and `crl.pem` are the authority's, `NAME.pem` and `NAME-key.pem` of a server or client,
+//! `ID.token` is a token. `issued.toml` lists the issued certificates, so that one whose file was replaced can be
+//! revoked too.
 
 mod authority;
 mod entries;
@@ -20,7 +21,7 @@ use sha2::{Digest as _, Sha256};
 use std::{fmt::Write as _, net::IpAddr};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
-/// Validity where none is named, in days.
+/// Default validity in days.
 const AUTHORITY_DAYS: u32 = 3650;
 const DAYS: u32 = 365;
 /// Longest name of a client or token.
@@ -53,7 +54,7 @@ fn init(make: &MakeArgs) -> Result<(), Failure> {
     let dir = Directory::create(&make.dir)?;
     let until = after(make.days.unwrap_or(AUTHORITY_DAYS));
     let written = authority::init(&dir, until, make.force)?;
-    say_made(&written, until);
+    print_made(&written, until);
     Ok(())
 }
 
@@ -66,11 +67,11 @@ fn server(make: &MakeArgs, names: &[String]) -> Result<(), Failure> {
     let until = after(make.days.unwrap_or(DAYS));
     let name = names.first().map(String::as_str).unwrap_or_default();
     let written = authority.issue(Kind::Server, name, sans, until, make.force)?;
-    say_made(&written, until);
+    print_made(&written, until);
     print_new(&written, || entries::tls(&written, &authority.dir))
 }
 
-/// Makes the certificate of a client, whose principal is given.
+/// Makes the certificate of a client, and returns its principal.
 fn client(make: &MakeArgs, name: &str) -> Result<(Made, String, Authority), Failure> {
     let principal = principal(name)?;
     let uri = Ia5String::try_from(principal.as_str()).map_err(|cause| {
@@ -80,11 +81,12 @@ fn client(make: &MakeArgs, name: &str) -> Result<(Made, String, Authority), Fail
     let until = after(make.days.unwrap_or(DAYS));
     let sans = vec![SanType::URI(uri)];
     let written = authority.issue(Kind::Client, name, sans, until, make.force)?;
-    say_made(&written, until);
+    print_made(&written, until);
     Ok((written, principal, authority))
 }
 
-/// What a node forwards it forwards for others, with their rights: that needs the role of an admin.
+/// Makes the certificate of a node. A node forwards calls for other principals, with their rights: that needs the role
+/// admin.
 fn node(make: &MakeArgs, name: &str) -> Result<(), Failure> {
     let (written, principal, authority) = client(make, name)?;
     let role = RoleArgs {
@@ -96,7 +98,7 @@ fn node(make: &MakeArgs, name: &str) -> Result<(), Failure> {
     })
 }
 
-/// A token needs no authority, but it lies with the others.
+/// Makes a token, which needs no authority, but is stored with the certificates.
 fn token(make: &MakeArgs, id: &str, role: &RoleArgs) -> Result<(), Failure> {
     check_plain(id)?;
     let dir = Directory::create(&make.dir)?;
@@ -106,7 +108,7 @@ fn token(make: &MakeArgs, id: &str, role: &RoleArgs) -> Result<(), Failure> {
         &[(&format!("{id}.token"), &format!("{text}\n"))],
         make.force,
     )?;
-    say_made(&written, until);
+    print_made(&written, until);
     print_exact(&entries::token(
         id,
         &hex(&Sha256::digest(&text)),
@@ -117,7 +119,7 @@ fn token(make: &MakeArgs, id: &str, role: &RoleArgs) -> Result<(), Failure> {
     })
 }
 
-/// The entry of what is new: one that was replaced has an entry already.
+/// Prints the entry of a new certificate: a replaced one has an entry already.
 fn print_new(written: &Made, entry: impl FnOnce() -> String) -> Result<(), Failure> {
     if written.replaced {
         return Ok(());
@@ -125,7 +127,7 @@ fn print_new(written: &Made, entry: impl FnOnce() -> String) -> Result<(), Failu
     print_exact(&entry())
 }
 
-fn say_made(written: &Made, until: OffsetDateTime) {
+fn print_made(written: &Made, until: OffsetDateTime) {
     let files: Vec<String> = written
         .files
         .iter()
@@ -153,7 +155,7 @@ fn server_name(name: &str) -> Result<SanType, Failure> {
     ))
 }
 
-/// The principal of a client: its name is a URI, or becomes one.
+/// Returns the principal of a client: its name is a URI, or becomes one.
 fn principal(name: &str) -> Result<String, Failure> {
     let Some((scheme, rest)) = name.split_once("://") else {
         check_plain(name)?;

@@ -1,4 +1,4 @@
-//! What is on the board, and what keys make of it. Pure but for the clock.
+//! State of the board, and the effect of keys. Pure but for the clock.
 
 use super::{
     Reported,
@@ -18,7 +18,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// By what runs are sorted.
+/// Sort key of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Age,
@@ -40,9 +40,9 @@ const SORTS: [Sort; 7] = [
     Sort::Restarts,
 ];
 
-/// What is to be done.
+/// A requested action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Action {
     Quit,
     Refresh,
     Tree(String),
@@ -52,14 +52,14 @@ pub(super) enum Wish {
     Resume(String),
 }
 
-/// What is looked at.
+/// The present view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Runs,
     /// The filter is being typed.
     Filter,
-    /// Whether this is to be done.
-    Confirm(Wish, String),
+    /// A question to confirm the action.
+    Confirm(Action, String),
     Page {
         heading: String,
         lines: Vec<String>,
@@ -68,7 +68,7 @@ pub(super) enum Place {
     Help,
 }
 
-/// All of it.
+/// The whole state of the board.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a switch of its own, turned by hand"
@@ -78,7 +78,7 @@ pub(super) struct Board {
     pub(super) colour: bool,
     pub(super) info: Option<pb::ServerInfo>,
     pub(super) at: Option<SystemTime>,
-    /// Why the server cannot be asked; absent: it can.
+    /// Reason why the server cannot be reached; absent: it can.
     pub(super) lost: Option<String>,
     pub(super) cut: bool,
     runs: Vec<Seen>,
@@ -87,13 +87,13 @@ pub(super) struct Board {
     pub(super) filter: String,
     pub(super) ended_too: bool,
     pub(super) place: Place,
-    /// What came of the last wish.
+    /// Result of the last action.
     pub(super) said: String,
-    /// The run that is pointed at.
+    /// The selected run.
     selected: Option<String>,
-    /// How many runs, or lines of a page, there is room for.
+    /// Number of runs, or lines of a page, that fit.
     pub(super) room: usize,
-    /// Which of the runs stands first.
+    /// Index of the first run shown.
     pub(super) first: usize,
 }
 
@@ -119,7 +119,7 @@ impl Board {
         }
     }
 
-    pub(super) fn hear(&mut self, reported: Reported) {
+    pub(super) fn update(&mut self, reported: Reported) {
         match reported {
             Reported::Sample(sample) => {
                 let Sample {
@@ -137,7 +137,7 @@ impl Board {
             Reported::Lost(why) => self.lost = Some(terminal_text::one_line(&why)),
             Reported::Answer(answer) => self.said = terminal_text::one_line(&answer),
             Reported::Page(heading, lines) => {
-                // The end of what was written is what is wanted.
+                // The end of the output is shown.
                 let from = if heading.starts_with("last") {
                     lines.len().saturating_sub(self.room)
                 } else {
@@ -152,7 +152,7 @@ impl Board {
         }
     }
 
-    /// The runs that are shown, in order.
+    /// Returns the runs shown, in order.
     pub(super) fn shown(&self) -> Vec<&Seen> {
         let mut shown: Vec<&Seen> = self.runs.iter().filter(|seen| self.wants(seen)).collect();
         shown.sort_by(|one, other| {
@@ -180,7 +180,7 @@ impl Board {
                 .any(|(key, value)| has(&format!("{key}={value}")))
     }
 
-    /// The largest first; what is not known last.
+    /// Orders the largest first; unknown values last.
     fn order(&self, one: &Seen, other: &Seen) -> Ordering {
         let (a, b) = (&one.usage, &other.usage);
         let largest =
@@ -197,7 +197,7 @@ impl Board {
         }
     }
 
-    /// Where the run that is pointed at stands among those that are shown.
+    /// Returns the index of the selected run among those shown.
     pub(super) fn pointed(&self, shown: &[&Seen]) -> usize {
         let is_it = |seen: &&Seen| Some(&seen.run.run_id) == self.selected.as_ref();
         shown.iter().position(is_it).unwrap_or(0)
@@ -217,14 +217,14 @@ impl Board {
         shown.get(at).map(|seen| seen.run.clone())
     }
 
-    /// What a key asks for.
-    pub(super) fn key(&mut self, key: KeyEvent) -> Option<Wish> {
+    /// Handles a key; returns the requested action.
+    pub(super) fn key(&mut self, key: KeyEvent) -> Option<Action> {
         if key.kind == KeyEventKind::Release {
             return None;
         }
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         if control && key.code == KeyCode::Char('c') {
-            return Some(Wish::Quit);
+            return Some(Action::Quit);
         }
         match std::mem::replace(&mut self.place, Place::Runs) {
             Place::Runs => self.key_among_runs(key.code),
@@ -232,8 +232,8 @@ impl Board {
                 self.key_of_filter(key.code);
                 None
             }
-            Place::Confirm(wish, _) => match key.code {
-                KeyCode::Char('y' | 'Y') => Some(wish),
+            Place::Confirm(action, _) => match key.code {
+                KeyCode::Char('y' | 'Y') => Some(action),
                 _ => {
                     self.said = "nothing was done".into();
                     None
@@ -251,8 +251,8 @@ impl Board {
         }
     }
 
-    /// What the mouse does: the wheel scrolls, a click points, and one at what is pointed at opens it.
-    pub(super) fn mouse(&mut self, mouse: MouseEvent) -> Option<Wish> {
+    /// Handles the mouse: the wheel scrolls, a click selects, and one on the selected run opens it.
+    pub(super) fn mouse(&mut self, mouse: MouseEvent) -> Option<Action> {
         let key = |code| KeyEvent::new(code, KeyModifiers::NONE);
         if !matches!(self.place, Place::Runs | Place::Page { .. }) {
             return None;
@@ -267,7 +267,7 @@ impl Board {
                 let run = shown.get(at).filter(|_| line < self.room)?;
                 let run_id = run.run.run_id.clone();
                 if self.selected.as_ref() == Some(&run_id) {
-                    return Some(Wish::Tree(run_id));
+                    return Some(Action::Tree(run_id));
                 }
                 self.selected = Some(run_id);
                 None
@@ -276,7 +276,7 @@ impl Board {
         }
     }
 
-    /// Moves what is shown as little as is needed, so that the run that is pointed at is there.
+    /// Scrolls as little as needed, so that the selected run is shown.
     pub(super) fn scroll(&mut self) {
         let shown = self.shown();
         let pointed = self.pointed(&shown);
@@ -284,12 +284,12 @@ impl Board {
         self.first = self.first.clamp(least, pointed.max(least));
     }
 
-    fn key_among_runs(&mut self, key: KeyCode) -> Option<Wish> {
+    fn key_among_runs(&mut self, key: KeyCode) -> Option<Action> {
         let page = isize::try_from(self.room).unwrap_or(1);
         self.said.clear();
         match key {
-            KeyCode::Char('q') => return Some(Wish::Quit),
-            KeyCode::Char(' ') => return Some(Wish::Refresh),
+            KeyCode::Char('q') => return Some(Action::Quit),
+            KeyCode::Char(' ') => return Some(Action::Refresh),
             KeyCode::Up | KeyCode::Char('k') => self.point(-1),
             KeyCode::Down | KeyCode::Char('j') => self.point(1),
             KeyCode::PageUp => self.point(-page),
@@ -303,8 +303,8 @@ impl Board {
             KeyCode::Char('/') => self.place = Place::Filter,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('?' | 'h') => self.place = Place::Help,
-            KeyCode::Enter | KeyCode::Char('t') => return Some(Wish::Tree(self.run()?.run_id)),
-            KeyCode::Char('l') => return Some(Wish::Logs(self.run()?.run_id)),
+            KeyCode::Enter | KeyCode::Char('t') => return Some(Action::Tree(self.run()?.run_id)),
+            KeyCode::Char('l') => return Some(Action::Logs(self.run()?.run_id)),
             KeyCode::Char('x') => self.confirm_abort(),
             KeyCode::Char('p') => self.confirm_pause(),
             _ => {}
@@ -327,21 +327,21 @@ impl Board {
             return;
         }
         let ask = format!("end {} and its whole tree?", run.run_id);
-        self.place = Place::Confirm(Wish::Abort(run.run_id), ask);
+        self.place = Place::Confirm(Action::Abort(run.run_id), ask);
     }
 
     fn confirm_pause(&mut self) {
         let Some(run) = self.run() else { return };
         let id = run.run_id.clone();
-        let (wish, ask) = match run.state() {
-            pb::RunState::Paused => (Wish::Resume(id), "resume"),
-            pb::RunState::Running => (Wish::Pause(id), "pause"),
+        let (action, ask) = match run.state() {
+            pb::RunState::Paused => (Action::Resume(id), "resume"),
+            pb::RunState::Running => (Action::Pause(id), "pause"),
             state => {
                 self.said = format!("it is {}", words::state(state));
                 return;
             }
         };
-        self.place = Place::Confirm(wish, format!("{ask} {}?", run.run_id));
+        self.place = Place::Confirm(action, format!("{ask} {}?", run.run_id));
     }
 
     fn key_of_filter(&mut self, key: KeyCode) {
@@ -377,7 +377,7 @@ impl Board {
         };
     }
 
-    /// All that are shown together, as far as it is known.
+    /// Returns the totals of all runs shown, as far as known.
     pub(super) fn totals(&self) -> (u32, Option<f64>, u64) {
         let usages = self.runs.iter().map(|seen| &seen.usage);
         let mut total = (0, None, 0);

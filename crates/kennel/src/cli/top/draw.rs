@@ -1,4 +1,4 @@
-//! The board as it is drawn, in whatever room there is.
+//! Draws the board, in any size of terminal.
 
 use super::{
     board::{Board, Place, Sort, age, restarts},
@@ -22,11 +22,11 @@ use std::time::{Duration, SystemTime};
 /// Lines above and below runs and pages.
 pub(super) const HEADER_LINES: u16 = 4;
 const FOOTER_LINES: u16 = 1;
-/// Narrower than this, a run is shown by the end of its id, and without readiness and activity.
+/// Width below which a run is shown by the end of its id, and without readiness and activity.
 const WIDE: u16 = 110;
 /// Characters of a shortened id.
 const SHORT_ID_CHARS: usize = 10;
-/// What is not known.
+/// Text for an unknown value.
 const UNKNOWN: &str = "-";
 
 pub(super) fn board(frame: &mut Frame, board: &mut Board) {
@@ -117,7 +117,7 @@ fn header(board: &Board, width: u16) -> Vec<Line<'static>> {
     ]
 }
 
-/// What is wrong, else what was asked for, else how runs are shown.
+/// Returns the present error, else the question, else the order and filter of runs.
 fn state_line(board: &Board) -> Line<'static> {
     if let Some(why) = &board.lost {
         return alarm(board, format!("the server is lost: {why}; trying again"));
@@ -246,7 +246,7 @@ fn colour(state: pb::RunState) -> Style {
 fn run(seen: &Seen, now: SystemTime, width: u16) -> String {
     let Seen { run, usage } = seen;
     let id = if width < WIDE {
-        // The beginning of an id is its time, and much the same in all.
+        // The beginning of an id is its time, and similar in all.
         let from = run.run_id.len().saturating_sub(SHORT_ID_CHARS);
         format!("~{}", run.run_id.get(from..).unwrap_or(&run.run_id))
     } else {
@@ -290,7 +290,7 @@ pub(super) fn percent(percent: Option<f64>) -> String {
     percent.map_or_else(|| UNKNOWN.to_owned(), |percent| format!("{percent:.1}"))
 }
 
-/// In at most five characters.
+/// Formats bytes in at most five characters.
 pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
     if bytes < 1024 {

@@ -1,6 +1,6 @@
-//! What each key does.
+//! The keys and their actions.
 
-/// Key, and what it does, as help has it.
+/// Each key, and its action, as in help.
 pub(super) const HELP: [(&str, &str); 16] = [
     ("up down k j", "go to another run, or through a page"),
     ("PgUp PgDn Home End", "the same, further"),

@@ -1,7 +1,7 @@
-//! `kennel top`: the runs of a node on a terminal, and what they use, anew every two seconds.
+//! `kennel top`: the runs of a node on a terminal, with their resource usage, updated every two seconds.
 //!
-//! What is shown is in [`board`], pure; how it is drawn in [`draw`]; where it comes from in [`sample`]. Here is the terminal, which is
-//! put back however this ends.
+//! The state is in [`board`], pure; drawing in [`draw`]; sampling in [`sample`]. The terminal is here, and is restored
+//! however this ends.
 
 mod board;
 mod draw;
@@ -11,7 +11,7 @@ mod sample;
 
 use super::{calls::new_request_id, link::Link, table::in_colour};
 use crate::{args::TopArgs, failure::Failure};
-use board::{Board, Wish};
+use board::{Action, Board};
 use kennel_client as client;
 use kennel_client::Connection;
 use kennel_proto::pb;
@@ -33,19 +33,19 @@ use tokio::{
     sync::mpsc,
 };
 
-/// Keys that wait to be seen to.
+/// Keys that wait to be handled.
 const KEYS_QUEUED_MAX: usize = 64;
-/// How long all of one look may take.
+/// Longest time of one sample.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Answers that wait to be shown.
 const REPORTED_QUEUED_MAX: usize = 16;
 
-/// What comes in beside keys.
+/// Input beside keys.
 enum Reported {
     Sample(Box<Sample>),
-    /// The server could not be asked.
+    /// The server could not be reached.
     Lost(String),
-    /// What came of a wish.
+    /// Result of an action.
     Answer(String),
     /// The text of a page, below this heading.
     Page(String, Vec<String>),
@@ -61,7 +61,7 @@ pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
     }
     let no_terminal =
         |cause: io::Error| Failure::new(format!("the terminal cannot be used: {cause}"));
-    // Puts the terminal back in a panic too.
+    // Restores the terminal in a panic too.
     let terminal = ratatui::try_init().map_err(no_terminal)?;
     let mouse = Mouse::capture();
     let watched = Box::pin(watch(link, args.every, terminal)).await;
@@ -70,7 +70,7 @@ pub(crate) async fn top(link: &Link, args: TopArgs) -> Result<(), Failure> {
     watched.map_err(no_terminal)
 }
 
-/// The mouse is ours for as long as this lives.
+/// The mouse is captured for as long as this lives.
 struct Mouse;
 
 impl Mouse {
@@ -106,33 +106,33 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
     let [term, hup, int] = &mut ends;
     loop {
         terminal.draw(|frame| draw::board(frame, &mut board))?;
-        let wish = tokio::select! {
+        let action = tokio::select! {
             _ = term.recv() => break,
             _ = hup.recv() => break,
             _ = int.recv() => break,
             typed = keys.recv() => match typed {
                 Some(Event::Key(key)) => board.key(key),
                 Some(Event::Mouse(mouse)) => board.mouse(mouse),
-                // Another size is drawn anew.
+                // A terminal of another size is drawn anew.
                 Some(_) => None,
                 None => break,
             },
             Some(reported) = tidings.recv() => {
-                // What was asked for is to be seen.
+                // The result of the action is shown.
                 let looks = matches!(reported, Reported::Answer(_));
-                board.hear(reported);
-                looks.then_some(Wish::Refresh)
+                board.update(reported);
+                looks.then_some(Action::Refresh)
             }
         };
-        match wish {
+        match action {
             None => {}
-            Some(Wish::Quit) => break,
-            Some(Wish::Refresh) => drop(wants.try_send(())),
-            Some(wish) => {
+            Some(Action::Quit) => break,
+            Some(Action::Refresh) => drop(wants.try_send(())),
+            Some(action) => {
                 let (connection, reported) = (link.connection.clone(), reported.clone());
                 // It ends with its call; its result has no reader.
                 tokio::spawn(async move {
-                    let answer = carry_out(&connection, wish).await;
+                    let answer = carry_out(&connection, action).await;
                     drop(reported.send(answer).await);
                 });
             }
@@ -142,7 +142,7 @@ async fn watch(link: &Link, every: Duration, mut terminal: DefaultTerminal) -> i
     Ok(())
 }
 
-/// Keys and sizes as they come, read by a thread that ends with this process.
+/// Returns keys and sizes, read by a thread that ends with this process.
 fn typed() -> io::Result<mpsc::Receiver<Event>> {
     let (sender, keys) = mpsc::channel(KEYS_QUEUED_MAX);
     let read = move || {
@@ -180,21 +180,21 @@ async fn sample_for_ever(
     }
 }
 
-async fn carry_out(connection: &Connection, wish: Wish) -> Reported {
+async fn carry_out(connection: &Connection, action: Action) -> Reported {
     let mut processes = connection.processes();
-    let done = match wish {
-        Wish::Quit | Wish::Refresh => return Reported::Answer(String::new()),
-        Wish::Tree(run) => {
+    let done = match action {
+        Action::Quit | Action::Refresh => return Reported::Answer(String::new()),
+        Action::Tree(run) => {
             return page(
                 sample::tree(connection, &run).await,
                 format!("tree of {run}"),
             );
         }
-        Wish::Logs(run) => {
+        Action::Logs(run) => {
             let heading = format!("last lines of {run}");
             return page(sample::logs(connection, &run).await, heading);
         }
-        Wish::Abort(run) => {
+        Action::Abort(run) => {
             let request = pb::AbortRequest {
                 run_id: run.clone(),
                 request_id: new_request_id(),
@@ -205,14 +205,14 @@ async fn carry_out(connection: &Connection, wish: Wish) -> Reported {
             let done = processes.abort(request).await;
             done.map(|_| format!("{run} is being ended"))
         }
-        Wish::Pause(run) => {
+        Action::Pause(run) => {
             let request = pb::PauseRequest {
                 run_id: run.clone(),
             };
             let done = processes.pause(request).await;
             done.map(|_| format!("{run} is paused"))
         }
-        Wish::Resume(run) => {
+        Action::Resume(run) => {
             let request = pb::ResumeRequest {
                 run_id: run.clone(),
             };

@@ -1,4 +1,4 @@
-//! `top --once`: one look at the live runs and what they use, as a table or as documents.
+//! `top --once`: one sample of the live runs and their resource usage, as a table or as documents.
 
 use super::{
     draw::{bytes, percent},
@@ -17,9 +17,9 @@ use crate::{
 use serde_json::json;
 use std::time::Duration;
 
-/// Between the two counts that a use of the processor is the difference of.
+/// Time between the two counts whose difference is the processor usage.
 const COUNTS_FOR: Duration = Duration::from_millis(500);
-/// Widest command; a longer one is cut.
+/// Widest command shown; a longer one is cut.
 const COMMAND_WIDTH_MAX: usize = 60;
 
 pub(super) async fn once(link: &Link, args: &TopArgs) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! What is shown, asked of the server: the runs, and of those that live what they use.
+//! Samples from the server: the runs, and the resource usage of live ones.
 
 use crate::{cli::members, terminal_text};
 use kennel_client::{Connection, EventReader, Failure, Start};
@@ -9,22 +9,22 @@ use std::{
 };
 use tokio::{task::JoinSet, time::Instant};
 
-/// Runs on a page of the server's.
+/// Runs on one page of the server.
 const PAGE_SIZE: i32 = 1000;
-/// Runs that are shown at most, newest first.
+/// Most runs shown, newest first.
 const RUNS_MAX: usize = 5000;
-/// Live runs of which is asked what they use, for each sample: those that were asked longest ago.
+/// Live runs whose usage is requested for each sample: those requested longest ago.
 const MEASURED_MAX: usize = 100;
-/// Questions on their way at a time.
+/// Most requests in flight.
 const AT_ONCE_MAX: usize = 8;
 /// Lines of output on a page.
 const LOG_LINES: u64 = 500;
 
-/// What a node was like at one moment.
+/// State of a node at one moment.
 pub(super) struct Sample {
     pub(super) info: pb::ServerInfo,
     pub(super) runs: Vec<Seen>,
-    /// There are more.
+    /// Whether there are more.
     pub(super) cut: bool,
     pub(super) at: SystemTime,
 }
@@ -36,29 +36,29 @@ pub(super) struct Seen {
     pub(super) usage: Usage,
 }
 
-/// What a run uses. Absent: not known, or not yet.
+/// Resource usage of a run. Absent: not known, or not yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Usage {
     pub(super) processes: Option<u32>,
-    /// In hundredths of one processor, of the processes that live.
+    /// Usage of its living processes, in hundredths of one processor.
     pub(super) cpu_percent: Option<f64>,
     pub(super) memory_bytes: Option<u64>,
-    /// Of both streams together, in a second.
+    /// Output of both streams together, in bytes per second.
     pub(super) output_rate: Option<f64>,
 }
 
-/// What was counted of a run at one moment.
+/// Counters of a run at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Counted {
     pub(super) at: Instant,
-    /// By process id and start time.
+    /// Processor time by process id and start time.
     pub(super) cpu: BTreeMap<(i32, u64), Duration>,
     pub(super) processes: u32,
     pub(super) memory_bytes: u64,
     pub(super) output_bytes: u64,
 }
 
-/// Asks again and again, and remembers what was counted before.
+/// Samples repeatedly, and stores the earlier counters.
 pub(super) struct Sampler {
     connection: Connection,
     counted: HashMap<String, (Counted, Usage)>,
@@ -109,12 +109,12 @@ impl Sampler {
         }
     }
 
-    /// Counts anew what live runs use. One that cannot be asked is not known.
+    /// Counts the usage of live runs anew. That of an unreachable run is not known.
     async fn measure(&mut self, runs: &[pb::Run]) {
         let live = runs.iter().filter(|run| run.end_time.is_none());
         let mut live: Vec<&String> = live.map(|run| &run.run_id).collect();
         self.counted.retain(|run, _| live.contains(&run));
-        // Those that were never asked come first.
+        // Runs never counted come first.
         live.sort_by_key(|run| self.counted.get(*run).map(|(counted, _)| counted.at));
         live.truncate(MEASURED_MAX);
         let mut wanted: Vec<String> = live.into_iter().cloned().collect();
@@ -177,8 +177,8 @@ async fn count(connection: &Connection, run: &str) -> Result<Counted, Failure> {
     })
 }
 
-/// What was used between two counts. Of a process that has come since, all that it has used; of one that has gone nothing, since
-/// it is unknown.
+/// Returns the usage between two counts. A process that started since counts with all that it has used; an exited one
+/// with nothing, since its usage is unknown.
 pub(super) fn usage(before: Option<&Counted>, now: &Counted) -> Usage {
     let since = before.map(|before| (before, now.at.saturating_duration_since(before.at)));
     let since = since.filter(|(_, span)| !span.is_zero());
@@ -201,7 +201,7 @@ pub(super) fn usage(before: Option<&Counted>, now: &Counted) -> Usage {
     }
 }
 
-/// The processes of a run, line by line.
+/// Formats the processes of a run, line by line.
 pub(super) async fn tree(connection: &Connection, run: &str) -> Result<Vec<String>, Failure> {
     let request = pb::GetTreeRequest {
         run_id: run.to_owned(),
@@ -215,7 +215,7 @@ pub(super) async fn tree(connection: &Connection, run: &str) -> Result<Vec<Strin
     Ok(lines)
 }
 
-/// The last lines that a run has written.
+/// Returns the last lines that a run has written.
 pub(super) async fn logs(connection: &Connection, run: &str) -> Result<Vec<String>, Failure> {
     use pb::EventKind::{Lifecycle, Stderr, Stdout};
     let reader = EventReader::new(connection, run, Start::TailLines(LOG_LINES));

@@ -1,4 +1,4 @@
-//! The first line: one plain sentence that answers the question. Pure.
+//! The answer: one plain sentence as the first line. Pure.
 
 use super::Known;
 use crate::{
@@ -9,10 +9,10 @@ use kennel_client as client;
 use kennel_proto::pb::{self, audit_record::Record, end_reason::Reason};
 use std::time::Duration;
 
-/// How long before an end a signal may have gone out that has caused it.
+/// Longest time between a signal and an end that it may have caused.
 const CAUSE_WITHIN_SECS: i64 = 60;
 
-/// The answer, and what cannot be said for sure.
+/// The answer, and its uncertainties.
 pub(super) struct Answer {
     pub(super) line: String,
     pub(super) unknown: Vec<String>,
@@ -45,7 +45,7 @@ pub(super) fn answer(known: &Known) -> Answer {
     answer
 }
 
-/// Of a run that has not ended.
+/// Answers for a run that has not ended.
 fn stands(run: &pb::Run) -> String {
     let mut said = state(run);
     if let Some(stop) = &run.left_stop {
@@ -313,7 +313,7 @@ fn by_itself(known: &Known, attempt: &pb::Attempt, end: &str, unknown: &mut Vec<
     }
 }
 
-/// A request for this very signal shortly before the end.
+/// Returns a request for this very signal shortly before the end.
 fn asked_signal<'a>(
     known: &'a Known,
     attempt: &pb::Attempt,
@@ -338,12 +338,12 @@ fn asked_signal<'a>(
     })
 }
 
-/// `USR1` is another name of `SIGUSR1`.
+/// Returns the name without prefix: `USR1` is another name of `SIGUSR1`.
 fn bare(signal: &str) -> &str {
     signal.strip_prefix("SIG").unwrap_or(signal)
 }
 
-/// Of a run whose service died.
+/// Answers for a run whose service died.
 fn lost(attempt: &pb::Attempt, unknown: &mut Vec<String>) -> String {
     let by_shim = attempt.certificate.iter().flat_map(|c| &c.steps);
     let signalled = by_shim
@@ -364,7 +364,7 @@ fn lost(attempt: &pb::Attempt, unknown: &mut Vec<String>) -> String {
     format!("Ended while its service was dead: {how}.")
 }
 
-/// What it took to stop it, and how its command ended.
+/// Describes the steps of the stop, and the exit of its command.
 fn took(attempt: &pb::Attempt) -> String {
     let exit = exit(attempt);
     let steps = attempt.certificate.iter().flat_map(|c| &c.steps);
@@ -382,7 +382,7 @@ fn took(attempt: &pb::Attempt) -> String {
     )
 }
 
-/// `exited with code 3`.
+/// Describes the exit: `exited with code 3`.
 fn exit(attempt: &pb::Attempt) -> String {
     let result = attempt.exit.as_ref().and_then(|exit| exit.result.as_ref());
     match result {
@@ -402,7 +402,7 @@ fn request(id: &str) -> String {
     }
 }
 
-/// To the second, which is enough for a sentence.
+/// Formats the time to the second, which is enough for a sentence.
 fn at(mut time: client::Time) -> String {
     time.nanos = 0;
     time.to_string()

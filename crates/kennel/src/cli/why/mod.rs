@@ -1,5 +1,5 @@
-//! `kennel why`: what has become of a run and why, in the order in which it happened, from what was written down: the run,
-//! its journal, the audit log. What is not known is said.
+//! `kennel why`: explains a run in the order of its events, from the records: the run, its journal, the audit log.
+//! Unknown parts are listed.
 
 mod answer;
 mod story;
@@ -18,23 +18,23 @@ use serde_json::json;
 use std::fmt::Write as _;
 use story::Moment;
 
-/// For how long after its end what happened to the service belongs to a run's story.
+/// Time after a run's end in which events of the service belong to its story.
 const AFTER_SECS: i64 = 2;
 
-/// Begins what is said of records that could not be read.
+/// Subject of a message about unreadable records.
 const UNREAD_AUDIT: &str = "the audit log";
 
-/// All that was written down.
+/// All records.
 pub(super) struct Known {
     pub(super) run: pb::Run,
-    /// Stations, signals and warnings, with their times.
+    /// Lifecycle events, signals and warnings, with their times.
     pub(super) events: Vec<(Time, Payload)>,
-    /// About this run.
+    /// Audit records about this run.
     pub(super) audit: Vec<pb::AuditRecord>,
-    /// About the service, in the run's time.
+    /// Audit records about the service, in the run's time.
     pub(super) node: Vec<pb::AuditRecord>,
     pub(super) output: Vec<pb::Line>,
-    /// What could not be read.
+    /// Records that could not be read.
     pub(super) unread: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ async fn known(link: &Link, run_id: &str, lines: u16) -> Result<Known, Failure> 
     Ok(known)
 }
 
-/// The rest of the story does not depend on it.
+/// Reads the audit log; the rest of the story does not depend on it.
 async fn trail(
     link: &Link,
     request: pb::StreamAuditRequest,
@@ -104,7 +104,7 @@ async fn trail(
         Ok(records) => records,
         Err(failure) => {
             let what = format!("{UNREAD_AUDIT}: {}", failure.message());
-            // Both questions to it are refused for one reason.
+            // Both calls are refused for one reason.
             if !unread.contains(&what) {
                 unread.push(what);
             }

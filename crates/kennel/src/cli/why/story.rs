@@ -1,4 +1,4 @@
-//! What happened, in the order of its times. Pure.
+//! The events, in the order of their times. Pure.
 
 use super::{Known, UNREAD_AUDIT};
 use crate::{
@@ -9,18 +9,18 @@ use kennel_client::Time;
 use kennel_proto::pb::{self, audit_record::Record, event::Payload};
 use std::time::Duration;
 
-/// Two accounts of one signal are not further apart.
+/// Largest difference between two records of one signal.
 const SAME_SIGNAL_SECS: i64 = 2;
 
-/// Something that happened.
+/// An event.
 pub(super) struct Moment {
     pub(super) at: Time,
     pub(super) what: String,
-    /// `run`, `journal` or `audit`.
+    /// Source of the record: `run`, `journal` or `audit`.
     pub(super) from: &'static str,
 }
 
-/// All that is known, in order.
+/// Returns all known events, in order.
 pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
     let mut moments = Vec::new();
     created(known, &mut moments, unknown);
@@ -73,7 +73,7 @@ pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
             from: "run",
         });
     }
-    // What came together stays in the order in which it was recorded.
+    // Simultaneous events stay in the order in which they were recorded.
     moments.sort_by_key(|moment| (moment.at.seconds, moment.at.nanos));
     moments
 }
@@ -88,7 +88,7 @@ fn created(known: &Known, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) 
             format!("{}{}", request.by, pid.unwrap_or_default())
         }
         _ => {
-            // Where no record could be read, that is said once.
+            // Unreadable records are reported once.
             if !known
                 .unread
                 .iter()
@@ -116,7 +116,7 @@ fn created(known: &Known, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) 
     });
 }
 
-/// Of an attempt before the present one the journal may be gone.
+/// Adds an earlier attempt, whose journal may be gone.
 fn former_attempt(attempt: &pb::Attempt, moments: &mut Vec<Moment>) {
     let Some(at) = attempt.end_time else { return };
     let reason = attempt.end_reason.as_ref().map(words::end_reason);
@@ -134,7 +134,7 @@ fn former_attempt(attempt: &pb::Attempt, moments: &mut Vec<Moment>) {
     });
 }
 
-/// What the run itself says where there is no journal.
+/// Adds the milestones of the run itself, where there is no journal.
 fn times(run: &pb::Run, moments: &mut Vec<Moment>) {
     let attempt = run.current_attempt.clone().unwrap_or_default();
     let exit = attempt.exit.as_ref().map(words::exit).unwrap_or_default();
@@ -183,7 +183,7 @@ fn is_same(record: &pb::AuditRecord, at: Time, sent: &pb::SignalSent) -> bool {
         && (reported_at.seconds - at.seconds).abs() <= SAME_SIGNAL_SECS
 }
 
-/// A start of the service in the run's time that no stop came before.
+/// Whether it is a start of the service in the run's time without an earlier stop.
 fn is_unannounced_start(
     record: &pb::AuditRecord,
     node: &[pb::AuditRecord],
@@ -202,7 +202,7 @@ fn is_unannounced_start(
     !before.any(|what| what == "service_stopped")
 }
 
-/// What it was, and the limits that held for it.
+/// Returns the run's command and the limits in force.
 pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
     let mut facts = vec![format!("run       {}", run.run_id)];
     let mut say = |name: &str, what: String| {
@@ -258,7 +258,7 @@ pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
     facts
 }
 
-/// Of a `traceparent`: `00-<trace id>-<span id>-<flags>`.
+/// Returns the trace id of a `traceparent`: `00-<trace id>-<span id>-<flags>`.
 fn trace_id(traceparent: &str) -> Option<&str> {
     traceparent.split('-').nth(1)
 }

@@ -1,4 +1,5 @@
-//! How a child holds itself back for good: capabilities, sandbox, filter of system calls. The rules of its parent module hold.
+//! Permanent restrictions of a child: capabilities, sandbox, filter of system calls. The rules of its parent module
+//! hold.
 
 use super::{
     super::{
@@ -17,7 +18,8 @@ const SET_MODE_FILTER: usize = 1;
 /// `_LINUX_CAPABILITY_VERSION_3`: sets of 64 bits.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
-/// Takes these from the bounding set, while this process may: no program that it executes has them. It has them still.
+/// Removes these from the bounding set, while this process may: no program that it executes has them. The process
+/// itself still has them.
 pub(super) fn bound_capabilities(dropped: u64) {
     if dropped == 0 {
         return;
@@ -32,13 +34,13 @@ pub(super) fn bound_capabilities(dropped: u64) {
                 must(unsafe { call(libc::SYS_prctl, drop) }, STEP_CAPABILITIES);
             }
             Ok(_) => {}
-            // The kernel has no such capability, and none behind it.
+            // The kernel has no such capability, and no higher one.
             Err(_) => return,
         }
     }
 }
 
-/// Takes these from all other sets of this process; the kernel takes them from the ambient set with those.
+/// Removes these from all other sets of this process; the kernel removes them from the ambient set with those.
 pub(super) fn drop_capabilities(dropped: u64) {
     if dropped == 0 {
         return;
@@ -52,7 +54,7 @@ pub(super) fn drop_capabilities(dropped: u64) {
         0,
         0,
     ];
-    // SAFETY: header and room for two times three sets, as this version of the call has them.
+    // SAFETY: header and two times three sets are as long as this version of the call requires.
     must(
         unsafe { call(libc::SYS_capget, pointers) },
         STEP_CAPABILITIES,
@@ -69,7 +71,7 @@ pub(super) fn drop_capabilities(dropped: u64) {
     );
 }
 
-/// Closes all that the rules do not open. What is not there, or has a link in its path by now, stays closed.
+/// Closes all that the rules do not open. A path that is missing, or has a link in it by now, stays closed.
 pub(super) fn enter_sandbox(rules: &Rules) {
     let attributes = rules.attributes.as_ptr() as usize;
     let create = [attributes, rules.attributes_len, 0, 0, 0];
@@ -96,7 +98,8 @@ pub(super) fn enter_sandbox(rules: &Rules) {
         let fd = match opened {
             Ok(fd) => fd,
             Err(libc::ENOENT | libc::ENOTDIR | libc::ELOOP | libc::EACCES) => continue,
-            // No descriptor is left, or a filter of the host denies the call: a sandbox with nothing open is not meant.
+            // No descriptor is left, or a filter of the host denies the call: a sandbox with nothing open is not
+            // intended.
             failed @ Err(_) => return must(failed, STEP_SANDBOX),
         };
         let fd_number = c_int::try_from(fd).unwrap_or(-1);
@@ -111,7 +114,7 @@ pub(super) fn enter_sandbox(rules: &Rules) {
         rule[8..].copy_from_slice(&fd_number.to_ne_bytes());
         let add = [ruleset, PATH_BENEATH, rule.as_ptr() as usize, 0, 0];
         if rights != 0 {
-            // SAFETY: `rule` has what a rule of this kind has.
+            // SAFETY: `rule` has the layout of a rule of this kind.
             must(
                 unsafe { call(libc::SYS_landlock_add_rule, add) },
                 STEP_SANDBOX,
@@ -129,7 +132,7 @@ pub(super) fn enter_sandbox(rules: &Rules) {
 
 fn is_directory(fd: c_int) -> bool {
     let mut about = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: there is room for a stat at `about`.
+    // SAFETY: there is space for a stat at `about`.
     if unsafe { libc::fstat(fd, about.as_mut_ptr()) } != 0 {
         return false;
     }
@@ -138,7 +141,7 @@ fn is_directory(fd: c_int) -> bool {
     mode & libc::S_IFMT == libc::S_IFDIR
 }
 
-/// From here on the filter judges every system call.
+/// Installs the filter: from here on it judges every system call.
 pub(super) fn filter_calls(filter: &[libc::sock_filter]) {
     if filter.is_empty() {
         return;

@@ -1,4 +1,4 @@
-//! Why a call failed.
+//! Causes of failed calls.
 
 use super::InputEnd;
 use crate::base::other_node::Elsewhere;
@@ -7,7 +7,7 @@ use kennel_lifecycle::{
     Containment, InputClosed, Missing, Refusal, RunId, RunState, StartFailure, TerminalSize,
 };
 
-/// Why a call failed. Each has a documented reason in the contract.
+/// Cause of a failed call. Each has a documented reason in the contract.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
     /// No such run.
@@ -57,7 +57,7 @@ pub enum CallError {
         wanted: Containment,
         /// Containment available here and now.
         reached: Containment,
-        /// Why no stronger one is available, where that is known.
+        /// Reason why no stronger one is available, where that is known.
         why: Option<String>,
     },
     /// The run was stopped before it had started.
@@ -289,7 +289,7 @@ pub enum CallError {
     NodeNotFound {
         /// The name as requested.
         name: String,
-        /// Why the name selects no node.
+        /// Reason why the name selects no node.
         why: &'static str,
     },
     /// An internal fault.

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drain_is_found_again_under_its_own_keeper_alone() {
+    fn drain_is_found_under_its_own_keeper_only() {
         let dir = tempfile::tempdir().expect("a directory");
         let (own, other) = (KeeperEpoch::from_u128(1), KeeperEpoch::from_u128(2));
         let find = |epoch| find(dir.path(), epoch).expect("it can be read");

@@ -1,10 +1,10 @@
-//! What is known of the runs that findings point to: from the tracker, the keeper and the store.
+//! Known state of the runs that findings point to: from the tracker, the keeper and the store.
 
 use crate::registry::{Shared, Supervisor};
 use kennel_keeper::client::Look;
 use kennel_lifecycle::{
     RecordedSpec, RunId, Timestamp, TreeVerdict,
-    audit::{Books, Known, Standing, on_this_host},
+    audit::{HostInventory, KnownRun, RunStatus, on_this_host},
 };
 use kennel_store::{ListFilter, RunRow, StoreError};
 use std::{
@@ -38,14 +38,14 @@ const NUMBERED_MAX: u32 = 5_000;
 
 /// A live run.
 pub(super) struct InHand {
-    known: Known,
+    known: KnownRun,
     labels: Labels,
 }
 
-/// All of it.
+/// Asserts that all of it is damaged.
 #[derive(Default)]
 pub(super) struct Compiled {
-    pub(super) books: Books,
+    pub(super) inventory: HostInventory,
     pub(super) labels: HashMap<RunId, Labels>,
     pub(super) live: u32,
     pub(super) unattended: Vec<RunId>,
@@ -62,8 +62,8 @@ impl Supervisor {
         let all = self.shared.all().into_iter();
         let in_hand = all.map(|(run, handle)| {
             let live = handle.live.borrow();
-            let known = Known {
-                standing: Standing::Live,
+            let known = KnownRun {
+                standing: RunStatus::Live,
                 identity: on_this_host(live.view.identity.clone(), host),
             };
             let labels = Arc::clone(&live.view.spec).into();
@@ -79,21 +79,21 @@ impl Supervisor {
             live: u32::try_from(live.len()).unwrap_or(u32::MAX),
             ..Compiled::default()
         };
-        compiled.books = Books {
+        compiled.inventory = HostInventory {
             keeper: self.shared.hello.keeper.pid,
-            service: std::iter::once(look.books.server)
-                .chain(look.books.spare_shims.iter().copied())
+            service: std::iter::once(look.inventory.server)
+                .chain(look.inventory.spare_shims.iter().copied())
                 .collect(),
-            shims: look.books.shims.iter().copied().collect(),
+            shims: look.inventory.shims.iter().copied().collect(),
             rows_compared: true,
-            ..Books::default()
+            ..HostInventory::default()
         };
         for (run, in_hand) in live {
             compiled.labels.insert(run, in_hand.labels);
-            compiled.books.runs.insert(run, in_hand.known);
+            compiled.inventory.runs.insert(run, in_hand.known);
         }
         if let Err(error) = self.ask_store(look, &before, &mut compiled).await {
-            compiled.books.rows_compared = false;
+            compiled.inventory.rows_compared = false;
             compiled.store_away = Some(error.to_string());
         }
         compiled
@@ -155,7 +155,7 @@ impl Supervisor {
             let known: HashSet<RunId> = rows.iter().map(|row| row.new.run).collect();
             let unknown = runs.iter().filter(|run| {
                 !known.contains(run)
-                    && !compiled.books.runs.contains_key(run)
+                    && !compiled.inventory.runs.contains_key(run)
                     && self.shared.find(**run).is_none()
             });
             compiled.unknown_run_dirs += u32::try_from(unknown.count()).unwrap_or(u32::MAX);
@@ -166,23 +166,23 @@ impl Supervisor {
 
 impl Compiled {
     fn live_runs(&self) -> BTreeSet<RunId> {
-        self.books.runs.keys().copied().collect()
+        self.inventory.runs.keys().copied().collect()
     }
 
     /// A run of another node is not of this installation, as far as this host is concerned.
     fn add(&mut self, shared: &Shared, row: RunRow) {
         let run = row.new.run;
-        if row.new.node != shared.config.node || self.books.runs.contains_key(&run) {
+        if row.new.node != shared.config.node || self.inventory.runs.contains_key(&run) {
             return;
         }
         let standing = match row.outcome.as_ref().map(|outcome| &outcome.tree) {
-            None => Standing::Open,
-            Some(TreeVerdict::Kept(_)) => Standing::Kept,
-            Some(_) => Standing::Ended,
+            None => RunStatus::Open,
+            Some(TreeVerdict::Kept(_)) => RunStatus::Kept,
+            Some(_) => RunStatus::Ended,
         };
         let identity = on_this_host(row.new.identity, &shared.hello.host);
-        let known = Known { standing, identity };
-        self.books.runs.insert(run, known);
+        let known = KnownRun { standing, identity };
+        self.inventory.runs.insert(run, known);
         self.labels.insert(run, row.new.spec.into());
     }
 }
@@ -195,7 +195,7 @@ fn pointed_to(look: &Look) -> BTreeSet<RunId> {
         runs.extend(process.cgroup.as_ref().map(|group| group.run));
     }
     runs.extend(look.scan.empty_directories.iter().map(|(run, _)| *run));
-    runs.extend(look.books.shims.iter().map(|(_, run)| *run));
+    runs.extend(look.inventory.shims.iter().map(|(_, run)| *run));
     runs
 }
 
@@ -206,8 +206,8 @@ fn numbers(look: &Look, compiled: &Compiled) -> Vec<i32> {
         numbers.insert(process.identity.pgid);
         numbers.insert(process.identity.sid);
     }
-    for known in compiled.books.runs.values() {
-        if let (Standing::Live, Some(identity)) = (known.standing, &known.identity) {
+    for known in compiled.inventory.runs.values() {
+        if let (RunStatus::Live, Some(identity)) = (known.standing, &known.identity) {
             numbers.remove(&identity.command.pid);
             numbers.remove(&identity.shim.pid);
         }

@@ -15,8 +15,8 @@ use crate::{
 use inventory::Compiled;
 pub use inventory::Labels;
 use kennel_keeper::{
-    audit::{Described, Unseen, Whose},
-    client::{Books, Look, SocketSeen},
+    audit::{Described, Installation, Unseen},
+    client::{KeeperInventory, Look, SocketSeen},
 };
 use kennel_lifecycle::{
     CgroupIdentity, RunId,
@@ -50,7 +50,7 @@ pub struct Audit {
     pub unknown_run_dirs: u32,
     /// State of the service itself.
     pub service: ServiceSeen,
-    /// What could not be checked. Empty: everything was checked.
+    /// Parts that could not be checked. Empty: everything was checked.
     pub unverified: Vec<Unverified>,
     /// Labels of the runs whose labels are known.
     pub labels: HashMap<RunId, Labels>,
@@ -82,7 +82,7 @@ pub struct ServiceSeen {
     pub fds_max: Option<u64>,
     /// Boot and pid namespace are those in which this service began.
     pub host_is_same: bool,
-    /// How far the clock is behind the newest record; absent: it is not.
+    /// Time by which the clock is behind the newest record; absent: it is not.
     pub clock_behind: Option<Duration>,
 }
 
@@ -112,17 +112,19 @@ impl Supervisor {
     pub async fn audit(&self) -> Result<Audit, CallError> {
         let shared = &self.shared;
         let before = self.live();
-        let whose = Whose {
+        let installation = Installation {
             node: shared.config.node,
             keeper: shared.hello.keeper.pid,
             cgroup_base: shared.hello.cgroup_base.clone().ok(),
         };
-        let looking = shared.kernel.audit(whose, shared.config.data_dir.clone());
+        let looking = shared
+            .kernel
+            .audit(installation, shared.config.data_dir.clone());
         let look = looking.await.map_err(|e| keeper_fault(&e))?;
         // Compiled after the scan: a run with a process in the scan was live before it, or is still live.
         let compiled = self.compile(&look, before).await;
-        let compared = audit::compare(&look.scan.processes, &compiled.books);
-        let empty = audit::leaked_directories(&look.scan.empty_directories, &compiled.books);
+        let compared = audit::compare(&look.scan.processes, &compiled.inventory);
+        let empty = audit::leaked_directories(&look.scan.empty_directories, &compiled.inventory);
         let (findings, directories) = self
             .settle(compared.findings, empty, &compiled.labels)
             .await?;
@@ -165,7 +167,7 @@ impl Supervisor {
             let again = looking.await.map_err(|e| keeper_fault(&e))?;
             let both = open.drain(..).zip(again.processes);
             found = both
-                .filter(|(finding, _)| !has_new_work(finding, &again.books))
+                .filter(|(finding, _)| !has_new_work(finding, &again.inventory))
                 .filter_map(|(finding, described)| still_there(finding, described?, labels))
                 .collect();
             directories = again.directories;
@@ -183,9 +185,9 @@ impl Supervisor {
         let newest = compiled.newest.map_or(0, |at| at.0);
         let behind = u64::try_from(newest.saturating_sub(clock::now().0)).unwrap_or(0);
         ServiceSeen {
-            sockets: look.books.sockets.clone(),
+            sockets: look.inventory.sockets.clone(),
             lock_is_ours: look.belongings.lock_is_ours,
-            keeper_fds: look.books.fds,
+            keeper_fds: look.inventory.fds,
             server_fds: look.belongings.server_fds,
             fds_max: look.belongings.fds_max,
             host_is_same: look.belongings.host.as_ref() == Some(&self.shared.hello.host),
@@ -230,12 +232,12 @@ fn is_passing(finding: &Finding) -> bool {
 
 /// Whether the finding is a shim that its run has returned since the first check: it waits for work, or serves another
 /// run.
-fn has_new_work(finding: &Finding, books: &Books) -> bool {
+fn has_new_work(finding: &Finding, inventory: &KeeperInventory) -> bool {
     let pid = finding.process.pid;
     let serves_another =
         |(shim, run): &(i32, RunId)| *shim == pid && finding.run.is_some_and(|own| own != *run);
     finding.evidence == Evidence::Shim
-        && (books.spare_shims.contains(&pid) || books.shims.iter().any(serves_another))
+        && (inventory.spare_shims.contains(&pid) || inventory.shims.iter().any(serves_another))
 }
 
 /// Retains the findings whose processes still exist: one that has exited since only waits for its parent.

@@ -31,14 +31,14 @@ pub struct ReapCall {
     pub by: String,
 }
 
-/// What happens to one process, or has happened.
+/// Planned or completed treatment of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReapResult {
-    /// It would be ended.
+    /// The process would be ended.
     Planned,
-    /// It is not signalled.
+    /// The process is not signalled.
     Spared(Spared),
-    /// It was named by its identity, and nothing links it to this installation.
+    /// The process was named by its identity, and nothing links it to this installation.
     NotFound,
     /// Its result.
     Done(Fate),

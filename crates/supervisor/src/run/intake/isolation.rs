@@ -1,9 +1,9 @@
-//! What this host lacks of the privileges, the sandbox and the profile that a spec asks for.
+//! Missing features of this host among the privileges, the sandbox and the profile that a spec asks for.
 
 use kennel_keeper::client::{CapabilityName, KeeperHello};
 use kennel_lifecycle::{Isolation, Missing, Policy, Seccomp};
 
-/// What is missing, each with its field.
+/// The missing features, each with its field.
 pub(super) fn missing(hello: &KeeperHello, policy: &Policy) -> Vec<Missing> {
     let privileges = &policy.privileges;
     let mut missing = Vec::new();

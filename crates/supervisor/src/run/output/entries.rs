@@ -74,7 +74,7 @@ impl Output {
     /// Returns the entries for the row, before the run's end is appended to the journal as its last entry. Where the
     /// disk refuses, waiting entries have no position yet: another server may have to write them.
     pub(crate) fn entries_at_end(&mut self) -> EntriesText {
-        let end = (!self.owes()).then(|| EntriesEnd {
+        let end = (!self.has_pending()).then(|| EntriesEnd {
             seq: self.hub().head().seq + 1,
             lens: self.lens(),
         });

@@ -54,7 +54,7 @@ impl Output {
     }
 
     /// Applies what was acknowledged by now.
-    pub(super) fn hear_floor(&mut self) {
+    pub(super) fn apply_floor(&mut self) {
         self.held.holds = false;
         if let Some(floor) = &mut self.floor
             && let Floor::UpTo(seq) = *floor.borrow_and_update()
@@ -70,7 +70,7 @@ impl Output {
     }
 
     /// Reports among the events that output waits, and for which consumers.
-    pub(super) fn say_held(&mut self) {
+    pub(super) fn report_held(&mut self) {
         let Some(floor) = self.floor.as_ref().filter(|_| self.held.holds) else {
             return;
         };

@@ -1,4 +1,4 @@
-//! When a pipe is read: as soon as it is readable, or by a timer where a command writes little all the time.
+//! Time at which a pipe is read: as soon as it is readable, or by a timer where a command writes little all the time.
 //!
 //! A wake-up for each write costs the command more than the write does, and makes an entry of each. So a pipe that has
 //! kept the pump busy with little is not watched: it is read repeatedly, and the bytes gathered in it become one entry.
@@ -12,17 +12,17 @@ const BUSY_LOOKS: u32 = 8;
 const SOON: Duration = Duration::from_millis(1);
 /// Bytes below which a read is small.
 const LITTLE_BYTES: u64 = 16 * 1024;
-/// How long output may gather in an unwatched pipe; the runtime's timers make up to twice as much of it.
+/// Time for which output may gather in an unwatched pipe; the runtime's timers may double it.
 const REST: Duration = Duration::from_millis(1);
 /// Bytes from which on a read is followed by another at once, so that the pipe does not become full.
 const MUCH_BYTES: u64 = 128 * 1024;
 /// Empty reads until a pipe is watched again.
 const EMPTY_LOOKS: u32 = 2;
 
-/// How a pipe is read.
+/// Method of reading a pipe.
 #[derive(Debug)]
 pub(super) enum Pace {
-    /// When it is readable.
+    /// The pipe is read as soon as it is readable.
     Watched {
         looked_at: Option<Instant>,
         /// Small reads in close succession, less the larger ones.
@@ -36,7 +36,7 @@ pub(super) enum Pace {
     },
 }
 
-/// When an unwatched pipe is read next.
+/// Time at which an unwatched pipe is read next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// After other work had its turn.
@@ -44,7 +44,7 @@ pub(super) enum Next {
     At(Instant),
 }
 
-/// What to do with a pipe after a read.
+/// Next step of a pipe after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     None,
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pipe_that_brings_little_all_the_time_is_not_watched_until_it_is_silent() {
+    async fn slow_steady_pipe_is_unwatched_until_silent() {
         let (mut pace, mut now) = (Pace::default(), Instant::now());
         let busy = look(&mut pace, &mut now, STEP, 100);
         assert_eq!(busy, (Change::Unwatch, BUSY_LOOKS + 1));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pipe_that_brings_much_or_seldom_is_watched() {
+    async fn fast_or_rare_pipe_is_watched() {
         for (step, bytes) in [(SOON, 1), (SOON, LITTLE_BYTES), (STEP, LITTLE_BYTES)] {
             let (mut pace, mut now) = (Pace::default(), Instant::now());
             let found = look(&mut pace, &mut now, step, bytes);

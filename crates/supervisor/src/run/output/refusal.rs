@@ -16,7 +16,7 @@ pub(crate) struct Refusal {
     pub(super) full: bool,
     /// Whether output is dropped meanwhile.
     pub(super) drops: bool,
-    /// What was dropped and reported.
+    /// Output that was dropped and reported.
     dropped: Dropped,
     /// Whether a warning has reported it.
     pub(super) is_warned: bool,
@@ -46,7 +46,7 @@ impl Refusal {
         }
     }
 
-    /// Ends it: there is room again, and readers are told that this is missing.
+    /// Ends the refusal: there is room again, and readers get a report of the missing output.
     pub(super) fn is_over(&mut self, dropped: Dropped) {
         self.drops = false;
         self.dropped.bytes[0] += dropped.bytes[0];

@@ -23,7 +23,7 @@ const READ_BYTES: usize = 256 * 1024;
 /// Longest line that is tested without leaving the threads of the runtime.
 const SHORT_LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// What the engine reports to the run's task.
+/// Report of the engine to the run's task.
 #[derive(Debug)]
 pub(crate) enum RuleStep {
     /// A line matched.

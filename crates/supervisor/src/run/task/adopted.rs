@@ -8,8 +8,8 @@ use crate::{
 };
 use kennel_keeper::client::HeldRun;
 use kennel_lifecycle::{
-    AttemptRecord, Command, EndReason, Facets, Input, Machine, Outcome, Report, RowSays, RowState,
-    StreamsEnd, Timestamp, TreeVerdict,
+    AttemptRecord, Command, EndReason, Facets, Input, Machine, Outcome, Report, RowContents,
+    RowState, StreamsEnd, Timestamp, TreeVerdict,
 };
 use kennel_store::{Desired, NewRun, RunRow, StoredState};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl RunTask {
         task.terminal = held.terminal;
         // Its server may have died before it recorded the size.
         if record.recorded && !ended && record.terminal != held.terminal {
-            task.tell_terminal();
+            task.note_terminal_size();
         }
         if record.streams.is_none() && !ended {
             task.attach(held);
@@ -145,7 +145,7 @@ impl RunTask {
         let _ = self.feed(Input::Command(Command::Stop(again)));
     }
 
-    /// Resumes a run of which only the next attempt is due. [`Self::go_on_in`] performs the actions that are due at
+    /// Resumes a run of which only the next attempt is due. [`Self::resume_in`] performs the actions that are due at
     /// once.
     pub(crate) fn waiting(shared: Arc<Shared>, mut left: Left, seat: Seat) -> Option<Self> {
         let last = left.row.past.last()?;
@@ -160,8 +160,8 @@ impl RunTask {
         Some(task)
     }
 
-    /// Records the end of a run whose keeper is gone, and begins the next attempt where one follows. [`Self::go_on_in`]
-    /// performs the actions that are due at once.
+    /// Records the end of a run whose keeper is gone, and begins the next attempt where one follows.
+    /// [`Self::resume_in`] performs the actions that are due at once.
     pub(crate) fn settled(
         shared: Arc<Shared>,
         left: Left,
@@ -212,7 +212,7 @@ fn machine(
     if let (StoredState::Backoff, Some(last)) = (row.state, row.past.last()) {
         return Machine::ended(now, last.outcome.clone(), record, row.next_attempt());
     }
-    let says = RowSays {
+    let says = RowContents {
         state: match row.state {
             StoredState::Running => Some(RowState::Running),
             StoredState::Pausing => Some(RowState::Pausing),

@@ -15,7 +15,7 @@ use kennel_keeper::{client::ClientError, rundir};
 use kennel_lifecycle::{
     Command, EndReason, Entry, Input, Machine, NextAttempt, Outcome, Phase, Refusal, Report,
     RunKind, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
-    restart::{self, Attempted, Next, Wish},
+    restart::{self, Attempted, ClientRequest, Next},
 };
 use kennel_linux::crash_point;
 use kennel_store::{Closure, Desired, NewRun, PAST_ATTEMPTS_MAX, PastAttempt, Rest, RunRow, Times};
@@ -31,7 +31,7 @@ pub(super) struct Attempts {
     pub(super) restarts: u32,
     pub(super) stage: Stage,
     /// A caller's request about the run.
-    wish: Wish,
+    request: ClientRequest,
     /// The order to end the run, if there is one.
     order: Option<StopOrder>,
     /// The row is not known yet, and only it has the number of attempts and the desired state.
@@ -90,7 +90,7 @@ impl Attempts {
     }
 
     /// Whether the present attempt has ended and another follows.
-    pub(super) fn goes_on(&self) -> bool {
+    pub(super) fn has_next_attempt(&self) -> bool {
         matches!(
             self.stage,
             Stage::Resting(_) | Stage::Waiting(..) | Stage::Left(_)
@@ -120,14 +120,14 @@ impl Attempts {
     /// Settles the desired state: the outcome of the attempt at work is known. Its reason stays.
     pub(super) fn settle(&mut self, wanted: Desired) {
         self.order = None;
-        self.wish = match wanted {
-            Desired::Run => Wish::None,
-            Desired::Stop => Wish::Stop,
+        self.request = match wanted {
+            Desired::Run => ClientRequest::None,
+            Desired::Stop => ClientRequest::Stop,
         };
     }
 
     pub(super) fn wants_end(&mut self, order: StopOrder) {
-        self.wish = Wish::Stop;
+        self.request = ClientRequest::Stop;
         self.order.get_or_insert(order);
     }
 }
@@ -139,21 +139,21 @@ fn next(
     outcome: &Outcome,
     times: &Times,
     restarts: u32,
-    wish: Wish,
+    request: ClientRequest,
 ) -> Next {
     let boot_over = |boot: &str| boot != shared.hello.host.boot_id;
     let attempted = Attempted {
         outcome,
         number: new.attempt,
         // Where something shows that the attempt is ready, only that resets the restarts in a row.
-        uptime: uptime(times).filter(|_| !new.policy().says_ready()),
+        uptime: uptime(times).filter(|_| !new.policy().has_ready_sign()),
         restarts,
         boot_over: new
             .identity
             .as_ref()
             .is_some_and(|i| boot_over(&i.host.boot_id)),
         outlives_service: outlives_service(new),
-        wish,
+        request,
     };
     // The low bits of a new id are random.
     let chance = shared.next_id().as_u128() & u128::from(u32::MAX);
@@ -208,14 +208,14 @@ impl RunTask {
             }
             Stage::Present | Stage::Waiting(..) | Stage::Left(_) => {}
         }
-        let (restarts, wish) = (self.attempts.restarts, self.attempts.wish);
+        let (restarts, request) = (self.attempts.restarts, self.attempts.request);
         let next = next(
             &self.shared,
             &self.new,
             &outcome,
             &self.times(),
             restarts,
-            wish,
+            request,
         );
         match next {
             Next::Again { delay, restarts } if self.may_follow() => {
@@ -289,18 +289,20 @@ impl RunTask {
         let micros = next.0.saturating_sub(clock::now().0);
         let wait = Duration::from_micros(u64::try_from(micros).unwrap_or(0));
         self.attempts.stage = Stage::Waiting(next, clock::instant() + wait);
-        if let (Wish::Stop, Some(order)) = (self.attempts.wish, self.attempts.order.clone()) {
+        if let (ClientRequest::Stop, Some(order)) =
+            (self.attempts.request, self.attempts.order.clone())
+        {
             self.end_waiting(&order);
         } else if self.shared.serving.is_refusing() {
             self.leave_or_end();
-        } else if self.attempts.wish == Wish::Restart {
+        } else if self.attempts.request == ClientRequest::Restart {
             self.begin_next();
         }
     }
 
     /// Puts an order to end the run on its row where the machine does not: an attempt is being ended already, or has
     /// not begun. So the next server knows the order, and it is answered when that is durable.
-    pub(super) fn record_wish(&mut self, order: &StopOrder) {
+    pub(super) fn record_request(&mut self, order: &StopOrder) {
         // A first attempt that has not run may have no row; its end is written before any caller is answered.
         let has_row = self.new.attempt > 1 || self.times().started.is_some();
         if has_row && self.desired == Desired::Run && self.stops_owed == 0 {
@@ -312,7 +314,7 @@ impl RunTask {
 
     /// Ends the run between two attempts: the last one keeps its outcome, and no process is there to be signalled.
     pub(super) fn end_waiting(&mut self, order: &StopOrder) {
-        self.record_wish(order);
+        self.record_request(order);
         self.end_between(order.reason.clone().into());
     }
 
@@ -407,10 +409,10 @@ impl RunTask {
             },
         };
         match self.machine.phase() {
-            Phase::Closed(_) | Phase::Forgotten(_) if !self.attempts.goes_on() => {
+            Phase::Closed(_) | Phase::Forgotten(_) if !self.attempts.has_next_attempt() => {
                 return Err(Refusal::Ended);
             }
-            _ if self.attempts.wish == Wish::Stop
+            _ if self.attempts.request == ClientRequest::Stop
                 || self.attempts.stage == Stage::Ending
                 || self.desired == Desired::Stop =>
             {
@@ -421,12 +423,12 @@ impl RunTask {
             | Phase::Draining {
                 stop: Some(order), ..
             } if !self.stays_wanted(order) => return Err(Refusal::Stopping),
-            _ if self.times().started.is_none() && !self.attempts.goes_on() => {
+            _ if self.times().started.is_none() && !self.attempts.has_next_attempt() => {
                 return Err(Refusal::NotRunningYet);
             }
             _ => self.feed(Input::Command(Command::Stop(order)))?,
         }
-        self.attempts.wish = Wish::Restart;
+        self.attempts.request = ClientRequest::Restart;
         Ok(present)
     }
 
@@ -465,7 +467,7 @@ impl RunTask {
             return self.end_between(EndReason::StartFailed(failure));
         }
         self.attempts.stage = Stage::Present;
-        self.attempts.wish = Wish::None;
+        self.attempts.request = ClientRequest::None;
         self.new.attempt += 1;
         self.new.keeper_epoch = self.shared.hello.epoch;
         self.new.identity = None;

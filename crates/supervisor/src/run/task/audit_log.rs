@@ -2,27 +2,30 @@
 
 use super::RunTask;
 use crate::audit_log::{LoggedProcess, LoggedSignal, TrailEntry, TrailRecord};
-use kennel_keeper::client::{Aim, ShotResult, Tie};
+use kennel_keeper::client::{MembershipEvidence, RoundTarget, SignalOutcome};
 use kennel_lifecycle::{Deadline, Entry, Limit, Phase, RunId, Signal, StopReason, StopStep};
 
 impl RunTask {
     /// Notes the targets of the next round of signals. A warning names each process in the control group that is not of
     /// the run, once.
-    pub(super) fn note_aims(&mut self, aims: Vec<Aim>) {
-        for aim in aims.iter().filter(|aim| aim.tie == Tie::Unrelated) {
-            let (pid, start_ticks) = (aim.pid, aim.start_ticks);
+    pub(super) fn note_targets(&mut self, targets: Vec<RoundTarget>) {
+        for target in targets
+            .iter()
+            .filter(|target| target.evidence == MembershipEvidence::Unrelated)
+        {
+            let (pid, start_ticks) = (target.pid, target.start_ticks);
             let record = self.machine.record();
             if !record.spared.contains(&(pid, start_ticks)) {
                 tracing::warn!(run_id = %self.run, pid, start_ticks, "a process in the control group of the run is not of the run, it is spared");
                 self.note(&Entry::ProcessSpared { pid, start_ticks });
             }
         }
-        self.aimed = aims;
+        self.round_targets = targets;
     }
 
     /// Records a round of the stop ladder. A round that a keeper reports again is recorded again: the first server may
     /// have died before it recorded it.
-    pub(super) fn tell_round(&mut self, step: &StopStep) {
+    pub(super) fn record_round(&mut self, step: &StopStep) {
         let why = match self.machine.phase() {
             Phase::Stopping { order, .. }
             | Phase::Draining {
@@ -34,9 +37,9 @@ impl RunTask {
             _ => "its own plan".to_owned(),
         };
         let boot_id = &self.shared.hello.host.boot_id;
-        let aims = std::mem::take(&mut self.aimed);
-        let record = round(self.run, self.new.attempt, step, &aims, why, boot_id);
-        self.shared.trail.tell(record);
+        let targets = std::mem::take(&mut self.round_targets);
+        let record = round(self.run, self.new.attempt, step, &targets, why, boot_id);
+        self.shared.trail.record(record);
     }
 }
 
@@ -45,7 +48,7 @@ pub(crate) fn round(
     run: RunId,
     attempt: u32,
     step: &StopStep,
-    aims: &[Aim],
+    targets: &[RoundTarget],
     why: String,
     boot_id: &str,
 ) -> TrailRecord {
@@ -53,7 +56,10 @@ pub(crate) fn round(
         Signal::CONT => format!("{why}; so that those who were held can act on it"),
         _ => why,
     };
-    let listed = aims.iter().filter(|aim| aim.tie != Tie::Unrelated).count();
+    let listed = targets
+        .iter()
+        .filter(|target| target.evidence != MembershipEvidence::Unrelated)
+        .count();
     let listed = u32::try_from(listed).unwrap_or(u32::MAX);
     let logged = LoggedSignal {
         attempt,
@@ -65,20 +71,20 @@ pub(crate) fn round(
         gone: step.gone,
         refused: step.refused,
         errno: step.errno,
-        processes: aims.iter().map(process).collect(),
+        processes: targets.iter().map(process).collect(),
         unlisted: step.targets().saturating_sub(listed),
         boot_id: boot_id.to_owned(),
     };
     TrailRecord::at(step.at, Some(run.to_string()), TrailEntry::Signal(logged))
 }
 
-fn process(aim: &Aim) -> LoggedProcess {
-    let evidence = match aim.tie {
-        Tie::Group => vec!["group"],
-        Tie::Cgroup => vec!["cgroup"],
-        Tie::Namespace => vec!["namespace"],
-        Tie::Unrelated => vec![],
-        Tie::Held(holds) => [
+fn process(target: &RoundTarget) -> LoggedProcess {
+    let evidence = match target.evidence {
+        MembershipEvidence::Group => vec!["group"],
+        MembershipEvidence::Cgroup => vec!["cgroup"],
+        MembershipEvidence::Namespace => vec!["namespace"],
+        MembershipEvidence::Unrelated => vec![],
+        MembershipEvidence::Held(holds) => [
             (holds.cgroup, "cgroup"),
             (holds.shim, "shim"),
             (holds.keeper, "keeper"),
@@ -87,15 +93,15 @@ fn process(aim: &Aim) -> LoggedProcess {
         .filter_map(|(holds, word)| holds.then_some(word))
         .collect(),
     };
-    let result = match (aim.tie, aim.result) {
-        (Tie::Unrelated, _) => "spared",
-        (_, ShotResult::Delivered) => "delivered",
-        (_, ShotResult::Gone) => "gone",
-        (_, ShotResult::Failed(_)) => "refused",
+    let result = match (target.evidence, target.result) {
+        (MembershipEvidence::Unrelated, _) => "spared",
+        (_, SignalOutcome::Delivered) => "delivered",
+        (_, SignalOutcome::Gone) => "gone",
+        (_, SignalOutcome::Failed(_)) => "refused",
     };
     LoggedProcess {
-        pid: aim.pid,
-        start_ticks: aim.start_ticks,
+        pid: target.pid,
+        start_ticks: target.start_ticks,
         evidence: evidence.into_iter().map(str::to_owned).collect(),
         result: result.to_owned(),
     }

@@ -123,7 +123,7 @@ impl RunTask {
     /// Facets have a place from the record of the first attempt to the end of the run.
     fn refuses_facets(&self) -> Option<Refusal> {
         let is_over = matches!(self.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_))
-            && !self.attempts.goes_on();
+            && !self.attempts.has_next_attempt();
         if is_over || matches!(self.attempts.stage, Stage::Ending | Stage::Disowned) {
             return Some(Refusal::Ended);
         }

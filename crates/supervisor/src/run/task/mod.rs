@@ -36,7 +36,7 @@ use adopted::Legacy;
 use attempts::{Attempts, Stage};
 use facets::FacetsBook;
 use kennel_keeper::client::{
-    Aim, CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, SignalResult,
+    CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, RoundTarget, SignalResult,
 };
 use kennel_lifecycle::{
     Command, Effect, Entry, Input, Machine, Phase, Recovery, Refusal, Report, RowState, RunId,
@@ -56,7 +56,7 @@ use tokio::{
 };
 pub(crate) use {adopted::Standing, attempts::outlives_service, audit_log::round};
 
-/// How long the record of `running` may wait: most short runs end before and save the write.
+/// Time for which the record of `running` may wait: most short runs end before and save the write.
 const RUNNING_RECORD_DELAY: Duration = Duration::from_millis(50);
 /// How long a stop waits for its record, and for the writes before it, until the tree is signalled all the same: a stop
 /// is never refused.
@@ -110,7 +110,7 @@ pub(crate) struct RunTask {
     at: Timestamp,
     legacy: Legacy,
     /// Targets of the next round of signals to be recorded.
-    aimed: Vec<Aim>,
+    round_targets: Vec<RoundTarget>,
     /// Size that Kennel last set for the terminal of this attempt.
     terminal: Option<TerminalSize>,
     /// The keeper repeats reports of an earlier attempt; they are ignored until its final report.
@@ -164,7 +164,7 @@ pub(crate) enum Done {
     },
     Froze(SignalResult),
     Resized(Box<ResizeDone>),
-    /// What was made for a run without a trace is removed.
+    /// The resources of a run without a trace were removed.
     Removed,
     /// The outcome is not this server's to write.
     Disowned,
@@ -185,7 +185,7 @@ enum Wake {
     /// The service shuts down, and the end of the output waits for space on the disk.
     Hurry,
     /// The outbox may have delivered everything pending of the run.
-    Told,
+    OutboxFlushed,
 }
 
 impl RunTask {
@@ -236,7 +236,7 @@ impl RunTask {
             pause_result: None,
             at: clock::now(),
             legacy: Legacy::default(),
-            aimed: Vec::new(),
+            round_targets: Vec::new(),
             terminal: None,
             hears_again: false,
             facets: FacetsBook::default(),
@@ -255,14 +255,14 @@ impl RunTask {
     }
 
     /// Resumes a run that an earlier server has begun.
-    pub(crate) async fn go_on(mut self) {
+    pub(crate) async fn resume_supervision(mut self) {
         let place = self.shared.place(self.run);
         self.perform_all();
         self.go_to_the_end(place).await;
     }
 
     /// Resumes a run whose place in the tracker is held already.
-    pub(crate) async fn go_on_in(mut self, place: Place) {
+    pub(crate) async fn resume_in(mut self, place: Place) {
         self.perform_all();
         self.go_to_the_end(place).await;
     }
@@ -274,18 +274,18 @@ impl RunTask {
                 Wake::Done(done) => self.take_in(done),
                 Wake::Order(order) => self.order(order),
                 Wake::RunningDue => self.record_running(),
-                Wake::StopDue => self.go_on_with_stop(),
+                Wake::StopDue => self.proceed_with_stop(),
                 Wake::AttemptDue => self.begin_next(),
                 Wake::ParentEnded => self.parent_ended(),
                 Wake::KeeperLost => self.keeper_lost(),
                 Wake::Output(ready) => self.pump(ready),
                 Wake::Hurry => self.hurry(),
                 // The limits are checked below.
-                Wake::SilenceDue | Wake::Told => {}
+                Wake::SilenceDue | Wake::OutboxFlushed => {}
             }
             self.keep_limit();
             self.answer_waiters();
-            self.tidy_late();
+            self.cleanup_after_flush();
             if self.waits_for_store() && !self.waits_for_disk() && self.output.take().is_some() {
                 // Readers reach their end.
                 self.publish();
@@ -344,15 +344,15 @@ impl RunTask {
             () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
             () = due(limit_at) => Wake::SilenceDue,
-            () = self.shared.record.delivered(self.run), if waits_for_store => Wake::Told,
-            () = self.shared.serving.until_refusing(), if has_ended => Wake::Told,
+            () = self.shared.record.delivered(self.run), if waits_for_store => Wake::OutboxFlushed,
+            () = self.shared.serving.until_refusing(), if has_ended => Wake::OutboxFlushed,
         }
     }
 
     /// Whether the run continues without this service once its keeper is gone, so that another server reads its output.
     /// For a run that is being stopped, or whose leader has exited, everything is read as for any other.
     fn is_left(&self) -> bool {
-        let goes_on = matches!(
+        let has_next_attempt = matches!(
             self.machine.phase(),
             Phase::Released { .. }
                 | Phase::Running { .. }
@@ -362,7 +362,7 @@ impl RunTask {
         );
         let can_adopt = self.shared.hello.lacks(CapabilityName::Adoption).is_none();
         self.new.policy().recovery().on_host(can_adopt) == Recovery::Adopt
-            && goes_on
+            && has_next_attempt
             && self.output.as_ref().is_some_and(Output::is_open)
     }
 
@@ -385,7 +385,7 @@ impl RunTask {
 
     fn is_over(&self) -> bool {
         let ended = matches!(self.machine.phase(), Phase::Closed(_) | Phase::Forgotten(_));
-        (ended && !self.attempts.goes_on() || self.attempts.is_anothers())
+        (ended && !self.attempts.has_next_attempt() || self.attempts.is_anothers())
             && !self.is_busy()
             && !self.waits_for_store()
             && !self.waits_for_disk()
@@ -394,7 +394,7 @@ impl RunTask {
     /// Whether the run has ended under this server, so that its remaining work may be awaited.
     fn may_wait(&self) -> bool {
         matches!(self.machine.phase(), Phase::Closed(_))
-            && !self.attempts.goes_on()
+            && !self.attempts.has_next_attempt()
             && !self.attempts.is_anothers()
             && !self.shared.serving.is_refusing()
     }
@@ -406,7 +406,7 @@ impl RunTask {
 
     /// Whether only the last entries for readers are pending: the disk does not take them.
     fn waits_for_disk(&self) -> bool {
-        self.may_wait() && self.output.as_ref().is_some_and(Output::owes)
+        self.may_wait() && self.output.as_ref().is_some_and(Output::has_pending)
     }
 
     fn is_busy(&self) -> bool {
@@ -421,8 +421,8 @@ impl RunTask {
     }
 
     /// Cleans up after the disk has taken the end after all: no work is left for the next start.
-    fn tidy_late(&mut self) {
-        if self.output.as_mut().is_some_and(Output::has_told_late) {
+    fn cleanup_after_flush(&mut self) {
+        if self.output.as_mut().is_some_and(Output::has_flushed_late) {
             self.remove(Cleanup::Ended);
         }
     }
@@ -472,7 +472,7 @@ impl RunTask {
         }
     }
 
-    fn go_on_with_stop(&mut self) {
+    fn proceed_with_stop(&mut self) {
         self.stop_due = None;
         self.at = clock::now();
         tracing::warn!(run_id = %self.run, "the stop is not recorded yet, continuing with it");

@@ -15,7 +15,7 @@ impl RunTask {
         let runs = self.machine.record().started && self.machine.record().leader.is_none();
         let is_news = match notified {
             Notified::Ready => runs && self.become_ready(attempt, NOTIFIED),
-            Notified::Status(status) => self.says(status),
+            Notified::Status(status) => self.note_status(status),
             // The keeper repeats its report to each server: a client, or a rule, may have set a newer one since.
             Notified::Activity(_) if self.has_newer_activity(at) => false,
             Notified::Activity(activity) => self.does(activity, NOTIFIED),
@@ -29,9 +29,9 @@ impl RunTask {
         }
     }
 
-    fn says(&mut self, status: StatusText) -> bool {
+    fn note_status(&mut self, status: StatusText) -> bool {
         let attempt = self.new.attempt;
-        let is_news = self.facets.shown().said_by(attempt) != Some(&status);
+        let is_news = self.facets.shown().status_of(attempt) != Some(&status);
         if is_news {
             self.note(&Entry::StatusChanged { attempt, status });
         }
@@ -77,6 +77,6 @@ impl RunTask {
         let run = Some(self.run.to_string());
         self.shared
             .trail
-            .tell(TrailRecord::at(at, run, TrailEntry::Request(refused)));
+            .record(TrailRecord::at(at, run, TrailEntry::Request(refused)));
     }
 }

@@ -57,7 +57,7 @@ impl RunTask {
         self.feed(Input::Command(Command::Stop(order.clone())))?;
         if !wanted {
             if self.stops_owed == owed {
-                self.record_wish(&order);
+                self.record_request(&order);
             }
             self.attempts.wants_end(order);
         }

@@ -6,13 +6,13 @@ use kennel_lifecycle::{RunId, StopOrder};
 use kennel_linux::crash_point;
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-/// How often the row of a parent is read that no task of this server drives and that has not ended.
+/// Interval at which the row of a live parent is read that no task of this server drives.
 const PARENT_POLL: Duration = Duration::from_secs(1);
 
 /// Waits for the end of a parent.
 #[derive(Default)]
 pub(super) enum ParentWatch {
-    /// It was not begun.
+    /// The wait was not begun.
     #[default]
     Idle,
     Waiting(Pin<Box<dyn Future<Output = ()> + Send>>),
@@ -45,7 +45,7 @@ impl ParentWatch {
 }
 
 impl RunTask {
-    /// What the end of its parent means to this run. Absent: it has none, or continues without it.
+    /// Returns the stop after the end of its parent. Absent: the run has no parent, or continues without it.
     pub(super) fn stop_with_parent(&self) -> Option<(RunId, StopOrder)> {
         let parent = self.new.spec.parent?;
         Some((parent.run, parent.stop_at_end(self.new.policy().grace())?))

@@ -212,15 +212,15 @@ impl RunTask {
             }
             Entry::AttemptEnded { outcome, .. } => {
                 self.log_attempt_end(outcome);
-                self.tell_end(outcome, false);
+                self.emit_end(outcome, false);
             }
             Entry::Ended(outcome) => {
-                self.say_ended(outcome);
-                self.tell_end(outcome, true);
+                self.log_end(outcome);
+                self.emit_end(outcome, true);
             }
             _ => {}
         }
-        self.spans.hears(&self.new, self.at, &entry);
+        self.spans.record_entry(&self.new, self.at, &entry);
         crash_point!("exit.end", matches!(entry, Entry::Ended(_)));
         self.write_entry(&entry);
         appended(&entry);
@@ -228,18 +228,18 @@ impl RunTask {
             self.begin_rules();
         }
         if let Entry::Recorded { .. } = entry {
-            self.tell_terminal();
+            self.note_terminal_size();
             if let Some(message) = self.warning.take() {
                 self.note(&Entry::Warning { message });
             }
         }
     }
 
-    pub(super) fn say_ended(&self, outcome: &Outcome) {
+    pub(super) fn log_end(&self, outcome: &Outcome) {
         tracing::info!(run_id = %self.run, state = outcome.state().api_name(), reason = outcome.reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), "run ended");
     }
 
-    fn tell_end(&mut self, outcome: &Outcome, last: bool) {
+    fn emit_end(&mut self, outcome: &Outcome, last: bool) {
         let times = self.times();
         let at = times.ended.unwrap_or(self.at);
         self.spans.ends(&self.new, &times, outcome, at, last);

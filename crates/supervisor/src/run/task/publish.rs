@@ -44,7 +44,7 @@ impl RunTask {
             Phase::Closed(outcome) => Some(outcome),
             _ => None,
         };
-        let waits = closed.is_some() && self.attempts.goes_on();
+        let waits = closed.is_some() && self.attempts.has_next_attempt();
         let outcome = closed.filter(|_| !waits).cloned();
         let exit = match closed {
             Some(outcome) => outcome.exit,

@@ -60,12 +60,12 @@ impl RunTask {
             Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
             Fact::StopInput(done) => Report::InputStopped(done),
             Fact::StopCommand(done) => Report::CommandStopped(done),
-            Fact::Aimed(aims) => {
-                self.note_aims(aims);
+            Fact::RoundTargets(targets) => {
+                self.note_targets(targets);
                 return;
             }
             Fact::StopStep(step) => {
-                self.tell_round(&step);
+                self.record_round(&step);
                 // The certificate has no round behind the verdict: such a round was for survivors of a stop that came
                 // too late.
                 if self.machine.ends().tree.is_some() {

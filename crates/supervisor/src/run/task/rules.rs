@@ -89,7 +89,7 @@ impl RunTask {
             return;
         };
         let attempt = self.new.attempt;
-        let is_ready = !self.new.policy().says_ready() || self.facets.shown().is_ready(attempt);
+        let is_ready = !self.new.policy().has_ready_sign() || self.facets.shown().is_ready(attempt);
         let counts = is_ready
             && matches!(self.machine.phase(), Phase::Running { .. })
             && self.machine.record().leader.is_none();

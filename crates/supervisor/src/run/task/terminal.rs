@@ -36,7 +36,7 @@ impl RunTask {
     }
 
     /// Reports the size at the beginning of an attempt, or a size that was set by a server that died before its report.
-    pub(super) fn tell_terminal(&mut self) {
+    pub(super) fn note_terminal_size(&mut self) {
         if let Some(size) = self.terminal {
             self.note(&Entry::TerminalResized(size));
         }
@@ -76,7 +76,7 @@ impl RunTask {
             Ok(Resized::Done) => {
                 if done.attempt == self.new.attempt && self.terminal != Some(done.call.size) {
                     self.terminal = Some(done.call.size);
-                    self.tell_terminal();
+                    self.note_terminal_size();
                     self.publish();
                 }
                 Ok(())

@@ -171,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_given_stays_given_and_stretches_stay_apart(steps in steps()) {
+        fn read_stretches_stay_read_and_apart(steps in steps()) {
             let mut reached = ManyReached::default();
             let mut given = [false; 256];
             for step in steps {

@@ -30,7 +30,7 @@ pub(super) type Opened = Result<Option<Box<(RunView, Events)>>, (CallError, Opti
 pub(super) struct Candidate {
     pub(super) run: RunId,
     pub(super) from: Position,
-    /// It takes a slot for ended runs.
+    /// The run takes a slot for ended runs.
     pub(super) is_past: bool,
     /// It was opened before, and its journal came to an end that is not the run's.
     pub(super) is_again: bool,

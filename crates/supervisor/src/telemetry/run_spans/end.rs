@@ -9,7 +9,7 @@ use opentelemetry::{
     trace::{Link, Status},
 };
 
-/// All that an end is told from.
+/// Facts of an end.
 pub(super) struct End<'a> {
     pub(super) new: &'a NewRun,
     pub(super) times: &'a Times,
@@ -21,7 +21,7 @@ pub(super) struct End<'a> {
 }
 
 impl End<'_> {
-    pub(super) fn tell(&self, events: &RunEvents<'_>, run: Option<&Recorded>) {
+    pub(super) fn emit(&self, events: &RunEvents<'_>, run: Option<&Recorded>) {
         let telemetry = events.telemetry;
         self.count(telemetry);
         events.ends(self.new, self.at, self.outcome, self.last);
@@ -29,7 +29,7 @@ impl End<'_> {
             return;
         };
         for span in self.phases(run) {
-            telemetry.tell(span);
+            telemetry.emit(span);
         }
         let Self { new, times, .. } = self;
         if new.attempt > 1 {
@@ -38,7 +38,7 @@ impl End<'_> {
             let mut span = phase(run, new, part, names::SPAN_ATTEMPT, (begun, self.at));
             span.parent = run.trace.context(Part::Run).span_id();
             self.conclude(&mut span);
-            telemetry.tell(span);
+            telemetry.emit(span);
         }
         if self.last {
             let times = (new.created, self.at);
@@ -57,11 +57,11 @@ impl End<'_> {
             span.attributes
                 .push(KeyValue::new(names::RUN_KIND, new.policy().kind.name()));
             self.conclude(&mut span);
-            telemetry.tell(span);
+            telemetry.emit(span);
         }
     }
 
-    /// When it was known what is left of the tree.
+    /// Returns when the verdict on the tree was known.
     fn verdict_at(&self) -> Timestamp {
         let certificate = &self.outcome.certificate;
         let known = self.times.tree_empty.or(certificate.census);
@@ -151,7 +151,7 @@ impl End<'_> {
         spans
     }
 
-    /// A span for each round of signals, until the next one.
+    /// Returns a span for each round of signals, until the next one.
     fn steps(&self, run: &Recorded, over: Timestamp) -> Vec<Span> {
         let attempt = self.new.attempt;
         let steps = &self.outcome.certificate.steps;

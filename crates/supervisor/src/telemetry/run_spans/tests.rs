@@ -1,4 +1,4 @@
-//! Ends that not every host can be brought to. All others are in `tests/e2e/why.rs`.
+//! Ends that not every host can produce. All others are in `tests/e2e/why.rs`.
 
 use super::*;
 use crate::{
@@ -21,7 +21,7 @@ impl SpanSink for Kept {
     }
 }
 
-/// The only span that is told of a run that ends like this.
+/// Returns the only span of a run that ends like this.
 fn span_of(reason: EndReason, exit: Option<Exit>, tree: TreeVerdict) -> Span {
     let sink = Arc::new(Kept::default());
     let tracing = Tracing {
@@ -51,7 +51,7 @@ fn attribute(span: &Span, name: &str) -> Option<String> {
 }
 
 #[test]
-fn an_end_for_want_of_memory_and_one_without_a_successor_are_named_on_the_span() {
+fn oom_and_final_ends_are_named_on_span() {
     let killed = MemoryKills {
         kills: 1,
         memory_max: None,
@@ -69,7 +69,7 @@ fn an_end_for_want_of_memory_and_one_without_a_successor_are_named_on_the_span()
         Some(signal),
         TreeVerdict::Empty(Proof::CgroupAndEchild),
     );
-    let unknown = TreeVerdict::Unverified("nobody looked".into());
+    let unknown = TreeVerdict::Unverified("no check was made".into());
     let restarted = span_of(restarted, None, unknown);
     for (span, word, error, signal) in [
         (oom, "oom_killed", "oom", Some("SIGKILL")),
@@ -88,7 +88,7 @@ fn an_end_for_want_of_memory_and_one_without_a_successor_are_named_on_the_span()
 }
 
 #[test]
-fn program_has_a_name_where_its_bytes_are_not_text() {
+fn program_with_non_text_bytes_has_a_name() {
     let of = |program: &[u8]| {
         let mut spec = kennel_lifecycle::RunSpec::default();
         spec.command.argv = vec![OsStr::from_bytes(program).into(), "-c".into()];

@@ -44,8 +44,8 @@ impl Stage {
     }
 }
 
-fn taken(start: u64, repeated: bool) -> InputSaid {
-    InputSaid::Taken { start, repeated }
+fn taken(start: u64, repeated: bool) -> InputResult {
+    InputResult::Taken { start, repeated }
 }
 
 #[test]
@@ -60,13 +60,13 @@ fn repeated_input_is_reported_and_not_written() {
 }
 
 #[test]
-fn what_finds_no_room_waits_and_goes_on_where_it_stood() {
+fn write_without_room_waits_and_continues_in_place() {
     let mut stage = Stage::new();
     let data: Vec<u8> = (0..=250).cycle().take(PIPE + 1000).collect();
     assert_eq!(stage.write("a", None, &data), []);
     assert!(stage.input.waits_for().is_some());
     assert_eq!(stage.accepted(), PIPE as u64);
-    // Nobody waits for it any more; whoever repeats it goes on in the middle.
+    // No caller waits for it any more; a repeat continues in the middle.
     stage.input.waiting = None;
     assert_eq!(stage.write("a", None, &data), []);
     let mut read = stage.read(PIPE);
@@ -77,14 +77,14 @@ fn what_finds_no_room_waits_and_goes_on_where_it_stood() {
 }
 
 #[test]
-fn a_later_write_displaces_one_that_waits_and_says_that_it_knows() {
+fn later_write_displaces_a_waiting_one() {
     let mut stage = Stage::new();
     let data = vec![7; PIPE + 1];
     stage.write("a", None, &data);
-    let refused = |why| InputSaid::Refused(why);
+    let refused = |why| InputResult::Refused(why);
     let blind = stage.write("b", None, b"x");
     let wanted = [
-        (1, InputSaid::Displaced),
+        (1, InputResult::Displaced),
         (2, refused(InputRefusal::Unfinished)),
     ];
     assert_eq!(blind, wanted);
@@ -98,11 +98,11 @@ fn a_later_write_displaces_one_that_waits_and_says_that_it_knows() {
 }
 
 #[test]
-fn a_command_that_reads_no_more_ends_a_write_with_the_count() {
+fn closed_pipe_ends_a_write_with_its_count() {
     let mut stage = Stage::new();
     assert_eq!(stage.write("a", None, &vec![7; PIPE + 1]), []);
     stage.command = None;
-    let closed = InputSaid::Refused(InputRefusal::Closed(InputClosed::Command));
+    let closed = InputResult::Refused(InputRefusal::Closed(InputClosed::Command));
     assert_eq!(stage.input.go_on(), Some((1, closed)));
     assert_eq!(stage.accepted(), PIPE as u64);
     assert_eq!(stage.write("b", None, b"x"), [(2, closed)]);
@@ -114,7 +114,7 @@ fn a_command_that_reads_no_more_ends_a_write_with_the_count() {
 }
 
 #[test]
-fn a_keeper_that_died_over_a_write_leaves_the_count_in_doubt() {
+fn keeper_death_in_a_write_leaves_count_unknown() {
     let stage = Stage::new();
     let mut input = stage.input;
     let mut readers = Vec::new();
@@ -138,7 +138,7 @@ fn a_keeper_that_died_over_a_write_leaves_the_count_in_doubt() {
     assert_eq!((known.book.accepted, known.book.in_doubt), (3, 0));
     assert_eq!(known.book.writes, input.book.writes);
 
-    // As it was between the pipe's taking and its counting.
+    // Between the pipe's acceptance and its count.
     known.book.in_doubt = 5;
     known.note.keep(&known.run_dir, 1, &known.book);
     let mut unknown = adopted(pipe());
@@ -148,7 +148,7 @@ fn a_keeper_that_died_over_a_write_leaves_the_count_in_doubt() {
         len,
     };
     let said = unknown.write(1, &write("b", Some(3), 1), 0, b"x");
-    assert_eq!(said, [(1, InputSaid::Refused(InputRefusal::Unknown(8)))]);
+    assert_eq!(said, [(1, InputResult::Refused(InputRefusal::Unknown(8)))]);
     let said = unknown.write(2, &write("a", None, 3), 0, b"one");
     assert_eq!(said, [(2, taken(0, true))], "that is certain");
     assert!(adopted(None).book.closed.is_some());

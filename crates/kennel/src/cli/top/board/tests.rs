@@ -24,7 +24,7 @@ fn seen(id: u8, command: &str, usage: Usage) -> Seen {
 
 fn board_of(runs: Vec<Seen>) -> Board {
     let mut board = Board::new("unix:/s".into(), false);
-    board.hear(Reported::Sample(Box::new(Sample {
+    board.update(Reported::Sample(Box::new(Sample {
         info: pb::ServerInfo::default(),
         runs,
         cut: false,
@@ -33,7 +33,7 @@ fn board_of(runs: Vec<Seen>) -> Board {
     board
 }
 
-fn press(board: &mut Board, code: KeyCode) -> Option<Wish> {
+fn press(board: &mut Board, code: KeyCode) -> Option<Action> {
     board.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
@@ -57,12 +57,12 @@ fn nothing_is_ended_or_paused_without_a_yes() {
     let ended = press(&mut board, KeyCode::Char('y'));
     assert_eq!(
         ended,
-        Some(Wish::Abort("01JD0000000000000000000001".into()))
+        Some(Action::Abort("01JD0000000000000000000001".into()))
     );
 }
 
 #[test]
-fn what_is_not_known_is_a_dash_and_comes_last() {
+fn unknown_value_is_a_dash_and_sorts_last() {
     let used = |cpu| Usage {
         cpu_percent: Some(cpu),
         ..Usage::default()
@@ -89,7 +89,7 @@ fn what_is_not_known_is_a_dash_and_comes_last() {
 }
 
 #[test]
-fn it_is_drawn_in_any_room_and_what_a_run_is_called_cannot_act_on_the_terminal() {
+fn board_fits_any_size_and_escapes_names() {
     let evil = "\x1b[2Jevil\n";
     let runs = (1..40).map(|id| seen(id, evil, Usage::default())).collect();
     let mut board = board_of(runs);
@@ -107,7 +107,7 @@ fn it_is_drawn_in_any_room_and_what_a_run_is_called_cannot_act_on_the_terminal()
 }
 
 #[test]
-fn a_filter_looks_at_id_command_label_and_state() {
+fn filter_matches_id_command_label_and_state() {
     let mut board = board_of(vec![
         seen(1, "sleep", Usage::default()),
         seen(2, "make", Usage::default()),
@@ -139,7 +139,7 @@ fn what_is_used_is_counted_between_two_looks() {
     };
     let now = Counted {
         at: at + Duration::from_secs(2),
-        // The second has ended, and another has its number.
+        // The second has exited, and another process has its number.
         cpu: [
             ((1, 1), Duration::from_secs(11)),
             ((2, 7), Duration::from_secs(1)),
@@ -155,7 +155,7 @@ fn what_is_used_is_counted_between_two_looks() {
     assert_eq!(used.output_rate, Some(100.0));
 }
 
-fn click(board: &mut Board, row: u16) -> Option<Wish> {
+fn click(board: &mut Board, row: u16) -> Option<Action> {
     board.mouse(MouseEvent {
         kind: MouseEventKind::Down(MouseButton::Left),
         column: 1,
@@ -172,11 +172,11 @@ fn clicks_point_at_a_run_and_open_it() {
     assert_eq!(click(&mut board, 0), None, "the heading is no run");
     assert_eq!(click(&mut board, 6), None);
     let before = drawn(&mut board, (80, 10));
-    let Some(Wish::Tree(run)) = click(&mut board, 6) else {
+    let Some(Action::Tree(run)) = click(&mut board, 6) else {
         panic!("not opened: {before}");
     };
     assert!(before.contains(&run[16..]), "{before}");
-    // What is shown stays where it is when another of it is pointed at, and on a smaller terminal too.
+    // The part shown stays when another run of it is selected, and on a smaller terminal too.
     press(&mut board, KeyCode::End);
     let last = drawn(&mut board, (80, 10));
     click(&mut board, 5);

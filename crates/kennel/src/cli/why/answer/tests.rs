@@ -37,7 +37,7 @@ fn signal(name: &str) -> pb::exit::Result {
 }
 
 #[test]
-fn want_of_memory_is_reported_with_its_numbers_and_what_the_kernel_does_not_say() {
+fn oom_is_explained_with_numbers_and_unknowns() {
     let killed = pb::end_reason::OomKilled {
         kills: 2,
         memory_max_bytes: Some(64 << 20),
@@ -87,7 +87,7 @@ fn only_a_requested_signal_names_its_caller() {
 }
 
 #[test]
-fn what_a_caller_has_written_cannot_act_on_a_terminal() {
+fn text_of_callers_is_escaped_for_terminals() {
     let aborted = pb::end_reason::Aborted {
         by: "uid:0".into(),
         request_id: "\x1b]0;title\x07\n".into(),

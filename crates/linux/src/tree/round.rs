@@ -1,30 +1,30 @@
-//! One round of a signal by one address, as it went.
+//! One round of a signal to one target, with its results.
 
 use crate::{
-    aims::{AIMS_LISTED_MAX, Aim, Tie},
     pidfd::Sent,
+    targets::{MembershipEvidence, RoundTarget, TARGETS_LISTED_MAX},
 };
 use kennel_lifecycle::{Signal, SignalScope, SignalSender, StopStep, Timestamp};
 
-/// One round of a signal by one address, as it went.
+/// One round of a signal to one target, with its results.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Volley {
-    /// Which processes were addressed.
+pub struct SignalRound {
+    /// Target of the round.
     pub scope: SignalScope,
-    /// How many took it.
+    /// Number of processes that took it.
     pub delivered: u32,
-    /// How many had ended.
+    /// Number of processes that had exited.
     pub gone: u32,
-    /// How many the kernel refused.
+    /// Number of processes that the kernel refused to signal.
     pub refused: u32,
-    /// Of the first refusal.
+    /// errno(3) of the first refusal.
     pub errno: Option<i32>,
-    /// Its target, as far as that is known.
-    pub aims: Vec<Aim>,
+    /// Its processes, as far as they are known.
+    pub targets: Vec<RoundTarget>,
 }
 
-impl Volley {
-    /// A round in which nothing was sent yet.
+impl SignalRound {
+    /// Creates a round in which nothing was sent yet.
     pub fn new(scope: SignalScope) -> Self {
         Self {
             scope,
@@ -32,22 +32,32 @@ impl Volley {
             gone: 0,
             refused: 0,
             errno: None,
-            aims: Vec::new(),
+            targets: Vec::new(),
         }
     }
 
-    /// Counts one, and says who it was.
-    pub(super) fn aim(&mut self, (pid, start_ticks): (i32, u64), tie: Tie, sent: Sent) {
+    /// Counts one process, and lists it.
+    pub(super) fn add(
+        &mut self,
+        (pid, start_ticks): (i32, u64),
+        evidence: MembershipEvidence,
+        sent: Sent,
+    ) {
         self.count(sent);
-        self.name((pid, start_ticks), tie, sent);
+        self.list((pid, start_ticks), evidence, sent);
     }
 
-    pub(super) fn name(&mut self, (pid, start_ticks): (i32, u64), tie: Tie, sent: Sent) {
-        if self.aims.len() < AIMS_LISTED_MAX {
-            self.aims.push(Aim {
+    pub(super) fn list(
+        &mut self,
+        (pid, start_ticks): (i32, u64),
+        evidence: MembershipEvidence,
+        sent: Sent,
+    ) {
+        if self.targets.len() < TARGETS_LISTED_MAX {
+            self.targets.push(RoundTarget {
                 pid,
                 start_ticks,
-                tie,
+                evidence,
                 result: sent.into(),
             });
         }
@@ -72,12 +82,12 @@ impl Volley {
         *of = of.saturating_add(processes);
     }
 
-    /// Whether it has no target.
+    /// Whether it reached no process.
     pub fn is_empty(&self) -> bool {
         (self.delivered, self.gone, self.refused) == (0, 0, 0)
     }
 
-    /// As the certificate has it.
+    /// Returns the step for the certificate.
     pub fn step(&self, at: Timestamp, signal: Signal, sender: SignalSender) -> StopStep {
         StopStep {
             at,
