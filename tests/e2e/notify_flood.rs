@@ -42,7 +42,7 @@ fn descriptors(pid: i32) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn flood_of_notices_is_bounded_and_delays_no_other() {
+async fn notice_flood_is_bounded_and_delays_no_run() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let keeper = kennel.keeper_pid();

@@ -337,7 +337,7 @@ async fn columns(net: &Net) -> Vec<(Column, Expects)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_rpc_answers_each_caller_as_its_role_says() {
+async fn each_rpc_answers_each_caller_by_role() {
     let net = Net::start().await;
     let dir = net.dir.path();
     openssl(dir, &["genrsa", "-out", "key.pem", "2048"], b"");

@@ -243,7 +243,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn token_replaces_what_is_there_and_follows_no_link() {
+    fn token_replaces_files_and_follows_no_link() {
         let data = tempfile::tempdir().expect("a directory");
         let run = RunId::from_u128(7);
         let dir = create(data.path(), run).expect("it is made");

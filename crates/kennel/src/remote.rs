@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn token_goes_over_a_socket_from_within_a_run_alone() {
+    fn token_is_sent_only_from_within_a_run() {
         let dir = contexts();
         let server = ("KENNEL_SERVER", "unix:/s");
         let token = ("KENNEL_TOKEN_FILE", "/v/token");

@@ -292,7 +292,7 @@ fn each_bound_is_reported_by_its_field() {
 }
 
 #[test]
-fn waits_of_a_stop_fit_the_grace_in_force() {
+fn stop_waits_fit_the_grace_in_force() {
     let spec = |grace: Option<u64>| {
         edited(good(), |s| {
             s.policy.stop.grace = grace.map(Duration::from_secs);
