@@ -343,5 +343,5 @@ fn settings_in(rendered: &Path) -> String {
     let whole = must("read", fs::read_to_string(rendered));
     let (_, text) = whole.split_once("  kennel.toml: |\n").expect("it has one");
     let lines = text.lines().map_while(|line| line.strip_prefix("    "));
-    lines.map(|line| format!("{line}\n")).collect()
+    lines.flat_map(|line| [line, "\n"]).collect()
 }

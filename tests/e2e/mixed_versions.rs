@@ -30,11 +30,14 @@ use tonic::{
 /// Field 9999 of a message, which no message of this version has: text.
 const LATER_FIELD: &[u8] = b"\xfa\xf0\x04\x05later";
 
+/// Calls, by path and message.
+type Asked = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+
 /// The service of a later version: it answers each call with these bytes, and remembers what it was asked.
 #[derive(Clone)]
 struct Later {
     answer: Vec<u8>,
-    asked: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    asked: Asked,
 }
 
 impl Later {

@@ -3,10 +3,7 @@
 use crate::notify::by_notice;
 use kennel_proto::pb::{WaitCondition, event::Payload};
 use kennel_tests::{Kennel, PATIENCE, RunExt, argv, eventually, must, sh};
-use std::{
-    fs,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Instant};
 
 /// Sends statuses as fast as the socket takes them, each with as many descriptors as a message may have.
 const FLOOD: &str = r#"
@@ -79,7 +76,8 @@ async fn notice_flood_is_bounded_and_delays_no_run() {
     let heard = must("hear", client.hear_all(&flood, 0).await);
     let changes = heard.stations();
     let changes = changes.iter().filter(|s| **s == "status_changed").count();
-    let most = (lasted + Duration::from_secs(1)).as_secs() as usize * CHANGES_MAX;
+    let seconds = lasted.as_secs() + 1;
+    let most = usize::try_from(seconds).expect("a few") * CHANGES_MAX;
     assert!((1..=most).contains(&changes), "{changes} of {most}");
     let is_refusal = |(_, payload): &&(u64, Payload)| match payload {
         Payload::Warning(warning) => warning.message.contains("it is no process of this run"),

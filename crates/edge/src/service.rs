@@ -433,7 +433,7 @@ impl ProcessService for Processes {
         self.consumer_in_scope(scope, &key).await?;
         let supervisor = self.supervisor.clone();
         let deleted = self.to_its_end(async move { supervisor.delete_consumer(&key).await });
-        let view = self.unless_draining(deleted).await?;
+        let view = Box::pin(self.unless_draining(deleted)).await?;
         Ok(Response::new(pb::DeleteConsumerResponse {
             consumer: Some(consumer::consumer(view)),
         }))

@@ -67,8 +67,7 @@ pub(crate) async fn before_ready(name: &str, stage: &mut Stage) -> Option<u8> {
         // Attempts that fail.
         ("servers_that_never_serve_end_runs", 1..=3)
         | ("run_over_orphan_ttl_ends_by_its_plan", 1) => Some(3),
-        ("run_over_orphan_ttl_ends_by_its_plan", _)
-        | ("command_before_a_stop_needs_no_server", _) => {
+        ("run_over_orphan_ttl_ends_by_its_plan" | "command_before_a_stop_needs_no_server", _) => {
             let pid = stage.held[0].identity.command.pid;
             until(|| (!is_alive(pid)).then_some(())).await;
             None
