@@ -131,7 +131,7 @@ async fn with_stored(size: usize) -> Vec<f64> {
     let spawned = spawned(&kennel).await;
     let middle = id(size / 2);
     let got = reads(&mut client, async |client| {
-        drop(must("get", client.get(&middle).await))
+        must("get", client.get(&middle).await);
     })
     .await;
     let newest = newest_page(&mut client).await;
@@ -202,7 +202,7 @@ async fn spawned(kennel: &Kennel) -> f64 {
 
 async fn newest_page(client: &mut Client) -> f64 {
     reads(client, async |client| {
-        drop(page(client, None, 100, "").await)
+        page(client, None, 100, "").await;
     })
     .await
 }
@@ -316,13 +316,13 @@ fn leave(stored: &[Row], live: &[Row]) {
         ("stored runs", &STORED_COLUMNS[..], stored),
         ("live runs", &LIVE_COLUMNS[..], live),
     ] {
-        let heads: String = rows.iter().map(|(size, _)| format!(" {size} |")).collect();
-        let line: String = rows.iter().map(|_| "---|").collect();
-        let _ = writeln!(text, "| {what} |{heads}\n|---|{line}");
+        let sizes: Vec<String> = rows.iter().map(|(size, _)| size.to_string()).collect();
+        let _ = writeln!(text, "| {what} | {} |", sizes.join(" | "));
+        let _ = writeln!(text, "|---{}|", "|---".repeat(rows.len()));
         for (number, column) in columns.iter().enumerate() {
-            let cell = |(_, figures): &Row| format!(" {} |", shown(column, figures[number]));
-            let cells: String = rows.iter().map(cell).collect();
-            let _ = writeln!(text, "| {column} |{cells}");
+            let cell = |(_, figures): &Row| shown(column, figures[number]);
+            let cells: Vec<String> = rows.iter().map(cell).collect();
+            let _ = writeln!(text, "| {column} | {} |", cells.join(" | "));
         }
         text.push('\n');
         let series = columns.iter().enumerate().map(|(number, column)| Series {
