@@ -65,7 +65,7 @@ pub(crate) const PRIVATE: &[&str] = &[
     "shim_records_whether_its_leader_ended_alone",
     "no_process_stays_stopped_after_keeper_death",
     PRIVATE_ONLY,
-    "a_termination_without_a_server_bounds_every_grace",
+    "termination_without_a_server_bounds_each_grace",
 ];
 
 /// The death that applies to a private pid namespace only.

@@ -128,6 +128,10 @@ pub(crate) fn all() -> Vec<Test> {
             }),
         });
     }
+    for name in deaths::PRIVATE {
+        let mut all = deaths::ALL.iter().chain(containment::ALL);
+        assert!(all.any(|(known, _)| known == name), "no test {name}");
+    }
     for (name, run) in deaths::ALL.iter().chain(containment::ALL) {
         let private = private_choices().filter(|_| deaths::PRIVATE.contains(name));
         let shared = ["auto", "off", "old_kernel"].into_iter();
