@@ -241,7 +241,7 @@ async fn children_have_no_more_privileges() {
     })
     .await;
     // The token is open to a command in a sandbox, the directory around it is not.
-    run.is_refused("ls ${KENNEL_TOKEN_FILE%/*}").await;
+    run.is_refused("ls ${KENNEL_RUN_TOKEN_FILE%/*}").await;
     let child = run.gets("$K spawn -- sleep 1000").await;
     let (own, child) = (
         must("get", client.get(&run.run_id).await),
@@ -256,6 +256,37 @@ async fn children_have_no_more_privileges() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_link_leads_a_child_out_of_the_sandbox() {
+    let kennel = Kennel::start(Options::default()).await;
+    let outside = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let scratch = kennel.scratch().display().to_string();
+    let work = kennel.scratch().join("work").display().to_string();
+    must("mkdir", fs::create_dir(&work));
+    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, |mut spec| {
+        spec.cwd = Some(work.clone());
+        spec.privileges = Some(pb::Privileges {
+            sandbox: Some(pb::Sandbox {
+                readable_paths: vec![programs::kennel().display().to_string()],
+                writable_paths: vec![scratch],
+            }),
+            ..pb::Privileges::default()
+        });
+        spec
+    })
+    .await;
+    let child = format!("$K run --cwd {work} -- true");
+    run.gets(&child).await;
+    let outside = outside.path().display();
+    run.gets(&format!("mv {work} {work}.old && ln -s {outside} {work}"))
+        .await;
+    let refused = run.is_refused(&child).await;
+    assert!(refused.contains("symbolic links"), "{refused}");
+    run.gets(&format!("rm {work} && mv {work}.old {work}"))
+        .await;
+    run.gets(&child).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn token_ends_with_its_attempt() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
@@ -267,9 +298,12 @@ async fn token_ends_with_its_attempt() {
     })
     .await;
     let old = run.answers.join("old");
-    run.gets(&format!("cp $KENNEL_TOKEN_FILE {}", old.display()))
+    run.gets(&format!("cp $KENNEL_RUN_TOKEN_FILE {}", old.display()))
         .await;
-    let by_old = format!("KENNEL_TOKEN_FILE={} $K get $KENNEL_RUN_ID", old.display());
+    let by_old = format!(
+        "KENNEL_RUN_TOKEN_FILE={} $K get $KENNEL_RUN_ID",
+        old.display()
+    );
     run.gets(&by_old).await;
     must("restart", client.restart(&run.run_id, None).await);
     let refused = run.is_refused(&by_old).await;
@@ -295,7 +329,7 @@ async fn token_of_another_run_is_refused() {
     one.gets("$K get $KENNEL_RUN_ID").await;
     for thief in [&mut two, &mut none] {
         let set = format!("KENNEL_SERVER={}", kennel.address());
-        let line = format!("{set} KENNEL_TOKEN_FILE={stolen} $K get $KENNEL_RUN_ID");
+        let line = format!("{set} KENNEL_RUN_TOKEN_FILE={stolen} $K get $KENNEL_RUN_ID");
         let refused = thief.is_refused(&line).await;
         assert!(refused.contains("of that run alone"), "{refused}");
     }
@@ -318,7 +352,7 @@ async fn token_of_another_run_is_refused() {
     let last = if text.ends_with('0') { "1" } else { "0" };
     fs::write(&forged, format!("{}{last}", &text[..text.len() - 1])).expect("own directory");
     let line = format!(
-        "KENNEL_TOKEN_FILE={} $K get $KENNEL_RUN_ID",
+        "KENNEL_RUN_TOKEN_FILE={} $K get $KENNEL_RUN_ID",
         forged.display()
     );
     let refused = two.is_refused(&line).await;
@@ -389,6 +423,13 @@ async fn token_works_in_a_private_pid_namespace(options: Options) {
     let child = must("get", client.get(&child).await);
     let namespace = child.spec.map(|spec| spec.pid_namespace());
     assert_eq!(namespace, Some(pb::PidNamespace::Private));
+    // A command beside it would be outside of that namespace.
+    let beside = run.is_refused("$K spawn --live-exec true -- sleep 1000");
+    let refused = beside.await;
+    assert!(
+        refused.contains("pid_namespace") || refused.contains("pid namespace"),
+        "{refused}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -418,7 +459,7 @@ async fn token_is_in_its_file_alone() {
     let read = format!("{:?}", must("get", client.get(&own).await));
     let trail = format!("{:?}", must("trail", client.trail("").await));
     let environment = run.gets("env").await;
-    assert!(environment.contains("KENNEL_TOKEN_FILE="));
+    assert!(environment.contains("KENNEL_RUN_TOKEN_FILE="));
     for text in [&kennel.log(), &read, &trail, &environment] {
         assert!(!text.contains(digest), "{text}");
     }

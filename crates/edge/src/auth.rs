@@ -313,7 +313,12 @@ pub(crate) async fn is_foreign(
     let Some(owner) = scope.owner() else {
         return Ok(false);
     };
-    let view = supervisor.get(run).await?;
+    let view = match supervisor.get_of(run, owner).await {
+        Ok(view) => view,
+        // Its node answers for an own run that cannot be read here; a run has no business at other nodes.
+        Err(CallError::RunElsewhere { .. }) => return Ok(matches!(scope, Scope::Run { .. })),
+        Err(error) => return Err(error),
+    };
     let is_live = !view.state.is_terminal();
     let is_seen = view.owner == owner
         && match scope {

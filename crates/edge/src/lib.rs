@@ -19,6 +19,7 @@ mod health;
 pub mod limits;
 mod observe;
 mod run_tokens;
+mod run_waits;
 mod serve;
 mod service;
 mod shares;

@@ -332,6 +332,7 @@ impl ProcessService for Processes {
         let budget = deadline::of(request.metadata());
         let (run, condition) = request::wait(request.get_ref())?;
         self.in_scope(auth::scope(&request)?, run).await?;
+        let _of_run = self.shares.wait_of_run(auth::caller(&request)?)?;
         let waiting = async {
             let waited = self.supervisor.wait(run, condition).await;
             waited.map_err(|e| status::of(&e))

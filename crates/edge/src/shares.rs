@@ -1,6 +1,10 @@
 //! Quota usage of owners: spawns per second, and open streams. Live runs are counted where they are stored.
 
-use crate::{access::Caller, status};
+use crate::{
+    access::Caller,
+    run_waits::{RunWait, RunWaits},
+    status,
+};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -23,13 +27,17 @@ struct Share {
 
 /// All owners with usage.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shares(Arc<Mutex<HashMap<String, Share>>>);
+pub(crate) struct Shares {
+    owners: Arc<Mutex<HashMap<String, Share>>>,
+    runs: RunWaits,
+}
 
 /// A slot among the streams, released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamPlace {
     _permit: OwnedSemaphorePermit,
     _of_owner: OfOwner,
+    _of_run: Option<RunWait>,
 }
 
 /// One stream of an owner.
@@ -79,6 +87,7 @@ impl Shares {
         caller: &Caller,
         permit: OwnedSemaphorePermit,
     ) -> Result<StreamPlace, Status> {
+        let of_run = self.wait_of_run(caller)?;
         let mut shares = self.of(&caller.owner);
         let share = shares.entry(caller.owner.clone()).or_default();
         if let Some(most) = caller.quota.streams
@@ -97,7 +106,13 @@ impl Shares {
                 shares: self.clone(),
                 owner: caller.owner.clone(),
             },
+            _of_run: of_run,
         })
+    }
+
+    /// Takes a slot among the waiting calls of the caller's run; absent: the caller is in no run.
+    pub(crate) fn wait_of_run(&self, caller: &Caller) -> Result<Option<RunWait>, Status> {
+        self.runs.begin(caller)
     }
 
     fn of(&self, owner: &str) -> MutexGuard<'_, HashMap<String, Share>> {
@@ -112,7 +127,7 @@ impl Shares {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Share>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

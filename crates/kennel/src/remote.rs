@@ -176,8 +176,7 @@ pub(crate) fn target(context: &Context, here: &Surroundings) -> Result<Target, F
 
 /// The file with the token of the run that this process is of. Over a unix socket no other token is sent.
 fn token_of_run(here: &Surroundings) -> Option<PathBuf> {
-    here.var("KENNEL_RUN_ID")?;
-    here.var("KENNEL_TOKEN_FILE").map(PathBuf::from)
+    here.var("KENNEL_RUN_TOKEN_FILE").map(PathBuf::from)
 }
 
 fn target_of_socket(text: Option<&str>, here: &Surroundings) -> Result<Target, Failure> {
@@ -315,9 +314,12 @@ mod tests {
         let token = ("KENNEL_TOKEN_FILE", "/v/token");
         let outside = resolved("", &here(&dir, &[server, token])).expect("a socket");
         assert_eq!(shown(&outside), "unix:/s    ");
-        let run = ("KENNEL_RUN_ID", "01ARZ3NDEKTSV4RRFFQ69G5FAV");
+        let run = ("KENNEL_RUN_TOKEN_FILE", "/r/token");
         let inside = resolved("", &here(&dir, &[server, token, run])).expect("a socket");
-        assert_eq!(shown(&inside), "unix:/s    /v/token");
+        assert_eq!(shown(&inside), "unix:/s    /r/token");
+        let remote = ("KENNEL_SERVER", "tcp://v:1");
+        let abroad = resolved("", &here(&dir, &[remote, run])).expect("a server");
+        assert_eq!(shown(&abroad), "tcp://v:1    ");
     }
 
     #[test]

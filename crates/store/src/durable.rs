@@ -291,7 +291,8 @@ impl<R: Reader> Store for Durable<R> {
         limit: u32,
     ) -> Result<ListPage, StoreError> {
         let end = if filter.is_sparse() {
-            self.reader.scan_end(filter.order, start).await?
+            let end = self.reader.scan_end(filter.order, start).await?;
+            end.map(|end| filter.order.end_of_instant(end))
         } else {
             None
         };

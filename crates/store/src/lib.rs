@@ -326,6 +326,9 @@ pub enum StoreError {
     /// The database contains a value that this version cannot read, or a CHECK refused a row: a bug of Kennel.
     #[error("the store and this server disagree: {0}")]
     Corrupt(String),
+    /// The row has a value that this version cannot read: a later one has written it, or it is damaged.
+    #[error("the store and this server disagree: {0}")]
+    Unread(Box<UnreadRow>),
 }
 
 /// The durable state. Each method is one durable moment: when it returns Ok, the change survives a crash of server and

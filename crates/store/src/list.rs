@@ -2,6 +2,7 @@
 
 use crate::{RunRow, StoreError};
 use kennel_lifecycle::{NodeId, RunId, RunIdPart, RunKind, RunState, Timestamp, labels::Selector};
+use std::fmt;
 
 /// Filter of listed runs. Empty sets mean: all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,6 +54,19 @@ pub enum ListOrder {
     OldestFirst,
 }
 
+impl ListOrder {
+    /// Returns the place behind all rows of this one's instant. Clients get it in a page token, which names no run then
+    /// that the filter leaves out.
+    pub(crate) fn end_of_instant(self, at: PageStart) -> PageStart {
+        let run = match self {
+            Self::NewestFirst => 0,
+            Self::OldestFirst => u128::MAX,
+        };
+        let run = RunId::from_u128(run);
+        PageStart { run, ..at }
+    }
+}
+
 /// Start of a page: after this row, in the order of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageStart {
@@ -83,6 +97,8 @@ pub struct UnreadRow {
     pub run: RunId,
     /// The node that has written it.
     pub node: NodeId,
+    /// Owner of the run.
+    pub owner: String,
     /// When it was made.
     pub created: Timestamp,
     /// What cannot be read.
@@ -99,8 +115,15 @@ impl UnreadRow {
 }
 
 impl From<UnreadRow> for StoreError {
-    fn from(UnreadRow { run, why, .. }: UnreadRow) -> Self {
-        Self::Corrupt(format!("row of run {run}: cannot read {why}"))
+    fn from(row: UnreadRow) -> Self {
+        Self::Unread(Box::new(row))
+    }
+}
+
+impl fmt::Display for UnreadRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { run, why, .. } = self;
+        write!(f, "row of run {run}: cannot read {why}")
     }
 }
 

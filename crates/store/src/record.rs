@@ -388,6 +388,7 @@ impl Record {
         Ok(UnreadRow {
             run: read_id("run_id", &self.run_id)?,
             node: read_id("node", &self.node)?,
+            owner: self.owner.clone(),
             created: Timestamp(self.created_us),
             why: String::new(),
         })

@@ -219,8 +219,10 @@ fn push_page<DB>(
         sql.push(" AND parent_run_id = ")
             .push_bind(parent.to_string());
     }
-    push_side(sql, beyond, start);
-    push_side(sql, before, end);
+    // The sign keeps a database from reading the whole table in its order: the index of open rows has another one.
+    let sign = if filter.is_of_open() { "+" } else { "" };
+    push_side(sql, (sign, beyond), start);
+    push_side(sql, (sign, before), end);
     if !filter.states.is_empty() {
         let any: Vec<&str> = filter.states.iter().map(|s| condition(*s)).collect();
         sql.push(" AND (").push(any.join(" OR ")).push(")");
@@ -244,13 +246,9 @@ fn push_page<DB>(
             .push_bind(format!("%{}", part.as_str()))
             .push(")");
     }
-    // The sign keeps a database from reading the whole table in its order: the index of open rows has another one.
-    let sign = if filter.is_of_open() {
+    if filter.is_of_open() {
         sql.push(" AND end_reason IS NULL");
-        "+"
-    } else {
-        ""
-    };
+    }
     sql.push(format!(
         " ORDER BY {sign}created_us {order}, run_id {order} LIMIT "
     ))
@@ -266,14 +264,14 @@ fn directions(order: ListOrder) -> (&'static str, &'static str, &'static str) {
 }
 
 /// Adds that a row is on this side of another one.
-fn push_side<DB>(sql: &mut QueryBuilder<DB>, side: &str, at: Option<PageStart>)
+fn push_side<DB>(sql: &mut QueryBuilder<DB>, (sign, side): (&str, &str), at: Option<PageStart>)
 where
     DB: Dialect,
     for<'t> String: Encode<'t, DB> + Type<DB>,
     for<'t> i64: Encode<'t, DB> + Type<DB>,
 {
     if let Some(at) = at {
-        sql.push(format!(" AND (created_us, run_id) {side} ("))
+        sql.push(format!(" AND ({sign}created_us, run_id) {side} ("))
             .push_bind(at.created.0)
             .push(", ")
             .push_bind(at.run.to_string())
@@ -290,7 +288,7 @@ where
 {
     let (beyond, _, order) = directions(order);
     let mut sql = QueryBuilder::new("SELECT run_id, created_us FROM runs WHERE TRUE");
-    push_side(&mut sql, beyond, start);
+    push_side(&mut sql, ("", beyond), start);
     sql.push(format!(
         " ORDER BY created_us {order}, run_id {order} LIMIT 1 OFFSET "
     ))
@@ -337,5 +335,43 @@ fn condition(state: RunState) -> &'static str {
         RunState::Failed => "state = 'failed'",
         RunState::Cancelled => "state = 'cancelled'",
         RunState::Lost => "state = 'lost'",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open::SQLITE_MIGRATIONS;
+    use kennel_lifecycle::Timestamp;
+    use sqlx::{AssertSqlSafe, Connection, Row, Sqlite, SqliteConnection};
+
+    #[tokio::test]
+    async fn live_runs_are_found_by_their_own_index() {
+        let mut conn = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        for (_, _, sql) in SQLITE_MIGRATIONS {
+            let made = sqlx::raw_sql(AssertSqlSafe((*sql).to_owned()));
+            made.execute(&mut conn).await.unwrap();
+        }
+        let filter = ListFilter {
+            states: RunState::OPEN.to_vec(),
+            ..ListFilter::default()
+        };
+        let start = PageStart {
+            created: Timestamp(7),
+            run: RunId::from_u128(7),
+        };
+        for start in [None, Some(start)] {
+            let mut page: QueryBuilder<Sqlite> = build(Select::Page {
+                filter: &filter,
+                start,
+                end: None,
+                limit: 9,
+            });
+            let sql = format!("EXPLAIN QUERY PLAN {}", page.sql().as_str());
+            let plan = sqlx::raw_sql(AssertSqlSafe(sql));
+            let plan = plan.fetch_all(&mut conn).await.unwrap();
+            let plan: Vec<String> = plan.iter().map(|row| row.get("detail")).collect();
+            assert!(plan[0].contains("runs_open_of_node"), "{plan:?}");
+        }
     }
 }

@@ -427,7 +427,7 @@ fn parse_run_id(text: &str, found: &mut Vec<Violation>) -> Option<RunId> {
     }
 }
 
-pub(super) fn no_violations(found: &[Violation]) -> Result<(), Status> {
+pub(crate) fn no_violations(found: &[Violation]) -> Result<(), Status> {
     if found.is_empty() {
         return Ok(());
     }

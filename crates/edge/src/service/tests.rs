@@ -16,6 +16,7 @@ fn of(runs: Vec<RunView>) -> RunPage {
 /// A row that cannot be read, made at the same time as all runs here.
 fn unread(run: u128) -> UnreadRow {
     UnreadRow {
+        owner: "uid:0".to_owned(),
         run: RunId::from_u128(run),
         node: NodeId::from_u128(1),
         created: of_size(1, 1).created,

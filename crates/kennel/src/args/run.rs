@@ -328,7 +328,7 @@ pub(crate) struct ParentArgs {
     /// What to do when the parent has ended [default: end]
     #[arg(long, value_enum, value_name = "ACTION", requires = "parent")]
     pub(crate) on_parent_end: Option<ParentEndArg>,
-    /// What processes of the run may call, with the token in the file KENNEL_TOKEN_FILE [default: nothing]
+    /// What processes of the run may call, with the token in the file KENNEL_RUN_TOKEN_FILE [default: nothing]
     #[arg(long, value_enum, value_name = "ACCESS")]
     pub(crate) api_access: Option<ApiAccessArg>,
 }

@@ -129,6 +129,17 @@ pub fn fork_gated(
             copies.push(copy);
         }
     }
+    let cwd = Path::new(OsStr::from_bytes(&child.cwd));
+    if let Some(sandbox) = &attributes.privileges.sandbox
+        && let Some(path) = sandbox::indirect(sandbox, cwd)
+    {
+        let path = path.display().to_string();
+        return Err(failure(
+            StartStage::Prepare,
+            &Errno::ELOOP.into(),
+            Some(&path),
+        ));
+    }
     let plan = Plan {
         own_proc: pid_namespace == PidNamespace::Private,
         terminal: ends.terminal,

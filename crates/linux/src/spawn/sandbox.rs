@@ -161,19 +161,20 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
     }
     let readable = sandbox.readable_paths.iter().map(Path::new);
     let writable = sandbox.writable_paths.iter().map(Path::new);
-    // A missing directory makes the start fail later, with its path.
-    let cwd = cwd.canonicalize().ok();
-    let cwd = cwd.as_deref().filter(|cwd| *cwd != Path::new("/"));
+    let cwd = Some(cwd).filter(|cwd| *cwd != Path::new("/"));
     let readable = readable.map(|path| (path, READ));
     let writable = writable.chain(cwd).map(|path| (path, WRITE));
-    for (path, access) in readable.chain(writable) {
+    // The command of an earlier attempt, or of the parent, may have put a link there: it leads nowhere. A missing directory
+    // makes the start fail later, with its path.
+    let real = |path: &Path| path.canonicalize().is_ok_and(|real| real == path);
+    for (path, access) in readable.chain(writable).filter(|(path, _)| real(path)) {
         // A disk device contains all files of the host: only a path of its own opens it.
         let closed = if path.starts_with(DEVICES_DIR) {
             &closed
         } else {
             &but_devices
         };
-        closed.open_around(path, access & handled, &mut rights)?;
+        closed.open_below(path, access & handled, &mut rights)?;
     }
     // The only entries below the data directory that are the command's; the second exists if its spec gives it a token.
     for (own, access) in [("tmp", WRITE), ("token", READ_FILE)] {
@@ -187,6 +188,13 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
         attributes_len: if is_scoped { 24 } else { 8 },
         rights,
     })
+}
+
+/// Returns the first path of a sandbox, its working directory among them, that leads elsewhere: by a symbolic link or `..`.
+pub(super) fn indirect<'a>(sandbox: &'a Sandbox, cwd: &'a Path) -> Option<&'a Path> {
+    let paths = sandbox.readable_paths.iter().chain(&sandbox.writable_paths);
+    let mut paths = paths.map(Path::new).chain([cwd]);
+    paths.find(|path| path.canonicalize().is_ok_and(|real| real != *path))
 }
 
 impl Closed {

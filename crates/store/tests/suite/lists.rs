@@ -7,7 +7,7 @@ use super::{
 use kennel_lifecycle::{
     EndReason, Exit, NodeId, OnParentEnd, Parent, RowState, RunId, RunKind, RunState, Timestamp,
 };
-use kennel_store::{Inserted, ListFilter, ListOrder, ListPage, SCANNED_MAX};
+use kennel_store::{Inserted, ListFilter, ListOrder, ListPage, NewRun, SCANNED_MAX};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
@@ -106,18 +106,24 @@ pub(super) async fn runs_of_a_node_can_come_oldest_first(bed: Bed) {
     assert_eq!(others, ListPage::default());
 }
 
+/// The run, as old as its number.
+fn aged(mut new: NewRun) -> NewRun {
+    new.created = Timestamp(i64::try_from(new.run.as_u128()).unwrap());
+    new
+}
+
 /// Few rows match: a page ends after so many were examined, and says where the next begins.
 pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let count = u128::from(SCANNED_MAX) + 5;
     let rare = respec(new_run(1), |spec| spec.policy.kind = RunKind::Service);
-    bed.store.insert(&rare).await.unwrap();
+    bed.store.insert(&aged(rare)).await.unwrap();
     let rows: Vec<u128> = (2..=count).collect();
     for rows in rows.chunks(1_000) {
         let mut written = JoinSet::new();
         for id in rows.iter().copied() {
             let store = bed.store.clone();
-            written.spawn(async move { store.insert(&new_run(id)).await });
+            written.spawn(async move { store.insert(&aged(new_run(id))).await });
         }
         for written in written.join_all().await {
             assert_eq!(written.unwrap(), Inserted::New);
@@ -129,7 +135,7 @@ pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
     };
     let page = bed.store.list(&filter, None, 9).await.unwrap();
     assert_eq!(page.rows, []);
-    assert_eq!(page.next.expect("rows follow").run, new_run(6).run);
+    assert_eq!(page.next.expect("rows follow").created, Timestamp(6));
     let page = bed.store.list(&filter, page.next, 9).await.unwrap();
     let found: Vec<RunId> = page.rows.iter().map(|row| row.new.run).collect();
     assert_eq!((found, page.next), (vec![new_run(1).run], None));
@@ -140,7 +146,10 @@ pub(super) async fn rare_rows_are_found_page_by_page(bed: Bed) {
     };
     let page = bed.store.list(&filter, None, 9).await.unwrap();
     assert_eq!(page.rows.len(), 1);
-    assert_eq!(page.next.expect("rows follow").run, new_run(count - 5).run);
+    let next = page.next.expect("rows follow");
+    assert_eq!(next.created, Timestamp(i64::from(SCANNED_MAX)));
+    // The filter leaves out the run that was examined last.
+    assert_eq!(next.run, RunId::from_u128(u128::MAX));
 }
 
 fn parent() -> Parent {

@@ -173,8 +173,11 @@ impl Supervisor {
         let mut runs = Vec::new();
         for (run, handle) in self.shared.running() {
             let live = handle.live.borrow();
-            let has_token = live.view.spec.api_access != ApiAccess::None;
-            let identity = live.view.identity.as_ref().filter(|_| has_token);
+            let view = &live.view;
+            // The identity of an attempt that has ended may be another process's by now.
+            let is_over = view.state == RunState::Backoff || view.times.tree_empty.is_some();
+            let has_token = view.spec.api_access != ApiAccess::None && !is_over;
+            let identity = view.identity.as_ref().filter(|_| has_token);
             runs.extend(identity.map(|identity| (identity.shim.pid, run)));
         }
         if runs.is_empty() {
@@ -210,16 +213,12 @@ impl Supervisor {
             if self.shared.record.has_pending_of(run) {
                 return Err(CallError::StoreUnavailable);
             }
-            self.shared
-                .store
-                .get(run)
-                .await
-                .map_err(|e| store_fault(&e))
+            match self.shared.store.get(run).await {
+                Ok(row) => row.ok_or(CallError::RunNotFound(run)),
+                Err(fault) => Err(Box::pin(self.read_fault(fault)).await),
+            }
         };
-        let row = match read().await {
-            Err(error) => return Err(Box::pin(self.of_other_version(run, error)).await),
-            Ok(row) => row.ok_or(CallError::RunNotFound(run))?,
-        };
+        let row = read().await?;
         if row.outcome.is_some() || row.new.node != self.shared.config.node {
             return Ok(row);
         }
@@ -227,7 +226,7 @@ impl Supervisor {
         if self.shared.find(run).is_some() {
             return Ok(row);
         }
-        let row = read().await?.ok_or(CallError::RunNotFound(run))?;
+        let row = read().await?;
         // A row of a later generation is another server's, and so is everything about it.
         let ours = self.shared.store.generation().unwrap_or_default();
         if row.outcome.is_none() && row.new.generation <= ours {

@@ -66,6 +66,8 @@ pub(crate) fn store_fault(error: &StoreError) -> CallError {
     match error {
         StoreError::Unavailable(_) | StoreError::Unknown(_) => CallError::StoreUnavailable,
         StoreError::Held => CallError::NodeFenced,
-        StoreError::Fenced(_) | StoreError::Corrupt(_) => CallError::Internal(error.to_string()),
+        StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_) => {
+            CallError::Internal(error.to_string())
+        }
     }
 }

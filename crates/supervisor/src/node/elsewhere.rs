@@ -11,7 +11,7 @@ use crate::{
     registry::Supervisor,
 };
 use kennel_lifecycle::{NodeId, RunId};
-use kennel_store::ListFilter;
+use kennel_store::StoreError;
 use std::collections::HashMap;
 
 impl Supervisor {
@@ -76,28 +76,31 @@ impl Supervisor {
         Ok(view)
     }
 
-    /// Why a row could not be read: one that a later version has written at another node is for that node.
-    pub(crate) async fn of_other_version(&self, run: RunId, error: CallError) -> CallError {
-        let CallError::Internal(_) = error else {
+    /// Maps a failed read of a row: one that a later version has written at another node is for that node.
+    pub(crate) async fn read_fault(&self, fault: StoreError) -> CallError {
+        let error = store_fault(&fault);
+        let StoreError::Unread(row) = fault else {
             return error;
         };
-        let of_run = ListFilter {
-            id_part: run.to_string().parse().ok(),
-            ..ListFilter::default()
-        };
-        let store = &self.shared.store;
-        let Ok(page) = store.list(&of_run, None, 1).await else {
-            return error;
-        };
-        let (Some(row), Ok(nodes)) = (page.unread.first(), store.nodes().await) else {
-            return error;
-        };
-        if row.node == self.shared.config.node {
-            return error;
+        match self.shared.store.nodes().await {
+            Ok(nodes) if row.node != self.shared.config.node => CallError::RunElsewhere {
+                run: row.run,
+                elsewhere: Box::new(Elsewhere::of(row.node, &nodes)),
+            },
+            _ => error,
         }
-        CallError::RunElsewhere {
-            run,
-            elsewhere: Box::new(Elsewhere::of(row.node, &nodes)),
+    }
+
+    /// Returns one run, as [`Self::get`] does, for a caller who may see the runs of this owner alone: a record of
+    /// another owner that this version cannot read is absent.
+    pub async fn get_of(&self, run: RunId, owner: &str) -> Result<RunView, CallError> {
+        let error = match self.get(run).await {
+            Err(error @ (CallError::RunElsewhere { .. } | CallError::Internal(_))) => error,
+            answer => return answer,
+        };
+        match self.shared.store.get(run).await {
+            Err(StoreError::Unread(row)) if row.owner != owner => Err(CallError::RunNotFound(run)),
+            _ => Err(error),
         }
     }
 

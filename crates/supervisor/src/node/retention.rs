@@ -339,7 +339,7 @@ async fn write_mark(
         Err(StoreError::Unavailable(_) | StoreError::Held) => Went::Away,
         // Another server has the node by now, and takes care of it.
         Err(StoreError::Fenced(_)) => Went::NotYet,
-        Err(error @ StoreError::Corrupt(_)) => {
+        Err(error @ (StoreError::Corrupt(_) | StoreError::Unread(_))) => {
             tracing::warn!(run_id = %run, %error, "the output of an ended run stays");
             Went::Left
         }

@@ -391,7 +391,7 @@ async fn mend(
         while let Some(mended) = mending.join_next().await {
             match mended {
                 Ok((_, Ok(()))) => {}
-                Ok((run, Err(error @ StoreError::Corrupt(_)))) => {
+                Ok((run, Err(error @ (StoreError::Corrupt(_) | StoreError::Unread(_))))) => {
                     tracing::error!(run_id = %run, %error, "the row of this run is lost and cannot be written again");
                 }
                 Ok((_, Err(error))) => return Err(error),

@@ -309,7 +309,7 @@ impl NodeStore {
             StoreError::Unavailable(_) => "unavailable",
             StoreError::Unknown(_) => "unknown",
             StoreError::Fenced(_) => "fenced",
-            StoreError::Corrupt(_) => "corrupt",
+            StoreError::Corrupt(_) | StoreError::Unread(_) => "corrupt",
             StoreError::Held => "held",
         });
         let metrics = &self.telemetry.metrics;

@@ -385,7 +385,7 @@ async fn answered(
     }
     match written {
         Ok(()) => Ok(true),
-        Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_))) => {
+        Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_))) => {
             log_refusal(due, &error);
             Ok(false)
         }

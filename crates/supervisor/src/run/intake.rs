@@ -9,7 +9,6 @@ use crate::{
         calls::{CallError, RunView, SpawnCall, Spawned},
         clock,
         drain::DrainAction,
-        faults::store_fault,
         view::{Live, StartAnswer},
     },
     registry::{Entered, Handle, Order, RunsMax, Shared, Supervisor},
@@ -141,7 +140,7 @@ impl Supervisor {
         let Some(parent) = call.spec.parent else {
             return Ok(());
         };
-        let view = self.get(parent.run).await?;
+        let view = self.get_of(parent.run, &call.owner).await?;
         if view.owner != call.owner {
             return Err(CallError::RunNotFound(parent.run));
         }
@@ -173,7 +172,7 @@ impl Supervisor {
         match self.shared.store.get(run).await {
             Ok(Some(row)) => self.answer_of_row(row, call),
             Ok(None) => Err(error),
-            Err(fault) => Err(store_fault(&fault)),
+            Err(fault) => Err(Box::pin(self.read_fault(fault)).await),
         }
     }
 }

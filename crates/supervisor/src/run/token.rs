@@ -39,6 +39,6 @@ pub(super) fn variables(
             format!("unix:{}", path.display()),
         )
     });
-    let token = ("KENNEL_TOKEN_FILE".to_owned(), file);
+    let token = ("KENNEL_RUN_TOKEN_FILE".to_owned(), file);
     server.into_iter().chain([token]).collect()
 }

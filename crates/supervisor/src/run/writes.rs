@@ -329,7 +329,9 @@ where
     if shared.store.generation().is_some() && !shared.record.has_pending() {
         match tokio::time::timeout(STORE_SLOW, write()).await {
             Ok(Ok(())) => return Ok(true),
-            Ok(Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_)))) => {
+            Ok(Err(
+                error @ (StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_)),
+            )) => {
                 tracing::error!(run_id = %run, %error, change = change.name(), "this cannot be recorded by this server");
                 return Ok(false);
             }
@@ -367,7 +369,9 @@ where
                 }
                 return true;
             }
-            Err(error @ (StoreError::Fenced(_) | StoreError::Corrupt(_))) => {
+            Err(
+                error @ (StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_)),
+            ) => {
                 tracing::error!(run_id = %run, %error, "{what} cannot be recorded by this server");
                 return false;
             }

@@ -81,3 +81,29 @@ async fn stream_follows_run_respawned_during_lookup() {
     heard.expect("the stream lost the run");
     spawning.await.unwrap().unwrap();
 }
+
+/// A client may write into its position what it likes.
+#[tokio::test]
+async fn position_opens_no_run_outside_the_filter() {
+    let stage = Stage::set(Nature::default()).await;
+    let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    let foreign = ManyCall {
+        filter: ListFilter {
+            owner: Some("another".into()),
+            ..ListFilter::default()
+        },
+        until_head: true,
+        ..after_begun(run)
+    };
+    let mut stream = stage.supervisor.events_of_many(foreign);
+    let first = tokio::time::timeout(PATIENCE, stream.next(1 << 20)).await;
+    assert!(first.expect("the stream ends").unwrap().is_none());
+    let own = ManyCall {
+        until_head: true,
+        ..after_begun(run)
+    };
+    let mut stream = stage.supervisor.events_of_many(own);
+    let first = tokio::time::timeout(PATIENCE, stream.next(1 << 20)).await;
+    let first = first.expect("the stream begins").unwrap().unwrap();
+    assert!(matches!(first, Step::Begun { view, .. } if view.run == run));
+}

@@ -109,7 +109,11 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
             .is_ok_and(|live| fits(&call.filter, &live.view));
     }
     let node = supervisor.shared.config.node;
-    let is_wanted = |view: &RunView| view.node == node && (has_matched || fits(&call.filter, view));
+    // A position comes from the client: the run must still be one of the filter.
+    let is_wanted = |view: &RunView| {
+        let filter = &call.filter;
+        view.node == node && has_marks(filter, view) && (has_matched || fits(filter, view))
+    };
     loop {
         let opened = supervisor.events(run, candidate.from).await;
         let (view, events) = match opened {

@@ -40,9 +40,9 @@ terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
 automountServiceAccountToken: false
 securityContext:
   runAsNonRoot: true
-  runAsUser: {{ .Values.runAs.user }}
-  runAsGroup: {{ .Values.runAs.group }}
-  fsGroup: {{ .Values.runAs.group }}
+  runAsUser: {{ .Values.runAs.user | toJson }}
+  runAsGroup: {{ .Values.runAs.group | toJson }}
+  fsGroup: {{ .Values.runAs.group | toJson }}
   seccompProfile:
     type: RuntimeDefault
 {{- with .Values.imagePullSecrets }}

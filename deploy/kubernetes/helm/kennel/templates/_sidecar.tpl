@@ -6,7 +6,7 @@ fsGroup. See ../../agent.
 */ -}}
 {{- define "kennel.sidecar.env" -}}
 - name: KENNEL_LISTEN
-  value: unix:/run/kennel/s/kennel.sock?mode=0660&group={{ .Values.runAs.group }}
+  value: unix:/run/kennel/s/kennel.sock?mode=0660&group={{ .Values.runAs.group | toJson }}
 - name: KENNEL_NODE_NAME
   valueFrom:
     fieldRef:
@@ -24,8 +24,8 @@ fsGroup. See ../../agent.
   command: ["kennel", "serve"]
   {{- include "kennel.serves" (dict "own" $own "Values" .Values) | nindent 2 }}
   securityContext:
-    runAsUser: {{ .Values.runAs.user }}
-    runAsGroup: {{ .Values.runAs.group }}
+    runAsUser: {{ .Values.runAs.user | toJson }}
+    runAsGroup: {{ .Values.runAs.group | toJson }}
     {{- include "kennel.restricted" . | nindent 4 }}
 {{- end }}
 
