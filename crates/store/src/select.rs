@@ -361,7 +361,7 @@ mod tests {
             run: RunId::from_u128(7),
         };
         for start in [None, Some(start)] {
-            let mut page: QueryBuilder<Sqlite> = build(Select::Page {
+            let page: QueryBuilder<Sqlite> = build(Select::Page {
                 filter: &filter,
                 start,
                 end: None,
