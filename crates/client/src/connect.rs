@@ -33,8 +33,6 @@ const ADDRESS_MAX: Duration = Duration::from_secs(3);
 const CHECK_MAX: Duration = Duration::from_secs(10);
 /// A peer across a network that does not answer a ping within these times is gone: no packet reports that.
 const PING_EVERY: Duration = Duration::from_secs(20);
-/// A server on this host may be halted: while a call is open it is asked as often.
-const LOCAL_PING_EVERY: Duration = Duration::from_secs(5);
 const PING_MAX: Duration = Duration::from_secs(10);
 
 /// No connection to a server was established.
@@ -175,9 +173,12 @@ pub async fn connect_with(
         async move { dial_unix(&address, own_uid, other).await }
     };
     // Over a unix socket there is no host name; without one some servers refuse the request.
-    let endpoint = Endpoint::from_static("http://localhost")
-        .http2_keep_alive_interval(LOCAL_PING_EVERY)
-        .keep_alive_timeout(PING_MAX);
+    let mut endpoint = Endpoint::from_static("http://localhost");
+    if let Some(every) = credentials.local_pings {
+        endpoint = endpoint
+            .http2_keep_alive_interval(every)
+            .keep_alive_timeout(PING_MAX);
+    }
     let connection = connect_by(address, endpoint, dial).await?;
     with_token(connection, credentials)
 }

@@ -12,6 +12,7 @@ use std::{
     fmt, fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 /// Protocol of the connections.
@@ -35,6 +36,9 @@ pub struct Credentials {
     pub token: Option<Token>,
     /// User that a unix socket's server may run as, beside this process's own and root.
     pub server_user: Option<u32>,
+    /// Time between two pings of a server behind a unix socket while a call is open, which ends the call of a halted one;
+    /// absent: none. A server on the network is always pinged.
+    pub local_pings: Option<Duration>,
 }
 
 /// PEM files with certificates.

@@ -170,6 +170,7 @@ pub(crate) fn target(context: &Context, here: &Surroundings) -> Result<Target, F
             },
             token: context.token_file.clone().map(Token::File),
             server_user: None,
+            local_pings: None,
         },
     })
 }

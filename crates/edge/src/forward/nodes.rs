@@ -12,6 +12,8 @@ use std::{
 
 /// Longest time of a connect with its handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// A node on this host may be halted: while a call is open it is asked as often.
+const PING_EVERY: Duration = Duration::from_secs(5);
 
 /// Connections to other nodes: one for each, made when it is needed, with the credentials of the access file.
 pub(crate) struct Links {
@@ -48,6 +50,7 @@ impl Links {
         let tls = self.access.rules().forward.clone().unwrap_or_default();
         let credentials = Credentials {
             tls,
+            local_pings: Some(PING_EVERY),
             ..Credentials::default()
         };
         let connecting = connect_with(&address, &credentials);
