@@ -17,6 +17,7 @@ manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 print("up", flush=True)
 while not os.path.exists(sys.argv[1]): time.sleep(0.01)
 manager.sendto(b"READY=1\nSTATUS=serves", os.environ["NOTIFY_SOCKET"])
+while not os.path.exists(sys.argv[2]): time.sleep(0.01)
 print("session 7", flush=True)
 time.sleep(1000)
 "#;
@@ -28,9 +29,9 @@ pub(crate) async fn play(row: Row) {
     let points = tempfile::tempdir().expect("a directory");
     let mut kennel = Kennel::start(Options::crashing(points.path())).await;
     let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
-    let go = go.display().to_string();
-    let mut spec = argv(&["/usr/bin/env", "python3", "-c", SCRIPT, &go]);
+    let [notify, print] = ["notify", "print"].map(|name| kennel.scratch().join(name));
+    let [first, second] = [&notify, &print].map(|path| path.display().to_string());
+    let mut spec = argv(&["/usr/bin/env", "python3", "-c", SCRIPT, &first, &second]);
     spec.set_recovery(row.recovery);
     spec.readiness = Some(Box::new(pb::Readiness {
         probe: Some(pb::readiness::Probe::Notify(pb::NotifyProbe {})),
@@ -45,9 +46,19 @@ pub(crate) async fn play(row: Row) {
     client.hear_text(&run_id, "up\n").await;
 
     arm(points.path(), &row);
-    fs::write(&go, "").expect("own directory");
+    fs::write(&notify, "").expect("own directory");
+    if row.point != "keeper.notice" {
+        // A status that the server has not recorded is lost where keeper and server die together.
+        let status = async || {
+            let run = client.clone().get(&run_id).await.ok()?;
+            (run.status == "serves").then_some(())
+        };
+        eventually_async("the status", FOUND_MAX, status).await;
+        fs::write(&print, "").expect("own directory");
+    }
     who_died(points.path(), &row).await;
     kennel.serve_again().await;
+    fs::write(&print, "").expect("own directory");
 
     let mut client = kennel.client().await;
     let goes_on = row.victim == Victim::Server || row.adopts();
