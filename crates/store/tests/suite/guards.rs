@@ -327,9 +327,11 @@ pub(super) async fn a_row_that_cannot_be_read_is_corrupt(bed: Bed) {
 
     let read = bed.store.get(new_run(1).run).await;
 
-    let Err(StoreError::Corrupt(text)) = read else {
+    let Err(StoreError::Unread(row)) = read else {
         panic!("{read:?}");
     };
+    assert_eq!((row.run, &*row.owner), (new_run(1).run, "uid:1000"));
+    let text = row.to_string();
     assert!(
         text.contains("hearsay") && text.contains(&new_run(1).run.to_string()),
         "{text}"

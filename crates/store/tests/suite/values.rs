@@ -192,9 +192,10 @@ pub(super) async fn what_is_no_value_is_corrupt(bed: Bed) {
 
         let read = bed.store.get(new.run).await;
 
-        let Err(StoreError::Corrupt(text)) = read else {
+        let Err(StoreError::Unread(row)) = read else {
             panic!("{change}: {read:?}");
         };
+        let text = row.to_string();
         assert!(text.contains(&run), "{change}: {text}");
         for word in words {
             assert!(text.contains(word), "{change}: {text}");
