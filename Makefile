@@ -57,7 +57,7 @@ bench: ## measure beside the floors, and say which targets are not reached
 	$(CARGO) build --release --workspace --bins
 	$(CARGO) run --release -p kennel-tests --bin bench
 
-growth: ## what calls cost beside a million stored and 5,000 live runs: tables and plots, printed, and left in target/growth*
+growth: ## what calls cost beside a million stored and 3,000 live runs: tables and plots, printed, and left in target/growth*
 	$(CARGO) build --release --workspace --bins
 	"$(CARGO_TARGET_DIR)/release/bench" growth
 
