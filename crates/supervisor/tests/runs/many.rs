@@ -12,8 +12,17 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Makes a call after a position at which this run was known and none of its events delivered.
 fn after_begun(run: RunId) -> ManyCall {
+    after(run, 0)
+}
+
+/// Makes a call after a position at which the events of this run were delivered up to this seq.
+fn after(run: RunId, seq: u64) -> ManyCall {
     let mut reached = ManyReached::default();
-    reached.open.insert(run, Reached::default());
+    let at = Reached {
+        seq,
+        ..Reached::default()
+    };
+    reached.open.insert(run, at);
     ManyCall {
         filter: ListFilter::default(),
         from: ManyFrom::After(reached),
@@ -93,14 +102,14 @@ async fn position_opens_no_run_outside_the_filter() {
             ..ListFilter::default()
         },
         until_head: true,
-        ..after_begun(run)
+        ..after(run, 1)
     };
     let mut stream = stage.supervisor.events_of_many(foreign);
     let first = tokio::time::timeout(PATIENCE, stream.next(1 << 20)).await;
     assert!(first.expect("the stream ends").unwrap().is_none());
     let own = ManyCall {
         until_head: true,
-        ..after_begun(run)
+        ..after(run, 1)
     };
     let mut stream = stage.supervisor.events_of_many(own);
     let first = tokio::time::timeout(PATIENCE, stream.next(1 << 20)).await;
