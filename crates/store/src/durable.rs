@@ -292,7 +292,7 @@ impl<R: Reader> Store for Durable<R> {
     ) -> Result<ListPage, StoreError> {
         let end = if filter.is_sparse() {
             let end = self.reader.scan_end(filter.order, start).await?;
-            end.map(|end| filter.order.end_of_instant(end))
+            end.map(|created| filter.order.end_of(created))
         } else {
             None
         };

@@ -55,15 +55,15 @@ pub enum ListOrder {
 }
 
 impl ListOrder {
-    /// Returns the place behind all rows of this one's instant. Clients get it in a page token, which names no run then
-    /// that the filter leaves out.
-    pub(crate) fn end_of_instant(self, at: PageStart) -> PageStart {
+    /// Returns the place behind all rows of this instant. Clients get it in a page token, which thus names no run that
+    /// the filter leaves out.
+    pub(crate) fn end_of(self, created: Timestamp) -> PageStart {
         let run = match self {
             Self::NewestFirst => 0,
             Self::OldestFirst => u128::MAX,
         };
         let run = RunId::from_u128(run);
-        PageStart { run, ..at }
+        PageStart { created, run }
     }
 }
 

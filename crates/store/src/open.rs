@@ -1,8 +1,8 @@
 //! Opening a store: the connection, the schema, and their errors.
 
 use crate::{
-    EpochRow, LeftStop, Life, NodeRow, PageStart, RunRow, Standing, Store, StoreError, StoreUrl,
-    UnreadRow, WithOutput, json, postgres,
+    EpochRow, LeftStop, Life, NodeRow, RunRow, Standing, Store, StoreError, StoreUrl, UnreadRow,
+    WithOutput, json, postgres,
     record::{self, Record},
     sqlite,
     url::Place,
@@ -411,19 +411,14 @@ where
     Ok(record.row().map_err(|why| UnreadRow { why, ..key }))
 }
 
-/// The place of a row in a list, out of either database.
-pub(crate) fn page_start<R>(row: &R) -> Result<PageStart, StoreError>
+/// Reads the time at which a run was made, from either database.
+pub(crate) fn created<R>(row: &R) -> Result<Timestamp, StoreError>
 where
     R: Row,
     for<'a> &'a str: ColumnIndex<R>,
-    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
     for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
 {
-    let run: String = row.try_get("run_id").map_err(corrupt)?;
-    Ok(PageStart {
-        created: Timestamp(row.try_get("created_us").map_err(corrupt)?),
-        run: record::read_id("run_id", &run).map_err(StoreError::Corrupt)?,
-    })
+    row.try_get("created_us").map(Timestamp).map_err(corrupt)
 }
 
 /// Reads an ended run that has its output, from either database.

@@ -5,7 +5,7 @@ use crate::{
     RunRow, Standing, StoreError, UnreadRow, WithOutput, select::Select, writer::Failure,
 };
 use async_trait::async_trait;
-use kennel_lifecycle::{NodeId, RunId};
+use kennel_lifecycle::{NodeId, RunId, Timestamp};
 use std::{fmt, time::Duration};
 use tokio::time::timeout;
 
@@ -24,12 +24,12 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
         listed.map(|row| row.map_err(StoreError::from)).collect()
     }
 
-    /// The last of the rows that one page of a list examines; absent: no row follows the page.
+    /// Returns when the last of the rows was made that one page of a list examines; absent: no row follows the page.
     async fn scan_end(
         &self,
         order: ListOrder,
         start: Option<PageStart>,
-    ) -> Result<Option<PageStart>, StoreError>;
+    ) -> Result<Option<Timestamp>, StoreError>;
 
     /// Returns ended runs of a node that have their output, the newest end first.
     async fn with_output(
@@ -93,10 +93,10 @@ macro_rules! reader {
                 &self,
                 order: $crate::ListOrder,
                 start: Option<$crate::PageStart>,
-            ) -> Result<Option<$crate::PageStart>, $crate::StoreError> {
+            ) -> Result<Option<kennel_lifecycle::Timestamp>, $crate::StoreError> {
                 let mut sql: sqlx::QueryBuilder<$database> = $crate::select::scan_end(order, start);
                 let rows = $crate::reader::ask(failure, self.rows(sql.build())).await?;
-                rows.first().map($crate::open::page_start).transpose()
+                rows.first().map($crate::open::created).transpose()
             }
 
             async fn with_output(

@@ -279,7 +279,7 @@ where
     }
 }
 
-/// The statement for the last of the rows that a page examines, by the index of ages alone.
+/// Builds the statement for the time of the last row that a page examines, by the index of ages alone.
 pub(crate) fn scan_end<DB>(order: ListOrder, start: Option<PageStart>) -> QueryBuilder<DB>
 where
     DB: Dialect,
@@ -287,7 +287,7 @@ where
     for<'t> i64: Encode<'t, DB> + Type<DB>,
 {
     let (beyond, _, order) = directions(order);
-    let mut sql = QueryBuilder::new("SELECT run_id, created_us FROM runs WHERE TRUE");
+    let mut sql = QueryBuilder::new("SELECT created_us FROM runs WHERE TRUE");
     push_side(&mut sql, ("", beyond), start);
     sql.push(format!(
         " ORDER BY created_us {order}, run_id {order} LIMIT 1 OFFSET "
