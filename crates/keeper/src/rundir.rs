@@ -1,5 +1,6 @@
 //! The private directory of a run: `runs/<id>` under the data directory, and `tmp` in it for the command.
 
+use crate::private_file;
 use kennel_lifecycle::RunId;
 use kennel_linux::notify_socket;
 use nix::{
@@ -10,15 +11,11 @@ use nix::{
     unistd::{UnlinkatFlags, unlinkat},
 };
 use std::{
-    ffi::{CStr, CString},
-    fs::{self, OpenOptions},
-    io::{self, Write},
+    ffi::{CStr, CString, OsStr},
+    fs, io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{
-            ffi::OsStrExt,
-            fs::{DirBuilderExt, OpenOptionsExt},
-        },
+        unix::{ffi::OsStrExt, fs::DirBuilderExt},
     },
     path::{Path, PathBuf},
 };
@@ -40,28 +37,31 @@ pub fn notify_path(run_dir: &Path) -> PathBuf {
 }
 
 /// The token with which processes of the run may call, beside the others.
-const TOKEN: &str = "token";
+const TOKEN: &CStr = c"token";
+/// The token until it is whole.
+const TOKEN_NEW: &CStr = c"token.new";
 
 /// Returns the path of the file with a run's token, where its spec gives it one.
 #[must_use]
 pub fn token_path(run_dir: &Path) -> PathBuf {
-    run_dir.join(TOKEN)
+    run_dir.join(OsStr::from_bytes(TOKEN.to_bytes()))
 }
 
 /// Writes the token of an attempt that has not begun, for the server's user alone.
 pub fn write_token(run_dir: &Path, token: &str) -> io::Result<()> {
-    remove_token(run_dir)?;
-    let mut how = OpenOptions::new();
-    how.write(true).create_new(true).mode(0o600);
-    how.open(token_path(run_dir))?.write_all(token.as_bytes())
+    private_file::replace(run_dir, TOKEN, TOKEN_NEW, token.as_bytes()).map(drop)
 }
 
 /// Removes the token, if it exists.
 pub fn remove_token(run_dir: &Path) -> io::Result<()> {
-    match fs::remove_file(token_path(run_dir)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
+    for name in [TOKEN, TOKEN_NEW] {
+        let path = run_dir.join(OsStr::from_bytes(name.to_bytes()));
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
     }
+    Ok(())
 }
 
 /// Returns the path of the directory of `run`.

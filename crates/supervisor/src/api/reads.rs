@@ -45,12 +45,8 @@ impl Supervisor {
         start: Option<PageStart>,
         limit: u32,
     ) -> Result<RunPage, CallError> {
-        let wanted = filter.states.clone();
-        let filter = ListFilter {
-            states: stored_states(&wanted),
-            ..filter
-        };
         let mut page = self.page(&filter, start, limit.max(1)).await?;
+        let wanted = filter.states;
         page.runs
             .retain(|view| wanted.is_empty() || wanted.contains(&view.state));
         self.locate(&mut page.runs).await?;
@@ -175,8 +171,7 @@ impl Supervisor {
             let live = handle.live.borrow();
             let view = &live.view;
             // The identity of an attempt that has ended may be another process's by now.
-            let is_over = view.state == RunState::Backoff || view.times.tree_empty.is_some();
-            let has_token = view.spec.api_access != ApiAccess::None && !is_over;
+            let has_token = view.spec.api_access != ApiAccess::None && live.is_at_work();
             let identity = view.identity.as_ref().filter(|_| has_token);
             runs.extend(identity.map(|identity| (identity.shim.pid, run)));
         }
@@ -195,12 +190,8 @@ impl Supervisor {
     pub fn at_work(&self, run: RunId, attempt: u32) -> Option<RunView> {
         let handle = self.shared.find(run)?;
         let live = handle.live.borrow();
-        let view = &live.view;
-        let is_over = live.over
-            || view.state.is_terminal()
-            || view.state == RunState::Backoff
-            || view.times.tree_empty.is_some();
-        (!is_over && view.attempt == attempt).then(|| view.clone())
+        let is_meant = live.view.attempt == attempt && live.is_at_work();
+        is_meant.then(|| live.view.clone())
     }
 
     /// Reads the row of a run that is not live. Recovery takes up an open row of this node that has no task. What an

@@ -23,6 +23,13 @@ pub(crate) struct Live {
 }
 
 impl Live {
+    /// Whether the present attempt has processes, or may have: it has not ended, and the run waits for no other one.
+    pub(crate) fn is_at_work(&self) -> bool {
+        let view = &self.view;
+        let has_ended = self.over || view.state.is_terminal() || view.times.tree_empty.is_some();
+        !has_ended && view.state != RunState::Backoff
+    }
+
     /// As [`RunView::meets`], where the view can be shown: not the view of a run that was abandoned without a trace,
     /// and not that of an ended task while the store knows more.
     pub(crate) fn meets(&self, condition: Condition) -> Option<bool> {

@@ -283,6 +283,8 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         .map(|(_, value)| value.as_str());
     let executable = resolve::executable(&command.argv[0], command.working_dir(), path)
         .map_err(|e| not_found(run, e))?;
+    let mut policy = policy.clone();
+    policy.fill_grace(&shared.config.default_grace);
     Ok(ChildSpec {
         executable,
         env,
@@ -293,7 +295,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
             env: BTreeMap::new(),
             ..command.clone()
         },
-        policy: policy_in_force(shared, call),
+        policy,
     })
 }
 
@@ -525,18 +527,9 @@ fn not_found(run: RunId, error: ResolveError) -> CallError {
     }
 }
 
-/// The policy of a call, with what this node gives where it names nothing.
-fn policy_in_force(shared: &Shared, call: &SpawnCall) -> Policy {
-    let mut policy = call.spec.policy.clone();
-    policy.fill_grace(&shared.config.default_grace);
-    policy
-}
-
 fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
-    let spec = RunSpec {
-        policy: policy_in_force(shared, call),
-        ..call.spec.clone()
-    };
+    let mut spec = call.spec.clone();
+    spec.policy.fill_grace(&shared.config.default_grace);
     NewRun {
         traceparent: call.traceparent.clone(),
         restarted_from: call.restarted_from,

@@ -20,7 +20,7 @@ use kennel_keeper::{
     rundir,
 };
 use kennel_lifecycle::{
-    Effect, Entry, Outcome, Phase, Report, RunId, StartFailure, StartStage, StreamsEnd,
+    ApiAccess, Effect, Entry, Outcome, Phase, Report, RunId, StartFailure, StartStage, StreamsEnd,
 };
 use kennel_linux::crash_point;
 use kennel_store::{RunRow, StoreError};
@@ -275,8 +275,10 @@ impl RunTask {
     }
 
     pub(super) fn remove(&mut self, cleanup: Cleanup) {
+        let has_token = self.new.spec.api_access != ApiAccess::None;
         self.op(move |shared, run, done| async move {
             if let Cleanup::Empty { is_silent } = cleanup
+                && !has_token
                 && carry_out_at_once(&shared, run, is_silent)
             {
                 let _ = done.send(Done::Removed).await;
