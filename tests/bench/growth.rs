@@ -7,23 +7,14 @@
 mod plot;
 
 use crate::{
-    spawn,
+    restart, spawn,
     table::{Table, Times, median},
 };
 use kennel_proto::pb;
-use kennel_tests::{
-    Client, Kennel, PATIENCE, argv, eventually, eventually_async, kennel::kill_exactly, must,
-    procfs, sh,
-};
-use nix::sys::signal::Signal;
+use kennel_tests::{Client, Kennel, PATIENCE, argv, must, procfs, sh};
 use plot::Series;
 use sqlx::{AssertSqlSafe, Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
-use std::{
-    fmt::Write as _,
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{fmt::Write as _, fs, path::Path, time::Instant};
 
 /// Runs in the store.
 const STORED: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
@@ -39,8 +30,6 @@ const RARE: usize = 10;
 const PAGE: usize = 1_000;
 /// Kills of the server in a row.
 const KILLS: usize = 5;
-/// Uptime after which the next server is started at once.
-const CALM: Duration = Duration::from_secs(3);
 
 /// Figures of one size, in the order of [`STORED_COLUMNS`] or [`LIVE_COLUMNS`].
 type Row = (usize, Vec<f64>);
@@ -293,16 +282,7 @@ async fn with_live(size: usize) -> Result<Vec<f64>, String> {
         .and_then(|server| procfs::memory_bytes(server.pid, "Pss"));
     let mut kills = Vec::new();
     for _ in 0..KILLS {
-        tokio::time::sleep(CALM).await;
-        let server = eventually("a server", PATIENCE, || kennel.server()).await;
-        let began = Instant::now();
-        kill_exactly(&server, Signal::SIGKILL);
-        let answered = eventually_async("an answer", PATIENCE, || async {
-            let client = Client::connect(&kennel.socket()).await;
-            client.ok()?.server_info().await
-        });
-        answered.await;
-        kills.push(began.elapsed().as_secs_f64() * 1e6);
+        kills.push(restart::kill_to_answer(&kennel).await.as_secs_f64() * 1e6);
     }
     #[expect(clippy::cast_precision_loss, reason = "memory of a server is small")]
     let memory = memory.map_or(f64::NAN, |bytes| bytes as f64 / 1e6);

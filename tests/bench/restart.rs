@@ -53,20 +53,7 @@ async fn kill_under(runs: usize) -> Result<(Times, usize), String> {
     }
     let mut took = Times::default();
     for _ in 0..KILLS {
-        tokio::time::sleep(CALM).await;
-        let server = eventually("a server", PATIENCE, || kennel.server()).await;
-        let began = Instant::now();
-        kill_exactly(&server, Signal::SIGKILL);
-        // A connection that was waiting in the socket's queue is taken by the next server.
-        let answered = eventually_async("an answer", PATIENCE, || async {
-            Client::connect(&kennel.socket())
-                .await
-                .ok()?
-                .server_info()
-                .await
-        });
-        answered.await;
-        took.push(began.elapsed());
+        took.push(kill_to_answer(&kennel).await);
     }
     let mut client = kennel.client().await;
     let now = must(
@@ -79,4 +66,19 @@ async fn kill_under(runs: usize) -> Result<(Times, usize), String> {
         }) && Proc::read(run.attempt().pid).is_some()
     };
     Ok((took, before.len() - before.iter().filter(same).count()))
+}
+
+/// Kills the server, once it has served for a while, and returns the time to the first answer of the next.
+pub(crate) async fn kill_to_answer(kennel: &Kennel) -> Duration {
+    tokio::time::sleep(CALM).await;
+    let server = eventually("a server", PATIENCE, || kennel.server()).await;
+    let began = Instant::now();
+    kill_exactly(&server, Signal::SIGKILL);
+    // A connection that was waiting in the socket's queue is taken by the next server.
+    let answered = eventually_async("an answer", PATIENCE, || async {
+        let client = Client::connect(&kennel.socket()).await;
+        client.ok()?.server_info().await
+    });
+    answered.await;
+    began.elapsed()
 }

@@ -15,7 +15,7 @@ use std::{
 };
 use tonic::{Code, Status};
 
-pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 pub(crate) const PLANNER: &str = "system:serviceaccount:agents:planner";
 
 /// Returns the output of openssl.
@@ -37,7 +37,7 @@ pub(crate) fn openssl(dir: &Path, words: &[&str], input: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a set of keys with the public half of `key.pem`.
-pub(crate) fn key_set(dir: &Path, kid: &str) -> String {
+fn key_set(dir: &Path, kid: &str) -> String {
     let modulus = openssl(dir, &["rsa", "-in", "key.pem", "-noout", "-modulus"], b"");
     let modulus = String::from_utf8(modulus).expect("text");
     let digits = modulus.trim().trim_start_matches("Modulus=");
@@ -84,6 +84,24 @@ fn bearing(net: &Net, token: String) -> Credentials {
     }
 }
 
+/// Makes a key of the issuer, and its planner a principal.
+pub(crate) async fn admit_planner(net: &Net) {
+    let dir = net.dir.path();
+    openssl(dir, &["genrsa", "-out", "key.pem", "2048"], b"");
+    fs::write(net.file("keys.json"), key_set(dir, "first")).expect("own directory");
+    net.change_access(|text| {
+        format!(
+            "{text}\n[[issuer]]\nname = '{ISSUER}'\naudience = 'kennel'\nkeys = 'keys.json'\n\
+             [[principal]]\nname = 'oidc:{ISSUER}#{PLANNER}'\nrole = 'spawner'\nowner = 'agents'\n"
+        )
+    });
+    eventually("the file is read", PATIENCE, || {
+        let log = net.kennel.log();
+        log.contains("access file read again").then_some(())
+    })
+    .await;
+}
+
 /// Returns why a token may not spawn.
 async fn refusal(net: &Net, token: String) -> String {
     match connect_with(&net.address(), &bearing(net, token)).await {
@@ -104,19 +122,7 @@ async fn spawn(connection: &Connection, run: &str) -> Result<(), Status> {
 async fn service_account_tokens_of_a_named_issuer_call() {
     let net = Net::start().await;
     let dir = net.dir.path();
-    openssl(dir, &["genrsa", "-out", "key.pem", "2048"], b"");
-    fs::write(net.file("keys.json"), key_set(dir, "first")).expect("own directory");
-    net.change_access(|text| {
-        format!(
-            "{text}\n[[issuer]]\nname = '{ISSUER}'\naudience = 'kennel'\nkeys = 'keys.json'\n\
-             [[principal]]\nname = 'oidc:{ISSUER}#{PLANNER}'\nrole = 'spawner'\nowner = 'agents'\n"
-        )
-    });
-    eventually("the file is read", PATIENCE, || {
-        let log = net.kennel.log();
-        log.contains("access file read again").then_some(())
-    })
-    .await;
+    admit_planner(&net).await;
     let planner = bearing(&net, token(dir, "first", "kennel", PLANNER));
     let planner = net.connect(&planner).await;
     let run = new_run_id();

@@ -33,7 +33,7 @@ const LATER_FIELD: &[u8] = b"\xfa\xf0\x04\x05later";
 /// Calls, by path and message.
 type Asked = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
-/// The service of a later version: it answers each call with these bytes, and remembers what it was asked.
+/// The service of a later version: it answers each call with these bytes, and records the requests.
 #[derive(Clone)]
 struct Later {
     answer: Vec<u8>,

@@ -1,12 +1,12 @@
 //! Every RPC for every kind of caller, over real TLS: a table made of the contract, and the answer of each cell.
 
 use crate::{
-    issuer_tokens::{ISSUER, PLANNER, key_set, openssl, token_until},
+    issuer_tokens::{PLANNER, admit_planner, openssl, token_until},
     net::{Net, ROLES, must_succeed},
     network::{methods, requests},
 };
 use kennel_proto::pb;
-use kennel_tests::{PATIENCE, eventually, must, new_run_id, raw::Raw, shell::kennel_in};
+use kennel_tests::{must, new_run_id, raw::Raw, shell::kennel_in};
 use prost::Message;
 use std::{
     collections::BTreeMap,
@@ -205,7 +205,7 @@ fn expected(
     if let Some((_, answer)) = WITHOUT_RUN.iter().find(|(name, _)| *name == rpc) {
         return *answer;
     }
-    // A foreign run is as an absent one to whom it is foreign; all others are asked for an absent one.
+    // A caller who sees the runs of its owner alone finds a foreign run absent; others name no foreign run.
     let is_absent = absent || SCOPED.contains(&role);
     match rpc {
         // It fences an id that is not there.
@@ -339,20 +339,7 @@ async fn columns(net: &Net) -> Vec<(Column, Expects)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_rpc_answers_each_caller_by_role() {
     let net = Net::start().await;
-    let dir = net.dir.path();
-    openssl(dir, &["genrsa", "-out", "key.pem", "2048"], b"");
-    fs::write(net.file("keys.json"), key_set(dir, "first")).expect("own directory");
-    net.change_access(|text| {
-        format!(
-            "{text}\n[[issuer]]\nname = '{ISSUER}'\naudience = 'kennel'\nkeys = 'keys.json'\n\
-             [[principal]]\nname = 'oidc:{ISSUER}#{PLANNER}'\nrole = 'spawner'\nowner = 'agents'\n"
-        )
-    });
-    eventually("the file is read", PATIENCE, || {
-        let log = net.kennel.log();
-        log.contains("access file read again").then_some(())
-    })
-    .await;
+    admit_planner(&net).await;
     let alice = net.by_certificate("alice").await;
     let run = new_run_id();
     let request = crate::net::sleeper(&run, &[]);

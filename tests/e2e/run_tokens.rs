@@ -1,4 +1,4 @@
-//! Runs that may call the server that runs them: what their token opens, for whom, and for how long.
+//! Runs that may call the server that runs them: the calls, runs and time that a token is good for.
 
 use crate::{net::Net, secrets::files_with, with_and_without_cgroup};
 use kennel_proto::pb::{self, ApiAccess, OnParentEnd, RestartMode, RunState, audit_record::Record};
@@ -27,7 +27,7 @@ done
 /// How long a stream may go on after its token.
 const CUT_MAX: Duration = Duration::from_secs(5);
 
-/// A run that may call, and does what it is told.
+/// A run that may call, and executes lines from its standard input.
 struct Caller {
     client: Client,
     run_id: String,
@@ -183,14 +183,14 @@ async fn run_spawns_children_of_its_own() {
     let parent = seen.spec.as_ref().and_then(|spec| spec.parent.clone());
     assert_eq!(parent.expect("its parent").run_id, run.run_id);
     assert_eq!(seen.owner, must("get", client.get(&run.run_id).await).owner);
-    // Another parent is refused, whoever's it is.
+    // Any other parent is refused.
     for parent in [&other, &child, &new_run_id()] {
         let refused = run
             .is_refused(&format!("$K spawn --parent {parent} -- true"))
             .await;
         assert!(!refused.is_empty(), "{parent}");
     }
-    // Runs below its child are its own too, whoever spawned them.
+    // Runs below its child are its own too, also those that the child spawned.
     let below = pb::RunSpec {
         parent: Some(pb::Parent {
             run_id: child.clone(),

@@ -12,7 +12,7 @@ use std::{
 
 /// Longest time of a connect with its handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A node on this host may be halted: while a call is open it is asked as often.
+/// Time between two pings of a node on this host while a call is open: the node may be halted.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
 /// Connections to other nodes: one for each, made when it is needed, with the credentials of the access file.

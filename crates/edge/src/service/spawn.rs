@@ -1,4 +1,4 @@
-//! Spawn: who may, for whom, and what of its quota is left.
+//! Spawn: the rights of the caller, the owner of the run, and its quota.
 
 use super::Processes;
 use crate::{

@@ -166,8 +166,8 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
     let writable = writable.chain(cwd).map(|path| (path, WRITE));
     // The command of an earlier attempt, or of the parent, may have put a link there: it leads nowhere. A missing directory
     // makes the start fail later, with its path.
-    let real = |path: &Path| path.canonicalize().is_ok_and(|real| real == path);
-    for (path, access) in readable.chain(writable).filter(|(path, _)| real(path)) {
+    let rules = readable.chain(writable);
+    for (path, access) in rules.filter(|(path, _)| is_direct(path) == Some(true)) {
         // A disk device contains all files of the host: only a path of its own opens it.
         let closed = if path.starts_with(DEVICES_DIR) {
             &closed
@@ -194,7 +194,12 @@ pub(super) fn rules(sandbox: &Sandbox, run_dir: &Path, cwd: &Path) -> io::Result
 pub(super) fn indirect<'a>(sandbox: &'a Sandbox, cwd: &'a Path) -> Option<&'a Path> {
     let paths = sandbox.readable_paths.iter().chain(&sandbox.writable_paths);
     let mut paths = paths.map(Path::new).chain([cwd]);
-    paths.find(|path| path.canonicalize().is_ok_and(|real| real != *path))
+    paths.find(|path| is_direct(path) == Some(false))
+}
+
+/// Whether a path leads to its own place, over no link and no `..`; absent: there is none.
+fn is_direct(path: &Path) -> Option<bool> {
+    path.canonicalize().ok().map(|real| real == path)
 }
 
 impl Closed {
