@@ -48,12 +48,14 @@ pub(crate) async fn all(
     let known = take_rows(shared, &held, rows).await?;
     let mut opened = open_all(shared, held, known);
     let mut adopted = Adopted::default();
-    while let Some(found) = next(&mut opened).await? {
-        let run = found.held.run;
-        if found.go_on(shared).await? {
-            adopted.count += 1;
-        } else {
-            adopted.left_alone.insert(run);
+    while let Some(part) = next(&mut opened).await? {
+        for found in part {
+            let run = found.held.run;
+            if found.go_on(shared).await? {
+                adopted.count += 1;
+            } else {
+                adopted.left_alone.insert(run);
+            }
         }
     }
     Ok(adopted)
@@ -67,31 +69,47 @@ pub(crate) async fn without_store(
 ) -> Result<usize, BootError> {
     let count = held.len();
     let mut opened = open_all(shared, held, HashMap::new());
-    while let Some(found) = next(&mut opened).await? {
-        if found.held.released {
-            found.resume_without_row(shared);
-        } else {
-            found.await_row(shared);
+    while let Some(part) = next(&mut opened).await? {
+        for found in part {
+            if found.held.released {
+                found.resume_without_row(shared);
+            } else {
+                found.await_row(shared);
+            }
         }
     }
     Ok(count)
 }
 
-/// Opens what is left of each run, concurrently: the whole index of a journal is read, which may be long.
+/// Opens what is left of each run, in as many parts at once as the host has processors, twice: the whole index of a
+/// journal is read, which may be long.
 fn open_all(
     shared: &Arc<Shared>,
     held: Vec<HeldRun>,
     mut known: HashMap<RunId, RunRow>,
-) -> JoinSet<Found> {
+) -> JoinSet<Vec<Found>> {
+    let parts = 2 * std::thread::available_parallelism().map_or(1, usize::from);
+    let in_part = held.len().div_ceil(parts);
+    let mut held = held.into_iter().map(|held| {
+        let row = known.remove(&held.run);
+        (held, row)
+    });
     let mut opened = JoinSet::new();
-    for held in held {
-        let (shared, row) = (Arc::clone(shared), known.remove(&held.run));
-        opened.spawn_blocking(move || Found::open(&shared, held, row));
+    loop {
+        let part: Vec<_> = held.by_ref().take(in_part).collect();
+        if part.is_empty() {
+            return opened;
+        }
+        let shared = Arc::clone(shared);
+        opened.spawn_blocking(move || {
+            let part = part.into_iter();
+            part.map(|(held, row)| Found::open(&shared, held, row))
+                .collect()
+        });
     }
-    opened
 }
 
-async fn next(opened: &mut JoinSet<Found>) -> Result<Option<Found>, BootError> {
+async fn next(opened: &mut JoinSet<Vec<Found>>) -> Result<Option<Vec<Found>>, BootError> {
     let found = opened.join_next().await.transpose();
     found.map_err(|e| BootError::Adoption(io::Error::other(e)))
 }
@@ -221,8 +239,8 @@ impl Found {
                 self.row = row;
                 match self.standing(&waiting).await {
                     Ok(Some(standing)) => {
-                        Box::pin(RunTask::adopt(waiting, standing, seat).resume_supervision())
-                            .await;
+                        let task = Box::new(RunTask::adopt(waiting, standing, seat));
+                        task.resume_supervision().await;
                     }
                     // The next server gets it in this case too.
                     Ok(None) | Err(_) => drop(waiting.place(run)),
@@ -311,6 +329,7 @@ fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
         let row = &standing.left.row;
         let (handle, seat) = Handle::new(&row.new, RunView::from(row.clone()), None);
         let task = RunTask::adopt(Arc::clone(shared), standing, seat).meeting(meet);
+        let task = Box::new(task);
         crash_point!("adopt.task_made");
         shared
             .tasks

@@ -178,7 +178,7 @@ impl Recovery {
             }
         };
         if let Some(task) = task {
-            Box::pin(task.resume_in(place)).await;
+            Box::new(task).resume_in(place).await;
         }
     }
 
@@ -409,7 +409,8 @@ async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat
     match adopt::late(&shared, held, row).await {
         Ok(Some(standing)) => {
             tracing::info!(run_id = %run, "its shim has answered, continuing with it");
-            Box::pin(RunTask::adopt(shared, standing, seat).resume_in(place)).await;
+            let task = Box::new(RunTask::adopt(shared, standing, seat));
+            task.resume_in(place).await;
         }
         Ok(None) => drop(place),
         Err(error) => {

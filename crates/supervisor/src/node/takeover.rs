@@ -4,7 +4,7 @@ use crate::{
     audit_log::TrailRecord,
     base::{clock, faults::BootError},
     node::{adopt, forget, pending_ends, recover},
-    record::KnownRow,
+    record::{Delivery, KnownRow},
     registry::{Order, Shared, Supervisor},
     run::writes,
 };
@@ -312,12 +312,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     };
     crash_point!("boot.node_opened");
     record.raised(generation);
-    let mended = mend(shared, &opening, generation, lost).await;
-    mended.map_err(BootError::Store)?;
-    // Before any read, and before a row is taken for open that is open here.
-    let delivered = delivery.deliver_all(&shared.store, generation).await;
-    delivered.map_err(BootError::Store)?;
-    let rows = store.open_runs(opening.node).await;
+    let rows = current_rows(shared, &opening, &delivery, generation, lost).await;
     let rows = rows.map_err(BootError::Store)?;
     let mut ended = Vec::new();
     for runs in record.open_beside(&rows).chunks(adopt::ROWS_MAX) {
@@ -338,17 +333,41 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     })
 }
 
+/// Returns the node's open rows, after the store has what it lacked and what was pending for it: before that no row is
+/// taken for open. Where that is nothing they are read once.
+async fn current_rows(
+    shared: &Shared,
+    opening: &Opening,
+    delivery: &Delivery<'_>,
+    generation: i64,
+    lost: bool,
+) -> Result<Vec<RunRow>, StoreError> {
+    let store = shared.store.raw();
+    let rows = store.open_runs(opening.node).await?;
+    let mended = mend(shared, opening, generation, lost, &rows).await?;
+    let delivered = delivery.deliver_all(&shared.store, generation).await?;
+    if mended + delivered == 0 {
+        return Ok(rows);
+    }
+    store.open_runs(opening.node).await
+}
+
 /// Writes again what the store had taken and lacks: the rows of runs that the keeper holds, and where the store has
-/// gone back all that is known, ends of runs as well as states.
+/// gone back all that is known, ends of runs as well as states. Returns their number.
 async fn mend(
     shared: &Shared,
     opening: &Opening,
     generation: i64,
     lost: bool,
-) -> Result<(), StoreError> {
+    open: &[RunRow],
+) -> Result<usize, StoreError> {
     let held: HashSet<RunId> = opening.held.iter().copied().collect();
+    let open: HashSet<RunId> = open.iter().map(|row| row.new.run).collect();
     let mut wanted = shared.record.known_rows();
-    wanted.retain(|entry| lost || held.contains(&entry.row.new.run));
+    wanted.retain(|entry| {
+        let run = &entry.row.new.run;
+        lost || held.contains(run) && !open.contains(run)
+    });
     let mut count = 0;
     for entries in wanted.chunks(adopt::ROWS_MAX) {
         let runs: Vec<RunId> = entries.iter().map(|entry| entry.row.new.run).collect();
@@ -402,7 +421,7 @@ async fn mend(
     if count > 0 {
         tracing::warn!(count, "rows that the store had lost are written again");
     }
-    Ok(())
+    Ok(count)
 }
 
 /// Refuses to start beside a living keeper: its runs would be ended. Returns the keeper of the lease, where it is

@@ -24,6 +24,7 @@ use kennel_lifecycle::{OutputRemoval, RunId};
 use kennel_store::{Change, Life, NewRun, RunRow, Standing};
 pub(crate) use late::silent;
 use log::{Place, Record};
+pub(crate) use outbox::Delivery;
 use std::{
     collections::HashSet,
     io,
@@ -192,11 +193,16 @@ impl NodeRecord {
 }
 
 impl Book {
-    /// Whether this is known already.
+    /// Whether this is known already. Not the generation: each server that acquires the node raises that of all rows,
+    /// and writes none of them under a generation that it knows from here.
     fn has(&self, run: RunId, change: &Change) -> bool {
         let entry = self.runs.get(&run).filter(|entry| !entry.assumed);
         match (change, entry.and_then(|entry| entry.row.as_ref())) {
-            (Change::Snapshot(row), Some(known)) => **row == *known,
+            (Change::Snapshot(row), Some(known)) => {
+                let mut known = known.clone();
+                known.new.generation = row.new.generation;
+                **row == known
+            }
             _ => false,
         }
     }

@@ -135,7 +135,7 @@ impl NodeRecord {
             let delivered = delivery.deliver_all(store, generation).await;
             drop(delivery);
             match delivered {
-                Ok(()) => {
+                Ok(_) => {
                     pause = RETRY_FIRST;
                     said.clear();
                 }
@@ -280,12 +280,12 @@ pub(crate) struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Delivers all pending changes to the store, in order.
+    /// Delivers all pending changes to the store, in order. Returns their number.
     pub(crate) async fn deliver_all(
         &self,
         store: &NodeStore,
         generation: i64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<usize, StoreError> {
         let record = self.record;
         let mut count = 0;
         loop {
@@ -303,7 +303,7 @@ impl Delivery<'_> {
         if count > 0 {
             tracing::info!(count, "the store has taken what was pending");
         }
-        Ok(())
+        Ok(count)
     }
 }
 

@@ -130,6 +130,28 @@ async fn later_server_of_this_boot_knows_all_rows() {
     assert!(later.known_rows().iter().all(|known| !known.assumed));
 }
 
+/// Each server raises the generation of all rows; the log need not repeat them for that.
+#[tokio::test]
+async fn next_server_logs_no_known_row_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut open_rows: Vec<RunRow> = (1..=50).map(|id| RunRow::open(new(id))).collect();
+    let mut grown = Vec::new();
+    for generation in [3, 4] {
+        let record = open(dir.path()).await;
+        record.raised(generation);
+        let end = || record.lock().log.as_ref().unwrap().end().offset;
+        let before = end();
+        for row in &mut open_rows {
+            row.new.generation = generation;
+        }
+        record.acquired(Life::named("a"), &open_rows, Vec::new());
+        grown.push(end() - before);
+        assert_eq!(rows(&record).len(), 50);
+        drop_all(record).await;
+    }
+    assert!(grown[1] > 0 && grown[1] * 10 < grown[0], "{grown:?}");
+}
+
 #[tokio::test]
 async fn server_of_another_boot_knows_no_row() {
     let dir = tempfile::tempdir().unwrap();

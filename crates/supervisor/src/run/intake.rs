@@ -561,7 +561,7 @@ pub(crate) fn unborn(new: &NewRun) -> RunView {
 fn start(shared: &Arc<Shared>, new: NewRun, child: ChildSpec) -> Handle {
     let (handle, seat) = Handle::new(&new, unborn(&new), None);
     let marks = log_span(&shared.config.telemetry, &new);
-    let task = RunTask::new(Arc::clone(shared), new, child, seat);
+    let task = Box::new(RunTask::new(Arc::clone(shared), new, child, seat));
     shared.tasks.spawn(task.drive().instrument(marks));
     handle
 }

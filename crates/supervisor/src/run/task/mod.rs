@@ -246,8 +246,8 @@ impl RunTask {
         }
     }
 
-    /// Runs the run to its end.
-    pub(crate) async fn drive(mut self) {
+    /// Runs the run to its end. In a box, as below: a future stores what it is given by value twice.
+    pub(crate) async fn drive(mut self: Box<Self>) {
         let place = self.shared.place(self.run);
         // Admit is refused only where it was given before.
         let _ = self.feed(Input::Command(Command::Admit));
@@ -255,19 +255,19 @@ impl RunTask {
     }
 
     /// Resumes a run that an earlier server has begun.
-    pub(crate) async fn resume_supervision(mut self) {
+    pub(crate) async fn resume_supervision(mut self: Box<Self>) {
         let place = self.shared.place(self.run);
         self.perform_all();
         self.go_to_the_end(place).await;
     }
 
     /// Resumes a run whose place in the tracker is held already.
-    pub(crate) async fn resume_in(mut self, place: Place) {
+    pub(crate) async fn resume_in(mut self: Box<Self>, place: Place) {
         self.perform_all();
         self.go_to_the_end(place).await;
     }
 
-    async fn go_to_the_end(mut self, place: Place) {
+    async fn go_to_the_end(&mut self, place: Place) {
         while !self.is_over() {
             match self.wake().await {
                 Wake::Kernel(report) => self.kernel(report),
