@@ -121,6 +121,7 @@ mod upgrade;
 mod views;
 mod wait_output;
 mod why;
+mod zygote;
 
 /// Runs one test twice: with the control groups that the host allows, and without any.
 macro_rules! with_and_without_cgroup {

@@ -54,6 +54,8 @@ pub enum User {
 }
 
 /// Uid and gid of `nobody`.
+/// Name of the process that forks the shims.
+const ZYGOTE: &str = "kennel-zygote";
 const UNPRIVILEGED_ID: u32 = 65534;
 
 /// Options of a server.
@@ -318,7 +320,15 @@ impl Kennel {
         family(self.keeper_pid())
             .into_iter()
             .filter(|proc| !is_server(proc) && looks_like_own(proc, self.keeper_pid()))
+            .filter(|proc| proc.comm != ZYGOTE)
             .collect()
+    }
+
+    /// Returns the process that forks the shims, while there is one.
+    #[must_use]
+    pub fn zygote(&self) -> Option<Proc> {
+        let mut family = family(self.keeper_pid()).into_iter();
+        family.find(|proc| proc.comm == ZYGOTE)
     }
 
     /// Remembers the processes below the keeper, as long as it is there.

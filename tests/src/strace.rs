@@ -32,7 +32,7 @@ pub enum Role {
     Command,
 }
 
-/// A strace that is attached to keeper, server and warm shims, and follows what they fork.
+/// A strace that is attached to keeper, zygote, server and warm shims, and follows what they fork.
 pub struct Strace {
     out: TempDir,
     tracer: Child,
@@ -65,6 +65,7 @@ impl Strace {
     pub fn attach(kennel: &Kennel) -> Result<Self, String> {
         let server = kennel.server().ok_or("there is no server")?;
         let mut known = BTreeMap::from([(kennel.keeper_pid(), Role::Keeper)]);
+        known.extend(kennel.zygote().map(|zygote| (zygote.pid, Role::Keeper)));
         known.extend(kennel.shims().iter().map(|shim| (shim.pid, Role::Shim)));
         let attached: Vec<i32> = known.keys().copied().chain([server.pid]).collect();
         known.extend(threads(server.pid).map(|thread| (thread, Role::Server)));

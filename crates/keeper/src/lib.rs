@@ -23,3 +23,4 @@ mod values;
 mod wire;
 
 pub use server_socket::server_socket;
+pub use shim::zygote;

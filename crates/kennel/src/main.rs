@@ -33,6 +33,7 @@ use args::{Cli, Command};
 use clap::{FromArgMatches as _, error::ErrorKind};
 use config::Surroundings;
 use failure::Failure;
+use kennel_keeper::zygote;
 use std::{ffi::OsString, process::ExitCode};
 
 /// Exit code of an invalid command line.
@@ -40,6 +41,9 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
+    if matches!(&words[..], [_, word] if word == zygote::WORD) {
+        return zygote::main();
+    }
     if let Some(part) = naughty_part(&words) {
         return kennel_naughty::main(&part);
     }

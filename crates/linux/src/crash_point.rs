@@ -28,7 +28,7 @@ macro_rules! crash_point {
 #[cfg(debug_assertions)]
 pub use armed::reach;
 #[cfg(debug_assertions)]
-pub use armed::{i_am_keeper, i_am_server, server_is};
+pub use armed::{i_am_child_of_keeper, i_am_keeper, i_am_server, server_is};
 
 #[cfg(debug_assertions)]
 mod armed {
@@ -51,15 +51,21 @@ mod armed {
     static KEEPER: AtomicI32 = AtomicI32::new(0);
     static SERVER: AtomicI32 = AtomicI32::new(0);
 
-    /// Marks this process as the keeper. Its shims are forks of it.
+    /// Marks this process as the keeper.
     pub fn i_am_keeper() {
         KEEPER.store(own_pid(), Ordering::Relaxed);
         let _ = directory();
     }
 
+    /// Marks the parent of this process, and of its forks, as the keeper.
+    pub fn i_am_child_of_keeper() {
+        KEEPER.store(parent_id().cast_signed(), Ordering::Relaxed);
+        let _ = directory();
+    }
+
     /// Marks this process as the server, and its parent as the keeper.
     pub fn i_am_server() {
-        KEEPER.store(parent_id().cast_signed(), Ordering::Relaxed);
+        i_am_child_of_keeper();
         SERVER.store(own_pid(), Ordering::Relaxed);
     }
 

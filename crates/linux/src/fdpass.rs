@@ -49,6 +49,21 @@ pub fn set_nonblocking(fd: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
+/// Puts a descriptor at this number, for the program that this process executes next; what was there is closed. Between
+/// fork(2) and execve(2): one system call, no allocation, no lock.
+pub fn pass_down(fd: RawFd, number: RawFd) -> io::Result<()> {
+    let placed = if fd == number {
+        // dup3 onto itself would be EINVAL.
+        // SAFETY: fcntl takes integers.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, 0) }
+    } else {
+        // SAFETY: dup3 takes integers; the child uses nothing that was at the number.
+        unsafe { libc::dup3(fd, number, 0) }
+    };
+    Errno::result(placed)?;
+    Ok(())
+}
+
 /// Sends one message. `WouldBlock` where the peer is slow; [`is_short`] where the host is short of resources: then
 /// nothing was sent.
 pub fn send(socket: &impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {

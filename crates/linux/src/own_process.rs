@@ -28,6 +28,30 @@ pub fn effective_uid() -> u32 {
     unistd::geteuid().as_raw()
 }
 
+/// Forks a process that is a child of this one's parent, as fork(2) does otherwise. Returns its pid here, and `None` in
+/// the new process. This process must have one thread.
+///
+/// # Errors
+///
+/// Those of clone(2); `EINVAL` where this is the first process of a pid namespace.
+pub fn fork_beside() -> Result<Option<i32>, Errno> {
+    // The exit signal is this process's own, which clone(2) takes over with the parent.
+    let flags = libc::c_ulong::try_from(libc::CLONE_PARENT).map_err(|_| Errno::EINVAL)?;
+    // SAFETY: without a stack and without shared memory clone(2) is fork(2); there is one thread, so no lock is held by
+    // another one, and the parent is no part of this process's memory.
+    let pid = Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
+    Ok(i32::try_from(pid).ok().filter(|pid| *pid > 0))
+}
+
+/// Gives free memory of this process back to the kernel, where its C library can.
+pub fn trim_memory() {
+    // SAFETY: it takes an integer, and touches only memory that is not allocated.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Ends the calling thread, which must be the main one, and leaves the process to its other threads. If the kernel does
 /// not do it, waits for `otherwise`.
 pub fn end_main_thread(otherwise: Duration) -> ! {

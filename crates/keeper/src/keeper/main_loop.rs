@@ -181,7 +181,7 @@ impl Keeper {
             host: parts.host,
             data_dir: parts.data_dir,
             inherited: parts.inherited,
-            pool: Pool::new(parts.protection, base, parts.exits.file()),
+            pool: Pool::begin(parts.protection, base, parts.exits.file()),
             exits: parts.exits,
             exit_slot_of: HashMap::new(),
             shims: HashMap::new(),

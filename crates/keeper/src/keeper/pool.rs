@@ -1,8 +1,12 @@
 //! Shims that wait for work: forked ahead, or returned from a run that has left nothing in them. A fork copies page
-//! tables and pages; a reused shim costs neither.
+//! tables and pages; a reused shim costs neither. New ones are forked by the zygote, or by the keeper itself where that
+//! is lost.
 
-use crate::shim;
-use kennel_linux::{attributes::Protection, fdpass};
+use crate::shim::{
+    self,
+    zygote::{NotForked, Zygote},
+};
+use kennel_linux::{attributes::Protection, fdpass, reap};
 use nix::unistd::{ForkResult, fork};
 use std::{collections::VecDeque, fs::File, io, os::fd::OwnedFd, path::PathBuf, rc::Rc};
 
@@ -23,6 +27,8 @@ pub(super) struct Warm {
 /// The warm shims.
 pub(super) struct Pool {
     warm: VecDeque<Warm>,
+    /// Absent: it is lost.
+    zygote: Option<Zygote>,
     wanted: usize,
     protection: Protection,
     /// The directory of the keeper's control groups, where it exists.
@@ -32,16 +38,24 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(
+    /// The pool of a keeper that begins, with its zygote.
+    pub(super) fn begin(
         protection: Protection,
         base: Option<PathBuf>,
         exits: Option<Rc<File>>,
     ) -> Self {
+        let mut pool = Self::new(protection, base, exits);
+        pool.renew_zygote();
+        pool
+    }
+
+    fn new(protection: Protection, base: Option<PathBuf>, exits: Option<Rc<File>>) -> Self {
         Self {
             protection,
             base,
             exits,
             warm: VecDeque::new(),
+            zygote: None,
             wanted: WARM_MIN,
         }
     }
@@ -53,6 +67,9 @@ impl Pool {
 
     /// Forks one more.
     pub(super) fn refill(&mut self) -> io::Result<()> {
+        if self.zygote.is_none() {
+            self.renew_zygote();
+        }
         let warm = self.fork()?;
         self.warm.push_back(warm);
         Ok(())
@@ -72,13 +89,39 @@ impl Pool {
         self.fork()
     }
 
-    fn fork(&self) -> io::Result<Warm> {
-        self.protection.without(|| self.fork_shim())?
+    fn fork(&mut self) -> io::Result<Warm> {
+        let (ours, theirs) = fdpass::pair()?;
+        let warm = |pid| Warm { pid, socket: ours };
+        match self.zygote.as_ref().map(|zygote| zygote.fork(&theirs)) {
+            Some(Ok(pid)) => return Ok(warm(pid)),
+            Some(Err(NotForked::Refused(error))) => return Err(error),
+            Some(Err(NotForked::Silent)) => self.end_zygote(),
+            None => {}
+        }
+        self.protection
+            .without(|| self.fork_shim(&theirs))?
+            .map(warm)
     }
 
-    /// Removes a reaped child, if it was a warm shim. Where one could not live the next could not either, so it is not
-    /// replaced until there is work.
+    /// Starts the zygote. Without one shims are forked here, which costs more memory.
+    fn renew_zygote(&mut self) {
+        let (exits, base) = (self.exits.as_deref(), self.base.as_deref());
+        let zygote = self.protection.without(|| Zygote::start(exits, base));
+        self.zygote = zygote.and_then(|started| started).ok();
+    }
+
+    /// Ends a zygote that does not answer.
+    fn end_zygote(&mut self) {
+        if let Some(zygote) = self.zygote.take() {
+            // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
+            unsafe { libc::kill(zygote.pid, libc::SIGKILL) };
+        }
+    }
+
+    /// Removes a reaped child, if it was the zygote or a warm shim. Where a shim could not live the next could not
+    /// either, so it is not replaced until there is work.
     pub(super) fn forget(&mut self, pid: i32) {
+        self.zygote.take_if(|zygote| zygote.pid == pid);
         let before = self.warm.len();
         self.warm.retain(|warm| warm.pid != pid);
         if self.warm.len() < before {
@@ -94,26 +137,29 @@ impl Pool {
         }
     }
 
-    /// Returns their pids.
+    /// Returns the pids of all of them, and of the zygote.
     pub(super) fn pids(&self) -> impl Iterator<Item = i32> + '_ {
-        self.warm.iter().map(|warm| warm.pid)
+        let zygote = self.zygote.iter().map(|zygote| zygote.pid);
+        zygote.chain(self.warm.iter().map(|warm| warm.pid))
     }
 
-    /// Returns all of them, for the shutdown.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Warm> + '_ {
+    /// Ends all of them, for the shutdown.
+    pub(super) fn end(&mut self) {
         self.wanted = 0;
-        self.warm.drain(..)
+        for pid in self.pids() {
+            // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            let _ = reap::await_end(pid);
+        }
+        self.zygote = None;
+        self.warm.clear();
     }
 
-    fn fork_shim(&self) -> io::Result<Warm> {
-        let (ours, theirs) = fdpass::pair()?;
+    fn fork_shim(&self, socket: &OwnedFd) -> io::Result<i32> {
         // SAFETY: the keeper has one thread, so no lock is held by another one; the child never returns.
         match unsafe { fork() }? {
-            ForkResult::Child => shim::be_born(&theirs, self.exits.as_deref(), self.base.clone()),
-            ForkResult::Parent { child } => Ok(Warm {
-                pid: child.as_raw(),
-                socket: ours,
-            }),
+            ForkResult::Child => shim::be_born(socket, self.exits.as_deref(), self.base.clone()),
+            ForkResult::Parent { child } => Ok(child.as_raw()),
         }
     }
 }

@@ -110,15 +110,9 @@ impl Server {
             nix::unistd::setsid()?;
             // SAFETY: fcntl takes integers; the keeper has `lock` open, and so has this child.
             Errno::result(unsafe { libc::fcntl(lock, libc::F_SETFD, 0) })?;
-            if end == SERVER_SOCKET_FD {
-                // SAFETY: fcntl takes integers; `end` is open in the child. dup3 onto itself would be EINVAL.
-                Errno::result(unsafe { libc::fcntl(end, libc::F_SETFD, 0) })?;
-            } else {
-                // SAFETY: dup3 takes integers; the number has been taken since before the lock was opened, so it is not the
-                // pipe by which std learns of a failed exec, and what the keeper has there is not used here.
-                Errno::result(unsafe { libc::dup3(end, SERVER_SOCKET_FD, 0) })?;
-            }
-            Ok(())
+            // The number has been taken since before the lock was opened, so it is not the pipe by which std learns of a
+            // failed exec, and what the keeper has there is not used here.
+            fdpass::pass_down(end, SERVER_SOCKET_FD)
         };
         // SAFETY: `place` makes system calls only: no allocation, no lock.
         unsafe { command.pre_exec(place) };

@@ -21,12 +21,12 @@ use std::{
 };
 
 /// Descriptor of the socket to the keeper.
-const KEEPER_FD: RawFd = 3;
+pub(super) const KEEPER_FD: RawFd = 3;
 /// Descriptor of the file of exit records, if there is one.
 const EXITS_FD: RawFd = 4;
 
-/// Becomes a shim, in a process that the single-threaded keeper has just forked. Never returns: values in the keeper's
-/// memory are not this process's to drop.
+/// Becomes a shim, in a process that the single-threaded zygote or keeper has just forked. Never returns: values in
+/// their memory are not this process's to drop.
 pub(crate) fn be_born(socket: &OwnedFd, exits: Option<&File>, base: Option<PathBuf>) -> ! {
     // Not dropped: the kernel closes all of its descriptors with its process, in one go.
     let lived = catch_unwind(AssertUnwindSafe(|| {

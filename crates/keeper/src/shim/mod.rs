@@ -14,6 +14,7 @@ mod keep;
 mod namespace;
 mod save;
 mod work;
+pub mod zygote;
 
 pub(crate) use birth::be_born;
 pub(crate) use namespace::try_out as try_pid_namespace;

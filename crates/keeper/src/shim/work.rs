@@ -1,6 +1,7 @@
 //! A shim's run: from the clone to the last exit of its tree.
 
 mod children;
+mod finish;
 mod status;
 
 use children::{is_parent_beside, kill_children, note, own_pid};
@@ -17,18 +18,17 @@ use crate::{
     exit_record::Will,
     exit_slots::ExitSlot,
     held,
-    wire::{self, CHILD_BYTES_MAX, FromShim, Job, PIDS_MAX, Placement},
+    wire::{self, CHILD_BYTES_MAX, FromShim, Job, Placement},
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, LeaderExit, Policy, ProcessIdentity, RunId, Signal, SignalSender,
-    StartFailure, StartStage, TreeVerdict,
+    Exit, LeaderExit, Policy, ProcessIdentity, RunId, Signal, SignalSender, StartFailure,
+    StartStage, TreeVerdict,
     ladder::{Action, Ladder},
     recovery::ExitRecord,
-    verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
 use kennel_linux::{
     attributes::Attributes,
-    cgroup, clock, crash_point, marker, memfd,
+    clock, crash_point, memfd, own_process,
     reap::{self, Waited},
     spawn::{self, ChildImage, Ends, Lent, Memory, failure},
     tree::{Root, Session, Tree},
@@ -52,15 +52,10 @@ const KILL_AGAIN_MS: u64 = 5;
 const KILL_AGAIN_MS_MAX: u64 = 1_000;
 /// The wait is this fraction of the time since the first round.
 const KILL_SLOWER: u64 = 32;
-/// Time between two checks of a control group that should be empty.
-const EMPTY_LOOK_MS: u64 = 20;
-/// Without a keeper: time after SIGKILL at which remaining processes count as survivors.
-const SURVIVORS_AFTER_MS: u64 = 10_000;
 /// Most exits collected before the keeper's messages are read again.
 const REAPED_AT_ONCE_MAX: usize = 1024;
-
-/// Time between two checks of the control group of a run with detached processes.
-const KEPT_LOOK_MS: u64 = 1_000;
+/// Time after the start of a command at which unused memory is given back: a short run gives back all of it.
+const TRIM_AFTER_MS: u64 = 1_000;
 
 /// Progress of the child, by what it wrote into the status pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +117,8 @@ pub(super) struct Work {
     /// Number of rounds of SIGKILL to the children.
     kill_rounds: u64,
     look_at: Option<u64>,
+    /// When to give back the memory that the start has used.
+    trim_at: Option<u64>,
     /// Whether the next step collects exits.
     ends: Collecting,
     pub(super) words: Vec<Word>,
@@ -230,6 +227,7 @@ impl Work {
             discard: Discard::new(unread),
             waiting,
             look_at: None,
+            trim_at: None,
             // One that has ended meanwhile sends a signal, which is taken next.
             ends: Collecting::Done,
             words: Vec::new(),
@@ -282,7 +280,15 @@ impl Work {
         let waiting = self.waiting_wakes_at();
         let save = self.save.wake_at(clock::boot_ms());
         let helpers = self.helpers.wake_at();
-        let times = [ladder, self.look_at, discard, waiting, save, helpers];
+        let times = [
+            ladder,
+            self.look_at,
+            self.trim_at,
+            discard,
+            waiting,
+            save,
+            helpers,
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -312,6 +318,7 @@ impl Work {
             Stage::Going => {
                 crash_point!("shim.executed");
                 self.stage = Stage::Ran;
+                self.trim_at = Some(clock::boot_ms() + TRIM_AFTER_MS);
                 self.remember_start();
                 self.words.push((FromShim::Executed, Vec::new()));
             }
@@ -322,6 +329,9 @@ impl Work {
     /// Does one round after any event: collect exits, climb, kill, conclude. `true`: everything is done and reported.
     pub(super) fn step(&mut self, now: u64, keeper_lives: bool) -> bool {
         self.helpers.keep_time(now);
+        if self.trim_at.take_if(|at| *at <= now).is_some() {
+            own_process::trim_memory();
+        }
         let (leader_ended, more) = self.collect();
         if let Some(exit) = leader_ended
             && !self.unannounced
@@ -416,7 +426,6 @@ impl Work {
         self.witnessed = Some(at_work);
     }
 
-    /// Whether what has just ended has ended by itself.
     /// Whether the run's command runs and is not being stopped.
     pub(super) fn has_live_command(&self) -> bool {
         self.stage == Stage::Ran && !self.leader_reaped && !self.childless && !self.is_stopped()
@@ -428,6 +437,7 @@ impl Work {
         runs && self.killing_since.is_none()
     }
 
+    /// Whether what has just ended has ended by itself.
     fn is_by_itself(&self) -> bool {
         let nothing_gone = self.witnessed == Some(true) || self.waiting.is_some();
         self.stage == Stage::Ran && nothing_gone && !self.is_stopped()
@@ -499,98 +509,5 @@ impl Work {
         if self.record.steps.len() > steps {
             self.write_record();
         }
-    }
-
-    /// Handles an empty tree. The keeper checks the control group itself; without it, that is done here too.
-    fn finish(&mut self, now: u64, keeper_lives: bool) -> bool {
-        if self.unannounced {
-            return true;
-        }
-        crash_point!("shim.childless");
-        if matches!(self.record.tree, None | Some(TreeVerdict::Kept(_))) {
-            // A control group shows all processes, and so does a private pid namespace; without, some are found by
-            // their marker alone.
-            let sees_all = self.tree.cgroup.is_some() || self.init.is_some();
-            let elsewhere = if self.record.never_ran || sees_all {
-                Vec::new()
-            } else {
-                marker::elsewhere(self.tree.run)
-            };
-            self.record.census = Some(clock::wall());
-            let shim = ShimEvidence::Childless {
-                elsewhere: elsewhere.clone(),
-            };
-            let evidence = TreeEvidence {
-                never_ran: self.record.never_ran,
-                // Init was among the children, and is reaped.
-                namespace_ended: self.init.is_some(),
-                ..TreeEvidence::of(shim, GroupEvidence::Absent)
-            };
-            self.record.tree = Some(evidence.verdict());
-            self.write_record();
-            self.remember_empty(&elsewhere);
-            let at_us = clock::wall().0;
-            self.words
-                .push((FromShim::Empty { at_us, elsewhere }, Vec::new()));
-        }
-        self.look_at = None;
-        if keeper_lives {
-            return !self.stays();
-        }
-        if self.lingers(now) {
-            return false;
-        }
-        let Some(group) = self.tree.cgroup.clone() else {
-            return true;
-        };
-        if let Some(verdict) = self.verdict_with_group(&group) {
-            if !self.record.never_ran {
-                self.record.census = Some(clock::wall());
-                if self.init.is_none() {
-                    self.record.tree = Some(verdict);
-                }
-            }
-        } else {
-            let survived = self
-                .killing_since
-                .is_some_and(|since| now >= since + SURVIVORS_AFTER_MS);
-            if !survived {
-                if self.killing_since.is_some() {
-                    self.tree.signal(Signal::KILL);
-                }
-                let wait = if self.rest == Rest::Kept {
-                    KEPT_LOOK_MS
-                } else {
-                    EMPTY_LOOK_MS
-                };
-                self.look_at = Some(now + wait);
-                return false;
-            }
-            self.record.census = Some(clock::wall());
-            let mut left: Vec<i32> = self.tree.members().into_keys().collect();
-            left.truncate(PIDS_MAX);
-            self.record.tree = Some(TreeVerdict::Survivors(left));
-        }
-        self.write_record();
-        if cgroup::remove(&group) {
-            // The keeper's directory for all its runs is removed with the last one.
-            let base = PathBuf::from(&group.path);
-            let _ = base.parent().map(std::fs::remove_dir);
-        }
-        true
-    }
-
-    /// The verdict with the control group of a tree that has no process below this one; `None`: a process of the run is in
-    /// it.
-    fn verdict_with_group(&self, group: &CgroupIdentity) -> Option<TreeVerdict> {
-        let seen = cgroup::evidence(group).or_else(|| {
-            let unrelated = !self.tree.occupies(group);
-            unrelated.then(|| GroupEvidence::Unrelated(Vec::new()))
-        })?;
-        let elsewhere = match &seen {
-            GroupEvidence::Unrelated(_) => marker::elsewhere(self.tree.run),
-            _ => Vec::new(),
-        };
-        Some(TreeEvidence::of(ShimEvidence::Childless { elsewhere }, seen).verdict())
     }
 }

@@ -252,15 +252,18 @@ async fn unannounced(stage: &mut Stage) {
     assert!(!stage.file("ran").exists());
 }
 
-/// Returns the keeper's children that look like itself: the server executes this program under another name.
+/// Returns the keeper's shims.
 fn shims_of(keeper: i32) -> Vec<i32> {
     let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
     let children = children.unwrap_or_default();
     let pids = children
         .split_whitespace()
         .filter_map(|pid| pid.parse().ok());
-    let own = std::process::id().cast_signed();
-    pids.filter(|pid| *pid != own && is_alive(*pid)).collect()
+    let is_shim = |pid: &i32| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name == "kennel-shim\n")
+    };
+    pids.filter(is_shim).collect()
 }
 
 async fn at_gate(stage: &mut Stage) {

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     match args.first().map(String::as_str) {
         Some("keeper") => stage::keep(&args[1..]),
         Some("server") => stage::serve(&args[1..]),
+        Some(kennel_keeper::zygote::WORD) => kennel_keeper::zygote::main(),
         Some("hold") => handover::hold(&args[1..]),
         Some("leaderless") => pauses::leaderless(&args[1..]),
         _ => harness(&args),

@@ -233,7 +233,8 @@ impl Keeper {
         let free = self.shims.values();
         let free = free.filter(|shim| shim.is_free && shim.foreign.is_none());
         let free: Vec<i32> = free.map(|shim| shim.pid).collect();
-        for pid in self.pool.drain().map(|warm| warm.pid).chain(free) {
+        self.pool.end();
+        for pid in free {
             // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
             unsafe { libc::kill(pid, libc::SIGKILL) };
             let _ = reap::await_end(pid);

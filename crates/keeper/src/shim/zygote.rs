@@ -1,0 +1,163 @@
+//! The zygote: a child of the keeper that forks its shims, as children of the keeper. It executes this binary anew, so
+//! that it has little memory, and that does not change any more: shims share it for their lives. A shim that is forked
+//! from the keeper keeps a copy of each page that the keeper writes to later, and finds its own allocations scattered
+//! over all the others.
+
+use super::birth::{self, KEEPER_FD, be_born};
+use crate::wire;
+use kennel_linux::{
+    fdpass::{self, Received},
+    own_process::{fork_beside, harden_process},
+    signal_set::SignalSet,
+};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::prctl,
+    unistd::{chdir, setsid},
+};
+use serde::{Deserialize, Serialize};
+use std::{
+    fs::File,
+    io,
+    mem::ManuallyDrop,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+/// The argument with which a keeper executes this binary as its zygote.
+pub const WORD: &str = "zygote";
+
+/// Longest wait for an answer of the zygote. The keeper does nothing meanwhile.
+const ANSWER_MS_MAX: u16 = 250;
+
+/// Keeper to zygote.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum ToZygote {
+    /// The first message: the directory of the keeper's control groups, and with it the file of exit records, each
+    /// where there is one.
+    Begin { base: Option<String> },
+    /// Forks a shim with this socket. The answer is its pid, or a negative errno.
+    Fork,
+}
+
+/// The zygote, as its keeper sees it.
+pub(crate) struct Zygote {
+    pub(crate) pid: i32,
+    socket: OwnedFd,
+}
+
+/// Reason why there is no new shim.
+pub(crate) enum NotForked {
+    /// This host has no resources for it.
+    Refused(io::Error),
+    /// The zygote does not answer. A shim that it may still fork finds its socket closed, and exits.
+    Silent,
+}
+
+impl Zygote {
+    /// Starts it. It waits for no answer.
+    pub(crate) fn start(exits: Option<&File>, base: Option<&Path>) -> io::Result<Self> {
+        let (socket, theirs) = fdpass::pair()?;
+        let end = theirs.as_raw_fd();
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(WORD);
+        for stream in [Command::stdin, Command::stdout, Command::stderr] {
+            stream(&mut command, Stdio::null());
+        }
+        let place = move || {
+            // The keeper's terminal and group signals do not reach it.
+            setsid()?;
+            fdpass::pass_down(end, KEEPER_FD)
+        };
+        // SAFETY: `place` makes system calls only: no allocation, no lock.
+        unsafe { command.pre_exec(place) };
+        let child = command.spawn()?;
+        let zygote = Self {
+            pid: child.id().cast_signed(),
+            socket,
+        };
+        let base = base.map(|base| base.display().to_string());
+        let exits: Vec<_> = exits.iter().map(AsFd::as_fd).collect();
+        zygote.send(&ToZygote::Begin { base }, &exits)?;
+        Ok(zygote)
+    }
+
+    fn send(&self, message: &ToZygote, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        fdpass::send(&self.socket, &wire::encode(message)?, fds)
+    }
+
+    /// Forks a shim, a child of the keeper, with this socket. Returns its pid.
+    pub(crate) fn fork(&self, shims: &OwnedFd) -> Result<i32, NotForked> {
+        match self.send(&ToZygote::Fork, &[shims.as_fd()]) {
+            Ok(()) => {}
+            Err(error) if fdpass::is_short(&error) => return Err(NotForked::Refused(error)),
+            Err(_) => return Err(NotForked::Silent),
+        }
+        let mut answer = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut answer, PollTimeout::from(ANSWER_MS_MAX)) {
+            Ok(1..) => {}
+            _ => return Err(NotForked::Silent),
+        }
+        let Ok(Received::Message(bytes, _)) = fdpass::receive(&self.socket) else {
+            return Err(NotForked::Silent);
+        };
+        match wire::decode::<i32>(&bytes) {
+            Ok(pid @ 1..) => Ok(pid),
+            Ok(errno) => Err(NotForked::Refused(io::Error::from_raw_os_error(-errno))),
+            Err(_) => Err(NotForked::Silent),
+        }
+    }
+}
+
+/// Is the zygote of the process that has executed this binary with [`WORD`]: forks a shim for each socket that comes,
+/// and exits with its keeper. Call it before anything else: what this process allocates, each shim has.
+#[must_use]
+pub fn main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn serve() -> io::Result<()> {
+    SignalSet::ALL.block()?;
+    harden_process()?;
+    let _ = prctl::set_name(c"kennel-zygote");
+    #[cfg(debug_assertions)]
+    kennel_linux::crash_point::i_am_child_of_keeper();
+    chdir(c"/")?;
+    // SAFETY: the keeper has put its socket there, and nothing else in this process owns that number.
+    let inherited = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(KEEPER_FD) });
+    let (keeper, _) = birth::keep_only(&inherited, None)?;
+    // Called here once, so that no shim has to.
+    SignalSet::ignored();
+    let Received::Message(bytes, fds) = fdpass::receive(&keeper)? else {
+        return Ok(());
+    };
+    let ToZygote::Begin { base } = wire::decode(&bytes)? else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let base = base.map(PathBuf::from);
+    let exits = fds.into_iter().next().map(File::from);
+    while let Received::Message(_, fds) = fdpass::receive(&keeper)? {
+        // It is missing where this process had no free descriptor for it.
+        let Some(socket) = fds.into_iter().next() else {
+            answer(&keeper, -libc::EMFILE)?;
+            continue;
+        };
+        match fork_beside() {
+            Ok(None) => be_born(&socket, exits.as_ref(), base.clone()),
+            Ok(Some(pid)) => answer(&keeper, pid)?,
+            Err(errno) => answer(&keeper, -(errno as i32))?,
+        }
+    }
+    Ok(())
+}
+
+fn answer(keeper: &OwnedFd, number: i32) -> io::Result<()> {
+    fdpass::send(keeper, &wire::encode(&number)?, &[])
+}
