@@ -231,7 +231,7 @@ impl Found {
                 let row = loop {
                     tokio::select! {
                         row = writes::row_of(&waiting.store, run) => break row,
-                        Some(order) = seat.orders.recv() => recover::answer(order),
+                        Some(order) = seat.orders.recv() => recover::answer(*order),
                         // The keeper reports it to the next server again.
                         () = waiting.serving.until_refusing() => return drop(waiting.place(run)),
                     }

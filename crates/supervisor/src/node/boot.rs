@@ -190,7 +190,7 @@ impl Supervisor {
         let run = report.run;
         let last = matches!(report.fact, Fact::TreeEnded(_));
         let refused = match self.shared.find(run) {
-            Some(handle) => handle.reports.send(report).await.is_err(),
+            Some(handle) => handle.reports.send(Box::new(report)).await.is_err(),
             None => true,
         };
         // A run that was late may be reported to the next server, where this one has not come to it.

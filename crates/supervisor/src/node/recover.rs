@@ -121,8 +121,8 @@ struct Recovery {
 impl Recovery {
     async fn drive(
         mut self,
-        mut orders: mpsc::Receiver<Order>,
-        reports: mpsc::Receiver<KeeperReport>,
+        mut orders: mpsc::Receiver<Box<Order>>,
+        reports: mpsc::Receiver<Box<KeeperReport>>,
     ) {
         let run = self.row.new.run;
         let place = self.shared.place(run);
@@ -149,7 +149,7 @@ impl Recovery {
             loop {
                 tokio::select! {
                     found = &mut work => break found,
-                    Some(order) = orders.recv(), if !waits => answer(order),
+                    Some(order) = orders.recv(), if !waits => answer(*order),
                 }
             }
         };
@@ -183,7 +183,7 @@ impl Recovery {
     }
 
     /// Waits for a shim that is alive and has not reconnected. `None`: it is gone, or the run is to end.
-    async fn await_door(&mut self, orders: &mut mpsc::Receiver<Order>) -> Option<HeldRun> {
+    async fn await_door(&mut self, orders: &mut mpsc::Receiver<Box<Order>>) -> Option<HeldRun> {
         let run = self.row.new.run;
         let shim = self.row.new.identity.as_ref().map(|i| i.shim.pid);
         tracing::warn!(run_id = %run, shim, "its shim is there and does not answer at its socket: it is waited for, and the run is left as it is");
@@ -192,7 +192,7 @@ impl Recovery {
                 door = self.shared.doors.answer(run) => {
                     return self.shared.kernel.take_held(run).filter(|_| door == Door::Opened);
                 }
-                Some(order) = orders.recv() => match order {
+                Some(order) = orders.recv() => match *order {
                     Order::Stop(order, reply) => {
                         self.no_wait = true;
                         if order.reason != StopReason::ServerShutdown {

@@ -119,8 +119,9 @@ pub(crate) struct Handle {
     pub(crate) spec_digest: Arc<[u8]>,
     pub(crate) spec_digest_version: i32,
     pub(crate) owner: Arc<str>,
-    pub(crate) orders: mpsc::Sender<Order>,
-    pub(crate) reports: mpsc::Sender<KeeperReport>,
+    // In boxes: a queue has room for 32 messages from its beginning.
+    pub(crate) orders: mpsc::Sender<Box<Order>>,
+    pub(crate) reports: mpsc::Sender<Box<KeeperReport>>,
     pub(crate) live: watch::Receiver<Live>,
     /// Serialises writes to standard input.
     pub(crate) input_turn: Arc<tokio::sync::Mutex<()>>,
@@ -131,8 +132,8 @@ pub(crate) struct Handle {
 /// The task's ends of a handle's channels.
 #[derive(Debug)]
 pub(crate) struct Seat {
-    pub(crate) orders: mpsc::Receiver<Order>,
-    pub(crate) reports: mpsc::Receiver<KeeperReport>,
+    pub(crate) orders: mpsc::Receiver<Box<Order>>,
+    pub(crate) reports: mpsc::Receiver<Box<KeeperReport>>,
     pub(crate) live: watch::Sender<Live>,
 }
 
@@ -169,7 +170,7 @@ impl Handle {
 
     /// Sends an order to the run's task, and waits neither for an answer nor for room in its queue.
     pub(crate) fn send(&self, order: Order, background: &Background) {
-        if let Err(mpsc::error::TrySendError::Full(order)) = self.orders.try_send(order) {
+        if let Err(mpsc::error::TrySendError::Full(order)) = self.orders.try_send(Box::new(order)) {
             let orders = self.orders.clone();
             // A task that has ended has nothing to do.
             background.spawn(async move { drop(orders.send(order).await) });
@@ -185,7 +186,7 @@ impl Handle {
         order: impl FnOnce(oneshot::Sender<T>) -> Order,
     ) -> Option<T> {
         let (reply, mut answer) = oneshot::channel();
-        self.orders.send(order(reply)).await.ok()?;
+        self.orders.send(Box::new(order(reply))).await.ok()?;
         let mut live = self.live.clone();
         tokio::select! { biased;
             answered = &mut answer => answered.ok(),
@@ -452,7 +453,7 @@ pub(crate) mod tests {
     async fn answer_before_the_tasks_end_counts() {
         let (handle, mut task) = entered();
         let asked = tokio::spawn(async move { handle.ask(Order::Resume).await });
-        let Some(Order::Resume(reply)) = task.orders.recv().await else {
+        let Some(Order::Resume(reply)) = task.orders.recv().await.map(|order| *order) else {
             panic!("another order");
         };
         reply.send(Ok(SignalResult::Done)).expect("it waits");

@@ -104,7 +104,10 @@ impl Supervisor {
     async fn begun(&self, handle: Handle, call: SpawnCall) -> Result<Spawned, CallError> {
         if let Some(order) = self.late_order(&handle) {
             let (reply, _) = oneshot::channel();
-            let _ = handle.orders.send(Order::Stop(order, reply)).await;
+            let _ = handle
+                .orders
+                .send(Box::new(Order::Stop(order, reply)))
+                .await;
         }
         let mut watch = handle.live.clone();
         let live = started(&mut watch).await?;

@@ -82,8 +82,8 @@ pub(crate) struct RunTask {
     desired: Desired,
     output: Option<Output>,
     live: watch::Sender<Live>,
-    orders: mpsc::Receiver<Order>,
-    reports: mpsc::Receiver<KeeperReport>,
+    orders: mpsc::Receiver<Box<Order>>,
+    reports: mpsc::Receiver<Box<KeeperReport>>,
     done: mpsc::Receiver<Done>,
     done_sender: mpsc::Sender<Done>,
     ops: JoinSet<()>,
@@ -333,9 +333,9 @@ impl RunTask {
             }
         };
         tokio::select! { biased;
-            Some(report) = self.reports.recv(), if !self.preparing => Wake::Kernel(report),
+            Some(report) = self.reports.recv(), if !self.preparing => Wake::Kernel(*report),
             Some(done) = self.done.recv() => Wake::Done(done),
-            Some(order) = self.orders.recv() => Wake::Order(order),
+            Some(order) = self.orders.recv() => Wake::Order(*order),
             () = due(self.stop_due) => Wake::StopDue,
             () = parent_ended => Wake::ParentEnded,
             () = due(self.running_due) => Wake::RunningDue,
