@@ -205,7 +205,7 @@ async fn must_run(kennel: &Kennel, words: &[&str]) -> String {
 }
 
 /// Two nodes that reach each other over TLS, and clients with tokens.
-struct Fleet {
+pub(crate) struct Fleet {
     one: Kennel,
     two: Kennel,
     dir: TempDir,
@@ -213,7 +213,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    async fn start(postgres: &Postgres) -> Self {
+    pub(crate) async fn start(postgres: &Postgres) -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-fleet-").tempdir();
         let dir = dir.expect("a directory");
         let certs = async |words: &[&str]| {
@@ -257,7 +257,7 @@ impl Fleet {
         .await
     }
 
-    async fn client(&self, at: usize, token: &str) -> Connection {
+    pub(crate) async fn client(&self, at: usize, token: &str) -> Connection {
         let credentials = Credentials {
             tls: Tls {
                 ca: Some(self.dir.path().join("ca/ca.pem")),

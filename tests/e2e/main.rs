@@ -60,6 +60,7 @@ mod mixed_versions;
 mod net;
 mod network;
 mod network_cli;
+mod node_streams;
 mod nodes;
 mod notify;
 mod notify_flood;

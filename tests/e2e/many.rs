@@ -13,34 +13,45 @@ use tonic::{Code, Streaming};
 /// Long enough for all of it on a busy machine.
 const LONG: Duration = Duration::from_mins(2);
 
-fn labelled(app: &str) -> RunFilter {
+pub(crate) fn labelled(app: &str) -> RunFilter {
     RunFilter {
         labels: [("app".to_owned(), app.to_owned())].into(),
         ..RunFilter::default()
     }
 }
 
-fn beginning() -> Position {
+pub(crate) fn beginning() -> Position {
     Position::Beginning(pb::FromBeginning {})
 }
 
 /// Events that a reader of many runs has received, each run checked like one that is read alone.
 #[derive(Debug, Default)]
-struct Crowd {
-    runs: BTreeMap<String, Heard>,
-    cursor: Vec<u8>,
-    heartbeats: u32,
+pub(crate) struct Crowd {
+    pub(crate) runs: BTreeMap<String, Heard>,
+    pub(crate) cursor: Vec<u8>,
+    pub(crate) heartbeats: u32,
+    /// The state of each run in its last Snapshot.
+    pub(crate) states: BTreeMap<String, RunState>,
+    /// Changes of nodes.
+    pub(crate) nodes: Vec<pb::StreamedNode>,
 }
 
 impl Crowd {
-    fn take(&mut self, message: pb::StreamEventsResponse) {
+    pub(crate) fn take(&mut self, message: pb::StreamEventsResponse) {
+        self.nodes.extend(message.nodes);
         for events in message.run_events {
             if events.run_id.is_empty() {
                 self.heartbeats += 1;
                 continue;
             }
             let heard = self.runs.entry(events.run_id.clone()).or_default();
-            let is_snapshot = matches!(events.events[0].payload, Some(Payload::Snapshot(_)));
+            let snapshot = match &events.events[0].payload {
+                Some(Payload::Snapshot(snapshot)) => snapshot.run.as_ref(),
+                _ => None,
+            };
+            let is_snapshot = snapshot.is_some();
+            let state = snapshot.map(|run| (run.run_id.clone(), run.state()));
+            self.states.extend(state);
             assert!(heard.snapshots > 0 || is_snapshot, "{events:?}");
             let one = pb::StreamEventsResponse {
                 run_events: vec![events],
@@ -53,11 +64,11 @@ impl Crowd {
         }
     }
 
-    fn ended(&self) -> usize {
+    pub(crate) fn ended(&self) -> usize {
         self.runs.values().filter(|heard| heard.has_ended()).count()
     }
 
-    fn position(&self) -> Position {
+    pub(crate) fn position(&self) -> Position {
         if self.cursor.is_empty() {
             beginning()
         } else {
@@ -66,7 +77,11 @@ impl Crowd {
     }
 
     /// Reads until so many runs have ended.
-    async fn until_ended(&mut self, stream: &mut Streaming<pb::StreamEventsResponse>, runs: usize) {
+    pub(crate) async fn until_ended(
+        &mut self,
+        stream: &mut Streaming<pb::StreamEventsResponse>,
+        runs: usize,
+    ) {
         while self.ended() < runs {
             let message = within("it continues", LONG, stream.message()).await;
             self.take(must("read", message).expect("it does not end by itself"));
@@ -74,7 +89,7 @@ impl Crowd {
     }
 }
 
-async fn open(
+pub(crate) async fn open(
     client: &mut Client,
     filter: RunFilter,
     position: Position,

@@ -34,6 +34,10 @@ const CHECK_MAX: Duration = Duration::from_secs(10);
 /// A peer across a network that does not answer a ping within these times is gone: no packet reports that.
 const PING_EVERY: Duration = Duration::from_secs(20);
 const PING_MAX: Duration = Duration::from_secs(10);
+/// Bytes of one stream that wait for its reader, on a connection of several readers.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+/// Bytes of all its streams: as many as the protocol permits.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// No connection to a server was established.
 #[derive(Debug, thiserror::Error)]
@@ -179,8 +183,19 @@ pub async fn connect_with(
             .http2_keep_alive_interval(every)
             .keep_alive_timeout(PING_MAX);
     }
-    let connection = connect_by(address, endpoint, dial).await?;
+    let connection = connect_by(address, windows(endpoint, credentials), dial).await?;
     with_token(connection, credentials)
+}
+
+/// Sets how much of each stream may be on its way to a reader that does not read, and of all of them.
+fn windows(endpoint: Endpoint, credentials: &Credentials) -> Endpoint {
+    if !credentials.is_shared {
+        return endpoint;
+    }
+    endpoint
+        .http2_adaptive_window(false)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
 }
 
 /// The connection, with the token that its calls carry. One that cannot be read is an error.
@@ -217,7 +232,7 @@ async fn connect_over_network(
     if let Ok(origin) = origin.parse::<Uri>() {
         endpoint = endpoint.origin(origin);
     }
-    let connection = connect_by(address, endpoint, dial).await?;
+    let connection = connect_by(address, windows(endpoint, credentials), dial).await?;
     let connection = with_token(connection, credentials)?;
     if connection.token.is_some() || credentials.tls.certificate.is_none() {
         check_accepted(&connection).await?;

@@ -162,7 +162,7 @@ impl EventReader {
     }
 
     /// Returns the next message; `None` after the run's last event. The first one is the Snapshot; the Snapshots of
-    /// resumed streams are left out. After a lost connection or a server's shutdown it asks again from the position
+    /// resumed streams are left out. Of many runs, a message may have changes of nodes and no events. After a lost connection or a server's shutdown it asks again from the position
     /// reached, at most [`super::RESUMES_MAX`] times in a row.
     pub async fn next(&mut self) -> Result<Option<StreamEventsResponse>, Failure> {
         loop {
@@ -172,7 +172,7 @@ impl EventReader {
                         Some(_) => self.follow_many(&mut message),
                         None => self.follow(&mut message),
                     }
-                    if !message.run_events.is_empty() {
+                    if !message.run_events.is_empty() || !message.nodes.is_empty() {
                         return Ok(Some(message));
                     }
                 }
@@ -183,9 +183,20 @@ impl EventReader {
                     let early = tonic::Status::unavailable("the stream ended before the run did");
                     self.rest(early.into()).await?;
                 }
+                // What the other nodes have was returned.
+                Err(failure) if self.is_without_node(&failure) => {
+                    self.stream = None;
+                    return Err(failure);
+                }
                 Err(failure) => self.rest(failure).await?,
             }
         }
+    }
+
+    fn is_without_node(&self, failure: &Failure) -> bool {
+        self.filter.is_some()
+            && self.until == pb::StreamUntil::Head
+            && failure.is("NODE_UNREACHABLE")
     }
 
     async fn receive(&mut self) -> Result<Option<StreamEventsResponse>, Failure> {

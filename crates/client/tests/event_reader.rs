@@ -166,7 +166,7 @@ fn message(seq: u64, payload: Payload) -> pb::StreamEventsResponse {
             base_time: None,
             events: vec![event],
         }],
-        cursor: bytes::Bytes::new(),
+        ..pb::StreamEventsResponse::default()
     }
 }
 

@@ -18,6 +18,24 @@ pub const PAGE_SIZE_MAX: u32 = 1000;
 pub const BATCH_BYTES_MAX: usize = 256 * 1024;
 /// Output in one answer to a read by offset.
 pub const OUTPUT_READ_BYTES_MAX: u64 = 1024 * 1024;
+/// Nodes whose events one stream has, and with a place in its cursor.
+pub const STREAM_NODES_MAX: usize = 1024;
+/// Longest cursor.
+pub const CURSOR_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Interval of reading the list of nodes while a stream has the events of all.
+pub const NODES_INTERVAL: Duration = Duration::from_secs(2);
+/// Time after the loss of a node after which a stream reports it as unreachable, if it is not there again.
+pub const NODE_AWAY_AFTER: Duration = Duration::from_secs(1);
+/// Time for a node to answer at all; a stream of present events then ends without it.
+pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Silence before a heartbeat of a node to the node that asks it.
+pub const NODE_HEARTBEAT: Duration = Duration::from_secs(5);
+/// Silence of a node after which it is asked anew.
+pub const NODE_SILENCE_MAX: Duration = Duration::from_secs(15);
+/// Longest pause before a node is asked again.
+pub const NODE_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Longest time for the nodes to say where the events of a stream begin that has new events alone.
+pub const NODES_BEGIN_MAX: Duration = Duration::from_secs(10);
 /// Default silence before a heartbeat.
 pub const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(15);
 /// Shortest silence before a heartbeat.

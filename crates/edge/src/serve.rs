@@ -76,10 +76,10 @@ pub async fn serve(
     let tasks = TaskTracker::new();
     let reporter = HealthReporter::new();
     health::begin(&reporter, &supervisor).await;
-    let routes = routes(&supervisor, &config, &tasks, &reporter)?;
+    let links = Arc::new(Links::new(Arc::clone(&config.access)));
+    let routes = routes(&supervisor, &config, &links, &tasks, &reporter)?;
 
     let (judging, access) = (supervisor.clone(), Arc::clone(&config.access));
-    let links = Links::new(Arc::clone(&config.access));
     let forward = Forward::new(supervisor.clone(), links);
     let judge = move |socket: &UnixStream| {
         let seen = judging.peer(socket)?;
@@ -284,10 +284,16 @@ impl<S: Service<R>, R> Service<R> for Counted<S> {
 fn routes(
     supervisor: &Supervisor,
     config: &EdgeConfig,
+    links: &Arc<Links>,
     tasks: &TaskTracker,
     reporter: &HealthReporter,
 ) -> Result<Routes, ServeError> {
-    let processes = Processes::new(supervisor.clone(), config.digest_key.clone(), tasks.clone());
+    let processes = Processes::new(
+        supervisor.clone(),
+        config.digest_key.clone(),
+        tasks.clone(),
+        Arc::clone(links),
+    );
     let processes = Audited::new(processes, supervisor.clone());
     let admin = Admin::new(supervisor.clone(), tasks.clone());
     let admin = Audited::new(admin, supervisor.clone());

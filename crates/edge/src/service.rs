@@ -20,7 +20,7 @@ use crate::{
     convert::{consumer, event, input, request, run, screen, terminal, tree},
     deadline,
     digest::DigestKey,
-    forward::AskItsNode,
+    forward::{AskItsNode, Fleet, Links},
     limits,
     pb::{self, process_service_server::ProcessService},
     shares::Shares,
@@ -51,15 +51,23 @@ pub(crate) struct Processes {
     admission: Admission,
     /// Writers of terminals.
     seats: Arc<Seats>,
+    /// All nodes.
+    fleet: Arc<Fleet>,
     going: Serving,
 }
 
 impl Processes {
-    pub(crate) fn new(supervisor: Supervisor, key: DigestKey, tasks: TaskTracker) -> Self {
+    pub(crate) fn new(
+        supervisor: Supervisor,
+        key: DigestKey,
+        tasks: TaskTracker,
+        links: Arc<Links>,
+    ) -> Self {
         let going = supervisor.serving();
         let telemetry = supervisor.telemetry();
         let places = Arc::new(Semaphore::new(limits::STREAMS_MAX));
         admission::measure_streams(&telemetry, &places);
+        let fleet = Arc::new(Fleet::new(supervisor.clone(), links));
         Self {
             supervisor,
             key,
@@ -69,6 +77,7 @@ impl Processes {
             long_lines: Arc::new(Semaphore::new(limits::LONG_LINES_KIB_MAX as usize)),
             admission: Admission::new(&telemetry),
             seats: Arc::default(),
+            fleet,
             going,
         }
     }
@@ -372,7 +381,7 @@ impl ProcessService for Processes {
             auth::may_consume(&caller)?;
         }
         match request.filter {
-            Some(_) => self.stream_many(request, &caller).await,
+            Some(_) => self.stream_many(request, &caller, asks_node).await,
             None => self.stream_one(&request, &caller, asks_node).await,
         }
     }

@@ -1,8 +1,11 @@
 //! One reader of one run's events: Snapshot, then batches, heartbeats in silence, and a typed end.
 
 mod many;
+mod nodes;
+mod part;
 
-pub(crate) use many::{ManyReader, Named};
+pub(crate) use nodes::{Named, Nodes, NodesReader};
+pub(crate) use part::Reading;
 
 use crate::{
     convert::{event as convert, request::EventsCall, run, token::Cursor},
@@ -312,6 +315,7 @@ impl<S: Source> Reader<S> {
         pb::StreamEventsResponse {
             run_events,
             cursor: cursor.encode(),
+            ..pb::StreamEventsResponse::default()
         }
     }
 }

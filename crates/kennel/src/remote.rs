@@ -171,6 +171,7 @@ pub(crate) fn target(context: &Context, here: &Surroundings) -> Result<Target, F
             token: context.token_file.clone().map(Token::File),
             server_user: None,
             local_pings: None,
+            is_shared: false,
         },
     })
 }

@@ -93,7 +93,7 @@ impl FromStr for RunIdPart {
 }
 
 /// The name of a node: made once per data directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(Ulid);
 
 /// The name of one keeper process: made anew at each start of `kennel serve`.

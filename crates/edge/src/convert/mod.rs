@@ -16,6 +16,7 @@ mod labels;
 pub(crate) mod limits;
 mod line;
 pub(crate) mod many_cursor;
+pub(crate) mod nodes_cursor;
 pub(crate) mod pattern;
 pub(crate) mod request;
 mod restart;

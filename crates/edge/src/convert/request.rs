@@ -10,7 +10,7 @@ mod wait_output;
 pub(crate) use annotate::annotate;
 pub(crate) use attach::{attach, attach_input, attach_resize, not_after_open, resize_to};
 pub(crate) use events::events;
-pub(crate) use many::{ManyAsk, after as after_many, events_of_many};
+pub(crate) use many::{ManyAsk, ManyConsumer, events_of_many};
 pub(crate) use output::read_output;
 pub(crate) use wait_output::wait_output;
 

@@ -5,11 +5,13 @@
 //! forwarded, so no request goes round in circles.
 
 mod behalf;
+mod fleet;
 mod nodes;
 mod passed;
 mod replay;
 
 pub(crate) use behalf::on_behalf;
+pub(crate) use fleet::{Fleet, Followed, Known};
 pub(crate) use nodes::Links;
 
 use crate::{access::Caller, reason::Reason, status};
@@ -28,8 +30,10 @@ use tonic::{Status, body::Body};
 use tonic_types::StatusExt;
 use tower::{Layer, Service};
 
+const NO_CREDENTIALS: &str = "the access file of this server has no section [forward] for it";
+
 /// Marks a request that can be sent to its run's node: a handler that has a part of the answer refuses, so that the
-/// node returns all of it.
+/// node returns all of it; a stream of many runs has those of all nodes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskItsNode;
 
@@ -41,11 +45,8 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
-    pub(crate) fn new(supervisor: Supervisor, links: Links) -> Self {
-        Self {
-            supervisor,
-            links: Arc::new(links),
-        }
+    pub(crate) fn new(supervisor: Supervisor, links: Arc<Links>) -> Self {
+        Self { supervisor, links }
     }
 }
 
@@ -189,8 +190,7 @@ impl Forward {
         if self.links.may_reach(&node) {
             return Ok(Some(node));
         }
-        let why = "the access file of this server has no section [forward] for it";
-        Err(status::node_unreachable(&node, why))
+        Err(status::node_unreachable(&node, NO_CREDENTIALS))
     }
 
     /// Makes a call at another node, for its caller.

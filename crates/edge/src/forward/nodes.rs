@@ -51,6 +51,7 @@ impl Links {
         let credentials = Credentials {
             tls,
             local_pings: Some(PING_EVERY),
+            is_shared: true,
             ..Credentials::default()
         };
         let connecting = connect_with(&address, &credentials);

@@ -5,20 +5,19 @@ use crate::{
     access::Caller,
     auth::Scope,
     convert::{
-        many_cursor,
-        request::{self, EventsCall, ManyAsk},
+        request::{self, EventsCall, ManyAsk, ManyConsumer},
         token::Cursor,
     },
     limits, pb,
     shares::StreamPlace,
     status,
-    stream::{self, Named},
+    stream::{self, Named, Nodes, NodesReader},
 };
 use kennel_supervisor::{
-    CallError, ConsumerBegin, ConsumerKey, ConsumerPlace, ConsumerSeat, Events, Form,
-    LINE_BYTES_MAX, OutputWait, Position, RunView, Supervisor,
+    CallError, ConsumerBegin, ConsumerKey, ConsumerSeat, Events, Form, LINE_BYTES_MAX, OutputWait,
+    Position, RunView, Supervisor,
 };
-use std::future::Future;
+use std::{future::Future, sync::Arc};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Response, Status, codegen::BoxStream};
 
@@ -48,32 +47,48 @@ impl Processes {
         Ok(Response::new(Box::pin(reader.into_stream())))
     }
 
-    /// Opens the events of many runs.
+    /// Opens the events of many runs. `asks_nodes`: those of all nodes, else of this one.
     pub(super) async fn stream_many(
         &self,
         mut request: pb::StreamEventsRequest,
         caller: &Caller,
+        asks_nodes: bool,
     ) -> Opened {
         let scope = Scope::of(caller);
         self.below_scope(&scope, &mut request.filter).await?;
         let owner = scope.owner().map(str::to_owned);
-        let mut ask = request::events_of_many(&request, owner, &self.key)?;
-        let place = self.place(caller)?;
-        let named = match ask.consumer.take() {
-            Some(consumer) => {
-                let key = ConsumerKey {
-                    run: None,
-                    name: consumer.name,
-                };
-                let taking = self.take_many(&mut ask, key, consumer.place, caller.owner.clone());
-                let seat = Box::pin(self.unless_going(taking)).await?;
-                Some(Named::new(seat, self.key.clone()))
-            }
-            None => None,
+        let own = self.supervisor.node();
+        let mut ask = request::events_of_many(&request, own, owner, &self.key)?;
+        let nodes = match self.node_of(request.filter.as_ref()).await? {
+            Some(node) if asks_nodes || node == own => Nodes::One(node),
+            Some(_) => return Err(status::node_of_call()),
+            None if asks_nodes => Nodes::All,
+            None => Nodes::One(own),
         };
-        let events = self.supervisor.events_of_many(ask.call.clone());
-        let reader = stream::ManyReader::new(events, ask, self.going.clone(), place);
-        let reader = reader.in_name_of(named);
+        let place = Arc::new(self.place(caller)?);
+        let consumer = ask.consumer.take();
+        let open = |ask: ManyAsk| {
+            let reading = stream::Reading {
+                supervisor: self.supervisor.clone(),
+                fleet: Arc::clone(&self.fleet),
+                caller: caller.clone(),
+                ask,
+                request: request.clone(),
+                going: self.going.clone(),
+            };
+            NodesReader::new(reading, nodes, Arc::clone(&place))
+        };
+        let reader = match consumer {
+            Some(consumer) => {
+                let reading = self.read_for(consumer, ask, caller.owner.clone(), open);
+                Box::pin(self.unless_going(reading)).await?
+            }
+            None => {
+                let mut reader = open(ask);
+                reader.begin_if_live().await;
+                reader
+            }
+        };
         Ok(Response::new(Box::pin(reader.into_stream())))
     }
 
@@ -119,38 +134,47 @@ impl Processes {
         Ok((self.place(caller)?, self.room_for_lines(Some(form))?))
     }
 
-    /// Becomes the reader of a consumer of many runs, and sets the call to its position.
-    async fn take_many(
+    /// Becomes the reader of a consumer of many runs, at its position.
+    async fn read_for(
         &self,
-        ask: &mut ManyAsk,
-        key: ConsumerKey,
-        place: Option<ConsumerPlace>,
+        consumer: ManyConsumer,
+        mut ask: ManyAsk,
         owner: String,
-    ) -> Result<ConsumerSeat, Status> {
-        let (seal, form) = (ask.seal, ask.call.form);
+        open: impl Fn(ManyAsk) -> NodesReader,
+    ) -> Result<NodesReader, Status> {
+        let key = ConsumerKey {
+            run: None,
+            name: consumer.name,
+        };
         // A request for something else does not replace a reader.
         match self.supervisor.consumer(&key).await {
-            Ok(view) if request::after_many(&view.row.cursor, seal, form).is_none() => {
-                return Err(status::other_filter());
+            Ok(view) => {
+                let at = ask.position(&view.row.cursor);
+                ask.at = at.ok_or_else(status::other_filter)?;
             }
-            Ok(_) | Err(CallError::ConsumerNotFound { .. }) => {}
+            Err(CallError::ConsumerNotFound { .. }) => {}
             Err(error) => return Err(status::of(&error)),
         }
-        let begin = self.supervisor.begin_of_many(&ask.call);
+        let mut reader = open(ask.clone());
+        reader.begin_if_live().await;
         let begin = ConsumerBegin {
             owner,
             acked: 0,
-            cursor: many_cursor::encode(seal, form, &begin).into(),
+            cursor: reader.position().encode().into(),
         };
-        let supervisor = self.supervisor.clone();
+        let (supervisor, place) = (self.supervisor.clone(), consumer.place);
         let taken = self.to_its_end(async move {
             let taken = supervisor.take_consumer(&key, Some(begin), place).await?;
             taken.ok_or_else(|| CallError::Internal("a consumer was not registered".into()))
         });
         let taken = taken.await?;
-        let after = request::after_many(taken.begin(), seal, form);
-        ask.call.from = after.ok_or_else(status::other_filter)?;
-        Ok(taken)
+        let at = ask.position(taken.begin());
+        let at = at.ok_or_else(status::other_filter)?;
+        if at != *reader.position() {
+            ask.at = at;
+            reader = open(ask);
+        }
+        Ok(reader.in_name_of(Named::new(taken, self.key.clone())))
     }
 }
 

@@ -40,6 +40,12 @@ pub(crate) fn node_not_found(name: &str, why: &str) -> Status {
     Fault::new(Code::NotFound, Reason::NodeNotFound, text, facts).status()
 }
 
+/// Returns the status for a filter of another node's runs in a call that its node must answer itself.
+pub(crate) fn node_of_call() -> Status {
+    let why = "is not the node that the call names, which answers for its own runs";
+    super::invalid(&[kennel_lifecycle::Violation::new("filter.node", why)])
+}
+
 /// Returns the status for a stop that is left for an unreachable node.
 pub(super) fn queued(run: RunId, node: &Elsewhere, text: String) -> Status {
     let facts = facts(Facts::run(run), node);

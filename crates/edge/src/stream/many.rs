@@ -1,19 +1,21 @@
-//! One reader of the events of many runs: for each a Snapshot, then its events; heartbeats in silence, and a typed end.
+//! The events of many runs of one node: first the position where they begin, then for each run a Snapshot and its
+//! events, and a typed end.
 
-use super::lost;
 use crate::{
-    convert::{event as convert, many_cursor, request::ManyAsk, run},
-    digest::DigestKey,
+    convert::{
+        event as convert,
+        many_cursor::{self, Seal},
+        run,
+    },
     limits,
     pb::{self, event},
-    shares::StreamPlace,
     status,
 };
 use futures_util::{
     FutureExt,
     stream::{self, Stream},
 };
-use kennel_supervisor::{CallError, ConsumerSeat, ManyEvents, Serving, Step};
+use kennel_supervisor::{CallError, Form, ManyEvents, Serving, Step};
 use prost::Message;
 use std::{pin::Pin, time::Duration};
 use tokio::time::Sleep;
@@ -26,45 +28,70 @@ const CURSOR_SHARE: usize = 8;
 /// Also after so long a silence.
 const CURSOR_REST: Duration = Duration::from_millis(200);
 
-/// Owns a position in the events of many runs and, as long as it lives, a slot among the streams.
-pub(crate) struct ManyReader {
-    events: ManyEvents,
-    ask: ManyAsk,
-    going: Serving,
-    stage: Stage,
+/// Decides which messages have a cursor.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
     /// Bytes sent since the last cursor.
     uncovered_bytes: usize,
-    /// Consumer that reads.
-    named: Option<Named>,
-    _place: StreamPlace,
 }
 
-/// A reader for a consumer.
-pub(crate) struct Named {
-    seat: ConsumerSeat,
-    /// Key that seals its cursors.
-    key: DigestKey,
-    /// Number of the last message that had a cursor.
-    number: u64,
+impl Pace {
+    /// Records so many bytes that a cursor has to cover.
+    pub(super) fn note(&mut self, bytes: usize) {
+        self.uncovered_bytes += bytes;
+    }
+
+    pub(super) fn is_uncovered(&self) -> bool {
+        self.uncovered_bytes > 0
+    }
+
+    /// Returns the silence after which a message is due.
+    pub(super) fn silence(&self, heartbeat: Duration) -> Duration {
+        if self.is_uncovered() {
+            CURSOR_REST
+        } else {
+            heartbeat
+        }
+    }
+
+    /// Whether the next message has a cursor of this size.
+    pub(super) fn covers(&mut self, size: usize, is_due: bool) -> bool {
+        let covers = is_due
+            || size <= CURSOR_SMALL_BYTES
+            || self.uncovered_bytes >= size.saturating_mul(CURSOR_SHARE);
+        if covers {
+            self.uncovered_bytes = 0;
+        }
+        covers
+    }
 }
 
-impl Named {
-    pub(crate) fn new(seat: ConsumerSeat, key: DigestKey) -> Self {
-        let number = seat.number();
-        Self { seat, key, number }
+/// Returns the heartbeat of a stream of many runs.
+pub(super) fn heartbeat() -> pb::RunEvents {
+    let heartbeat = pb::Heartbeat { head_seq: 0 };
+    pb::RunEvents {
+        events: vec![pb::Event {
+            payload: Some(event::Payload::Heartbeat(heartbeat)),
+            ..pb::Event::default()
+        }],
+        ..pb::RunEvents::default()
     }
+}
 
-    /// Makes the cursor of the next message.
-    fn seal(&mut self, cursor: &[u8]) -> bytes::Bytes {
-        self.number += 1;
-        self.seat.given(self.number);
-        let row = self.seat.row();
-        let place = (row.session, self.number);
-        many_cursor::of_consumer(cursor, place, &row.key.name, &self.key)
-    }
+/// Owns a position in the events of many runs of one node.
+pub(super) struct ManyReader {
+    events: ManyEvents,
+    seal: Seal,
+    form: Option<Form>,
+    as_json: bool,
+    going: Serving,
+    stage: Stage,
+    pace: Pace,
 }
 
 enum Stage {
+    /// Nothing was delivered yet.
+    Opening,
     Following,
     /// The server is shutting down.
     LastWords(Pin<Box<Sleep>>),
@@ -81,34 +108,28 @@ enum Wake {
     Leaving,
     Silence,
     Spoken,
-    /// The stream may no longer read for its consumer.
-    Lost(CallError),
 }
 
 impl ManyReader {
-    pub(crate) fn new(
+    pub(super) fn new(
         events: ManyEvents,
-        ask: ManyAsk,
+        seal: Seal,
+        form: Option<Form>,
+        as_json: bool,
         going: Serving,
-        place: StreamPlace,
     ) -> Self {
         Self {
             events,
-            ask,
+            seal,
+            form,
+            as_json,
             going,
-            stage: Stage::Following,
-            uncovered_bytes: 0,
-            named: None,
-            _place: place,
+            stage: Stage::Opening,
+            pace: Pace::default(),
         }
     }
 
-    /// Reads for this consumer.
-    pub(crate) fn in_name_of(self, named: Option<Named>) -> Self {
-        Self { named, ..self }
-    }
-
-    pub(crate) fn into_stream(
+    pub(super) fn into_stream(
         self,
     ) -> impl Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send {
         stream::unfold(self, |mut reader| async move {
@@ -120,6 +141,7 @@ impl ManyReader {
     async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
         loop {
             match std::mem::replace(&mut self.stage, Stage::Following) {
+                Stage::Opening => return Some(Ok(self.message(Vec::new(), true))),
                 Stage::Following => {
                     let wake = self.wake().await;
                     if let Wake::Draining = wake {
@@ -153,17 +175,11 @@ impl ManyReader {
     }
 
     async fn wake(&mut self) -> Wake {
-        let silence = if self.uncovered_bytes > 0 {
-            CURSOR_REST
-        } else {
-            self.ask.heartbeat
-        };
-        let seat = self.named.as_mut().map(|named| &mut named.seat);
+        let silence = self.pace.silence(limits::NODE_HEARTBEAT);
         tokio::select! {
             biased;
             () = self.going.until_leaving() => Wake::Leaving,
             () = self.going.until_closing() => Wake::Draining,
-            why = lost(seat) => Wake::Lost(why),
             step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
             () = tokio::time::sleep(silence) => Wake::Silence,
         }
@@ -173,19 +189,8 @@ impl ManyReader {
     fn message_for(&mut self, wake: Wake) -> Option<pb::StreamEventsResponse> {
         match wake {
             Wake::Step(step) => self.give(step),
-            Wake::Silence if self.uncovered_bytes > 0 => Some(self.message(Vec::new(), true)),
-            Wake::Silence => {
-                let heartbeat = pb::Heartbeat { head_seq: 0 };
-                let heartbeat = pb::RunEvents {
-                    events: vec![pb::Event {
-                        payload: Some(event::Payload::Heartbeat(heartbeat)),
-                        ..pb::Event::default()
-                    }],
-                    ..pb::RunEvents::default()
-                };
-                Some(self.message(vec![heartbeat], true))
-            }
-            Wake::Lost(why) => self.fail(status::of(&why)),
+            Wake::Silence if self.pace.is_uncovered() => Some(self.message(Vec::new(), true)),
+            Wake::Silence => Some(self.message(vec![heartbeat()], true)),
             Wake::Leaving => self.fail(status::leaving()),
             Wake::Draining | Wake::Spoken => self.fail(status::draining()),
         }
@@ -222,7 +227,7 @@ impl ManyReader {
                 }
             }
         }
-        self.uncovered_bytes += bytes;
+        self.pace.note(bytes);
         // Before an end there is always a cursor that covers everything delivered.
         (is_last || !gathered.is_empty()).then(|| self.message(gathered, is_last))
     }
@@ -244,7 +249,7 @@ impl ManyReader {
                 let snapshot = event::Payload::Snapshot(Box::new(snapshot));
                 vec![convert::aside(run, attempt, at, snapshot)]
             }
-            Step::Events { run, events } => convert::batches(run, events, self.ask.as_json),
+            Step::Events { run, events } => convert::batches(run, events, self.as_json),
             Step::Broken(_) => Vec::new(),
         }
     }
@@ -254,21 +259,16 @@ impl ManyReader {
         run_events: Vec<pb::RunEvents>,
         is_due: bool,
     ) -> pb::StreamEventsResponse {
-        let size = self.events.reached().size();
-        let cursor = if is_due
-            || size <= CURSOR_SMALL_BYTES
-            || self.uncovered_bytes >= size.saturating_mul(CURSOR_SHARE)
-        {
-            self.uncovered_bytes = 0;
-            let (seal, form) = (self.ask.seal, self.ask.call.form);
-            let cursor = many_cursor::encode(seal, form, self.events.reached());
-            match &mut self.named {
-                Some(named) => named.seal(&cursor),
-                None => cursor,
-            }
+        let reached = self.events.reached();
+        let cursor = if self.pace.covers(reached.size(), is_due) {
+            many_cursor::encode(self.seal, self.form, reached)
         } else {
             bytes::Bytes::new()
         };
-        pb::StreamEventsResponse { run_events, cursor }
+        pb::StreamEventsResponse {
+            run_events,
+            cursor,
+            ..pb::StreamEventsResponse::default()
+        }
     }
 }

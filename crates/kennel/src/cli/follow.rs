@@ -210,8 +210,33 @@ impl Journal {
                 Err(failure) if self.are_many && failure.is("JOURNAL_UNREADABLE") => {
                     note(&failure);
                 }
+                Ok(Some(message)) => {
+                    message.nodes.iter().for_each(|node| note(&of_node(node)));
+                    return Ok(Some(message));
+                }
                 read => return read.map_err(refused),
             }
         }
+    }
+}
+
+/// Says that a stream lost a node, or has it again.
+fn of_node(node: &pb::StreamedNode) -> String {
+    use pb::StreamedNodeState as State;
+    let who = match node.node_name.as_str() {
+        "" => "other nodes".to_owned(),
+        name => format!("node {name}"),
+    };
+    match node.state() {
+        State::Unreachable => {
+            let since = node.since_time.map(|at| at.to_string()).unwrap_or_default();
+            let why = &node.message;
+            format!("events of {who} are missing since {since}, until it answers: {why}")
+        }
+        State::Reached => format!("{who} can be reached again, the missing events follow"),
+        State::Forgotten => {
+            format!("{who} was forgotten, what the records of its runs have follows")
+        }
+        State::Unspecified => format!("{who} has changed"),
     }
 }

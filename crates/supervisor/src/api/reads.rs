@@ -10,7 +10,7 @@ use crate::{
     node::recover,
     registry::{Handle, Supervisor},
 };
-use kennel_lifecycle::{ApiAccess, RunId, RunIdentity, RunState};
+use kennel_lifecycle::{ApiAccess, NodeId, RunId, RunIdentity, RunState};
 use kennel_linux::peer;
 use kennel_linux::peer::Descent;
 use kennel_linux::peer::Peer as PeerSeen;
@@ -51,6 +51,26 @@ impl Supervisor {
             .retain(|view| wanted.is_empty() || wanted.contains(&view.state));
         self.locate(&mut page.runs).await?;
         Ok(page)
+    }
+
+    /// Whether a node has, or had, runs that fit a filter, in whatever state.
+    pub async fn has_runs(&self, node: NodeId, filter: &ListFilter) -> Result<bool, CallError> {
+        let filter = ListFilter {
+            node: Some(node),
+            states: Vec::new(),
+            ..filter.clone()
+        };
+        let mut start = None;
+        loop {
+            let page = self.page(&filter, start, 1).await?;
+            if !page.runs.is_empty() || !page.unread.is_empty() {
+                return Ok(true);
+            }
+            if page.next.is_none() {
+                return Ok(false);
+            }
+            start = page.next;
+        }
     }
 
     /// Lists at most so many runs that may fit a filter, as they are, and where the next page begins.

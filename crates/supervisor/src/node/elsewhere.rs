@@ -5,12 +5,13 @@
 use crate::{
     base::{
         calls::{CallError, RunView},
+        clock,
         faults::store_fault,
         other_node::Elsewhere,
     },
     registry::Supervisor,
 };
-use kennel_lifecycle::{NodeId, RunId};
+use kennel_lifecycle::{NodeId, RunId, Timestamp};
 use kennel_store::StoreError;
 use std::collections::HashMap;
 
@@ -60,6 +61,12 @@ impl Supervisor {
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.shared.config.node
+    }
+
+    /// The time by the clock of this node.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        clock::now()
     }
 
     /// Refuses a run of another node, also one that has ended.

@@ -20,7 +20,7 @@ use crate::{
 };
 use kennel_journal::Form;
 use kennel_journal::Tail;
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{NodeId, RunId};
 use kennel_store::ListFilter;
 use kennel_store::PageStart;
 use open::{Candidate, Opened, fits, has_marks, open, page, settled};
@@ -38,7 +38,9 @@ const PAST_OPEN_MAX: usize = 16;
 /// Selects runs and events.
 #[derive(Clone, Debug)]
 pub struct ManyCall {
-    /// Filter of this node's runs. A run that has matched stays.
+    /// The node whose runs they are: this one, or a forgotten one, of whose runs the records are read.
+    pub node: NodeId,
+    /// Filter of its runs. A run that has matched stays.
     pub filter: ListFilter,
     /// Position to start from.
     pub from: ManyFrom,
@@ -122,8 +124,6 @@ pub struct ManyEvents {
     supervisor: Supervisor,
     call: ManyCall,
     reached: ManyReached,
-    /// Start of unknown live runs.
-    live_from: Position,
     /// Older rows are read page by page; newer runs are announced.
     heard_from: Age,
     paging: Paging,
@@ -155,35 +155,16 @@ impl Supervisor {
         // Arrivals are received from here on, before the existing runs are listed.
         let arrivals = self.shared.arrivals.subscribe();
         let now = Age::newest(clock::now());
-        let (reached, live_from, paging) = match &call.from {
-            ManyFrom::Beginning => (
-                ManyReached::default(),
-                Position::Beginning,
-                Paging::After(None),
-            ),
-            ManyFrom::Tail(tail) => {
-                let tail = Some((*tail, now));
-                let reached = ManyReached {
-                    tail,
-                    ..ManyReached::default()
-                };
-                (reached, Position::Beginning, Paging::After(None))
-            }
-            ManyFrom::LiveOnly => {
-                let mut reached = ManyReached::default();
-                reached.settle(now);
-                (reached, Position::LiveOnly, Paging::Done)
-            }
-            ManyFrom::After(reached) => {
-                let after = reached.known_until();
-                (reached.clone(), Position::Beginning, Paging::After(after))
-            }
+        let reached = self.begin_of_many(&call);
+        let paging = match &call.from {
+            ManyFrom::Beginning | ManyFrom::Tail(_) => Paging::After(None),
+            ManyFrom::LiveOnly => Paging::Done,
+            ManyFrom::After(reached) => Paging::After(reached.known_until()),
         };
         let mut many = ManyEvents {
             supervisor: self.clone(),
             call,
             reached,
-            live_from,
             heard_from: now,
             paging,
             is_paging: false,
@@ -200,11 +181,7 @@ impl Supervisor {
         for (run, at) in open {
             many.take_in(run, (at != Reached::default()).then_some(at));
         }
-        for (run, handle) in self.shared.all() {
-            let view = handle.live.borrow().view.clone();
-            many.consider(run, &view);
-        }
-        many.live_from = Position::Beginning;
+        many.consider_live();
         many
     }
 }
@@ -264,7 +241,7 @@ impl ManyEvents {
             && !self.is_paging
         {
             self.is_paging = true;
-            let page = page(self.supervisor.clone(), self.call.filter.clone(), after);
+            let page = page(self.supervisor.clone(), self.call.clone(), after);
             self.tasks.spawn(async move { Wake::Page(page.await) });
         }
     }
@@ -291,7 +268,7 @@ impl ManyEvents {
 
     fn arrived(&mut self, arrival: &Result<RunId, RecvError>) {
         match arrival {
-            _ if self.call.until_head => {}
+            _ if self.call.until_head || self.is_of_other_node() => {}
             Ok(run) => {
                 let handle = self.supervisor.shared.find(*run);
                 match handle.map(|handle| handle.live.borrow().view.clone()) {
@@ -304,12 +281,24 @@ impl ManyEvents {
             Err(_) => {
                 self.heard_from = Age::newest(clock::now());
                 self.paging = Paging::After(self.reached.known_until());
-                for (run, handle) in self.supervisor.shared.all() {
-                    let view = handle.live.borrow().view.clone();
-                    self.consider(run, &view);
-                }
+                self.consider_live();
             }
         }
+    }
+
+    /// Adds the live runs that match.
+    fn consider_live(&mut self) {
+        if self.is_of_other_node() {
+            return;
+        }
+        for (run, handle) in self.supervisor.shared.all() {
+            let view = handle.live.borrow().view.clone();
+            self.consider(run, &view);
+        }
+    }
+
+    fn is_of_other_node(&self) -> bool {
+        self.call.node != self.supervisor.shared.config.node
     }
 
     /// Adds a live run, if it matches.
@@ -349,8 +338,7 @@ impl ManyEvents {
             (None, Some((tail, until))) if age.is_none_or(|age| age <= until) => {
                 Position::Tail(tail)
             }
-            (None, _) if is_past => Position::Beginning,
-            (None, _) => self.live_from,
+            (None, _) => Position::Beginning,
         };
         self.reached.open.entry(run).or_default();
         let candidate = Candidate {
@@ -375,7 +363,20 @@ impl ManyEvents {
     fn opened(&mut self, candidate: Candidate, opened: Opened) -> Result<Option<Step>, CallError> {
         let run = candidate.run;
         let (view, events) = match opened {
-            Ok(Some(opened)) => *opened,
+            Ok(Some(opened)) => match *opened {
+                (view, Some(events)) => (view, events),
+                // Its place stays.
+                (view, None) => {
+                    self.past_open -= usize::from(candidate.is_past);
+                    let at = self.reached.open.get(&run).copied().unwrap_or_default();
+                    return Ok(Some(Step::Begun {
+                        view: Box::new(view),
+                        head: at.seq,
+                        whole_from: at.seq,
+                        at: at.seq,
+                    }));
+                }
+            },
             Ok(None) => {
                 self.close_without_trace(run, candidate.is_past);
                 return Ok(None);

@@ -11,12 +11,12 @@ use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Makes a call after a position at which this run was known and none of its events delivered.
-fn after_begun(run: RunId) -> ManyCall {
-    after(run, 0)
+fn after_begun(stage: &Stage, run: RunId) -> ManyCall {
+    after(stage, run, 0)
 }
 
 /// Makes a call after a position at which the events of this run were delivered up to this seq.
-fn after(run: RunId, seq: u64) -> ManyCall {
+fn after(stage: &Stage, run: RunId, seq: u64) -> ManyCall {
     let mut reached = ManyReached::default();
     let at = Reached {
         seq,
@@ -24,6 +24,7 @@ fn after(run: RunId, seq: u64) -> ManyCall {
     };
     reached.open.insert(run, at);
     ManyCall {
+        node: stage.supervisor.node(),
         filter: ListFilter::default(),
         from: ManyFrom::After(reached),
         form: None,
@@ -48,7 +49,7 @@ async fn stream_follows_run_respawned_during_lookup() {
     let run = RunId::from_u128(7);
     let store = &stage.world.store;
     store.reads_held.send_replace(true);
-    let mut stream = stage.supervisor.events_of_many(after_begun(run));
+    let mut stream = stage.supervisor.events_of_many(after_begun(&stage, run));
     let mut next = Box::pin(stream.next(1 << 20));
     // The server that had accepted it died before its record: the expected row does not exist.
     while store.reads_waiting() == 0 {
@@ -102,14 +103,14 @@ async fn position_opens_no_run_outside_the_filter() {
             ..ListFilter::default()
         },
         until_head: true,
-        ..after(run, 1)
+        ..after(&stage, run, 1)
     };
     let mut stream = stage.supervisor.events_of_many(foreign);
     let first = tokio::time::timeout(PATIENCE, stream.next(1 << 20)).await;
     assert!(first.expect("the stream ends").unwrap().is_none());
     let own = ManyCall {
         until_head: true,
-        ..after(run, 1)
+        ..after(&stage, run, 1)
     };
     let mut stream = stage.supervisor.events_of_many(own);
     let first = tokio::time::timeout(PATIENCE, stream.next(1 << 20)).await;

@@ -5,25 +5,71 @@ use super::{
     filter, no_violations, output,
 };
 use crate::{
-    convert::many_cursor::{self, Seal},
+    convert::{
+        many_cursor::{self, Seal},
+        nodes_cursor::NodesCursor,
+    },
     digest::DigestKey,
     pb::{self, stream_events_request::Position as Asked},
 };
-use kennel_lifecycle::Violation;
+use kennel_lifecycle::{NodeId, Violation};
 use kennel_supervisor::{ConsumerPlace, Form, Kinds, ListFilter, ManyCall, ManyFrom};
 use std::time::Duration;
 use tonic::Status;
 
+const NOT_GIVEN: &str = "is not one that a server has given for a filter";
+
 /// Selection of events and runs, and the heartbeat interval.
 #[derive(Clone, Debug)]
 pub(crate) struct ManyAsk {
-    pub(crate) call: ManyCall,
-    /// Seal of the filter, for cursors.
-    pub(crate) seal: Seal,
+    /// The call for the node's own runs, from the beginning.
+    call: ManyCall,
+    /// Position at which the stream starts.
+    pub(crate) at: NodesCursor,
     pub(crate) heartbeat: Duration,
     /// Whether lines are parsed as JSON.
     pub(crate) as_json: bool,
     pub(crate) consumer: Option<ManyConsumer>,
+}
+
+impl ManyAsk {
+    /// Returns the filter of the runs.
+    pub(crate) fn filter(&self) -> &ListFilter {
+        &self.call.filter
+    }
+
+    /// Whether the stream ends when all present events have been given.
+    pub(crate) fn until_head(&self) -> bool {
+        self.call.until_head
+    }
+
+    /// Returns the position in this cursor. Absent: it is not one of this filter.
+    pub(crate) fn position(&self, cursor: &[u8]) -> Option<NodesCursor> {
+        NodesCursor::decode(cursor).filter(|cursor| cursor.seal == self.at.seal)
+    }
+
+    /// Returns the call for the runs of a node, at a place in its events.
+    pub(crate) fn call_at(&self, node: NodeId, place: &Asked) -> Result<ManyCall, Status> {
+        let mut found = Vec::new();
+        let from = match place {
+            Asked::Beginning(_) | Asked::AfterSeq(_) => ManyFrom::Beginning,
+            Asked::Live(_) => ManyFrom::LiveOnly,
+            Asked::Tail(tail) => ManyFrom::Tail(tail_of(tail, self.call.kinds, &mut found)),
+            Asked::Cursor(cursor) => match after(cursor, self.at.seal, self.call.form) {
+                Some(after) => after,
+                None => {
+                    found.push(Violation::new("cursor", NOT_GIVEN));
+                    ManyFrom::Beginning
+                }
+            },
+        };
+        no_violations(&found)?;
+        Ok(ManyCall {
+            node,
+            from,
+            ..self.call.clone()
+        })
+    }
 }
 
 /// Consumer that reads the events of many runs.
@@ -34,9 +80,10 @@ pub(crate) struct ManyConsumer {
     pub(crate) place: Option<ConsumerPlace>,
 }
 
-/// Parses a request. `scope`: the owner whose runs alone the caller may see.
+/// Parses a request. `scope`: the owner whose runs alone the caller may see; `key` seals the cursors of consumers.
 pub(crate) fn events_of_many(
     request: &pb::StreamEventsRequest,
+    node: NodeId,
     scope: Option<String>,
     key: &DigestKey,
 ) -> Result<ManyAsk, Status> {
@@ -49,15 +96,7 @@ pub(crate) fn events_of_many(
         owner: scope,
         ..filter(request.filter.as_ref(), &mut found)
     };
-    if request
-        .filter
-        .as_ref()
-        .is_some_and(|filter| !filter.node.is_empty())
-    {
-        let why = "applies to lists only: a stream has the runs of the node it is called on";
-        found.push(Violation::new("filter.node", why));
-    }
-    let seal = Seal::of(&filter, key);
+    let seal = Seal::of(&filter);
     let heartbeat = heartbeat(request, &mut found);
     let (form, as_json) = output::view("output_view", request.output_view, &mut found);
     if request.line_bytes_max != 0 {
@@ -65,7 +104,7 @@ pub(crate) fn events_of_many(
         found.push(Violation::new("line_bytes_max", why));
     }
     let kinds = kinds(&request.kinds, &mut found);
-    let from = from(request, seal, form, kinds, &mut found);
+    let at = at(request, seal, kinds, &mut found);
     let fails_on_gap = fails_on_gap(request, &mut found);
     let until_head = until_head(request, &mut found);
     let consumer = consumer_name(request, &mut found).map(|name| {
@@ -85,22 +124,23 @@ pub(crate) fn events_of_many(
     no_violations(&found)?;
     Ok(ManyAsk {
         call: ManyCall {
+            node,
             filter,
-            from,
+            from: ManyFrom::Beginning,
             form,
             kinds,
             until_head,
             fails_on_gap,
         },
-        seal,
+        at,
         heartbeat,
         as_json,
         consumer,
     })
 }
 
-/// Returns the start after this position of its own filter, in the requested view.
-pub(crate) fn after(cursor: &[u8], seal: Seal, form: Option<Form>) -> Option<ManyFrom> {
+/// Returns the start after this place of its own filter, in the requested view.
+fn after(cursor: &[u8], seal: Seal, form: Option<Form>) -> Option<ManyFrom> {
     let cursor = many_cursor::decode(cursor).filter(|cursor| cursor.seal == seal)?;
     let mut reached = cursor.reached;
     // Bytes pending in another view are searched anew.
@@ -110,32 +150,33 @@ pub(crate) fn after(cursor: &[u8], seal: Seal, form: Option<Form>) -> Option<Man
     Some(ManyFrom::After(reached))
 }
 
-fn from(
+fn at(
     request: &pb::StreamEventsRequest,
     seal: Seal,
-    form: Option<Form>,
     kinds: Kinds,
     found: &mut Vec<Violation>,
-) -> ManyFrom {
+) -> NodesCursor {
+    let beginning = || NodesCursor::starting(seal, Asked::Beginning(pb::FromBeginning {}));
     match &request.position {
-        None | Some(Asked::Beginning(_) | Asked::AfterSeq(0)) => ManyFrom::Beginning,
+        None | Some(Asked::Beginning(_) | Asked::AfterSeq(0)) => beginning(),
         Some(Asked::AfterSeq(_)) => {
             let why = "is of one run: a stream of many continues after a cursor";
             found.push(Violation::new("after_seq", why));
-            ManyFrom::Beginning
+            beginning()
         }
-        Some(Asked::Live(_)) => ManyFrom::LiveOnly,
-        Some(Asked::Tail(tail)) => ManyFrom::Tail(tail_of(tail, kinds, found)),
+        Some(live @ Asked::Live(_)) => NodesCursor::starting(seal, live.clone()),
+        Some(start @ Asked::Tail(tail)) => {
+            tail_of(tail, kinds, found);
+            NodesCursor::starting(seal, start.clone())
+        }
         Some(Asked::Cursor(bytes)) => {
-            if let Some(after) = after(bytes, seal, form) {
-                return after;
-            }
-            let why = match many_cursor::decode(bytes) {
+            let why = match NodesCursor::decode(bytes) {
+                Some(cursor) if cursor.seal == seal => return cursor,
                 Some(_) => "is one of another filter",
-                None => "is not one that a server has given for a filter",
+                None => NOT_GIVEN,
             };
             found.push(Violation::new("cursor", why));
-            ManyFrom::Beginning
+            beginning()
         }
     }
 }
@@ -172,18 +213,35 @@ mod tests {
         fields.join(" ")
     }
 
+    fn parsed(request: &pb::StreamEventsRequest) -> Result<ManyAsk, Status> {
+        events_of_many(request, NodeId::from_u128(1), None, &key())
+    }
+
     #[test]
     fn cursor_resumes_only_a_stream_of_its_filter() {
-        let own =
-            events_of_many(&ask("x", Asked::Live(pb::FromLive {})), None, &key()).expect("valid");
-        assert_eq!(own.call.from, ManyFrom::LiveOnly);
+        let node = NodeId::from_u128(2);
+        let live = Asked::Live(pb::FromLive {});
+        let own = parsed(&ask("x", live.clone())).expect("valid");
+        assert_eq!(own.at.place(node), &live);
+        let call = own.call_at(node, &live).expect("valid");
+        assert_eq!((call.node, call.from), (node, ManyFrom::LiveOnly));
+
         let reached = ManyReached::default();
-        let cursor = many_cursor::encode(own.seal, None, &reached);
-        let again = events_of_many(&ask("x", Asked::Cursor(cursor.clone())), None, &key());
-        let again = again.expect("valid").call.from;
-        assert_eq!(again, ManyFrom::After(reached));
+        let mut at = own.at.clone();
+        let place = many_cursor::encode(at.seal, None, &reached);
+        at.nodes.insert(node, Asked::Cursor(place));
+        let cursor = at.encode();
+        let again = parsed(&ask("x", Asked::Cursor(cursor.clone()))).expect("valid");
+        assert_eq!(again.at, at);
+        let call = again.call_at(node, at.place(node)).expect("valid");
+        assert_eq!(call.from, ManyFrom::After(reached));
         let other = ask("y", Asked::Cursor(cursor.clone()));
-        assert_eq!(field(events_of_many(&other, None, &key())), "cursor");
+        assert_eq!(field(parsed(&other)), "cursor");
+        // The place of another filter, put into a cursor of this one.
+        let spliced = parsed(&ask("y", live.clone())).expect("valid");
+        let refused = spliced.call_at(node, at.place(node)).expect_err("refused");
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+
         let one = pb::StreamEventsRequest {
             run_id: "01ARZ3NDEKTSV4RRFFQ69G5FAV".to_owned(),
             filter: None,
@@ -192,11 +250,11 @@ mod tests {
         let refused = super::super::events(&one).expect_err("of many");
         assert!(refused.get_error_details().bad_request().is_some());
         let seq = ask("x", Asked::AfterSeq(7));
-        assert_eq!(field(events_of_many(&seq, None, &key())), "after_seq");
+        assert_eq!(field(parsed(&seq)), "after_seq");
         let both = pb::StreamEventsRequest {
             run_id: "01ARZ3NDEKTSV4RRFFQ69G5FAV".to_owned(),
             ..ask("x", Asked::AfterSeq(0))
         };
-        assert_eq!(field(events_of_many(&both, None, &key())), "run_id");
+        assert_eq!(field(parsed(&both)), "run_id");
     }
 }

@@ -11,7 +11,7 @@ use crate::{
 use kennel_journal::Position;
 
 impl Supervisor {
-    /// Returns the position at which a stream begins that is opened now.
+    /// Returns the position at which a stream of this node's runs begins that is opened now.
     #[must_use]
     pub fn begin_of_many(&self, call: &ManyCall) -> ManyReached {
         let now = Age::newest(clock::now());

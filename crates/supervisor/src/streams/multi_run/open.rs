@@ -21,9 +21,9 @@ const PAGE_ROWS: u32 = 64;
 /// Time after which an accepted run is certainly among the live ones, or in the store.
 const SETTLES_AFTER: Duration = Duration::from_secs(10);
 
-/// A run and its events. Absent: the run does not exist, or does not match. An error comes with the run's age where
-/// that is known.
-pub(super) type Opened = Result<Option<Box<(RunView, Events)>>, (CallError, Option<Age>)>;
+/// A run and its events; without these, none can be read before its node is there again. Absent: the run does not exist,
+/// or does not match. An error comes with the run's age where that is known.
+pub(super) type Opened = Result<Option<Box<(RunView, Option<Events>)>>, (CallError, Option<Age>)>;
 
 /// A run to be opened.
 #[derive(Clone, Copy)]
@@ -61,23 +61,23 @@ pub(super) fn fits(filter: &ListFilter, view: &RunView) -> bool {
     is_state && has_marks(filter, view)
 }
 
-/// Returns rows of this node that may match, the oldest first, and where the next page begins.
+/// Returns rows of the node that may match, the oldest first, and where the next page begins.
 pub(super) async fn page(
     supervisor: Supervisor,
-    filter: ListFilter,
+    call: ManyCall,
     after: Option<PageStart>,
 ) -> Result<(Vec<RunView>, Option<PageStart>), CallError> {
     let filter = ListFilter {
-        node: Some(supervisor.shared.config.node),
+        node: Some(call.node),
         order: ListOrder::OldestFirst,
-        ..filter
+        ..call.filter
     };
     loop {
         match supervisor.page(&filter, after, PAGE_ROWS).await {
             // Rows wait for the store; live events do not.
             Err(CallError::StoreUnavailable) => tokio::time::sleep(OPEN_ROW_POLL).await,
             Err(error) => return Err(error),
-            // No event of a run of this node is left out.
+            // No event of a run of the node is left out.
             Ok(page) => {
                 return match page.unread.into_iter().next() {
                     Some(unread) => Err(store_fault(&unread.into())),
@@ -108,7 +108,8 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
             .await
             .is_ok_and(|live| fits(&call.filter, &live.view));
     }
-    let node = supervisor.shared.config.node;
+    let node = call.node;
+    let is_of_records = node != supervisor.shared.config.node;
     // A position comes from the client: the run must still be one of the filter.
     let is_wanted = |view: &RunView| {
         let filter = &call.filter;
@@ -120,6 +121,17 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
             Ok(opened) => opened,
             Err(CallError::StoreUnavailable) => {
                 tokio::time::sleep(OPEN_ROW_POLL).await;
+                continue;
+            }
+            // Its node is forgotten, and its record has no events, or is not closed yet.
+            Err(CallError::RunElsewhere { .. }) if is_of_records => {
+                match supervisor.get(run).await {
+                    Ok(view) if !is_wanted(&view) => return Ok(None),
+                    Ok(view) if view.outcome.is_some() => return Ok(Some(Box::new((view, None)))),
+                    Err(CallError::RunNotFound(_)) => return Ok(None),
+                    Ok(_) if call.until_head => return Ok(None),
+                    Ok(_) | Err(_) => tokio::time::sleep(OPEN_ROW_POLL).await,
+                }
                 continue;
             }
             Err(CallError::RunNotFound(_) | CallError::RunElsewhere { .. }) => return Ok(None),
@@ -153,6 +165,6 @@ pub(super) async fn open(supervisor: Supervisor, call: ManyCall, candidate: Cand
             }
             None => events,
         };
-        return Ok(Some(Box::new((view, events.subscribed()))));
+        return Ok(Some(Box::new((view, Some(events.subscribed())))));
     }
 }

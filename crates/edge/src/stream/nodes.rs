@@ -1,0 +1,419 @@
+//! One reader of the events of many runs, over nodes: each has a part, whose messages are passed on as they come.
+
+use super::{
+    lost,
+    many::{Pace, heartbeat},
+    part::{Part, Reading, Report},
+};
+use crate::{
+    convert::{many_cursor, nodes_cursor::NodesCursor, time},
+    digest::DigestKey,
+    forward::{Followed, Known},
+    limits, pb,
+    shares::StreamPlace,
+    status,
+};
+use futures_util::stream::{self, Stream};
+use kennel_lifecycle::NodeId;
+use kennel_supervisor::{ConsumerSeat, Serving};
+use pb::stream_events_request::Position;
+use prost::Message;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::timeout,
+};
+use tonic::Status;
+
+/// The nodes whose runs are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nodes {
+    All,
+    One(NodeId),
+}
+
+impl Nodes {
+    fn has(self, node: NodeId) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(one) => one == node,
+        }
+    }
+}
+
+/// A reader for a consumer.
+pub(crate) struct Named {
+    seat: ConsumerSeat,
+    /// Key that seals its cursors.
+    key: DigestKey,
+    /// Number of the last message that had a cursor.
+    number: u64,
+}
+
+impl Named {
+    pub(crate) fn new(seat: ConsumerSeat, key: DigestKey) -> Self {
+        let number = seat.number();
+        Self { seat, key, number }
+    }
+
+    /// Makes the cursor of the next message.
+    fn seal(&mut self, cursor: &[u8]) -> bytes::Bytes {
+        self.number += 1;
+        self.seat.given(self.number);
+        let row = self.seat.row();
+        let place = (row.session, self.number);
+        many_cursor::of_consumer(cursor, place, &row.key.name, &self.key)
+    }
+}
+
+/// How far a part is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// It has not reported yet.
+    Opening,
+    Open,
+    /// Everything requested was given.
+    Complete,
+}
+
+enum Stage {
+    /// Nothing was delivered yet.
+    Opening,
+    Following,
+    /// Error to report after everything before was delivered; absent: the end.
+    Ending(Option<Box<Status>>),
+    /// The end was reported.
+    Reported,
+}
+
+/// Reason of a reader's wake-up.
+enum Wake {
+    Report(NodeId, Report),
+    /// The list of nodes has changed.
+    Nodes,
+    Silence,
+    Failed(Status),
+}
+
+/// Owns a position in the events of many runs and, as long as it lives, a slot among the streams.
+pub(crate) struct NodesReader {
+    reading: Arc<Reading>,
+    nodes: Nodes,
+    at: NodesCursor,
+    parts: BTreeMap<NodeId, Progress>,
+    tasks: JoinSet<()>,
+    reports: mpsc::Receiver<(NodeId, Report)>,
+    /// Capacity for one report: a part has at most one more, and waits.
+    to: mpsc::Sender<(NodeId, Report)>,
+    may_send: watch::Sender<bool>,
+    followed: Arc<Followed>,
+    known: watch::Receiver<Known>,
+    going: Serving,
+    stage: Stage,
+    /// Messages from the time before the stream was open.
+    early: VecDeque<pb::StreamEventsResponse>,
+    /// A node whose events are missing.
+    missed: Option<Box<Status>>,
+    /// Whether it was reported that the nodes are not known.
+    is_blind: bool,
+    pace: Pace,
+    /// Consumer that reads.
+    named: Option<Named>,
+    _place: Arc<StreamPlace>,
+}
+
+impl NodesReader {
+    /// Opens a stream at the position of its request.
+    pub(crate) fn new(reading: Reading, nodes: Nodes, place: Arc<StreamPlace>) -> Self {
+        let (to, reports) = mpsc::channel(1);
+        let followed = reading.fleet.follow();
+        let at = reading.ask.at.clone();
+        let is_live = matches!(at.others, Position::Live(_));
+        let mut reader = Self {
+            nodes,
+            at,
+            parts: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            reports,
+            to,
+            may_send: watch::Sender::new(!is_live),
+            known: followed.nodes(),
+            followed,
+            going: reading.going.clone(),
+            stage: Stage::Opening,
+            early: VecDeque::new(),
+            missed: None,
+            is_blind: false,
+            pace: Pace::default(),
+            named: None,
+            reading: Arc::new(reading),
+            _place: place,
+        };
+        let own = reader.own();
+        if nodes.has(own) {
+            reader.add(own);
+        }
+        reader
+    }
+
+    /// Reads for this consumer.
+    pub(crate) fn in_name_of(mut self, named: Named) -> Self {
+        // The first cursor that it is given is its own.
+        self.early.iter_mut().for_each(|early| early.cursor.clear());
+        self.named = Some(named);
+        self
+    }
+
+    /// For new events alone: waits until each node has said where these begin, or has not done so in time.
+    pub(crate) async fn begin_if_live(&mut self) {
+        if *self.may_send.borrow() {
+            return;
+        }
+        let begun = async {
+            while !self.has_begun() {
+                let wake = self.wake().await;
+                if let Some(message) = self.message_for(wake) {
+                    self.early.push_back(message);
+                }
+            }
+        };
+        let _ = timeout(limits::NODES_BEGIN_MAX, begun).await;
+        self.may_send.send_replace(true);
+    }
+
+    fn has_begun(&self) -> bool {
+        let is_listed = *self.known.borrow() != Known::NotYet || self.is_of_this_node();
+        is_listed && self.parts.values().all(|part| *part != Progress::Opening)
+            || !matches!(self.stage, Stage::Opening)
+    }
+
+    /// Returns the position, as a consumer is registered with it.
+    pub(crate) fn position(&self) -> &NodesCursor {
+        &self.at
+    }
+
+    pub(crate) fn into_stream(
+        self,
+    ) -> impl Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send {
+        stream::unfold(self, |mut reader| async move {
+            let item = reader.next().await?;
+            Some((item, reader))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
+        if let Some(message) = self.early.pop_front() {
+            return Some(Ok(message));
+        }
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Following) {
+                Stage::Opening => return Some(Ok(self.message(Vec::new(), true))),
+                Stage::Following => {
+                    let wake = self.wake().await;
+                    if let Some(message) = self.message_for(wake) {
+                        return Some(Ok(message));
+                    }
+                }
+                Stage::Ending(status) => {
+                    self.stage = Stage::Reported;
+                    return status.map(|status| Err(*status));
+                }
+                Stage::Reported => {
+                    self.stage = Stage::Reported;
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn own(&self) -> NodeId {
+        self.reading.supervisor.node()
+    }
+
+    fn is_of_this_node(&self) -> bool {
+        self.nodes == Nodes::One(self.own())
+    }
+
+    async fn wake(&mut self) -> Wake {
+        let silence = self.pace.silence(self.reading.ask.heartbeat);
+        let seat = self.named.as_mut().map(|named| &mut named.seat);
+        // The part of this node has its last events first.
+        let has_own = self.parts.contains_key(&self.reading.supervisor.node());
+        let going = self.going.clone();
+        tokio::select! {
+            biased;
+            () = going.until_leaving(), if !has_own => Wake::Failed(status::leaving()),
+            () = going.until_closing(), if !has_own => Wake::Failed(status::draining()),
+            why = lost(seat) => Wake::Failed(status::of(&why)),
+            Ok(()) = self.known.changed() => Wake::Nodes,
+            Some((node, report)) = self.reports.recv() => Wake::Report(node, report),
+            () = tokio::time::sleep(silence) => Wake::Silence,
+        }
+    }
+
+    /// Returns the message for this wake-up, if there is one; the stage determines what follows.
+    fn message_for(&mut self, wake: Wake) -> Option<pb::StreamEventsResponse> {
+        match wake {
+            Wake::Nodes => self.update_nodes(),
+            Wake::Report(node, report) => self.take(node, report),
+            Wake::Silence if self.pace.is_uncovered() => Some(self.message(Vec::new(), true)),
+            Wake::Silence => Some(self.message(vec![heartbeat()], true)),
+            Wake::Failed(status) => Some(self.end(Some(Box::new(status)))),
+        }
+    }
+
+    /// Ends the stream after a message with a cursor that covers everything delivered.
+    fn end(&mut self, status: Option<Box<Status>>) -> pb::StreamEventsResponse {
+        self.stage = Stage::Ending(status);
+        self.message(Vec::new(), true)
+    }
+
+    fn take(&mut self, node: NodeId, report: Report) -> Option<pb::StreamEventsResponse> {
+        let progress = self.parts.entry(node).or_insert(Progress::Opening);
+        *progress = Progress::Open;
+        match report {
+            Report::Events(message) => {
+                let is_moved = self.move_to(node, message.cursor);
+                if message.run_events.is_empty() {
+                    if is_moved {
+                        self.pace.note(1);
+                    }
+                    return None;
+                }
+                let bytes = message.run_events.iter().map(Message::encoded_len).sum();
+                self.pace.note(bytes);
+                Some(self.message(message.run_events, false))
+            }
+            Report::Changed(change) => Some(self.changed(change)),
+            Report::Idle => None,
+            Report::Complete(missed) => {
+                *progress = Progress::Complete;
+                self.missed = missed.or_else(|| self.missed.take());
+                self.end_if_complete()
+            }
+            Report::Failed(status) => Some(self.end(Some(status))),
+        }
+    }
+
+    /// Moves to this place in the events of a node; empty: none is known.
+    fn move_to(&mut self, node: NodeId, cursor: bytes::Bytes) -> bool {
+        if cursor.is_empty() {
+            return false;
+        }
+        let place = Position::Cursor(cursor);
+        let is_moved = *self.at.place(node) != place;
+        self.at.nodes.insert(node, place);
+        is_moved
+    }
+
+    fn end_if_complete(&mut self) -> Option<pb::StreamEventsResponse> {
+        let is_listed = matches!(*self.known.borrow(), Known::Nodes(_)) || self.is_of_this_node();
+        let is_complete = self.parts.values().all(|part| *part == Progress::Complete);
+        if !is_listed || !is_complete {
+            return None;
+        }
+        let missed = self.missed.take();
+        Some(self.end(missed))
+    }
+
+    /// Adds parts for the nodes that there are.
+    fn update_nodes(&mut self) -> Option<pb::StreamEventsResponse> {
+        let known = self.known.borrow_and_update().clone();
+        let nodes = match known {
+            Known::NotYet => return None,
+            Known::Unavailable if self.is_blind || self.is_of_this_node() => return None,
+            Known::Unavailable => {
+                self.is_blind = true;
+                return Some(self.changed(pb::StreamedNode {
+                    state: pb::StreamedNodeState::Unreachable.into(),
+                    since_time: Some(time::timestamp(self.reading.supervisor.now())),
+                    message: "the database is unavailable: other nodes are not known".to_owned(),
+                    ..pb::StreamedNode::default()
+                }));
+            }
+            Known::Nodes(nodes) => nodes,
+        };
+        let wanted = self.nodes;
+        for node in nodes.iter().filter(|node| wanted.has(node.node)) {
+            self.add(node.node);
+        }
+        if self.nodes == Nodes::All {
+            // Those that come later are given from their beginning.
+            let start = std::mem::replace(
+                &mut self.at.others,
+                Position::Beginning(pb::FromBeginning {}),
+            );
+            for node in nodes.iter() {
+                let place = self.at.nodes.entry(node.node);
+                place.or_insert_with(|| start.clone());
+            }
+            let own = self.own();
+            let is_known = |node| node == own || nodes.iter().any(|known| known.node == node);
+            self.at.nodes.retain(|node, _| is_known(*node));
+        }
+        if self.parts.len() > limits::STREAM_NODES_MAX {
+            let many = status::too_many("nodes in one stream", limits::STREAM_NODES_MAX);
+            return Some(self.end(Some(Box::new(many))));
+        }
+        let sees_again = std::mem::take(&mut self.is_blind).then(|| {
+            self.changed(pb::StreamedNode {
+                state: pb::StreamedNodeState::Reached.into(),
+                ..pb::StreamedNode::default()
+            })
+        });
+        if self.reading.ask.until_head() {
+            return self.end_if_complete().or(sees_again);
+        }
+        sees_again
+    }
+
+    /// Begins to read the events of a node.
+    fn add(&mut self, node: NodeId) {
+        if self.parts.len() > limits::STREAM_NODES_MAX || self.parts.contains_key(&node) {
+            return;
+        }
+        self.parts.insert(node, Progress::Opening);
+        let part = Part::new(
+            node,
+            Arc::clone(&self.reading),
+            self.followed.nodes(),
+            self.at.place(node).clone(),
+            self.may_send.subscribe(),
+            self.to.clone(),
+        );
+        self.tasks.spawn(part.run());
+    }
+
+    fn changed(&mut self, change: pb::StreamedNode) -> pb::StreamEventsResponse {
+        let mut message = self.message(Vec::new(), false);
+        message.nodes.push(change);
+        message
+    }
+
+    fn message(
+        &mut self,
+        run_events: Vec<pb::RunEvents>,
+        is_due: bool,
+    ) -> pb::StreamEventsResponse {
+        let mut message = pb::StreamEventsResponse {
+            run_events,
+            ..pb::StreamEventsResponse::default()
+        };
+        let size = self.at.size();
+        if size > limits::CURSOR_BYTES_MAX {
+            let many = status::too_many("bytes in one cursor", limits::CURSOR_BYTES_MAX);
+            self.stage = Stage::Ending(Some(Box::new(many)));
+        } else if self.pace.covers(size, is_due) {
+            let cursor = self.at.encode();
+            message.cursor = match &mut self.named {
+                Some(named) => named.seal(&cursor),
+                None => cursor,
+            };
+        }
+        message
+    }
+}

@@ -1,0 +1,497 @@
+//! The events of one node in a stream of many runs. They are read here if the node is this one, at the node, or in the
+//! records of a node that was forgotten.
+
+use super::many::ManyReader;
+use crate::{
+    access::Caller,
+    convert::{nodes_cursor::NodesCursor, request::ManyAsk, time},
+    forward::{Fleet, Known},
+    limits, pb, status,
+};
+use futures_util::{StreamExt, pin_mut};
+use kennel_lifecycle::NodeId;
+use kennel_supervisor::{Elsewhere, Serving, Supervisor};
+use pb::stream_events_request::Position;
+use std::{collections::HashMap, sync::Arc, time::Duration};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tonic::{Code, Status, Streaming};
+
+/// What all parts of a stream read.
+pub(crate) struct Reading {
+    pub(crate) supervisor: Supervisor,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) caller: Caller,
+    pub(crate) ask: ManyAsk,
+    /// The request; each node gets it with a place of its own.
+    pub(crate) request: pb::StreamEventsRequest,
+    pub(crate) going: Serving,
+}
+
+/// What a part reports.
+pub(super) enum Report {
+    /// Events of the node, and its own cursor after them.
+    Events(pb::StreamEventsResponse),
+    /// The node was lost, or is there again.
+    Changed(pb::StreamedNode),
+    /// There is nothing to wait for now.
+    Idle,
+    /// Everything requested was given, or with an error what there is without the node.
+    Complete(Option<Box<Status>>),
+    /// The whole stream ends.
+    Failed(Box<Status>),
+}
+
+/// The reader of the stream is gone, or needs no more of this part.
+pub(super) struct Gone;
+
+/// A node that does not answer.
+struct Away {
+    since: prost_types::Timestamp,
+    why: Status,
+    /// When it is to be reported.
+    due: Instant,
+    /// Whether it was reported, or concerns no run of the reader; absent: it is not due yet.
+    reported: Option<bool>,
+}
+
+/// The reader of one node's events.
+pub(super) struct Part {
+    pub(super) node: NodeId,
+    pub(super) reading: Arc<Reading>,
+    pub(super) nodes: watch::Receiver<Known>,
+    /// Place in the events of the node.
+    pub(super) place: Position,
+    /// Becomes true when the stream may send more than its position.
+    pub(super) may_send: watch::Receiver<bool>,
+    pub(super) to: mpsc::Sender<(NodeId, Report)>,
+    /// Last seq of each run since the last cursor.
+    came: HashMap<String, u64>,
+    away: Option<Away>,
+}
+
+/// How the read of a node's events ended.
+enum Ended {
+    /// Everything requested was given.
+    Whole,
+    /// The node is read in another way now.
+    Rerouted,
+    Lost(Status),
+    /// The whole stream ends.
+    Failed(Status),
+}
+
+/// First pause before a node is asked again.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+
+/// Where the events of a node are.
+enum Route {
+    Here,
+    There(Elsewhere),
+    /// The node was forgotten: in the records of its runs.
+    Records(Elsewhere),
+}
+
+impl Part {
+    pub(super) fn new(
+        node: NodeId,
+        reading: Arc<Reading>,
+        nodes: watch::Receiver<Known>,
+        place: Position,
+        may_send: watch::Receiver<bool>,
+        to: mpsc::Sender<(NodeId, Report)>,
+    ) -> Self {
+        Self {
+            node,
+            reading,
+            nodes,
+            place,
+            may_send,
+            to,
+            came: HashMap::new(),
+            away: None,
+        }
+    }
+
+    /// Reports until the reader is gone, or everything requested was given.
+    pub(super) async fn run(mut self) {
+        let _ = self.follow().await;
+    }
+
+    async fn follow(&mut self) -> Result<(), Gone> {
+        let mut pause = PAUSE_FIRST;
+        loop {
+            let ended = match self.route().await? {
+                None => Ended::Whole,
+                Some(Route::Here) => self.here().await?,
+                Some(Route::Records(node)) => self.records(&node).await?,
+                Some(Route::There(node)) => self.there(&node).await?,
+            };
+            match ended {
+                Ended::Whole => return self.report(Report::Complete(None)).await,
+                Ended::Rerouted => {}
+                Ended::Failed(why) => return self.report(Report::Failed(Box::new(why))).await,
+                Ended::Lost(why) => {
+                    if self.away.is_none() {
+                        pause = PAUSE_FIRST;
+                    }
+                    self.lose(why, true);
+                    let paused = sleep(pause);
+                    self.unless_given_up(paused).await?;
+                    pause = (pause * 2).min(limits::NODE_PAUSE_MAX);
+                }
+            }
+        }
+    }
+
+    fn is_own(&self) -> bool {
+        self.node == self.reading.supervisor.node()
+    }
+
+    /// Waits until the events can be read somewhere. Absent: there are none, and the stream has present events alone.
+    async fn route(&mut self) -> Result<Option<Route>, Gone> {
+        if self.is_own() {
+            return Ok(Some(Route::Here));
+        }
+        // Without a lease a node gets no more runs.
+        let mut has_runs = None;
+        loop {
+            let node = self.nodes.borrow_and_update().find(self.node).cloned();
+            if let Some(node) = node {
+                let is_forgotten = node.forgotten.is_some();
+                let is_asked = (node.is_reachable && !is_forgotten)
+                    || match has_runs {
+                        Some(known) => known,
+                        None => self.has_runs().await,
+                    };
+                match (is_asked, is_forgotten) {
+                    (true, true) => return Ok(Some(Route::Records(node))),
+                    (true, false) => return Ok(Some(Route::There(node))),
+                    (false, _) => {}
+                }
+            }
+            if self.reading.ask.until_head() {
+                return Ok(None);
+            }
+            if has_runs.replace(false).is_none() {
+                self.report(Report::Idle).await?;
+            }
+            self.nodes.changed().await.map_err(|_| Gone)?;
+        }
+    }
+
+    /// Whether the node has runs for this reader, as far as that is known.
+    async fn has_runs(&self) -> bool {
+        let filter = self.reading.ask.filter();
+        let has_runs = self.reading.supervisor.has_runs(self.node, filter).await;
+        has_runs.unwrap_or(true)
+    }
+
+    async fn here(&mut self) -> Result<Ended, Gone> {
+        let reader = match self.local() {
+            Ok(reader) => reader.into_stream(),
+            Err(status) => return Ok(Ended::Failed(status)),
+        };
+        pin_mut!(reader);
+        while let Some(item) = reader.next().await {
+            match item {
+                Ok(message) => self.pass_own(message).await?,
+                Err(status) => return Ok(Ended::Failed(status)),
+            }
+        }
+        Ok(Ended::Whole)
+    }
+
+    /// Reads what the records of a forgotten node's runs have.
+    async fn records(&mut self, node: &Elsewhere) -> Result<Ended, Gone> {
+        self.lose(status::node_unreachable(node, "it was forgotten"), false);
+        if let Some(away) = &mut self.away {
+            away.reported = Some(true);
+        }
+        let since = node.forgotten.map(time::timestamp);
+        let state = pb::StreamedNodeState::Forgotten;
+        self.change(Some(node), state, since, "").await?;
+        if let Position::Live(_) = self.place {
+            // Its runs ended with it.
+            if self.reading.ask.until_head() {
+                return Ok(Ended::Whole);
+            }
+            self.until_back().await?;
+            return Ok(Ended::Rerouted);
+        }
+        let reader = match self.local() {
+            Ok(reader) => reader.into_stream(),
+            Err(status) => return Ok(Ended::Failed(status)),
+        };
+        pin_mut!(reader);
+        loop {
+            let item = tokio::select! {
+                item = reader.next() => item,
+                back = self.until_back() => {
+                    back?;
+                    return Ok(Ended::Rerouted);
+                }
+            };
+            match item {
+                Some(Ok(message)) => self.pass_own(message).await?,
+                Some(Err(status)) => return Ok(Ended::Failed(status)),
+                None => return Ok(Ended::Whole),
+            }
+        }
+    }
+
+    /// Waits until a forgotten node is there again.
+    async fn until_back(&mut self) -> Result<(), Gone> {
+        let node = self.node;
+        let is_back = |known: &Known| known.find(node).is_some_and(|n| n.forgotten.is_none());
+        let back = self.nodes.wait_for(is_back).await;
+        back.map(drop).map_err(|_| Gone)
+    }
+
+    fn local(&self) -> Result<ManyReader, Status> {
+        let Reading {
+            supervisor,
+            ask,
+            going,
+            ..
+        } = &*self.reading;
+        let call = ask.call_at(self.node, &self.place)?;
+        let form = call.form;
+        let events = supervisor.events_of_many(call);
+        let seal = ask.at.seal;
+        Ok(ManyReader::new(
+            events,
+            seal,
+            form,
+            ask.as_json,
+            going.clone(),
+        ))
+    }
+
+    /// Reads the events at another node.
+    async fn there(&mut self, node: &Elsewhere) -> Result<Ended, Gone> {
+        if self.away.is_none() {
+            self.lose(status::node_unreachable(node, "it does not answer"), false);
+        }
+        let (fleet, caller) = (Arc::clone(&self.reading.fleet), self.reading.caller.clone());
+        let (request, node) = (self.request(), node.clone());
+        let opening = Box::pin(async move { fleet.stream_events(&node, &caller, request).await });
+        match self.unless_given_up(opening).await? {
+            Ok(stream) => self.read(stream).await,
+            Err(status) => Ok(lost(status)),
+        }
+    }
+
+    async fn read(
+        &mut self,
+        mut stream: Streaming<pb::StreamEventsResponse>,
+    ) -> Result<Ended, Gone> {
+        loop {
+            let node = self.node;
+            let is_forgotten =
+                |known: &Known| known.find(node).is_some_and(|n| n.forgotten.is_some());
+            let message = tokio::select! {
+                message = timeout(limits::NODE_SILENCE_MAX, stream.message()) => message,
+                forgotten = async { self.nodes.wait_for(is_forgotten).await.map(drop) } => {
+                    forgotten.map_err(|_| Gone)?;
+                    return Ok(Ended::Rerouted);
+                }
+                () = due(self.away.as_ref()) => {
+                    self.report_away().await?;
+                    continue;
+                }
+            };
+            let message = match message {
+                Ok(Ok(Some(message))) => message,
+                Ok(Ok(None)) if self.reading.ask.until_head() => return Ok(Ended::Whole),
+                Ok(Ok(None)) => return Ok(lost(Status::unavailable("its stream ended"))),
+                Ok(Err(status)) => return Ok(lost(status)),
+                Err(_) => return Ok(lost(Status::unavailable("it is silent"))),
+            };
+            if let Some(away) = self.away.take()
+                && away.reported == Some(true)
+            {
+                let known = self.nodes.borrow().find(self.node).cloned();
+                let state = pb::StreamedNodeState::Reached;
+                self.change(known.as_ref(), state, None, "").await?;
+            }
+            let place = (!message.cursor.is_empty())
+                .then(|| NodesCursor::decode(&message.cursor))
+                .flatten();
+            let place = place.map(|cursor| cursor.place(self.node).clone());
+            self.pass(message, place).await?;
+        }
+    }
+
+    /// Returns the request for the node.
+    fn request(&self) -> pb::StreamEventsRequest {
+        let ask = &self.reading.ask;
+        let mut filter = self.reading.request.filter.clone();
+        if let Some(filter) = &mut filter {
+            filter.node.clear();
+        }
+        let position = match &self.place {
+            place @ Position::Cursor(_) => {
+                let beginning = Position::Beginning(pb::FromBeginning {});
+                let mut at = NodesCursor::starting(ask.at.seal, beginning);
+                at.nodes.insert(self.node, place.clone());
+                Position::Cursor(at.encode())
+            }
+            start => start.clone(),
+        };
+        pb::StreamEventsRequest {
+            filter,
+            position: Some(position),
+            heartbeat_interval: Some(time::duration(limits::NODE_HEARTBEAT)),
+            consumer: String::new(),
+            ..self.reading.request.clone()
+        }
+    }
+
+    async fn pass_own(&mut self, message: pb::StreamEventsResponse) -> Result<(), Gone> {
+        let cursor = &message.cursor;
+        let place = (!cursor.is_empty()).then(|| Position::Cursor(cursor.clone()));
+        self.pass(message, place).await
+    }
+
+    /// Passes a message on, without what came since the last cursor.
+    async fn pass(
+        &mut self,
+        mut message: pb::StreamEventsResponse,
+        place: Option<Position>,
+    ) -> Result<(), Gone> {
+        message.nodes.clear();
+        message
+            .run_events
+            .retain(|events| !events.run_id.is_empty());
+        for events in &mut message.run_events {
+            let (base, came) = (events.base_seq, self.came.get(&events.run_id).copied());
+            if let Some(came) = came {
+                events.events.retain(|event| {
+                    let is_aside = matches!(event.payload, Some(pb::event::Payload::Snapshot(_)));
+                    is_aside || base + event.seq_delta > came
+                });
+            }
+            if let Some(last) = events.events.last() {
+                let last = (base + last.seq_delta).max(came.unwrap_or_default());
+                self.came.insert(events.run_id.clone(), last);
+            }
+        }
+        message
+            .run_events
+            .retain(|events| !events.events.is_empty());
+        message.cursor.clear();
+        let mut is_begin = false;
+        if let Some(Position::Cursor(cursor)) = place {
+            message.cursor = cursor.clone();
+            let before = std::mem::replace(&mut self.place, Position::Cursor(cursor));
+            is_begin = !matches!(before, Position::Cursor(_));
+            self.came.clear();
+        }
+        self.report(Report::Events(message)).await?;
+        if is_begin {
+            let may_send = self.may_send.wait_for(|may_send| *may_send).await;
+            may_send.map_err(|_| Gone)?;
+        }
+        Ok(())
+    }
+
+    /// Records that the node does not answer: it was lost, or is asked for the first time.
+    fn lose(&mut self, why: Status, is_lost: bool) {
+        let within = if is_lost && !self.reading.ask.until_head() {
+            limits::NODE_AWAY_AFTER
+        } else {
+            limits::NODE_ANSWER_MAX
+        };
+        let due = sleep(within).deadline();
+        if let Some(away) = &mut self.away {
+            away.due = away.due.min(due);
+            away.why = why;
+            return;
+        }
+        let known = self.nodes.borrow().find(self.node).cloned();
+        let since = known.and_then(|node| node.unreachable_since);
+        let since = since.unwrap_or_else(|| self.reading.supervisor.now());
+        self.away = Some(Away {
+            since: time::timestamp(since),
+            why,
+            due,
+            reported: None,
+        });
+    }
+
+    /// Waits for this, and reports meanwhile that the node does not answer.
+    async fn unless_given_up<T>(&mut self, answer: impl Future<Output = T>) -> Result<T, Gone> {
+        pin_mut!(answer);
+        loop {
+            tokio::select! {
+                answer = &mut answer => return Ok(answer),
+                () = due(self.away.as_ref()) => self.report_away().await?,
+            }
+        }
+    }
+
+    /// Reports that the node does not answer, where the reader has runs there. Without more to wait for, that is all.
+    async fn report_away(&mut self) -> Result<(), Gone> {
+        let has_runs = self.has_runs().await;
+        let known = self.nodes.borrow().find(self.node).cloned();
+        let Some(away) = &mut self.away else {
+            return Ok(());
+        };
+        away.reported = Some(has_runs);
+        let (since, why) = (away.since, away.why.clone());
+        if has_runs {
+            let state = pb::StreamedNodeState::Unreachable;
+            self.change(known.as_ref(), state, Some(since), why.message())
+                .await?;
+        }
+        if !self.reading.ask.until_head() {
+            return self.report(Report::Idle).await;
+        }
+        let missed = known.filter(|_| has_runs);
+        let missed = missed.map(|node| Box::new(status::node_unreachable(&node, why.message())));
+        self.report(Report::Complete(missed)).await?;
+        Err(Gone)
+    }
+
+    async fn change(
+        &self,
+        node: Option<&Elsewhere>,
+        state: pb::StreamedNodeState,
+        since_time: Option<prost_types::Timestamp>,
+        message: &str,
+    ) -> Result<(), Gone> {
+        self.report(Report::Changed(pb::StreamedNode {
+            node_id: self.node.to_string(),
+            node_name: node.map(|node| node.name.clone()).unwrap_or_default(),
+            state: state.into(),
+            since_time,
+            message: message.to_owned(),
+        }))
+        .await
+    }
+
+    async fn report(&self, report: Report) -> Result<(), Gone> {
+        let sent = self.to.send((self.node, report)).await;
+        sent.map_err(|_| Gone)
+    }
+}
+
+/// Returns how this error of a node ends its part.
+fn lost(why: Status) -> Ended {
+    match why.code() {
+        // No other attempt can have another end.
+        Code::DataLoss | Code::OutOfRange | Code::InvalidArgument => Ended::Failed(why),
+        _ => Ended::Lost(why),
+    }
+}
+
+/// Returns when a node that does not answer is to be reported.
+async fn due(away: Option<&Away>) {
+    match away {
+        Some(away) if away.reported.is_none() => sleep_until(away.due).await,
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,503 @@
+//! The events of the runs of all nodes in one stream, at any node.
+
+use crate::{
+    forward::Fleet,
+    many::{Crowd, beginning, labelled, open},
+};
+use kennel_client::Connection;
+use kennel_proto::pb::{
+    self, RunFilter, RunState, StreamedNodeState as State, stream_events_request::Position,
+};
+use kennel_tests::{
+    Client, Heard, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async,
+    fact, kennel::kill_exactly, must, naughty, pattern, procfs::Proc, sh, shell::run_to_end,
+    within,
+};
+use nix::sys::signal::Signal;
+use std::{fs, path::Path, time::Duration};
+use tonic::{Code, Request, Streaming, metadata::MetadataValue};
+
+/// Long enough for all of it on a busy machine.
+const LONG: Duration = Duration::from_mins(2);
+
+async fn node(postgres: &Postgres, name: &'static str) -> Kennel {
+    Kennel::start(Options {
+        words: vec!["--node-name", name, "--node-lease", "3s"],
+        ..Options::on(&postgres.url())
+    })
+    .await
+}
+
+async fn nodes(postgres: &Postgres) -> [Kennel; 3] {
+    [
+        node(postgres, "one").await,
+        node(postgres, "two").await,
+        node(postgres, "three").await,
+    ]
+}
+
+/// Runs this at a node.
+async fn spawn(at: &Kennel, script: &str) -> String {
+    let run = at.client().await.spawn(sh(script).label("app", "x")).await;
+    must("spawn", run).run_id
+}
+
+/// Says `begin`, and `end` when this file is there.
+fn waiting(go: &Path) -> String {
+    let go = go.display();
+    format!("echo begin; while [ ! -e {go} ]; do sleep 0.01; done; echo end")
+}
+
+async fn message(stream: &mut Streaming<pb::StreamEventsResponse>) -> pb::StreamEventsResponse {
+    let message = within("it continues", LONG, stream.message()).await;
+    must("read", message).expect("it does not end by itself")
+}
+
+impl Crowd {
+    /// Reads until this is so.
+    async fn until(
+        &mut self,
+        stream: &mut Streaming<pb::StreamEventsResponse>,
+        is_so: impl Fn(&Self) -> bool,
+    ) {
+        while !is_so(self) {
+            self.take(message(stream).await);
+        }
+    }
+
+    fn text(&self, run: &str) -> String {
+        self.runs.get(run).map(Heard::text).unwrap_or_default()
+    }
+
+    /// The changes of this node.
+    fn changes(&self, name: &str) -> Vec<State> {
+        let of_it = self.nodes.iter().filter(|node| node.node_name == name);
+        of_it.map(pb::StreamedNode::state).collect()
+    }
+}
+
+async fn until_head(
+    at: &mut Client,
+    position: Position,
+) -> Result<Streaming<pb::StreamEventsResponse>, tonic::Status> {
+    let request = pb::StreamEventsRequest {
+        filter: Some(labelled("x")),
+        position: Some(position),
+        until: pb::StreamUntil::Head.into(),
+        ..pb::StreamEventsRequest::default()
+    };
+    let opened = at.process.stream_events(request).await;
+    opened.map(tonic::Response::into_inner)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_over_nodes_loses_nothing_to_deaths() {
+    const BYTES: usize = 400_000;
+    let postgres = Postgres::start().await;
+    let nodes = nodes(&postgres).await;
+    // Each stops half-way, until it is released.
+    let go = nodes[0].scratch().join("go");
+    let program = kennel_tests::programs::naughty();
+    let script = format!(
+        "{0} bytes {BYTES}; while [ ! -e {1} ]; do sleep 0.01; done; {0} bytes {BYTES}",
+        program.display(),
+        go.display()
+    );
+    let mut spawned = Vec::new();
+    for node in &nodes {
+        for _ in 0..2 {
+            spawned.push(spawn(node, &script).await);
+        }
+    }
+    let mut crowd = Crowd::default();
+    for round in 0..6 {
+        let (here, other) = (&nodes[round % 3], &nodes[(round + 1) % 3]);
+        let mut client = here.client().await;
+        let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+        for _ in 0..6 {
+            crowd.take(message(&mut stream).await);
+        }
+        // A node whose runs the stream has dies, and the stream continues.
+        eventually_async("it has a server", PATIENCE, async || other.server()).await;
+        other.kill_server();
+        for _ in 0..3 {
+            crowd.take(message(&mut stream).await);
+        }
+        if round == 3 {
+            fs::write(&go, "").expect("written");
+        }
+        // The node that is asked dies, and another one is asked.
+        here.kill_server();
+        while let Ok(Some(message)) = within("it breaks", LONG, stream.message()).await {
+            crowd.take(message);
+        }
+        eventually_async("it has a server", PATIENCE, async || here.server()).await;
+    }
+    let mut client = nodes[2].client().await;
+    let mut stream = open(&mut client, labelled("x"), crowd.position()).await;
+    crowd.until_ended(&mut stream, spawned.len()).await;
+    let expected = [pattern(BYTES), pattern(BYTES)].concat();
+    assert_eq!(crowd.runs.len(), spawned.len());
+    for run in &spawned {
+        let heard = &crowd.runs[run];
+        assert!(
+            heard.stdout == expected,
+            "{run}: {} bytes",
+            heard.stdout.len()
+        );
+        assert_eq!(heard.stations().first(), Some(&"recorded"), "{run}");
+    }
+    // After the last cursor there is nothing, at whichever node.
+    for node in &nodes {
+        let mut client = node.client().await;
+        let mut rest = must("stream", until_head(&mut client, crowd.position()).await);
+        let mut nothing = Crowd::default();
+        while let Some(message) = must("read", within("an end", LONG, rest.message()).await) {
+            nothing.take(message);
+        }
+        assert_eq!(nothing.runs.len(), 0, "{:?}", nothing.runs.keys());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_node_is_reported_and_continues() {
+    let postgres = Postgres::start().await;
+    let [one, mut two, three] = nodes(&postgres).await;
+    let go = one.scratch().join("go");
+    let at_one = spawn(&one, &waiting(&go)).await;
+    let at_two = spawn(&two, &waiting(&go)).await;
+    let mut client = one.client().await;
+    let mut stream = open(&mut client, labelled("x"), beginning()).await;
+    let mut crowd = Crowd::default();
+    let begin = "begin\n";
+    let both = |crowd: &Crowd| crowd.text(&at_one) == begin && crowd.text(&at_two) == begin;
+    crowd.until(&mut stream, both).await;
+    assert!(crowd.nodes.is_empty(), "{:?}", crowd.nodes);
+
+    two.kill_service_after(|| {});
+    crowd
+        .until(&mut stream, |crowd| !crowd.nodes.is_empty())
+        .await;
+    assert_eq!(crowd.changes("two"), [State::Unreachable]);
+    let change = &crowd.nodes[0];
+    let run = must("get", client.get(&at_two).await);
+    assert_eq!(change.node_id, run.other_node.expect("elsewhere").node_id);
+    assert!(
+        change.since_time.is_some() && !change.message.is_empty(),
+        "{change:?}"
+    );
+    // The others go on, and a node that joins is among them.
+    let joined = node(&postgres, "four").await;
+    fs::write(&go, "").expect("written");
+    let later = [
+        at_one,
+        spawn(&three, "echo three").await,
+        spawn(&joined, "echo four").await,
+    ];
+    crowd.until_ended(&mut stream, later.len()).await;
+    let texts = later.each_ref().map(|run| crowd.text(run));
+    assert_eq!(texts, ["begin\nend\n", "three\n", "four\n"]);
+
+    // Present events alone: those of the others, and then what is missing.
+    let mut rest = must("stream", until_head(&mut client, beginning()).await);
+    let mut present = Crowd::default();
+    let missing = loop {
+        match within("an end", LONG, rest.message()).await {
+            Ok(message) => present.take(message.expect("it does not end well")),
+            Err(status) => break status,
+        }
+    };
+    assert_eq!(missing.code(), Code::Unavailable, "{missing}");
+    assert_eq!(complaint(&missing).reason, "NODE_UNREACHABLE");
+    assert_eq!(fact(&missing, "node_name"), "two");
+    assert_eq!(present.ended(), later.len());
+    let events = run_to_end(one.cli(&["events", "-l", "app=x"]), LONG).await;
+    let said = String::from_utf8_lossy(&events.stderr).into_owned();
+    assert!(!events.status.success(), "{said}");
+    assert!(
+        said.contains("events of node two are missing since 20"),
+        "{said}"
+    );
+    let shown = String::from_utf8_lossy(&events.stdout).into_owned();
+    assert!(later.iter().all(|run| shown.contains(run)), "{shown}");
+
+    two.restart().await;
+    crowd.until_ended(&mut stream, later.len() + 1).await;
+    let changes = crowd.changes("two");
+    assert_eq!(changes, [State::Unreachable, State::Reached]);
+    let mut whole = present.position();
+    for at in [&three, &two] {
+        // What was missing is given at any node.
+        let mut rest = must("stream", until_head(&mut at.client().await, whole).await);
+        while let Some(message) = must("read", within("an end", LONG, rest.message()).await) {
+            present.take(message);
+        }
+        whole = present.position();
+    }
+    assert_eq!(present.ended(), later.len() + 1);
+    assert_eq!(present.runs[&at_two].events, crowd.runs[&at_two].events);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn halted_node_is_continued_at_its_place() {
+    let postgres = Postgres::start().await;
+    let [one, two, _three] = nodes(&postgres).await;
+    let go = one.scratch().join("go");
+    let run = spawn(&two, &waiting(&go)).await;
+    let mut client = one.client().await;
+    let live = Position::Live(pb::FromLive {});
+    two.client().await.hear_text(&run, "begin\n").await;
+    let mut stream = open(&mut client, labelled("x"), live).await;
+    // Nothing has come yet, and the place is known.
+    let mut crowd = Crowd::default();
+    crowd.take(message(&mut stream).await);
+    assert!(
+        !crowd.cursor.is_empty() && crowd.nodes.is_empty(),
+        "{crowd:?}"
+    );
+    let server = two.server().expect("it serves");
+    let keeper = Proc::read(two.keeper_pid()).expect("own child");
+    for process in [&keeper, &server] {
+        kill_exactly(process, Signal::SIGSTOP);
+    }
+    // Meanwhile the run goes on.
+    fs::write(&go, "").expect("written");
+    crowd
+        .until(&mut stream, |crowd| !crowd.nodes.is_empty())
+        .await;
+    assert_eq!(crowd.changes("two"), [State::Unreachable]);
+    for process in [&server, &keeper] {
+        kill_exactly(process, Signal::SIGCONT);
+    }
+    let mut resumed = Crowd {
+        cursor: crowd.cursor.clone(),
+        ..Crowd::default()
+    };
+    crowd.until_ended(&mut stream, 1).await;
+    assert_eq!(crowd.changes("two"), [State::Unreachable, State::Reached]);
+    assert_eq!(crowd.text(&run), "end\n");
+    // The same from the cursor, at the node itself.
+    let mut client = two.client().await;
+    let mut stream = open(&mut client, labelled("x"), resumed.position()).await;
+    resumed.until_ended(&mut stream, 1).await;
+    assert_eq!(resumed.runs[&run].events, crowd.runs[&run].events);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn forgotten_node_ends_with_its_records() {
+    let postgres = Postgres::start().await;
+    let [one, mut two, three] = nodes(&postgres).await;
+    let ended = spawn(&two, "echo whole").await;
+    must("wait", two.client().await.ended(&ended).await);
+    let lives = spawn(&two, "echo up; exec sleep 600").await;
+    let mut client = one.client().await;
+    let mut stream = open(&mut client, labelled("x"), beginning()).await;
+    let mut crowd = Crowd::default();
+    let is_up = |crowd: &Crowd| crowd.text(&lives) == "up\n" && crowd.ended() == 1;
+    crowd.until(&mut stream, is_up).await;
+    two.kill_service_after(|| {});
+    eventually_async("it is forgotten", PATIENCE, async || {
+        let forgotten = run_to_end(three.cli(&["node", "forget", "two"]), PATIENCE).await;
+        forgotten.status.success().then_some(())
+    })
+    .await;
+    let is_lost = |crowd: &Crowd| crowd.states.get(&lives) == Some(&RunState::Lost);
+    crowd.until(&mut stream, is_lost).await;
+    assert_eq!(crowd.changes("two"), [State::Unreachable, State::Forgotten]);
+    assert_eq!(
+        (crowd.text(&ended), crowd.ended()),
+        ("whole\n".to_owned(), 1)
+    );
+
+    // From the beginning there are its records.
+    let mut client = three.client().await;
+    let mut rest = must("stream", until_head(&mut client, beginning()).await);
+    let mut records = Crowd::default();
+    while let Some(message) = must("read", within("an end", LONG, rest.message()).await) {
+        records.take(message);
+    }
+    assert_eq!(records.changes("two"), [State::Forgotten]);
+    assert!(is_lost(&records) && records.runs[&ended].has_ended());
+    assert_eq!(records.text(&ended), "", "its output is with the node");
+
+    // It is a node again, and has more.
+    two.restart().await;
+    crowd
+        .until(&mut stream, |crowd| crowd.changes("two").len() > 2)
+        .await;
+    assert_eq!(crowd.changes("two").last(), Some(&State::Reached));
+    let again = spawn(&two, "echo again").await;
+    // The run that was closed has its events too, now that they can be read.
+    crowd.until_ended(&mut stream, 3).await;
+    assert_eq!(crowd.text(&again), "again\n");
+    assert_eq!(crowd.text(&lives), "up\n");
+    assert!(crowd.runs[&lives].has_ended());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn call_that_names_node_has_its_runs() {
+    let postgres = Postgres::start().await;
+    let [one, two, three] = nodes(&postgres).await;
+    let mut runs = Vec::new();
+    for node in [&one, &two, &three] {
+        runs.push(spawn(node, "true").await);
+        must(
+            "wait",
+            node.client().await.ended(&runs[runs.len() - 1]).await,
+        );
+    }
+    let read = async |filter: RunFilter, name: Option<&'static str>| {
+        let mut request = Request::new(pb::StreamEventsRequest {
+            filter: Some(filter),
+            until: pb::StreamUntil::Head.into(),
+            ..pb::StreamEventsRequest::default()
+        });
+        if let Some(name) = name {
+            let name = MetadataValue::from_static(name);
+            request.metadata_mut().insert("kennel-node", name);
+        }
+        let opened = one.client().await.process.stream_events(request).await?;
+        let (mut stream, mut crowd) = (opened.into_inner(), Crowd::default());
+        while let Some(message) = within("an end", LONG, stream.message()).await? {
+            crowd.take(message);
+        }
+        Ok::<_, tonic::Status>(crowd.runs.into_keys().collect::<Vec<_>>())
+    };
+    let of_node = |node: &str| RunFilter {
+        node: node.to_owned(),
+        ..labelled("x")
+    };
+    assert_eq!(must("all", read(labelled("x"), None).await), runs);
+    let named = must("named", read(labelled("x"), Some("two")).await);
+    assert_eq!(named, [runs[1].clone()]);
+    let named = must("itself", read(labelled("x"), Some("one")).await);
+    assert_eq!(named, [runs[0].clone()]);
+    let filtered = must("filter", read(of_node("three"), None).await);
+    assert_eq!(filtered, [runs[2].clone()]);
+    let refused = read(of_node("three"), Some("two"))
+        .await
+        .expect_err("which");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    let refused = read(of_node("five"), None).await.expect_err("none");
+    assert_eq!(complaint(&refused).reason, "NODE_NOT_FOUND");
+}
+
+/// Reads present events.
+async fn present(at: &Connection, position: Position) -> Result<Crowd, tonic::Status> {
+    let request = pb::StreamEventsRequest {
+        filter: Some(RunFilter::default()),
+        position: Some(position),
+        until: pb::StreamUntil::Head.into(),
+        ..pb::StreamEventsRequest::default()
+    };
+    let mut stream = at.processes().stream_events(request).await?.into_inner();
+    let mut crowd = Crowd::default();
+    while let Some(message) = within("an end", LONG, stream.message()).await? {
+        crowd.take(message);
+    }
+    Ok(crowd)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stream_over_nodes_has_own_runs_alone() {
+    let postgres = Postgres::start().await;
+    let fleet = Fleet::start(&postgres).await;
+    let mut own = Vec::new();
+    for (at, name) in [(0, "alice"), (1, "bob")] {
+        let spawn = pb::SpawnRequest {
+            spec: Some(argv(&["sleep", "600"])),
+            ..pb::SpawnRequest::default()
+        };
+        let run = fleet.client(at, name).await.processes().spawn(spawn).await;
+        own.push(must("spawn", run).into_inner().run.expect("a run").run_id);
+    }
+    // Each at the other's node.
+    let (alice, bob) = (fleet.client(1, "alice").await, fleet.client(0, "bob").await);
+    let of_alice = must("alice's", present(&alice, beginning()).await);
+    let of_bob = must("bob's", present(&bob, beginning()).await);
+    assert_eq!(of_alice.runs.keys().collect::<Vec<_>>(), [&own[0]]);
+    assert_eq!(of_bob.runs.keys().collect::<Vec<_>>(), [&own[1]]);
+
+    // A cursor is its owner's.
+    let refused = present(&bob, of_alice.position())
+        .await
+        .expect_err("alice's");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    // One that bob writes himself, with the places of alice, opens nothing.
+    let seal = |crowd: &Crowd| crowd.cursor[3..11].to_vec();
+    let (alices, bobs) = (seal(&of_alice), seal(&of_bob));
+    let mut spliced = of_alice.cursor.clone();
+    let mut replaced = 0;
+    for at in 0..spliced.len() - 8 {
+        if spliced[at..at + 8] == alices {
+            spliced[at..at + 8].copy_from_slice(&bobs);
+            replaced += 1;
+        }
+    }
+    assert!(replaced > 2, "the seal of each place");
+    for bob in [bob, fleet.client(1, "bob").await] {
+        let position = Position::Cursor(spliced.clone().into());
+        let found = must("spliced", present(&bob, position).await);
+        assert!(!found.runs.contains_key(&own[0]), "alice's run");
+    }
+    for (id, at) in own.iter().zip([0, 1]) {
+        let name = ["alice", "bob"][at];
+        let abort = pb::AbortRequest {
+            run_id: id.clone(),
+            ..pb::AbortRequest::default()
+        };
+        must(
+            "abort",
+            fleet.client(at, name).await.processes().abort(abort).await,
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_reader_delays_no_other_and_fills_nothing() {
+    const READERS: usize = 6;
+    const BYTES: usize = 24_000_000;
+    let postgres = Postgres::start().await;
+    let [one, two, _three] = nodes(&postgres).await;
+    let flood = naughty(&["bytes", &BYTES.to_string()]).label("app", "x");
+    let mut there = two.client().await;
+    let run = must("spawn", there.spawn(flood).await).run_id;
+    must("wait", there.ended(&run).await);
+    let server = one.server().expect("it serves");
+    let before = resident(&server);
+    let mut stalled = Vec::new();
+    for _ in 0..READERS {
+        // Each on a connection of its own, which it does not read.
+        let mut client = one.client().await;
+        let mut stream = open(&mut client, labelled("x"), beginning()).await;
+        let mut crowd = Crowd::default();
+        crowd
+            .until(&mut stream, |crowd| !crowd.text(&run).is_empty())
+            .await;
+        stalled.push((client, stream, crowd));
+    }
+    // Other calls go over the same connection of the two nodes.
+    let other = must("spawn", there.spawn(sh("echo other")).await).run_id;
+    let mut here = one.client().await;
+    let heard = within("another reader", PATIENCE, here.hear_all(&other, 0)).await;
+    assert_eq!(must("read", heard).text(), "other\n");
+    let grown = resident(&server).saturating_sub(before);
+    let most = (READERS * BYTES / 2) as u64;
+    assert!(grown < most, "{grown} bytes for readers that do not read");
+    let expected = pattern(BYTES);
+    for (_client, mut stream, mut crowd) in stalled {
+        crowd.until_ended(&mut stream, 1).await;
+        assert!(crowd.runs[&run].stdout == expected);
+    }
+}
+
+/// Memory of a process in bytes.
+fn resident(process: &Proc) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.pid));
+    let status = status.expect("it lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.trim().parse::<u64>().ok())
+        .expect("a number")
+        * 1024
+}
