@@ -181,7 +181,6 @@ impl Policy {
         }
         self.check_success(found);
         self.check_commands(found);
-        self.check_notices(found);
         self.privileges.check(found);
         self.check_leader_exit(found);
     }
@@ -203,21 +202,6 @@ impl Policy {
         let live = self.liveness.as_ref().map(|l| &l.probe);
         if matches!(live, Some(LiveProbe::State(StateProbe::Exec(_)))) {
             found.push(Violation::new("spec.liveness.exec", why));
-        }
-    }
-
-    /// Checks notices: the socket is in the run's directory, which is closed to other users.
-    fn check_notices(&self, found: &mut Vec<Violation>) {
-        if self.privileges.user.is_none() {
-            return;
-        }
-        let why =
-            "cannot be given with privileges.user: the socket is in the server's own directory";
-        if self.is_ready_by_notice() {
-            found.push(Violation::new("spec.readiness.notify", why));
-        }
-        if self.watchdog().is_some() {
-            found.push(Violation::new("spec.liveness.watchdog", why));
         }
     }
 
