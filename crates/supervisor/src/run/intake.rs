@@ -26,7 +26,7 @@ use kennel_keeper::{
 };
 use kennel_lifecycle::{
     CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy, Recovery, Refusal,
-    RunId, RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env,
+    RunId, StartFailure, StartStage, StopOrder, StopReason, compose_env,
 };
 use kennel_linux::resolve::{self, ResolveError};
 use kennel_store::{NewRun, RunRow};
@@ -258,22 +258,24 @@ fn accept_id(run: RunId) -> Result<RunId, CallError> {
 }
 
 fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
-    let RunSpec {
-        command, policy, ..
-    } = &call.spec;
+    let command = &call.spec.command;
+    let mut policy = call.spec.policy.clone();
+    if let Some(violation) = policy.fill_grace(&shared.config.default_grace) {
+        return Err(CallError::InvalidSpec(violation));
+    }
     let mut missing = policy.limits.missing(&shared.hello.powers);
     explain(&mut missing, &shared.hello);
-    missing.extend(no_pid_namespace(shared, policy));
-    missing.extend(no_adoption(shared, policy));
-    missing.extend(no_other_user(shared, policy));
-    missing.extend(isolation::missing(&shared.hello, policy));
+    missing.extend(no_pid_namespace(shared, &policy));
+    missing.extend(no_adoption(shared, &policy));
+    missing.extend(no_other_user(shared, &policy));
+    missing.extend(isolation::missing(&shared.hello, &policy));
     let run_dir = rundir::path(&shared.config.data_dir, run);
-    let notify = NotifyPlace::of(shared.config.node, run, &run_dir, policy);
-    missing.extend(no_notices(policy, &notify));
+    let notify = NotifyPlace::of(shared.config.node, run, &run_dir, &policy);
+    missing.extend(no_notices(&policy, &notify));
     if !missing.is_empty() {
         return Err(CallError::CapabilityMissing(missing));
     }
-    check_containment(shared, run, policy)?;
+    check_containment(shared, run, &policy)?;
     check_terminal(shared, command)?;
     let env = child_env(shared, run, (&run_dir, &notify), call);
     let path = env
@@ -282,8 +284,6 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         .map(|(_, value)| value.as_str());
     let executable = resolve::executable(&command.argv[0], command.working_dir(), path)
         .map_err(|e| not_found(run, e))?;
-    let mut policy = policy.clone();
-    policy.fill_grace(&shared.config.default_grace);
     Ok(ChildSpec {
         executable,
         env,
@@ -523,7 +523,8 @@ fn not_found(run: RunId, error: ResolveError) -> CallError {
 
 fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
     let mut spec = call.spec.clone();
-    spec.policy.fill_grace(&shared.config.default_grace);
+    // It fits: the command was made of the same policy.
+    let _ = spec.policy.fill_grace(&shared.config.default_grace);
     NewRun {
         traceparent: call.traceparent.clone(),
         restarted_from: call.restarted_from,
