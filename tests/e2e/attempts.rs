@@ -345,6 +345,69 @@ async fn a_policy_that_makes_no_sense_is_refused() {
     }
 }
 
+/// The run keeps its id, and no death of the service ends it or begins its next attempt.
+#[tokio::test(flavor = "multi_thread")]
+async fn exhausted_run_is_held_until_restart() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let go = kennel.scratch().join("go");
+    let script = format!("test -e {} || exit 3; exec sleep 1000", go.display());
+    let spec = sh(&script).kind_of(RunKind::Service);
+    let spec = spec.restart(pb::RestartPolicy {
+        max_restarts: Some(1),
+        hold: true,
+        ..always()
+    });
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    let is_held = |run: &pb::Run| {
+        run.state() == RunState::Backoff
+            && run.attempt().number == 2
+            && run.next_restart_time.is_none()
+    };
+    look(&mut client, &run, is_held).await;
+    for (words, wanted) in [
+        (vec!["ps"], "BACKOFF (held)"),
+        (vec!["why", &run], "the next one begins at `kennel restart`"),
+    ] {
+        let shown = run_to_end(kennel.cli(&words), PATIENCE).await;
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.contains(wanted), "{shown}");
+    }
+    kennel.kill_server();
+    client = kennel.client().await;
+    look(&mut client, &run, is_held).await;
+    kennel.kill_keeper();
+    kennel.wait_until_all_is_gone(PATIENCE).await;
+    kennel.restart().await;
+    client = kennel.client().await;
+    look(&mut client, &run, is_held).await;
+
+    fs::write(&go, "").expect("own directory");
+    let restarted = must("restart", client.restart(&run, None).await);
+    assert_eq!(restarted.run_id, run);
+    assert_eq!(restarted.state(), RunState::Running, "{restarted:?}");
+    assert_eq!(
+        (restarted.attempt().number, restarted.consecutive_restarts),
+        (3, 0)
+    );
+    must("abort", client.abort(&run).await);
+
+    let words = ["--restart", "agent", "--restart-delay", "10ms"];
+    let words = [
+        &["spawn", "--restart-max", "1", "--restart-hold"],
+        &words[..],
+        &["--", "false"],
+    ];
+    let spawned = run_to_end(kennel.cli(&words.concat()), PATIENCE).await;
+    let run = String::from_utf8_lossy(&spawned.stdout).trim().to_owned();
+    look(&mut client, &run, is_held).await;
+    let ended = must("abort", client.abort(&run).await);
+    assert_eq!(
+        (ended.state(), ended.code()),
+        (RunState::Cancelled, Some(1))
+    );
+}
+
 fn agent() -> pb::RestartPolicy {
     pb::RestartPolicy {
         preset: RestartPreset::Agent.into(),

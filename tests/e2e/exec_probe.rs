@@ -93,13 +93,19 @@ async fn failing_command_ends_the_run() {
     assert!(said.contains("did not start"), "{said}");
 }
 
-/// A probe that leaves children, one that hangs with children, one that floods: nothing of any is left beside the run.
+/// A probe that leaves children and daemons, one that hangs with children, one that floods: nothing of any is left beside
+/// the run.
 async fn probe_is_ended_with_its_session(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let short = Duration::from_millis(200);
     for (script, timeout) in [
         ("sleep 1000 & sleep 1000 & exit 0", Duration::from_secs(10)),
+        (
+            "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &); exit 0",
+            Duration::from_secs(10),
+        ),
+        ("setsid -f sleep 1000; sleep 1000", short),
         ("sleep 1000 & (sleep 1000 & sleep 1000); exit 0", short),
         ("trap '' TERM INT HUP; yes; exit 0", short),
     ] {
@@ -111,12 +117,12 @@ async fn probe_is_ended_with_its_session(options: Options) {
         let run = must("spawn", client.spawn(spec).await);
         client.hear_up(&run.run_id).await;
         let probed = eventually_async("it is probed", PATIENCE, async || {
-            fs::read(&count).is_ok_and(|n| n.len() > 3).then_some(())
+            fs::read(&count).is_ok_and(|n| n.len() > 8).then_some(())
         });
         probed.await;
         let seen = must("get", client.get(&run.run_id).await);
         assert_eq!(seen.state(), RunState::Running, "{seen:?}");
-        // A pause ends the probing, and with it every process of a probe.
+        // Those of the present probe alone.
         let tree = must("tree", client.tree(&run.run_id).await);
         assert!(tree.processes.len() <= 6, "{tree:?}");
         let print = Footprint::of_run(&run);

@@ -30,6 +30,41 @@ async fn two_nodes(postgres: &Postgres) -> (Kennel, Kennel) {
     )
 }
 
+/// The grace that the called node gives is not the one that its stop steps have to fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn parents_node_checks_the_stop_steps() {
+    let postgres = Postgres::start().await;
+    let node = |words| Options {
+        words,
+        ..Options::on(&postgres.url())
+    };
+    let long = node(vec!["--node-name", "long", "--default-grace", "20s"]);
+    let (long, short) = (
+        Kennel::start(long).await,
+        Kennel::start(node(vec!["--node-name", "short"])).await,
+    );
+    let (mut there, mut here) = (long.client().await, short.client().await);
+    let parent = must("spawn", there.spawn(argv(&["sleep", "600"])).await);
+    let mut child = argv(&["sleep", "600"]);
+    child.parent = Some(pb::Parent {
+        run_id: parent.run_id.clone(),
+        ..pb::Parent::default()
+    });
+    child.stop.get_or_insert_default().steps = vec![pb::StopAction {
+        action: Some(pb::stop_action::Action::Signal("SIGUSR1".into())),
+        wait: prost_types::Duration::try_from(std::time::Duration::from_secs(8)).ok(),
+    }];
+    let alone = pb::RunSpec {
+        parent: None,
+        ..child.clone()
+    };
+    let refused = complaint(&here.spawn(alone).await.expect_err("5 s are not enough"));
+    assert_eq!(refused.fields, ["spec.stop.steps"]);
+    let child = must("spawn", here.spawn(child).await);
+    assert_eq!(child.node_id, parent.node_id, "{child:?}");
+    must("abort", here.abort(&parent.run_id).await);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn child_runs_on_the_node_of_its_parent() {
     let postgres = Postgres::start().await;

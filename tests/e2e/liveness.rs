@@ -60,7 +60,11 @@ impl Server {
 
     /// Waits until it got so many more requests.
     async fn is_asked(&self, more: usize) {
-        let wanted = self.asked() + more;
+        self.is_asked_in_all(self.asked() + more).await;
+    }
+
+    /// Waits until it got so many requests since its start.
+    pub(crate) async fn is_asked_in_all(&self, wanted: usize) {
         let seen = eventually_async("it is asked", PATIENCE, async || {
             (self.asked() >= wanted).then_some(())
         });

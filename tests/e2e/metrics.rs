@@ -1,6 +1,6 @@
 //! Metrics at a collector and at Prometheus; and the handling of telemetry that no collector accepts.
 
-use crate::audit::Planted;
+use crate::{audit::Planted, readiness::by_line};
 use kennel_proto::pb::{self, DrainAction, LeaderExitAction, LeakEvidence, ReapMode, RunState};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, argv,
@@ -10,6 +10,7 @@ use kennel_tests::{
     must, naughty,
     procfs::Proc,
     programs, sh,
+    shell::run_to_end,
 };
 use nix::sys::signal::Signal;
 use std::{
@@ -162,6 +163,44 @@ async fn runs_are_counted_by_how_they_have_ended() {
     }
 
     must("abort", client.abort(&lives.run_id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_that_wait_are_counted_by_reason() {
+    let scratch = must("a directory", tempfile::tempdir());
+    let socket = scratch.path().join("metrics.sock");
+    let kennel = Kennel::start(Options {
+        env: vec![listen(&socket)],
+        ..Options::default()
+    })
+    .await;
+    let mut client = kennel.client().await;
+    let waiting = |ready: f64, input: f64| {
+        let socket = &socket;
+        eventually("they are counted", PATIENCE, move || {
+            let text = scrape(socket)?;
+            let of = |reason: &str| {
+                let label = format!("kennel_wait_reason=\"{reason}\"");
+                value(&text, "kennel_run_waiting", &[&label])
+            };
+            ((of("ready"), of("input")) == (Some(ready), Some(input))).then_some(())
+        })
+    };
+    waiting(0.0, 0.0).await;
+    let plain = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
+    let spec = by_line(sh("read x; echo up; exec sleep 1000").open_input(), "up");
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    waiting(1.0, 0.0).await;
+    let words = ["annotate", &run, "--activity", "awaiting-input"];
+    let annotated = run_to_end(kennel.cli(&words), PATIENCE).await;
+    assert!(annotated.status.success(), "{annotated:?}");
+    waiting(1.0, 1.0).await;
+    must("write", client.write(&run, "1", None, b"go\n").await);
+    waiting(0.0, 1.0).await;
+    for run in [&plain, &run] {
+        must("abort", client.abort(run).await);
+    }
+    waiting(0.0, 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

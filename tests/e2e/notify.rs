@@ -1,6 +1,9 @@
 //! Notices of a run's command by `sd_notify(3)`: received by the keeper, with any server.
 
-use crate::with_and_without_cgroup;
+use crate::{
+    run_as::{self, with_user},
+    with_and_without_cgroup,
+};
 use kennel_proto::pb::{
     self, Activity, RunState, WaitCondition, audit_record::Record, liveness, readiness,
 };
@@ -10,11 +13,17 @@ use kennel_tests::{
     eventually, eventually_async, must, sh,
     shell::run_to_end,
 };
-use std::{os::unix::net::UnixDatagram, time::Duration};
+use std::{
+    fs,
+    os::unix::{fs::MetadataExt, net::UnixDatagram},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 with_and_without_cgroup!(
     command_says_that_it_is_ready,
     notice_of_another_process_is_refused,
+    command_of_another_user_sends_notices,
 );
 
 /// A service that sends each line of its input as a notice, `;` for a line end, and answers with it.
@@ -198,6 +207,35 @@ async fn newer_activity_outlives_server_death() {
     must("abort", client.abort(&service.run).await);
 }
 
+/// Returns a command that says READY at this socket, and prints whether it could.
+fn thief(socket: &Path) -> pb::RunSpec {
+    let script = format!(
+        "import socket, time\n\
+         sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n\
+         try: sender.sendto(b'READY=1', '{}')\n\
+         except PermissionError: print('closed', flush=True)\n\
+         print('up', flush=True)\n\
+         time.sleep(1000)",
+        socket.display()
+    );
+    argv(&["/usr/bin/env", "python3", "-c", &script])
+}
+
+/// Returns the processes whose notices to this run were refused, from the audit log.
+async fn refused_senders(client: &mut Client, run: &str) -> Vec<i32> {
+    let records = must("audit", client.trail(run).await).into_iter();
+    let requests = records.filter_map(|record| match record.record {
+        Some(Record::Request(request)) if request.rpc == "sd_notify" => Some(request),
+        _ => None,
+    });
+    let pids = requests.map(|request| {
+        assert_eq!(request.code, "PERMISSION_DENIED");
+        assert_eq!(request.reason, "CALLER_UNVERIFIED");
+        request.pid()
+    });
+    pids.collect()
+}
+
 /// A process of the test itself, and of another run.
 async fn notice_of_another_process_is_refused(options: Options) {
     let kennel = Kennel::start(options).await;
@@ -208,14 +246,7 @@ async fn notice_of_another_process_is_refused(options: Options) {
     other
         .send_to(b"READY=1\nSTATUS=forged", &socket)
         .expect("it can be reached");
-    let script = format!(
-        "import socket, time\n\
-         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'READY=1', '{}')\n\
-         print('up', flush=True)\n\
-         time.sleep(1000)",
-        socket.display()
-    );
-    let thief = argv(&["/usr/bin/env", "python3", "-c", &script]);
+    let thief = thief(&socket);
     let thief = must("spawn", client.spawn(thief).await);
     client.hear_up(&thief.run_id).await;
     // They were there before this one.
@@ -224,18 +255,7 @@ async fn notice_of_another_process_is_refused(options: Options) {
         .shows(&client, "its own status", |run| run.status == "own")
         .await;
     assert!(seen.ready_time.is_none());
-    let refused: Vec<i32> = must("audit", client.trail(&service.run).await)
-        .into_iter()
-        .filter_map(|record| match record.record {
-            Some(Record::Request(request)) if request.rpc == "sd_notify" => Some(request),
-            _ => None,
-        })
-        .map(|request| {
-            assert_eq!(request.code, "PERMISSION_DENIED");
-            assert_eq!(request.reason, "CALLER_UNVERIFIED");
-            request.pid()
-        })
-        .collect();
+    let refused = refused_senders(&mut client, &service.run).await;
     let me = std::process::id().cast_signed();
     let thief_pid = must("get", client.get(&thief.run_id).await).attempt().pid;
     assert_eq!(refused, [me, thief_pid]);
@@ -375,7 +395,7 @@ async fn notice_waits_for_the_next_keeper() {
     client.hear_up(&run).await;
     kennel.kill_service_after(|| {});
     kennel.wait_for_exit(PATIENCE).await;
-    std::fs::write(&go, "").expect("own directory");
+    fs::write(&go, "").expect("own directory");
     let gone = kennel.scratch().join("gone");
     eventually("it has sent it", PATIENCE, || gone.exists().then_some(())).await;
     tokio::time::sleep_until(limit_is_over).await;
@@ -401,21 +421,75 @@ async fn faults_of_notices_are_named() {
         ..pb::OutputRule::default()
     }];
     spec.liveness = Some(watchdog(Duration::from_millis(1)));
-    spec.privileges = Some(pb::Privileges {
-        user: Some(pb::RunUser {
-            user_id: 1000,
-            ..pb::RunUser::default()
-        }),
-        ..pb::Privileges::default()
-    });
     let status = client.spawn(spec).await.expect_err("faults");
     let mut fields = complaint(&status).fields;
     fields.sort();
-    let expected = [
-        "spec.liveness.watchdog",
-        "spec.liveness.watchdog",
-        "spec.readiness.notify",
-        "spec.readiness.notify",
-    ];
+    let expected = ["spec.liveness.watchdog", "spec.readiness.notify"];
     assert_eq!(fields, expected);
+}
+
+/// Returns the socket that the command of a run was given.
+async fn socket_of(client: &mut Client, run: &str) -> PathBuf {
+    let leader = must("get", client.get(run).await).attempt().pid;
+    let environ = fs::read(format!("/proc/{leader}/environ")).expect("it runs");
+    let environ = String::from_utf8_lossy(&environ).into_owned();
+    let mut variables = environ.split('\0');
+    let socket = variables.find_map(|pair| pair.strip_prefix("NOTIFY_SOCKET="));
+    PathBuf::from(socket.expect("it has one"))
+}
+
+/// Its socket is open to its user alone, and only to processes of the run; it outlives server and keeper.
+async fn command_of_another_user_sends_notices(options: Options) {
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let mut spec = with_user(service());
+    spec.set_recovery(pb::RecoveryPolicy::Adopt);
+    let mut service = Service::start(&mut client, spec).await;
+    let socket = socket_of(&mut client, &service.run).await;
+    let found = fs::metadata(&socket).expect("it is there");
+    assert_eq!((found.uid(), found.mode() & 0o777), (run_as::UID, 0o600));
+    let namesake = must("spawn", client.spawn(with_user(thief(&socket))).await).run_id;
+    let mut stranger = with_user(thief(&socket));
+    let user = stranger.privileges.as_mut().and_then(|p| p.user.as_mut());
+    user.expect("it has one").user_id += 10;
+    let stranger = must("spawn", client.spawn(stranger).await).run_id;
+    client.hear_text(&namesake, "up\n").await;
+    client.hear_text(&stranger, "closed\nup\n").await;
+
+    kennel.kill_server();
+    client = kennel.client().await;
+    service.says(&mut client, "READY=1;STATUS=serves").await;
+    let (seen, reached) = must(
+        "wait",
+        client.wait(&service.run, WaitCondition::Ready).await,
+    );
+    assert!(reached && seen.ready_by == "notify", "{seen:?}");
+    let thief_pid = must("get", client.get(&namesake).await).attempt().pid;
+    let refused = refused_senders(&mut client, &service.run).await;
+    assert_eq!(refused, [thief_pid]);
+    kennel.kill_service_after(|| {});
+    kennel.wait_for_exit(PATIENCE).await;
+    kennel.restart().await;
+    client = kennel.client().await;
+    service.says(&mut client, "STATUS=again").await;
+    let again = |run: &pb::Run| run.status == "again";
+    service.shows(&client, "the next keeper", again).await;
+    must("abort", client.abort(&service.run).await);
+    assert_eq!(stations(&mut client, &service.run, "ready").await, 1);
+    assert!(!socket.parent().expect("it has one").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn socket_left_by_dead_keeper_is_removed() {
+    let mut kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let service = Service::start(&mut client, with_user(service())).await;
+    let socket = socket_of(&mut client, &service.run).await;
+    kennel.kill_service_after(|| {});
+    kennel.wait_for_exit(PATIENCE).await;
+    assert!(socket.exists(), "nobody else removes it");
+    kennel.restart().await;
+    client = kennel.client().await;
+    must("wait", client.ended(&service.run).await);
+    assert!(!socket.parent().expect("it has one").exists());
 }

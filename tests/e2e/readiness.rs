@@ -1,12 +1,13 @@
 //! Readiness of a run: by a line, a port, an HTTP server, across deaths of the server and in restarts.
 
+use crate::liveness::Server;
 use kennel_proto::pb::{
     self, RestartMode, RunState, WaitCondition, end_reason::Reason, line_pattern::Pattern,
     readiness::Probe,
 };
 use kennel_tests::{
     Client, Kennel, PATIENCE, Postgres, RunExt, SpecExt, client::complaint, client::duration,
-    eventually, eventually_async, must, postgres, sh, shell::run_to_end,
+    eventually, eventually_async, must, postgres, programs, sh, shell::run_to_end,
 };
 use std::{net::TcpListener, time::Duration};
 
@@ -14,6 +15,10 @@ fn line(text: &str) -> Probe {
     Probe::Line(pb::LinePattern {
         pattern: Some(Pattern::Regex(text.to_owned())),
     })
+}
+
+pub(crate) fn by_line(spec: pb::RunSpec, text: &str) -> pb::RunSpec {
+    with(spec, line(text), None)
 }
 
 fn tcp(port: u16) -> Probe {
@@ -229,6 +234,101 @@ async fn http_server_of_node_is_probed() {
         Some("GET /health?a=b 204")
     );
     assert_eq!(asked.len(), 3, "no probe follows readiness: {asked:?}");
+}
+
+/// Not after an interval: the server before it may have died just before it would have asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn next_server_asks_at_once() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let server = Server::start();
+    server.says(503);
+    let hour = Some(duration(Duration::from_hours(1)));
+    let mut spec = with(sh("exec sleep 1000"), Probe::Http(server.probe()), None);
+    spec.readiness.as_mut().expect("it has one").interval = hour;
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    server.is_asked_in_all(1).await;
+    server.says(200);
+    kennel.kill_server();
+    client = kennel.client().await;
+    assert_eq!(ready(&mut client, &run).await.ready_by, "http");
+    must("abort", client.abort(&run).await);
+}
+
+/// A server of grpcio, without any code of Kennel.
+const GRPC_SERVER: &str = r#"
+import concurrent.futures, grpc, sys
+serving = False
+def check(request, context):
+    return b"\x08\x01" if serving else b"\x08\x02"
+handler = {"Check": grpc.unary_unary_rpc_method_handler(check)}
+server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("grpc.health.v1.Health", handler)])
+port = server.add_insecure_port("127.0.0.1:" + sys.argv[1])
+server.start()
+print("up", flush=True)
+for line in sys.stdin:
+    serving = line == "serve\n"
+    print("done", line, end="", flush=True)
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_of_python_grpc_server_is_probed() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let port = free_port();
+    let python = programs::python().display().to_string();
+    let server = [&python, "-c", GRPC_SERVER, &port.to_string()].map(str::to_owned);
+    let probe = pb::GrpcProbe {
+        port: port.into(),
+        service: String::new(),
+    };
+    let mut spec = with(
+        kennel_tests::argv(&server.each_ref().map(String::as_str)).open_input(),
+        Probe::Grpc(probe.clone()),
+        None,
+    );
+    spec.liveness = Some(pb::Liveness {
+        probe: Some(pb::liveness::Probe::Grpc(probe)),
+        interval: Some(duration(Duration::from_millis(50))),
+        ..pb::Liveness::default()
+    });
+    let run = must("spawn", client.spawn(spec).await).run_id;
+    client.hear_up(&run).await;
+    let unready = must("get", client.get(&run).await);
+    assert!(unready.ready_time.is_none(), "it reports NOT_SERVING");
+    must("write", client.write(&run, "1", None, b"serve\n").await);
+    assert_eq!(ready(&mut client, &run).await.ready_by, "grpc");
+    kennel.kill_server();
+    client = kennel.client().await;
+    must("write", client.write(&run, "2", None, b"rest\n").await);
+    let ended = must("wait", client.ended(&run).await);
+    assert_eq!(ended.reason(), "not_live");
+}
+
+/// Lines of a terminal are tested as text, without its sequences; JSON by its value.
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_of_terminals_and_json_are_read() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let shown = "printf '\\033[1;32mready\\033[0m> \\033]0;title\\007\\n'; exec sleep 1000";
+    let on_terminal = sh(shown).on_terminal(pb::Terminal::default());
+    let written = r#"echo '{"a":{"state":"no"}}'; echo '{"a":{"state":"up"}}'; exec sleep 1000"#;
+    let json = Probe::Line(pb::LinePattern {
+        pattern: Some(Pattern::Json(pb::JsonPattern {
+            pointer: "/a/state".into(),
+            equals: "\"up\"".into(),
+            ..pb::JsonPattern::default()
+        })),
+    });
+    for spec in [
+        by_line(on_terminal, "^ready> $"),
+        with(sh(written), json, None),
+    ] {
+        let run = must("spawn", client.spawn(spec).await).run_id;
+        assert_eq!(ready(&mut client, &run).await.ready_by, "readiness");
+        must("abort", client.abort(&run).await);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

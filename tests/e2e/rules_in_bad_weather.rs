@@ -1,5 +1,5 @@
-//! Every rule, probe and limit of a run, while servers are killed, one is upgraded, and the database dies and comes
-//! back: each acts exactly once.
+//! Every rule, probe and limit of a run, while servers are killed, while the database is gone, and while the server is
+//! upgraded: each acts exactly once.
 
 use crate::{
     exec_probe,
@@ -9,41 +9,107 @@ use crate::{
     rules::{annotate, emit, heard, matches, regex, rule, with},
 };
 use kennel_proto::pb::{
-    self, Activity, WaitCondition, end_reason::Reason, line_pattern::Pattern, output_rule::Action,
-    readiness::Probe,
+    self, Activity, RunState, WaitCondition, end_reason::Reason, line_pattern::Pattern, liveness,
+    output_rule::Action, readiness::Probe,
 };
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, RunExt, client::duration, eventually, must,
-    programs, sh, shell::run_to_end,
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, client::duration, eventually,
+    eventually_async, must, programs, sh, shell::run_to_end,
 };
-use std::{path::Path, time::Duration};
+use std::{
+    net::TcpListener,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tonic_health::{ServingStatus, server::HealthReporter};
 
 /// SIGKILLs of the server, with the cause in the middle of them.
 const DEATHS: usize = 20;
 const LIMIT: Duration = Duration::from_secs(2);
 const RESULT_AFTER: Duration = Duration::from_secs(1);
+const EVERY: Duration = Duration::from_millis(50);
+/// Services of the server of gRPC health.
+const STARTS: &str = "starts";
+const FAILS: &str = "fails";
 
-/// A run, the event that it must show once the file is there, and how often.
+/// A run, what it must show once its cause is there, and how often.
 struct Scene {
     name: &'static str,
     spec: pb::RunSpec,
-    /// Lifecycle events by name, with their count.
-    events: &'static [(&'static str, usize)],
+    /// Whether the run shows that it has acted.
+    has_acted: fn(&pb::Run) -> bool,
+    /// Name of a lifecycle event that it then has, once.
+    event: &'static str,
     /// The end that it has by itself; absent: it continues.
     ends: Option<fn(&Reason) -> bool>,
 }
 
-/// The servers of probes: one is not ready before the cause, the other fails after it.
-struct Servers {
+/// The causes of one kind of weather: a file, and the state of servers that are probed.
+struct Cause {
+    go: PathBuf,
+    /// Not ready before it.
     starts: Server,
+    /// Fails after it.
     fails: Server,
+    /// Has a service of each kind.
+    grpc: (HealthReporter, u16),
+    /// Is closed by it.
+    tcp: Option<TcpListener>,
 }
 
-impl Servers {
-    fn start() -> Self {
+impl Cause {
+    async fn prepare(go: PathBuf) -> Self {
+        let (reporter, service) = tonic_health::server::health_reporter();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+        let server = tonic::transport::Server::builder().add_service(service);
+        // It ends with the test's process.
+        tokio::spawn(server.serve_with_incoming(incoming));
+        reporter
+            .set_service_status(STARTS, ServingStatus::NotServing)
+            .await;
+        reporter
+            .set_service_status(FAILS, ServingStatus::Serving)
+            .await;
         let (starts, fails) = (Server::start(), Server::start());
         starts.says(503);
-        Self { starts, fails }
+        Self {
+            go,
+            starts,
+            fails,
+            grpc: (reporter, port),
+            tcp: Some(TcpListener::bind("127.0.0.1:0").expect("a port")),
+        }
+    }
+
+    async fn come(&mut self) {
+        std::fs::write(&self.go, "").expect("own directory");
+        self.starts.says(200);
+        self.fails.says(503);
+        let reporter = &self.grpc.0;
+        reporter
+            .set_service_status(STARTS, ServingStatus::Serving)
+            .await;
+        reporter
+            .set_service_status(FAILS, ServingStatus::NotServing)
+            .await;
+        self.tcp = None;
+    }
+
+    fn grpc_probe(&self, service: &str) -> pb::GrpcProbe {
+        pb::GrpcProbe {
+            port: self.grpc.1.into(),
+            service: service.to_owned(),
+        }
+    }
+
+    fn tcp_probe(&self) -> pb::TcpProbe {
+        let address = self.tcp.as_ref().expect("it listens").local_addr();
+        pb::TcpProbe {
+            port: address.expect("bound").port().into(),
+        }
     }
 }
 
@@ -57,6 +123,16 @@ fn live_by(script: &str, liveness: pb::Liveness) -> pb::RunSpec {
     let mut spec = sh(script);
     spec.liveness = Some(liveness);
     spec
+}
+
+fn live_by_state(probe: liveness::Probe) -> pb::RunSpec {
+    let liveness = pb::Liveness {
+        probe: Some(probe),
+        interval: Some(duration(EVERY)),
+        failure_threshold: Some(2),
+        ..pb::Liveness::default()
+    };
+    live_by(QUIET, liveness)
 }
 
 fn now() -> Pattern {
@@ -75,10 +151,10 @@ fn then(go: &Path, what: &str) -> String {
     format!("until [ -e {go} ]; do sleep 0.05; done; {what}; {QUIET}")
 }
 
-/// Returns runs that become ready, or have the effect of a rule, and continue.
-fn that_go_on(go: &Path, servers: &Servers) -> Vec<Scene> {
-    let file = go.display();
-    let then = |what: &str| then(go, what);
+/// Returns runs that become ready, and continue.
+fn that_become_ready(cause: &Cause) -> Vec<Scene> {
+    let file = cause.go.display();
+    let then = |what: &str| then(&cause.go, what);
     let by = |script: &str, probe| readiness::with(sh(script), probe, None);
     let line = pb::LinePattern {
         pattern: Some(now()),
@@ -87,102 +163,156 @@ fn that_go_on(go: &Path, servers: &Servers) -> Vec<Scene> {
     let listen = format!(
         "exec python3 -c \"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(1000)\""
     );
-    let goes_on = |name, spec, events| Scene {
-        name,
-        spec,
-        events,
-        ends: None,
-    };
-    let ready: &[(&str, usize)] = &[("ready", 1)];
-    vec![
-        goes_on("line", by(&then("echo now"), Probe::Line(line)), ready),
-        goes_on(
-            "tcp",
-            by(
-                &then(&listen),
-                Probe::Tcp(pb::TcpProbe { port: port.into() }),
-            ),
-            ready,
-        ),
-        goes_on(
-            "http",
-            by(QUIET, Probe::Http(servers.starts.probe())),
-            ready,
-        ),
-        goes_on(
+    let tcp = Probe::Tcp(pb::TcpProbe { port: port.into() });
+    let says_ready = Action::Ready(pb::output_rule::Ready {});
+    let all = [
+        ("line", by(&then("echo now"), Probe::Line(line))),
+        ("ready rule", at_line(&then("echo now"), says_ready)),
+        ("tcp", by(&then(&listen), tcp)),
+        ("http", by(QUIET, Probe::Http(cause.starts.probe()))),
+        ("grpc", by(QUIET, Probe::Grpc(cause.grpc_probe(STARTS)))),
+        (
             "exec",
             ready_by(QUIET, exec_probe::ready_by(&format!("test -e {file}"))),
-            ready,
         ),
-        goes_on(
+        (
             "notify",
             ready_by(&then("systemd-notify --ready"), notify::by_notice(None)),
-            ready,
         ),
+    ];
+    let scenes = all.into_iter().map(|(name, spec)| Scene {
+        name,
+        spec,
+        has_acted: |run| run.ready_time.is_some(),
+        event: "ready",
+        ends: None,
+    });
+    scenes.collect()
+}
+
+/// Returns runs that have another effect of a rule, and continue.
+fn that_go_on(cause: &Cause) -> Vec<Scene> {
+    let then = |what: &str| then(&cause.go, what);
+    let goes_on = |name, spec, has_acted, event| Scene {
+        name,
+        spec,
+        has_acted,
+        event,
+        ends: None,
+    };
+    let groups = with(
+        sh(&then("echo now 7")),
+        vec![rule("line", regex(r"^now (?P<n>\d)$"), annotate())],
+    );
+    vec![
         goes_on(
             "event",
             at_line(&then("echo now"), emit()),
-            &[("output_matched", 1)],
+            |_| true,
+            "output_matched",
+        ),
+        goes_on(
+            "annotate",
+            groups,
+            |run| run.annotations.contains_key("n"),
+            "annotated",
         ),
         goes_on(
             "activity",
             at_line(&then("echo now"), Action::Activity(Activity::Idle.into())),
-            &[("activity_changed", 1)],
-        ),
-        goes_on(
-            "ready rule",
-            at_line(&then("echo now"), Action::Ready(pb::output_rule::Ready {})),
-            ready,
+            |run| run.activity() == Activity::Idle,
+            "activity_changed",
         ),
     ]
 }
 
+fn ending(name: &'static str, spec: pb::RunSpec, ends: fn(&Reason) -> bool) -> Scene {
+    Scene {
+        name,
+        spec,
+        has_acted: |run| run.state() != RunState::Running,
+        event: "ended",
+        ends: Some(ends),
+    }
+}
+
+fn is_not_live(reason: &Reason) -> bool {
+    matches!(reason, Reason::NotLive(_))
+}
+
+fn is_not_ready(reason: &Reason) -> bool {
+    matches!(reason, Reason::NotReady(_))
+}
+
 /// Returns runs that are stopped by a rule, a probe or a limit.
-fn that_are_stopped(go: &Path, servers: &Servers) -> Vec<Scene> {
-    let file = go.display();
+fn that_are_stopped(cause: &Cause) -> Vec<Scene> {
+    let file = cause.go.display();
     let silent = format!("until [ -e {file} ]; do echo; sleep 0.1; done; {QUIET}");
     let watchdog =
         format!("until [ -e {file} ]; do systemd-notify WATCHDOG=1; sleep 0.2; done; {QUIET}");
-    let ends = |name, spec, ends| Scene {
-        name,
-        spec,
-        events: &[("ended", 1)],
-        ends: Some(ends),
-    };
+    let result = Action::Result(pb::output_rule::Result {
+        after: Some(duration(RESULT_AFTER)),
+        grace: None,
+    });
+    let exec = exec_probe::live_by(&format!("test ! -e {file}"), Duration::from_secs(1), 2);
     vec![
-        ends(
+        ending(
             "result",
-            at_line(
-                &then(go, "echo now"),
-                Action::Result(pb::output_rule::Result {
-                    after: Some(duration(RESULT_AFTER)),
-                    grace: None,
-                }),
-            ),
+            at_line(&then(&cause.go, "echo now"), result),
             |reason| matches!(reason, Reason::Result(_)),
         ),
-        ends(
+        ending(
             "inactivity",
             limited(&silent, LIMIT),
             |reason| matches!(reason, Reason::DeadlineExceeded(exceeded) if exceeded.which() == pb::Deadline::Inactivity),
         ),
-        ends(
+        ending(
             "live http",
-            live_by(QUIET, servers.fails.liveness(2)),
-            |reason| matches!(reason, Reason::NotLive(_)),
+            live_by(QUIET, cause.fails.liveness(2)),
+            is_not_live,
         ),
-        ends(
-            "live exec",
-            live_by(
-                QUIET,
-                exec_probe::live_by(&format!("test ! -e {file}"), Duration::from_secs(1), 2),
-            ),
-            |reason| matches!(reason, Reason::NotLive(_)),
+        ending(
+            "live tcp",
+            live_by_state(liveness::Probe::Tcp(cause.tcp_probe())),
+            is_not_live,
         ),
-        ends(
+        ending(
+            "live grpc",
+            live_by_state(liveness::Probe::Grpc(cause.grpc_probe(FAILS))),
+            is_not_live,
+        ),
+        ending("live exec", live_by(QUIET, exec), is_not_live),
+        ending(
             "watchdog",
             live_by(&watchdog, notify::watchdog(LIMIT)),
-            |reason| matches!(reason, Reason::NotLive(_)),
+            is_not_live,
+        ),
+    ]
+}
+
+/// Returns runs that are stopped by a limit that began with them.
+fn that_are_late() -> Vec<Scene> {
+    let limit = Duration::from_secs(5);
+    let line = pb::LinePattern {
+        pattern: Some(now()),
+    };
+    let mut runs_long = sh(QUIET);
+    runs_long.timeouts.get_or_insert_default().max_runtime = Some(duration(limit));
+    vec![
+        ending(
+            "start timeout",
+            readiness::with(sh(QUIET), Probe::Line(line), Some(limit)),
+            is_not_ready,
+        ),
+        ending(
+            "start timeout of notify",
+            ready_by(QUIET, notify::by_notice(Some(limit))),
+            is_not_ready,
+        ),
+        ending(
+            "max runtime",
+            runs_long,
+            |reason| matches!(reason, Reason::DeadlineExceeded(exceeded) if exceeded.which() == pb::Deadline::MaxRuntime),
         ),
     ]
 }
@@ -190,7 +320,7 @@ fn that_are_stopped(go: &Path, servers: &Servers) -> Vec<Scene> {
 /// Returns a run that writes numbered lines to both streams until the file is there; a rule tests each.
 fn counts_until(stop: &Path) -> pb::RunSpec {
     let script = format!(
-        "i=0; until [ -e {} ]; do i=$((i+1)); echo mark $i; echo noise $i; echo err $i >&2; sleep 0.02; done",
+        "i=0; until [ -e {} ]; do i=$((i+1)); echo mark $i; echo noise $i; echo err $i >&2; sleep 0.05; done",
         stop.display()
     );
     let rules = vec![
@@ -217,8 +347,26 @@ async fn assert_each_line_once(client: &mut Client, run: &str) {
     assert_eq!(ended.annotations_version, errors as u64, "each line once");
 }
 
+/// Runs, each with its scene.
+type Played = Vec<(String, Scene)>;
+
+async fn spawn(client: &mut Client, scenes: Vec<Scene>) -> Played {
+    let mut runs = Vec::new();
+    for scene in scenes {
+        let run = must(scene.name, client.spawn(scene.spec.clone()).await).run_id;
+        runs.push((run, scene));
+    }
+    runs
+}
+
+fn all_of(cause: &Cause) -> Vec<Scene> {
+    let scenes = that_become_ready(cause).into_iter();
+    let scenes = scenes.chain(that_go_on(cause));
+    scenes.chain(that_are_stopped(cause)).collect()
+}
+
 /// The cause comes while no server lives; servers die before, during and after its effect.
-async fn die_and_come_back(kennel: &Kennel, go: &Path, servers: &Servers) {
+async fn die_and_come_back(kennel: &Kennel, cause: &mut Cause) {
     for death in 0..DEATHS {
         eventually("a server", Duration::from_mins(1), || kennel.server()).await;
         tokio::time::sleep(Duration::from_millis(53 * (death as u64 % 6))).await;
@@ -226,10 +374,43 @@ async fn die_and_come_back(kennel: &Kennel, go: &Path, servers: &Servers) {
             kennel.kill_server();
         }
         if death == DEATHS / 2 {
-            std::fs::write(go, "").expect("own directory");
-            servers.starts.says(200);
-            servers.fails.says(503);
+            cause.come().await;
         }
+    }
+}
+
+/// Waits until each run shows that it has acted.
+async fn act(client: &Client, runs: &Played) {
+    for (run, scene) in runs {
+        let acted = eventually_async(scene.name, Duration::from_mins(1), async || {
+            let run = client.clone().get(run).await.ok()?;
+            (scene.has_acted)(&run).then_some(())
+        });
+        acted.await;
+    }
+}
+
+/// Asserts that each run has acted once, and ends those that continue.
+async fn assert_acted_once(client: &mut Client, runs: &Played) {
+    for (run, scene) in runs {
+        if let Some(is) = scene.ends {
+            let ended = must(scene.name, client.ended(run).await);
+            let reason = ended.end_reason.clone().and_then(|end| end.reason);
+            assert!(reason.as_ref().is_some_and(is), "{}: {ended:?}", scene.name);
+            assert!(ended.tree_is_empty(), "{}: {ended:?}", scene.name);
+        } else if scene.event == "ready" {
+            let (seen, reached) = must(scene.name, client.wait(run, WaitCondition::Ready).await);
+            assert!(reached, "{}: {seen:?}", scene.name);
+        }
+    }
+    for (run, scene) in runs {
+        if scene.ends.is_none() {
+            must(scene.name, client.abort(run).await);
+        }
+        let heard = heard(client, run).await;
+        let stations = heard.stations();
+        let seen = stations.iter().filter(|name| **name == scene.event);
+        assert_eq!(seen.count(), 1, "{}: {stations:?}", scene.name);
     }
 }
 
@@ -242,47 +423,39 @@ async fn rules_probes_and_limits_act_once() {
     })
     .await;
     let mut client = kennel.client().await;
-    let go = kennel.scratch().join("go");
-    let mut runs = Vec::new();
-    let servers = Servers::start();
-    let scenes = that_go_on(&go, &servers).into_iter();
-    for scene in scenes.chain(that_are_stopped(&go, &servers)) {
-        let run = must(scene.name, client.spawn(scene.spec.clone()).await).run_id;
-        runs.push((run, scene));
-    }
+    let cause = |name: &str| Cause::prepare(kennel.scratch().join(name));
+    let (mut deaths, mut gone, mut replaced) = (
+        cause("deaths").await,
+        cause("gone").await,
+        cause("replaced").await,
+    );
+    let mut runs = spawn(&mut client, all_of(&gone)).await;
+    let at_upgrade = spawn(&mut client, all_of(&replaced)).await;
     let stop = kennel.scratch().join("stop");
     let counting = must("spawn", client.spawn(counts_until(&stop)).await).run_id;
-    die_and_come_back(&kennel, &go, &servers).await;
-    std::fs::write(&stop, "").expect("own directory");
+    let mut scenes = all_of(&deaths);
+    scenes.extend(that_are_late());
+    let at_deaths = spawn(&mut client, scenes).await;
+
+    die_and_come_back(&kennel, &mut deaths).await;
+    client = kennel.client().await;
+    act(&client, &at_deaths).await;
     postgres.crash().await;
-    tokio::time::sleep(LIMIT).await;
+    gone.come().await;
+    act(&client, &runs).await;
     postgres.run().await;
     kennel.install(&programs::kennel());
-    let upgraded = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
+    let (upgraded, ()) = tokio::join!(
+        run_to_end(kennel.cli(&["upgrade"]), PATIENCE),
+        replaced.come()
+    );
     assert!(upgraded.status.success(), "{upgraded:?}\n{}", kennel.log());
 
     client = kennel.client().await;
-    for (run, scene) in &runs {
-        if let Some(is) = scene.ends {
-            let ended = must(scene.name, client.ended(run).await);
-            let reason = ended.end_reason.clone().and_then(|end| end.reason);
-            assert!(reason.as_ref().is_some_and(is), "{}: {ended:?}", scene.name);
-            assert!(ended.tree_is_empty(), "{}: {ended:?}", scene.name);
-        } else if scene.events.iter().any(|(name, _)| *name == "ready") {
-            let (seen, reached) = must(scene.name, client.wait(run, WaitCondition::Ready).await);
-            assert!(reached, "{}: {seen:?}", scene.name);
-        }
-    }
+    act(&client, &at_upgrade).await;
+    runs.extend(at_deaths);
+    runs.extend(at_upgrade);
+    assert_acted_once(&mut client, &runs).await;
+    std::fs::write(&stop, "").expect("own directory");
     assert_each_line_once(&mut client, &counting).await;
-    for (run, scene) in &runs {
-        if scene.ends.is_none() {
-            must(scene.name, client.abort(run).await);
-        }
-        let heard = heard(&mut client, run).await;
-        let stations = heard.stations();
-        for (event, count) in scene.events {
-            let seen = stations.iter().filter(|name| *name == event).count();
-            assert_eq!(seen, *count, "{}: {event} of {stations:?}", scene.name);
-        }
-    }
 }

@@ -10,11 +10,11 @@ use tonic::Code;
 use tonic_types::StatusExt;
 
 /// A user and groups that exist on no host.
-const UID: u32 = 54_321;
+pub(crate) const UID: u32 = 54_321;
 const GID: u32 = 54_322;
 const GROUPS: [u32; 2] = [54_323, 54_324];
 
-fn with_user(mut spec: pb::RunSpec) -> pb::RunSpec {
+pub(crate) fn with_user(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec.privileges = Some(pb::Privileges {
         user: Some(pb::RunUser {
             user_id: UID,

@@ -2,7 +2,9 @@
 
 use kennel_proto::pb::{self, RunKind};
 use kennel_tests::{
-    Kennel, Options, PATIENCE, RunExt, SpecExt, client::duration, must, new_run_id, programs, sh,
+    Kennel, Options, PATIENCE, RunExt, SpecExt,
+    client::{complaint, duration},
+    must, new_run_id, programs, sh,
 };
 use std::{
     fs,
@@ -81,4 +83,48 @@ async fn node_gives_grace_where_spec_names_none() {
     assert_eq!(run.grace, Some(duration(ms(600))), "{run:?}");
     let run = must("spawn", client.spawn(stubborn).await);
     assert_eq!(run.grace, Some(duration(ms(30_000))), "{run:?}");
+}
+
+/// A default of the node decides when the run begins, and never for a run that exists.
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_steps_fit_grace_of_first_spawn() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("kennel.toml");
+    let set = |grace: &str| fs::write(&file, format!("default_grace = \"{grace}\"\n"));
+    set("20s").expect("written");
+    let options = Options {
+        env: vec![("KENNEL_CONFIG".into(), file.display().to_string())],
+        ..Options::default()
+    };
+    let mut kennel = Kennel::start(options).await;
+    let mut client = kennel.client().await;
+    let mut spec = sh("exec sleep 1000").kind_of(RunKind::Service);
+    spec.set_recovery(pb::RecoveryPolicy::Adopt);
+    spec.stop.get_or_insert_default().steps = vec![pb::StopAction {
+        action: Some(pb::stop_action::Action::Signal("SIGUSR1".into())),
+        wait: Some(duration(Duration::from_secs(8))),
+    }];
+    let [live, ended, new] = [(); 3].map(|()| new_run_id());
+    for id in [&live, &ended] {
+        must("spawn", client.spawn_as(id, spec.clone()).await);
+    }
+    must("abort", client.abort(&ended).await);
+    set("5s").expect("written");
+    kennel.kill_service_after(|| {});
+    kennel.wait_for_exit(PATIENCE).await;
+    kennel.restart().await;
+    let mut client = kennel.client().await;
+    for id in [&live, &ended] {
+        let (run, existing) = must("repeat", client.spawn_as(id, spec.clone()).await);
+        assert!(existing, "{run:?}");
+        assert_eq!(run.grace, Some(duration(Duration::from_secs(20))));
+    }
+    let refused = client.spawn_as(&new, spec.clone()).await;
+    let refused = complaint(&refused.expect_err("5 s are not enough"));
+    assert_eq!(refused.fields, ["spec.stop.steps"]);
+    let again = must("restart", client.restart(&ended, None).await);
+    assert_eq!(again.grace, Some(duration(Duration::from_secs(20))));
+    for id in [&live, &again.run_id] {
+        must("abort", client.abort(id).await);
+    }
 }

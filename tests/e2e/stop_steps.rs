@@ -359,11 +359,11 @@ async fn command_runs_before_the_first_signal(options: Options) {
 
 /// A third of them hangs: each has its time and no more.
 #[tokio::test(flavor = "multi_thread")]
-async fn shutdown_runs_the_commands_of_99_runs() {
+async fn shutdown_runs_the_commands_of_100_runs() {
     let mut kennel = Kennel::on_sqlite().await;
     let client = kennel.client().await;
     let said = kennel.scratch().join("said");
-    let spawns = (0..99).map(|at| {
+    let spawns = (0..100).map(|at| {
         let mut client = client.clone();
         let hang = if at % 3 == 0 { "; sleep 1000" } else { "" };
         let script = format!("echo x >> {}{hang}", said.display());
@@ -388,7 +388,7 @@ async fn shutdown_runs_the_commands_of_99_runs() {
     let status = kennel.terminate(SHUTDOWN_LIMIT).await;
     assert!(status.success(), "{status:?}");
     let text = fs::read_to_string(&said).expect("it was written");
-    assert_eq!(text.lines().count(), 99);
+    assert_eq!(text.lines().count(), 100);
     for run in &runs {
         Footprint::of_id(run).assert_nothing_left();
     }
@@ -399,8 +399,17 @@ async fn shutdown_runs_the_commands_of_99_runs() {
         let run = must("get", client.get(run).await);
         ended += usize::from(commands(&run) == [(at % 3 != 0).then_some(0)]);
         assert_eq!(run.code(), Some(5), "{run:?}");
+        let certificate = run.attempt().certificate.as_ref().expect("it has ended");
+        let begun = certificate.commands[0].time;
+        let first = certificate
+            .steps
+            .iter()
+            .find(|step| step.signal != "SIGCONT");
+        let signalled = first.expect("a signal").time;
+        let in_order = |time: Option<prost_types::Timestamp>| time.map(|t| (t.seconds, t.nanos));
+        assert!(in_order(begun) <= in_order(signalled), "{certificate:?}");
     }
-    assert_eq!(ended, 99);
+    assert_eq!(ended, 100);
 }
 
 /// Its keeper dies with the server: the shim runs the command, once.

@@ -254,6 +254,7 @@ pub(crate) fn of(error: &CallError) -> Status {
         } => refused(*run, *refusal, *state, text),
         CallError::AnnotationsChanged { .. } => facets::changed(error, text),
         CallError::CapabilityMissing(missing) => capability_missing(missing),
+        CallError::InvalidSpec(violation) => invalid(std::slice::from_ref(violation)),
         CallError::CommandNotFound { command, looked_in } => not_found(command, looked_in),
         CallError::SpawnFailed { run, failure } => spawn_failed(*run, failure),
         CallError::QuotaExceeded { what, limit } => quota(what, *limit),

@@ -11,6 +11,7 @@ mod held;
 mod init_note;
 pub mod input_note;
 pub mod keeper;
+pub mod notify_place;
 mod orphan_note;
 pub mod preflight;
 mod private_file;

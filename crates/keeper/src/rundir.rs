@@ -1,8 +1,7 @@
 //! The private directory of a run: `runs/<id>` under the data directory, and `tmp` in it for the command.
 
-use crate::private_file;
+use crate::{notify_place, private_file};
 use kennel_lifecycle::RunId;
-use kennel_linux::notify_socket;
 use nix::{
     dir::Dir,
     errno::Errno,
@@ -25,16 +24,6 @@ const DEPTH_MAX: usize = 256;
 
 /// The one part of a run's directory whose path its command gets.
 pub(crate) const TMP: &CStr = c"tmp";
-
-/// The socket for reports of the run's processes, beside the other.
-pub(crate) const NOTIFY: &str = "notify";
-
-/// Returns the path of the socket for reports of a run's processes, where its spec enables them: the socket is the
-/// keeper's.
-#[must_use]
-pub fn notify_path(run_dir: &Path) -> PathBuf {
-    run_dir.join(NOTIFY)
-}
 
 /// The token with which processes of the run may call, beside the others.
 const TOKEN: &CStr = c"token";
@@ -111,14 +100,14 @@ pub fn forget_attempt(data_dir: &Path, run: RunId) -> io::Result<()> {
     let dir = path(data_dir, run);
     crate::held::remove(&dir);
     remove_token(&dir)?;
-    notify_socket::remove(&dir, NOTIFY)?;
+    notify_place::remove_left(&dir)?;
     crate::exit_record::remove(&dir)
 }
 
 /// Removes `runs/<id>/tmp` and all in it, and a socket beside it, without following a link or crossing into another mount.
 pub fn remove_tmp(data_dir: &Path, run: RunId) -> io::Result<()> {
     // Left by a keeper that died.
-    notify_socket::remove(&path(data_dir, run), NOTIFY)?;
+    notify_place::remove_left(&path(data_dir, run))?;
     match open_dir_at(&path(data_dir, run)) {
         Ok(dir) => remove_entry(&dir, TMP, &fstat(&dir)?, 0),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

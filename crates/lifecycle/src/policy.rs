@@ -59,10 +59,12 @@ impl Policy {
         self.stop.grace.unwrap_or(limits::GRACE_DEFAULT)
     }
 
-    /// Gives the run the node's grace for its kind, where its spec names none.
-    pub fn fill_grace(&mut self, node: &DefaultGrace) {
+    /// Gives the run the grace of its node for its kind, where its spec names none. Returns why its stop steps do not
+    /// fit the grace in force.
+    pub fn fill_grace(&mut self, node: &DefaultGrace) -> Option<Violation> {
         let grace = self.stop.grace.or_else(|| node.of(self.kind));
         self.stop.grace = grace;
+        self.stop.check_waits(self.grace())
     }
 
     /// Returns the policy for when the whole service dies. Only the kind `service` continues by default.
@@ -162,8 +164,8 @@ impl Policy {
     }
 
     /// Adds the violations of the policy.
-    pub(crate) fn check(&self, node: &DefaultGrace, found: &mut Vec<Violation>) {
-        self.stop.check(node.of(self.kind), found);
+    pub(crate) fn check(&self, found: &mut Vec<Violation>) {
+        self.stop.check(found);
         let max_runtime = self.timeouts.max_runtime;
         check_timeout("spec.timeouts.max_runtime", max_runtime, found);
         let inactivity = self.timeouts.inactivity;
@@ -181,7 +183,6 @@ impl Policy {
         }
         self.check_success(found);
         self.check_commands(found);
-        self.check_notices(found);
         self.privileges.check(found);
         self.check_leader_exit(found);
     }
@@ -203,21 +204,6 @@ impl Policy {
         let live = self.liveness.as_ref().map(|l| &l.probe);
         if matches!(live, Some(LiveProbe::State(StateProbe::Exec(_)))) {
             found.push(Violation::new("spec.liveness.exec", why));
-        }
-    }
-
-    /// Checks notices: the socket is in the run's directory, which is closed to other users.
-    fn check_notices(&self, found: &mut Vec<Violation>) {
-        if self.privileges.user.is_none() {
-            return;
-        }
-        let why =
-            "cannot be given with privileges.user: the socket is in the server's own directory";
-        if self.is_ready_by_notice() {
-            found.push(Violation::new("spec.readiness.notify", why));
-        }
-        if self.watchdog().is_some() {
-            found.push(Violation::new("spec.liveness.watchdog", why));
         }
     }
 
@@ -278,6 +264,9 @@ named! {
     }
 }
 
+/// Field of the actions of a stop.
+const STOP_STEPS: &str = "spec.stop.steps";
+
 /// Plan for the end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -309,8 +298,7 @@ impl StopPolicy {
         }
     }
 
-    /// `default` is the grace of a run that names none.
-    fn check(&self, default: Option<Duration>, found: &mut Vec<Violation>) {
+    fn check(&self, found: &mut Vec<Violation>) {
         if self.grace.is_some_and(|g| g > limits::GRACE_MAX) {
             found.push(Violation::new(
                 "spec.stop.grace",
@@ -326,14 +314,14 @@ impl StopPolicy {
                 "cannot be SIGKILL, which ends every stop, nor SIGSTOP, which ends nothing",
             ));
         }
-        let grace = self.grace.or(default).unwrap_or(limits::GRACE_DEFAULT);
-        self.check_steps(grace, found);
+        self.check_steps(found);
+        // The node of the run gives a grace that is not named here.
+        found.extend(self.grace.and_then(|grace| self.check_waits(grace)));
     }
 
-    fn check_steps(&self, grace: Duration, found: &mut Vec<Violation>) {
-        const FIELD: &str = "spec.stop.steps";
+    fn check_steps(&self, found: &mut Vec<Violation>) {
         if self.steps.len() > limits::STOP_ACTIONS_MAX {
-            found.push(Violation::new(FIELD, "must have at most 16 entries"));
+            found.push(Violation::new(STOP_STEPS, "must have at most 16 entries"));
         }
         for (at, step) in self.steps.iter().enumerate() {
             let why = match &step.action {
@@ -353,14 +341,15 @@ impl StopPolicy {
                 },
                 Action::Signal(_) | Action::CloseInput | Action::Input(_) => continue,
             };
-            found.push(Violation::new(format!("{FIELD}[{at}]"), why));
+            found.push(Violation::new(format!("{STOP_STEPS}[{at}]"), why));
         }
+    }
+
+    fn check_waits(&self, grace: Duration) -> Option<Violation> {
         let waits = self.steps.iter().map(|step| step.wait);
         let waits = waits.fold(Duration::ZERO, Duration::saturating_add);
-        if !waits.is_zero() && waits >= grace {
-            let why = "must wait for less than the grace in all: SIGKILL comes at its end";
-            found.push(Violation::new(FIELD, why));
-        }
+        let why = "must wait for less than the grace in all: SIGKILL comes at its end";
+        (!waits.is_zero() && waits >= grace).then(|| Violation::new(STOP_STEPS, why))
     }
 
     /// Whether an action needs a standard input that can be written, and whether one needs one that can be closed.

@@ -53,6 +53,8 @@ pub struct RestartPolicy {
     pub prevent_exit_codes: Vec<u8>,
     /// Exit codes after which an attempt follows, whatever the mode says.
     pub force_exit_codes: Vec<u8>,
+    /// Whether a run that was restarted too often in a row is held until a client restarts it, and does not end.
+    pub hold: bool,
 }
 
 impl Default for RestartPolicy {
@@ -67,6 +69,7 @@ impl Default for RestartPolicy {
             min_uptime: Duration::from_secs(10),
             prevent_exit_codes: Vec::new(),
             force_exit_codes: Vec::new(),
+            hold: false,
         }
     }
 }
@@ -136,6 +139,9 @@ impl RestartPolicy {
                 "must be at least 1; RESTART_MODE_NEVER is for none",
             );
         }
+        if self.hold && self.max_restarts.is_none() {
+            bad("hold", "needs max_restarts, which is what it follows");
+        }
         if self.min_uptime.is_zero() || self.min_uptime > DELAY_MAX {
             bad("min_uptime", "must be more than zero and at most 24 hours");
         }
@@ -197,7 +203,7 @@ pub struct Attempted<'a> {
 pub enum Next {
     /// Another attempt follows after this time; the number is that of the restarts in a row, with this one.
     Again {
-        /// Delay before it.
+        /// Delay before it; `MAX`: until a client restarts the run.
         delay: Duration,
         /// Restarts in a row.
         restarts: u32,
@@ -269,7 +275,13 @@ fn again(policy: &RestartPolicy, attempted: &Attempted<'_>, chance: u32) -> Next
         .is_some_and(|time| time >= policy.min_uptime);
     let before = if lasted { 0 } else { attempted.restarts };
     if policy.max_restarts.is_some_and(|most| before >= most) {
-        return Next::Exhausted { restarts: before };
+        let restarts = before;
+        return if policy.hold {
+            let delay = Duration::MAX;
+            Next::Again { delay, restarts }
+        } else {
+            Next::Exhausted { restarts }
+        };
     }
     Next::Again {
         delay: policy.pause(before, chance),

@@ -1,7 +1,7 @@
 //! A spawn request, and the check of its validity.
 
 use crate::names::named;
-use crate::{ApiAccess, DefaultGrace, Parent, Policy, TerminalSpec, labels, limits, os_text};
+use crate::{ApiAccess, Parent, Policy, TerminalSpec, labels, limits, os_text};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -172,15 +172,16 @@ impl RunSpec {
         argv + pairs(&self.command.env) + pairs(&self.labels)
     }
 
-    /// Returns all violations of this spec; empty means that it may be tried.
+    /// Returns all violations of this spec; empty means that it may be tried, where its stop steps fit the grace that its
+    /// node gives: [`Policy::fill_grace`].
     #[must_use]
-    pub fn violations(&self, node: &DefaultGrace) -> Vec<Violation> {
+    pub fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         self.command.check(&mut found);
         self.check_labels(&mut found);
         self.check_terminal(&mut found);
         self.check_stop_input(&mut found);
-        self.policy.check(node, &mut found);
+        self.policy.check(&mut found);
         self.check_api_access(&mut found);
         found
     }

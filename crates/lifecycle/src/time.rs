@@ -10,6 +10,9 @@ use std::time::Duration;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
+    /// A time that never comes.
+    pub const NEVER: Self = Self(i64::MAX);
+
     /// Returns the time so long before this one; saturates.
     #[must_use]
     pub fn minus(self, past: Duration) -> Self {

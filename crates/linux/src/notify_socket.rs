@@ -3,12 +3,12 @@
 use crate::fdpass::{self, Datagram};
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, open},
+    fcntl::{AtFlags, OFlag, open},
     sys::{
         socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, setsockopt, socket, sockopt},
         stat::{Mode, fchmod},
     },
-    unistd::{UnlinkatFlags, unlinkat},
+    unistd::{Uid, UnlinkatFlags, fchownat, unlinkat},
 };
 use std::{
     io,
@@ -27,8 +27,9 @@ const SO_PASSPIDFD: libc::c_int = 76;
 pub struct NotifySocket(OwnedFd);
 
 impl NotifySocket {
-    /// Binds `name` in `dir`, replacing an earlier socket of that name. The file has mode 0600.
-    pub fn bind(dir: &Path, name: &str) -> io::Result<Self> {
+    /// Binds `name` in `dir`, replacing an earlier socket of that name. The file has mode 0600, and belongs to `owner`
+    /// where that is given.
+    pub fn bind(dir: &Path, name: &str, owner: Option<u32>) -> io::Result<Self> {
         let dir = open_dir(dir)?;
         remove_in(&dir, name)?;
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -40,6 +41,10 @@ impl NotifySocket {
         // An address has at most 108 bytes, and the path of a data directory may be longer.
         let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
         bind(socket.as_raw_fd(), &UnixAddr::new(path.as_str())?)?;
+        if let Some(owner) = owner.map(Uid::from_raw) {
+            let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
+            fchownat(&dir, name, Some(owner), None, flags)?;
+        }
         Ok(Self(socket))
     }
 
@@ -118,7 +123,7 @@ mod tests {
     #[test]
     fn datagram_names_its_sender_until_it_is_taken() {
         let dir = tempfile::tempdir().expect("a directory");
-        let socket = NotifySocket::bind(dir.path(), "notify").expect("bound");
+        let socket = NotifySocket::bind(dir.path(), "notify", None).expect("bound");
         let path = dir.path().join("notify");
         let mode = std::fs::metadata(&path).expect("it is there").permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
@@ -143,8 +148,8 @@ mod tests {
     #[test]
     fn socket_takes_the_place_of_a_former_one() {
         let dir = tempfile::tempdir().expect("a directory");
-        let former = NotifySocket::bind(dir.path(), "notify").expect("bound");
-        let socket = NotifySocket::bind(dir.path(), "notify").expect("bound again");
+        let former = NotifySocket::bind(dir.path(), "notify", None).expect("bound");
+        let socket = NotifySocket::bind(dir.path(), "notify", None).expect("bound again");
         let sender = UnixDatagram::unbound().expect("a socket");
         let path = dir.path().join("notify");
         sender.send_to(b"READY=1", &path).expect("it is sent");
@@ -158,7 +163,7 @@ mod tests {
     #[test]
     fn sender_that_was_reaped_is_not_judged() {
         let dir = tempfile::tempdir().expect("a directory");
-        let socket = NotifySocket::bind(dir.path(), "notify").expect("bound");
+        let socket = NotifySocket::bind(dir.path(), "notify", None).expect("bound");
         let path = dir.path().join("notify").display().to_string();
         let script = format!(
             "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'READY=1', '{path}')"

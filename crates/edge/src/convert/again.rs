@@ -2,7 +2,7 @@
 
 use super::request;
 use crate::{digest::DigestKey, pb, status, trace_context::TraceContext};
-use kennel_lifecycle::{DefaultGrace, RecordedSpec, RunId, RunSpec, Violation};
+use kennel_lifecycle::{RecordedSpec, RunId, RunSpec, Violation};
 use kennel_supervisor::{RunView, SpawnCall};
 use tonic::Status;
 
@@ -13,9 +13,8 @@ pub(crate) fn spawn(
     owner: String,
     trace: TraceContext,
     key: &DigestKey,
-    node: &DefaultGrace,
 ) -> Result<SpawnCall, Status> {
-    of_recorded(request, ended.run, &ended.spec, owner, trace, key, node)
+    of_recorded(request, ended.run, &ended.spec, owner, trace, key)
 }
 
 fn of_recorded(
@@ -25,7 +24,6 @@ fn of_recorded(
     owner: String,
     trace: TraceContext,
     key: &DigestKey,
-    node: &DefaultGrace,
 ) -> Result<SpawnCall, Status> {
     if !recorded.is_described() {
         return Err(status::spec_incomplete(ended, &["spec".to_owned()]));
@@ -37,7 +35,7 @@ fn of_recorded(
     if !missing.is_empty() {
         return Err(status::spec_incomplete(ended, &missing));
     }
-    request::no_violations(&spec.violations(node))?;
+    request::no_violations(&spec.violations())?;
     let call = request::call_of(spec, owner, trace, key);
     Ok(SpawnCall {
         run,
@@ -120,7 +118,6 @@ mod tests {
             String::new(),
             TraceContext::default(),
             &key,
-            &DefaultGrace::default(),
         );
         let details = refused
             .expect_err("there is no command")
@@ -144,7 +141,6 @@ mod tests {
                 String::new(),
                 trace,
                 &key,
-                &DefaultGrace::default(),
             );
             call.expect("a spawn").spec_digest
         };
@@ -162,7 +158,6 @@ mod tests {
             "uid:1".to_owned(),
             trace,
             &key,
-            &DefaultGrace::default(),
         )
     }
 

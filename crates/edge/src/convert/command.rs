@@ -129,11 +129,11 @@ mod tests {
         digest::DigestKey,
         pb::{self, run_spec::Command},
     };
-    use kennel_lifecycle::{DefaultGrace, RunSpec, Violation};
+    use kennel_lifecycle::{RunSpec, Violation};
     use std::os::unix::ffi::OsStrExt;
 
     fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
-        spec::parse(spec, &DefaultGrace::default(), found)
+        spec::parse(spec, found)
     }
 
     fn raw(args: &[&'static [u8]], cwd: &'static [u8]) -> pb::RunSpec {

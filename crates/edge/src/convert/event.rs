@@ -267,7 +267,7 @@ fn attempt_ended(outcome: &Outcome, restarts: u32, next: Timestamp) -> Station {
     Station::AttemptEnded(lifecycle::AttemptEnded {
         reason: outcome.reason.name().to_owned(),
         consecutive_restarts: restarts,
-        next_restart_time: Some(time::timestamp(next)),
+        next_restart_time: time::next_restart(next),
     })
 }
 

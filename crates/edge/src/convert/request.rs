@@ -25,9 +25,7 @@ use crate::{
     limits, pb, status,
     trace_context::TraceContext,
 };
-use kennel_lifecycle::{
-    DefaultGrace, NodeId, RunId, RunSpec, RunState, Signal, Violation, limits as bounds,
-};
+use kennel_lifecycle::{NodeId, RunId, RunSpec, RunState, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
     AbortCall, AbortWait, CloseCall, Condition, Form, IfUnknown, Kinds, ListFilter, PageStart,
     Position, ResizeCall, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
@@ -74,7 +72,6 @@ pub(crate) fn spawn(
     owner: String,
     trace: TraceContext,
     key: &DigestKey,
-    node: &DefaultGrace,
 ) -> Result<SpawnCall, Status> {
     let mut found = Vec::new();
     let run = own_run_id(&request.run_id, &mut found);
@@ -86,7 +83,7 @@ pub(crate) fn spawn(
     if spec::has_too_many(&spec, &mut found) {
         return Err(status::invalid(&found));
     }
-    let spec = spec::parse(spec, node, &mut found);
+    let spec = spec::parse(spec, &mut found);
     no_violations(&found)?;
     Ok(SpawnCall {
         run,

@@ -41,6 +41,7 @@ pub(crate) fn parse(
             &policy.force_exit_codes,
             found,
         ),
+        hold: policy.hold,
     };
     let mode_alone = pb::RestartPolicy {
         mode: policy.mode,
@@ -72,6 +73,7 @@ pub(crate) fn shown(policy: &RestartPolicy) -> Option<pb::RestartPolicy> {
         min_uptime: Some(time::duration(policy.min_uptime)),
         prevent_exit_codes: shown_codes(&policy.prevent_exit_codes),
         force_exit_codes: shown_codes(&policy.force_exit_codes),
+        hold: policy.hold,
     })
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
             .map_or_else(String::new, |run| run.to_string()),
         deadline_time: view.deadline.map(time::timestamp),
         pause_expires_at: view.pause_expires.map(time::timestamp),
-        next_restart_time: view.next_restart.map(time::timestamp),
+        next_restart_time: view.next_restart.and_then(time::next_restart),
         consecutive_restarts: view.restarts,
         previous_attempts: previous,
         output_removed: view.output_removed.map(retention::removal),

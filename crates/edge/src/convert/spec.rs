@@ -11,10 +11,10 @@ use crate::{
 };
 use bytes::Bytes;
 use kennel_lifecycle::{
-    CapabilitySet, CommandSpec, DefaultGrace, EnvMode, InputMode, LeaderExit, OnDiskFull,
-    OnMaxPause, OnOutputFull, OnParentEnd, OutputBound, Parent, PausePolicy, PidNamespace, Policy,
-    Privileges, RecordedSpec, Recovery, RunId, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal,
-    StopAction, StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
+    CapabilitySet, CommandSpec, EnvMode, InputMode, LeaderExit, OnDiskFull, OnMaxPause,
+    OnOutputFull, OnParentEnd, OutputBound, Parent, PausePolicy, PidNamespace, Policy, Privileges,
+    RecordedSpec, Recovery, RunId, RunKind, RunSpec, RunUser, Sandbox, Seccomp, Signal, StopAction,
+    StopPolicy, Timeouts, Violation, ladder::Action, limits as bounds,
 };
 
 /// Whether any count is far too large.
@@ -40,7 +40,7 @@ pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bo
 }
 
 /// Converts the spec to the lifecycle's types; all its violations are added to `found`.
-pub(crate) fn parse(spec: pb::RunSpec, node: &DefaultGrace, found: &mut Vec<Violation>) -> RunSpec {
+pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
     let form = command::Form::of(&spec);
     let named = kind("spec.kind", spec.kind, found);
     let (kind, terminal) = terminal::parse(named, spec.kind == 0, spec.stdio.as_ref(), found);
@@ -82,7 +82,7 @@ pub(crate) fn parse(spec: pb::RunSpec, node: &DefaultGrace, found: &mut Vec<Viol
         parent: parent(spec.parent.as_ref(), found),
         api_access: api_access::parse(spec.api_access, found),
     };
-    let wrong = parsed.violations(node).into_iter();
+    let wrong = parsed.violations().into_iter();
     found.extend(wrong.map(|violation| form.name(violation)));
     parsed
 }

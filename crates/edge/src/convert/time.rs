@@ -19,6 +19,11 @@ pub(crate) fn timestamp(at: Timestamp) -> prost_types::Timestamp {
     }
 }
 
+/// Returns when the next attempt begins; absent: when a client asks for it.
+pub(crate) fn next_restart(at: Timestamp) -> Option<prost_types::Timestamp> {
+    (at != Timestamp::NEVER).then(|| timestamp(at))
+}
+
 /// Returns the duration from `base` to `at`; negative where the clock was set back.
 pub(crate) fn between(base: Timestamp, at: Timestamp) -> prost_types::Duration {
     let micros = at.0.saturating_sub(base.0);

@@ -66,8 +66,7 @@ impl Processes {
                 Restarted::Over(view) => view,
             };
             let owner = caller.owner.clone();
-            let node = self.supervisor.default_grace();
-            let call = again::spawn(request, &ended, owner, trace, &self.key, node)?;
+            let call = again::spawn(request, &ended, owner, trace, &self.key)?;
             Ok(Box::pin(self.admit(call, &caller)).await?.run)
         };
         let view = deadline::within(budget, all).await?;

@@ -25,13 +25,12 @@ impl Processes {
         if let Some(run) = &caller.run {
             below(run, &mut request)?;
         }
-        let node = self.supervisor.default_grace();
-        let mut call = request::spawn(request, owner, trace, &self.key, node)?;
+        let mut call = request::spawn(request, owner, trace, &self.key)?;
         if let Some(run) = &caller.run {
             let held = call.spec.within_parent(&run.spec);
             call.spec = held.map_err(status::permission_denied)?;
             // What the child has of its parent may exclude what it asks for.
-            request::no_violations(&call.spec.violations(node))?;
+            request::no_violations(&call.spec.violations())?;
         }
         let validate_only = call.validate_only;
         let spawned = Box::pin(self.admit(call, &caller)).await?;

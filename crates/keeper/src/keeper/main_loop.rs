@@ -37,7 +37,7 @@ use crate::{
 };
 use ending::Ending;
 use inputs::Watched;
-use kennel_lifecycle::{HostFacts, HostIdentity, RunId, Timestamp};
+use kennel_lifecycle::{HostFacts, HostIdentity, NodeId, RunId, Timestamp};
 use kennel_linux::{
     attributes::{Inherited, Protection},
     clock, crash_point,
@@ -85,6 +85,7 @@ pub(super) struct Parts {
     pub(super) facts: HostFacts,
     pub(super) host: HostIdentity,
     pub(super) data_dir: PathBuf,
+    pub(super) node: NodeId,
     /// Attributes that commands inherit, except for the keeper's own.
     pub(super) inherited: Inherited,
     pub(super) protection: Protection,
@@ -109,6 +110,7 @@ pub(super) struct Keeper {
     facts: HostFacts,
     host: HostIdentity,
     data_dir: PathBuf,
+    node: NodeId,
     inherited: Inherited,
     pool: Pool,
     exits: ExitSlots,
@@ -180,6 +182,7 @@ impl Keeper {
             facts: parts.facts,
             host: parts.host,
             data_dir: parts.data_dir,
+            node: parts.node,
             inherited: parts.inherited,
             pool: Pool::begin(parts.protection, base, parts.exits.file()),
             exits: parts.exits,

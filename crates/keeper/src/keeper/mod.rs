@@ -29,7 +29,7 @@ mod stray;
 pub use data_dir::node_id;
 pub use service_manager::ServiceManager;
 
-use crate::{exit_slots::ExitSlots, wire::WireHello};
+use crate::{exit_slots::ExitSlots, notify_place, wire::WireHello};
 use doors::Doors;
 use groups::Groups;
 use kennel_linux::{
@@ -213,6 +213,9 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     }
     let (found, late) = adoption::collect(&doors, &config.data_dir, &here);
     crash_point!("keeper.doors_asked");
+    notify_place::sweep(node, |run| {
+        found.iter().any(|found| found.id == run) || late.iter().any(|knock| knock.run == run)
+    });
     let argv = &config.server_argv;
     let upgrades = Upgrades::new(own_path, config.preflight_env.clone());
     let server = Server::start(upgrades.binary(), argv, serving.lock());
@@ -227,6 +230,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         groups,
         host: here,
         data_dir: config.data_dir.clone(),
+        node,
         inherited,
         protection,
         doors,

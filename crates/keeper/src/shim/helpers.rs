@@ -1,8 +1,8 @@
 //! Commands beside the run's own: children of this process like the command, in the same control group, each in a
 //! session of its own, without streams.
 //!
-//! When one has exited, or has taken too long, every process of its session is killed. A process that has left that
-//! session belongs to the run like any other, and ends with it.
+//! When one has exited, or has taken too long, every process of its session is killed, and every one that has left the
+//! session but has its environment. A process that has neither belongs to the run like any other, and ends with it.
 
 use super::work::Work;
 use crate::{
@@ -31,6 +31,8 @@ use std::{
     path::Path,
 };
 
+/// Variable with the number of a command, which its descendants inherit.
+const MARK: &str = "KENNEL_HELPER_ID";
 /// Rounds of SIGKILL to a session: a session that forks as fast as it is killed stays with the run.
 const ROUNDS_MAX: usize = 8;
 /// Longest wait for the exit of one that was killed because the run's command has exited.
@@ -40,6 +42,8 @@ const END_WAIT_MS: u16 = 100;
 #[derive(Default)]
 pub(super) struct Helpers {
     running: Vec<Helper>,
+    /// Number of commands that were begun.
+    begun: u64,
     /// Commands of a stop that the keeper has begun here.
     of_stop: usize,
     /// Commands of a stop that were due without a keeper.
@@ -50,7 +54,7 @@ pub(super) struct Helpers {
 
 struct Helper {
     id: u64,
-    pid: i32,
+    descent: Descent,
     process: PidFd,
     /// Pipe with the result of the child's start.
     status: OwnedFd,
@@ -63,11 +67,21 @@ struct Helper {
 }
 
 impl Helper {
-    /// Kills the helper, which may not have reached its own session yet, and that session.
+    /// Kills the helper, which may not have reached its own session yet, and all its descendants.
     fn kill(&self) {
         self.process.signal(Signal::KILL);
-        kill_session(self.pid);
+        self.descent.kill();
     }
+}
+
+/// Marks of a helper's descendants.
+struct Descent {
+    /// Number of the helper and its session.
+    sid: i32,
+    /// Its start, before which no descendant began.
+    start_ticks: u64,
+    /// Entry of their environment, which no other process has.
+    mark: String,
 }
 
 impl Helpers {
@@ -94,10 +108,11 @@ impl Helpers {
 
     /// Handles a child that has exited and is not reaped yet. Returns a report, if it is one of these.
     pub(super) fn ended(&mut self, pid: i32, exit: Exit) -> Option<FromShim> {
-        let at = self.running.iter().position(|helper| helper.pid == pid)?;
-        // INVARIANT: the session id is the pid of a child that is not reaped, so it is no other session's.
-        kill_session(pid);
+        let of_pid = |helper: &Helper| helper.descent.sid == pid;
+        let at = self.running.iter().position(of_pid)?;
         let helper = self.running.remove(at);
+        // INVARIANT: the session id is the pid of a child that is not reaped, so it is no other session's.
+        helper.descent.kill();
         self.stop_ended |= helper.stops;
         let end = match start_failure(&helper.status) {
             _ if helper.timed_out => HelperEnd::TimedOut,
@@ -138,9 +153,9 @@ impl Work {
             return;
         }
         match self.begin_helper(argv) {
-            Ok((pid, process, status)) => self.helpers.running.push(Helper {
+            Ok((descent, process, status)) => self.helpers.running.push(Helper {
                 id,
-                pid,
+                descent,
                 process,
                 status,
                 until: clock::boot_ms().saturating_add(timeout_ms),
@@ -173,7 +188,14 @@ impl Work {
         }
     }
 
-    fn begin_helper(&self, argv: Vec<String>) -> Result<(i32, PidFd, OwnedFd), StartFailure> {
+    fn begin_helper(
+        &mut self,
+        argv: Vec<String>,
+    ) -> Result<(Descent, PidFd, OwnedFd), StartFailure> {
+        self.helpers.begun += 1;
+        // Unlike any of another shim, whose processes are not below this one.
+        let number = self.helpers.begun.to_string();
+        let mark = (MARK.to_owned(), number);
         let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
         let own = &self.child;
         let name = argv.first().cloned().unwrap_or_default();
@@ -188,7 +210,7 @@ impl Work {
         let image = ChildImage {
             executable: executable.into_os_string().into_vec(),
             argv: argv.into_iter().map(String::into_bytes).collect(),
-            env: own.env.clone(),
+            env: own.env.iter().cloned().chain([mark.clone()]).collect(),
             cwd: own.cwd.clone(),
         };
         let null = OpenOptions::new().read(true).write(true).open("/dev/null");
@@ -216,33 +238,53 @@ impl Work {
             // A command that cannot enter the group does not run: its gate is never opened.
             cgroup::enter(group, gated.pid).map_err(|e| cgroup_failure(&e))?;
         }
+        let descent = Descent {
+            sid: gated.pid,
+            start_ticks: procfs::stat(gated.pid).map_or(u64::MAX, |stat| stat.start_ticks),
+            mark: format!("{}={}", mark.0, mark.1),
+        };
         // One byte always fits; a child that is gone reports why.
         let _ = nix::unistd::write(&open, &[OPEN]);
-        Ok((gated.pid, gated.leader, gated.status))
+        Ok((descent, gated.leader, gated.status))
     }
 }
 
-/// Sends SIGKILL to every process of this session below this one, until none is left.
-fn kill_session(sid: i32) {
-    for _ in 0..ROUNDS_MAX {
-        let mut is_left = false;
-        for pid in procfs::descendants(std::process::id().cast_signed()) {
-            let of_session = |stat: &procfs::Stat| stat.sid == sid && !stat.is_dead();
-            let Some(seen) = procfs::stat(pid).ok().filter(of_session) else {
-                continue;
-            };
-            let Ok(process) = PidFd::open(pid) else {
-                continue;
-            };
-            let again = procfs::stat(pid).ok();
-            if again.is_some_and(|again| again.start_ticks == seen.start_ticks) {
-                process.signal(Signal::KILL);
-                is_left = true;
+impl Descent {
+    /// Sends SIGKILL to every descendant below this process, until none is left.
+    fn kill(&self) {
+        for _ in 0..ROUNDS_MAX {
+            let mut is_left = false;
+            for pid in procfs::descendants(std::process::id().cast_signed()) {
+                let is_ours = |stat: &procfs::Stat| !stat.is_dead() && self.has(pid, stat);
+                let Some(seen) = procfs::stat(pid).ok().filter(is_ours) else {
+                    continue;
+                };
+                let Ok(process) = PidFd::open(pid) else {
+                    continue;
+                };
+                let again = procfs::stat(pid).ok();
+                if again.is_some_and(|again| again.start_ticks == seen.start_ticks) {
+                    process.signal(Signal::KILL);
+                    is_left = true;
+                }
+            }
+            if !is_left {
+                return;
             }
         }
-        if !is_left {
-            return;
+    }
+
+    /// Whether a process is of the session, or has the mark.
+    fn has(&self, pid: i32, stat: &procfs::Stat) -> bool {
+        if stat.sid == self.sid || stat.start_ticks < self.start_ticks {
+            return stat.sid == self.sid;
         }
+        let environ = std::fs::read(format!("/proc/{pid}/environ"));
+        // One that cannot be read has another user than this process can look into.
+        environ.is_ok_and(|environ| {
+            let mut entries = environ.split(|byte| *byte == 0);
+            entries.any(|entry| entry == self.mark.as_bytes())
+        })
     }
 }
 

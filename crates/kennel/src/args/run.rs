@@ -308,6 +308,9 @@ pub(crate) struct RestartArgs {
     /// Most restarts in a row [default: no limit; agent 3]
     #[arg(long, value_name = "NUMBER", requires = "restart")]
     pub(crate) restart_max: Option<u32>,
+    /// Hold a run with too many restarts in a row until `kennel restart`, where it would end
+    #[arg(long, requires = "restart")]
+    pub(crate) restart_hold: bool,
     /// Delay before the first restart in a row; it doubles with each [default: 1s; keepalive 2s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "restart")]
     pub(crate) restart_delay: Option<Duration>,

@@ -77,7 +77,7 @@ fn station(station: &Station) -> String {
         }
         Station::AttemptEnded(a) => {
             let due = a.next_restart_time.as_ref().map(|t| format!(" at {t}"));
-            let due = due.unwrap_or_default();
+            let due = due.unwrap_or_else(|| ", held until a restart".to_owned());
             let restart = a.consecutive_restarts;
             format!(
                 "attempt ended: {}, restart {restart} in a row{due}",

@@ -28,7 +28,7 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
 }
 
 /// Fields of the contract, and their flags.
-const FLAGS: [(&str, &str); 36] = [
+const FLAGS: [(&str, &str); 37] = [
     ("spec.limits.memory.max_bytes", "--memory-max"),
     ("spec.limits.memory.high_bytes", "--memory-high"),
     ("spec.limits.memory.swap_max_bytes", "--swap-max"),
@@ -53,6 +53,7 @@ const FLAGS: [(&str, &str); 36] = [
     ("spec.api_access", "--api-access"),
     ("spec.pid_namespace", "--pid-namespace"),
     ("spec.restart.max_restarts", "--restart-max"),
+    ("spec.restart.hold", "--restart-hold"),
     ("spec.restart.max_delay", "--restart-max-delay"),
     ("spec.restart.min_uptime", "--restart-min-uptime"),
     ("spec.restart.delay", "--restart-delay"),

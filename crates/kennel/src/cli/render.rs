@@ -137,6 +137,7 @@ fn state(run: &pb::Run, now: SystemTime) -> String {
             let wait = values::age(due.duration_since(now).unwrap_or_default());
             format!("{word} ({wait})")
         }
+        None if run.state() == pb::RunState::Backoff => format!("{word} (held)"),
         None => word,
     }
 }

@@ -297,6 +297,7 @@ fn restart(args: &RestartArgs) -> Result<Option<pb::RestartPolicy>, Failure> {
         delay: span(args.restart_delay, "delay of a restart")?,
         max_delay: span(args.restart_max_delay, "longest delay of a restart")?,
         max_restarts: args.restart_max.or(when.most),
+        hold: args.restart_hold,
         min_uptime: span(args.restart_min_uptime, "shortest time of success")?,
         ..pb::RestartPolicy::default()
     }))

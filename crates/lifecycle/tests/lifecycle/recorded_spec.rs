@@ -2,7 +2,7 @@
 
 use crate::spec::{edited, good};
 use kennel_lifecycle::{
-    DefaultGrace, InputMode, Policy, RecordedSpec, RestartPolicy, RunKind, RunSpec, TerminalSpec,
+    InputMode, Policy, RecordedSpec, RestartPolicy, RunKind, RunSpec, TerminalSpec,
 };
 use std::{
     ffi::OsString,
@@ -123,9 +123,6 @@ fn first_signal_of_each_plan_is_chosen_one() {
     assert_eq!(first(policy.stop_plan_within(Duration::ZERO)), None);
     for refused in [Signal::KILL, Signal::STOP] {
         let spec = edited(good(), |s| s.policy.stop.signal = Some(refused));
-        assert_eq!(
-            spec.violations(&DefaultGrace::default())[0].field,
-            "spec.stop.signal"
-        );
+        assert_eq!(spec.violations()[0].field, "spec.stop.signal");
     }
 }

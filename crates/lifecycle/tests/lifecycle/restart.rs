@@ -1,8 +1,8 @@
 //! The decision after an attempt that has ended.
 
 use kennel_lifecycle::{
-    Deadline, DefaultGrace, EndReason, Exit, Leftovers, MemoryKills, Outcome, Policy, Proof,
-    RestartMode, RestartPolicy, RunState, Signal, StartFailure, StartStage, StopCertificate,
+    Deadline, EndReason, Exit, Leftovers, MemoryKills, Outcome, Policy, Proof, RestartMode,
+    RestartPolicy, RunState, Signal, StartFailure, StartStage, StopCertificate, Timestamp,
     TreeVerdict,
     restart::{self, Attempted, ClientRequest, Next},
 };
@@ -60,6 +60,39 @@ fn long_attempt_resets_the_restart_count() {
     let exhausted = Next::Exhausted { restarts: 3 };
     assert_eq!(after(Some(SECOND * 9)), exhausted);
     assert_eq!(after(None), exhausted);
+}
+
+#[test]
+fn exhausted_run_is_held_until_it_is_restarted() {
+    let policy = RestartPolicy {
+        hold: true,
+        ..RestartPolicy::agent()
+    };
+    let after = |request| {
+        next(&policy, &exited(1), |a| {
+            a.restarts = 3;
+            a.request = request;
+        })
+    };
+    let held = Next::Again {
+        delay: Duration::MAX,
+        restarts: 3,
+    };
+    assert_eq!(after(ClientRequest::None), held);
+    assert_eq!(Timestamp(7).plus(Duration::MAX), Timestamp::NEVER);
+    let anew = Next::Again {
+        delay: Duration::ZERO,
+        restarts: 0,
+    };
+    assert_eq!(after(ClientRequest::Restart), anew);
+    assert_eq!(after(ClientRequest::Stop), Next::End);
+    let unbounded = crate::spec::edited(crate::spec::good(), |s| {
+        s.policy.restart = RestartPolicy {
+            hold: true,
+            ..RestartPolicy::keepalive()
+        };
+    });
+    assert_eq!(unbounded.violations()[0].field, "spec.restart.hold");
 }
 
 #[test]
@@ -277,14 +310,11 @@ fn all_violations_of_a_policy_are_reported() {
             min_uptime: Duration::ZERO,
             prevent_exit_codes: vec![1],
             force_exit_codes: vec![1],
+            hold: true,
         };
         s.policy.on_leader_exit = kennel_lifecycle::LeaderExit::Keep;
     });
-    let fields: Vec<String> = spec
-        .violations(&DefaultGrace::default())
-        .into_iter()
-        .map(|v| v.field)
-        .collect();
+    let fields: Vec<String> = spec.violations().into_iter().map(|v| v.field).collect();
     let wanted = [
         "spec.restart.delay",
         "spec.restart.factor",
@@ -304,7 +334,7 @@ fn all_violations_of_a_policy_are_reported() {
         let spec = crate::spec::edited(crate::spec::good(), |s| {
             s.policy.restart = good;
         });
-        assert_eq!(spec.violations(&DefaultGrace::default()), []);
+        assert_eq!(spec.violations(), []);
     }
 }
 

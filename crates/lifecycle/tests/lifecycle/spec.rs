@@ -12,15 +12,11 @@ fn open_input_is_not_given_with_the_spec() {
     let spec = edited(good(), |s| {
         s.command.input = InputMode::Open;
     });
-    assert_eq!(spec.violations(&DefaultGrace::default()), []);
+    assert_eq!(spec.violations(), []);
     let both = edited(spec, |s| {
         s.command.initial_input = Some(Vec::new());
     });
-    let fields: Vec<_> = both
-        .violations(&DefaultGrace::default())
-        .into_iter()
-        .map(|v| v.field)
-        .collect();
+    let fields: Vec<_> = both.violations().into_iter().map(|v| v.field).collect();
     assert_eq!(fields, ["spec.initial_input"]);
 }
 
@@ -34,10 +30,10 @@ fn terminal_refuses_options_it_cannot_honour() {
             s.policy.on_leader_exit = LeaderExit::Stop;
         })
     };
-    assert_eq!(on_terminal().violations(&DefaultGrace::default()), []);
+    assert_eq!(on_terminal().violations(), []);
     assert_eq!(on_terminal().policy.recovery(), Recovery::Terminate);
     let fields = |spec: RunSpec| {
-        let found = spec.violations(&DefaultGrace::default()).into_iter();
+        let found = spec.violations().into_iter();
         found.map(|v| v.field).collect::<Vec<_>>()
     };
     let with = |change: fn(&mut RunSpec)| {
@@ -80,7 +76,7 @@ fn terminal_refuses_options_it_cannot_honour() {
 
 #[test]
 fn a_good_spec_is_not_found_fault_with() {
-    assert_eq!(good().violations(&DefaultGrace::default()), []);
+    assert_eq!(good().violations(), []);
     let largest = edited(good(), |s| {
         s.command.cwd = Some(format!("/{}", "d".repeat(limits::CWD_BYTES_MAX - 1)).into());
         s.command.initial_input = Some(vec![0; limits::INITIAL_INPUT_BYTES_MAX]);
@@ -99,7 +95,7 @@ fn a_good_spec_is_not_found_fault_with() {
             })
             .collect();
     });
-    assert_eq!(largest.violations(&DefaultGrace::default()), []);
+    assert_eq!(largest.violations(), []);
 }
 
 #[test]
@@ -160,7 +156,7 @@ fn all_that_is_wrong_is_reported_together() {
             ..Default::default()
         };
     });
-    let violations = spec.violations(&DefaultGrace::default());
+    let violations = spec.violations();
     let quota = violations
         .iter()
         .find(|v| v.field == "spec.limits.cpu.quota")
@@ -282,11 +278,7 @@ fn each_bound_is_reported_by_its_field() {
         ),
     ];
     for (spec, field) in cases {
-        let fields: Vec<_> = spec
-            .violations(&DefaultGrace::default())
-            .into_iter()
-            .map(|v| v.field)
-            .collect();
+        let fields: Vec<_> = spec.violations().into_iter().map(|v| v.field).collect();
         assert_eq!(fields, [field]);
     }
 }
@@ -303,17 +295,17 @@ fn stop_waits_fit_the_grace_in_force() {
         })
     };
     let mut node = DefaultGrace::default();
-    let fits = |spec: &RunSpec, node: &DefaultGrace| spec.violations(node).is_empty();
-    assert!(!fits(&spec(None), &node));
-    assert!(fits(&spec(Some(9)), &node));
+    assert!(spec(None).violations().is_empty(), "its node decides");
+    assert!(spec(None).policy.fill_grace(&node).is_some());
+    assert!(spec(Some(9)).violations().is_empty());
+    assert!(spec(Some(9)).policy.fill_grace(&node).is_none());
+    assert!(!spec(Some(8)).violations().is_empty());
     assert_eq!(node.add(None, Duration::from_secs(9)), Ok(()));
-    assert!(fits(&spec(None), &node));
-    assert!(!fits(&spec(Some(8)), &node));
     let mut filled = spec(None);
-    filled.policy.fill_grace(&node);
+    assert!(filled.policy.fill_grace(&node).is_none());
     assert_eq!(filled, spec(Some(9)));
     let mut own = spec(Some(8));
-    own.policy.fill_grace(&node);
+    assert!(own.policy.fill_grace(&node).is_some());
     assert_eq!(own, spec(Some(8)));
 }
 
@@ -323,7 +315,7 @@ fn a_field_of_a_hostile_name_stays_short() {
         s.command.env = map(&[(&"=".repeat(100_000), "")]);
         s.labels = map(&[(&"l".repeat(100_000), "")]);
     });
-    let violations = spec.violations(&DefaultGrace::default());
+    let violations = spec.violations();
     assert_eq!(violations.len(), 2);
     assert!(violations.iter().all(|v| v.field.len() < 100));
 }
@@ -533,10 +525,7 @@ fn private_pid_namespace_allows_no_detached_process() {
             s.policy.pid_namespace = pid_namespace;
             s.policy.on_leader_exit = on_leader_exit;
         });
-        let found = spec
-            .violations(&DefaultGrace::default())
-            .into_iter()
-            .map(|v| v.field);
+        let found = spec.violations().into_iter().map(|v| v.field);
         found.collect::<Vec<_>>()
     };
     let drain = LeaderExit::Drain { timeout: None };

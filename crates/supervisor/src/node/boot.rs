@@ -14,7 +14,7 @@ use crate::{
     telemetry::Telemetry,
 };
 use kennel_keeper::client::{Fact, HeldRun, KeeperEvent, KeeperHello, KeeperReport, StraySignal};
-use kennel_lifecycle::{DefaultGrace, RunId, StopOrder, StopReason, limits};
+use kennel_lifecycle::{RunId, StopOrder, StopReason, limits};
 use kennel_linux::crash_point;
 use kennel_store::Store;
 use std::{
@@ -84,12 +84,6 @@ impl Supervisor {
     #[must_use]
     pub fn telemetry(&self) -> Telemetry {
         self.shared.config.telemetry.clone()
-    }
-
-    /// Returns the grace periods that this node gives to runs whose spec names none.
-    #[must_use]
-    pub fn default_grace(&self) -> &DefaultGrace {
-        &self.shared.config.default_grace
     }
 
     /// Returns the serving state of this server.

@@ -5,7 +5,7 @@ use crate::{
     registry::Shared,
     telemetry::{Telemetry, names},
 };
-use kennel_lifecycle::RunState;
+use kennel_lifecycle::{Activity, RunState};
 use kennel_linux::{Room, limits};
 use opentelemetry::{KeyValue, metrics::Meter};
 use std::{
@@ -17,6 +17,7 @@ use std::{
 pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
     let meter = telemetry.meter();
     active(meter, Arc::downgrade(shared));
+    waits(meter, Arc::downgrade(shared));
     gauge(
         meter,
         Arc::downgrade(shared),
@@ -164,6 +165,33 @@ fn active(meter: &Meter, shared: Weak<Shared>) {
             }
             for (state, count) in counts {
                 observer.observe(count, &[KeyValue::new(names::RUN_STATE, state.to_owned())]);
+            }
+        })
+        .build();
+}
+
+/// What live runs wait for.
+fn waits(meter: &Meter, shared: Weak<Shared>) {
+    meter
+        .i64_observable_up_down_counter("kennel.run.waiting")
+        .with_unit("{run}")
+        .with_description("Live runs that are not ready yet, or wait for input")
+        .with_callback(move |observer| {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            let [mut ready, mut input] = [0; 2];
+            for (_, handle) in shared.all() {
+                let live = handle.live.borrow();
+                let (view, attempt) = (&live.view, live.view.attempt);
+                let runs = matches!(view.state, RunState::Running | RunState::Paused);
+                let waits = view.policy().has_ready_sign() && !view.facets.is_ready(attempt);
+                ready += i64::from(runs && waits);
+                let activity = view.facets.doing(attempt);
+                input += i64::from(runs && activity == Some(Activity::AwaitingInput));
+            }
+            for (reason, count) in [("ready", ready), ("input", input)] {
+                observer.observe(count, &[KeyValue::new(names::WAIT_REASON, reason)]);
             }
         })
         .build();

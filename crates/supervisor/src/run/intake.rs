@@ -21,16 +21,14 @@ use crate::{
 };
 use kennel_keeper::{
     client::{CapabilityName, ChildSpec, KeeperHello, NoPty},
+    notify_place::NotifyPlace,
     rundir,
 };
 use kennel_lifecycle::{
     CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy, Recovery, Refusal,
-    RunId, RunSpec, StartFailure, StartStage, StopOrder, StopReason, compose_env,
+    RunId, StartFailure, StartStage, StopOrder, StopReason, compose_env,
 };
-use kennel_linux::{
-    notify_socket,
-    resolve::{self, ResolveError},
-};
+use kennel_linux::resolve::{self, ResolveError};
 use kennel_store::{NewRun, RunRow};
 use std::{
     collections::BTreeMap,
@@ -263,31 +261,32 @@ fn accept_id(run: RunId) -> Result<RunId, CallError> {
 }
 
 fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
-    let RunSpec {
-        command, policy, ..
-    } = &call.spec;
+    let command = &call.spec.command;
+    let mut policy = call.spec.policy.clone();
+    if let Some(violation) = policy.fill_grace(&shared.config.default_grace) {
+        return Err(CallError::InvalidSpec(violation));
+    }
     let mut missing = policy.limits.missing(&shared.hello.powers);
     explain(&mut missing, &shared.hello);
-    missing.extend(no_pid_namespace(shared, policy));
-    missing.extend(no_adoption(shared, policy));
-    missing.extend(no_other_user(shared, policy));
-    missing.extend(isolation::missing(&shared.hello, policy));
+    missing.extend(no_pid_namespace(shared, &policy));
+    missing.extend(no_adoption(shared, &policy));
+    missing.extend(no_other_user(shared, &policy));
+    missing.extend(isolation::missing(&shared.hello, &policy));
     let run_dir = rundir::path(&shared.config.data_dir, run);
-    missing.extend(no_notices(policy, &run_dir));
+    let notify = NotifyPlace::of(shared.config.node, run, &run_dir, &policy);
+    missing.extend(no_notices(&policy, &notify));
     if !missing.is_empty() {
         return Err(CallError::CapabilityMissing(missing));
     }
-    check_containment(shared, run, policy)?;
+    check_containment(shared, run, &policy)?;
     check_terminal(shared, command)?;
-    let env = child_env(shared, run, &run_dir, call);
+    let env = child_env(shared, run, (&run_dir, &notify), call);
     let path = env
         .iter()
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_str());
     let executable = resolve::executable(&command.argv[0], command.working_dir(), path)
         .map_err(|e| not_found(run, e))?;
-    let mut policy = policy.clone();
-    policy.fill_grace(&shared.config.default_grace);
     Ok(ChildSpec {
         executable,
         env,
@@ -391,7 +390,7 @@ fn no_other_user(shared: &Shared, policy: &Policy) -> Option<Missing> {
 fn child_env(
     shared: &Shared,
     run: RunId,
-    run_dir: &Path,
+    (run_dir, notify): (&Path, &NotifyPlace),
     call: &SpawnCall,
 ) -> Vec<(String, String)> {
     let CommandSpec {
@@ -401,7 +400,7 @@ fn child_env(
         ..
     } = &call.spec.command;
     let mut ours = vec![("KENNEL_RUN_ID".to_owned(), run.to_string())];
-    ours.extend(notify_env(&call.spec.policy, run_dir));
+    ours.extend(notify_env(&call.spec.policy, notify));
     let socket = shared.config.socket.as_deref();
     ours.extend(token::variables(socket, call.spec.api_access, run_dir));
     // The path is below the data directory, which no other user can enter.
@@ -433,10 +432,10 @@ fn child_env(
 
 /// Variables with which the command reports its own state, where its spec enables that: by the rules of `sd_notify(3)`,
 /// without `WATCHDOG_PID`, so that each process of the run may report.
-fn notify_env(policy: &Policy, run_dir: &Path) -> Vec<(String, String)> {
+fn notify_env(policy: &Policy, notify: &NotifyPlace) -> Vec<(String, String)> {
     let mut env = Vec::new();
     if policy.takes_notices() {
-        let path = rundir::notify_path(run_dir).display().to_string();
+        let path = notify.path().display().to_string();
         env.push(("NOTIFY_SOCKET".to_owned(), path));
     }
     if let Some(time) = policy.watchdog() {
@@ -447,13 +446,10 @@ fn notify_env(policy: &Policy, run_dir: &Path) -> Vec<(String, String)> {
 }
 
 /// Returns what this host lacks for a run that reports its own state: its processes have to reach the socket.
-fn no_notices(policy: &Policy, run_dir: &Path) -> Option<Missing> {
-    let bytes = rundir::notify_path(run_dir).as_os_str().len();
-    let is_reached = bytes <= notify_socket::PATH_BYTES_MAX;
-    if is_reached || !policy.takes_notices() {
+fn no_notices(policy: &Policy, notify: &NotifyPlace) -> Option<Missing> {
+    if !policy.takes_notices() {
         return None;
     }
-    let most = notify_socket::PATH_BYTES_MAX;
     let field = if policy.is_ready_by_notice() {
         "spec.readiness.notify"
     } else {
@@ -461,9 +457,7 @@ fn no_notices(policy: &Policy, run_dir: &Path) -> Option<Missing> {
     };
     Some(Missing {
         field: field.into(),
-        capability: format!(
-            "a socket below the data directory: its path has {bytes} bytes, and a socket at most {most}"
-        ),
+        capability: notify.fault()?,
     })
 }
 
@@ -532,7 +526,8 @@ fn not_found(run: RunId, error: ResolveError) -> CallError {
 
 fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {
     let mut spec = call.spec.clone();
-    spec.policy.fill_grace(&shared.config.default_grace);
+    // It fits: the command was made of the same policy.
+    let _ = spec.policy.fill_grace(&shared.config.default_grace);
     NewRun {
         traceparent: call.traceparent.clone(),
         restarted_from: call.restarted_from,

@@ -23,6 +23,8 @@ pub const RUN_KIND: &str = "kennel.run.kind";
 pub const RUN_ATTEMPT: &str = "kennel.run.attempt";
 /// The state that clients see, such as `running`.
 pub const RUN_STATE: &str = "kennel.run.state";
+/// What a live run waits for: `ready` or `input`.
+pub const WAIT_REASON: &str = "kennel.wait.reason";
 /// Its outcome: `succeeded`, `failed`, `cancelled` or `lost`.
 pub const RUN_OUTCOME: &str = "kennel.run.outcome";
 /// Reason of its end, such as `aborted` or `oom_killed`.

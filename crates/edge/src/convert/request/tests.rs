@@ -459,7 +459,7 @@ fn spawn(
     trace: TraceContext,
     key: &DigestKey,
 ) -> Result<SpawnCall, Status> {
-    super::spawn(request, owner, trace, key, &DefaultGrace::default())
+    super::spawn(request, owner, trace, key)
 }
 
 fn key() -> DigestKey {

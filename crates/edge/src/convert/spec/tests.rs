@@ -318,7 +318,7 @@ fn seconds(seconds: i64) -> prost_types::Duration {
 
 /// At a node that gives no grace of its own.
 fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
-    super::parse(spec, &DefaultGrace::default(), found)
+    super::parse(spec, found)
 }
 
 fn full() -> pb::RunSpec {

@@ -36,7 +36,7 @@ impl Keeper {
             is_vacated: false,
         };
         self.shims.insert(token, shim);
-        self.runs.insert(id, Run::adopted(found, token));
+        self.runs.insert(id, Run::adopted(found, token, self.node));
     }
 
     /// Watches a shim that has not answered yet: its answer is handled whenever it comes. Where this process has no

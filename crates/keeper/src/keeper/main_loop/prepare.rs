@@ -6,6 +6,7 @@ use crate::{
         groups::Group,
         run::{Outputs, Parts, Run, RunInput, RunNotices},
     },
+    notify_place::NotifyPlace,
     wire::{self, Answer, Job, ToShim, adoption::WireKeepsake},
 };
 use kennel_lifecycle::{Held, Policy, Recovery, RunId, StartFailure, StartStage, TerminalSize};
@@ -118,7 +119,9 @@ impl Keeper {
         let gate = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
         let outlives = wish.policy.recovery() == Recovery::Adopt;
         // Opened before the group is made, which a failure would leave behind.
-        let notices = RunNotices::open(&wish.policy, Path::new(&wish.run_dir), outlives)?;
+        let run_dir = Path::new(&wish.run_dir);
+        let place = NotifyPlace::of(self.node, wish.run, run_dir, &wish.policy);
+        let notices = RunNotices::open(&wish.policy, place, outlives)?;
         let group = self.groups.create(wish.run);
         crash_point!("keeper.group_made");
         let limited = hold(&group, &wish.policy);

@@ -4,9 +4,10 @@
 use super::{MemoryCount, Outputs, Parts, Run, RunInput, RunNotices, Stage};
 use crate::{
     keeper::{adoption::Adoptable, pause::Pause},
+    notify_place::NotifyPlace,
     wire::{ToShim, adoption::WireMemory},
 };
-use kennel_lifecycle::{Countdown, Recovery, ladder::Ladder};
+use kennel_lifecycle::{Countdown, NodeId, Recovery, ladder::Ladder};
 use kennel_linux::{
     clock,
     tree::{Root, Session, Tree},
@@ -14,7 +15,7 @@ use kennel_linux::{
 
 impl Run {
     /// Adopts a run whose keeper is gone. Its shim repeats its reports.
-    pub(in crate::keeper) fn adopted(found: Adoptable, shim: u64) -> Self {
+    pub(in crate::keeper) fn adopted(found: Adoptable, shim: u64, node: NodeId) -> Self {
         let now = clock::boot_ms();
         let tree = Tree {
             run: found.id,
@@ -30,7 +31,8 @@ impl Run {
         let memory = found.memory;
         let input = RunInput::adopted(&found.run_dir, found.input);
         let policy = &found.policy;
-        let adopted = |socket| RunNotices::adopted(socket, policy, memory.notices);
+        let place = NotifyPlace::of(node, found.id, &found.run_dir, policy);
+        let adopted = |socket| RunNotices::adopted(socket, place, policy, memory.notices);
         let notices = found.notify.map(adopted);
         let pause = Pause::taken_over(&tree, &found.run_dir, &memory, now);
         let run = Self::new(Parts {

@@ -6,7 +6,7 @@
 
 use super::{Run, Stage};
 use crate::{
-    rundir::NOTIFY,
+    notify_place::NotifyPlace,
     values::{Fact, Notified},
     wire::adoption::WireNotices,
 };
@@ -15,12 +15,7 @@ use kennel_lifecycle::{
     ladder::Ladder,
     limits::{NOTICE_BYTES_MAX, START_EXTENSION_MAX},
 };
-use kennel_linux::{
-    fdpass::Datagram,
-    notify_socket::{self, NotifySocket},
-    peer::Descent,
-    tree::Root,
-};
+use kennel_linux::{fdpass::Datagram, notify_socket::NotifySocket, peer::Descent, tree::Root};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -41,6 +36,7 @@ const LATE_MS: u64 = 1_000;
 /// The socket of one attempt, and its reports.
 pub(in crate::keeper) struct RunNotices {
     socket: NotifySocket,
+    place: NotifyPlace,
     /// Whether the shim has a copy, for the next keeper.
     shim_has_copy: bool,
     ready: bool,
@@ -69,25 +65,26 @@ struct News {
 }
 
 impl RunNotices {
-    /// Makes a socket in the run's directory, where the policy enables it.
+    /// Makes a socket in this place, where the policy enables it.
     pub(in crate::keeper) fn open(
         policy: &Policy,
-        run_dir: &Path,
+        place: NotifyPlace,
         shim_has_copy: bool,
     ) -> io::Result<Option<Self>> {
         if !policy.takes_notices() {
             return Ok(None);
         }
-        let socket = NotifySocket::bind(run_dir, NOTIFY)?;
+        let socket = place.bind()?;
         Ok(Some(Self {
             shim_has_copy,
-            ..Self::new(socket, policy)
+            ..Self::new(socket, place, policy)
         }))
     }
 
-    fn new(socket: NotifySocket, policy: &Policy) -> Self {
+    fn new(socket: NotifySocket, place: NotifyPlace, policy: &Policy) -> Self {
         Self {
             socket,
+            place,
             shim_has_copy: false,
             ready: false,
             start: policy.notice_due_within().map(Countdown::new),
@@ -104,10 +101,15 @@ impl RunNotices {
     }
 
     /// Continues the socket of a run whose keeper is gone.
-    pub(super) fn adopted(socket: OwnedFd, policy: &Policy, known: WireNotices) -> Self {
+    pub(super) fn adopted(
+        socket: OwnedFd,
+        place: NotifyPlace,
+        policy: &Policy,
+        known: WireNotices,
+    ) -> Self {
         let left = known.start;
         let left = left.map(|(left, since)| Countdown::resumed(left, since));
-        let mut whole = Self::new(NotifySocket::from_fd(socket), policy);
+        let mut whole = Self::new(NotifySocket::from_fd(socket), place, policy);
         whole.said.status.stopping = known.stopping;
         Self {
             shim_has_copy: true,
@@ -383,9 +385,8 @@ impl Run {
     /// Ends the notices with their attempt: no more are read.
     pub(super) fn end_notices(&mut self) {
         self.report_news(None);
-        if self.notices.take().is_some() {
-            // A file that stays is removed with the run's directory.
-            let _ = notify_socket::remove(&self.private_dir, NOTIFY);
+        if let Some(notices) = self.notices.take() {
+            notices.place.remove();
         }
     }
 }

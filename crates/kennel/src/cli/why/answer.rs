@@ -114,7 +114,10 @@ fn state(run: &pb::Run) -> String {
                 .end_reason
                 .as_ref()
                 .map_or_else(|| "why is not known".to_owned(), words::end_reason),
-            when(run.next_restart_time)
+            run.next_restart_time.map_or_else(
+                || "at `kennel restart`: it was restarted too often in a row".to_owned(),
+                |due| when(Some(due))
+            )
         ),
         _ => "This version of kennel does not know how it stands.".into(),
     }

@@ -5,6 +5,7 @@ use crate::base::other_node::Elsewhere;
 use kennel_keeper::client::{NoPty, Unstopped, UpgradeRefusal};
 use kennel_lifecycle::{
     Containment, InputClosed, Missing, Refusal, RunId, RunState, StartFailure, TerminalSize,
+    Violation,
 };
 
 /// Cause of a failed call. Each has a documented reason in the contract.
@@ -102,6 +103,9 @@ pub enum CallError {
     /// The spec asks for what this host or this server's rights do not allow.
     #[error("this server cannot do this here: {}", .0.first().map_or("", |m| m.capability.as_str()))]
     CapabilityMissing(Vec<Missing>),
+    /// The spec does not fit the settings of this node.
+    #[error("{}: {}", .0.field, .0.description)]
+    InvalidSpec(Violation),
     /// No terminal is available for the run. Nothing was started.
     #[error("{}", no_pty(.0))]
     NoPty(NoPty),
