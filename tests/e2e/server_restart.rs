@@ -382,7 +382,7 @@ async fn next_server_reports_former_end_once() {
     };
     assert_eq!(signal.name, "SIGKILL");
     let log = kennel.log();
-    let mentions = log.matches("the server before this one was killed by SIGKILL");
+    let mentions = log.matches("the previous server was killed by SIGKILL");
     assert_eq!(mentions.count(), 1, "{log}");
     let status = text(&run_to_end(kennel.cli(&["status"]), PATIENCE).await);
     assert!(status.contains("killed by SIGKILL"), "{status}");

@@ -235,9 +235,7 @@ pub(crate) async fn has_met(kennel: &Kennel, run: &pb::Run) {
     eventually("it has met the full disk", PATIENCE, || {
         let log = kennel.log();
         let mut lines = log.lines();
-        let met = |line: &str| {
-            line.contains("the journal cannot be written") && line.contains(&run.run_id)
-        };
+        let met = |line: &str| line.contains("journal write failed") && line.contains(&run.run_id);
         lines.any(met).then_some(())
     })
     .await;

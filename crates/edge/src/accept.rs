@@ -213,7 +213,7 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
                     tokio::task::yield_now().await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted, trying again");
+                    tracing::warn!(%error, "cannot accept a connection, retrying");
                     tokio::time::sleep(limits::ACCEPT_REST).await;
                 }
             }

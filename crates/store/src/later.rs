@@ -54,7 +54,7 @@ async fn open_at_last(url: StoreUrl, tell: watch::Sender<State>) {
         let error = match open(&url).await {
             Ok(store) => {
                 if !said.is_empty() {
-                    tracing::info!(store = %url, "the store is open");
+                    tracing::info!(store = %url, "the database is open");
                 }
                 tell.send_replace(State::Open(store));
                 return;
@@ -63,7 +63,7 @@ async fn open_at_last(url: StoreUrl, tell: watch::Sender<State>) {
         };
         let why = chain(&error);
         if why != said {
-            tracing::error!(store = %url, %why, "the store cannot be opened, trying until it can");
+            tracing::error!(store = %url, %why, "cannot open the database, retrying");
             said.clone_from(&why);
         }
         tell.send_replace(State::Away(why));

@@ -63,7 +63,7 @@ impl Credentials {
                     if logged.as_ref() != Some(&error) {
                         tracing::error!(
                             error,
-                            "cannot read the access file, the rules before it stay in force"
+                            "cannot read the access file, its previous rules stay in force"
                         );
                         logged = Some(error);
                     }
@@ -82,7 +82,7 @@ impl Credentials {
             if !connection.is_good(&rules, self.runs.as_deref(), now) {
                 tracing::info!(
                     peer = connection.peer.name(),
-                    "credentials are not good any more, connection cut"
+                    "credentials are no longer valid, connection closed"
                 );
                 connection.cut();
             }

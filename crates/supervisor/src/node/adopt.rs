@@ -186,7 +186,7 @@ impl Found {
     /// Starts the task of a run whose row is not known: the run exists, for its gate was opened.
     fn resume_without_row(self, shared: &Arc<Shared>) {
         if self.intended.is_none() {
-            tracing::error!(run_id = %self.held.run, "the record of the node does not have this run, what it is comes with the store");
+            tracing::error!(run_id = %self.held.run, "the node log lacks this run, its row comes with the database");
         }
         let row = RunRow::open(self.described(shared));
         shared.record.assume(&row);
@@ -266,24 +266,24 @@ impl Found {
                 Some(not_begun(shared, &held, row))
             }
             (Some(row), _) if held.released => {
-                tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(Some(&held.identity)), "the keeper holds another run than the row says, it is left alone");
+                tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(Some(&held.identity)), "the run of the keeper and its row differ, skipping it");
                 return Ok(None);
             }
             (None, intended) if held.released => {
                 let new = match intended {
                     Some(new) => {
-                        tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
+                        tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
                         as_held(shared, &held, new.clone())
                     }
                     None => {
-                        tracing::error!(run_id = %run, "the store has lost the row of a run, and the record of the node does not have it: one is written that says what the keeper knows, without owner, spec and labels");
+                        tracing::error!(run_id = %run, "the database lost the row of a run, and the node log lacks it: writing a row from the keeper's state, without owner, spec and labels");
                         placeholder(shared, &held)
                     }
                 };
                 match shared.store.insert(&new).await? {
                     Inserted::New => Some(RunRow::open(new)),
                     Inserted::Taken(row) => {
-                        tracing::error!(run_id = %run, state = log_words::stored_state(row.state), attempt = row.new.attempt, "another row has come under the key of a run, it is left alone");
+                        tracing::error!(run_id = %run, state = log_words::stored_state(row.state), attempt = row.new.attempt, "another row exists under the key of a run, skipping it");
                         return Ok(None);
                     }
                 }
@@ -319,9 +319,7 @@ fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
     };
     match shared.enter(run, None, make) {
         Ok(Entered::New(_)) => {
-            marks.in_scope(
-                || tracing::info!(run_id = %run, "held by the keeper, continuing with it"),
-            );
+            marks.in_scope(|| tracing::info!(run_id = %run, "run adopted from the keeper"));
         }
         // No other run has entered during a start, and no entry is refused.
         Ok(Entered::Existing) | Err(_) => {}

@@ -83,7 +83,7 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
         match look(&shared, &mut book).await {
             Ok(()) => book.said.clear(),
             Err(why) if why != book.said => {
-                tracing::warn!(%why, "output of ended runs cannot be removed now, it is tried again");
+                tracing::warn!(%why, "cannot remove output of ended runs, retrying");
                 book.said = why;
             }
             Err(_) => {}
@@ -147,7 +147,7 @@ async fn look_back(shared: &Arc<Shared>, book: &mut Book) -> Result<(), StoreErr
     if strange > 0 {
         tracing::warn!(
             count = strange,
-            "directories of runs that the store does not know as this node's: they stay"
+            "keeping directories of runs that the database does not have for this node"
         );
     }
     Ok(())
@@ -225,7 +225,7 @@ fn warn_if_over(book: &mut Book, limits: &RetentionLimits, others: u64) {
     if is_over && !book.is_over {
         tracing::warn!(
             bytes = others,
-            "runs that have not ended have more output than this node is to keep; it goes when they have ended"
+            "live runs have more output than this node retains; it is removed after they end"
         );
     }
     book.is_over = is_over;
@@ -251,7 +251,7 @@ async fn mark_all(shared: &Arc<Shared>, book: &mut Book, going: &[(RunId, Remova
                 Ok((_, _, Went::NotYet)) => {}
                 Ok((_, _, Went::Away)) => is_away = true,
                 Ok((run, _, Went::Left)) => drop(book.left.insert(run)),
-                Err(error) => tracing::error!(%error, "marking a run has broken down"),
+                Err(error) => tracing::error!(%error, "marking a run failed"),
             }
         }
         if is_away {
@@ -259,7 +259,7 @@ async fn mark_all(shared: &Arc<Shared>, book: &mut Book, going: &[(RunId, Remova
         }
     }
     for (reason, count) in counts {
-        tracing::info!(count, reason, "output of ended runs goes");
+        tracing::info!(count, reason, "removing output of ended runs");
     }
 }
 
@@ -277,7 +277,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         }
         Err(error) => {
             let why = Chain(&error).to_string();
-            tracing::warn!(run_id = %run, %why, "the journal of an ended run cannot be read, it stays");
+            tracing::warn!(run_id = %run, %why, "cannot read the journal of an ended run, keeping it");
             return Went::Left;
         }
     };
@@ -286,7 +286,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         .last
         .map(|entry| event::decode(run, Item::Entry(entry)));
     if !last.is_some_and(|last| last.is_ok_and(|event| is_end(event.payload))) {
-        tracing::warn!(run_id = %run, "the journal of an ended run does not hold its end, it stays");
+        tracing::warn!(run_id = %run, "the journal of an ended run lacks its end, keeping it");
         return Went::Left;
     }
     let removal = OutputRemoval {
@@ -340,7 +340,7 @@ async fn write_mark(
         // Another server has the node by now, and takes care of it.
         Err(StoreError::Fenced(_)) => Went::NotYet,
         Err(error @ (StoreError::Corrupt(_) | StoreError::Unread(_))) => {
-            tracing::warn!(run_id = %run, %error, "the output of an ended run stays");
+            tracing::warn!(run_id = %run, %error, "cannot remove the output of an ended run");
             Went::Left
         }
     }

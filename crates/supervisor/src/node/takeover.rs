@@ -54,7 +54,7 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
     shared
         .trail
         .record(TrailRecord::node("store_away", [("why", why.clone())]));
-    tracing::error!(%why, "the node cannot be acquired in the store: runs continue, nothing new is started");
+    tracing::error!(%why, "cannot acquire the node in the database: runs continue, no new run is started");
     Ok(None)
 }
 
@@ -67,7 +67,7 @@ async fn take_first(shared: &Shared) -> Result<Taken, BootError> {
         match take(shared, Vec::new()).await {
             Err(BootError::LeaseHeld { epoch, left }) => {
                 let longest = *longest.get_or_insert_with(|| {
-                    tracing::warn!(%epoch, left_seconds = left.as_secs_f64(), "an earlier keeper has the lease of this node: waiting until it ends");
+                    tracing::warn!(%epoch, left_seconds = left.as_secs_f64(), "an earlier keeper has the lease of this node: waiting until the lease ends");
                     left + LEASE_MARGIN
                 });
                 if begun.elapsed() > longest {
@@ -119,7 +119,7 @@ pub(crate) async fn without_rows(
     held: Vec<HeldRun>,
 ) -> Result<Begun, BootError> {
     let held = Box::pin(adopt::without_store(shared, held)).await?;
-    tracing::warn!(held, "continuing without the store");
+    tracing::warn!(held, "continuing without the database");
     let taking = Arc::clone(shared);
     let taking = async move { take_at_last(&taking, Again::No).await };
     shared.background.spawn(taking);
@@ -146,7 +146,7 @@ async fn take_at_last(shared: &Arc<Shared>, again: Again) {
                 }
                 let why = cause(&error);
                 if why != said {
-                    tracing::error!(%why, "the node cannot be acquired yet, trying until it can");
+                    tracing::error!(%why, "cannot acquire the node, retrying");
                     said = why;
                 }
             }
@@ -242,7 +242,7 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
         }
         pause = match standing {
             Ok(standing) if shared.record.differs(&standing) => {
-                tracing::warn!(life = %standing.life, generation = standing.generation, "the store was started or restored, taking the node over again");
+                tracing::warn!(life = %standing.life, generation = standing.generation, "the database was restarted or restored, acquiring the node again");
                 store.shut().await;
                 take_at_last(shared, Again::Yes).await;
                 LOOK_EVERY
@@ -263,7 +263,7 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
 
 /// Logs the loss of the lease. The runs continue: only their node's records are another server's.
 fn log_fenced(shared: &Shared, by: KeeperEpoch) {
-    tracing::error!(keeper_epoch = %by, "another server has the lease of this node: nothing is started here until it is this one's again; runs continue");
+    tracing::error!(keeper_epoch = %by, "another server has the lease of this node: starting no runs until the lease is regained; runs continue");
     shared.store.lose(by);
     let record = TrailRecord::node("node_fenced", [("keeper_epoch", by.to_string())]);
     shared.trail.record(record);
@@ -392,7 +392,7 @@ async fn mend(
             match mended {
                 Ok((_, Ok(()))) => {}
                 Ok((run, Err(error @ (StoreError::Corrupt(_) | StoreError::Unread(_))))) => {
-                    tracing::error!(run_id = %run, %error, "the row of this run is lost and cannot be written again");
+                    tracing::error!(run_id = %run, %error, "the row of this run is lost and cannot be rewritten");
                 }
                 Ok((_, Err(error))) => return Err(error),
                 Err(error) => return Err(StoreError::Unavailable(error.to_string())),
@@ -400,7 +400,7 @@ async fn mend(
         }
     }
     if count > 0 {
-        tracing::warn!(count, "rows that the store had lost are written again");
+        tracing::warn!(count, "rows that the database had lost are written again");
     }
     Ok(())
 }

@@ -195,7 +195,7 @@ impl Record {
     fn complain(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.has_complained, true) {
             let why = Chain(error).to_string();
-            tracing::warn!(%why, "the node log cannot be written: should this server die, and the store go back, less is known");
+            tracing::warn!(%why, "cannot write the node log: a crash of this server with an older copy of the database would lose entries");
         }
     }
 
@@ -214,7 +214,7 @@ impl Record {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 let why = Chain(&error).to_string();
-                tracing::error!(%why, "the node log is behind, and cannot be marked so");
+                tracing::error!(%why, "the node log is behind, and cannot be marked as behind");
             }
         }
     }
@@ -240,7 +240,7 @@ impl Record {
             && error.kind() != io::ErrorKind::NotFound
         {
             let why = Chain(&error).to_string();
-            tracing::warn!(%why, "the mark that the node log is behind cannot be removed");
+            tracing::warn!(%why, "cannot remove the mark that the node log is behind");
         }
     }
 
@@ -343,7 +343,7 @@ impl super::NodeRecord {
             }
             Some(Err(error)) => {
                 let why = Chain(&error).to_string();
-                tracing::warn!(%why, "the node log cannot be trimmed");
+                tracing::warn!(%why, "cannot trim the node log");
             }
             Some(Ok(_)) | None => {}
         }

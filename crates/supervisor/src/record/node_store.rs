@@ -418,10 +418,12 @@ impl NodeStore {
             Ok(Some(_)) => return StoreError::Fenced(run),
             Err(error) => return unavailable(&error),
         }
-        tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
+        tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
         let new = *stamped(&row.new, generation);
         match self.store.mend(&RunRow { new, ..row }).await {
-            Ok(()) => StoreError::Unavailable("its row was lost, and is written again".into()),
+            Ok(()) => {
+                StoreError::Unavailable("the row of the run was lost, and is written again".into())
+            }
             Err(error) => error,
         }
     }

@@ -142,7 +142,7 @@ impl NodeRecord {
                 Err(error) => {
                     let why = Chain(&error).to_string();
                     if why != said {
-                        tracing::warn!(%why, "the store does not take what is pending, trying until it does: no new run is taken meanwhile");
+                        tracing::warn!(%why, "the database does not accept the pending writes, retrying: new runs are refused until it does");
                         said = why;
                     }
                     tokio::time::sleep(pause).await;
@@ -158,7 +158,7 @@ impl NodeRecord {
             self.trim_due.notified().await;
             let record = Arc::clone(&self);
             if let Err(error) = blocking(move || record.trim()).await {
-                tracing::error!(%error, "trimming the node log has broken down");
+                tracing::error!(%error, "trimming the node log failed");
             }
         }
     }
@@ -218,7 +218,7 @@ impl NodeRecord {
             return Ok(());
         };
         let why = Chain(&error).to_string();
-        tracing::warn!(%why, "the node log cannot be synced, writing to another segment");
+        tracing::warn!(%why, "cannot sync the node log, writing to another segment");
         let end = self.lock().append(&frames.iter().collect::<Vec<_>>())?;
         log.sync(end)
             .map(drop)
@@ -255,12 +255,12 @@ pub(super) async fn write_promises(record: Weak<NodeRecord>, mut queue: mpsc::Re
             (record, jobs, written)
         });
         let Ok((record, jobs, written)) = written.await else {
-            return tracing::error!("the node log cannot be written any more");
+            return tracing::error!("cannot write the node log any more");
         };
         record.pending.send_replace(());
         if let Err(error) = &written {
             let why = Chain(error).to_string();
-            tracing::error!(%why, "changes cannot be written down, they wait for the store");
+            tracing::error!(%why, "cannot write changes to the outbox, they wait for the database");
         } else {
             crash_point!("log.appended");
         }
@@ -301,7 +301,7 @@ impl Delivery<'_> {
             crash_point!("outbox.noted");
         }
         if count > 0 {
-            tracing::info!(count, "the store has taken what was pending");
+            tracing::info!(count, "the database accepted the pending writes");
         }
         Ok(())
     }
@@ -398,10 +398,10 @@ fn log_refusal(due: &Due, error: &StoreError) {
     let (run, change) = (due.run, due.change.name());
     match *due.change {
         Change::State { .. } | Change::Stop { .. } => {
-            tracing::debug!(run_id = %run, %error, change, "the store does not take this change any more");
+            tracing::debug!(run_id = %run, %error, change, "the database no longer accepts this change");
         }
         _ => {
-            tracing::error!(run_id = %run, %error, change, "this change cannot be recorded by this server");
+            tracing::error!(run_id = %run, %error, change, "this server cannot record this change");
         }
     }
 }

@@ -58,7 +58,7 @@ impl NodeRecord {
         let (place, record) = opened.map_err(BootError::Record)?;
         let count = record.book.pending_count();
         if count > 0 {
-            tracing::info!(count, "changes are pending for the store");
+            tracing::info!(count, "changes are pending for the database");
         }
         let (jobs, queue) = mpsc::channel(outbox::PROMISES_QUEUED_MAX);
         let record = Arc::new(Self {
@@ -87,7 +87,7 @@ fn open_somehow(place: &Place) -> io::Result<(Option<NodeLog>, Option<Book>)> {
         && let Ok(book) = read(place)
     {
         let why = Chain(&error).to_string();
-        tracing::error!(%why, "there is no room for the node log, what it says is known: trying again when there is more");
+        tracing::error!(%why, "no space for the node log, its contents are known: retrying at the next entry");
         return Ok((None, Some(book)));
     }
     let aside = move_aside(&place.dir);
@@ -103,12 +103,12 @@ fn open_somehow(place: &Place) -> io::Result<(Option<NodeLog>, Option<Book>)> {
     match opened {
         Ok(((log, book), aside)) => {
             let (error, aside) = (Chain(&error), aside.display());
-            tracing::error!(%error, %aside, "the node log cannot be read, it is kept there: of runs that have ended while the store was away the ends may be lost");
+            tracing::error!(%error, %aside, "cannot read the node log, keeping its files: ends of runs that ended while the database was unavailable may be lost");
             Ok((Some(log), Some(book)))
         }
         Err(_) => {
             let (error, path) = (Chain(&error), place.dir.display());
-            tracing::error!(%error, %path, "the node log can neither be read nor begun, trying again when there is more");
+            tracing::error!(%error, %path, "cannot read or create the node log, retrying at the next entry");
             Ok((None, None))
         }
     }
@@ -194,7 +194,7 @@ impl Replay {
             self.tainted.push(run);
         }
         let line = line.unwrap_or_else(|why| {
-            tracing::error!(run_id = %run, %why, position = %found.position, "a frame of the node log cannot be read");
+            tracing::error!(run_id = %run, %why, position = %found.position, "cannot read a frame of the node log");
             self.unread.push(run);
             Line::Other
         });
@@ -334,7 +334,7 @@ impl Replay {
             tracing::error!(
                 count,
                 runs,
-                "of these runs the node log may lack something, their rows are asked for in the store"
+                "the node log may lack entries of these runs, reading their rows from the database"
             );
         }
         self.book.behind.extend(self.tainted.drain(..));
@@ -351,7 +351,7 @@ impl Replay {
         }
         if self.is_behind {
             tracing::warn!(
-                "a former server could not write the node log: what it says of rows is not believed"
+                "an earlier server could not write the node log: its entries about rows are not trusted"
             );
         }
     }

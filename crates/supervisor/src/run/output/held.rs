@@ -92,7 +92,7 @@ impl Output {
         self.warnings += 1;
         let message =
             format!("output waits, and the command with it: {max} bytes are kept, and {why}");
-        tracing::warn!(run_id = %self.run, why, "output waits");
+        tracing::warn!(run_id = %self.run, why, "output blocked: waiting for consumers to acknowledge");
         self.line(&Entry::Warning { message }, clock::now());
     }
 }

@@ -130,7 +130,7 @@ impl RunTask {
             ..row.new
         };
         if row.outcome.is_some() {
-            tracing::warn!(run_id = %self.run, "the row of this run was closed before");
+            tracing::warn!(run_id = %self.run, "the row of this run was closed already");
         }
         // A stop that was accepted, and that its server did not live to carry out.
         let (Some(order), Some(deadline)) = (row.stop, row.stop_deadline) else {
@@ -191,7 +191,7 @@ impl RunTask {
             (None, _) => return,
         };
         if let Err(why) = attached {
-            tracing::error!(run_id = %self.run, %why, "the output cannot be read any more");
+            tracing::error!(run_id = %self.run, %why, "cannot read the output any more");
             // It is reported after the leader's exit.
             let lost = Input::Report(Report::StreamsClosed(StreamsEnd::Lost));
             let _ = self.machine.step(self.at, lost);

@@ -475,7 +475,7 @@ impl RunTask {
     fn proceed_with_stop(&mut self) {
         self.stop_due = None;
         self.at = clock::now();
-        tracing::warn!(run_id = %self.run, "the stop is not recorded yet, continuing with it");
+        tracing::warn!(run_id = %self.run, "the stop is not recorded yet, continuing");
         self.report(Report::StopRecorded);
     }
 

@@ -63,7 +63,7 @@ impl RunTask {
         if self.machine.record().notices_refused.contains(&(pid, uid)) {
             return;
         }
-        tracing::warn!(run_id = %self.run, pid, uid, ended, "a notice was refused: nothing shows that its sender is a process of the run");
+        tracing::warn!(run_id = %self.run, pid, uid, ended, "notice refused: its sender is not verified as a process of the run");
         self.note(&Entry::NoticeRefused { pid, uid, ended });
         let refused = LoggedRequest {
             rpc: CALL.to_owned(),
