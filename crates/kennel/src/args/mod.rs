@@ -8,6 +8,7 @@
 mod control;
 mod elsewhere;
 mod form;
+mod habits;
 mod help;
 mod host;
 mod network;
@@ -141,7 +142,7 @@ pub(crate) enum Command {
     Screen(RunRef),
     /// Resize the terminal of a run
     Resize(ResizeArgs),
-    /// Restart a run: start its next attempt now; if it has ended, start a new run from its spec
+    /// Restart runs: start the next attempt now; if a run has ended, start a new run from its spec
     Restart(RestartRunArgs),
     /// Wait for runs to end, or for another condition
     #[command(after_help = WAIT_CODES)]
@@ -167,7 +168,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Certs(CertsCommand),
     /// Print the completion script of a shell
-    #[command(after_help = COMPLETIONS_HELP)]
+    #[command(alias = "completion", after_help = COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
     /// Show the state of the server, or of runs
     #[command(alias = "info")]
@@ -199,6 +200,9 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
+    /// List the nodes of the database, as `kennel nodes` does
+    #[command(alias = "list")]
+    Ls,
     /// Close the open runs of a node as lost; refused while the node has a lease
     Forget(ForgetArgs),
 }

@@ -29,7 +29,7 @@ pub(crate) struct TopArgs {
     )]
     pub(crate) iterations: u32,
     /// Interval between samples, such as 2s; at least 500ms
-    #[arg(long, alias = "interval", value_name = "DURATION", value_parser = values::pace, default_value = "2s")]
+    #[arg(short = 'd', long, aliases = ["interval", "delay"], value_name = "DURATION", value_parser = values::pace, default_value = "2s")]
     pub(crate) every: Duration,
 }
 
@@ -150,6 +150,9 @@ pub(crate) enum StateArg {
     Failed,
     Cancelled,
     Lost,
+    /// Any of the four in which a run is over
+    #[value(aliases = ["exited", "dead"])]
+    Ended,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
@@ -173,7 +176,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment, conflicts_with = "follow")]
     pub(crate) until: Option<SystemTime>,
     /// Print only the last lines, of both streams together, or all
-    #[arg(short = 'n', long, visible_alias = "lines", value_name = "LINES", value_parser = values::tail)]
+    #[arg(short = 'n', long, visible_alias = "lines", value_name = "LINES", allow_hyphen_values = true, value_parser = values::tail)]
     pub(crate) tail: Option<Tail>,
     /// Print the time of each line before it
     #[arg(short, long)]
@@ -248,7 +251,7 @@ pub(crate) struct EventsArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment)]
     pub(crate) since: Option<SystemTime>,
     /// Print only the last events of each run, or all
-    #[arg(short = 'n', long, visible_alias = "lines", value_name = "EVENTS", value_parser = values::tail, conflicts_with_all = ["labels", "all", "consumer"])]
+    #[arg(short = 'n', long, visible_alias = "lines", value_name = "EVENTS", allow_hyphen_values = true, value_parser = values::tail, conflicts_with_all = ["labels", "all", "consumer"])]
     pub(crate) tail: Option<Tail>,
     #[command(flatten)]
     pub(crate) name: AsConsumer,

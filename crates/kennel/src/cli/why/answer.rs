@@ -145,13 +145,13 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
             exit(&attempt)
         ),
         Some(Reason::Aborted(aborted)) => format!(
-            "Ended because {} asked for it{}: {}.",
+            "Ended because {} requested it{}: {}.",
             terminal_text::one_line(&aborted.by),
             request(&aborted.request_id),
             took(&attempt)
         ),
         Some(Reason::Restarted(restarted)) => format!(
-            "Ended because {} asked for another attempt{}, and none could follow: {}.",
+            "Ended because {} requested another attempt{}, and none could follow: {}.",
             terminal_text::one_line(&restarted.by),
             request(&restarted.request_id),
             took(&attempt)
@@ -161,7 +161,7 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
             format!("Never started: {why}.")
         }
         Some(Reason::Fenced(fenced)) => format!(
-            "Never started: {} asked for its end before it was spawned.",
+            "Never started: {} requested its end before it was spawned.",
             terminal_text::one_line(&fenced.by)
         ),
         Some(Reason::ParentEnded(_)) => format!(
@@ -285,7 +285,7 @@ fn by_itself(known: &Known, attempt: &pb::Attempt, end: &str, unknown: &mut Vec<
     if let Some(asked) = asked_signal(known, attempt, &signal.name) {
         let by = terminal_text::one_line(&asked.by);
         return format!(
-            "Ended by {name}, which {by} had asked for ({}), at {end}.",
+            "Ended by {name}, which {by} had requested ({}), at {end}.",
             asked.rpc
         );
     }

@@ -81,7 +81,7 @@ fn only_a_requested_signal_names_its_caller() {
     let asked = answer(&known);
     assert_eq!(
         asked.line,
-        "Ended by SIGUSR1, which uid:7 had asked for (Signal), at 1970-01-01T00:01:40Z."
+        "Ended by SIGUSR1, which uid:7 had requested (Signal), at 1970-01-01T00:01:40Z."
     );
     assert!(asked.unknown.is_empty());
 }
