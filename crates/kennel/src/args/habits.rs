@@ -34,7 +34,7 @@ pub(super) const COMMANDS: &[Habit] = &[
     (
         &["reload", "daemon-reload", "reread", "update", "reconfigure"],
         "settings are those that kennel serve was started with: kennel config check, then start it again; a new binary is put in \
-         place by: kennel upgrade; what a run was started with does not change",
+         place by: kennel upgrade; the spec of a run does not change",
     ),
     (
         &["enable", "disable", "mask", "unmask"],
@@ -50,7 +50,7 @@ pub(super) const COMMANDS: &[Habit] = &[
     ),
     (
         &["edit", "patch", "set", "scale", "rename"],
-        "what a run was started with does not change: start another one",
+        "the spec of a run does not change: start another run",
     ),
     (
         &["port", "expose", "port-forward", "proxy"],
@@ -76,7 +76,7 @@ pub(super) const COMMANDS: &[Habit] = &[
     ),
     (
         &["cat"],
-        "what a run was started with: kennel get RUN -o yaml; what it has written: kennel logs RUN",
+        "the spec of a run: kennel get RUN -o yaml; its output: kennel logs RUN",
     ),
     (
         &["health", "ping", "healthz"],

@@ -59,7 +59,7 @@ pub(crate) struct AuditArgs {
     /// Check the chain of the files in this data directory, without a server, and print the newest record's SEQ:HASH
     #[arg(long, value_name = "DATA_DIR", conflicts_with_all = ["run", "since", "until", "follow"])]
     pub(crate) verify: Option<PathBuf>,
-    /// With --verify: what it printed before must still be part of the chain
+    /// With --verify: a SEQ:HASH printed earlier, which must still be part of the chain
     #[arg(long, value_name = "SEQ:HASH", requires = "verify", value_parser = values::chain_head)]
     pub(crate) head: Option<ChainHead>,
 }
@@ -113,7 +113,7 @@ pub(crate) struct PsArgs {
     pub(crate) parents: ParentsArgs,
 }
 
-/// Runs by what they belong to.
+/// Parents of runs.
 #[derive(Debug, Args)]
 pub(crate) struct ParentsArgs {
     /// List the children of this run only
@@ -191,7 +191,7 @@ pub(crate) struct LogsArgs {
     pub(crate) name: AsConsumer,
 }
 
-/// In whose name events are read.
+/// The consumer that reads the events.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AsConsumer {
     /// Read as this consumer: continue after its last acknowledgement, and register it if it is new
