@@ -176,7 +176,8 @@ async fn words_of_other_tools_do_the_same_here() {
     // Paths in hints lead to values.
     for line in ["pid RUN", "is-active RUN", "kill -0 RUN"] {
         let hint = errors(&typed(&kennel, line).await);
-        let path = hint.split('\'').nth(1).expect("a path");
+        let path = hint.split("jsonpath='").nth(1).expect("a path");
+        let path = path.split('\'').next().expect("its end");
         let line = format!("get {run} -o jsonpath={path}");
         let output = typed(&kennel, &line).await;
         assert!(!text(&output).is_empty(), "{line}: {output:?}");

@@ -87,7 +87,7 @@ fn that_go_on(go: &Path, servers: &Servers) -> Vec<Scene> {
     let listen = format!(
         "exec python3 -c \"import socket, time; s = socket.create_server(('127.0.0.1', {port})); time.sleep(1000)\""
     );
-    let goes_on = |name, spec, events| Scene {
+    let continues = |name, spec, events| Scene {
         name,
         spec,
         events,
@@ -95,8 +95,8 @@ fn that_go_on(go: &Path, servers: &Servers) -> Vec<Scene> {
     };
     let ready: &[(&str, usize)] = &[("ready", 1)];
     vec![
-        goes_on("line", by(&then("echo now"), Probe::Line(line)), ready),
-        goes_on(
+        continues("line", by(&then("echo now"), Probe::Line(line)), ready),
+        continues(
             "tcp",
             by(
                 &then(&listen),
@@ -104,32 +104,32 @@ fn that_go_on(go: &Path, servers: &Servers) -> Vec<Scene> {
             ),
             ready,
         ),
-        goes_on(
+        continues(
             "http",
             by(QUIET, Probe::Http(servers.starts.probe())),
             ready,
         ),
-        goes_on(
+        continues(
             "exec",
             ready_by(QUIET, exec_probe::ready_by(&format!("test -e {file}"))),
             ready,
         ),
-        goes_on(
+        continues(
             "notify",
             ready_by(&then("systemd-notify --ready"), notify::by_notice(None)),
             ready,
         ),
-        goes_on(
+        continues(
             "event",
             at_line(&then("echo now"), emit()),
             &[("output_matched", 1)],
         ),
-        goes_on(
+        continues(
             "activity",
             at_line(&then("echo now"), Action::Activity(Activity::Idle.into())),
             &[("activity_changed", 1)],
         ),
-        goes_on(
+        continues(
             "ready rule",
             at_line(&then("echo now"), Action::Ready(pb::output_rule::Ready {})),
             ready,

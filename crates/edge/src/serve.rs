@@ -4,7 +4,7 @@ use crate::{
     accept::{self, Credentials, Ending, Listener, Places, Refusals},
     access::Access,
     answers::Answers,
-    auth::{Peer, Standing},
+    auth::{Peer, PeerVerdict},
     digest::DigestKey,
     forward::{Forward, Links},
     gate::Gate,
@@ -86,7 +86,7 @@ pub async fn serve(
         let pid = (seen.pid > 0).then_some(seen.pid);
         let descent = || judging.descent(socket);
         let mut peer = Peer::judge(seen.uid, pid, &access.rules(), descent);
-        if let Standing::OfARun(run) = &mut peer.standing {
+        if let PeerVerdict::OfARun(run) = &mut peer.verdict {
             *run = judging.run_with_token(socket);
         }
         Ok(peer)

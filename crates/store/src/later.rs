@@ -2,8 +2,8 @@
 
 use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store,
-    StoreError, StoreUrl, WithOutput, open,
+    ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Store, StoreError,
+    StoreUrl, StoredNode, WithOutput, open,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
@@ -98,8 +98,8 @@ impl Later {
 
 #[async_trait]
 impl Store for Later {
-    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError> {
-        self.inner().await?.standing(node).await
+    async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError> {
+        self.inner().await?.stored_node(node).await
     }
 
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {

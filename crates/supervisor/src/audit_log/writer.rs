@@ -56,7 +56,7 @@ pub(super) struct Writer {
     /// Written, but not synced.
     dirty: bool,
     /// Whether the failure to write was logged.
-    said: bool,
+    failure_logged: bool,
     aged: Option<Instant>,
 }
 
@@ -81,7 +81,7 @@ impl Writer {
             counted: Vec::new(),
             denied: Vec::new(),
             dirty: false,
-            said: false,
+            failure_logged: false,
             aged: None,
         }
     }
@@ -196,12 +196,12 @@ impl Writer {
         }
         match self.try_write() {
             Ok(()) => {
-                if std::mem::take(&mut self.said) {
+                if std::mem::take(&mut self.failure_logged) {
                     tracing::info!("the audit log can be written again");
                 }
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.said, true) {
+                if !std::mem::replace(&mut self.failure_logged, true) {
                     let dir = self.dir.display();
                     tracing::error!(%error, %dir, "cannot write the audit log: records are buffered, and beyond {PENDING_MAX} the oldest are dropped and counted");
                 }

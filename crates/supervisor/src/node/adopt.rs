@@ -10,7 +10,7 @@ use crate::{
     run::{
         intake,
         reopened::{Left, Reopened},
-        task::{RunTask, Standing},
+        task::{KeeperRun, RunTask},
         writes,
     },
     telemetry::log_span,
@@ -96,16 +96,16 @@ async fn next(opened: &mut JoinSet<Found>) -> Result<Option<Found>, BootError> {
     found.map_err(|e| BootError::Adoption(io::Error::other(e)))
 }
 
-/// Returns the standing of a run that the keeper found late; absent where its key is another run's.
+/// Returns the state of a run that the keeper found late; absent where its key is another run's.
 pub(crate) async fn late(
     shared: &Arc<Shared>,
     held: HeldRun,
     row: RunRow,
-) -> Result<Option<Standing>, BootError> {
+) -> Result<Option<KeeperRun>, BootError> {
     let opening = Arc::clone(shared);
     let found = blocking(move || Found::open(&opening, held, Some(row))).await;
     let found = found.map_err(BootError::Adoption)?;
-    found.standing(shared).await.map_err(BootError::Store)
+    found.keeper_run(shared).await.map_err(BootError::Store)
 }
 
 /// Takes the rows of the runs that the keeper holds, open or closed.
@@ -171,12 +171,12 @@ impl Found {
     /// Starts the run's task. `false`: its key is another run's.
     async fn go_on(self, shared: &Arc<Shared>) -> Result<bool, BootError> {
         let run = self.held.run;
-        let standing = self.standing(shared).await.map_err(BootError::Store)?;
-        let Some(standing) = standing else {
+        let keeper_run = self.keeper_run(shared).await.map_err(BootError::Store)?;
+        let Some(keeper_run) = keeper_run else {
             return Ok(false);
         };
-        let forgotten = forget::forgotten_by(&standing.left.row).map(str::to_owned);
-        enter(shared, standing, None);
+        let forgotten = forget::forgotten_by(&keeper_run.left.row).map(str::to_owned);
+        enter(shared, keeper_run, None);
         if let Some(by) = forgotten {
             forget::end(shared, run, &by);
         }
@@ -192,12 +192,12 @@ impl Found {
         shared.record.assume(&row);
         let row = shared.record.with_pending(row);
         let meet = Some(Box::new(row.new.clone()));
-        let standing = Standing {
+        let keeper_run = KeeperRun {
             held: self.held,
             recorded: true,
             left: Left::new(row, self.journal),
         };
-        enter(shared, standing, meet);
+        enter(shared, keeper_run, meet);
     }
 
     /// Waits for the row of a child whose gate was shut and which never ran. Only the store knows whether that is to be
@@ -219,9 +219,9 @@ impl Found {
                     }
                 };
                 self.row = row;
-                match self.standing(&waiting).await {
-                    Ok(Some(standing)) => {
-                        Box::pin(RunTask::adopt(waiting, standing, seat).resume_supervision())
+                match self.keeper_run(&waiting).await {
+                    Ok(Some(keeper_run)) => {
+                        Box::pin(RunTask::adopt(waiting, keeper_run, seat).resume_supervision())
                             .await;
                     }
                     // The next server gets it in this case too.
@@ -249,8 +249,8 @@ impl Found {
         }
     }
 
-    /// Returns the standing of the run by its row; absent where its key is another run's.
-    async fn standing(self, shared: &Arc<Shared>) -> Result<Option<Standing>, StoreError> {
+    /// Returns the state of the run by its row; absent where its key is another run's.
+    async fn keeper_run(self, shared: &Arc<Shared>) -> Result<Option<KeeperRun>, StoreError> {
         let Self {
             held,
             row,
@@ -294,7 +294,7 @@ impl Found {
         let recorded = row.is_some();
         let unrecorded = || RunRow::open(intended.unwrap_or_else(|| placeholder(shared, &held)));
         let row = row.unwrap_or_else(unrecorded);
-        Ok(Some(Standing {
+        Ok(Some(KeeperRun {
             held,
             recorded,
             left: Left::new(row, journal),
@@ -303,14 +303,14 @@ impl Found {
 }
 
 /// Starts the run's task; it meets the row given here.
-fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
-    let row = &standing.left.row;
+fn enter(shared: &Arc<Shared>, keeper_run: KeeperRun, meet: Option<Box<NewRun>>) {
+    let row = &keeper_run.left.row;
     let run = row.new.run;
     let marks = log_span(&shared.config.telemetry, &row.new);
     let make = || {
-        let row = &standing.left.row;
+        let row = &keeper_run.left.row;
         let (handle, seat) = Handle::new(&row.new, RunView::from(row.clone()), None);
-        let task = RunTask::adopt(Arc::clone(shared), standing, seat).meeting(meet);
+        let task = RunTask::adopt(Arc::clone(shared), keeper_run, seat).meeting(meet);
         crash_point!("adopt.task_made");
         shared
             .tasks

@@ -407,9 +407,9 @@ impl Recovery {
 async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
     let run = held.run;
     match adopt::late(&shared, held, row).await {
-        Ok(Some(standing)) => {
+        Ok(Some(keeper_run)) => {
             tracing::info!(run_id = %run, "the shim of the run has reconnected, run adopted");
-            Box::pin(RunTask::adopt(shared, standing, seat).resume_in(place)).await;
+            Box::pin(RunTask::adopt(shared, keeper_run, seat).resume_in(place)).await;
         }
         Ok(None) => drop(place),
         Err(error) => {

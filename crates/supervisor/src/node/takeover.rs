@@ -136,7 +136,7 @@ enum Again {
 /// Acquires the node when the store is available.
 async fn take_at_last(shared: &Arc<Shared>, again: Again) {
     let mut pause = RETRY_FIRST;
-    let mut said = String::new();
+    let mut logged = String::new();
     loop {
         match Box::pin(take_late(shared, again)).await {
             Ok(()) => return,
@@ -145,9 +145,9 @@ async fn take_at_last(shared: &Arc<Shared>, again: Again) {
                     shared.store.lose(epoch);
                 }
                 let why = cause(&error);
-                if why != said {
+                if why != logged {
                     tracing::error!(%why, "cannot acquire the node, retrying");
-                    said = why;
+                    logged = why;
                 }
             }
         }
@@ -235,20 +235,20 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
             () = tokio::time::sleep(pause) => {}
             () = store.doubted() => {}
         }
-        let standing = store.raw().standing(shared.config.node).await;
-        if away != standing.is_err() {
-            away = standing.is_err();
-            record_store_state(shared, standing.as_ref().err());
+        let stored_node = store.raw().stored_node(shared.config.node).await;
+        if away != stored_node.is_err() {
+            away = stored_node.is_err();
+            record_store_state(shared, stored_node.as_ref().err());
         }
-        pause = match standing {
-            Ok(standing) if shared.record.differs(&standing) => {
-                tracing::warn!(life = %standing.life, generation = standing.generation, "the database was restarted or restored, acquiring the node again");
+        pause = match stored_node {
+            Ok(stored_node) if shared.record.differs(&stored_node) => {
+                tracing::warn!(life = %stored_node.life, generation = stored_node.generation, "the database was restarted or restored, acquiring the node again");
                 store.shut().await;
                 take_at_last(shared, Again::Yes).await;
                 LOOK_EVERY
             }
-            Ok(standing) => {
-                if let Some(by) = shared.store.lost_to(&standing) {
+            Ok(stored_node) => {
+                if let Some(by) = shared.store.lost_to(&stored_node) {
                     log_fenced(shared, by);
                     store.shut().await;
                     take_at_last(shared, Again::Yes).await;
@@ -284,7 +284,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     let gone = refuse_beside_another(shared).await?;
     let (store, record) = (shared.store.raw(), &shared.record);
     let node = shared.config.node;
-    let standing = store.standing(node).await.map_err(BootError::Store)?;
+    let stored_node = store.stored_node(node).await.map_err(BootError::Store)?;
     let opening = Opening {
         node,
         node_name: shared.config.node_name.clone(),
@@ -299,13 +299,13 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
         draining: shared.drain.borrow().as_ref().map(|drain| drain.since),
         now: clock::now(),
     };
-    let lost = record.differs(&standing);
+    let lost = record.differs(&stored_node);
     let generation = match store.open_node(&opening).await {
         Ok(generation) => generation,
         Err(StoreError::Held) => {
             return Err(BootError::LeaseHeld {
-                epoch: standing.keeper_epoch.unwrap_or(shared.hello.epoch),
-                left: standing.lease_left,
+                epoch: stored_node.keeper_epoch.unwrap_or(shared.hello.epoch),
+                left: stored_node.lease_left,
             });
         }
         Err(error) => return Err(BootError::Store(error)),
@@ -330,7 +330,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
         Some((row.new.run, by.to_owned()))
     });
     let forgotten = forgotten.collect();
-    record.acquired(standing.life, &rows, ended);
+    record.acquired(stored_node.life, &rows, ended);
     Ok(Taken {
         generation,
         rows,
@@ -409,8 +409,8 @@ async fn mend(
 /// verified to have ended: it was one of this boot and this pid namespace.
 async fn refuse_beside_another(shared: &Shared) -> Result<Option<KeeperEpoch>, BootError> {
     let mut gone = None;
-    let standing = shared.store.raw().standing(shared.config.node).await;
-    let holder = standing.map_err(BootError::Store)?.keeper_epoch;
+    let stored_node = shared.store.raw().stored_node(shared.config.node).await;
+    let holder = stored_node.map_err(BootError::Store)?.keeper_epoch;
     let epochs = shared.store.raw().open_epochs(shared.config.node).await;
     let epochs = epochs.map_err(BootError::Store)?.into_iter();
     for row in epochs.filter(|row| row.keeper_epoch != shared.hello.epoch) {

@@ -302,13 +302,13 @@ where
     Fut: Future<Output = Result<(), StoreError>>,
 {
     let mut pause = RETRY_FIRST;
-    let mut said = false;
+    let mut logged = false;
     loop {
         let error = match at_once(shared, run, &change, &mut write).await {
             Ok(kept) => return kept,
             Err(error) => error,
         };
-        if !std::mem::replace(&mut said, true) {
+        if !std::mem::replace(&mut logged, true) {
             tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, retrying");
         }
         rest(&shared.store, &mut pause).await;
@@ -359,11 +359,11 @@ where
 {
     let began = clock::instant();
     let mut pause = RETRY_FIRST;
-    let mut said = false;
+    let mut logged = false;
     loop {
         match write().await {
             Ok(()) => {
-                if said {
+                if logged {
                     let waited_seconds = began.elapsed().as_secs_f64();
                     tracing::info!(run_id = %run, waited_seconds, "{what} is recorded now");
                 }
@@ -376,9 +376,9 @@ where
                 return false;
             }
             Err(error) => {
-                if !said {
+                if !logged {
                     tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, retrying");
-                    said = true;
+                    logged = true;
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The answer: one plain sentence as the first line. Pure.
 
-use super::Known;
+use super::Records;
 use crate::{
     cli::{list, render, words},
     terminal_text, values,
@@ -18,7 +18,7 @@ pub(super) struct Answer {
     pub(super) unknown: Vec<String>,
 }
 
-pub(super) fn answer(known: &Known) -> Answer {
+pub(super) fn answer(known: &Records) -> Answer {
     let mut answer = Answer {
         line: String::new(),
         unknown: Vec::new(),
@@ -134,7 +134,7 @@ fn rebooted(unknown: &mut Vec<String>) -> String {
         .into()
 }
 
-fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> String {
+fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> String {
     let run = &known.run;
     let attempt = run.current_attempt.clone().unwrap_or_default();
     let end = when(attempt.leader_exited_time.or(run.end_time));
@@ -275,7 +275,12 @@ fn too_long(run: &pb::Run, attempt: &pb::Attempt, which: pb::Deadline) -> String
     format!("Ended by its limit of time: {what}{limit}; {took}.")
 }
 
-fn by_itself(known: &Known, attempt: &pb::Attempt, end: &str, unknown: &mut Vec<String>) -> String {
+fn by_itself(
+    known: &Records,
+    attempt: &pb::Attempt,
+    end: &str,
+    unknown: &mut Vec<String>,
+) -> String {
     let Some(pb::exit::Result::Signal(signal)) =
         attempt.exit.as_ref().and_then(|exit| exit.result.as_ref())
     else {
@@ -315,7 +320,7 @@ fn by_itself(known: &Known, attempt: &pb::Attempt, end: &str, unknown: &mut Vec<
 
 /// Returns a request for this very signal shortly before the end.
 fn asked_signal<'a>(
-    known: &'a Known,
+    known: &'a Records,
     attempt: &pb::Attempt,
     signal: &str,
 ) -> Option<&'a pb::AuditRequest> {

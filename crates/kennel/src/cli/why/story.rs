@@ -1,6 +1,6 @@
 //! The events, in the order of their times. Pure.
 
-use super::{Known, UNREAD_AUDIT};
+use super::{Records, UNREAD_AUDIT};
 use crate::{
     cli::{audit, command, event_line::event_words, limits, words},
     terminal_text,
@@ -21,7 +21,7 @@ pub(super) struct Moment {
 }
 
 /// Returns all known events, in order.
-pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
+pub(super) fn moments(known: &Records, unknown: &mut Vec<String>) -> Vec<Moment> {
     let mut moments = Vec::new();
     created(known, &mut moments, unknown);
     for attempt in &known.run.previous_attempts {
@@ -78,7 +78,7 @@ pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
     moments
 }
 
-fn created(known: &Known, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) {
+fn created(known: &Records, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) {
     let run = &known.run;
     let Some(at) = run.create_time else { return };
     let spawn = known.audit.iter().find(|record| is_spawn(record));

@@ -13,7 +13,7 @@ use std::mem::Discriminant;
 pub(super) struct Held {
     holds: bool,
     /// The floor that was last reported as blocking.
-    said: Option<Discriminant<Floor>>,
+    reported: Option<Discriminant<Floor>>,
 }
 
 impl Held {
@@ -85,10 +85,10 @@ impl Output {
             Floor::UpTo(_) => "a consumer of the run has not acknowledged the oldest",
         };
         let floor = std::mem::discriminant(&floor);
-        if self.held.said == Some(floor) || self.warnings >= WARNINGS_MAX {
+        if self.held.reported == Some(floor) || self.warnings >= WARNINGS_MAX {
             return;
         }
-        self.held.said = Some(floor);
+        self.held.reported = Some(floor);
         self.warnings += 1;
         let message =
             format!("output waits, and the command with it: {max} bytes are kept, and {why}");

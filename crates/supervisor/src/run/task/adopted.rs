@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// State of a run that the keeper holds.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct KeeperRun {
     pub(crate) held: HeldRun,
     pub(crate) recorded: bool,
     pub(crate) left: Left,
@@ -33,12 +33,12 @@ pub(super) struct Legacy {
 
 impl RunTask {
     /// Adopts a run. [`Self::go_on`] performs the actions that are due at once.
-    pub(crate) fn adopt(shared: Arc<Shared>, standing: Standing, seat: Seat) -> Self {
-        let Standing {
+    pub(crate) fn adopt(shared: Arc<Shared>, keeper_run: KeeperRun, seat: Seat) -> Self {
+        let KeeperRun {
             held,
             recorded,
             left,
-        } = standing;
+        } = keeper_run;
         let now = clock::now();
         let record = left.record.clone();
         let machine = machine(now, &held, &left.row, recorded, record.clone());
@@ -222,7 +222,7 @@ fn machine(
         stop: row.stop.clone().zip(row.stop_deadline),
         is_first: row.new.attempt == 1,
     };
-    let standing = kennel_lifecycle::Standing {
+    let adopted = kennel_lifecycle::AdoptedRun {
         identity: Box::new(held.identity.clone()),
         on_leader_exit: held.policy.on_leader_exit,
         released: held.released,
@@ -230,5 +230,5 @@ fn machine(
         row: recorded.then_some(says),
         record,
     };
-    Machine::adopted(now, standing)
+    Machine::adopted(now, adopted)
 }

@@ -1,7 +1,7 @@
 use super::*;
 use kennel_client::Time;
 
-fn known(reason: Reason, exit: Option<pb::exit::Result>) -> Known {
+fn known(reason: Reason, exit: Option<pb::exit::Result>) -> Records {
     let run = pb::Run {
         end_reason: Some(pb::EndReason {
             reason: Some(reason),
@@ -19,7 +19,7 @@ fn known(reason: Reason, exit: Option<pb::exit::Result>) -> Known {
         }),
         ..pb::Run::default()
     };
-    Known {
+    Records {
         run,
         events: Vec::new(),
         audit: Vec::new(),
