@@ -161,13 +161,13 @@ CREATE TABLE runs (
         ELSE FALSE END),
     CONSTRAINT runs_streams CHECK (streams_end IS NULL OR streams_end IN ('eof', 'cut', 'lost')),
 
-    -- A stop has a deadline and somebody who asked; a row that was never open is wanted by nobody and has neither.
+    -- A stop has a deadline and a requester; a row that was never open has neither.
     CONSTRAINT runs_stop CHECK (
         (stop_deadline IS NULL OR desired = 'stop')
         AND (stop_deadline IS NULL) = (stop_detail IS NULL)
         AND (desired = 'run' OR stop_deadline IS NOT NULL OR end_reason IS NOT NULL)),
 
-    -- An identity is there as a whole or not at all: half of one could name a stranger.
+    -- An identity is there as a whole or not at all: half of one could name an unrelated process.
     CONSTRAINT runs_identity_whole CHECK (
         (process_pid IS NULL) = (process_group_id IS NULL)
         AND (process_pid IS NULL) = (session_id IS NULL)

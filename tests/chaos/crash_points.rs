@@ -79,7 +79,7 @@ async fn server_death_keeps_terminal_bytes_and_size() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_run_says_is_recorded_once() {
+async fn reports_of_a_run_are_recorded_once() {
     play(&[Act::Say]).await;
     play_with(&[Act::Say], Recovery::Adopt).await;
 }

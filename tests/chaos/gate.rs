@@ -148,7 +148,7 @@ async fn comes_back(kennel: &mut Kennel, victim: Victim) {
 }
 
 /// Ends the runs that have not ended with their service, so that none of them writes any more that it has run.
-async fn end_what_goes_on(client: &Client, answers: &Answers) {
+async fn end_live_runs(client: &Client, answers: &Answers) {
     let mut aborts = JoinSet::new();
     for id in answers.keys() {
         let (mut client, id) = (client.clone(), id.clone());
@@ -177,7 +177,7 @@ async fn kill_at_the_gate(options: Options, kills: u32) {
         let moment = unit / 10 * (1 + round * 7919 % 40);
         let answers = one_round(&mut kennel, victim, moment, &ran_file).await;
         comes_back(&mut kennel, victim).await;
-        end_what_goes_on(&kennel.client().await, &answers).await;
+        end_live_runs(&kennel.client().await, &answers).await;
         let ran = ids_in(&ran_file);
         verify(&mut kennel.client().await, &answers, &ran).await;
         tried_total += answers.len();

@@ -34,7 +34,7 @@ async fn store_outage_of_a_minute_loses_nothing() {
         live.push(run);
     }
     let mut load = Load::start(&kennel, WORKERS).await;
-    load.goes_on(SOME, STORE_PATIENCE).await;
+    load.continues(SOME, STORE_PATIENCE).await;
 
     let before = load.refusals();
     postgres.crash().await;
@@ -83,7 +83,7 @@ async fn store_outage_of_a_minute_loses_nothing() {
         (postgres.psql(written).await == (LIVE / 2).to_string()).then_some(())
     })
     .await;
-    load.goes_on(SOME, STORE_PATIENCE).await;
+    load.continues(SOME, STORE_PATIENCE).await;
     let tally = load.finish(&mut client).await;
     for run in &live {
         let heard = must("stream", client.hear_all(&run.run_id, 0).await);

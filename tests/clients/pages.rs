@@ -102,6 +102,30 @@ async fn run_client(kennel: &mut Kennel, project: &Path, client: &str) {
     assert!(refused.ends_with(" RUN_NOT_FOUND"), "{refused}");
 }
 
+/// No .NET SDK is to be had for these tests: the page ends with message classes.
+#[tokio::test(flavor = "multi_thread")]
+async fn csharp_page_generates_message_classes() {
+    let page = Project::read(&repository().join("docs/guide/clients/csharp.md"));
+    let [commands] = &page.commands[..] else {
+        panic!("the page has one block of commands: {page:?}");
+    };
+    let project = tempfile::tempdir().expect("a directory");
+    let proto = format!("cp -r '{}/proto' proto", repository().display());
+    let generate = shell(project.path(), &format!("{proto}\n{commands}"));
+    let done = run_to_end(generate, CLIENT_PATIENCE).await;
+    let errors = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{errors}");
+    let contract = fs::read_dir(project.path().join("proto/kennel/v1")).expect("the contract");
+    let classes = fs::read_dir(project.path().join("stubs")).expect("classes");
+    let classes: Vec<String> = classes
+        .map(|file| fs::read_to_string(file.expect("a file").path()).expect("text"))
+        .collect();
+    assert_eq!(classes.len(), contract.count());
+    for text in classes {
+        assert!(text.contains("namespace Kennel.V1 {"), "{text:.400}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn go_page_survives_death_of_server() {
     run_page("go").await;

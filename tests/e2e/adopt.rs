@@ -531,7 +531,7 @@ async fn a_strangers_socket_is_not_trusted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_goes_on_without_being_asked_to() {
+async fn service_is_adopted_by_default() {
     let mut kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = "echo up; while :; do sleep 0.05; done";

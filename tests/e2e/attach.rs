@@ -182,7 +182,7 @@ async fn attachment_continues_at_next_server_without_repeats() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_attached_does_not_notice_an_upgrade() {
+async fn attached_client_does_not_notice_an_upgrade() {
     let (kennel, mut client, run) = cat_on_a_terminal_of(Options {
         own_binary: true,
         ..Options::default()
@@ -227,7 +227,7 @@ async fn who_is_attached_does_not_notice_an_upgrade() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_an_attachment_is_said() {
+async fn faults_of_an_attachment_are_reported() {
     let kennel = Kennel::start(Options::default()).await;
     let mut client = kennel.client().await;
     let piped = must("spawn", client.spawn(sh("exit 0")).await);

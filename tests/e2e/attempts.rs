@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_hours(1);
 
 with_and_without_cgroup!(
     crashing_command_is_restarted_by_its_policy,
-    a_service_goes_on_over_every_death,
+    service_continues_over_every_death,
     run_ended_before_the_service_stays_ended,
     abort_ends_a_waiting_run_at_once,
     a_restart_replaces_the_tree_once,
@@ -187,7 +187,7 @@ async fn a_restart_replaces_the_tree_once(options: Options) {
     must("abort", client.abort(&never.run_id).await);
 }
 
-async fn a_service_goes_on_over_every_death(options: Options) {
+async fn service_continues_over_every_death(options: Options) {
     let mut kennel = Kennel::start(options).await;
     Box::pin(comes_back(&mut kennel)).await;
 }

@@ -368,7 +368,7 @@ async fn acknowledged_output_survives_the_keeper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_deleted_is_waited_for_no_more() {
+async fn deleted_consumer_no_longer_blocks() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = format!("{} bytes {}", programs::naughty().display(), 4 * MIB);

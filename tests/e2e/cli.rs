@@ -72,7 +72,7 @@ async fn run_exits_like_timeout_after_max_runtime() {
     let output = kennel_cli(&kennel, &words).await;
     assert_eq!(output.status.code(), Some(124), "{output:?}");
     assert_eq!(text(&output), "bye");
-    assert!(stderr(&output).contains("took longer than it may"));
+    assert!(stderr(&output).contains("exceeded its time limit"));
     let shown = answer(&kennel, &["get", &run_id]).await;
     assert!(
         shown.contains("max_runtime") && shown.contains("3s"),

@@ -128,7 +128,7 @@ async fn the_drain_command_waits_until_nothing_is_left() {
     assert!(cli(&["status"]).await.contains("no new runs"));
     let printed = cli(&["drain", "--abort", "--wait"]).await;
     assert!(printed.ends_with("no run is left"), "{printed}");
-    assert!(cli(&["drain", "--undo"]).await.contains("takes new runs"));
+    assert!(cli(&["drain", "--undo"]).await.contains("accepts new runs"));
     must("spawn", client.spawn(sh("true")).await);
 }
 

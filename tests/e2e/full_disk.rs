@@ -31,7 +31,7 @@ async fn each_run_follows_its_policy_on_full_disk() {
         "head -c {PIECE} /dev/zero; n=$((n+1)); echo $n > {0}.new; mv {0}.new {0}",
         count.display()
     );
-    let goes_on = format!(
+    let continues = format!(
         "{waits}; n=0; {}; {}; echo bye; exit 4",
         until(&calm, &piece),
         until(&end, "sleep 0.05")
@@ -44,7 +44,7 @@ async fn each_run_follows_its_policy_on_full_disk() {
     };
     let waits_for_room = format!("{waits}; head -c {MUCH} /dev/zero; exit 3");
     let blocked = begin(waits_for_room, DiskFullAction::Block).await;
-    let dropped = begin(goes_on, DiskFullAction::Drop).await;
+    let dropped = begin(continues, DiskFullAction::Drop).await;
     let floods = format!("{waits}; exec cat /dev/zero");
     let aborted = begin(floods, DiskFullAction::Abort).await;
 

@@ -56,9 +56,19 @@ async fn parts_of_an_id_name_a_run() {
         let id = bench.answer(&["get", &part, "-o", "name"]).await;
         assert_eq!(id, one, "{part}");
     }
-    let (code, said) = bench.refusal(&["get", &one[..2]]).await;
+    let (code, said) = bench.refusal(&["get", &one[..4]]).await;
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&one) && said.contains(&other), "{said}");
+    // A part of fewer characters would name a run by chance: pueue's `stop 3`.
+    for length in 1..4 {
+        let (code, said) = bench.refusal(&["stop", &one[26 - length..]]).await;
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("at least 4 characters"), "{said}");
+    }
+    let (_, said) = bench.refusal(&["stop", ""]).await;
+    assert!(said.contains("the id of the run is empty"), "{said}");
+    let live = bench.answer(&["ps", "-q"]).await;
+    assert_eq!(live.lines().count(), 2, "{live}");
     for nothing in ["nope", "0000", "x y"] {
         let (code, said) = bench.refusal(&["stop", nothing]).await;
         assert_eq!(code, Some(1), "{said}");
@@ -149,6 +159,12 @@ async fn selectors_select_in_lists_and_streams() {
         let logs = bench.answer(&["logs", "--selector", selector]).await;
         assert_eq!(logs.lines().count(), found.len(), "{selector}: {logs}");
     }
+    let nothing = bench.says(&["ls", "-l", "zone"]).await;
+    let note = String::from_utf8_lossy(&nothing.stderr).into_owned();
+    assert!(
+        note.contains("no run has these labels; with --all"),
+        "{note}"
+    );
     let (code, said) = bench.refusal(&["ps", "-l", "app in web"]).await;
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("KEY in (A,B)"), "{said}");
@@ -173,6 +189,8 @@ async fn output_forms_match_kubectl_and_docker() {
             format!("{run} RUN_STATE_RUNNING"),
         ),
         (&["ps", "-o", "go-template={{.runId}}"], run.clone()),
+        (&["ps", "-o", "NAME"], run.clone()),
+        (&["get", &run, "-o", "{{.metadata.name}}"], run.clone()),
     ] {
         assert_eq!(bench.answer(words).await, shown, "{words:?}");
     }
@@ -200,6 +218,11 @@ async fn output_forms_match_kubectl_and_docker() {
         bench.answer(&["ps", "-q", "--reverse"]).await,
         format!("{run}\n{other}")
     );
+    bench.answer(&["stop", &other]).await;
+    for ended in [&["--filter", "status=exited"][..], &["--state", "ended"]] {
+        let listed = bench.answer(&[&["ps", "-q"], ended].concat()).await;
+        assert_eq!(listed, other, "{ended:?}");
+    }
     let once = bench.answer(&["top", "--once"]).await;
     assert!(once.contains("CPU%") && once.contains(&run), "{once}");
     let once = bench
@@ -342,6 +365,51 @@ async fn logs_are_bounded_by_lines_and_times() {
     let both = bench.answer(&["logs", &run, &other]).await;
     assert_eq!(both.lines().count(), 4, "{both}");
     assert!(both.contains(&format!("{other} | four")), "{both}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wait_takes_conditions_of_kubectl() {
+    let bench = Bench::start().await;
+    let run = bench.sleeper("a", "b").await;
+    let ready = bench.says(&["wait", "--for=condition=Ready", &run]).await;
+    assert_eq!(ready.status.code(), Some(0), "{ready:?}");
+    bench.answer(&["stop", "--grace", "0", &run]).await;
+    let ended = bench
+        .says(&["wait", "--for=condition=complete", &run])
+        .await;
+    assert_eq!(ended.status.code(), Some(128 + 9), "{ended:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_runs_are_restarted_at_once() {
+    let bench = Bench::start().await;
+    let mut runs = Vec::new();
+    for _ in 0..2 {
+        let run = bench
+            .answer(&["run", "-d", "--", "sh", "-c", "exit 7"])
+            .await;
+        bench.says(&["wait", &run]).await;
+        runs.push(run);
+    }
+    let code = bench
+        .answer(&["inspect", "--format", "{{.State.ExitCode}}", &runs[0]])
+        .await;
+    assert_eq!(code, "7");
+    // A missing run does not prevent the restarts of the others.
+    let words = ["restart", "-t", "1", &runs[0], "nope", &runs[1]];
+    let output = bench.says(&words).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let new: Vec<String> = text(&output)
+        .lines()
+        .filter_map(|line| Some(line.split_once(' ')?.0.to_owned()))
+        .collect();
+    assert_eq!(new.len(), 2, "{output:?}");
+    for (new, old) in new.iter().zip(&runs) {
+        let from = bench
+            .answer(&["get", new, "-o", "{{.restartedFrom}}"])
+            .await;
+        assert_eq!(from, *old);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

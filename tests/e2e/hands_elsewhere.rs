@@ -87,7 +87,24 @@ async fn habits_without_a_place_are_answered_by_name() {
         ("stop -l a=b", USAGE, "kennel ps -q -l"),
         ("wait --all", USAGE, "$(kennel ps -q)"),
         ("restart --in-place x", USAGE, "new run"),
-        ("restart -t 1 x", USAGE, "--grace 5s"),
+        ("stop -s INT x", USAGE, "kennel kill -s INT RUN"),
+        ("kill -0 x", USAGE, "{.state}"),
+        ("kill --kill-whom=main x", USAGE, "kennel signal --to tree"),
+        ("logs -g error x", USAGE, "| grep PATTERN"),
+        ("logs -a", USAGE, "kennel logs --all"),
+        ("logs -b x", USAGE, "standard error"),
+        ("status -j", USAGE, "-o json"),
+        ("ps -ef", USAGE, "kennel tree RUN"),
+        ("wait -t 5 x", USAGE, "--timeout 30s"),
+        ("attach --no-stdin x", USAGE, "--read-only"),
+        ("write --text hi x", USAGE, "echo TEXT | kennel write RUN"),
+        ("volume ls", USAGE, "host's own files"),
+        ("update --memory 1g x", USAGE, "does not change"),
+        ("rollout restart x", USAGE, "kennel restart RUN"),
+        ("run --init -- true", RUN_USAGE, "reaps"),
+        ("run --cidfile f -- true", RUN_USAGE, ">FILE"),
+        ("run --slice=a.slice -- true", RUN_USAGE, "--memory-max"),
+        ("serve --port 80", USAGE, "--listen unix:PATH"),
         ("kill --kill-who=all x", USAGE, "kennel signal --to tree"),
         ("logs -u x", USAGE, "kennel logs RUN"),
         ("logs -xe", USAGE, "-n 100"),
@@ -113,7 +130,15 @@ async fn unknown_names_of_runs_are_answered_by_name() {
         ("get pods", 1, "kennel ps lists runs"),
         ("get nodes", 1, "kennel nodes"),
         ("get events", 1, "kennel events --all"),
-        ("get run/abc", 1, "leave the kind out: abc"),
+        ("get run/abcd", 1, "leave the kind out: abcd"),
+        ("logs deploy/web", 1, "kennel ps -l name=web"),
+        ("get deployments", 1, "kennel ps lists runs"),
+        ("get", USAGE, "kennel ps lists live runs"),
+        ("stop", USAGE, "kennel stop RUN"),
+        ("ps -l", USAGE, "kennel ps -n 1"),
+        ("log -l a=b x", USAGE, "not both"),
+        ("config view", USAGE, "no kennel config view"),
+        ("write x hello", 1, "echo TEXT | kennel write RUN"),
         ("stop all", 1, "$(kennel ps -q)"),
         ("stop web", 1, "kennel ps -l name=web"),
         ("status name=web", 1, "kennel ps -l name=web"),
@@ -148,8 +173,22 @@ async fn words_of_other_tools_do_the_same_here() {
     let script = "trap 'echo hup' HUP; echo ready; while :; do sleep 0.02; done";
     let run = must("spawn", client.spawn(sh(script)).await).run_id;
     client.hear_text(&run, "ready").await;
+    // Paths in hints lead to values.
+    for line in ["pid RUN", "is-active RUN", "kill -0 RUN"] {
+        let hint = errors(&typed(&kennel, line).await);
+        let path = hint.split("jsonpath='").nth(1).expect("a path");
+        let path = path.split('\'').next().expect("its end");
+        let line = format!("get {run} -o jsonpath={path}");
+        let output = typed(&kennel, &line).await;
+        assert!(!text(&output).is_empty(), "{line}: {output:?}");
+    }
     // A signal in the place of a run ends none.
-    for line in ["kill HUP RUN", "kill SIGTERM RUN"] {
+    for line in [
+        "kill HUP RUN",
+        "kill SIGTERM RUN",
+        "kill 10 RUN",
+        "kill RUN 9",
+    ] {
         let output = typed(&kennel, &line.replace("RUN", &run)).await;
         let said = errors(&output);
         assert_eq!(output.status.code(), Some(USAGE), "{line}: {said}");
@@ -159,6 +198,9 @@ async fn words_of_other_tools_do_the_same_here() {
         ("freeze RUN", "PAUSED"),
         ("thaw RUN", "RUNNING"),
         ("tail -1 RUN", "ready"),
+        ("logs -n -1 RUN", "ready"),
+        ("node ls", "reachable"),
+        ("completion bash", "kennel"),
         ("logs --since -1h RUN", "ready"),
         ("ps --format {{.ID}}={{.Status}}", "RUN_STATE_RUNNING"),
         ("get RUN -o {{.State.Status}}", "RUN_STATE_RUNNING"),

@@ -161,7 +161,7 @@ async fn command_survives_death_of_its_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_started_is_said() {
+async fn failed_start_of_the_command_is_reported() {
     let dir = scratch();
     let mut absent = bare_command(&programs::kennel());
     absent.args(["serve", "--config=", "--cgroup", "off", "--data-dir"]);

@@ -293,7 +293,7 @@ async fn input_outlives_the_service_with_its_run(options: Options) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_line_writes_goes_on_and_forwards() {
+async fn command_line_writes_resumes_and_forwards() {
     let kennel = Kennel::on_sqlite().await;
     let file = kennel.scratch().join("input");
     fs::write(&file, "one two three").expect("a file");

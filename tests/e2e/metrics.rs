@@ -392,7 +392,7 @@ async fn escaped_processes_are_counted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_was_to_be_left_is_no_orphan() {
+async fn detached_process_is_no_orphan() {
     let (collector, kennel) = observed(&[]).await;
     let mut client = kennel.client().await;
     let pid_file = kennel.scratch().join("kept");

@@ -34,29 +34,29 @@ async fn everything_holds_behind_a_pooler_that_changes_sessions() {
     client.hear_up(&lasting.run_id).await;
     let mut load = Load::start(&kennel, WORKERS).await;
     let mut beside = Load::start(&other, 1).await;
-    load.goes_on(SOME, STORE_PATIENCE).await;
+    load.continues(SOME, STORE_PATIENCE).await;
 
     let before = load.refusals();
     bouncer.kill();
     load.is_refused_since(&before, STORE_PATIENCE).await;
     abort_one_that_runs(&mut client, &lasting.run_id).await;
     bouncer.run().await;
-    load.goes_on(SOME, STORE_PATIENCE).await;
+    load.continues(SOME, STORE_PATIENCE).await;
 
     let before = load.refusals();
     postgres.crash().await;
     load.is_refused_since(&before, STORE_PATIENCE).await;
     postgres.run().await;
-    load.goes_on(SOME, STORE_PATIENCE).await;
+    load.continues(SOME, STORE_PATIENCE).await;
 
     kennel.replace_server().await;
-    load.goes_on(SOME, STORE_PATIENCE).await;
+    load.continues(SOME, STORE_PATIENCE).await;
     let mut client = kennel.client().await;
     is_started_again(&mut client).await;
 
     let ended = load.ended();
     let tally = load.finish(&mut client).await;
-    beside.goes_on(1, STORE_PATIENCE).await;
+    beside.continues(1, STORE_PATIENCE).await;
     beside.finish(&mut other.client().await).await;
     assert!(tally.keys >= 4 * SOME && tally.keys >= ended, "{tally:?}");
     let listed = must("list", client.list_all(pb::RunFilter::default(), 50).await);

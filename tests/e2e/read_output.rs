@@ -96,7 +96,7 @@ async fn pages_are_contiguous_during_and_after_a_run() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_kept_any_more_is_counted() {
+async fn removed_output_is_counted() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let script = format!("{} bytes 4000000", programs::naughty().display());

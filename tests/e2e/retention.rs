@@ -208,7 +208,12 @@ async fn readers_learn_of_removal_despite_readonly_directory() {
     must("wait", client.ended(&second.run_id).await);
     let waits = Box::pin(removed(&mut client, &first.run_id));
     within("it is marked", REMOVED_MAX, waits).await;
-    let said = async || kennel.log().contains("cannot be removed now").then_some(());
+    let said = async || {
+        kennel
+            .log()
+            .contains("cannot remove output of ended runs")
+            .then_some(())
+    };
     eventually_async("the log says so", PATIENCE, said).await;
     assert!(kennel.run_dir(&first.run_id).join("index").exists());
     let mut late = Count::default();

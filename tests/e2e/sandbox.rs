@@ -141,7 +141,7 @@ async fn dropped_capabilities_are_in_no_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_host_lacks_is_refused() {
+async fn missing_capability_of_the_host_is_refused() {
     let kennel = Kennel::start(unprivileged(Vec::new())).await;
     let mut client = kennel.client().await;
     let mut alone = sh("true");

@@ -19,7 +19,7 @@ use std::{fs, io::Write as _, path::Path, process::Stdio, time::Duration};
 
 with_and_without_cgroup!(
     run_does_not_notice_server_death,
-    a_grace_goes_on_without_a_server,
+    grace_continues_without_a_server,
     a_pause_outlives_the_server,
     a_drain_outlives_the_server,
     signal_is_not_repeated_by_next_server,
@@ -130,7 +130,7 @@ async fn resumed_reader_has_each_byte_once_in_order() {
 /// Enough for another server to come within it, also on a busy machine.
 const GRACE: Duration = Duration::from_secs(6);
 
-async fn a_grace_goes_on_without_a_server(options: Options) {
+async fn grace_continues_without_a_server(options: Options) {
     let kennel = Kennel::start(options).await;
     let mut client = kennel.client().await;
     let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
@@ -382,7 +382,7 @@ async fn next_server_reports_former_end_once() {
     };
     assert_eq!(signal.name, "SIGKILL");
     let log = kennel.log();
-    let mentions = log.matches("the server before this one was killed by SIGKILL");
+    let mentions = log.matches("the previous server was killed by SIGKILL");
     assert_eq!(mentions.count(), 1, "{log}");
     let status = text(&run_to_end(kennel.cli(&["status"]), PATIENCE).await);
     assert!(status.contains("killed by SIGKILL"), "{status}");

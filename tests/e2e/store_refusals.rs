@@ -129,7 +129,7 @@ async fn unusable_store_is_one_line_and_stays_untouched() {
         .psql("DELETE FROM _sqlx_migrations WHERE version = 999")
         .await;
     assert_eq!(postgres.psql(EVERYTHING).await, before);
-    goes_on(&mut client, &bystander.run_id).await;
+    continues(&mut client, &bystander.run_id).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -166,7 +166,7 @@ async fn second_service_on_same_directory_is_refused() {
     let holder = format!("is in use by process {}", kennel.keeper_pid());
     assert!(said.contains(&holder), "{said}");
     assert!(said.contains("hint: a server runs there already"), "{said}");
-    goes_on(&mut client, &run.run_id).await;
+    continues(&mut client, &run.run_id).await;
 }
 
 /// The directory of a node, copied: both are the same node, on the same store.
@@ -185,7 +185,7 @@ async fn second_service_of_busy_node_is_refused() {
     let holder = format!("is still alive as process {}", kennel.keeper_pid());
     second.says(&["cannot take this node over", &holder]);
     assert_eq!(postgres.psql(EVERYTHING).await, before);
-    goes_on(&mut client, &run.run_id).await;
+    continues(&mut client, &run.run_id).await;
     drop(second.dir);
 }
 
@@ -208,7 +208,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Checks that the run is unaffected, and can be ended.
-async fn goes_on(client: &mut Client, run_id: &str) {
+async fn continues(client: &mut Client, run_id: &str) {
     let seen = must("get", client.get(run_id).await);
     assert_eq!(seen.state(), RunState::Running);
     let ended = must("abort", client.abort(run_id).await);

@@ -62,7 +62,7 @@ async fn freeze_during_commits_loses_and_repeats_nothing() {
     // Statements in progress are carried out, long after they were abandoned.
     postgres.let_write().await;
 
-    load.goes_on(SOME, STORE_PATIENCE).await;
+    load.continues(SOME, STORE_PATIENCE).await;
     let tally = load.finish(&mut client).await;
     assert!(tally.keys >= SOME && tally.refused >= 1, "{tally:?}");
     let refused = must("task", in_doubt.await).expect_err("the result is not known");
@@ -122,7 +122,7 @@ async fn full_disk_under_sqlite_loses_no_end() {
     let mut client = kennel.client().await;
     runs.are_reported(&mut client).await;
     counted_in_order(&mut client, &runs.counter).await;
-    goes_on_as_ever(&mut client, &runs.bystander).await;
+    continues_unchanged(&mut client, &runs.bystander).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,7 +153,7 @@ async fn full_disk_during_store_outage_loses_no_end() {
     })
     .await;
     counted_in_order(&mut client, &runs.counter).await;
-    goes_on_as_ever(&mut client, &runs.bystander).await;
+    continues_unchanged(&mut client, &runs.bystander).await;
     assert_rows(
         &postgres,
         &[
@@ -235,9 +235,7 @@ pub(crate) async fn has_met(kennel: &Kennel, run: &pb::Run) {
     eventually("it has met the full disk", PATIENCE, || {
         let log = kennel.log();
         let mut lines = log.lines();
-        let met = |line: &str| {
-            line.contains("the journal cannot be written") && line.contains(&run.run_id)
-        };
+        let met = |line: &str| line.contains("journal write failed") && line.contains(&run.run_id);
         lines.any(met).then_some(())
     })
     .await;
@@ -274,7 +272,7 @@ async fn counted_in_order(client: &mut Client, run: &pb::Run) {
     assert_eq!(ends.count(), 1);
 }
 
-async fn goes_on_as_ever(client: &mut Client, bystander: &pb::Run) {
+async fn continues_unchanged(client: &mut Client, bystander: &pb::Run) {
     let seen = must("get", client.get(&bystander.run_id).await);
     assert_eq!(seen.state(), RunState::Running);
     assert_eq!(seen.attempt(), bystander.attempt());

@@ -108,7 +108,7 @@ async fn paused(options: Options, then: OnMaxPause) -> (Kennel, Client, Run) {
     (kennel, client, run)
 }
 
-async fn goes_on(client: &mut Client, run: &Run) {
+async fn continues(client: &mut Client, run: &Run) {
     let id = run.run_id.as_str();
     let mut looks = 0;
     while must("get", client.get(id).await).state() != RunState::Running {
@@ -124,7 +124,7 @@ async fn pause_ends_after_its_max_pause(options: Options) {
     let (_kennel, mut client, run) = paused(options, OnMaxPause::Resume).await;
     let until = run.pause_expires_at.as_ref().map(micros);
     assert!(until > run.create_time.as_ref().map(micros), "{run:?}");
-    goes_on(&mut client, &run).await;
+    continues(&mut client, &run).await;
     let resumed = must("get", client.get(&run.run_id).await);
     assert_eq!(resumed.pause_expires_at, None);
     let print = Footprint::of_run(&run);

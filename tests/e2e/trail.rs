@@ -134,7 +134,7 @@ async fn signals_sent_without_server_are_audited_once() {
     let start = |pid| reached.iter().find(|p| p.pid == pid).map(|p| p.start_ticks);
     assert_eq!(start(leader.pid), Some(leader.start_ticks), "{first:?}");
     assert!(
-        signals(&of_run).all(|s| s.why.contains("asked for its end")),
+        signals(&of_run).all(|s| s.why.contains("requested its end")),
         "{of_run:#?}"
     );
     let all = must("audit", client.trail("").await);
@@ -175,7 +175,7 @@ async fn unwritable_trail_is_reported_and_ends_no_run() {
     let run = must("spawn", client.spawn(sh("exit 3")).await);
     let ended = must("wait", client.ended(&run.run_id).await);
     assert_eq!(ended.code(), Some(3));
-    assert!(kennel.log().contains("the audit trail cannot be written"));
+    assert!(kennel.log().contains("cannot write the audit log"));
     // Waiting records are written when there is space.
     fs::remove_file(kennel.data_dir().join("audit")).expect("own directory");
     let asked = async |mut client: Client| {

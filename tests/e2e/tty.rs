@@ -138,7 +138,7 @@ async fn reopened_terminal_continues() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_outlives_the_leader_writes_on() {
+async fn survivor_of_the_leader_keeps_writing() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let go = kennel.scratch().join("go");

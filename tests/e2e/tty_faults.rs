@@ -141,7 +141,7 @@ async fn host_without_terminals_reports_that_and_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_terminal_cannot_keep_is_refused() {
+async fn spec_without_sense_on_a_terminal_is_refused() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     let mut adopted = tty("true");

@@ -262,8 +262,8 @@ async fn story_is_in_order_with_orderer_and_rungs() {
     for part in [
         "Ended because uid:",
         "after SIGTERM, SIGKILL its command was ended by SIGKILL",
-        "grace     200ms between",
-        " asked for /bin/sh -c ",
+        "grace       200ms between",
+        " requested /bin/sh -c ",
         " recorded: pid ",
         "Pause by uid:",
         " paused",

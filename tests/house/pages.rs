@@ -72,6 +72,32 @@ pub(super) const WORDS: [(&str, &str); 41] = [
     ("store is away", "database is unavailable"),
 ];
 
+/// Folders of files that are shipped beside the binary, whose texts people read: alerts, dashboards, manifests, tables.
+const SHIPPED: [&str; 2] = ["deploy", "migrations"];
+/// Endings of their names.
+const SHIPPED_ENDINGS: [&str; 6] = ["yml", "yaml", "json", "tpl", "sql", "service"];
+
+/// Returns the files beside the binary as pages.
+fn shipped_texts() -> Vec<Page> {
+    let root = programs::repository();
+    let mut folders: Vec<PathBuf> = SHIPPED.map(PathBuf::from).to_vec();
+    let mut pages = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(root.join(&folder)).expect("a folder of the repository") {
+            let entry = entry.expect("it can be listed");
+            let path = folder.join(entry.file_name());
+            let ending = path.extension().and_then(|ending| ending.to_str());
+            if entry.path().is_dir() {
+                folders.push(path);
+            } else if ending.is_some_and(|ending| SHIPPED_ENDINGS.contains(&ending)) {
+                let text = fs::read_to_string(entry.path()).expect("a file of text");
+                pages.push(Page { path, text });
+            }
+        }
+    }
+    pages
+}
+
 /// Returns the files of the contract as pages of their comments, with lines of code left empty.
 fn contract() -> Vec<Page> {
     let folder = programs::repository().join(CONTRACT);
@@ -296,7 +322,7 @@ fn index_of_errors_is_made_of_their_pages() {
 }
 
 #[test]
-fn pages_and_contract_have_no_vague_words() {
+fn texts_beside_the_code_have_no_vague_words() {
     let contract = contract();
     assert!(contract.len() > 8, "only {} files", contract.len());
     let instead: BTreeMap<&str, &str> = WORDS.into_iter().collect();
@@ -306,7 +332,9 @@ fn pages_and_contract_have_no_vague_words() {
             words.map(|(at, word)| format!("{}:{at}: {word} (say: {})", name(page), instead[word]));
         said.collect::<Vec<_>>()
     };
-    let all = pages::all().into_iter().chain(contract);
+    let beside = shipped_texts();
+    assert!(beside.len() > 20, "only {} files", beside.len());
+    let all = pages::all().into_iter().chain(contract).chain(beside);
     let wrong: Vec<String> = all.flat_map(|page| of_page(&page)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! Every link of the built site leads to a file of it, and its anchor to an element.
+//! Every link of the built site leads to a file of it, and its anchor to an element; every page is two clicks away.
 
 use anyhow::Context as _;
 use kennel_tests::pages::normal;
@@ -10,6 +10,10 @@ use std::{
 
 /// Pages that mdBook makes of all others; their links are those of the pages themselves.
 const WHOLE: [&str; 2] = ["print.html", "404.html"];
+/// The sidebar, which each page shows: one click opens a part of it, the next one a page.
+const SIDEBAR: &str = "toc.html";
+/// Lists within lists of the sidebar that two clicks reach: the parts, and the pages of a part.
+const LEVELS_MAX: usize = 2;
 
 /// Returns links that lead nowhere, as `page: target`.
 pub(crate) fn wrong(book: &Path) -> anyhow::Result<Vec<String>> {
@@ -33,6 +37,41 @@ pub(crate) fn wrong(book: &Path) -> anyhow::Result<Vec<String>> {
         );
     }
     Ok(wrong)
+}
+
+/// Returns pages that two clicks in the sidebar do not reach.
+pub(crate) fn far(book: &Path) -> anyhow::Result<Vec<String>> {
+    let mut pages = BTreeMap::new();
+    collect(book, book, &mut pages)?;
+    let sidebar = pages.remove(Path::new(SIDEBAR));
+    let sidebar = sidebar.with_context(|| format!("the site has no {SIDEBAR}"))?;
+    let near = near(&sidebar);
+    anyhow::ensure!(near.len() > 100, "the sidebar has {} pages", near.len());
+    let is_far = |path: &&PathBuf| {
+        // The first page is also the index.
+        let is_index = path.as_path() == Path::new("index.html");
+        !is_index
+            && !near.contains(*path)
+            && WHOLE.iter().all(|name| path.as_path() != Path::new(name))
+    };
+    let far = pages.keys().filter(is_far);
+    Ok(far.map(|path| path.display().to_string()).collect())
+}
+
+/// Returns the pages that the sidebar links to at most two lists deep.
+fn near(sidebar: &str) -> BTreeSet<PathBuf> {
+    let mut near = BTreeSet::new();
+    let mut depth = 0_usize;
+    for tag in sidebar.split('<') {
+        if tag.starts_with("ol") {
+            depth += 1;
+        } else if tag.starts_with("/ol") {
+            depth = depth.saturating_sub(1);
+        } else if depth <= LEVELS_MAX && tag.starts_with("a ") {
+            near.extend(values(tag, "href").map(|target| normal(Path::new(target))));
+        }
+    }
+    near
 }
 
 fn leads_somewhere(
@@ -97,6 +136,20 @@ mod tests {
             leads("#here") && leads("a.html#here") && leads("./a.html") && leads("https://x/y")
         );
         assert!(!leads("#there") && !leads("b.html") && !leads("a.html#there"));
+    }
+
+    #[test]
+    fn page_below_two_levels_is_not_near() {
+        let page = |name: &str| format!("<li><a class=\"x\" href=\"{name}\">");
+        let sidebar = format!(
+            "<ol>{}<ol>{}<ol>{}</ol></ol></ol>{}",
+            page("a.html"),
+            page("b.html"),
+            page("c.html"),
+            page("d.html")
+        );
+        let found: Vec<_> = near(&sidebar).into_iter().collect();
+        assert_eq!(found, ["a.html", "b.html", "d.html"].map(PathBuf::from));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! `make site`: builds the documentation with mdBook from the pages of the repository and generated ones, and checks
-//! that every link of the result leads somewhere.
+//! that every link of the result leads somewhere and every page is two clicks away.
 //!
 //! `site DIR` writes into `DIR/src`, `DIR/book.toml` and `DIR/book`. The binary writes its own pages (`kennel
 //! help-pages`).
@@ -78,6 +78,8 @@ fn main() -> anyhow::Result<()> {
         println!("{line}");
     }
     ensure!(wrong.is_empty(), "{} links lead nowhere", wrong.len());
+    let far = check::far(&book)?;
+    ensure!(far.is_empty(), "more than two clicks away: {far:?}");
     println!(
         "{} pages and {} generated ones in {}",
         pages.len(),

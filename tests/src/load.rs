@@ -83,7 +83,7 @@ impl Load {
     }
 
     /// Waits until so many more runs have ended, and at least one of each worker: no call is left without an answer.
-    pub async fn goes_on(&mut self, runs: usize, limit: Duration) {
+    pub async fn continues(&mut self, runs: usize, limit: Duration) {
         let ended = |counts: &Counts| counts.ended.load(Ordering::Relaxed);
         let before: Vec<usize> = self.counts.iter().map(ended).collect();
         let wanted = before.iter().sum::<usize>() + runs;

@@ -75,10 +75,8 @@ fn meaning(address: &Address, host: &str, tls: &Tls, error: io::Error) -> Connec
             },
         },
         Some(Error::InvalidMessage(_)) => {
-            let source = io::Error::new(
-                io::ErrorKind::InvalidData,
-                "what answers does not speak TLS",
-            );
+            let source =
+                io::Error::new(io::ErrorKind::InvalidData, "the server does not speak TLS");
             ConnectError::Insecure { address, source }
         }
         _ => ConnectError::Insecure {

@@ -2,7 +2,7 @@
 
 mod far_server;
 
-use far_server::{Authority, FarServer, Known, OTHER_NAME, days};
+use far_server::{Authority, ClientProof, FarServer, OTHER_NAME, days};
 use kennel_client as client;
 use kennel_client::{ConnectError, Credentials, Token};
 use kennel_proto::pb;
@@ -49,9 +49,10 @@ fn reached(failure: &client::Failure) -> bool {
 #[tokio::test]
 async fn client_certificate_reaches_the_server() {
     let ca = Authority::new("right");
-    let server = FarServer::start(
-        ca.server_config(&ca.server(&["localhost"], days(1)), &Known::Certificates),
-    )
+    let server = FarServer::start(ca.server_config(
+        &ca.server(&["localhost"], days(1)),
+        &ClientProof::Certificates,
+    ))
     .await;
     let credentials = ca.credentials(&ca.client("alice", days(1)));
     let connection = client::connect_with(&server.address, &credentials).await;
@@ -66,9 +67,10 @@ async fn client_certificate_reaches_the_server() {
 #[tokio::test]
 async fn server_of_another_authority_is_not_trusted() {
     let (ca, other) = (Authority::new("right"), Authority::new("wrong"));
-    let server =
-        FarServer::start(ca.server_config(&ca.server(&["localhost"], days(1)), &Known::Tokens))
-            .await;
+    let server = FarServer::start(
+        ca.server_config(&ca.server(&["localhost"], days(1)), &ClientProof::Tokens),
+    )
+    .await;
     let error = refusal(&server, &other.credentials_alone()).await;
     assert!(
         matches!(error, ConnectError::UntrustedServer { .. }),
@@ -85,9 +87,10 @@ async fn server_of_another_authority_is_not_trusted() {
 #[tokio::test]
 async fn server_of_another_name_is_named() {
     let ca = Authority::new("right");
-    let server =
-        FarServer::start(ca.server_config(&ca.server(&[OTHER_NAME], days(1)), &Known::Tokens))
-            .await;
+    let server = FarServer::start(
+        ca.server_config(&ca.server(&[OTHER_NAME], days(1)), &ClientProof::Tokens),
+    )
+    .await;
     let mut credentials = ca.credentials_alone();
     let error = refusal(&server, &credentials).await;
     assert!(
@@ -104,16 +107,20 @@ async fn server_of_another_name_is_named() {
 #[tokio::test]
 async fn expired_certificates_are_named_on_both_sides() {
     let ca = Authority::new("right");
-    let server =
-        FarServer::start(ca.server_config(&ca.server(&["localhost"], days(-1)), &Known::Tokens))
-            .await;
+    let server = FarServer::start(
+        ca.server_config(&ca.server(&["localhost"], days(-1)), &ClientProof::Tokens),
+    )
+    .await;
     let error = refusal(&server, &ca.credentials_alone()).await;
     assert!(
         error.to_string().ends_with("is refused: it has expired"),
         "{error}"
     );
 
-    server.use_config(ca.server_config(&ca.server(&["localhost"], days(1)), &Known::Certificates));
+    server.use_config(ca.server_config(
+        &ca.server(&["localhost"], days(1)),
+        &ClientProof::Certificates,
+    ));
     let error = refusal(&server, &ca.credentials(&ca.client("alice", days(-1)))).await;
     assert!(
         matches!(error, ConnectError::ClientCertificate { .. }),
@@ -126,7 +133,7 @@ async fn expired_certificates_are_named_on_both_sides() {
 async fn absent_foreign_and_revoked_certificates_are_named() {
     let (ca, other) = (Authority::new("right"), Authority::new("wrong"));
     let pair = ca.server(&["localhost"], days(1));
-    let server = FarServer::start(ca.server_config(&pair, &Known::Certificates)).await;
+    let server = FarServer::start(ca.server_config(&pair, &ClientProof::Certificates)).await;
     let error = refusal(&server, &ca.credentials_alone()).await;
     assert!(
         matches!(error, ConnectError::NoClientCertificate { .. }),
@@ -144,7 +151,7 @@ async fn absent_foreign_and_revoked_certificates_are_named() {
     );
 
     let alice = ca.client("alice", days(1));
-    server.use_config(ca.server_config(&pair, &Known::Revoked(&alice)));
+    server.use_config(ca.server_config(&pair, &ClientProof::Revoked(&alice)));
     let error = refusal(&server, &ca.credentials(&alice)).await;
     assert!(error.to_string().ends_with("it is revoked"), "{error:?}");
 }
@@ -152,9 +159,10 @@ async fn absent_foreign_and_revoked_certificates_are_named() {
 #[tokio::test]
 async fn token_is_sent_with_each_call_and_hidden() {
     let ca = Authority::new("right");
-    let server =
-        FarServer::start(ca.server_config(&ca.server(&["localhost"], days(1)), &Known::Tokens))
-            .await;
+    let server = FarServer::start(
+        ca.server_config(&ca.server(&["localhost"], days(1)), &ClientProof::Tokens),
+    )
+    .await;
     server.demand("Bearer secret");
     let error = refusal(&server, &ca.credentials_alone()).await;
     assert!(
@@ -184,9 +192,10 @@ async fn token_is_sent_with_each_call_and_hidden() {
 #[tokio::test]
 async fn replaced_token_file_is_used_on_a_connection() {
     let ca = Authority::new("right");
-    let server =
-        FarServer::start(ca.server_config(&ca.server(&["localhost"], days(1)), &Known::Tokens))
-            .await;
+    let server = FarServer::start(
+        ca.server_config(&ca.server(&["localhost"], days(1)), &ClientProof::Tokens),
+    )
+    .await;
     let file = ca.file("token");
     fs::write(&file, "first\n").expect("own directory");
     server.demand("Bearer first");
@@ -206,17 +215,19 @@ async fn replaced_token_file_is_used_on_a_connection() {
 #[tokio::test]
 async fn replaced_certificates_are_used_for_the_next_connection() {
     let (ca, next) = (Authority::new("right"), Authority::new("next"));
-    let server = FarServer::start(
-        ca.server_config(&ca.server(&["localhost"], days(1)), &Known::Certificates),
-    )
+    let server = FarServer::start(ca.server_config(
+        &ca.server(&["localhost"], days(1)),
+        &ClientProof::Certificates,
+    ))
     .await;
     let credentials = ca.credentials(&ca.client("alice", days(1)));
     let connection = client::connect_with(&server.address, &credentials).await;
     let connection = connection.expect("both are trusted");
 
-    server.use_config(
-        next.server_config(&next.server(&["localhost"], days(1)), &Known::Certificates),
-    );
+    server.use_config(next.server_config(
+        &next.server(&["localhost"], days(1)),
+        &ClientProof::Certificates,
+    ));
     server.cut();
     let failure = call_until(&connection, |failure| {
         failure.message.contains("not trusted")
@@ -233,9 +244,10 @@ async fn replaced_certificates_are_used_for_the_next_connection() {
 #[tokio::test]
 async fn unusable_files_are_named() {
     let ca = Authority::new("right");
-    let server = FarServer::start(
-        ca.server_config(&ca.server(&["localhost"], days(1)), &Known::Certificates),
-    )
+    let server = FarServer::start(ca.server_config(
+        &ca.server(&["localhost"], days(1)),
+        &ClientProof::Certificates,
+    ))
     .await;
     let alice = ca.credentials(&ca.client("alice", days(1)));
     let bob = ca.credentials(&ca.client("bob", days(1)));

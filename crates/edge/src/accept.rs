@@ -13,7 +13,7 @@ pub(crate) use refusals::Refusals;
 
 use crate::{
     access::{Bearer, Rules},
-    auth::{Origin, Peer, Standing},
+    auth::{Origin, Peer, PeerVerdict},
     limits::{self, TOKENS_PER_CONNECTION_MAX},
     run_tokens::RunTokens,
 };
@@ -96,7 +96,7 @@ impl Connection {
 
     /// Whether its calls may continue under these rules.
     pub(crate) fn is_good(&self, rules: &Rules, runs: Option<&RunTokens>, now: SystemTime) -> bool {
-        if self.peer.standing != Standing::Allowed {
+        if self.peer.verdict != PeerVerdict::Allowed {
             return self.tokens().iter().all(|token| match token {
                 Bearer::Run(attempt) => runs.is_some_and(|runs| runs.is_good(*attempt)),
                 Bearer::Token(_) | Bearer::Signed(_) => false,
@@ -213,7 +213,7 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
                     tokio::task::yield_now().await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted, trying again");
+                    tracing::warn!(%error, "cannot accept a connection, retrying");
                     tokio::time::sleep(limits::ACCEPT_REST).await;
                 }
             }
@@ -239,7 +239,7 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
             Err(full) => {
                 self.refusals.note(full.into(), &peer);
                 // Where there is a slot among the refused, it gets the reason.
-                peer.standing = Standing::TooMany(full);
+                peer.verdict = PeerVerdict::TooMany(full);
                 self.places.take(&peer).ok()?
             }
         };

@@ -31,7 +31,7 @@ impl Admission {
             .meter()
             .u64_counter("kennel.admission.rejected")
             .with_unit("{run}")
-            .with_description("Runs that were refused for what this node has or is")
+            .with_description("Spawns refused because of limits or the state of this node")
             .build();
         // A counter begins at 0: the first event is a rise on which an alert can fire.
         for reason in NOT_ADMITTED {
@@ -61,7 +61,7 @@ pub(crate) fn measure_streams(telemetry: &Telemetry, places: &Arc<Semaphore>) {
         .meter()
         .u64_observable_gauge("kennel.subscriber.active")
         .with_unit("{subscriber}")
-        .with_description("Streams of events that are open")
+        .with_description("Open streams of events")
         .with_callback(move |observer| {
             if let Some(places) = places.upgrade() {
                 let taken = STREAMS_MAX.saturating_sub(places.available_permits());

@@ -30,7 +30,7 @@ impl Answers {
             .meter()
             .u64_counter("kennel.rpc.panics")
             .with_unit("{call}")
-            .with_description("Calls whose handler has panicked: each is a fault of the server")
+            .with_description("Calls whose handler panicked: each is a fault of the server")
             .build();
         // The first one is a rise that an alert can see.
         panics.add(0, &[]);

@@ -34,7 +34,7 @@ const STANDARD_SERVICES: &str = "/grpc.";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) origin: Origin,
-    pub(crate) standing: Standing,
+    pub(crate) verdict: PeerVerdict,
 }
 
 /// Origin of a connection.
@@ -56,7 +56,7 @@ pub(crate) enum Origin {
 
 /// Whether a peer may call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PeerVerdict {
     Allowed,
     ForeignUser,
     /// The process is, or descends from, a run's own process: of this run, if that has a token.
@@ -69,7 +69,7 @@ pub(crate) enum Standing {
     TooMany(Full),
 }
 
-impl Standing {
+impl PeerVerdict {
     /// Returns the answer to each call; `None`: it may call.
     pub(crate) fn refusal(self) -> Option<Status> {
         Some(match self {
@@ -80,7 +80,7 @@ impl Standing {
             ),
             Self::Ended => status::caller_unverified(
                 "ended",
-                "the process that has connected has ended: whose it was cannot be said any more",
+                "the connected process has ended: its owner can no longer be determined",
             ),
             Self::Unreadable => status::caller_unverified(
                 "unreadable",
@@ -116,18 +116,18 @@ impl Peer {
         rules: &Rules,
         descent: impl FnOnce() -> Descent,
     ) -> Self {
-        let standing = if rules.of_uid(uid, pid).is_none() {
-            Standing::ForeignUser
+        let verdict = if rules.of_uid(uid, pid).is_none() {
+            PeerVerdict::ForeignUser
         } else {
             match descent() {
-                Descent::Other => Standing::Allowed,
-                Descent::Member => Standing::OfARun(None),
-                Descent::Ended => Standing::Ended,
-                Descent::Unreadable => Standing::Unreadable,
+                Descent::Other => PeerVerdict::Allowed,
+                Descent::Member => PeerVerdict::OfARun(None),
+                Descent::Ended => PeerVerdict::Ended,
+                Descent::Unreadable => PeerVerdict::Unreadable,
             }
         };
         let origin = Origin::Process { uid, pid };
-        Self { origin, standing }
+        Self { origin, verdict }
     }
 
     /// Makes the peer for a client of the network, with its verified certificate.
@@ -138,7 +138,7 @@ impl Peer {
                 address,
                 certificate,
             },
-            standing: Standing::Allowed,
+            verdict: PeerVerdict::Allowed,
         }
     }
 
@@ -382,33 +382,33 @@ mod tests {
     #[test]
     fn only_own_user_and_root_may_call() {
         let rules = Rules::own(1000);
-        let standing = |uid| Peer::judge(uid, Some(9), &rules, || Descent::Other).standing;
-        assert_eq!(standing(1000), Standing::Allowed);
-        assert_eq!(standing(0), Standing::Allowed);
-        assert_eq!(standing(1001), Standing::ForeignUser);
+        let verdict = |uid| Peer::judge(uid, Some(9), &rules, || Descent::Other).verdict;
+        assert_eq!(verdict(1000), PeerVerdict::Allowed);
+        assert_eq!(verdict(0), PeerVerdict::Allowed);
+        assert_eq!(verdict(1001), PeerVerdict::ForeignUser);
     }
 
     #[test]
     fn only_processes_of_no_run_may_call() {
         for uid in [0, 1000] {
-            for (descent, standing) in [
-                (Descent::Member, Standing::OfARun(None)),
-                (Descent::Ended, Standing::Ended),
-                (Descent::Unreadable, Standing::Unreadable),
+            for (descent, verdict) in [
+                (Descent::Member, PeerVerdict::OfARun(None)),
+                (Descent::Ended, PeerVerdict::Ended),
+                (Descent::Unreadable, PeerVerdict::Unreadable),
             ] {
                 let peer = Peer::judge(uid, Some(9), &Rules::own(1000), || descent);
-                assert_eq!(peer.standing, standing);
-                let status = standing.refusal().expect("refused");
+                assert_eq!(peer.verdict, verdict);
+                let status = verdict.refusal().expect("refused");
                 assert_eq!(status.code(), Code::PermissionDenied);
             }
         }
-        assert!(Standing::Allowed.refusal().is_none());
+        assert!(PeerVerdict::Allowed.refusal().is_none());
     }
 
     #[test]
     fn peers_with_too_many_connections_are_refused() {
         for full in [Full::Process, Full::User, Full::Run, Full::All] {
-            let status = Standing::TooMany(full).refusal().expect("refused");
+            let status = PeerVerdict::TooMany(full).refusal().expect("refused");
             assert_eq!(status.code(), Code::ResourceExhausted);
         }
     }

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_timeout_sets_none() {
+    fn invalid_timeout_sets_none() {
         for bad in ["", "1", "S", "1s", "-1S", "+1S", "1 S", "123456789S", "1é"] {
             assert_eq!(parse(bad), None, "{bad:?}");
         }
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_too_long_gets_deadline_exceeded() {
+    async fn late_answer_is_deadline_exceeded() {
         let never = std::future::pending::<Result<(), Status>>();
         let status = within(Some(Duration::from_millis(1)), never)
             .await

@@ -3,7 +3,7 @@
 use crate::{
     accept::Connection,
     access::{self, Access, Bearer, Caller, Rules},
-    auth::{self, Origin, Peer, Standing},
+    auth::{self, Origin, Peer, PeerVerdict},
     forward::on_behalf,
     json,
     observe::OTHER,
@@ -52,13 +52,13 @@ impl Gate {
         headers: &HeaderMap,
         rules: &Rules,
     ) -> Result<(Caller, Option<Bearer>), Status> {
-        if let (Standing::OfARun(run), Some(runs)) = (peer.standing, &self.runs)
+        if let (PeerVerdict::OfARun(run), Some(runs)) = (peer.verdict, &self.runs)
             && let Some(token) = auth::bearer(headers)
             && let Some(called) = runs.caller(token, run, peer.pid())
         {
             return called.map(|(caller, token)| (caller, Some(token)));
         }
-        match peer.standing.refusal() {
+        match peer.verdict.refusal() {
             Some(refused) => Err(refused),
             None => peer.caller(headers, rules, access::now()),
         }
@@ -108,13 +108,13 @@ impl Gate {
             calls: 1,
             ..LoggedRequest::default()
         };
-        let denied = match (peer.standing, &peer.origin) {
-            (Standing::OfARun(_), _) => denied.with("peer", "a process of a run"),
+        let denied = match (peer.verdict, &peer.origin) {
+            (PeerVerdict::OfARun(_), _) => denied.with("peer", "a process of a run"),
             (_, Origin::Network { address, .. }) => denied.with("address", address.to_string()),
             _ => denied,
         };
-        let run = match peer.standing {
-            Standing::OfARun(run) => run.map(|run| run.to_string()),
+        let run = match peer.verdict {
+            PeerVerdict::OfARun(run) => run.map(|run| run.to_string()),
             _ => None,
         };
         trail.audit_denied(TrailRecord::now(run, TrailEntry::Request(denied)));

@@ -4,7 +4,7 @@ use crate::{
     accept::{self, Credentials, Ending, Listener, Places, Refusals},
     access::Access,
     answers::Answers,
-    auth::{Peer, Standing},
+    auth::{Peer, PeerVerdict},
     digest::DigestKey,
     forward::{Forward, Links},
     gate::Gate,
@@ -86,7 +86,7 @@ pub async fn serve(
         let pid = (seen.pid > 0).then_some(seen.pid);
         let descent = || judging.descent(socket);
         let mut peer = Peer::judge(seen.uid, pid, &access.rules(), descent);
-        if let Standing::OfARun(run) = &mut peer.standing {
+        if let PeerVerdict::OfARun(run) = &mut peer.verdict {
             *run = judging.run_with_token(socket);
         }
         Ok(peer)
@@ -183,7 +183,7 @@ async fn end(reporter: HealthReporter, ending: &Ending) {
     tokio::time::sleep(limits::LAST_WORDS_MAX).await;
     health::end(reporter).await;
     tokio::time::sleep(limits::DRAIN_MAX.saturating_sub(limits::LAST_WORDS_MAX)).await;
-    tracing::warn!("connections are open at the end of the shutdown's time, cutting them");
+    tracing::warn!("connections are open at the end of the shutdown period, closing them");
     ending.over.cancel();
 }
 
@@ -211,7 +211,7 @@ async fn leave(serving: &Serving, reporter: HealthReporter, ending: &Ending) {
     };
     let answered = tokio::time::timeout(limits::LEAVE_CALLS_MAX, answered).await;
     if answered.is_err() {
-        tracing::warn!("calls are not answered in time, the next server is asked for them again");
+        tracing::warn!("calls were not answered in time, clients repeat them at the next server");
     }
     ending.over.cancel();
 }

@@ -360,7 +360,7 @@ fn no_such_place(error: &CallError, text: String) -> Status {
 }
 
 fn unreadable(run: RunId, why: &str, text: String) -> Status {
-    tracing::error!(run_id = %run, why, "the journal cannot be read, answering DATA_LOSS");
+    tracing::error!(run_id = %run, why, "cannot read the journal, answering DATA_LOSS");
     let facts = Facts::run(run);
     Fault::new(Code::DataLoss, Reason::JournalUnreadable, text, facts).status()
 }

@@ -134,7 +134,7 @@ pub enum ClientError {
     #[error("cannot prepare the command: {0}")]
     Start(StartFailure),
     /// The available containment is weaker than the spec allows. Nothing was made.
-    #[error("this run would be held by {} and wants {}", held.by.api_name(), wanted.api_name())]
+    #[error("this run would have the containment {} and demands {}", held.by.api_name(), wanted.api_name())]
     TooWeak {
         /// Weakest containment that the spec allows.
         wanted: Containment,

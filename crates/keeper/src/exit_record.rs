@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_last_is_read() {
+    fn last_record_is_read() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(read(dir.path(), run(), WireLeader::default()), None);
         let (mut record, mut will) = (record(), Will::new(run(), None));

@@ -8,7 +8,7 @@ use crate::{
     values::InputState,
     wire::{self, input::WireInputNote},
 };
-use kennel_lifecycle::InputBook;
+use kennel_lifecycle::InputLedger;
 use std::{ffi::CStr, fs::File, io, os::unix::fs::FileExt, path::Path};
 
 const NAME: &CStr = c"input";
@@ -27,14 +27,14 @@ pub(crate) struct Note {
 
 impl Note {
     /// Begins a note, which replaces that of an earlier attempt.
-    pub(crate) fn begin(run_dir: &Path, attempt: u32, book: &InputBook) -> io::Result<Self> {
+    pub(crate) fn begin(run_dir: &Path, attempt: u32, book: &InputLedger) -> io::Result<Self> {
         let bytes = encode(attempt, book)?;
         let file = private_file::replace(run_dir, NAME, TEMPORARY, &bytes)?;
         Ok(Self { file: Some(file) })
     }
 
     /// Notes the present state. A note that cannot be written is removed: no note means that nothing is known.
-    pub(crate) fn keep(&mut self, run_dir: &Path, attempt: u32, book: &InputBook) {
+    pub(crate) fn keep(&mut self, run_dir: &Path, attempt: u32, book: &InputLedger) {
         let Some(file) = &self.file else { return };
         let kept = encode(attempt, book).and_then(|bytes| file.write_all_at(&bytes, 0));
         if kept.is_err() {
@@ -44,7 +44,7 @@ impl Note {
     }
 }
 
-fn encode(attempt: u32, book: &InputBook) -> io::Result<Vec<u8>> {
+fn encode(attempt: u32, book: &InputLedger) -> io::Result<Vec<u8>> {
     let mut bytes = wire::encode(&WireInputNote {
         attempt,
         book: book.clone(),
@@ -54,7 +54,7 @@ fn encode(attempt: u32, book: &InputBook) -> io::Result<Vec<u8>> {
 }
 
 /// Reads the note with the number of its attempt; `None`: no readable note exists.
-pub(crate) fn read_book(run_dir: &Path) -> Option<(u32, InputBook)> {
+pub(crate) fn read_book(run_dir: &Path) -> Option<(u32, InputLedger)> {
     let bytes = private_file::read(run_dir, NAME, 2 * BYTES as u64)?;
     let note = wire::decode::<WireInputNote>(&bytes).ok()?;
     Some((note.attempt, note.book))
@@ -76,7 +76,7 @@ mod tests {
     fn last_note_is_read_even_if_shorter() {
         let dir = tempfile::tempdir().expect("a directory");
         assert_eq!(read_book(dir.path()), None);
-        let mut book = InputBook::default();
+        let mut book = InputLedger::default();
         let mut note = Note::begin(dir.path(), 3, &book).expect("it is made");
         for number in 0..2 * WRITES_REMEMBERED_MAX {
             let id = format!("{number:>0width$}", width = 200);
@@ -93,10 +93,10 @@ mod tests {
         assert_eq!(read_book(dir.path()), Some((3, book.clone())));
         let size = std::fs::metadata(dir.path().join("input")).expect("it is there");
         assert_eq!(size.len(), 4096);
-        let short = InputBook {
+        let short = InputLedger {
             accepted: 1,
             closed: Some(InputClosed::Command),
-            ..InputBook::default()
+            ..InputLedger::default()
         };
         note.keep(dir.path(), 4, &short);
         assert_eq!(read_book(dir.path()), Some((4, short)));

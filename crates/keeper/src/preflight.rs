@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_none() {
+    fn malformed_answer_is_none() {
         for bad in [
             "",
             "kennel 0.1.0",

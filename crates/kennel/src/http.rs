@@ -95,7 +95,7 @@ pub(crate) async fn serve(address: HttpAddress, what: &'static str, routes: Rout
             Err(error) => error,
         };
         if !said {
-            tracing::warn!(%address, %error, "cannot serve {what}, trying again");
+            tracing::warn!(%address, %error, "cannot serve {what}, retrying");
             said = true;
         }
         tokio::time::sleep(AGAIN).await;

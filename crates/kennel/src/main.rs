@@ -116,19 +116,29 @@ fn preflight() -> ExitCode {
 }
 
 /// Expands the short forms of kill(1) and tail(1): `kill -9` and `kill -USR1` are short for `kill -s`, `tail -100` for
-/// `tail -n 100`.
+/// `tail -n 100`, `tail -100f` for `tail -n 100 -f`.
 fn short_numbers(words: Vec<OsString>) -> Vec<OsString> {
     let (flag, is_value): (_, fn(&str) -> bool) = match command_of(&words) {
         Some("kill") => ("-s", |word| values::signal(word).is_ok()),
         Some("logs" | "log" | "tail") => ("-n", |word| word.parse::<u64>().is_ok()),
         _ => return words,
     };
+    let mut is_for_value = false;
     let expanded = words.into_iter().flat_map(|word| {
+        let wants_value = ["-n", "--tail", "--lines"].iter().any(|flag| word == *flag);
+        let is_value_of_flag = std::mem::replace(&mut is_for_value, wants_value);
         let value = word.to_str().and_then(|word| word.strip_prefix('-'));
-        match value.filter(|value| is_value(value)) {
-            Some(value) => vec![OsString::from(flag), value.into()],
-            None => vec![word],
+        let Some(value) = value.filter(|_| !is_value_of_flag) else {
+            return vec![word];
+        };
+        let follows = value.strip_suffix('f').filter(|_| flag == "-n");
+        let number = follows.unwrap_or(value);
+        if !is_value(number) {
+            return vec![word];
         }
+        let mut long = vec![OsString::from(flag), number.into()];
+        long.extend(follows.map(|_| OsString::from("-f")));
+        long
     });
     expanded.collect()
 }
@@ -203,5 +213,12 @@ mod tests {
             words("kennel tail -n 100 R")
         );
         assert_eq!(expanded("kennel logs -n 5 R"), words("kennel logs -n 5 R"));
+        assert_eq!(
+            expanded("kennel tail -10f R"),
+            words("kennel tail -n 10 -f R")
+        );
+        for line in ["kennel logs -n -1 R", "kennel logs --tail -1 R"] {
+            assert_eq!(expanded(line), words(line));
+        }
     }
 }

@@ -181,7 +181,7 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
         .await
         .is_err()
     {
-        tracing::warn!("the store did not finish in time, what it still had to write is recovered");
+        tracing::warn!("the database did not finish in time, its pending writes are recovered");
     }
     crash_point!("leave.done", matches!(code, Ok(EXIT_LEFT)));
     code
@@ -232,8 +232,8 @@ async fn to_the_end(
     // It drains by itself, in bounded time; its result changes nothing any more.
     match edge.await {
         Ok(Ok(())) => {}
-        Ok(Err(cause)) => tracing::warn!(%cause, "clients may not have had their last answers"),
-        Err(cause) => tracing::warn!(%cause, "clients may not have had their last answers"),
+        Ok(Err(cause)) => tracing::warn!(%cause, "clients may lack their last answers"),
+        Err(cause) => tracing::warn!(%cause, "clients may lack their last answers"),
     }
     Ok(code)
 }
@@ -249,12 +249,9 @@ async fn answered(supervisor: &Supervisor, ended: JoinHandle<i32>) -> Result<i32
 fn print_former(former: &FormerServer) {
     let version = &former.version;
     if former.cause == EndCause::Upgrade {
-        tracing::info!(version, "the server before this one {former}");
+        tracing::info!(version, "the previous server {former}");
     } else {
-        tracing::warn!(
-            version,
-            "the server before this one {former}, this one continues"
-        );
+        tracing::warn!(version, "the previous server {former}, this one continues");
     }
 }
 
@@ -323,7 +320,7 @@ pub(crate) fn access(config: &ServeConfig) -> Result<Access, Failure> {
 fn access_of_server(config: &ServeConfig, hello: &KeeperHello) -> Result<Access, Failure> {
     match access(config) {
         Err(failure) if hello.restarts > 0 => {
-            tracing::error!(%failure, "serving this user and root alone until the access file can be used");
+            tracing::error!(%failure, "serving this user and root only until the access file is valid");
             Ok(Access::own(
                 config.access.as_deref(),
                 kennel_linux::effective_uid(),

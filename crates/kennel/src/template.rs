@@ -140,8 +140,11 @@ fn spelt(path: &str) -> String {
         spelt.push(c);
     }
     match spelt.as_str() {
-        ".iD" | ".id" | ".name" => ".runId".to_owned(),
-        ".status" | ".state.status" => ".state".to_owned(),
+        ".iD" | ".id" | ".name" | ".metadata.name" => ".runId".to_owned(),
+        ".status" | ".state.status" | ".status.phase" => ".state".to_owned(),
+        ".state.exitCode" => ".currentAttempt.exit.code".to_owned(),
+        ".state.pid" => ".currentAttempt.pid".to_owned(),
+        ".metadata.labels" => ".labels".to_owned(),
         ".createdAt" | ".created" => ".createTime".to_owned(),
         ".names" => ".labels.name".to_owned(),
         ".command" => ".spec.argv.args".to_owned(),

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_closes_is_no_gap() {
+    fn gap_that_the_host_closes_is_none() {
         let closed = HostFacts {
             groups_are_open: false,
             namespaces_are_open: false,

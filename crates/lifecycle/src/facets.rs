@@ -20,9 +20,9 @@ pub struct Facets {
     /// The newest attempt that was ready.
     pub ready: Option<Ready>,
     /// Activity of the newest attempt that a rule saw one of.
-    pub doing: Option<Doing>,
+    pub activity: Option<ReportedActivity>,
     /// Last status of the newest attempt that reported one.
-    pub said: Option<ReportedStatus>,
+    pub status: Option<ReportedStatus>,
     /// The newest attempt whose result is available.
     pub result: Option<ResultDue>,
     /// Position up to which lines of output have matched rules.
@@ -42,7 +42,7 @@ pub struct Ready {
 
 /// Activity of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Doing {
+pub struct ReportedActivity {
     /// Number of the attempt.
     pub attempt: u32,
     /// Start of the activity.
@@ -117,9 +117,9 @@ impl Facets {
             Entry::ActivityChanged {
                 attempt, activity, ..
             } => {
-                let is_news = self.doing(*attempt) != Some(*activity);
+                let is_news = self.activity_of(*attempt) != Some(*activity);
                 if is_news {
-                    self.doing = Some(Doing {
+                    self.activity = Some(ReportedActivity {
                         attempt: *attempt,
                         at,
                         activity: *activity,
@@ -131,7 +131,7 @@ impl Facets {
                 let is_news = self.status_of(*attempt) != Some(status);
                 if is_news {
                     let (attempt, status) = (*attempt, status.clone());
-                    self.said = Some(ReportedStatus {
+                    self.status = Some(ReportedStatus {
                         attempt,
                         at,
                         status,
@@ -162,16 +162,17 @@ impl Facets {
 
     /// Returns the activity of this attempt, if a rule has seen one.
     #[must_use]
-    pub fn doing(&self, attempt: u32) -> Option<Activity> {
-        let doing = self.doing.filter(|doing| doing.attempt == attempt);
-        doing.map(|doing| doing.activity)
+    pub fn activity_of(&self, attempt: u32) -> Option<Activity> {
+        let reported = self.activity.filter(|reported| reported.attempt == attempt);
+        reported.map(|reported| reported.activity)
     }
 
     /// Returns the last status that this attempt has reported.
     #[must_use]
     pub fn status_of(&self, attempt: u32) -> Option<&StatusText> {
-        let said = self.said.as_ref().filter(|said| said.attempt == attempt);
-        said.map(|said| &said.status)
+        let reported = self.status.as_ref();
+        let reported = reported.filter(|reported| reported.attempt == attempt);
+        reported.map(|reported| &reported.status)
     }
 
     /// Returns when this attempt is stopped because its result is available.

@@ -17,7 +17,7 @@ mod facets;
 mod id;
 mod identity;
 mod input;
-mod input_book;
+mod input_ledger;
 pub mod labels;
 pub mod ladder;
 mod leftover;
@@ -59,17 +59,17 @@ pub use default_grace::{DefaultGrace, DefaultGraceError};
 pub use effect::{Desired, Effect, ResumeReason, RowState};
 pub use entry::{Entry, RuleMatch};
 pub use facets::{
-    AnnotationChange, AnnotationRefusal, Annotations, Doing, Facets, Ready, ReportedStatus,
-    ResultDue, RuleMark,
+    AnnotationChange, AnnotationRefusal, Annotations, Facets, Ready, ReportedActivity,
+    ReportedStatus, ResultDue, RuleMark,
 };
 pub use id::{InvalidRunId, InvalidRunIdPart, KeeperEpoch, NodeId, RunId, RunIdPart};
 pub use identity::{CgroupIdentity, HostIdentity, ProcessIdentity, RunIdentity};
 pub use input::{Command, Input, Report};
-pub use input_book::{
-    InputBook, InputClosed, InputRefusal, InputWrite, KnownWrite, Placed, WRITES_REMEMBERED_MAX,
+pub use input_ledger::{
+    InputClosed, InputLedger, InputRefusal, InputWrite, KnownWrite, Placed, WRITES_REMEMBERED_MAX,
 };
 pub use leftover::{Leftover, Leftovers};
-pub use machine::{HeldPause, Machine, RowContents, Standing};
+pub use machine::{AdoptedRun, HeldPause, Machine, RowContents};
 pub use memory::MemoryKills;
 pub use names::UnknownName;
 pub use notice::{Notice, StatusText, WatchdogSign};

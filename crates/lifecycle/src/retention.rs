@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_too_long_ago_goes() {
+    fn runs_ended_too_long_ago_are_removed() {
         let limits = RetentionLimits {
             at_most: Some(Duration::from_secs(10)),
             ..RetentionLimits::NONE

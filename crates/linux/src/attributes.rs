@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_run_asks_for_wins() {
+    fn attributes_of_the_run_win() {
         let files = Rlimit {
             resource: Resource::OpenFiles,
             soft: 10,

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lives_is_counted_and_can_be_ended() {
+    fn live_processes_are_counted_and_ended() {
         // Unique to this test process: another run of the test may be in progress.
         let run = RunId::from_u128(0xbead << 32 | u128::from(std::process::id()));
         let mut leader = in_own_session(None);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_sets_is_seen() {
+    fn limits_set_by_another_process_are_seen() {
         assert!(changed_by("renice", &["-n", "3", "-p", "PID"]));
         assert!(changed_by("prlimit", &["--pid", "PID", "--nofile=800:800"]));
         assert!(changed_by("ionice", &["-c", "3", "-p", "PID"]));

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_message_is_refused() {
+    fn json_of_another_message_is_refused() {
         for bad in ["", "[]", "{", "{} {}", r#"{"offset":"x"}"#] {
             let error = from_str::<pb::Output>(bad).expect_err(bad);
             assert_eq!(error.to_string(), "not a kennel.v1.Output in JSON");

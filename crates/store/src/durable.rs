@@ -2,8 +2,8 @@
 
 use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store,
-    StoreError, WithOutput,
+    ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Store, StoreError,
+    StoredNode, WithOutput,
     consumer::ConsumerWrite,
     json,
     node::StopWrite,
@@ -87,8 +87,8 @@ impl<R: Reader> Durable<R> {
 
 #[async_trait]
 impl<R: Reader> Store for Durable<R> {
-    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError> {
-        self.reader.standing(node).await
+    async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError> {
+        self.reader.stored_node(node).await
     }
 
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {

@@ -2,8 +2,8 @@
 
 use crate::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, EpochRow, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing, Store,
-    StoreError, StoreUrl, WithOutput, open,
+    ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Store, StoreError,
+    StoreUrl, StoredNode, WithOutput, open,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{
@@ -54,7 +54,7 @@ async fn open_at_last(url: StoreUrl, tell: watch::Sender<State>) {
         let error = match open(&url).await {
             Ok(store) => {
                 if !said.is_empty() {
-                    tracing::info!(store = %url, "the store is open");
+                    tracing::info!(store = %url, "the database is open");
                 }
                 tell.send_replace(State::Open(store));
                 return;
@@ -63,7 +63,7 @@ async fn open_at_last(url: StoreUrl, tell: watch::Sender<State>) {
         };
         let why = chain(&error);
         if why != said {
-            tracing::error!(store = %url, %why, "the store cannot be opened, trying until it can");
+            tracing::error!(store = %url, %why, "cannot open the database, retrying");
             said.clone_from(&why);
         }
         tell.send_replace(State::Away(why));
@@ -98,8 +98,8 @@ impl Later {
 
 #[async_trait]
 impl Store for Later {
-    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError> {
-        self.inner().await?.standing(node).await
+    async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError> {
+        self.inner().await?.stored_node(node).await
     }
 
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError> {

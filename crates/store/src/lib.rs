@@ -30,7 +30,7 @@ pub use entries::{
 pub use json::spec_text;
 pub use kennel_lifecycle::{Desired, Times};
 pub use later::open_later;
-pub use life::{Life, Standing};
+pub use life::{Life, StoredNode};
 pub use list::{
     EndedStart, ListFilter, ListOrder, ListPage, PageStart, SCANNED_MAX, UnreadRow, WithOutput,
 };
@@ -336,7 +336,7 @@ pub enum StoreError {
 #[async_trait]
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// Returns the present life of the database, and the node's state there. Valid in every life.
-    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError>;
+    async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError>;
 
     /// Writes node and keeper, raises the node's generation above the stored and the known one, and restamps the node's
     /// open rows with it, those of held runs with the keeper too, in one transaction. Returns the new generation. From

@@ -30,7 +30,7 @@ impl fmt::Display for Life {
 
 /// State of a node in its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct StoredNode {
     /// The life of the database.
     pub life: Life,
     /// The node's generation; absent: the store does not know the node.

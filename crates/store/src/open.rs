@@ -1,7 +1,7 @@
 //! Opening a store: the connection, the schema, and their errors.
 
 use crate::{
-    EpochRow, LeftStop, Life, NodeRow, RunRow, Standing, Store, StoreError, StoreUrl, UnreadRow,
+    EpochRow, LeftStop, Life, NodeRow, RunRow, Store, StoreError, StoreUrl, StoredNode, UnreadRow,
     WithOutput, json, postgres,
     record::{self, Record},
     sqlite,
@@ -438,7 +438,7 @@ where
 }
 
 /// Reads the state of a node, from either database.
-pub(crate) fn standing<R>(row: &R) -> Result<Standing, StoreError>
+pub(crate) fn stored_node<R>(row: &R) -> Result<StoredNode, StoreError>
 where
     R: Row,
     for<'a> &'a str: ColumnIndex<R>,
@@ -449,7 +449,7 @@ where
     let keeper_epoch: Option<String> = row.try_get("keeper_epoch").map_err(corrupt)?;
     let left: Option<i64> = row.try_get("left_us").map_err(corrupt)?;
     let life: String = row.try_get("life").map_err(corrupt)?;
-    Ok(Standing {
+    Ok(StoredNode {
         life: Life::named(life),
         generation: row.try_get("generation").map_err(corrupt)?,
         keeper_epoch: keeper_epoch

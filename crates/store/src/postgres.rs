@@ -567,7 +567,7 @@ impl Committer for PostgresCommitter {
         if let Some((conn, _)) = self.conn.take()
             && let Err(error) = conn.close().await
         {
-            tracing::debug!(%error, "the connection to postgres was gone before it was closed");
+            tracing::debug!(%error, "the connection to Postgres was lost before it was closed");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     ConsumerFilter, ConsumerRow, EndedStart, EpochRow, LeftStop, ListOrder, NodeRow, PageStart,
-    RunRow, Standing, StoreError, UnreadRow, WithOutput, select::Select, writer::Failure,
+    RunRow, StoreError, StoredNode, UnreadRow, WithOutput, select::Select, writer::Failure,
 };
 use async_trait::async_trait;
 use kennel_lifecycle::{NodeId, RunId, Timestamp};
@@ -40,7 +40,7 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
     ) -> Result<Vec<WithOutput>, StoreError>;
 
     /// Returns the present life of the database, and the node's generation in it.
-    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError>;
+    async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError>;
 
     /// Returns all nodes.
     async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError>;
@@ -144,15 +144,15 @@ macro_rules! reader {
                 rows.iter().map($crate::open::epoch_row).collect()
             }
 
-            async fn standing(
+            async fn stored_node(
                 &self,
                 node: kennel_lifecycle::NodeId,
-            ) -> Result<$crate::Standing, $crate::StoreError> {
+            ) -> Result<$crate::StoredNode, $crate::StoreError> {
                 let sql = $crate::open::ask_standing(LIFE, NOW);
                 let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(node.to_string());
                 let rows = $crate::reader::ask(failure, self.rows_of_any_life(query)).await?;
-                let standing = rows.iter().map($crate::open::standing).next();
-                standing.unwrap_or_else(|| {
+                let stored_node = rows.iter().map($crate::open::stored_node).next();
+                stored_node.unwrap_or_else(|| {
                     let why = "it does not say how the node stands";
                     Err($crate::StoreError::Corrupt(why.into()))
                 })

@@ -254,7 +254,7 @@ impl Committer for SqliteCommitter {
         if let Some(conn) = self.conn
             && let Err(error) = conn.close().await
         {
-            tracing::warn!(%error, "the database file was not closed well, its next opening tidies up");
+            tracing::warn!(%error, "the database file was not closed cleanly, the next start recovers it");
         }
     }
 }

@@ -40,7 +40,7 @@ pub(crate) enum Place {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidStoreUrl {
     /// The scheme is neither of the two.
-    #[error("a store is named by sqlite:PATH or by postgres://USER@HOST/DATABASE")]
+    #[error("invalid store URL: expected sqlite:PATH or postgres://USER@HOST/DATABASE")]
     Scheme,
     /// `sqlite:` and nothing after it.
     #[error("sqlite: must be followed by the path of a file")]

@@ -237,7 +237,7 @@ impl Writer {
             // The task listens until it ends, so a failed send means that it has ended.
             let _ = finish.send(());
             if let Err(error) = task.await {
-                tracing::error!(%error, "the store's writer broke down");
+                tracing::error!(%error, "the writer of the database failed");
             }
         }
     }

@@ -35,8 +35,8 @@ async fn lease_keeps_other_keepers_out() {
     let refused = store.open_node(&other).await;
     assert!(matches!(refused, Err(StoreError::Held)), "{refused:?}");
     // None of its changes stays.
-    let standing = store.standing(first.node).await.unwrap();
-    assert_eq!(standing.generation, Some(1));
+    let stored_node = store.stored_node(first.node).await.unwrap();
+    assert_eq!(stored_node.generation, Some(1));
     store.insert(&new_run(2)).await.unwrap();
     // The same keeper's next server, and one that knows that keeper to have exited.
     assert_eq!(store.open_node(&first).await.unwrap(), 2);
@@ -349,11 +349,11 @@ async fn standby_is_unavailable_until_promoted() {
     server.resume().await.unwrap();
     let ping = store.ping().await;
     let read = store.get(new_run(1).run).await;
-    let standing = store.standing(opening(NODE, EPOCH).node).await.map(drop);
+    let stored_node = store.stored_node(opening(NODE, EPOCH).node).await.map(drop);
     let mut raw = Raw::to(&url).await;
     raw.execute("SELECT pg_promote()").await.unwrap();
 
-    for asked in [ping, read.map(drop), standing] {
+    for asked in [ping, read.map(drop), stored_node] {
         assert!(
             matches!(asked, Err(StoreError::Unavailable(_))),
             "{asked:?}"
@@ -378,14 +378,14 @@ async fn tables_that_were_made_anew_are_another_life() {
     store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     store.insert(&new_run(1)).await.unwrap();
     let node = opening(NODE, EPOCH).node;
-    let before = store.standing(node).await.unwrap();
-    assert_eq!(store.standing(node).await.unwrap(), before);
+    let before = store.stored_node(node).await.unwrap();
+    assert_eq!(store.stored_node(node).await.unwrap(), before);
 
     let mut raw = Raw::to(&url).await;
     raw.execute("TRUNCATE nodes, keeper_epochs, runs, consumers, left_stops")
         .await
         .unwrap();
-    let after = store.standing(node).await.unwrap();
+    let after = store.stored_node(node).await.unwrap();
     let early = store.insert(&new_run(2)).await;
 
     assert_ne!(after.life, before.life);

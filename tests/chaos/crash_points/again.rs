@@ -1,7 +1,7 @@
 //! Rows in which a service is restarted: after its own exit, or after that of Kennel.
 
 use super::{
-    row::{Row, arm, who_died},
+    row::{Row, arm, await_death},
     table::Act,
 };
 use kennel_proto::pb::{self, RestartMode, RunKind, RunState};
@@ -43,7 +43,7 @@ pub(crate) async fn play(row: Row) {
     } else {
         fs::write(&go, "").expect("a file");
     }
-    who_died(points.path(), &row).await;
+    await_death(points.path(), &row).await;
     kennel.serve_again().await;
 
     let run = within("it runs again", PATIENCE, runs_again(&kennel, &run.run_id)).await;

@@ -1,7 +1,7 @@
 //! A row in which a run's input is written: by a client that repeats each unanswered call.
 
 use super::{
-    row::{Row, arm, who_died},
+    row::{Row, arm, await_death},
     table::Victim,
 };
 use kennel_proto::pb::RunState;
@@ -33,17 +33,17 @@ pub(crate) async fn play(row: Row) {
     arm(points.path(), &row);
     let socket = kennel.socket();
     let writing = tokio::spawn(write_all(socket, run_id.clone()));
-    who_died(points.path(), &row).await;
+    await_death(points.path(), &row).await;
     kennel.serve_again().await;
     let written = must("the writer", writing.await);
 
     let mut client = kennel.client().await;
-    let goes_on = row.victim == Victim::Server || row.adopts();
+    let continues = row.victim == Victim::Server || row.adopts();
     // Between the intention and the count the next keeper cannot know how much the pipe has taken.
     let in_doubt = ["keeper.input", "keeper.input_written"].contains(&row.point);
-    if goes_on && (row.victim == Victim::Server || !in_doubt) {
+    if continues && (row.victim == Victim::Server || !in_doubt) {
         must("all is written", written);
-    } else if goes_on {
+    } else if continues {
         let refused = written.expect_err("how far it has come is not known");
         assert_eq!(complaint(&refused).reason, "INPUT_OFFSET_UNKNOWN");
         assert_eq!(fact(&refused, "accepted_least"), "4");
@@ -57,12 +57,12 @@ pub(crate) async fn play(row: Row) {
     let heard = must("stream", client.hear_all(&run_id, 0).await);
     let said = heard.text();
     let wanted = "up\none\ntwo\nthree\nbye\n";
-    if goes_on && !in_doubt || row.victim == Victim::Server {
+    if continues && !in_doubt || row.victim == Victim::Server {
         assert_eq!(said, wanted);
         assert_eq!((run.state(), run.code()), (RunState::Succeeded, Some(0)));
         let status = must("status", client.input(&run_id).await);
         assert_eq!(status.accepted_offset, Some(14));
-    } else if goes_on {
+    } else if continues {
         // Each byte once at most, in order.
         let got = said.strip_suffix("bye\n").expect("it found the end");
         assert!(wanted.starts_with(got) && got.len() >= 7, "{said:?}");

@@ -1,6 +1,6 @@
 //! Rows in which a parent has ended: after any crash, its child and the child of that end with it.
 
-use super::row::{Row, arm, who_died};
+use super::row::{Row, arm, await_death};
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{Kennel, Options, PATIENCE, RunExt, eventually_async, must, sh};
 
@@ -25,7 +25,7 @@ pub(crate) async fn play(row: Row) {
     arm(points.path(), &row);
     // The server may die before it can answer.
     let _ = client.abort(&parent).await;
-    who_died(points.path(), &row).await;
+    await_death(points.path(), &row).await;
     kennel.serve_again().await;
 
     for run_id in [child, grandchild] {

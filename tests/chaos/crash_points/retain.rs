@@ -1,7 +1,7 @@
 //! Rows in which the output of an ended run is removed: after any crash, it is whole, or it is removed and every reader
 //! gets a gap.
 
-use super::row::{Row, arm, who_died};
+use super::row::{Row, arm, await_death};
 use kennel_proto::pb::{self, event::Payload};
 use kennel_tests::{Kennel, Options, eventually_async, must, sh};
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(crate) async fn play(row: Row) {
     arm(points.path(), &row);
     let run = must("spawn", client.spawn(sh("seq 100000; exit 5")).await);
     let run_id = run.run_id;
-    who_died(points.path(), &row).await;
+    await_death(points.path(), &row).await;
     kennel.serve_again().await;
 
     let removed = async || {

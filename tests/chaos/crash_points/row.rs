@@ -238,7 +238,7 @@ impl Scene {
         arm(self.points.path(), &self.row);
         let mut last_act = LastAct::default();
         let mut calls = self.act(client).await;
-        who_died(self.points.path(), &self.row).await;
+        await_death(self.points.path(), &self.row).await;
         if let Some(call) = calls.take() {
             // It is answered, or its connection is lost.
             let answer = must("a call", call.await);
@@ -350,7 +350,7 @@ pub(crate) fn arm(points: &Path, row: &Row) {
 }
 
 /// Waits until the point has fired.
-pub(crate) async fn who_died(points: &Path, row: &Row) {
+pub(crate) async fn await_death(points: &Path, row: &Row) {
     let fired = points.join(format!("{}.fired", row.point));
     let hit = eventually("the point is reached", PATIENCE, || hit(&fired)).await;
     eventually("who is hit dies", PATIENCE, || {

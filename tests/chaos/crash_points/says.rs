@@ -1,7 +1,7 @@
 //! A row in which a run reports: by a notice of its own, and by a line that its rules match.
 
 use super::{
-    row::{Row, arm, who_died},
+    row::{Row, arm, await_death},
     table::Victim,
 };
 use kennel_proto::pb::{self, output_rule::Action};
@@ -56,13 +56,13 @@ pub(crate) async fn play(row: Row) {
         eventually_async("the status", FOUND_MAX, status).await;
         fs::write(&print, "").expect("own directory");
     }
-    who_died(points.path(), &row).await;
+    await_death(points.path(), &row).await;
     kennel.serve_again().await;
     fs::write(&print, "").expect("own directory");
 
     let mut client = kennel.client().await;
-    let goes_on = row.victim == Victim::Server || row.adopts();
-    if goes_on {
+    let continues = row.victim == Victim::Server || row.adopts();
+    if continues {
         let all = async || {
             let run = client.clone().get(&run_id).await.ok()?;
             let is_said = run.ready_by == "notify" && run.status == "serves";
@@ -79,7 +79,7 @@ pub(crate) async fn play(row: Row) {
         let stations = heard.stations();
         let times = stations.iter().filter(|name| **name == station).count();
         assert!(
-            times <= 1 && (times == 1 || !goes_on),
+            times <= 1 && (times == 1 || !continues),
             "{station}: {stations:?}"
         );
     }

@@ -1,7 +1,7 @@
 //! A row in which a command writes to its terminal, whose size is changed: by a client that repeats each unanswered
 //! call.
 
-use super::row::{Row, arm, who_died};
+use super::row::{Row, arm, await_death};
 use kennel_proto::pb::{self, RunState};
 use kennel_tests::{Client, Kennel, Options, RunExt, SpecExt, must, sh};
 use std::{
@@ -29,7 +29,7 @@ pub(crate) async fn play(row: Row) {
 
     arm(points.path(), &row);
     let resizing = tokio::spawn(resize(kennel.socket(), run_id.clone()));
-    who_died(points.path(), &row).await;
+    await_death(points.path(), &row).await;
     kennel.serve_again().await;
     must("the client", resizing.await);
     fs::write(&go, "").expect("it can be written");

@@ -54,7 +54,7 @@ pub(crate) struct Pair {
 }
 
 /// Authentication of clients at the server.
-pub(crate) enum Known<'a> {
+pub(crate) enum ClientProof<'a> {
     /// By certificates, which the server requires.
     Certificates,
     /// By certificates, except this one, which is revoked.
@@ -155,12 +155,12 @@ impl Authority {
         }
     }
 
-    pub(crate) fn server_config(&self, pair: &Pair, known: &Known<'_>) -> ServerConfig {
+    pub(crate) fn server_config(&self, pair: &Pair, known: &ClientProof<'_>) -> ServerConfig {
         let provider = Arc::new(ring::default_provider());
         let verifier: Arc<dyn ClientCertVerifier> = match known {
-            Known::Tokens => Arc::new(NoClientAuth),
-            Known::Certificates => self.verifier(&[]),
-            Known::Revoked(pair) => self.verifier(&[pair.serial]),
+            ClientProof::Tokens => Arc::new(NoClientAuth),
+            ClientProof::Certificates => self.verifier(&[]),
+            ClientProof::Revoked(pair) => self.verifier(&[pair.serial]),
         };
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])

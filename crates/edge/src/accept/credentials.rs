@@ -4,7 +4,7 @@
 use super::Connection;
 use crate::{
     access::{self, Access},
-    auth::Standing,
+    auth::PeerVerdict,
     limits::ACCESS_INTERVAL,
     run_tokens::RunTokens,
 };
@@ -34,7 +34,7 @@ impl Credentials {
 
     /// Cuts this connection when the rules no longer permit it.
     pub(super) fn watch(&self, connection: &Arc<Connection>) {
-        let is_of_run = matches!(connection.peer.standing, Standing::OfARun(Some(_)));
+        let is_of_run = matches!(connection.peer.verdict, PeerVerdict::OfARun(Some(_)));
         if self.access.may_change() || is_of_run {
             self.connections().push(Arc::downgrade(connection));
         }
@@ -63,7 +63,7 @@ impl Credentials {
                     if logged.as_ref() != Some(&error) {
                         tracing::error!(
                             error,
-                            "cannot read the access file, the rules before it stay in force"
+                            "cannot read the access file, its previous rules stay in force"
                         );
                         logged = Some(error);
                     }
@@ -82,7 +82,7 @@ impl Credentials {
             if !connection.is_good(&rules, self.runs.as_deref(), now) {
                 tracing::info!(
                     peer = connection.peer.name(),
-                    "credentials are not good any more, connection cut"
+                    "credentials are no longer valid, connection closed"
                 );
                 connection.cut();
             }

@@ -2,7 +2,7 @@
 //! get the reason and take no slot from others.
 
 use crate::{
-    auth::{Origin, Peer, Standing},
+    auth::{Origin, Peer, PeerVerdict},
     limits::{
         CONNECTIONS_MAX, CONNECTIONS_OF_RUNS_MAX, CONNECTIONS_PER_PROCESS_MAX,
         CONNECTIONS_PER_RUN_MAX, CONNECTIONS_PER_USER_MAX, CONNECTIONS_REFUSED_MAX,
@@ -102,9 +102,9 @@ impl Places {
     /// Takes a slot for one more connection of this peer.
     pub(crate) fn take(&self, peer: &Peer) -> Result<Place, Full> {
         let mut taken = self.lock();
-        let of = match peer.standing {
-            Standing::Allowed => Pool::Admitted(process(&peer.origin)),
-            Standing::OfARun(Some(run)) => Pool::OfRun(run),
+        let of = match peer.verdict {
+            PeerVerdict::Allowed => Pool::Admitted(process(&peer.origin)),
+            PeerVerdict::OfARun(Some(run)) => Pool::OfRun(run),
             _ => Pool::Refused,
         };
         match &of {
@@ -213,21 +213,21 @@ fn give_back<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
 mod tests {
     use super::*;
 
-    fn peer(uid: u32, pid: i32, standing: Standing) -> Peer {
+    fn peer(uid: u32, pid: i32, verdict: PeerVerdict) -> Peer {
         let pid = Some(pid);
         let origin = Origin::Process { uid, pid };
-        Peer { origin, standing }
+        Peer { origin, verdict }
     }
 
     #[test]
     fn one_process_cannot_take_all() {
         let places = Places::default();
-        let greedy = peer(1000, 1, Standing::Allowed);
+        let greedy = peer(1000, 1, PeerVerdict::Allowed);
         let held: Vec<_> = (0..CONNECTIONS_PER_PROCESS_MAX)
             .map(|_| places.take(&greedy).expect("a place"))
             .collect();
         assert_eq!(places.take(&greedy).expect_err("enough"), Full::Process);
-        let other = places.take(&peer(1000, 2, Standing::Allowed));
+        let other = places.take(&peer(1000, 2, PeerVerdict::Allowed));
         other.expect("a place of another process");
         drop(held);
         places.take(&greedy).expect("free again");
@@ -239,7 +239,7 @@ mod tests {
         let places = Places::default();
         let mut held = Vec::new();
         let full = (1..).find_map(|pid| {
-            let of = peer(1000, pid, Standing::Allowed);
+            let of = peer(1000, pid, PeerVerdict::Allowed);
             loop {
                 match places.take(&of) {
                     Ok(place) => held.push(place),
@@ -252,20 +252,20 @@ mod tests {
         assert_eq!(held.len(), CONNECTIONS_PER_USER_MAX - CONNECTIONS_RESERVED);
         let fresh = (0..CONNECTIONS_RESERVED).map(|n| {
             let pid = 1_000_000 + i32::try_from(n).expect("small");
-            places.take(&peer(1000, pid, Standing::Allowed))
+            places.take(&peer(1000, pid, PeerVerdict::Allowed))
         });
         held.extend(fresh.map(|place| place.expect("one for a process that has none")));
         let of_root =
-            (0..CONNECTIONS_RESERVED).map(|_| places.take(&peer(0, 7, Standing::Allowed)));
+            (0..CONNECTIONS_RESERVED).map(|_| places.take(&peer(0, 7, PeerVerdict::Allowed)));
         held.extend(of_root.map(|place| place.expect("one for another user")));
-        let last = places.take(&peer(0, 8, Standing::Allowed));
+        let last = places.take(&peer(0, 8, PeerVerdict::Allowed));
         assert_eq!(last.expect_err("all"), Full::All);
     }
 
     #[test]
     fn runs_take_no_place_of_others() {
         let places = Places::default();
-        let of = |run| peer(1000, 1, Standing::OfARun(Some(RunId::from_u128(run))));
+        let of = |run| peer(1000, 1, PeerVerdict::OfARun(Some(RunId::from_u128(run))));
         let mut held = Vec::new();
         let full = (0..).find_map(|run| match places.take(&of(run / 64)) {
             Ok(place) => {
@@ -280,7 +280,7 @@ mod tests {
         });
         assert_eq!(full, Some(Full::Run));
         places
-            .take(&peer(1000, 1, Standing::Allowed))
+            .take(&peer(1000, 1, PeerVerdict::Allowed))
             .expect("a place");
         drop(held);
         places.take(&of(0)).expect("free again");
@@ -290,14 +290,14 @@ mod tests {
     #[test]
     fn refused_peers_take_no_place_of_others() {
         let places = Places::default();
-        let refused = peer(1000, 1, Standing::OfARun(None));
+        let refused = peer(1000, 1, PeerVerdict::OfARun(None));
         let held: Vec<_> = (0..CONNECTIONS_REFUSED_MAX)
             .map(|_| places.take(&refused).expect("a place"))
             .collect();
         assert_eq!(places.take(&refused).expect_err("enough"), Full::Refused);
         assert_eq!(places.admitted(), 0);
         places
-            .take(&peer(1000, 1, Standing::Allowed))
+            .take(&peer(1000, 1, PeerVerdict::Allowed))
             .expect("a place");
         drop(held);
         places.take(&refused).expect("free again");

@@ -88,7 +88,7 @@ impl Refusals {
             .u64_counter("kennel.connection.refused")
             .with_unit("{connection}")
             .with_description(
-                "Connections that were closed or refused for lack of room or of a call",
+                "Connections closed or refused because of a limit, or because no call came",
             )
             .build();
         for refusal in Refusal::ALL {

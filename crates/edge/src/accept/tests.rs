@@ -1,5 +1,5 @@
 use super::*;
-use crate::{access::Access, auth::Standing};
+use crate::{access::Access, auth::PeerVerdict};
 use futures_util::{FutureExt, StreamExt};
 use kennel_supervisor::telemetry::Telemetry;
 use std::time::Duration;
@@ -60,7 +60,7 @@ async fn peer_is_judged_by_socket_credentials() {
     let pid = own.pid();
     let uid = own.uid();
     assert_eq!(peer.origin, Origin::Process { uid, pid });
-    assert_eq!(peer.standing, Standing::Allowed);
+    assert_eq!(peer.verdict, PeerVerdict::Allowed);
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ impl Issuers {
 
     /// Checks a token: signature, issuer, audience, and the time in which it is valid. The error describes the fault.
     pub(super) fn check(&self, token: &str) -> Result<Signed, String> {
-        let text = |error: Error| what_is_wrong(error.kind());
+        let text = |error: Error| describe(error.kind());
         let unproved: Claims =
             jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(text)?;
         let issuer = self.0.get(&unproved.iss);
@@ -136,7 +136,7 @@ impl Signed {
     }
 }
 
-fn what_is_wrong(kind: &ErrorKind) -> String {
+fn describe(kind: &ErrorKind) -> String {
     match kind {
         ErrorKind::ExpiredSignature => "the token has expired",
         ErrorKind::ImmatureSignature => "the token is not valid yet",

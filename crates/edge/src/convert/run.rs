@@ -20,9 +20,9 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     let held_by = held_by(&view);
     let ready = view.facets.ready.clone();
     let ready = ready.as_ref().filter(|ready| ready.attempt == view.attempt);
-    let doing = view.facets.doing(view.attempt);
-    let said = view.facets.status_of(view.attempt).cloned();
-    let said = said.as_ref();
+    let doing = view.facets.activity_of(view.attempt);
+    let reported = view.facets.status_of(view.attempt).cloned();
+    let reported = reported.as_ref();
     pb::Run {
         run_id: view.run.to_string(),
         owner: view.owner,
@@ -64,8 +64,8 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         activity: doing
             .map_or(pb::Activity::Unspecified, rules::activity)
             .into(),
-        status: said.map_or_else(String::new, |said| said.text.clone()),
-        is_ending_itself: said.is_some_and(|said| said.stopping),
+        status: reported.map_or_else(String::new, |status| status.text.clone()),
+        is_ending_itself: reported.is_some_and(|status| status.stopping),
         annotations: view.facets.annotations.pairs,
         annotations_version: view.facets.annotations.version,
     }

@@ -108,7 +108,7 @@ fn gap_resets_an_unfinished_sequence() {
 }
 
 #[test]
-fn what_a_hostile_command_writes_is_bounded() {
+fn output_of_a_hostile_command_is_bounded() {
     let mut screen = Screen::new(SIZE);
     screen.feed(b"\x1b]2;");
     for _ in 0..64 {
@@ -199,7 +199,7 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn where_reads_cut_the_bytes_changes_nothing(data in pieces(), cut in any::<proptest::sample::Index>()) {
+    fn boundaries_of_reads_change_nothing(data in pieces(), cut in any::<proptest::sample::Index>()) {
         let whole = shown(&data);
         let mut halves = Screen::new(SIZE);
         let (left, right) = data.split_at(cut.index(data.len() + 1));

@@ -151,13 +151,13 @@ async fn late_journal_is_created_after_any_crash() {
 }
 
 #[tokio::test]
-async fn cut_late_journal_goes_on_above_the_mark() {
+async fn cut_late_journal_continues_above_the_mark() {
     for boot in [BOOT, Boot::UNKNOWN] {
-        goes_on_above_the_mark(boot).await;
+        continues_above_the_mark(boot).await;
     }
 }
 
-async fn goes_on_above_the_mark(boot: Boot) {
+async fn continues_above_the_mark(boot: Boot) {
     let dir = tempfile::tempdir().expect("a directory");
     let reopened = Writer::reopen_late(dir.path(), &known(true), boot, Timestamp(9));
     let (mut writer, _) = reopened.expect("it is opened");

@@ -1,6 +1,6 @@
 //! State of an attempt's standard input, and the keeper's answer to a write.
 
-use kennel_lifecycle::{InputBook, InputClosed, InputRefusal};
+use kennel_lifecycle::{InputClosed, InputLedger, InputRefusal};
 use serde::{Deserialize, Serialize};
 
 /// State of an attempt's input.
@@ -19,7 +19,7 @@ pub struct InputState {
 }
 
 impl InputState {
-    pub(crate) fn of(attempt: u32, book: &InputBook, unread: Option<u64>) -> Self {
+    pub(crate) fn of(attempt: u32, book: &InputLedger, unread: Option<u64>) -> Self {
         Self {
             attempt,
             accepted: book.accepted,

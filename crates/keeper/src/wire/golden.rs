@@ -15,8 +15,8 @@ use crate::client::{
     SignalledProcess, SignalledProcesses, StraySignal, Upgrade, UpgradeRefusal, UpgradeState,
 };
 use kennel_lifecycle::{
-    Activity, CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputBook,
-    InputClosed, InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers,
+    Activity, CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputClosed,
+    InputLedger, InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers,
     LimitPowers, MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity,
     Proof, Recovery, Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits, Signal,
     SignalScope, SignalSender, StartFailure, StartStage, StatusText, StopCommand, StopCommandEnd,
@@ -234,7 +234,7 @@ fn words_about_an_input_have_these_bytes() {
     check(&answer(InputResult::Displaced), "01020e03ac02010101010203");
     let note = WireInputNote {
         attempt: 3,
-        book: InputBook {
+        book: InputLedger {
             accepted: 300,
             in_doubt: 1,
             closed: None,
@@ -555,7 +555,7 @@ fn words_about_a_terminal_have_these_bytes() {
 }
 
 #[test]
-fn what_is_handed_over_has_these_bytes() {
+fn handed_over_state_has_these_bytes() {
     let run = WireHeldRun {
         run: 5,
         identity: RunIdentity {

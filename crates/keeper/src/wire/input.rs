@@ -1,6 +1,6 @@
 //! A run's standard input.
 
-use kennel_lifecycle::{InputBook, InputWrite};
+use kennel_lifecycle::{InputLedger, InputWrite};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{Error, Visitor},
@@ -33,7 +33,7 @@ pub(crate) enum WireInputRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireInputNote {
     pub(crate) attempt: u32,
-    pub(crate) book: InputBook,
+    pub(crate) book: InputLedger,
 }
 
 /// Bytes that are copied as a whole, and not one by one as those of a vector.

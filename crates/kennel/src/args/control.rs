@@ -56,7 +56,7 @@ pub(crate) struct ResizeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RestartRunArgs {
     #[command(flatten)]
-    pub(crate) run: RunRef,
+    pub(crate) runs: RunRefs,
     /// Set a variable of an ended run's spec, because values are not stored; NAME takes its value from here. May be
     /// repeated
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
@@ -68,7 +68,7 @@ pub(crate) struct RestartRunArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
     /// Grace period between SIGTERM and SIGKILL; 0 kills at once [default: the run's own]
-    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    #[arg(short = 't', long, aliases = ["time", "timeout", "grace-period"], value_name = "DURATION", value_parser = values::duration)]
     pub(crate) grace: Option<Duration>,
 }
 
@@ -172,7 +172,13 @@ pub(crate) struct WaitArgs {
     #[command(flatten)]
     pub(crate) runs: RunRefs,
     /// What to wait for
-    #[arg(long = "for", value_enum, value_name = "CONDITION", default_value_t)]
+    #[arg(
+        long = "for",
+        value_enum,
+        ignore_case = true,
+        value_name = "CONDITION",
+        default_value_t
+    )]
     pub(crate) condition: ConditionArg,
     /// Give up after this time with exit code 124; the runs continue
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
@@ -193,7 +199,9 @@ pub(crate) enum ConditionArg {
     TreeEmpty,
     /// The run is over and recorded
     #[default]
+    #[value(aliases = ["condition=complete", "condition=ended", "exit", "delete"])]
     Ended,
     /// The run is ready
+    #[value(alias = "condition=ready")]
     Ready,
 }

@@ -56,7 +56,7 @@ impl FromStr for Format {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let template = |read: Result<Template, String>| Ok(Self::Template(Arc::new(read?)));
-        match text {
+        match &*text.to_ascii_lowercase() {
             "text" | "table" => return Ok(Self::Text),
             "wide" => return Ok(Self::Wide),
             "name" => return Ok(Self::Name),

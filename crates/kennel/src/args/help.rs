@@ -71,10 +71,10 @@ Exit codes of any other condition:
 
 pub(super) const ABORT_CODES: &str = "\
 Exit codes:
-  0    the run has ended, or stands as --wait says
+  0    the run has ended, or has reached the state of --wait
   1    the server refused, or is not there
   2    the command line was not understood
-  3    the stop is left for the run's node, which cannot be reached: it is not done";
+  3    the stop is queued for the run's node, which cannot be reached";
 
 pub(super) const DRAIN_CODES: &str = "\
 Exit codes:
@@ -96,7 +96,7 @@ Exit codes:
   0     every run has ended and all is recorded
   1     a process was still alive 10 seconds after the stop, or the start failed
   2     the data directory is in use by another server, or the command line was not understood
-  70    a part of the service was lost
+  70    the server process was lost and not replaced
 With -- COMMAND: the exit code of the command, as `kennel run` gives it.
 
 SIGTERM or SIGINT stops all runs and then the server; a second one skips the grace periods. SIGHUP does what

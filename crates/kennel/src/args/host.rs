@@ -70,7 +70,7 @@ pub(crate) struct ReapArgs {
     /// Select processes found by this evidence; may be repeated [default: all that proves]
     #[arg(long, value_enum, value_name = "EVIDENCE")]
     pub(crate) evidence: Vec<EvidenceArg>,
-    /// Select this process, as a dry run names it; may be repeated
+    /// Select this process by its reference in a dry run; may be repeated
     #[arg(long = "process", value_name = "PID:START[:INODE]", value_parser = values::process)]
     pub(crate) processes: Vec<kennel_proto::pb::ProcessRef>,
     /// Grace period between SIGTERM and SIGKILL, at most 60s [default: 5s]
@@ -88,6 +88,6 @@ pub(crate) enum EvidenceArg {
     RecordedGroup,
     /// With a run's marker in its environment: no proof, any process can copy it
     Marker,
-    /// Detached by a run that was to keep it
+    /// Detached by --on-leader-exit keep
     Kept,
 }

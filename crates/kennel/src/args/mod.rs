@@ -8,6 +8,7 @@
 mod control;
 mod elsewhere;
 mod form;
+mod habits;
 mod help;
 mod host;
 mod network;
@@ -60,16 +61,16 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What every command that asks a server takes.
+/// Flags of every command that calls a server.
 #[derive(Debug, Args)]
 pub(crate) struct ClientArgs {
     /// Server to use [env: KENNEL_SERVER] [default: the socket of `kennel serve`]
     #[arg(long, global = true, value_name = "unix:PATH|tcp://HOST:PORT")]
     pub(crate) server: Option<String>,
-    /// Number of the user that a unix socket's server may run as, beside this user and root [env: KENNEL_SERVER_USER]
+    /// UID that the server of a unix socket may run as, beside this user and root [env: KENNEL_SERVER_USER]
     #[arg(long, global = true, value_name = "UID")]
     pub(crate) server_user: Option<u32>,
-    /// Node of the server's database that the call is for, by name or id; the server forwards it [env: KENNEL_NODE] [default: the
+    /// Node that the call is for, by name or id; the server forwards the call to it [env: KENNEL_NODE] [default: the
     /// server's own]
     #[arg(long, global = true, value_name = "NODE")]
     pub(crate) node: Option<String>,
@@ -91,7 +92,7 @@ pub(crate) enum Command {
     /// Start the server in the foreground
     #[command(after_help = SERVE_CODES)]
     Serve(ServeArgs),
-    /// The part of the service that the keeper starts
+    /// Start the API server; the keeper calls this
     #[command(hide = true)]
     Server(ServeArgs),
     /// Check or show the settings of `serve`: flags, variables, configuration file and defaults
@@ -141,7 +142,7 @@ pub(crate) enum Command {
     Screen(RunRef),
     /// Resize the terminal of a run
     Resize(ResizeArgs),
-    /// Restart a run: start its next attempt now; if it has ended, start a new run from its spec
+    /// Restart runs: start the next attempt now; if a run has ended, start a new run from its spec
     Restart(RestartRunArgs),
     /// Wait for runs to end, or for another condition
     #[command(after_help = WAIT_CODES)]
@@ -167,7 +168,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Certs(CertsCommand),
     /// Print the completion script of a shell
-    #[command(after_help = COMPLETIONS_HELP)]
+    #[command(alias = "completion", after_help = COMPLETIONS_HELP)]
     Completions(CompletionsArgs),
     /// Show the state of the server, or of runs
     #[command(alias = "info")]
@@ -182,7 +183,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     /// List the nodes of the database
     Nodes,
-    /// Decide about a node that does not come back
+    /// List nodes, or forget one that does not come back
     #[command(subcommand)]
     Node(NodeCommand),
     /// Drain the node: refuse new runs and let the present ones finish, or end them
@@ -199,6 +200,9 @@ pub(crate) enum Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NodeCommand {
+    /// List the nodes of the database, as `kennel nodes` does
+    #[command(alias = "list")]
+    Ls,
     /// Close the open runs of a node as lost; refused while the node has a lease
     Forget(ForgetArgs),
 }

@@ -6,25 +6,25 @@ use std::path::PathBuf;
 /// Heading of these flags.
 const HEADING: &str = "Servers on the network";
 
-/// What is shown to a server on the network. Each wins over its variable, a variable over the context.
+/// Credentials for a server on the network. Each flag wins over its variable, a variable over the context.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct RemoteArgs {
-    /// Context with the server to ask: see `kennel context` [env: KENNEL_CONTEXT]
+    /// Context that names the server: see `kennel context` [env: KENNEL_CONTEXT]
     #[arg(long, global = true, help_heading = HEADING, value_name = "NAME", conflicts_with = "server")]
     pub(crate) context: Option<String>,
-    /// Certificates of the authorities that the server's is trusted by [env: KENNEL_TLS_CA] [default: those of this host]
+    /// CA certificates that verify the server's certificate [env: KENNEL_TLS_CA] [default: those of this host]
     #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// Certificate to show to the server [env: KENNEL_TLS_CERT]
+    /// Client certificate [env: KENNEL_TLS_CERT]
     #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
     pub(crate) tls_cert: Option<PathBuf>,
-    /// Its key [env: KENNEL_TLS_KEY]
+    /// Key of the client certificate [env: KENNEL_TLS_KEY]
     #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Name that the server's certificate has to have [env: KENNEL_TLS_SERVER_NAME] [default: the host of the address]
+    /// Host name to verify in the server's certificate [env: KENNEL_TLS_SERVER_NAME] [default: the host of the address]
     #[arg(long, global = true, help_heading = HEADING, value_name = "NAME")]
     pub(crate) tls_server_name: Option<String>,
-    /// File with the token to show to the server [env: KENNEL_TOKEN_FILE]
+    /// File with the bearer token [env: KENNEL_TOKEN_FILE]
     #[arg(long, global = true, help_heading = HEADING, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }
@@ -78,8 +78,7 @@ pub(crate) enum ContextCommand {
     Ls,
     /// Make a context the current one; `default` is the socket of this host
     Use(ContextName),
-    /// Write a context from --server, --tls-ca, --tls-cert, --tls-key, --tls-server-name and --token-file, in the place of the one
-    /// of that name
+    /// Create or replace a context from --server, --tls-ca, --tls-cert, --tls-key, --tls-server-name and --token-file
     Set(NewContext),
     /// Print a context [default: the current one]
     Show(ShownContext),
@@ -133,7 +132,7 @@ pub(crate) enum CertsCommand {
         #[command(flatten)]
         role: RoleArgs,
     },
-    /// Make the certificate with which nodes call each other, and print its principal and the [forward] section for their access
+    /// Make the certificate that nodes use to call each other, and print its principal and the [forward] section for their access
     /// files
     Node {
         #[command(flatten)]
@@ -161,7 +160,7 @@ pub(crate) enum CertsCommand {
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// List what the authority has issued, and what it has revoked
+    /// List issued and revoked certificates
     Ls {
         /// Directory of the authority
         #[arg(value_name = "DIR")]
@@ -174,17 +173,17 @@ pub(crate) struct MakeArgs {
     /// Directory of the authority
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
-    /// How long it is valid [default: 3650 of an authority, 365 of all others]
+    /// Days of validity [default: 3650 for an authority, 365 for all others]
     #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36500))]
     pub(crate) days: Option<u32>,
-    /// Replace files that are there
+    /// Replace existing files
     #[arg(long)]
     pub(crate) force: bool,
 }
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct RoleArgs {
-    /// What the principal may do
+    /// Role of the principal
     #[arg(long, value_enum, value_name = "ROLE", default_value_t)]
     pub(crate) role: RoleArg,
     /// Owner of the runs that it starts [default: the principal]

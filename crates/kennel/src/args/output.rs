@@ -61,7 +61,7 @@ pub(crate) struct AnnotateArgs {
     /// Change them only if the annotations have this version: 0 if there never were any [default: any]
     #[arg(long = "if-version", value_name = "NUMBER")]
     pub(crate) expected_version: Option<u64>,
-    /// What the run does from here on, as an output rule or the command itself reports it
+    /// Activity of the run, as an output rule or the command itself reports it
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) activity: Option<ActivityArg>,
 }

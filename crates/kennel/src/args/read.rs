@@ -29,7 +29,7 @@ pub(crate) struct TopArgs {
     )]
     pub(crate) iterations: u32,
     /// Interval between samples, such as 2s; at least 500ms
-    #[arg(long, alias = "interval", value_name = "DURATION", value_parser = values::pace, default_value = "2s")]
+    #[arg(short = 'd', long, aliases = ["interval", "delay"], value_name = "DURATION", value_parser = values::pace, default_value = "2s")]
     pub(crate) every: Duration,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct AuditArgs {
     /// Check the chain of the files in this data directory, without a server, and print the newest record's SEQ:HASH
     #[arg(long, value_name = "DATA_DIR", conflicts_with_all = ["run", "since", "until", "follow"])]
     pub(crate) verify: Option<PathBuf>,
-    /// With --verify: what it printed before must still be part of the chain
+    /// With --verify: a SEQ:HASH printed earlier, which must still be part of the chain
     #[arg(long, value_name = "SEQ:HASH", requires = "verify", value_parser = values::chain_head)]
     pub(crate) head: Option<ChainHead>,
 }
@@ -113,7 +113,7 @@ pub(crate) struct PsArgs {
     pub(crate) parents: ParentsArgs,
 }
 
-/// Runs by what they belong to.
+/// Parents of runs.
 #[derive(Debug, Args)]
 pub(crate) struct ParentsArgs {
     /// List the children of this run only
@@ -150,6 +150,9 @@ pub(crate) enum StateArg {
     Failed,
     Cancelled,
     Lost,
+    /// Any of the four in which a run is over
+    #[value(aliases = ["exited", "dead"])]
+    Ended,
 }
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
@@ -173,7 +176,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment, conflicts_with = "follow")]
     pub(crate) until: Option<SystemTime>,
     /// Print only the last lines, of both streams together, or all
-    #[arg(short = 'n', long, visible_alias = "lines", value_name = "LINES", value_parser = values::tail)]
+    #[arg(short = 'n', long, visible_alias = "lines", value_name = "LINES", allow_hyphen_values = true, value_parser = values::tail)]
     pub(crate) tail: Option<Tail>,
     /// Print the time of each line before it
     #[arg(short, long)]
@@ -188,7 +191,7 @@ pub(crate) struct LogsArgs {
     pub(crate) name: AsConsumer,
 }
 
-/// In whose name events are read.
+/// The consumer that reads the events.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AsConsumer {
     /// Read as this consumer: continue after its last acknowledgement, and register it if it is new
@@ -248,7 +251,7 @@ pub(crate) struct EventsArgs {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = values::moment)]
     pub(crate) since: Option<SystemTime>,
     /// Print only the last events of each run, or all
-    #[arg(short = 'n', long, visible_alias = "lines", value_name = "EVENTS", value_parser = values::tail, conflicts_with_all = ["labels", "all", "consumer"])]
+    #[arg(short = 'n', long, visible_alias = "lines", value_name = "EVENTS", allow_hyphen_values = true, value_parser = values::tail, conflicts_with_all = ["labels", "all", "consumer"])]
     pub(crate) tail: Option<Tail>,
     #[command(flatten)]
     pub(crate) name: AsConsumer,

@@ -43,7 +43,7 @@ pub(crate) enum EnvModeArg {
     None,
 }
 
-/// What is typed after --env.
+/// Value of --env.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum EnvArg {
     /// A name and its value.
@@ -106,7 +106,7 @@ pub(crate) struct RunArgs {
     pub(crate) spec: SpecArgs,
 }
 
-/// When the run is ready, and when its result is there.
+/// Readiness, liveness and result of the run.
 #[derive(Debug, Args)]
 pub(crate) struct ReadyArgs {
     /// The run is ready when a line of its output matches this regular expression
@@ -162,7 +162,7 @@ pub(crate) struct ReadyArgs {
     /// itself, then it is stopped and ends SUCCEEDED
     #[arg(long, value_name = "REGEX")]
     pub(crate) result_line: Option<String>,
-    /// Time to end by itself after --result-line [default: 30s]
+    /// Time that the run has to end by itself after --result-line [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration, requires = "result_line")]
     pub(crate) result_after: Option<Duration>,
 }
@@ -194,7 +194,7 @@ pub(crate) struct SpecArgs {
     pub(crate) inactivity: Option<Duration>,
     #[command(flatten)]
     pub(crate) ready: ReadyArgs,
-    /// Longest pause; --on-max-pause says what follows
+    /// Longest pause; --on-max-pause is the action after it
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) max_pause: Option<Duration>,
     /// Action after the longest pause [default: resume]
@@ -248,7 +248,7 @@ pub(crate) struct SpecArgs {
     /// Kind of work
     #[arg(long, value_enum, default_value_t)]
     pub(crate) kind: KindArg,
-    /// Id of the run, a ULID: one id never runs twice [default: a new one]
+    /// Id of the run, a ULID; an id runs only once [default: a new one]
     #[arg(long, value_name = "ULID")]
     pub(crate) run_id: Option<String>,
     /// Read the command's standard input from FILE before the start; `-` is ours [default: /dev/null]
@@ -281,7 +281,7 @@ pub(crate) struct SpecArgs {
     pub(crate) argv: Vec<OsString>,
 }
 
-/// The terminal that the command is on.
+/// Terminal of the command.
 #[derive(Debug, Args)]
 pub(crate) struct TerminalArgs {
     /// Allocate a terminal for the command
@@ -298,7 +298,7 @@ pub(crate) struct TerminalArgs {
     pub(crate) term: Option<String>,
 }
 
-/// When the command is started again.
+/// Restart policy.
 #[derive(Debug, Args)]
 pub(crate) struct RestartArgs {
     /// When to restart the command after it exits [default: never]
@@ -322,16 +322,16 @@ pub(crate) struct RestartArgs {
     pub(crate) restart_min_uptime: Option<Duration>,
 }
 
-/// What the run belongs to, and what it may call.
+/// Parent of the run, and its access to the API.
 #[derive(Debug, Args)]
 pub(crate) struct ParentArgs {
-    /// Make the run a child of this live run: it is stopped when that has ended
+    /// Make the run a child of this live run: the child is stopped when its parent has ended
     #[arg(long, value_name = "RUN", add = ArgValueCompleter::new(complete::runs))]
     pub(crate) parent: Option<String>,
     /// What to do when the parent has ended [default: end]
     #[arg(long, value_enum, value_name = "ACTION", requires = "parent")]
     pub(crate) on_parent_end: Option<ParentEndArg>,
-    /// What processes of the run may call, with the token in the file KENNEL_RUN_TOKEN_FILE [default: nothing]
+    /// Calls that processes of the run may make, with the token in the file KENNEL_RUN_TOKEN_FILE [default: nothing]
     #[arg(long, value_enum, value_name = "ACCESS")]
     pub(crate) api_access: Option<ApiAccessArg>,
 }
@@ -352,7 +352,7 @@ pub(crate) enum ParentEndArg {
     Keep,
 }
 
-/// Who the command is.
+/// User and privileges of the command.
 #[derive(Debug, Args)]
 pub(crate) struct PrivilegeArgs {
     /// User and group of the command by number, such as 1000 or 1000:100; the group defaults to the number of the user
@@ -399,7 +399,7 @@ pub(crate) enum IsolationArg {
     Processes,
 }
 
-/// What the command may use.
+/// Resource limits of the run.
 #[derive(Debug, Args)]
 pub(crate) struct LimitArgs {
     /// Limit of each process (setrlimit(2)), such as nofile=1024:4096 or core=unlimited; HARD defaults to SOFT. May be

@@ -54,11 +54,11 @@ pub(crate) struct ServeArgs {
     /// Time that runs continue without a server before they are ended by their stop policy [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) orphan_ttl: Option<Duration>,
-    /// What every run is held to, whatever its spec says: a list of no-new-privileges, cap-drop=NAME, sandbox (with the paths
+    /// Restrictions of every run, beyond its spec: a list of no-new-privileges, cap-drop=NAME, sandbox (with the paths
     /// of the spec), seccomp=baseline [default: nothing]
     #[arg(long, value_name = "LIST", value_parser = values::restrictions)]
     restrict_runs: Option<Privileges>,
-    /// Grace of runs whose spec names none, such as 20s; of one kind: heartbeat, service, terminal or job; repeatable
+    /// Grace period of runs whose spec has none, such as 20s; of one kind: heartbeat, service, terminal or job; repeatable
     /// [default: 5s]
     #[arg(long, value_name = "[KIND=]DURATION", value_parser = values::grace, value_delimiter = ',')]
     default_grace: Vec<(Option<RunKind>, Duration)>,

@@ -10,7 +10,7 @@ fn the_command_line_is_well_formed() {
 }
 
 #[test]
-fn what_follows_the_command_belongs_to_it() {
+fn words_after_the_command_belong_to_it() {
     for words in [
         &["run", "--", "ls", "--label", "-o", "x"][..],
         &["run", "ls", "--label", "-o", "x"][..],

@@ -231,11 +231,11 @@ impl Desk {
     }
 
     /// Restores this process's terminal.
-    fn put_back(&mut self, goes_on: bool) {
+    fn put_back(&mut self, continues: bool) {
         if self.shown && self.raw.is_some() {
             // The terminal may be gone.
             let _ = write([MODES_AT_FIRST, AS_BEFORE].concat().as_bytes());
-            if goes_on {
+            if continues {
                 let _ = write(LAST_LINE);
             }
         }

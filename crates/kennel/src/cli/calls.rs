@@ -106,48 +106,61 @@ pub(crate) async fn restart(
     link: &Link,
     args: RestartRunArgs,
     here: &Surroundings,
-) -> Result<(), Failure> {
-    let mut env = run_env::values(args.env, here)?;
+) -> Result<u8, Failure> {
+    let env = run_env::values(args.env, here)?;
     let too_long = |_| Failure::new("the grace is too long");
-    let run_id = link.run_id(&args.run.run).await?;
+    let grace = args
+        .grace
+        .map(TryInto::try_into)
+        .transpose()
+        .map_err(too_long)?;
+    // Read once, for all runs.
+    let input = args.input.as_deref().map(spec::input).transpose()?;
+    let initial_input = input.map(Into::into);
+    let inherited = args.inherit_env.then_some(here);
+    each(link, &args.runs, async |run_id| {
+        let request = pb::RestartRequest {
+            run_id,
+            new_run_id: ulid::Ulid::generate().to_string(),
+            env: env.clone().into_iter().collect(),
+            initial_input: initial_input.clone(),
+            request_id: new_request_id(),
+            grace,
+            expected_attempt: None,
+        };
+        restart_one(link, request, inherited).await
+    })
+    .await
+}
+
+/// Restarts the run of this request; `inherited`: where its variables have their values from.
+async fn restart_one(
+    link: &Link,
+    mut restart: pb::RestartRequest,
+    inherited: Option<&Surroundings>,
+) -> Result<(String, u8), Failure> {
     let request = pb::GetRunRequest {
-        run_id: run_id.clone(),
+        run_id: restart.run_id.clone(),
     };
     let mut processes = link.connection.processes();
     let seen = processes.get_run(soon(request)).await.map_err(refused)?;
     let seen = run_of(seen.into_inner().run)?;
-    if args.inherit_env {
+    if let Some(here) = inherited {
         let named = seen.spec.as_ref().and_then(|spec| spec.env.as_ref());
         for name in named.iter().flat_map(|env| env.vars.keys()) {
             if let Some(value) = here.env.get(name) {
-                env.entry(name.clone()).or_insert_with(|| value.clone());
+                let entry = restart.env.entry(name.clone());
+                entry.or_insert_with(|| value.clone());
             }
         }
     }
-    let initial_input = (args.input.as_deref())
-        .map(spec::input)
-        .transpose()?
-        .map(Into::into);
-    let request = pb::RestartRequest {
-        run_id,
-        new_run_id: ulid::Ulid::generate().to_string(),
-        env: env.into_iter().collect(),
-        initial_input,
-        request_id: new_request_id(),
-        grace: args
-            .grace
-            .map(TryInto::try_into)
-            .transpose()
-            .map_err(too_long)?,
-        // One restart, whichever server answers.
-        expected_attempt: seen.current_attempt.map(|attempt| attempt.number),
-    };
+    // One restart, whichever server answers.
+    restart.expected_attempt = seen.current_attempt.map(|attempt| attempt.number);
     let answered = client::outlast(|| {
-        let (mut processes, request) = (processes.clone(), request.clone());
-        async move { processes.restart(request).await }
+        let (mut processes, restart) = (processes.clone(), restart.clone());
+        async move { processes.restart(restart).await }
     });
-    let (text, _) = stands(link, answered.await.map_err(refused)?.run)?;
-    print_exact(&text)
+    stands(link, answered.await.map_err(refused)?.run)
 }
 
 pub(crate) async fn interrupt(link: &Link, runs: RunRefs) -> Result<u8, Failure> {

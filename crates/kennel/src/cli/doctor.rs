@@ -344,7 +344,7 @@ fn reaped(answer: &pb::ReapLeaksResponse, executed: bool) -> String {
     let planned = |p: &&pb::ReapedProcess| p.outcome() == pb::ReapOutcome::Planned;
     let planned = answer.processes.iter().filter(planned).count();
     if executed {
-        let _ = writeln!(text, "asked for: {}", processes(answer.processes.len()));
+        let _ = writeln!(text, "requested: {}", processes(answer.processes.len()));
     } else {
         let how = if planned > 0 { "; --yes does it" } else { "" };
         let planned = processes(planned);

@@ -8,17 +8,30 @@ use kennel_proto::pb;
 
 /// Most runs acted upon at the same time.
 const TOGETHER_MAX: usize = 32;
+/// Shortest part of an id: fewer characters are a habit of other tools, such as the number of a task, and would name a run
+/// by chance.
+const PART_MIN: usize = 4;
 /// Most ids that are listed where several match.
 const NAMED_MAX: i32 = 5;
 
 impl Link {
-    /// Returns the full id of the typed run: the whole id in any case, or a unique beginning or end.
+    /// Returns the full id of the typed run: the whole id in any case, or a unique beginning or end of it.
     pub(crate) async fn run_id(&self, typed: &str) -> Result<String, Failure> {
         if let Ok(run) = typed.to_ascii_uppercase().parse::<RunId>() {
             return Ok(run.to_string());
         }
+        if typed.is_empty() {
+            let failure = Failure::new("the id of the run is empty");
+            return Err(failure.hint("kennel ps --all lists every run"));
+        }
         if typed.parse::<RunIdPart>().is_err() {
             return Err(no_run(typed));
+        }
+        if typed.len() < PART_MIN {
+            let message = format!(
+                "{typed:?} is too short: type at least {PART_MIN} characters of the run's id"
+            );
+            return Err(Failure::new(message).hint(instead(typed)));
         }
         let request = pb::ListRunsRequest {
             filter: Some(pb::RunFilter {
@@ -73,16 +86,28 @@ impl Link {
 }
 
 fn no_run(typed: &str) -> Failure {
-    let hint = match typed {
+    let message = format!("no run has an id that begins or ends with {typed:?}");
+    Failure::new(message).hint(instead(typed))
+}
+
+/// Returns what may have been meant by a word that is no id of a run.
+fn instead(typed: &str) -> String {
+    match typed {
         "all" => "all live runs: $(kennel ps -q) in the place of RUN".to_owned(),
         "nodes" | "node" => "the nodes are listed by: kennel nodes".to_owned(),
         "events" | "event" => "the events of all runs: kennel events --all".to_owned(),
         "stdout" | "stderr" => format!("one stream alone: kennel logs --stream {typed} RUN"),
-        "run" | "runs" | "pod" | "pods" | "po" | "job" | "jobs" | "container" => {
+        "run" | "runs" | "pod" | "pods" | "po" | "job" | "jobs" | "container" | "containers"
+        | "service" | "services" | "svc" | "deploy" | "deployment" | "deployments" | "unit"
+        | "units" | "ps" => {
             "kennel ps lists runs; kennel get takes ids alone, without their kind".to_owned()
         }
         typed => match typed.split_once('/') {
-            Some((_, id)) => format!("leave the kind out: {id}"),
+            Some((_, id)) => {
+                format!(
+                    "leave the kind out: {id}; where that is a name, it is a label: kennel ps -l name={id}"
+                )
+            }
             None => {
                 let named = [typed.to_owned(), format!("name={typed}")];
                 let label = named.into_iter().find(|label| {
@@ -94,11 +119,7 @@ fn no_run(typed: &str) -> Failure {
                 )
             }
         },
-    };
-    Failure::new(format!(
-        "no run has an id that begins or ends with {typed:?}"
-    ))
-    .hint(hint)
+    }
 }
 
 /// Acts upon each run, several at the same time, and prints the answers in the typed order. All are tried; the exit

@@ -28,9 +28,17 @@ const LIVE: [pb::RunState; 5] = [
     pb::RunState::Backoff,
 ];
 
+const ENDED: [pb::RunState; 4] = [
+    pb::RunState::Succeeded,
+    pb::RunState::Failed,
+    pb::RunState::Cancelled,
+    pb::RunState::Lost,
+];
+
 /// Lists runs. `node`: list only the runs of this one.
 pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Result<(), Failure> {
     let mut filter = filter(&args)?;
+    let is_selected = !filter.label_selector.is_empty();
     filter.node = node.unwrap_or_default();
     filter.parent_run_id = link.run_id_or_none(args.parents.parent.as_deref()).await?;
     let mut runs = all(link, filter, args.limit.unwrap_or(usize::MAX)).await?;
@@ -72,16 +80,30 @@ pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Resul
             documents.collect()
         }
     };
-    print_exact(&text)
+    print_exact(&text)?;
+    if is_table && is_selected && runs.is_empty() {
+        let ended = if args.all {
+            ""
+        } else {
+            "; with --all also ended ones"
+        };
+        note(&format_args!("no run has these labels{ended}"));
+    }
+    Ok(())
 }
 
 fn filter(args: &PsArgs) -> Result<pb::RunFilter, Failure> {
-    let mut states: Vec<pb::RunState> = args.states.iter().map(|asked| state(*asked)).collect();
+    let mut states: Vec<pb::RunState> = args
+        .states
+        .iter()
+        .flat_map(|asked| states_of(*asked))
+        .copied()
+        .collect();
     let mut labels = vec![args.labels.selector()];
     for filter in &args.filters {
         match filter {
             Filter::Label(selector) => labels.push(selector.to_string()),
-            Filter::State(named) => states.push(named_state(named)?),
+            Filter::State(named) => states.extend(named_states(named)?),
         }
     }
     if states.is_empty() && !args.all {
@@ -95,9 +117,9 @@ fn filter(args: &PsArgs) -> Result<pb::RunFilter, Failure> {
     })
 }
 
-/// Returns a state by its name.
-fn named_state(named: &str) -> Result<pb::RunState, Failure> {
-    let known = StateArg::from_str(named, true).map(state);
+/// Returns the states of a name.
+fn named_states(named: &str) -> Result<&'static [pb::RunState], Failure> {
+    let known = StateArg::from_str(named, true).map(states_of);
     known.map_err(|_| {
         let states = StateArg::value_variants().iter();
         let words: Vec<String> = states
@@ -191,17 +213,18 @@ fn sort(runs: &mut [pb::Run], by: SortArg) {
     }
 }
 
-fn state(state: StateArg) -> pb::RunState {
+fn states_of(state: StateArg) -> &'static [pb::RunState] {
     match state {
-        StateArg::Starting => pb::RunState::Starting,
-        StateArg::Running => pb::RunState::Running,
-        StateArg::Paused => pb::RunState::Paused,
-        StateArg::Stopping => pb::RunState::Stopping,
-        StateArg::Backoff => pb::RunState::Backoff,
-        StateArg::Succeeded => pb::RunState::Succeeded,
-        StateArg::Failed => pb::RunState::Failed,
-        StateArg::Cancelled => pb::RunState::Cancelled,
-        StateArg::Lost => pb::RunState::Lost,
+        StateArg::Starting => &[pb::RunState::Starting],
+        StateArg::Running => &[pb::RunState::Running],
+        StateArg::Paused => &[pb::RunState::Paused],
+        StateArg::Stopping => &[pb::RunState::Stopping],
+        StateArg::Backoff => &[pb::RunState::Backoff],
+        StateArg::Succeeded => &[pb::RunState::Succeeded],
+        StateArg::Failed => &[pb::RunState::Failed],
+        StateArg::Cancelled => &[pb::RunState::Cancelled],
+        StateArg::Lost => &[pb::RunState::Lost],
+        StateArg::Ended => &ENDED,
     }
 }
 

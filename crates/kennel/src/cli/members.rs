@@ -47,14 +47,13 @@ pub(crate) async fn signal(link: &Link, args: SignalArgs) -> Result<u8, Failure>
 
 /// `kill`: ends runs, or sends them a signal.
 pub(crate) async fn kill(link: &Link, args: KillArgs) -> Result<u8, Failure> {
-    // `kill HUP RUN`: it must not end the run.
-    if let (None, [first, _, ..]) = (args.signal, &*args.runs)
-        && first.parse::<i32>().is_err()
-        && values::signal(first).is_ok()
+    // `kill HUP RUN`, `kill RUN 10`: it must not end the run.
+    if let (None, true) = (args.signal, args.runs.len() > 1)
+        && let Some(word) = args.runs.iter().find(|word| values::signal(word).is_ok())
     {
-        let message = format!("{first} is a signal, not a run");
+        let message = format!("{word} is a signal, not a run");
         let failure = Failure::new(message).code(crate::USAGE);
-        return Err(failure.hint(format!("kennel kill -s {first} RUN")));
+        return Err(failure.hint(format!("kennel kill -s {word} RUN")));
     }
     let runs = RunRefs { runs: args.runs };
     match args.signal {

@@ -148,7 +148,7 @@ async fn perform(
         Command::Attach(args) => attach::attach(&open().await?, args).await,
         Command::Screen(run) => screen::screen(&open().await?, run).await.map(done),
         Command::Resize(args) => calls::resize(&open().await?, args).await.map(done),
-        Command::Restart(args) => calls::restart(&open().await?, args, here).await.map(done),
+        Command::Restart(args) => calls::restart(&open().await?, args, here).await,
         Command::Write(args) => write::write(&open().await?, args).await.map(done),
         Command::Wait(args) => wait::wait(open, args).await,
         Command::WaitOutput(args) => wait_output::wait_output(&open().await?, args).await,
@@ -162,7 +162,9 @@ async fn perform(
         Command::Status(args) => calls::status(&open().await?, args).await,
         Command::Version => calls::version(open().await, &format).await.map(done),
         Command::Upgrade => upgrade::upgrade(&open().await?).await.map(done),
-        Command::Nodes => nodes::nodes(&open().await?).await.map(done),
+        Command::Nodes | Command::Node(NodeCommand::Ls) => {
+            nodes::nodes(&open().await?).await.map(done)
+        }
         Command::Node(NodeCommand::Forget(args)) => {
             nodes::forget(&open().await?, &args).await.map(done)
         }

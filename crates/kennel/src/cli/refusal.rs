@@ -117,7 +117,7 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
                 .to_owned()
         }
         "NODE_DRAINING" => {
-            "it is shutting down, or it is drained: then kennel status names the caller, and kennel drain --undo ends that"
+            "the server shuts down, or the node is drained: then kennel status names the caller, and kennel undrain ends it"
                 .to_owned()
         }
         "UPGRADE_REFUSED" if fact("protocol").is_some() => {
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn draining_node_may_be_undrained_or_ended() {
         let reported = hint("NODE_DRAINING", &facts(&[])).expect("there is something to do");
-        assert!(reported.contains("drain --undo") && reported.contains("shutting down"));
+        assert!(reported.contains("kennel undrain") && reported.contains("shuts down"));
     }
 
     #[test]

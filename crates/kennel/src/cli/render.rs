@@ -275,7 +275,7 @@ fn process(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {
         attempt.pid, attempt.process_group_id, attempt.session_id, attempt.shim_pid
     );
     view.line("process", process);
-    view.line("held by", words::containment(run.containment()));
+    view.line("containment", words::containment(run.containment()));
     let identity = attempt.identity.as_ref();
     view.some("cgroup", identity.and_then(|i| i.cgroup_path.as_ref()));
     for gap in run.coverage.iter().flat_map(|c| &c.gaps) {
@@ -339,7 +339,7 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
         }
     }
     view.some(
-        "former server",
+        "previous server",
         info.former_server.as_ref().map(words::former),
     );
     view.some(
@@ -360,7 +360,7 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
         } else {
             format!("shim, and control groups under {}", host.cgroup_base)
         };
-        view.line("runs held by", held);
+        view.line("containment", held);
         view.line("kernel", &host.kernel);
         let (can, cannot): (Vec<_>, Vec<_>) = host.capabilities.iter().partition(|c| c.available);
         let can: Vec<&str> = can.iter().map(|c| c.name.as_str()).collect();
@@ -407,14 +407,17 @@ pub(crate) fn drain(status: &pb::DrainStatus) -> String {
         many => format!("{many} runs are left: {}", status.run_ids.join(" ")),
     };
     let Some(drain) = &status.drain else {
-        return format!("takes new runs; {left}");
+        return format!("accepts new runs; {left}");
     };
     let how = match (drain.action(), &drain.deadline_time) {
         (pb::DrainAction::Abort, _) => "runs are being ended".to_owned(),
         (_, Some(deadline)) => format!("runs may finish until {deadline}"),
         (_, None) => "runs may finish".to_owned(),
     };
-    format!("no new runs since {} said so; {how}; {left}", drain.by)
+    format!(
+        "draining, requested by {}: no new runs; {how}; {left}",
+        drain.by
+    )
 }
 
 /// Lines of a name and a value, the values aligned.

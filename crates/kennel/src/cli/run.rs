@@ -191,14 +191,17 @@ fn reported_by_reason(reason: &str, run_id: &str) -> Option<Failure> {
 
 fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
     match reason {
-        "deadline_exceeded" => Some((TIMED_OUT, "took longer than it may, and was ended")),
+        "deadline_exceeded" => Some((
+            TIMED_OUT,
+            "exceeded its time limit (--timeout or --inactivity) and was stopped",
+        )),
         "limit_exceeded" => Some((
             LIMITED,
-            "had more output than there is room for, and was ended",
+            "exceeded its output limit (--output-full, --disk-full) and was stopped",
         )),
         "shim_lost" => Some((
             OWN_FAILURE,
-            "was ended by the server, which had lost the run's shim",
+            "was stopped by the server, because the run's shim is lost",
         )),
         "oom_killed" => Some((KILLED, "was killed by the kernel for lack of memory")),
         _ => None,

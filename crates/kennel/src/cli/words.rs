@@ -312,12 +312,12 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
         }
         Some(Reason::ShimLost(_)) => "Kennel lost the run's shim and ended the run".to_owned(),
         Some(Reason::DeadlineExceeded(d)) => match d.which() {
-            pb::Deadline::MaxRuntime => "it ran longer than it may (max_runtime)".to_owned(),
-            pb::Deadline::MaxPause => "it was paused for longer than it may (max_pause)".to_owned(),
+            pb::Deadline::MaxRuntime => "it exceeded its longest run time (max_runtime)".to_owned(),
+            pb::Deadline::MaxPause => "it exceeded its longest pause (max_pause)".to_owned(),
             pb::Deadline::Inactivity => {
-                "it was inactive for longer than it may (inactivity)".to_owned()
+                "it exceeded its time without activity (inactivity)".to_owned()
             }
-            pb::Deadline::Unspecified => "it took longer than it may".to_owned(),
+            pb::Deadline::Unspecified => "it exceeded a time limit".to_owned(),
         },
         Some(Reason::NotReady(_)) => "it was not ready in time (not_ready)".to_owned(),
         Some(Reason::NotLive(n)) => format!(

@@ -45,8 +45,9 @@ impl Source {
             Some(path) if path != Path::new("-") => match File::open(path) {
                 Ok(file) => Box::new(file),
                 Err(cause) => {
-                    let path = path.display();
-                    return Err(Failure::new(format!("cannot open {path}: {cause}")));
+                    let failure = Failure::new(format!("cannot open {}: {cause}", path.display()));
+                    let hint = "text is passed on standard input: echo TEXT | kennel write RUN";
+                    return Err(failure.hint(hint));
                 }
             },
             _ => Box::new(io::stdin()),

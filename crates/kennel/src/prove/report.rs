@@ -39,7 +39,7 @@ impl Report {
 
     pub(super) fn text(&self, took: Duration) -> String {
         let mut text = format!(
-            "Runs are held by: {}\n\n{:NAME_WIDTH$}",
+            "Containment of runs: {}\n\n{:NAME_WIDTH$}",
             self.containment, "program"
         );
         for (way, _) in &self.columns {

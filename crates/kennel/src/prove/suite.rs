@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stuck_is_waited_for() {
+    fn stuck_tree_is_waited_for() {
         let mut run = pb::Run::default();
         assert!(!is_judged(&run));
         run.tree_verdict = Some(verdict(Verdict::Stuck(pb::tree_verdict::Stuck::default())));

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_at_the_start() {
+    fn impossible_settings_are_refused_at_the_start() {
         for (name, value) in [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "127.0.0.1:4317"),
             ("OTEL_TRACES_EXPORTER", "zipkin"),

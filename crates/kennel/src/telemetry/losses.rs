@@ -23,11 +23,11 @@ impl Losses {
         let counters = [
             counter(
                 "kennel.telemetry.exported",
-                "Spans, records of the log and batches of metrics that a collector has taken",
+                "Spans, log records and batches of metrics delivered to a collector",
             ),
             counter(
                 "kennel.telemetry.dropped",
-                "Spans, records of the log and batches of metrics that no collector has got",
+                "Spans, log records and batches of metrics that were lost",
             ),
         ];
         for signal in ["traces", "metrics", "logs"] {

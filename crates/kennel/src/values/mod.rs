@@ -114,9 +114,9 @@ pub(crate) enum Tail {
     Lines(u64),
 }
 
-/// Reads a number of lines, or `all`.
+/// Reads a number of lines, or `all`, which kubectl writes as -1.
 pub(crate) fn tail(text: &str) -> Result<Tail, String> {
-    if text == "all" {
+    if text == "all" || text == "-1" {
         return Ok(Tail::All);
     }
     let lines = text.parse().map(Tail::Lines);

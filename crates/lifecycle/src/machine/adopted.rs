@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// All that is known of such a run before its keeper repeats the events.
 #[derive(Clone, Debug)]
-pub struct Standing {
+pub struct AdoptedRun {
     /// Identity of the run.
     pub identity: Box<RunIdentity>,
     /// Policy for the rest of the tree when the leader exits by itself.
@@ -106,15 +106,15 @@ impl Machine {
 
     /// Adopts a run whose server has died. Immediate work is among the [`Self::effects`].
     #[must_use]
-    pub fn adopted(now: Timestamp, standing: Standing) -> Self {
-        let Standing {
+    pub fn adopted(now: Timestamp, run: AdoptedRun) -> Self {
+        let AdoptedRun {
             identity: proc,
             on_leader_exit,
             released,
             pause,
             row,
             record,
-        } = standing;
+        } = run;
         let mut machine = Self::with(on_leader_exit);
         machine.now = now;
         machine.record = record.clone();

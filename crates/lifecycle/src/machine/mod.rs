@@ -17,7 +17,7 @@ use crate::{
     StartStage, StopCertificate, StopOrder, StopReason, StopStage, Stuck, Times, Timestamp,
     TreeVerdict, ladder::StopPlan, phase::Exec,
 };
-pub use adopted::{HeldPause, RowContents, Standing};
+pub use adopted::{AdoptedRun, HeldPause, RowContents};
 use memory::Memory;
 
 /// One attempt to run one command.

@@ -8,9 +8,9 @@ use crate::{
     table::{name_of_effect, name_of_phase},
 };
 use kennel_lifecycle::{
-    AttemptRecord, Command, Deadline, Effect, EndReason, Entry, Exit, HeldPause, Input, LastPause,
-    LeaderExit, Machine, Outcome, Phase, Proof, Report, ResumeReason, RowContents, RowState,
-    Signal, Standing, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
+    AdoptedRun, AttemptRecord, Command, Deadline, Effect, EndReason, Entry, Exit, HeldPause, Input,
+    LastPause, LeaderExit, Machine, Outcome, Phase, Proof, Report, ResumeReason, RowContents,
+    RowState, Signal, StopCertificate, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
     ladder::StopPlan, limits,
 };
 use std::{fmt::Write as _, time::Duration};
@@ -21,8 +21,8 @@ const EMPTY: TreeVerdict = TreeVerdict::Empty(Proof::Echild);
 #[test]
 fn every_standing_is_taken_up_as_agreed() {
     let mut table = String::new();
-    for (name, standing) in standings() {
-        let mut machine = Machine::adopted(NOW, standing);
+    for (name, adopted_run) in adopted_runs() {
+        let mut machine = Machine::adopted(NOW, adopted_run);
         let effects: Vec<_> = machine.effects().map(|e| name_of_effect(&e)).collect();
         let phase = name_of_phase(machine.phase());
         writeln!(table, "{name:54} {phase} {}", effects.join(" ").trim_end()).unwrap();
@@ -30,7 +30,7 @@ fn every_standing_is_taken_up_as_agreed() {
     assert_golden("adopted.txt", &table);
 }
 
-fn standings() -> Vec<(String, Standing)> {
+fn adopted_runs() -> Vec<(String, AdoptedRun)> {
     let mut all = Vec::new();
     let stops = [
         ("", None, None),
@@ -42,15 +42,15 @@ fn standings() -> Vec<(String, Standing)> {
     ];
     for (stop, recorded, reported) in &stops[..2] {
         for row in ["no row", "row", "first row"] {
-            let mut standing = standing(LeaderExit::Stop);
-            standing.released = false;
-            standing.record.stopping.clone_from(reported);
-            standing.row = (row != "no row").then(|| RowContents {
+            let mut adopted_run = adopted_run(LeaderExit::Stop);
+            adopted_run.released = false;
+            adopted_run.record.stopping.clone_from(reported);
+            adopted_run.row = (row != "no row").then(|| RowContents {
                 stop: recorded.clone(),
                 is_first: row == "first row",
                 ..RowContents::default()
             });
-            all.push((format!("at its gate, {row}, {stop}"), standing));
+            all.push((format!("at its gate, {row}, {stop}"), adopted_run));
         }
     }
     for state in [
@@ -71,13 +71,13 @@ fn standings() -> Vec<(String, Standing)> {
                 LastPause::Paused,
                 LastPause::Resumed(ResumeReason::MaxPause),
             ] {
-                let mut standing = standing(LeaderExit::Stop);
-                standing.pause = pause;
-                standing.row = Some(RowContents {
+                let mut adopted_run = adopted_run(LeaderExit::Stop);
+                adopted_run.pause = pause;
+                adopted_run.row = Some(RowContents {
                     state,
                     ..RowContents::default()
                 });
-                standing.record.pause = reported;
+                adopted_run.record.pause = reported;
                 let state = state.map_or("Starting".to_owned(), |s| format!("{s:?}"));
                 let reported = match reported {
                     LastPause::Resumed(_) => "Resumed".to_owned(),
@@ -85,7 +85,7 @@ fn standings() -> Vec<(String, Standing)> {
                 };
                 all.push((
                     format!("row {state}, pause {pause:?}, reported {reported}"),
-                    standing,
+                    adopted_run,
                 ));
             }
         }
@@ -97,18 +97,18 @@ fn standings() -> Vec<(String, Standing)> {
     ] {
         for (stop, recorded, reported) in &stops {
             for end in ["", "leader", "tree"] {
-                let mut standing = standing(policy);
-                standing.row = Some(RowContents {
+                let mut adopted_run = adopted_run(policy);
+                adopted_run.row = Some(RowContents {
                     state: Some(RowState::Running),
                     stop: recorded.clone(),
                     ..RowContents::default()
                 });
-                standing.record.stopping.clone_from(reported);
-                standing.record.leader = (!end.is_empty()).then_some(Exit::Code(0));
-                standing.record.tree = end == "tree";
+                adopted_run.record.stopping.clone_from(reported);
+                adopted_run.record.leader = (!end.is_empty()).then_some(Exit::Code(0));
+                adopted_run.record.tree = end == "tree";
                 let policy = format!("{policy:?}");
                 let policy = policy.split(' ').next().unwrap();
-                all.push((format!("{policy}, {end} reported, {stop}"), standing));
+                all.push((format!("{policy}, {end} reported, {stop}"), adopted_run));
             }
         }
     }
@@ -117,7 +117,7 @@ fn standings() -> Vec<(String, Standing)> {
 
 #[test]
 fn entries_missing_in_journal_are_reported_first() {
-    let mut silent = standing(LeaderExit::Stop);
+    let mut silent = adopted_run(LeaderExit::Stop);
     silent.record = AttemptRecord::default();
     let mut machine = Machine::adopted(NOW, silent.clone());
     assert_eq!(effects(&mut machine), [Effect::Append(recorded())]);
@@ -138,14 +138,14 @@ fn entries_missing_in_journal_are_reported_first() {
 #[test]
 fn stop_keeps_its_grace_despite_clock_changes() {
     for gone in [0, 2, 5, 3600] {
-        let mut standing = standing(LeaderExit::Stop);
-        standing.row = Some(RowContents {
+        let mut adopted_run = adopted_run(LeaderExit::Stop);
+        adopted_run.row = Some(RowContents {
             state: Some(RowState::Running),
             stop: Some(order()),
             ..RowContents::default()
         });
         let now = NOW.plus(Duration::from_secs(gone));
-        let mut machine = Machine::adopted(now, standing);
+        let mut machine = Machine::adopted(now, adopted_run);
         let (order, deadline) = order();
         let again = order.clone();
         let recorded = Effect::RecordStop {
@@ -167,18 +167,18 @@ fn stop_keeps_its_grace_despite_clock_changes() {
 fn shortened_stop_continues_with_its_remaining_grace() {
     // A clock that was set back delays nothing.
     for (gone, left) in [(0, 2), (1, 1), (3600, 0), (-3600, 5)] {
-        let mut standing = standing(LeaderExit::Stop);
+        let mut adopted_run = adopted_run(LeaderExit::Stop);
         let (first, reported) = order();
         let sooner = NOW.plus(Duration::from_secs(2));
         assert!(sooner < reported);
-        standing.row = Some(RowContents {
+        adopted_run.row = Some(RowContents {
             state: Some(RowState::Running),
             stop: Some((first.clone(), sooner)),
             ..RowContents::default()
         });
-        standing.record.stopping = Some((first, reported));
+        adopted_run.record.stopping = Some((first, reported));
         let now = Timestamp(NOW.0 + gone * 1_000_000);
-        let mut machine = Machine::adopted(now, standing);
+        let mut machine = Machine::adopted(now, adopted_run);
         assert_eq!(effects(&mut machine).len(), 1, "recorded again first");
         let left = StopPlan::abort(Duration::from_secs(left));
         let stopped = report(&mut machine, Report::StopRecorded);
@@ -188,15 +188,15 @@ fn shortened_stop_continues_with_its_remaining_grace() {
 
 #[test]
 fn a_deadline_that_is_reported_again_changes_nothing() {
-    let mut standing = standing(LeaderExit::Stop);
+    let mut adopted_run = adopted_run(LeaderExit::Stop);
     let (order, deadline) = late();
-    standing.row = Some(RowContents {
+    adopted_run.row = Some(RowContents {
         state: Some(RowState::Running),
         stop: Some((order.clone(), deadline)),
         ..RowContents::default()
     });
-    standing.record.stopping = Some((order, deadline));
-    let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
+    adopted_run.record.stopping = Some((order, deadline));
+    let mut machine = Machine::adopted(NOW.plus(GRACE / 2), adopted_run);
     assert_eq!(effects(&mut machine), []);
     let exceeded = Report::KeeperStops {
         reason: StopReason::DeadlineExceeded(Deadline::MaxRuntime),
@@ -209,13 +209,13 @@ fn a_deadline_that_is_reported_again_changes_nothing() {
 #[test]
 fn run_ended_without_a_server_reports_that() {
     for reported in [false, true] {
-        let mut standing = standing(LeaderExit::Stop);
+        let mut adopted_run = adopted_run(LeaderExit::Stop);
         let order = StopOrder {
             reason: StopReason::Orphaned,
             grace: GRACE,
         };
-        standing.record.stopping = reported.then(|| (order.clone(), NOW.plus(GRACE)));
-        let mut machine = Machine::adopted(NOW.plus(GRACE / 2), standing);
+        adopted_run.record.stopping = reported.then(|| (order.clone(), NOW.plus(GRACE)));
+        let mut machine = Machine::adopted(NOW.plus(GRACE / 2), adopted_run);
         let orphaned = Report::KeeperStops {
             reason: StopReason::Orphaned,
             grace: GRACE,
@@ -238,16 +238,16 @@ fn run_ended_without_a_server_reports_that() {
 
 #[test]
 fn reported_stop_stays_the_reason_despite_the_row() {
-    let mut standing = standing(LeaderExit::Stop);
-    standing.record.stopping = Some(late());
-    standing.record.leader = Some(killed_by(Signal::TERM));
+    let mut adopted_run = adopted_run(LeaderExit::Stop);
+    adopted_run.record.stopping = Some(late());
+    adopted_run.record.leader = Some(killed_by(Signal::TERM));
     // A store that has gone back has lost the first order, and was given a further one.
-    standing.row = Some(RowContents {
+    adopted_run.row = Some(RowContents {
         state: Some(RowState::Running),
         stop: Some(order()),
         ..RowContents::default()
     });
-    let mut machine = Machine::adopted(NOW, standing);
+    let mut machine = Machine::adopted(NOW, adopted_run);
     report(&mut machine, Report::LeaderExited(killed_by(Signal::TERM)));
     report(&mut machine, Report::StreamsClosed(StreamsEnd::Eof));
     let reason = closed(&mut machine).reason;
@@ -257,11 +257,11 @@ fn reported_stop_stays_the_reason_despite_the_row() {
 #[test]
 fn repeated_rounds_of_signals_are_counted_once() {
     let listed = u32::try_from(limits::STEPS_LISTED_MAX).unwrap();
-    let mut standing = standing(LeaderExit::Stop);
-    standing.record.leader = Some(killed_by(Signal::KILL));
-    standing.record.streams = Some(StreamsEnd::Eof);
-    standing.record.steps = listed + 3;
-    let mut machine = Machine::adopted(NOW, standing);
+    let mut adopted_run = adopted_run(LeaderExit::Stop);
+    adopted_run.record.leader = Some(killed_by(Signal::KILL));
+    adopted_run.record.streams = Some(StreamsEnd::Eof);
+    adopted_run.record.steps = listed + 3;
+    let mut machine = Machine::adopted(NOW, adopted_run);
     for _ in 0..2 {
         for at in 0..i64::from(listed) {
             report(&mut machine, Report::Signalled(step(at, Signal::TERM)));
@@ -275,10 +275,10 @@ fn repeated_rounds_of_signals_are_counted_once() {
 #[test]
 fn oom_kill_stays_reason_after_reported_leader_end() {
     for (sent, oom) in [(false, true), (true, false)] {
-        let mut standing = standing(LeaderExit::Stop);
-        standing.record.leader = Some(killed_by(Signal::KILL));
-        standing.record.streams = Some(StreamsEnd::Eof);
-        let mut machine = Machine::adopted(NOW, standing);
+        let mut adopted_run = adopted_run(LeaderExit::Stop);
+        adopted_run.record.leader = Some(killed_by(Signal::KILL));
+        adopted_run.record.streams = Some(StreamsEnd::Eof);
+        let mut machine = Machine::adopted(NOW, adopted_run);
         if sent {
             report(&mut machine, Report::KillSent);
         }
@@ -291,9 +291,9 @@ fn oom_kill_stays_reason_after_reported_leader_end() {
 
 #[test]
 fn sigkill_survivors_are_reported_once() {
-    let mut standing = standing(LeaderExit::Stop);
-    standing.record.stuck = Some(stuck());
-    let mut machine = Machine::adopted(NOW, standing);
+    let mut adopted_run = adopted_run(LeaderExit::Stop);
+    adopted_run.record.stuck = Some(stuck());
+    let mut machine = Machine::adopted(NOW, adopted_run);
     assert!(matches!(machine.phase(), Phase::Draining { .. }));
     assert_eq!(report(&mut machine, Report::TreeStuck(stuck())), []);
     assert_eq!(machine.stuck(), Some(&stuck()));
@@ -329,8 +329,8 @@ fn written_outcome_is_reported_where_not_yet_reported() {
 }
 
 /// A running run without any request.
-fn standing(on_leader_exit: LeaderExit) -> Standing {
-    Standing {
+fn adopted_run(on_leader_exit: LeaderExit) -> AdoptedRun {
+    AdoptedRun {
         identity: identity(),
         on_leader_exit,
         released: true,
@@ -375,13 +375,13 @@ fn closed(machine: &mut Machine) -> Outcome {
 
 /// Returns the first attempt of a run that was recorded, and whose server died before it opened the gate.
 fn recorded_at_gate() -> Machine {
-    let mut standing = standing(LeaderExit::Stop);
-    standing.released = false;
-    standing.row = Some(RowContents {
+    let mut adopted_run = adopted_run(LeaderExit::Stop);
+    adopted_run.released = false;
+    adopted_run.row = Some(RowContents {
         is_first: true,
         ..RowContents::default()
     });
-    Machine::adopted(NOW, standing)
+    Machine::adopted(NOW, adopted_run)
 }
 
 #[test]

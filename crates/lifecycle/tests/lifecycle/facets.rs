@@ -116,7 +116,7 @@ fn readiness_and_activity_are_those_of_their_attempt() {
     assert!(facets.fold(Timestamp(3), &doing(2, Activity::Idle)));
     assert!(!facets.fold(Timestamp(4), &doing(2, Activity::Idle)));
     assert_eq!(
-        (facets.doing(2), facets.doing(3)),
+        (facets.activity_of(2), facets.activity_of(3)),
         (Some(Activity::Idle), None)
     );
     let says = |attempt, stopping| Entry::StatusChanged {

@@ -10,7 +10,7 @@ mod entries;
 mod facets;
 mod holes;
 mod id;
-mod input_book;
+mod input_ledger;
 mod labels;
 mod ladder;
 mod memory;

@@ -8,9 +8,9 @@ use crate::{
     world::record_of,
 };
 use kennel_lifecycle::{
-    AttemptRecord, Command, Deadline, Effect, EndReason, Entry, Exit, HeldPause, Input, LeaderExit,
-    Leftovers, Machine, Phase, Proof, Refusal, Report, ResumeReason, RowContents, RowState, Signal,
-    Standing, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
+    AdoptedRun, AttemptRecord, Command, Deadline, Effect, EndReason, Entry, Exit, HeldPause, Input,
+    LeaderExit, Leftovers, Machine, Phase, Proof, Refusal, Report, ResumeReason, RowContents,
+    RowState, Signal, StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
 };
 use proptest::prelude::*;
 use std::{mem::discriminant, time::Duration};
@@ -372,7 +372,7 @@ fn adopt(policy: LeaderExit, inputs: &[Input], cut: usize, pause: HeldPause) -> 
         Some(outcome) => Machine::ended(time(died), outcome, record, None),
         None => Machine::adopted(
             time(died),
-            Standing {
+            AdoptedRun {
                 identity: identity(),
                 on_leader_exit: policy,
                 released: reported.count(|e| *e == Effect::Release) > 0,

@@ -164,7 +164,7 @@ fn only_a_verified_member_is_signalled() {
 
 /// Whatever else is seen: no process that a pause has stopped is left stopped.
 #[test]
-fn what_a_pause_has_stopped_is_ended() {
+fn processes_stopped_by_a_pause_are_ended() {
     for (mut seen, before) in combinations().filter(|(seen, _)| seen.host == Host::Same) {
         seen.held = vec![78];
         match decide(&seen, before) {

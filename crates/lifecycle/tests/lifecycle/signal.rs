@@ -16,7 +16,7 @@ fn names_and_numbers_find_each_other() {
 }
 
 #[test]
-fn what_is_no_signal_is_refused() {
+fn invalid_signal_is_refused() {
     for number in [i32::MIN, -1, 0, 65, i32::MAX] {
         assert_eq!(Signal::from_number(number), None);
     }

@@ -6,8 +6,8 @@
 
 use crate::samples::{GRACE, abort, failure, identity, killed_by, stuck};
 use kennel_lifecycle::{
-    AttemptRecord, Command, Countdown, Deadline, Effect, Entry, Exit, HeldPause, Input, LeaderExit,
-    Leftovers, Machine, Outcome, Phase, Proof, Report, RowContents, RowState, Signal, Standing,
+    AdoptedRun, AttemptRecord, Command, Countdown, Deadline, Effect, Entry, Exit, HeldPause, Input,
+    LeaderExit, Leftovers, Machine, Outcome, Phase, Proof, Report, RowContents, RowState, Signal,
     StartStage, StopOrder, StopReason, StreamsEnd, Timestamp, TreeVerdict,
     ladder::{Action, Ladder, StopPlan},
 };
@@ -413,7 +413,7 @@ impl World {
                 self.streams_close(StreamsEnd::Eof);
             }
         }
-        let standing = Standing {
+        let adopted_run = AdoptedRun {
             identity: identity(),
             on_leader_exit: self.story.policy,
             released: self.gate_opened,
@@ -425,7 +425,7 @@ impl World {
             row: (self.row == Row::Open).then(|| self.says.clone()),
             record,
         };
-        self.machine = Machine::adopted(time(self.now), standing);
+        self.machine = Machine::adopted(time(self.now), adopted_run);
         self.reports[Source::Keeper as usize] = self.facts.clone().into();
         self.perform_all();
     }

@@ -127,9 +127,7 @@ impl Link {
 
     fn met_a_pooler(&self) {
         if !self.is_shared.swap(true, Ordering::Relaxed) {
-            tracing::info!(
-                "a pooler is in between: each question of the store is a transaction of its own"
-            );
+            tracing::info!("a connection pooler is in use: each query is a transaction of its own");
         }
     }
 }

@@ -66,7 +66,7 @@ fn rows() -> Vec<RunRow> {
     vec![RunRow::open(new_run(4)), paused, waits, closed]
 }
 
-pub(super) async fn what_was_written_before_is_written_again_whole(bed: Bed) {
+pub(super) async fn earlier_row_is_rewritten_whole(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     for row in rows() {
         assert_eq!(logged(&row).unwrap(), row);
@@ -117,7 +117,7 @@ pub(super) async fn only_the_nodes_own_generation_mends(bed: Bed) {
 
 pub(super) async fn a_generation_is_above_all_that_are_known(bed: Bed) {
     let node = opening(NODE, EPOCH).node;
-    let before = bed.store.standing(node).await.unwrap();
+    let before = bed.store.stored_node(node).await.unwrap();
     assert_eq!(before.generation, None);
     let above = |above| Opening {
         above,
@@ -125,8 +125,8 @@ pub(super) async fn a_generation_is_above_all_that_are_known(bed: Bed) {
     };
     for (known, given) in [(41, 42), (7, 43), (43, 44), (80, 81)] {
         assert_eq!(bed.store.open_node(&above(known)).await.unwrap(), given);
-        let standing = bed.store.standing(node).await.unwrap();
-        assert_eq!(standing.generation, Some(given));
-        assert_eq!(standing.life, before.life);
+        let stored_node = bed.store.stored_node(node).await.unwrap();
+        assert_eq!(stored_node.generation, Some(given));
+        assert_eq!(stored_node.life, before.life);
     }
 }

@@ -36,7 +36,7 @@ macro_rules! cases {
 }
 
 const CASES: &[Case] = cases![
-    writes::what_is_inserted_is_read_back_whole,
+    writes::inserted_row_is_read_back_whole,
     writes::taken_key_returns_the_existing_row,
     writes::a_late_insert_meets_the_closed_row,
     writes::closing_twice_changes_nothing,
@@ -73,8 +73,8 @@ const CASES: &[Case] = cases![
     attempts::of_many_attempts_the_newest_are_kept,
     ends::every_end_is_read_back_as_it_was,
     values::every_value_is_read_back_as_it_was,
-    values::what_is_no_value_is_corrupt,
-    mends::what_was_written_before_is_written_again_whole,
+    values::unreadable_value_is_corrupt,
+    mends::earlier_row_is_rewritten_whole,
     mends::outdated_row_is_updated_and_closed_one_kept,
     mends::only_the_nodes_own_generation_mends,
     mends::a_generation_is_above_all_that_are_known,

@@ -47,17 +47,17 @@ pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
     let rows = store.nodes().await.unwrap();
     assert_eq!(rows[0].lease, LONG);
     assert!(rows[0].until() > rows[0].now);
-    let standing = store.standing(long.node).await.unwrap();
-    assert_eq!(standing.keeper_epoch, Some(long.keeper_epoch));
-    assert!(standing.lease_left > LONG / 2 && standing.lease_left <= LONG);
+    let stored_node = store.stored_node(long.node).await.unwrap();
+    assert_eq!(stored_node.keeper_epoch, Some(long.keeper_epoch));
+    assert!(stored_node.lease_left > LONG / 2 && stored_node.lease_left <= LONG);
     // Another keeper's lease is unchanged.
     store.give_up(long.node, 7).await.unwrap();
     assert_eq!(store.nodes().await.unwrap()[0].lease, LONG);
     store.give_up(long.node, 1).await.unwrap();
     let rows = store.nodes().await.unwrap();
     assert!(rows[0].until() <= rows[0].now);
-    let standing = store.standing(long.node).await.unwrap();
-    assert_eq!(standing.lease_left, Duration::ZERO);
+    let stored_node = store.stored_node(long.node).await.unwrap();
+    assert_eq!(stored_node.lease_left, Duration::ZERO);
     // Unchanged.
     assert_eq!(store.open_node(&long).await.unwrap(), 2);
     assert_eq!(store.nodes().await.unwrap()[0].lease, LONG);

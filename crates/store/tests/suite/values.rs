@@ -61,6 +61,7 @@ fn policy(mode: RestartMode) -> RestartPolicy {
         min_uptime: Duration::ZERO,
         prevent_exit_codes: vec![0, 255],
         force_exit_codes: vec![1],
+        hold: true,
     }
 }
 
@@ -175,7 +176,7 @@ const UNREADABLE: [(u128, &str, [&str; 2]); 18] = [
     ),
 ];
 
-pub(super) async fn what_is_no_value_is_corrupt(bed: Bed) {
+pub(super) async fn unreadable_value_is_corrupt(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let mut raw = Raw::to(&bed.url).await;
     for (number, (base, change, words)) in (1..).zip(UNREADABLE) {

@@ -11,7 +11,7 @@ use kennel_lifecycle::{
 use kennel_store::{Change, Closure, Desired, Inserted, NewRun, StoreError, StoredState, Times};
 use std::{future::ready, sync::Arc, time::Duration};
 
-pub(super) async fn what_is_inserted_is_read_back_whole(bed: Bed) {
+pub(super) async fn inserted_row_is_read_back_whole(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
     let full = new_run(1);
     let mut bare = new_run(2);

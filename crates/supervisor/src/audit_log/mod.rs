@@ -259,7 +259,7 @@ impl Trail {
         let writer = writer::Writer::new(dir.clone(), head_sender, Arc::clone(&lost));
         let thread = std::thread::Builder::new().name("trail".into());
         if let Err(error) = thread.spawn(move || writer.run(&queue)) {
-            tracing::error!(%error, "the audit trail cannot be written: its lines are dropped and counted");
+            tracing::error!(%error, "cannot write the audit log: records are dropped and counted");
         }
         Self {
             dir,

@@ -56,7 +56,7 @@ pub(super) struct Writer {
     /// Written, but not synced.
     dirty: bool,
     /// Whether the failure to write was logged.
-    said: bool,
+    failure_logged: bool,
     aged: Option<Instant>,
 }
 
@@ -81,7 +81,7 @@ impl Writer {
             counted: Vec::new(),
             denied: Vec::new(),
             dirty: false,
-            said: false,
+            failure_logged: false,
             aged: None,
         }
     }
@@ -196,14 +196,14 @@ impl Writer {
         }
         match self.try_write() {
             Ok(()) => {
-                if std::mem::take(&mut self.said) {
-                    tracing::info!("the audit trail can be written again");
+                if std::mem::take(&mut self.failure_logged) {
+                    tracing::info!("the audit log can be written again");
                 }
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.said, true) {
+                if !std::mem::replace(&mut self.failure_logged, true) {
                     let dir = self.dir.display();
-                    tracing::error!(%error, %dir, "the audit trail cannot be written: its lines wait, and beyond {PENDING_MAX} of them the oldest are dropped and counted");
+                    tracing::error!(%error, %dir, "cannot write the audit log: records are buffered, and beyond {PENDING_MAX} the oldest are dropped and counted");
                 }
             }
         }
@@ -303,7 +303,7 @@ impl Writer {
             if (nth < too_many || too_old)
                 && let Err(error) = fs::remove_file(&path)
             {
-                tracing::warn!(%error, path = %path.display(), "an old file of the audit trail stays");
+                tracing::warn!(%error, path = %path.display(), "cannot remove an old file of the audit log");
             }
         }
     }
@@ -313,7 +313,7 @@ impl Writer {
             && let Some(open) = &self.open
             && let Err(error) = open.file.sync_data()
         {
-            tracing::warn!(%error, "the audit trail is not on the disk yet");
+            tracing::warn!(%error, "the audit log is not on disk yet");
         }
         self.dirty = false;
     }

@@ -10,7 +10,7 @@ use crate::{
     run::{
         intake,
         reopened::{Left, Reopened},
-        task::{RunTask, Standing},
+        task::{KeeperRun, RunTask},
         writes,
     },
     telemetry::log_span,
@@ -114,16 +114,16 @@ async fn next(opened: &mut JoinSet<Vec<Found>>) -> Result<Option<Vec<Found>>, Bo
     found.map_err(|e| BootError::Adoption(io::Error::other(e)))
 }
 
-/// Returns the standing of a run that the keeper found late; absent where its key is another run's.
+/// Returns the state of a run that the keeper found late; absent where its key is another run's.
 pub(crate) async fn late(
     shared: &Arc<Shared>,
     held: HeldRun,
     row: RunRow,
-) -> Result<Option<Standing>, BootError> {
+) -> Result<Option<KeeperRun>, BootError> {
     let opening = Arc::clone(shared);
     let found = blocking(move || Found::open(&opening, held, Some(row))).await;
     let found = found.map_err(BootError::Adoption)?;
-    found.standing(shared).await.map_err(BootError::Store)
+    found.keeper_run(shared).await.map_err(BootError::Store)
 }
 
 /// Takes the rows of the runs that the keeper holds, open or closed.
@@ -189,12 +189,12 @@ impl Found {
     /// Starts the run's task. `false`: its key is another run's.
     async fn go_on(self, shared: &Arc<Shared>) -> Result<bool, BootError> {
         let run = self.held.run;
-        let standing = self.standing(shared).await.map_err(BootError::Store)?;
-        let Some(standing) = standing else {
+        let keeper_run = self.keeper_run(shared).await.map_err(BootError::Store)?;
+        let Some(keeper_run) = keeper_run else {
             return Ok(false);
         };
-        let forgotten = forget::forgotten_by(&standing.left.row).map(str::to_owned);
-        enter(shared, standing, None);
+        let forgotten = forget::forgotten_by(&keeper_run.left.row).map(str::to_owned);
+        enter(shared, keeper_run, None);
         if let Some(by) = forgotten {
             forget::end(shared, run, &by);
         }
@@ -204,18 +204,18 @@ impl Found {
     /// Starts the task of a run whose row is not known: the run exists, for its gate was opened.
     fn resume_without_row(self, shared: &Arc<Shared>) {
         if self.intended.is_none() {
-            tracing::error!(run_id = %self.held.run, "the record of the node does not have this run, what it is comes with the store");
+            tracing::error!(run_id = %self.held.run, "the node log lacks this run, its row comes with the database");
         }
         let row = RunRow::open(self.described(shared));
         shared.record.assume(&row);
         let row = shared.record.with_pending(row);
         let meet = Some(Box::new(row.new.clone()));
-        let standing = Standing {
+        let keeper_run = KeeperRun {
             held: self.held,
             recorded: true,
             left: Left::new(row, self.journal),
         };
-        enter(shared, standing, meet);
+        enter(shared, keeper_run, meet);
     }
 
     /// Waits for the row of a child whose gate was shut and which never ran. Only the store knows whether that is to be
@@ -237,9 +237,9 @@ impl Found {
                     }
                 };
                 self.row = row;
-                match self.standing(&waiting).await {
-                    Ok(Some(standing)) => {
-                        let task = Box::new(RunTask::adopt(waiting, standing, seat));
+                match self.keeper_run(&waiting).await {
+                    Ok(Some(keeper_run)) => {
+                        let task = Box::new(RunTask::adopt(waiting, keeper_run, seat));
                         task.resume_supervision().await;
                     }
                     // The next server gets it in this case too.
@@ -267,8 +267,8 @@ impl Found {
         }
     }
 
-    /// Returns the standing of the run by its row; absent where its key is another run's.
-    async fn standing(self, shared: &Arc<Shared>) -> Result<Option<Standing>, StoreError> {
+    /// Returns the state of the run by its row; absent where its key is another run's.
+    async fn keeper_run(self, shared: &Arc<Shared>) -> Result<Option<KeeperRun>, StoreError> {
         let Self {
             held,
             row,
@@ -284,24 +284,24 @@ impl Found {
                 Some(not_begun(shared, &held, row))
             }
             (Some(row), _) if held.released => {
-                tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(Some(&held.identity)), "the keeper holds another run than the row says, it is left alone");
+                tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(Some(&held.identity)), "the run of the keeper and its row differ, skipping it");
                 return Ok(None);
             }
             (None, intended) if held.released => {
                 let new = match intended {
                     Some(new) => {
-                        tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
+                        tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
                         as_held(shared, &held, new.clone())
                     }
                     None => {
-                        tracing::error!(run_id = %run, "the store has lost the row of a run, and the record of the node does not have it: one is written that says what the keeper knows, without owner, spec and labels");
+                        tracing::error!(run_id = %run, "the database lost the row of a run, and the node log lacks it: writing a row from the keeper's state, without owner, spec and labels");
                         placeholder(shared, &held)
                     }
                 };
                 match shared.store.insert(&new).await? {
                     Inserted::New => Some(RunRow::open(new)),
                     Inserted::Taken(row) => {
-                        tracing::error!(run_id = %run, state = log_words::stored_state(row.state), attempt = row.new.attempt, "another row has come under the key of a run, it is left alone");
+                        tracing::error!(run_id = %run, state = log_words::stored_state(row.state), attempt = row.new.attempt, "another row exists under the key of a run, skipping it");
                         return Ok(None);
                     }
                 }
@@ -312,7 +312,7 @@ impl Found {
         let recorded = row.is_some();
         let unrecorded = || RunRow::open(intended.unwrap_or_else(|| placeholder(shared, &held)));
         let row = row.unwrap_or_else(unrecorded);
-        Ok(Some(Standing {
+        Ok(Some(KeeperRun {
             held,
             recorded,
             left: Left::new(row, journal),
@@ -321,14 +321,14 @@ impl Found {
 }
 
 /// Starts the run's task; it meets the row given here.
-fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
-    let row = &standing.left.row;
+fn enter(shared: &Arc<Shared>, keeper_run: KeeperRun, meet: Option<Box<NewRun>>) {
+    let row = &keeper_run.left.row;
     let run = row.new.run;
     let marks = log_span(&shared.config.telemetry, &row.new);
     let make = || {
-        let row = &standing.left.row;
+        let row = &keeper_run.left.row;
         let (handle, seat) = Handle::new(&row.new, RunView::from(row.clone()), None);
-        let task = RunTask::adopt(Arc::clone(shared), standing, seat).meeting(meet);
+        let task = RunTask::adopt(Arc::clone(shared), keeper_run, seat).meeting(meet);
         let task = Box::new(task);
         crash_point!("adopt.task_made");
         shared
@@ -338,9 +338,7 @@ fn enter(shared: &Arc<Shared>, standing: Standing, meet: Option<Box<NewRun>>) {
     };
     match shared.enter(run, None, make) {
         Ok(Entered::New(_)) => {
-            marks.in_scope(
-                || tracing::info!(run_id = %run, "held by the keeper, continuing with it"),
-            );
+            marks.in_scope(|| tracing::info!(run_id = %run, "run adopted from the keeper"));
         }
         // No other run has entered during a start, and no entry is refused.
         Ok(Entered::Existing) | Err(_) => {}

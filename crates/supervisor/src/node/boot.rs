@@ -142,14 +142,14 @@ impl Supervisor {
                     }
                 }
                 KeeperEvent::ShutdownNow => {
-                    tracing::warn!("asked again to shut down: skipping the graces");
+                    tracing::warn!("second request to shut down: skipping the grace periods");
                     self.stop_all(Some(Duration::ZERO));
                     if end.is_none() {
                         end = Some(tokio::spawn(self.clone().shut_down()));
                     }
                 }
                 KeeperEvent::Leave => {
-                    tracing::info!("making room for another server");
+                    tracing::info!("stopping for another server");
                     self.record_node_event("server_leaving");
                     self.shared.serving.leave();
                     crash_point!("leave.begun");
@@ -229,7 +229,7 @@ impl Supervisor {
     /// The shims end the runs now; the server reads the output that remains, then exits.
     async fn keeper_lost(&self) -> i32 {
         self.record_node_event("keeper_lost");
-        tracing::error!("the keeper is gone: reading what is left of the output");
+        tracing::error!("the keeper is gone: reading the remaining output");
         // The sockets are free for the next service; readers continue there, after what they have.
         self.shared.serving.lose_keeper();
         let deadline = clock::instant() + limits::SHUTDOWN_DEADLINE;
@@ -246,7 +246,7 @@ fn log_stray(stray: StraySignal) {
         sender.pid = stray.pid,
         sender.uid = stray.uid,
         count = stray.count,
-        "the keeper has ignored a signal: SIGTERM ends the service, SIGHUP upgrades it"
+        "the keeper ignored a signal: SIGTERM ends the service, SIGHUP upgrades it"
     );
 }
 

@@ -60,7 +60,7 @@ impl Supervisor {
             return Err(CallError::Draining);
         }
         if self.keep(None).await?.is_some() {
-            tracing::info!("this node takes new runs again");
+            tracing::info!("this node accepts new runs again");
         }
         Ok(self.drain_status())
     }
@@ -74,7 +74,7 @@ impl Supervisor {
             Ok(None) => return,
             Err(error) => {
                 let error = Chain(&error);
-                return tracing::error!(%error, "whether this node is being drained cannot be read, it takes new runs");
+                return tracing::error!(%error, "cannot read the drain state of this node, accepting new runs");
             }
         };
         tracing::info!(
@@ -162,7 +162,7 @@ impl Supervisor {
             same
         });
         if still {
-            tracing::warn!("the deadline of the drain has come: ending what still runs");
+            tracing::warn!("drain deadline exceeded: ending the remaining runs");
             self.abort_all(&due);
         }
     }

@@ -26,7 +26,7 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(run_id = %run, %error, "it is not known what was acknowledged of a run, asking again");
+                    tracing::debug!(run_id = %run, %error, "cannot read the acknowledged position of a run, retrying");
                     floors.lock().changed.insert(run);
                     has_failed = true;
                 }

@@ -63,7 +63,7 @@ impl Supervisor {
                 ended += 1;
             }
         }
-        tracing::warn!(node = %node.node, by, ended, "a node is forgotten, its open runs are closed as lost");
+        tracing::warn!(node = %node.node, by, ended, "node forgotten, its open runs are closed as lost");
         let facts = [
             ("node", node.node.to_string()),
             ("by", by.to_owned()),
@@ -117,7 +117,7 @@ pub(crate) fn end(shared: &Shared, run: RunId, by: &str) {
     let Some(handle) = shared.find(run) else {
         return;
     };
-    tracing::error!(run_id = %run, by, "this run was forgotten with its node, and is alive: ending it");
+    tracing::error!(run_id = %run, by, "the run was forgotten with its node and is alive: ending it");
     let order = StopOrder {
         reason: StopReason::Abort {
             by: by.to_owned(),

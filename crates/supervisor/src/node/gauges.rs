@@ -65,21 +65,21 @@ pub(crate) fn register(telemetry: &Telemetry, shared: &Arc<Shared>) {
         meter,
         Arc::downgrade(shared),
         "kennel.disk.usage",
-        "What is used of the file system that the data directory is on",
+        "Used space of the data directory's file system",
         |room| room.used,
     );
     disk(
         meter,
         Arc::downgrade(shared),
         "kennel.disk.limit",
-        "What can be used of the file system that the data directory is on",
+        "Usable space of the data directory's file system",
         |room| room.total,
     );
     gauge(
         meter,
         Arc::downgrade(shared),
         ("kennel.drain.active", "{node}"),
-        "Whether this node takes no new runs: 1 while it is drained",
+        "Drain state of this node: 1 while it is drained and accepts no new runs",
         |shared| u64::from(shared.drain.borrow().is_some()),
     );
 }
@@ -91,25 +91,25 @@ fn looked_up(meter: &Meter, shared: &Arc<Shared>) {
         (
             "kennel.orphan.count",
             "{process}",
-            "Processes that the last leak check found left behind and that live",
+            "Live processes of ended runs that the last leak check found",
             |shared| shared.found.orphans(),
         ),
         (
             "kennel.zombie.count",
             "{process}",
-            "Processes that the last leak check found ended and not reaped and that are there",
+            "Zombies of ended runs that the last leak check found",
             |shared| shared.found.zombies(),
         ),
         (
             "kennel.subscriber.lag",
             "{event}",
-            "Events of a live run that the stream which is farthest behind was not given",
+            "Longest backlog of a stream: events of a live run that it has not received",
             |shared| Some(shared.subscribers.lag()),
         ),
         (
             "kennel.journal.usage",
             "By",
-            "What the journals of this node take, where they have a limit together",
+            "Size of all journals of this node, where they have a common limit",
             |shared| {
                 *shared
                     .journals_bytes
@@ -120,25 +120,25 @@ fn looked_up(meter: &Meter, shared: &Arc<Shared>) {
         (
             "kennel.journal.limit",
             "By",
-            "What the journals of this node may take together",
+            "Limit of the size of all journals of this node",
             |shared| shared.config.retention.node_bytes,
         ),
         (
             "kennel.pty.limit",
             "{terminal}",
-            "Terminals that the host may have open, of all users",
+            "Limit of open terminals of the host, of all users",
             |_| kennel_linux::terminals_max(),
         ),
         (
             "kennel.fd.count",
             "{file_descriptor}",
-            "Descriptors that the server has open",
+            "Open descriptors of the server",
             |_| limits::open_now(),
         ),
         (
             "kennel.fd.limit",
             "{file_descriptor}",
-            "Descriptors that the server may have open",
+            "Limit of open descriptors of the server",
             |_| limits::open_files().ok().map(|files| files.soft),
         ),
     ];
@@ -151,7 +151,7 @@ fn active(meter: &Meter, shared: Weak<Shared>) {
     meter
         .i64_observable_up_down_counter("kennel.run.active")
         .with_unit("{run}")
-        .with_description("Runs that have not ended")
+        .with_description("Live runs")
         .with_callback(move |observer| {
             let Some(shared) = shared.upgrade() else {
                 return;
@@ -187,7 +187,7 @@ fn waits(meter: &Meter, shared: Weak<Shared>) {
                 let runs = matches!(view.state, RunState::Running | RunState::Paused);
                 let waits = view.policy().has_ready_sign() && !view.facets.is_ready(attempt);
                 ready += i64::from(runs && waits);
-                let activity = view.facets.doing(attempt);
+                let activity = view.facets.activity_of(attempt);
                 input += i64::from(runs && activity == Some(Activity::AwaitingInput));
             }
             for (reason, count) in [("ready", ready), ("input", input)] {

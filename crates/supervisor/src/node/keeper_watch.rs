@@ -21,7 +21,7 @@ impl Supervisor {
             let what = if since.is_some() {
                 tracing::error!(
                     keeper.pid = pid,
-                    "the keeper does not answer: nothing is started, signalled or ended until it does"
+                    "the keeper does not answer: no process is started, signalled or ended until it answers"
                 );
                 "keeper_unresponsive"
             } else {

@@ -60,7 +60,7 @@ pub(crate) async fn renew_for_ever(supervisor: Supervisor) {
                 // By the monotonic clock: no step of the time changes it.
                 let silent_seconds = renewed.elapsed().as_secs_f64();
                 if !has_failed {
-                    tracing::warn!(%error, silent_seconds, "the lease of this node is not renewed; runs continue");
+                    tracing::warn!(%error, silent_seconds, "cannot renew the lease of this node; runs continue");
                 }
                 has_failed = true;
             }
@@ -82,7 +82,7 @@ pub(crate) async fn give_up(shared: &Shared) {
     };
     let given_up = shared.store.raw().give_up(shared.config.node, generation);
     if let Err(error) = given_up.await {
-        tracing::debug!(%error, "the lease of this node is not given up: it ends by itself");
+        tracing::debug!(%error, "cannot release the lease of this node: it expires by itself");
     }
 }
 

@@ -65,7 +65,7 @@ impl Supervisor {
         let stops = match shared.store.left_stops().await {
             Ok(stops) => stops,
             Err(error) => {
-                return tracing::warn!(%error, "the stops that are left for this node cannot be read, trying again");
+                return tracing::warn!(%error, "cannot read the queued stops of this node, retrying");
             }
         };
         for stop in stops {
@@ -77,7 +77,7 @@ impl Supervisor {
         let LeftStop { run, order, asked } = &stop;
         let run = *run;
         let StopReason::Abort { by, request_id } = order.reason.clone() else {
-            return tracing::error!(run_id = %run, "what is left for this node is no Abort");
+            return tracing::error!(run_id = %run, "a queued request for this node is not an Abort");
         };
         let request = LoggedRequest {
             rpc: "Abort".to_owned(),
@@ -98,7 +98,7 @@ impl Supervisor {
         match self.abort(call).await {
             Ok(_) | Err(CallError::RunNotFound(_)) => {}
             Err(error) => {
-                return tracing::warn!(run_id = %run, %error, "a stop that is left for this node is not carried out, trying again");
+                return tracing::warn!(run_id = %run, %error, "a queued stop for this node failed, retrying");
             }
         }
         crash_point!("left_stop.carried_out");
@@ -107,7 +107,7 @@ impl Supervisor {
         let record = TrailRecord::now(Some(run.to_string()), entry);
         self.shared.trail.record(record);
         if let Err(error) = self.shared.store.remove_left_stop(&stop).await {
-            tracing::warn!(run_id = %run, %error, "a stop that is carried out is still left for this node, trying again");
+            tracing::warn!(run_id = %run, %error, "cannot remove a queued stop that was carried out, retrying");
         }
     }
 }

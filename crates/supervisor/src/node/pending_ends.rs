@@ -26,7 +26,7 @@ pub(crate) async fn finish_all(
         let finishing = Arc::clone(shared);
         let finished = blocking(move || finish(&finishing, run, row)).await;
         if let Err(error) = finished.flatten() {
-            tracing::warn!(run_id = %run, %error, "what a crash has left of this run stays as it is");
+            tracing::warn!(run_id = %run, %error, "leaving the remains of a crashed start of this run");
         }
     }
     Ok(())
@@ -47,7 +47,7 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
             ..
         }) => {
             if Reopened::open(shared, run)?.end(new.attempt, &outcome) {
-                tracing::info!(run_id = %run, "its end is recorded in full");
+                tracing::info!(run_id = %run, "the end of the run is recorded in full");
                 Cleanup::Ended.carry_out(shared, run)?;
             }
             Ok(())
@@ -55,7 +55,7 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
         // It is another node's to close.
         Some(_) => Ok(()),
         None if was_recorded(shared, run)? => {
-            tracing::warn!(run_id = %run, "the store has lost the row of a run that no keeper holds any more; its output stays");
+            tracing::warn!(run_id = %run, "the database lost the row of a run that no keeper has any more; its output is kept");
             Ok(())
         }
         None => Cleanup::All.carry_out(shared, run),

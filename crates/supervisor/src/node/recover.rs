@@ -90,9 +90,9 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
         handle
     };
     marks.in_scope(|| match shared.enter(run, None, make) {
-        Ok(Entered::New(_)) => tracing::info!(run_id = %run, "found open, recovering"),
+        Ok(Entered::New(_)) => tracing::info!(run_id = %run, "run found open, recovering it"),
         Ok(Entered::Existing) => {}
-        Err(error) => tracing::error!(run_id = %run, %error, "cannot be recovered now"),
+        Err(error) => tracing::error!(run_id = %run, %error, "cannot recover the run now"),
     });
 }
 
@@ -186,7 +186,7 @@ impl Recovery {
     async fn await_door(&mut self, orders: &mut mpsc::Receiver<Box<Order>>) -> Option<HeldRun> {
         let run = self.row.new.run;
         let shim = self.row.new.identity.as_ref().map(|i| i.shim.pid);
-        tracing::warn!(run_id = %run, shim, "its shim is there and does not answer at its socket: it is waited for, and the run is left as it is");
+        tracing::warn!(run_id = %run, shim, "the shim of the run is alive and has not reconnected: waiting for it, the run is unchanged");
         loop {
             tokio::select! { biased;
                 door = self.shared.doors.answer(run) => {
@@ -231,7 +231,7 @@ impl Recovery {
             Some(identity) => match self.settle(identity).await {
                 Ok(outcome) => outcome,
                 Err(error) => {
-                    tracing::error!(run_id = %self.row.new.run, %error, "recovery is given up, the row stays open");
+                    tracing::error!(run_id = %self.row.new.run, %error, "giving up recovery, the row stays open");
                     tokio::time::sleep(REST).await;
                     return None;
                 }
@@ -261,7 +261,7 @@ impl Recovery {
         let (shared, run) = (Arc::clone(&self.shared), self.row.new.run);
         let removed = blocking(move || Cleanup::All.carry_out(&shared, run)).await;
         if let Err(error) = removed.flatten() {
-            tracing::warn!(run_id = %run, %error, "what was made of the run stays");
+            tracing::warn!(run_id = %run, %error, "cannot remove the remains of the run");
         }
     }
 
@@ -275,7 +275,7 @@ impl Recovery {
             }
             Ok(_) => true,
             Err(error) => {
-                tracing::warn!(run_id = %run, %error, "the row cannot be read, recovery is left to the next who asks");
+                tracing::warn!(run_id = %run, %error, "cannot read the row, recovery is left to the next request");
                 tokio::time::sleep(REST).await;
                 true
             }
@@ -328,7 +328,7 @@ impl Recovery {
                     let plan = self.row.new.policy().stop_plan_within(grace);
                     seen = kernel.end_orphan(&recorded, &plan).await?;
                     before.terminated = true;
-                    tracing::info!(run_id = %run, seen = log_words::observation(&seen), "an orphan was ended, as far as it goes");
+                    tracing::info!(run_id = %run, seen = log_words::observation(&seen), "orphan terminated, as far as possible");
                 }
                 Decision::Watch(stuck) => {
                     self.show_stuck(stuck).await;
@@ -407,14 +407,14 @@ impl Recovery {
 async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
     let run = held.run;
     match adopt::late(&shared, held, row).await {
-        Ok(Some(standing)) => {
-            tracing::info!(run_id = %run, "its shim has answered, continuing with it");
-            let task = Box::new(RunTask::adopt(shared, standing, seat));
+        Ok(Some(keeper_run)) => {
+            tracing::info!(run_id = %run, "the shim of the run has reconnected, run adopted");
+            let task = Box::new(RunTask::adopt(shared, keeper_run, seat));
             task.resume_in(place).await;
         }
         Ok(None) => drop(place),
         Err(error) => {
-            tracing::error!(run_id = %run, error = %Chain(&error), "it cannot be continued here, the next server tries again");
+            tracing::error!(run_id = %run, error = %Chain(&error), "cannot adopt the run; the next server will retry");
             // No other code here may take it for a run that is to be ended.
             shared.serving.until_refusing().await;
             drop(place);

@@ -46,7 +46,7 @@ const MARKED_AT_ONCE: usize = 64;
 
 /// State carried from one check to the next.
 #[derive(Debug, Default)]
-struct Book {
+struct SweepState {
     /// Whether the remains of earlier servers were searched.
     has_looked_back: bool,
     /// Marked runs whose directories are not moved away yet.
@@ -56,7 +56,7 @@ struct Book {
     /// Sizes of the journals of ended runs.
     bytes: HashMap<RunId, u64>,
     /// The last failure that was logged, so that it is not logged each time.
-    said: String,
+    logged_failure: String,
     is_over: bool,
     /// Checks left until consumers are removed.
     consumers_in: u32,
@@ -77,14 +77,14 @@ enum Went {
 
 /// Checks for as long as this server has the node.
 pub(crate) async fn look_after(shared: Arc<Shared>) {
-    let mut book = Book::default();
+    let mut sweep = SweepState::default();
     loop {
         let _ = shared.store.taken_over().await;
-        match look(&shared, &mut book).await {
-            Ok(()) => book.said.clear(),
-            Err(why) if why != book.said => {
-                tracing::warn!(%why, "output of ended runs cannot be removed now, it is tried again");
-                book.said = why;
+        match look(&shared, &mut sweep).await {
+            Ok(()) => sweep.logged_failure.clear(),
+            Err(why) if why != sweep.logged_failure => {
+                tracing::warn!(%why, "cannot remove output of ended runs, retrying");
+                sweep.logged_failure = why;
             }
             Err(_) => {}
         }
@@ -97,28 +97,28 @@ pub(crate) async fn look_after(shared: Arc<Shared>) {
 }
 
 /// Continues what was begun, then removes what exceeds the limits. The error says what failed.
-async fn look(shared: &Arc<Shared>, book: &mut Book) -> Result<(), String> {
-    if !book.has_looked_back {
-        look_back(shared, book).await.map_err(|e| e.to_string())?;
-        book.has_looked_back = true;
+async fn look(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), String> {
+    if !sweep.has_looked_back {
+        look_back(shared, sweep).await.map_err(|e| e.to_string())?;
+        sweep.has_looked_back = true;
     }
     let limits = &shared.config.retention;
     if *limits != RetentionLimits::NONE {
-        let (retained, others) = retained(shared, book).await.map_err(|e| e.to_string())?;
+        let (retained, others) = retained(shared, sweep).await.map_err(|e| e.to_string())?;
         let mut going = due(&retained, others, limits, clock::now());
-        warn_if_over(book, limits, others);
+        warn_if_over(sweep, limits, others);
         // Runs that still have a task are counted, and wait.
-        going.retain(|(run, _)| !book.left.contains(run) && shared.find(*run).is_none());
-        mark_all(shared, book, &going).await;
+        going.retain(|(run, _)| !sweep.left.contains(run) && shared.find(*run).is_none());
+        mark_all(shared, sweep, &going).await;
     }
-    take_away(shared, book).await?;
-    match book.consumers_in.checked_sub(1) {
-        Some(left) => book.consumers_in = left,
+    take_away(shared, sweep).await?;
+    match sweep.consumers_in.checked_sub(1) {
+        Some(left) => sweep.consumers_in = left,
         None => {
             let before = clock::now().minus(CONSUMER_REST);
             let expired = shared.store.expire_consumers(before).await;
             expired.map_err(|e| e.to_string())?;
-            book.consumers_in = CONSUMERS_EVERY;
+            sweep.consumers_in = CONSUMERS_EVERY;
         }
     }
     Ok(())
@@ -126,7 +126,7 @@ async fn look(shared: &Arc<Shared>, book: &mut Book) -> Result<(), String> {
 
 /// Finds what earlier servers marked and did not move away. A directory without a row of this node stays: its owner is
 /// not known.
-async fn look_back(shared: &Arc<Shared>, book: &mut Book) -> Result<(), StoreError> {
+async fn look_back(shared: &Arc<Shared>, sweep: &mut SweepState) -> Result<(), StoreError> {
     let data_dir = shared.config.data_dir.clone();
     let all = blocking(move || rundir::all(&data_dir)).await;
     let mut dirs = all.map_err(|e| StoreError::Unavailable(e.to_string()))?;
@@ -139,7 +139,7 @@ async fn look_back(shared: &Arc<Shared>, book: &mut Book) -> Result<(), StoreErr
             }
             strange -= 1;
             if row.outcome.is_some() && row.output_removed.is_some() {
-                book.marked.insert(row.new.run);
+                sweep.marked.insert(row.new.run);
             }
         }
     }
@@ -147,7 +147,7 @@ async fn look_back(shared: &Arc<Shared>, book: &mut Book) -> Result<(), StoreErr
     if strange > 0 {
         tracing::warn!(
             count = strange,
-            "directories of runs that the store does not know as this node's: they stay"
+            "keeping directories of runs that the database does not have for this node"
         );
     }
     Ok(())
@@ -157,7 +157,7 @@ async fn look_back(shared: &Arc<Shared>, book: &mut Book) -> Result<(), StoreErr
 /// only where a limit needs them.
 async fn retained(
     shared: &Arc<Shared>,
-    book: &mut Book,
+    sweep: &mut SweepState,
 ) -> Result<(Vec<Retained>, u64), CallError> {
     let mut owners: BTreeMap<String, Arc<str>> = BTreeMap::new();
     let (mut retained, mut start) = (Vec::new(), None);
@@ -185,11 +185,11 @@ async fn retained(
         }
     }
     let there: HashSet<RunId> = retained.iter().map(|one| one.run).collect();
-    book.left.retain(|run| there.contains(run));
+    sweep.left.retain(|run| there.contains(run));
     if shared.config.retention.node_bytes.is_none() {
         return Ok((retained, 0));
     }
-    let mut known = std::mem::take(&mut book.bytes);
+    let mut known = std::mem::take(&mut sweep.bytes);
     known.retain(|run, _| there.contains(run));
     let data_dir = shared.config.data_dir.clone();
     let measured = blocking(move || {
@@ -216,23 +216,23 @@ async fn retained(
     for one in &mut retained {
         one.bytes = known.get(&one.run).copied().unwrap_or(0);
     }
-    book.bytes = known;
+    sweep.bytes = known;
     Ok((retained, others))
 }
 
-fn warn_if_over(book: &mut Book, limits: &RetentionLimits, others: u64) {
+fn warn_if_over(sweep: &mut SweepState, limits: &RetentionLimits, others: u64) {
     let is_over = limits.node_bytes.is_some_and(|most| others > most);
-    if is_over && !book.is_over {
+    if is_over && !sweep.is_over {
         tracing::warn!(
             bytes = others,
-            "runs that have not ended have more output than this node is to keep; it goes when they have ended"
+            "live runs have more output than this node retains; it is removed after they end"
         );
     }
-    book.is_over = is_over;
+    sweep.is_over = is_over;
 }
 
 /// Marks the rows of these runs. Where the store is unavailable nothing is marked, and so nothing removed.
-async fn mark_all(shared: &Arc<Shared>, book: &mut Book, going: &[(RunId, RemovalReason)]) {
+async fn mark_all(shared: &Arc<Shared>, sweep: &mut SweepState, going: &[(RunId, RemovalReason)]) {
     let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
     for runs in going.chunks(MARKED_AT_ONCE) {
         let mut marking = JoinSet::new();
@@ -244,14 +244,14 @@ async fn mark_all(shared: &Arc<Shared>, book: &mut Book, going: &[(RunId, Remova
         while let Some(marked) = marking.join_next().await {
             match marked {
                 Ok((run, reason, Went::Marked)) => {
-                    book.marked.insert(run);
+                    sweep.marked.insert(run);
                     *counts.entry(word(reason)).or_default() += 1;
                 }
-                Ok((_, _, Went::Unknown)) => book.has_looked_back = false,
+                Ok((_, _, Went::Unknown)) => sweep.has_looked_back = false,
                 Ok((_, _, Went::NotYet)) => {}
                 Ok((_, _, Went::Away)) => is_away = true,
-                Ok((run, _, Went::Left)) => drop(book.left.insert(run)),
-                Err(error) => tracing::error!(%error, "marking a run has broken down"),
+                Ok((run, _, Went::Left)) => drop(sweep.left.insert(run)),
+                Err(error) => tracing::error!(%error, "marking a run failed"),
             }
         }
         if is_away {
@@ -259,7 +259,7 @@ async fn mark_all(shared: &Arc<Shared>, book: &mut Book, going: &[(RunId, Remova
         }
     }
     for (reason, count) in counts {
-        tracing::info!(count, reason, "output of ended runs goes");
+        tracing::info!(count, reason, "removing output of ended runs");
     }
 }
 
@@ -277,7 +277,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         }
         Err(error) => {
             let why = Chain(&error).to_string();
-            tracing::warn!(run_id = %run, %why, "the journal of an ended run cannot be read, it stays");
+            tracing::warn!(run_id = %run, %why, "cannot read the journal of an ended run, keeping it");
             return Went::Left;
         }
     };
@@ -286,7 +286,7 @@ async fn mark(shared: &Shared, run: RunId, reason: RemovalReason) -> Went {
         .last
         .map(|entry| event::decode(run, Item::Entry(entry)));
     if !last.is_some_and(|last| last.is_ok_and(|event| is_end(event.payload))) {
-        tracing::warn!(run_id = %run, "the journal of an ended run does not hold its end, it stays");
+        tracing::warn!(run_id = %run, "the journal of an ended run lacks its end, keeping it");
         return Went::Left;
     }
     let removal = OutputRemoval {
@@ -340,7 +340,7 @@ async fn write_mark(
         // Another server has the node by now, and takes care of it.
         Err(StoreError::Fenced(_)) => Went::NotYet,
         Err(error @ (StoreError::Corrupt(_) | StoreError::Unread(_))) => {
-            tracing::warn!(run_id = %run, %error, "the output of an ended run stays");
+            tracing::warn!(run_id = %run, %error, "cannot remove the output of an ended run");
             Went::Left
         }
     }
@@ -358,9 +358,9 @@ async fn is_owed(shared: &Shared, run: RunId, end: u64) -> Result<bool, StoreErr
 }
 
 /// Moves the marked directories away, then removes them. The next check retries both.
-async fn take_away(shared: &Shared, book: &mut Book) -> Result<(), String> {
+async fn take_away(shared: &Shared, sweep: &mut SweepState) -> Result<(), String> {
     let data_dir = shared.config.data_dir.clone();
-    let marked = std::mem::take(&mut book.marked);
+    let marked = std::mem::take(&mut sweep.marked);
     let done = blocking(move || {
         crash_point!("retention.marked", !marked.is_empty());
         let (mut left, mut failed) = (BTreeSet::new(), None);
@@ -377,7 +377,7 @@ async fn take_away(shared: &Shared, book: &mut Book) -> Result<(), String> {
         (left, failed)
     });
     let (left, failed) = done.await.map_err(|e| e.to_string())?;
-    book.marked = left;
+    sweep.marked = left;
     failed.map_or(Ok(()), Err)
 }
 

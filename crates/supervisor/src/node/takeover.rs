@@ -54,7 +54,7 @@ pub(crate) async fn first(shared: &Shared, held: &[HeldRun]) -> Result<Option<Ta
     shared
         .trail
         .record(TrailRecord::node("store_away", [("why", why.clone())]));
-    tracing::error!(%why, "the node cannot be acquired in the store: runs continue, nothing new is started");
+    tracing::error!(%why, "cannot acquire the node in the database: runs continue, no new run is started");
     Ok(None)
 }
 
@@ -67,7 +67,7 @@ async fn take_first(shared: &Shared) -> Result<Taken, BootError> {
         match take(shared, Vec::new()).await {
             Err(BootError::LeaseHeld { epoch, left }) => {
                 let longest = *longest.get_or_insert_with(|| {
-                    tracing::warn!(%epoch, left_seconds = left.as_secs_f64(), "an earlier keeper has the lease of this node: waiting until it ends");
+                    tracing::warn!(%epoch, left_seconds = left.as_secs_f64(), "an earlier keeper has the lease of this node: waiting until the lease ends");
                     left + LEASE_MARGIN
                 });
                 if begun.elapsed() > longest {
@@ -119,7 +119,7 @@ pub(crate) async fn without_rows(
     held: Vec<HeldRun>,
 ) -> Result<Begun, BootError> {
     let held = Box::pin(adopt::without_store(shared, held)).await?;
-    tracing::warn!(held, "continuing without the store");
+    tracing::warn!(held, "continuing without the database");
     let taking = Arc::clone(shared);
     let taking = async move { take_at_last(&taking, Again::No).await };
     shared.background.spawn(taking);
@@ -136,7 +136,7 @@ enum Again {
 /// Acquires the node when the store is available.
 async fn take_at_last(shared: &Arc<Shared>, again: Again) {
     let mut pause = RETRY_FIRST;
-    let mut said = String::new();
+    let mut logged = String::new();
     loop {
         match Box::pin(take_late(shared, again)).await {
             Ok(()) => return,
@@ -145,9 +145,9 @@ async fn take_at_last(shared: &Arc<Shared>, again: Again) {
                     shared.store.lose(epoch);
                 }
                 let why = cause(&error);
-                if why != said {
-                    tracing::error!(%why, "the node cannot be acquired yet, trying until it can");
-                    said = why;
+                if why != logged {
+                    tracing::error!(%why, "cannot acquire the node, retrying");
+                    logged = why;
                 }
             }
         }
@@ -235,20 +235,20 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
             () = tokio::time::sleep(pause) => {}
             () = store.doubted() => {}
         }
-        let standing = store.raw().standing(shared.config.node).await;
-        if away != standing.is_err() {
-            away = standing.is_err();
-            record_store_state(shared, standing.as_ref().err());
+        let stored_node = store.raw().stored_node(shared.config.node).await;
+        if away != stored_node.is_err() {
+            away = stored_node.is_err();
+            record_store_state(shared, stored_node.as_ref().err());
         }
-        pause = match standing {
-            Ok(standing) if shared.record.differs(&standing) => {
-                tracing::warn!(life = %standing.life, generation = standing.generation, "the store was started or restored, taking the node over again");
+        pause = match stored_node {
+            Ok(stored_node) if shared.record.differs(&stored_node) => {
+                tracing::warn!(life = %stored_node.life, generation = stored_node.generation, "the database was restarted or restored, acquiring the node again");
                 store.shut().await;
                 take_at_last(shared, Again::Yes).await;
                 LOOK_EVERY
             }
-            Ok(standing) => {
-                if let Some(by) = shared.store.lost_to(&standing) {
+            Ok(stored_node) => {
+                if let Some(by) = shared.store.lost_to(&stored_node) {
                     log_fenced(shared, by);
                     store.shut().await;
                     take_at_last(shared, Again::Yes).await;
@@ -263,7 +263,7 @@ pub(crate) async fn watch_lives(shared: &Arc<Shared>) {
 
 /// Logs the loss of the lease. The runs continue: only their node's records are another server's.
 fn log_fenced(shared: &Shared, by: KeeperEpoch) {
-    tracing::error!(keeper_epoch = %by, "another server has the lease of this node: nothing is started here until it is this one's again; runs continue");
+    tracing::error!(keeper_epoch = %by, "another server has the lease of this node: starting no runs until the lease is regained; runs continue");
     shared.store.lose(by);
     let record = TrailRecord::node("node_fenced", [("keeper_epoch", by.to_string())]);
     shared.trail.record(record);
@@ -284,7 +284,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
     let gone = refuse_beside_another(shared).await?;
     let (store, record) = (shared.store.raw(), &shared.record);
     let node = shared.config.node;
-    let standing = store.standing(node).await.map_err(BootError::Store)?;
+    let stored_node = store.stored_node(node).await.map_err(BootError::Store)?;
     let opening = Opening {
         node,
         node_name: shared.config.node_name.clone(),
@@ -299,13 +299,13 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
         draining: shared.drain.borrow().as_ref().map(|drain| drain.since),
         now: clock::now(),
     };
-    let lost = record.differs(&standing);
+    let lost = record.differs(&stored_node);
     let generation = match store.open_node(&opening).await {
         Ok(generation) => generation,
         Err(StoreError::Held) => {
             return Err(BootError::LeaseHeld {
-                epoch: standing.keeper_epoch.unwrap_or(shared.hello.epoch),
-                left: standing.lease_left,
+                epoch: stored_node.keeper_epoch.unwrap_or(shared.hello.epoch),
+                left: stored_node.lease_left,
             });
         }
         Err(error) => return Err(BootError::Store(error)),
@@ -325,7 +325,7 @@ async fn take(shared: &Shared, held: Vec<RunId>) -> Result<Taken, BootError> {
         Some((row.new.run, by.to_owned()))
     });
     let forgotten = forgotten.collect();
-    record.acquired(standing.life, &rows, ended);
+    record.acquired(stored_node.life, &rows, ended);
     Ok(Taken {
         generation,
         rows,
@@ -411,7 +411,7 @@ async fn mend(
             match mended {
                 Ok((_, Ok(()))) => {}
                 Ok((run, Err(error @ (StoreError::Corrupt(_) | StoreError::Unread(_))))) => {
-                    tracing::error!(run_id = %run, %error, "the row of this run is lost and cannot be written again");
+                    tracing::error!(run_id = %run, %error, "the row of this run is lost and cannot be rewritten");
                 }
                 Ok((_, Err(error))) => return Err(error),
                 Err(error) => return Err(StoreError::Unavailable(error.to_string())),
@@ -419,7 +419,7 @@ async fn mend(
         }
     }
     if count > 0 {
-        tracing::warn!(count, "rows that the store had lost are written again");
+        tracing::warn!(count, "rows that the database had lost are written again");
     }
     Ok(count)
 }
@@ -428,8 +428,8 @@ async fn mend(
 /// verified to have ended: it was one of this boot and this pid namespace.
 async fn refuse_beside_another(shared: &Shared) -> Result<Option<KeeperEpoch>, BootError> {
     let mut gone = None;
-    let standing = shared.store.raw().standing(shared.config.node).await;
-    let holder = standing.map_err(BootError::Store)?.keeper_epoch;
+    let stored_node = shared.store.raw().stored_node(shared.config.node).await;
+    let holder = stored_node.map_err(BootError::Store)?.keeper_epoch;
     let epochs = shared.store.raw().open_epochs(shared.config.node).await;
     let epochs = epochs.map_err(BootError::Store)?.into_iter();
     for row in epochs.filter(|row| row.keeper_epoch != shared.hello.epoch) {

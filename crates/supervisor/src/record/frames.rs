@@ -1,11 +1,11 @@
 //! Frames of the node log: their kinds and payloads.
 //!
-//! Seqs of a run are contiguous within one incarnation, which a run gets when it enters the book. Frames of no run have
+//! Seqs of a run are contiguous within one incarnation, which a run gets when it enters the table. Frames of no run have
 //! run 0.
 
 use super::{
-    book::{Book, Entry, Pending},
     late::LateEntries,
+    run_table::{Entry, Pending, RunTable},
 };
 use crate::base::clock;
 use kennel_journal::node_log::{CRITICAL, ESSENTIAL, OwnedFrame, SNAPSHOT};
@@ -44,7 +44,7 @@ pub(super) enum Line {
     Other,
 }
 
-/// An entry of the book as one frame.
+/// An entry of the table as one frame.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct EntryState {
     pub(super) row: Option<RunRow>,
@@ -197,7 +197,7 @@ impl Entry {
     }
 }
 
-impl Book {
+impl RunTable {
     /// Makes a frame of the node's newest state.
     pub(super) fn node_frame(&self) -> OwnedFrame {
         let state = NodeState {

@@ -3,7 +3,7 @@
 //! A journal is made with its first output, when its entries become long, when the log cannot be written, or after a
 //! crash before anything else is done with it. From then on it has all entries.
 
-use super::{NodeRecord, book::Entry, log::Record};
+use super::{NodeRecord, log::Record, run_table::Entry};
 use crate::base::{clock, event};
 use kennel_journal::{Boot, Late, LateFact, Writer};
 use kennel_lifecycle::{OutputBound, RunId};
@@ -59,9 +59,9 @@ impl Entry {
 impl Record {
     fn log_entry(&mut self, run: RunId, entry: RunEntry) -> io::Result<()> {
         self.catch_up();
-        let known = self.book.runs.get_mut(&run);
+        let known = self.table.runs.get_mut(&run);
         let known = known.filter(|known| known.late.is_some());
-        let (Some(known), true) = (known, self.book.behind.is_empty()) else {
+        let (Some(known), true) = (known, self.table.behind.is_empty()) else {
             return Err(io::Error::other("the node log does not have this run"));
         };
         let frame = known.late_entry(run, &entry);
@@ -69,7 +69,7 @@ impl Record {
             self.take_back(run);
             return Err(error);
         }
-        self.book.entry(run).put_late(entry);
+        self.table.entry(run).put_late(entry);
         Ok(())
     }
 }
@@ -86,7 +86,7 @@ impl NodeRecord {
 
     /// Drops the entries: the journal of the run is made, and has them all.
     pub(crate) fn journal_made(&self, run: RunId) {
-        if let Some(entry) = self.lock().book.runs.get_mut(&run) {
+        if let Some(entry) = self.lock().table.runs.get_mut(&run) {
             entry.late = None;
         }
     }
@@ -101,7 +101,7 @@ impl NodeRecord {
         dir: &Path,
         boot: Boot,
     ) -> io::Result<(Writer, [u64; 2])> {
-        let Known {
+        let JournalState {
             silent,
             late: LateEntries { is_cut, entries },
             bound,
@@ -122,14 +122,14 @@ impl NodeRecord {
         Ok(reopened)
     }
 
-    fn known(&self, run: RunId) -> Known {
+    fn known(&self, run: RunId) -> JournalState {
         let record = self.lock();
-        let Some(entry) = record.book.runs.get(&run) else {
-            return Known::default();
+        let Some(entry) = record.table.runs.get(&run) else {
+            return JournalState::default();
         };
         let row = entry.row.as_ref();
         let new = row.map(|row| &row.new).or(entry.intended.as_ref());
-        Known {
+        JournalState {
             silent: row.and_then(silent).map(|(entries, _)| entries),
             late: entry.late.clone().unwrap_or(LateEntries::CUT),
             bound: new.map(|new| new.policy().output).unwrap_or_default(),
@@ -138,14 +138,14 @@ impl NodeRecord {
 }
 
 /// The journal's state as this server knows it.
-struct Known {
+struct JournalState {
     /// All entries but the last of a run that was silent to its end.
     silent: Option<Vec<RunEntry>>,
     late: LateEntries,
     bound: OutputBound,
 }
 
-impl Default for Known {
+impl Default for JournalState {
     fn default() -> Self {
         Self {
             silent: None,

@@ -1,6 +1,6 @@
-//! Writes the book into the node log, and handles a log that cannot be written.
+//! Writes the table into the node log, and handles a log that cannot be written.
 
-use super::{book::Book, frames, replay};
+use super::{frames, replay, run_table::RunTable};
 use crate::base::cause::Chain;
 use kennel_journal::{
     Boot,
@@ -32,13 +32,13 @@ pub(super) struct Place {
     pub(super) origin: Origin,
 }
 
-/// The book with its log.
+/// The table with its log.
 #[derive(Debug)]
 pub(super) struct Record {
-    pub(super) book: Book,
+    pub(super) table: RunTable,
     /// Absent: the log cannot be opened.
     pub(super) log: Option<Arc<NodeLog>>,
-    /// Whether the book has what former servers logged.
+    /// Whether the table has what former servers logged.
     has_read: bool,
     pub(super) behind_mark: PathBuf,
     /// Number of the segment written last.
@@ -83,13 +83,13 @@ impl Record {
     pub(super) fn new(
         place: &Place,
         log: Option<NodeLog>,
-        book: Option<Book>,
+        table: Option<RunTable>,
         trim_due: Arc<Notify>,
     ) -> Self {
         Self {
             log: log.map(Arc::new),
-            has_read: book.is_some(),
-            book: book.unwrap_or_default(),
+            has_read: table.is_some(),
+            table: table.unwrap_or_default(),
             behind_mark: place.behind_mark(),
             segment: 0,
             has_complained: false,
@@ -100,35 +100,35 @@ impl Record {
     /// Folds changes in force, and logs them.
     pub(super) fn note(&mut self, mut changes: Vec<(RunId, Change)>) {
         changes.retain(|(run, change)| {
-            let concerns = self.book.concerns(*run, change);
+            let concerns = self.table.concerns(*run, change);
             if concerns {
-                self.book.fold(*run, change);
+                self.table.fold(*run, change);
             }
             concerns
         });
         let runs: Vec<RunId> = changes.iter().map(|(run, _)| *run).collect();
-        if self.log.is_none() || !self.book.behind.is_empty() {
+        if self.log.is_none() || !self.table.behind.is_empty() {
             self.fall_behind(runs.iter().copied());
             self.catch_up();
         } else {
             let frames = changes.iter().map(|(run, change)| {
-                let frame = self.book.entry(*run).known(*run, change);
+                let frame = self.table.entry(*run).known(*run, change);
                 (*run, frame)
             });
             let frames: Vec<_> = frames.collect();
             self.append_all(&frames);
         }
         for run in runs {
-            self.book.prune(run);
+            self.table.prune(run);
         }
     }
 
     /// Logs the state of the node.
     pub(super) fn note_node(&mut self) {
-        self.book.node.1 += 1;
-        let frame = self.book.node_frame();
+        self.table.node.1 += 1;
+        let frame = self.table.node_frame();
         if let Err(error) = self.append(&[&frame]) {
-            self.book.node.1 -= 1;
+            self.table.node.1 -= 1;
             self.complain(&error);
         }
     }
@@ -142,24 +142,24 @@ impl Record {
             return Ok(());
         }
         self.catch_up();
-        let frame = self.book.entry(run).known(run, &change);
+        let frame = self.table.entry(run).known(run, &change);
         match self.append(&[&frame]) {
             Ok(_) => {}
             // Larger than the log takes: the log knows less of it.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.take_back(run),
             Err(error) => {
                 self.take_back(run);
-                self.book.prune(run);
+                self.table.prune(run);
                 return Err(error);
             }
         }
-        self.book.fold(run, &change);
+        self.table.fold(run, &change);
         Ok(())
     }
 
     /// Undoes a seq: the last frame of the run was not written.
     pub(super) fn take_back(&mut self, run: RunId) {
-        self.book.entry(run).seq -= 1;
+        self.table.entry(run).seq -= 1;
     }
 
     /// Appends frames of runs, as many at once as one write takes.
@@ -195,15 +195,15 @@ impl Record {
     fn complain(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.has_complained, true) {
             let why = Chain(error).to_string();
-            tracing::warn!(%why, "the node log cannot be written: should this server die, and the store go back, less is known");
+            tracing::warn!(%why, "cannot write the node log: a crash of this server with an older copy of the database would lose entries");
         }
     }
 
-    /// Records that the log knows less of these runs than the book. No later server may trust its rows.
+    /// Records that the log knows less of these runs than the table. No later server may trust its rows.
     fn fall_behind(&mut self, runs: impl Iterator<Item = RunId>) {
-        let was_behind = !self.book.behind.is_empty();
-        self.book.behind.extend(runs);
-        if was_behind || self.book.behind.is_empty() {
+        let was_behind = !self.table.behind.is_empty();
+        self.table.behind.extend(runs);
+        if was_behind || self.table.behind.is_empty() {
             return;
         }
         let mut how = own_file::options();
@@ -214,33 +214,33 @@ impl Record {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 let why = Chain(&error).to_string();
-                tracing::error!(%why, "the node log is behind, and cannot be marked so");
+                tracing::error!(%why, "the node log is behind, and cannot be marked as behind");
             }
         }
     }
 
     /// Appends what the log lacks, as far as the log accepts it.
     pub(super) fn catch_up(&mut self) {
-        if self.log.is_none() || self.book.behind.is_empty() {
+        if self.log.is_none() || self.table.behind.is_empty() {
             return;
         }
-        while let Some(run) = self.book.behind.first().copied() {
-            let frame = self.book.entry(run).state(run);
+        while let Some(run) = self.table.behind.first().copied() {
+            let frame = self.table.entry(run).state(run);
             if let Err(error) = self.append(&[&frame]) {
                 self.take_back(run);
                 if error.kind() != io::ErrorKind::InvalidInput {
                     return self.complain(&error);
                 }
             }
-            self.book.behind.remove(&run);
-            self.book.prune(run);
+            self.table.behind.remove(&run);
+            self.table.prune(run);
         }
         let removed = fs::remove_file(&self.behind_mark);
         if let Err(error) = removed
             && error.kind() != io::ErrorKind::NotFound
         {
             let why = Chain(&error).to_string();
-            tracing::warn!(%why, "the mark that the node log is behind cannot be removed");
+            tracing::warn!(%why, "cannot remove the mark that the node log is behind");
         }
     }
 
@@ -254,7 +254,7 @@ impl Record {
         if !std::mem::replace(&mut self.has_read, true) {
             self.put_found(found);
         }
-        let all: Vec<RunId> = self.book.runs.keys().copied().collect();
+        let all: Vec<RunId> = self.table.runs.keys().copied().collect();
         self.fall_behind(all.into_iter());
         self.begin();
         Ok(())
@@ -265,12 +265,12 @@ impl Record {
         let Some(log) = self.log.clone() else {
             return;
         };
-        self.book.begin_incarnations(log.generation());
-        let behind: Vec<RunId> = self.book.behind.iter().copied().collect();
+        self.table.begin_incarnations(log.generation());
+        let behind: Vec<RunId> = self.table.behind.iter().copied().collect();
         for run in &behind {
             // Seqs of the former incarnation may have been used.
-            let incarnation = self.book.new_incarnation();
-            self.book.entry(*run).begin_anew(incarnation);
+            let incarnation = self.table.new_incarnation();
+            self.table.entry(*run).begin_anew(incarnation);
         }
         self.catch_up();
         self.note_node();
@@ -283,13 +283,13 @@ impl Record {
     }
 
     /// Merges what was found: what is known of a run here is newer, except for changes pending for the store.
-    fn put_found(&mut self, found: Book) {
-        self.book.generation = self.book.generation.max(found.generation);
+    fn put_found(&mut self, found: RunTable) {
+        self.table.generation = self.table.generation.max(found.generation);
         for (run, old) in found.runs {
-            let entry = self.book.entry(run);
+            let entry = self.table.entry(run);
             if entry.is_empty() {
                 *entry = old;
-                self.book.list(run);
+                self.table.list(run);
                 continue;
             }
             old.pending
@@ -297,7 +297,7 @@ impl Record {
                 .rev()
                 .for_each(|p| entry.pending.push_front(p));
         }
-        self.book.queue_all();
+        self.table.queue_all();
     }
 }
 
@@ -324,13 +324,13 @@ impl super::NodeRecord {
         let log = {
             let mut record = self.lock();
             record.catch_up();
-            record.book.ended_in_trim = Some(Vec::new());
+            record.table.ended_in_trim = Some(Vec::new());
             record.log.clone()
         };
         let trimmed = log.map(|log| log.trim(&mut Needs(self)));
         let mut record = self.lock();
         // A state copied while its run was forgotten would bring the run back.
-        for (run, incarnation, seq) in record.book.ended_in_trim.take().unwrap_or_default() {
+        for (run, incarnation, seq) in record.table.ended_in_trim.take().unwrap_or_default() {
             let frame = frames::gone(run, incarnation, seq);
             if let Err(error) = record.append(&[&frame]) {
                 record.complain(&error);
@@ -343,7 +343,7 @@ impl super::NodeRecord {
             }
             Some(Err(error)) => {
                 let why = Chain(&error).to_string();
-                tracing::warn!(%why, "the node log cannot be trimmed");
+                tracing::warn!(%why, "cannot trim the node log");
             }
             Some(Ok(_)) | None => {}
         }
@@ -357,19 +357,19 @@ impl Retain for Needs<'_> {
     fn needs(&mut self, run: u128, incarnation: u64, seq: u64) -> bool {
         let record = self.0.lock();
         if run == 0 {
-            return (incarnation, seq) == record.book.node;
+            return (incarnation, seq) == record.table.node;
         }
-        let entry = record.book.runs.get(&RunId::from_u128(run));
+        let entry = record.table.runs.get(&RunId::from_u128(run));
         entry.is_some_and(|entry| entry.incarnation == incarnation)
     }
 
     fn snapshot(&mut self, run: u128, incarnation: u64) -> Option<OwnedFrame> {
         let record = self.0.lock();
         if run == 0 {
-            return Some(record.book.node_frame());
+            return Some(record.table.node_frame());
         }
         let id = RunId::from_u128(run);
-        let entry = record.book.runs.get(&id)?;
+        let entry = record.table.runs.get(&id)?;
         (entry.incarnation == incarnation && entry.seq > 0).then(|| entry.snapshot(id))
     }
 }

@@ -1,5 +1,5 @@
 //! The one record of the node: what the store has taken of its runs, which writes are pending for it, and which runs
-//! have unfinished work. It is a book in memory, and the node log behind it.
+//! have unfinished work. It is a table in memory, and the node log behind it.
 //!
 //! A store may go back: another life of it, such as a copy that replaces it, may lack what it had confirmed. Those rows
 //! are written again from this record. A change that the store does not take is promised here: it is synced, and
@@ -8,7 +8,6 @@
 //! INVARIANT: a change is noted after the store has taken it and before any caller acts upon that or is answered. So a
 //! row restored to the noted state is never behind what was reported, and what was written beyond it is written again.
 
-mod book;
 mod frames;
 mod late;
 mod log;
@@ -16,15 +15,16 @@ pub(crate) mod node_store;
 mod outbox;
 pub(crate) mod persisted_spec;
 mod replay;
+mod run_table;
 #[cfg(test)]
 mod tests;
 
-use book::Book;
 use kennel_lifecycle::{OutputRemoval, RunId};
-use kennel_store::{Change, Life, NewRun, RunRow, Standing};
+use kennel_store::{Change, Life, NewRun, RunRow, StoredNode};
 pub(crate) use late::silent;
 use log::{Place, Record};
 pub(crate) use outbox::Delivery;
+use run_table::RunTable;
 use std::{
     collections::HashSet,
     io,
@@ -56,23 +56,23 @@ pub(crate) struct KnownRow {
 
 impl NodeRecord {
     /// Whether the store is another one, or has gone back.
-    pub(crate) fn differs(&self, standing: &Standing) -> bool {
+    pub(crate) fn differs(&self, stored_node: &StoredNode) -> bool {
         let record = self.lock();
-        let book = &record.book;
-        let life = book.life.as_ref();
-        life.is_some_and(|life| *life != standing.life)
-            || standing.generation.unwrap_or(0) < book.generation
+        let table = &record.table;
+        let life = table.life.as_ref();
+        life.is_some_and(|life| *life != stored_node.life)
+            || stored_node.generation.unwrap_or(0) < table.generation
     }
 
     /// Returns the last known generation.
     pub(crate) fn generation(&self) -> i64 {
-        self.lock().book.generation
+        self.lock().table.generation
     }
 
     /// Records the generation of the node; what the store has of its runs is not known yet.
     pub(crate) fn raised(&self, generation: i64) {
         let mut record = self.lock();
-        record.book.generation = record.book.generation.max(generation);
+        record.table.generation = record.table.generation.max(generation);
         record.note_node();
     }
 
@@ -80,7 +80,7 @@ impl NodeRecord {
     pub(crate) fn open_beside(&self, rows: &[RunRow]) -> Vec<RunId> {
         let rows: HashSet<RunId> = rows.iter().map(|row| row.new.run).collect();
         let record = self.lock();
-        let open = record.book.runs.iter();
+        let open = record.table.runs.iter();
         let open = open.filter(|(run, entry)| entry.open_row().is_some() && !rows.contains(run));
         open.map(|(run, _)| *run).collect()
     }
@@ -96,9 +96,9 @@ impl NodeRecord {
         let mut record = self.lock();
         let rows = rows.map(|row| (row.new.run, Change::Snapshot(Box::new(row))));
         let mut changes: Vec<_> = gone.chain(rows).collect();
-        changes.retain(|(run, change)| !record.book.has(*run, change));
+        changes.retain(|(run, change)| !record.table.has(*run, change));
         record.note(changes);
-        record.book.life = Some(life);
+        record.table.life = Some(life);
         record.note_node();
         drop(record);
         self.trim_due.notify_one();
@@ -113,8 +113,8 @@ impl NodeRecord {
     pub(crate) fn has(&self, row: RunRow) {
         let run = row.new.run;
         let mut record = self.lock();
-        let entry = record.book.runs.get(&run);
-        let known = row.outcome.is_some() && entry.is_some_and(book::Entry::is_closed);
+        let entry = record.table.runs.get(&run);
+        let known = row.outcome.is_some() && entry.is_some_and(run_table::Entry::is_closed);
         if !known {
             record.note(vec![(run, Change::Snapshot(Box::new(row)))]);
         }
@@ -128,24 +128,24 @@ impl NodeRecord {
     /// Notes the minimal row of a run that is adopted without it.
     pub(crate) fn assume(&self, row: &RunRow) {
         let mut record = self.lock();
-        let entry = record.book.entry(row.new.run);
+        let entry = record.table.entry(row.new.run);
         if entry.row.is_none() {
             entry.row = Some(row.clone());
             entry.assumed = true;
-            record.book.list(row.new.run);
+            record.table.list(row.new.run);
         }
     }
 
     /// Returns the open row of this run.
     pub(crate) fn open_row(&self, run: RunId) -> Option<RunRow> {
         let record = self.lock();
-        record.book.runs.get(&run)?.open_row().cloned()
+        record.table.runs.get(&run)?.open_row().cloned()
     }
 
     /// Returns all rows that the store should have.
     pub(crate) fn known_rows(&self) -> Vec<KnownRow> {
         let record = self.lock();
-        let known = record.book.known().map(|(row, assumed)| KnownRow {
+        let known = record.table.known().map(|(row, assumed)| KnownRow {
             row: row.clone(),
             assumed,
         });
@@ -163,20 +163,20 @@ impl NodeRecord {
 
     /// Returns the attempt of this run that was intended last, where work remains for the run.
     pub(crate) fn intended(&self, run: RunId) -> Option<NewRun> {
-        self.lock().book.runs.get(&run)?.intended.clone()
+        self.lock().table.runs.get(&run)?.intended.clone()
     }
 
     /// Whether work remains for the run.
     pub(crate) fn is_unfinished(&self, run: RunId) -> bool {
         let record = self.lock();
-        let entry = record.book.runs.get(&run);
+        let entry = record.table.runs.get(&run);
         entry.is_some_and(|entry| entry.intended.is_some())
     }
 
     /// Returns all runs for which work remains.
     pub(crate) fn unfinished(&self) -> Vec<RunId> {
         let record = self.lock();
-        let runs = record.book.runs.iter();
+        let runs = record.table.runs.iter();
         let runs = runs.filter(|(_, entry)| entry.intended.is_some());
         runs.map(|(run, _)| *run).collect()
     }
@@ -192,7 +192,7 @@ impl NodeRecord {
     }
 }
 
-impl Book {
+impl RunTable {
     /// Whether this is known already. Not the generation: each server that acquires the node raises that of all rows,
     /// and writes none of them under a generation that it knows from here.
     fn has(&self, run: RunId, change: &Change) -> bool {

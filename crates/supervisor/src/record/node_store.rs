@@ -11,7 +11,7 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Change, Closure, ConsumerFilter, ConsumerKey, ConsumerRow, EndedStart, Inserted, LeftStop,
-    ListFilter, ListPage, NewRun, NodeRow, PageStart, Rest, RunRow, Standing, Store, StoreError,
+    ListFilter, ListPage, NewRun, NodeRow, PageStart, Rest, RunRow, Store, StoreError, StoredNode,
     WithOutput,
 };
 use std::{sync::Arc, time::Duration};
@@ -82,9 +82,9 @@ impl NodeStore {
 
     /// Returns the keeper to which this node's lease was lost. An earlier generation of the same keeper has lost
     /// nothing: its next server has the node.
-    pub(crate) fn lost_to(&self, standing: &Standing) -> Option<KeeperEpoch> {
-        let is_later = standing.generation > self.generation();
-        let other = standing.keeper_epoch.filter(|_| is_later);
+    pub(crate) fn lost_to(&self, stored_node: &StoredNode) -> Option<KeeperEpoch> {
+        let is_later = stored_node.generation > self.generation();
+        let other = stored_node.keeper_epoch.filter(|_| is_later);
         other.filter(|epoch| *epoch != self.keeper_epoch)
     }
 
@@ -374,13 +374,13 @@ impl NodeStore {
     /// Checks the generation that the store knows. An older one than ours: the store has gone back, and is unavailable
     /// until the node is acquired again.
     async fn known(&self, generation: i64) -> Result<i64, StoreError> {
-        let standing = self.store.standing(self.node).await;
-        let standing = standing.map_err(|e| unavailable(&e))?;
-        if self.lost_to(&standing).is_some() {
+        let stored_node = self.store.stored_node(self.node).await;
+        let stored_node = stored_node.map_err(|e| unavailable(&e))?;
+        if self.lost_to(&stored_node).is_some() {
             self.doubt();
             return Err(StoreError::Held);
         }
-        let known = standing.generation.unwrap_or(0);
+        let known = stored_node.generation.unwrap_or(0);
         if known < generation {
             self.doubt();
             return Err(StoreError::Unavailable("the store has gone back".into()));
@@ -418,10 +418,12 @@ impl NodeStore {
             Ok(Some(_)) => return StoreError::Fenced(run),
             Err(error) => return unavailable(&error),
         }
-        tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
+        tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
         let new = *stamped(&row.new, generation);
         match self.store.mend(&RunRow { new, ..row }).await {
-            Ok(()) => StoreError::Unavailable("its row was lost, and is written again".into()),
+            Ok(()) => {
+                StoreError::Unavailable("the row of the run was lost, and is written again".into())
+            }
             Err(error) => error,
         }
     }

@@ -5,8 +5,8 @@
 
 use super::{
     NodeRecord,
-    book::{Due, Pending},
     log::AT_ONCE_BYTES,
+    run_table::{Due, Pending},
 };
 use crate::{
     base::{blocking::blocking, cause::Chain},
@@ -65,18 +65,18 @@ impl NodeRecord {
 
     /// Number of pending changes.
     pub(crate) fn count_pending(&self) -> usize {
-        self.lock().book.pending_count()
+        self.lock().table.pending_count()
     }
 
     /// Whether anything of this run is pending.
     pub(crate) fn has_pending_of(&self, run: RunId) -> bool {
-        self.lock().book.pending_of(run).next().is_some()
+        self.lock().table.pending_of(run).next().is_some()
     }
 
     /// Whether a fence under this key is pending.
     pub(crate) fn has_pending_fence(&self, run: RunId) -> bool {
         let record = self.lock();
-        let mut pending = record.book.pending_of(run);
+        let mut pending = record.table.pending_of(run);
         pending.any(|change| matches!(change, Change::Fenced(..)))
     }
 
@@ -84,19 +84,19 @@ impl NodeRecord {
     /// any more. A fence does not say whether a run of its key has ended.
     pub(crate) fn pending_end(&self, run: RunId) -> Option<RunRow> {
         let record = self.lock();
-        let pending = record.book.pending_of(run);
+        let pending = record.table.pending_of(run);
         let mut ends = pending.filter_map(|change| match change {
             Change::Closed(new, _) => Some(new),
             _ => None,
         });
         let row = RunRow::open((**ends.next()?).clone());
         drop(ends);
-        Some(record.book.with_pending(row))
+        Some(record.table.with_pending(row))
     }
 
     /// Applies the pending changes of a run to its row.
     pub(crate) fn with_pending(&self, row: RunRow) -> RunRow {
-        self.lock().book.with_pending(row)
+        self.lock().table.with_pending(row)
     }
 
     /// Returns when nothing of this run is pending.
@@ -120,7 +120,7 @@ impl NodeRecord {
     pub(crate) async fn deliver_for_ever(&self, store: &NodeStore) {
         let mut pending = self.pending.subscribe();
         let mut pause = RETRY_FIRST;
-        let mut said = String::new();
+        let mut logged = String::new();
         loop {
             while !self.has_pending() {
                 // Never an error: `self` owns the sender.
@@ -137,13 +137,13 @@ impl NodeRecord {
             match delivered {
                 Ok(_) => {
                     pause = RETRY_FIRST;
-                    said.clear();
+                    logged.clear();
                 }
                 Err(error) => {
                     let why = Chain(&error).to_string();
-                    if why != said {
-                        tracing::warn!(%why, "the store does not take what is pending, trying until it does: no new run is taken meanwhile");
-                        said = why;
+                    if why != logged {
+                        tracing::warn!(%why, "the database does not accept the pending writes, retrying: new runs are refused until it does");
+                        logged = why;
                     }
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(RETRY_LONGEST);
@@ -158,7 +158,7 @@ impl NodeRecord {
             self.trim_due.notified().await;
             let record = Arc::clone(&self);
             if let Err(error) = blocking(move || record.trim()).await {
-                tracing::error!(%error, "trimming the node log has broken down");
+                tracing::error!(%error, "trimming the node log failed");
             }
         }
     }
@@ -170,23 +170,23 @@ impl NodeRecord {
             let mut record = self.lock();
             record.open_late(&self.place)?;
             record.catch_up();
-            let room = PENDING_BYTES_MAX.saturating_sub(record.book.pending_bytes);
+            let room = PENDING_BYTES_MAX.saturating_sub(record.table.pending_bytes);
             if jobs.iter().map(|job| job.bytes.len()).sum::<usize>() > room {
                 return Err(io::ErrorKind::StorageFull.into());
             }
             let mut frames = Vec::new();
             for job in jobs {
-                let entry = record.book.entry(job.run);
+                let entry = record.table.entry(job.run);
                 frames.push(entry.pending(job.run, job.bytes.clone()));
             }
             let appended = record.append(&frames.iter().collect::<Vec<_>>());
             for (job, frame) in jobs.iter().zip(&frames) {
                 if appended.is_err() {
                     record.take_back(job.run);
-                    record.book.prune(job.run);
+                    record.table.prune(job.run);
                     continue;
                 }
-                record.book.entry(job.run).in_flight.push_back(Pending {
+                record.table.entry(job.run).in_flight.push_back(Pending {
                     seq: frame.seq,
                     change: Arc::clone(&job.change),
                     bytes: job.bytes.len(),
@@ -198,14 +198,14 @@ impl NodeRecord {
         let mut record = self.lock();
         for (job, frame) in jobs.iter().zip(&frames) {
             if synced.is_ok() {
-                record.book.promise(job.run);
+                record.table.promise(job.run);
                 continue;
             }
-            let entry = record.book.entry(job.run);
+            let entry = record.table.entry(job.run);
             entry.in_flight.clear();
             let refused = entry.settled(job.run, frame.seq, false);
             record.append_all(&[(job.run, refused)]);
-            record.book.prune(job.run);
+            record.table.prune(job.run);
         }
         synced
     }
@@ -218,7 +218,7 @@ impl NodeRecord {
             return Ok(());
         };
         let why = Chain(&error).to_string();
-        tracing::warn!(%why, "the node log cannot be synced, writing to another segment");
+        tracing::warn!(%why, "cannot sync the node log, writing to another segment");
         let end = self.lock().append(&frames.iter().collect::<Vec<_>>())?;
         log.sync(end)
             .map(drop)
@@ -255,12 +255,12 @@ pub(super) async fn write_promises(record: Weak<NodeRecord>, mut queue: mpsc::Re
             (record, jobs, written)
         });
         let Ok((record, jobs, written)) = written.await else {
-            return tracing::error!("the node log cannot be written any more");
+            return tracing::error!("cannot write the node log any more");
         };
         record.pending.send_replace(());
         if let Err(error) = &written {
             let why = Chain(error).to_string();
-            tracing::error!(%why, "changes cannot be written down, they wait for the store");
+            tracing::error!(%why, "cannot write changes to the outbox, they wait for the database");
         } else {
             crash_point!("log.appended");
         }
@@ -289,7 +289,7 @@ impl Delivery<'_> {
         let record = self.record;
         let mut count = 0;
         loop {
-            let due = record.lock().book.first_due();
+            let due = record.lock().table.first_due();
             if due.is_empty() {
                 break;
             }
@@ -301,7 +301,7 @@ impl Delivery<'_> {
             crash_point!("outbox.noted");
         }
         if count > 0 {
-            tracing::info!(count, "the store has taken what was pending");
+            tracing::info!(count, "the database accepted the pending writes");
         }
         Ok(count)
     }
@@ -313,23 +313,23 @@ impl NodeRecord {
         let mut record = self.lock();
         let mut frames = Vec::new();
         for (due, is_taken) in answers {
-            let entry = record.book.runs.get(&due.run);
+            let entry = record.table.runs.get(&due.run);
             let front = entry.and_then(|entry| entry.pending.front());
             // Its seq may have changed meanwhile.
             let Some(front) = front.filter(|p| Arc::ptr_eq(&p.change, &due.change)) else {
                 continue;
             };
             let seq = front.seq;
-            let taken = record.book.take_pending(due.run, seq);
+            let taken = record.table.take_pending(due.run, seq);
             if *is_taken {
-                record.book.fold_delivered(due.run, &taken);
+                record.table.fold_delivered(due.run, &taken);
             }
-            let settled = record.book.entry(due.run).settled(due.run, seq, *is_taken);
+            let settled = record.table.entry(due.run).settled(due.run, seq, *is_taken);
             frames.push((due.run, settled));
         }
         record.append_all(&frames);
         for (run, _) in frames {
-            record.book.prune(run);
+            record.table.prune(run);
         }
         drop(record);
         self.pending.send_replace(());
@@ -398,10 +398,10 @@ fn log_refusal(due: &Due, error: &StoreError) {
     let (run, change) = (due.run, due.change.name());
     match *due.change {
         Change::State { .. } | Change::Stop { .. } => {
-            tracing::debug!(run_id = %run, %error, change, "the store does not take this change any more");
+            tracing::debug!(run_id = %run, %error, change, "the database no longer accepts this change");
         }
         _ => {
-            tracing::error!(run_id = %run, %error, change, "this change cannot be recorded by this server");
+            tracing::error!(run_id = %run, %error, change, "this server cannot record this change");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Replay: builds the book at a start from what former servers logged.
+//! Replay: builds the table at a start from what former servers logged.
 //!
 //! Pending changes were synced, and are delivered whichever boot they are of. Rows are trusted of this boot only: the
 //! last notes of another boot may not have reached the disk. Damage taints the runs that it may concern: their rows are
@@ -6,10 +6,10 @@
 
 use super::{
     NodeRecord,
-    book::{Book, Entry, Pending},
     frames::{EntryState, Line},
     log::{Place, Record},
     outbox,
+    run_table::{Entry, Pending, RunTable},
 };
 use crate::base::{blocking::blocking, cause::Chain, faults::BootError, log_words};
 use kennel_journal::node_log::{
@@ -49,16 +49,16 @@ impl NodeRecord {
         let trim_due = Arc::new(Notify::new());
         let due = Arc::clone(&trim_due);
         let opened = blocking(move || {
-            let (log, book) = open_somehow(&place)?;
-            let mut record = Record::new(&place, log, book, due);
+            let (log, table) = open_somehow(&place)?;
+            let mut record = Record::new(&place, log, table, due);
             record.begin();
             Ok((place, record))
         });
         let opened = opened.await.flatten();
         let (place, record) = opened.map_err(BootError::Record)?;
-        let count = record.book.pending_count();
+        let count = record.table.pending_count();
         if count > 0 {
-            tracing::info!(count, "changes are pending for the store");
+            tracing::info!(count, "changes are pending for the database");
         }
         let (jobs, queue) = mpsc::channel(outbox::PROMISES_QUEUED_MAX);
         let record = Arc::new(Self {
@@ -75,20 +75,20 @@ impl NodeRecord {
 }
 
 /// Opens the log and reads it. No log: there is no space for one, or the path in its place cannot be read.
-fn open_somehow(place: &Place) -> io::Result<(Option<NodeLog>, Option<Book>)> {
+fn open_somehow(place: &Place) -> io::Result<(Option<NodeLog>, Option<RunTable>)> {
     let error = match open(place) {
-        Ok((log, book)) => return Ok((Some(log), Some(book))),
+        Ok((log, table)) => return Ok((Some(log), Some(table))),
         Err(error) => error,
     };
     if let ReplayError::FormerServer { .. } = error {
         return Err(io::Error::other(error));
     }
     if is_full(&error)
-        && let Ok(book) = read(place)
+        && let Ok(table) = read(place)
     {
         let why = Chain(&error).to_string();
-        tracing::error!(%why, "there is no room for the node log, what it says is known: trying again when there is more");
-        return Ok((None, Some(book)));
+        tracing::error!(%why, "no space for the node log, its contents are known: retrying at the next entry");
+        return Ok((None, Some(table)));
     }
     let aside = move_aside(&place.dir);
     let opened = aside.and_then(|aside| match open(place) {
@@ -101,14 +101,14 @@ fn open_somehow(place: &Place) -> io::Result<(Option<NodeLog>, Option<Book>)> {
         }
     });
     match opened {
-        Ok(((log, book), aside)) => {
+        Ok(((log, table), aside)) => {
             let (error, aside) = (Chain(&error), aside.display());
-            tracing::error!(%error, %aside, "the node log cannot be read, it is kept there: of runs that have ended while the store was away the ends may be lost");
-            Ok((Some(log), Some(book)))
+            tracing::error!(%error, %aside, "cannot read the node log, keeping its files: ends of runs that ended while the database was unavailable may be lost");
+            Ok((Some(log), Some(table)))
         }
         Err(_) => {
             let (error, path) = (Chain(&error), place.dir.display());
-            tracing::error!(%error, %path, "the node log can neither be read nor begun, trying again when there is more");
+            tracing::error!(%error, %path, "cannot read or create the node log, retrying at the next entry");
             Ok((None, None))
         }
     }
@@ -128,7 +128,7 @@ fn is_full(error: &ReplayError) -> bool {
 }
 
 /// Opens this server's log, and reads those of the former ones.
-pub(super) fn open(place: &Place) -> Result<(NodeLog, Book), ReplayError> {
+pub(super) fn open(place: &Place) -> Result<(NodeLog, RunTable), ReplayError> {
     let log = NodeLog::open(&place.dir, place.origin)?;
     let mut tries = 0;
     loop {
@@ -145,15 +145,15 @@ pub(super) fn open(place: &Place) -> Result<(NodeLog, Book), ReplayError> {
 }
 
 /// Reads the logs of former servers.
-fn read(place: &Place) -> Result<Book, ReplayError> {
+fn read(place: &Place) -> Result<RunTable, ReplayError> {
     let mut replay = Replay::new(place);
     let replayed = NodeLog::read_former(&place.dir, |frame| replay.visit(&frame))?;
     Ok(replay.finish(place, &replayed))
 }
 
-/// Folds frames into a book.
+/// Folds frames into a table.
 struct Replay {
-    book: Book,
+    table: RunTable,
     place_boot: kennel_journal::Boot,
     /// No row is trusted: the log is outdated.
     is_behind: bool,
@@ -169,7 +169,7 @@ struct Replay {
 impl Replay {
     fn new(place: &Place) -> Self {
         Self {
-            book: Book::default(),
+            table: RunTable::default(),
             place_boot: place.origin.boot,
             is_behind: place.behind_mark().exists(),
             early: BTreeMap::new(),
@@ -194,14 +194,14 @@ impl Replay {
             self.tainted.push(run);
         }
         let line = line.unwrap_or_else(|why| {
-            tracing::error!(run_id = %run, %why, position = %found.position, "a frame of the node log cannot be read");
+            tracing::error!(run_id = %run, %why, position = %found.position, "cannot read a frame of the node log");
             self.unread.push(run);
             Line::Other
         });
         if !self.is_of_newest(run, frame.incarnation) {
             return;
         }
-        let entry = self.book.entry(run);
+        let entry = self.table.entry(run);
         if frame.seq <= entry.seq {
             return;
         }
@@ -219,25 +219,25 @@ impl Replay {
         let Ok(Line::Node(state)) = line else {
             return;
         };
-        self.book.generation = self.book.generation.max(state.generation);
+        self.table.generation = self.table.generation.max(state.generation);
         let of_boot = state.life.filter(|_| is_ours);
-        self.book.life = of_boot.map(Life::named);
+        self.table.life = of_boot.map(Life::named);
     }
 
     /// Whether this is the newest incarnation of the run seen so far; a newer one replaces the others.
     fn is_of_newest(&mut self, run: RunId, incarnation: u64) -> bool {
-        let known = self.book.runs.get(&run).map(|entry| entry.incarnation);
+        let known = self.table.runs.get(&run).map(|entry| entry.incarnation);
         if known.is_none_or(|known| known < incarnation) {
             self.early.remove(&run);
-            self.book.remove(run);
-            self.book.runs.insert(run, Entry::new(incarnation));
+            self.table.remove(run);
+            self.table.runs.insert(run, Entry::new(incarnation));
         }
         known.is_none_or(|known| known <= incarnation)
     }
 
     fn apply_early(&mut self, run: RunId) {
         loop {
-            let Some(entry) = self.book.runs.get(&run) else {
+            let Some(entry) = self.table.runs.get(&run) else {
                 return;
             };
             let next = entry.seq + 1;
@@ -254,55 +254,55 @@ impl Replay {
 
     fn apply(&mut self, run: RunId, seq: u64, line: Line, is_ours: bool) {
         let is_believed = is_ours && !self.is_behind;
-        let entry = self.book.entry(run);
+        let entry = self.table.entry(run);
         entry.seq = seq;
         if !is_believed && entry.row.take().is_some() {
-            self.book.list(run);
+            self.table.list(run);
         }
-        let entry = self.book.entry(run);
+        let entry = self.table.entry(run);
         match line {
             Line::Known(change) => {
                 let is_local = matches!(change, Change::Intended(_) | Change::Forgotten);
-                if is_local || is_believed && self.book.concerns(run, &change) {
-                    self.book.fold(run, &change);
+                if is_local || is_believed && self.table.concerns(run, &change) {
+                    self.table.fold(run, &change);
                 }
             }
             Line::Pending(change, bytes) => {
                 let change = Arc::new(change);
                 let pending = Pending { seq, change, bytes };
                 entry.in_flight.push_back(pending);
-                self.book.promise(run);
+                self.table.promise(run);
             }
             Line::Delivered(upto) => {
-                let taken = self.book.take_pending(run, upto);
+                let taken = self.table.take_pending(run, upto);
                 if is_believed {
-                    self.book.fold_delivered(run, &taken);
+                    self.table.fold_delivered(run, &taken);
                 }
             }
-            Line::Refused(upto) => drop(self.book.take_pending(run, upto)),
+            Line::Refused(upto) => drop(self.table.take_pending(run, upto)),
             Line::State(state) => self.restore(run, *state, is_believed),
             Line::Entry(late) => entry.put_late(*late),
             Line::Node(_) | Line::Other => {}
         }
         // What followed it may not have reached the disk.
         if !is_ours {
-            self.book.entry(run).lose_late();
+            self.table.entry(run).lose_late();
         }
     }
 
     fn restore(&mut self, run: RunId, state: EntryState, is_believed: bool) {
-        self.book.take_pending(run, u64::MAX);
-        let entry = self.book.entry(run);
+        self.table.take_pending(run, u64::MAX);
+        let entry = self.table.entry(run);
         state.restore(entry, is_believed);
         let pending = std::mem::take(&mut entry.pending);
         entry.in_flight = pending;
-        while self.book.has_in_flight(run) {
-            self.book.promise(run);
+        while self.table.has_in_flight(run) {
+            self.table.promise(run);
         }
-        self.book.list(run);
+        self.table.list(run);
     }
 
-    fn finish(mut self, place: &Place, replayed: &Replayed) -> Book {
+    fn finish(mut self, place: &Place, replayed: &Replayed) -> RunTable {
         self.report_damage(place, replayed);
         if !replayed.damages.is_empty() {
             let tainted = self.continuity.tainted(&replayed.damages);
@@ -315,17 +315,17 @@ impl Replay {
             }
         }
         for run in &self.unread {
-            if let Some(entry) = self.book.runs.get_mut(run) {
+            if let Some(entry) = self.table.runs.get_mut(run) {
                 entry.lose_late();
             }
         }
         self.tainted.append(&mut self.unread);
         self.tainted.sort_unstable();
         self.tainted.dedup();
-        let of_book = |run: &RunId| self.book.runs.contains_key(run);
-        self.tainted.retain(of_book);
+        let is_in_table = |run: &RunId| self.table.runs.contains_key(run);
+        self.tainted.retain(is_in_table);
         for run in &self.tainted {
-            self.book.entry(*run).assumed = true;
+            self.table.entry(*run).assumed = true;
         }
         if !self.tainted.is_empty() {
             let count = self.tainted.len();
@@ -334,12 +334,12 @@ impl Replay {
             tracing::error!(
                 count,
                 runs,
-                "of these runs the node log may lack something, their rows are asked for in the store"
+                "the node log may lack entries of these runs, reading their rows from the database"
             );
         }
-        self.book.behind.extend(self.tainted.drain(..));
-        self.book.prune_all();
-        self.book
+        self.table.behind.extend(self.tainted.drain(..));
+        self.table.prune_all();
+        self.table
     }
 
     fn report_damage(&self, place: &Place, replayed: &Replayed) {
@@ -351,7 +351,7 @@ impl Replay {
         }
         if self.is_behind {
             tracing::warn!(
-                "a former server could not write the node log: what it says of rows is not believed"
+                "an earlier server could not write the node log: its entries about rows are not trusted"
             );
         }
     }

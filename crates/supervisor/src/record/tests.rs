@@ -69,8 +69,8 @@ fn begin(record: &NodeRecord, id: u128) {
     record.took(run(id), Change::Inserted(Box::new(new(id))));
 }
 
-fn standing(life: &str, generation: i64) -> Standing {
-    Standing {
+fn stored_node(life: &str, generation: i64) -> StoredNode {
+    StoredNode {
         life: Life::named(life),
         generation: Some(generation),
         keeper_epoch: None,
@@ -110,7 +110,7 @@ async fn drop_all(record: Arc<NodeRecord>) {
 async fn later_server_of_this_boot_knows_all_rows() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
-    assert!(!record.differs(&standing("a", 0)), "nothing is known");
+    assert!(!record.differs(&stored_node("a", 0)), "nothing is known");
     record.raised(3);
     record.acquired(Life::named("a"), &[RunRow::open(new(7))], Vec::new());
     record.took(run(9), closed(9));
@@ -118,8 +118,8 @@ async fn later_server_of_this_boot_knows_all_rows() {
     drop_all(record).await;
     let later = open(dir.path()).await;
     assert_eq!(later.generation(), 3);
-    assert!(!later.differs(&standing("a", 3)) && !later.differs(&standing("a", 4)));
-    assert!(later.differs(&standing("b", 3)) && later.differs(&standing("a", 2)));
+    assert!(!later.differs(&stored_node("a", 3)) && !later.differs(&stored_node("a", 4)));
+    assert!(later.differs(&stored_node("b", 3)) && later.differs(&stored_node("a", 2)));
     let known = rows(&later);
     assert_eq!(known.len(), 2);
     assert_eq!(known[0], ended(9));
@@ -165,7 +165,7 @@ async fn server_of_another_boot_knows_no_row() {
         let other = open_in(dir.path(), "another boot").await;
         assert!(rows(&other).is_empty());
         assert_eq!(other.generation(), 3);
-        assert!(!other.differs(&standing("b", 3)));
+        assert!(!other.differs(&stored_node("b", 3)));
         // Promised changes count, and so does unfinished work.
         assert_eq!(other.pending_end(run(8)), Some(ended(8)));
         assert_eq!(other.unfinished(), [run(7)]);
@@ -212,7 +212,7 @@ async fn newest_ends_are_kept_in_bounded_log() {
     let dir = tempfile::tempdir().unwrap();
     let record = open(dir.path()).await;
     begin(&record, 1);
-    let count = 10 * book::CLOSED_MAX as u128;
+    let count = 10 * run_table::CLOSED_MAX as u128;
     let mut spec = kennel_lifecycle::RunSpec::default();
     spec.command.argv = vec!["x".repeat(10_000).into()];
     let spec = std::sync::Arc::new(kennel_lifecycle::RecordedSpec::from(spec));
@@ -232,8 +232,11 @@ async fn newest_ends_are_kept_in_bounded_log() {
     drop_all(record).await;
     let later = open(dir.path()).await;
     let known = rows(&later);
-    assert_eq!(known.len(), book::CLOSED_MAX + 1);
-    assert_eq!(known[0].new.run, run(count - book::CLOSED_MAX as u128 + 1));
+    assert_eq!(known.len(), run_table::CLOSED_MAX + 1);
+    assert_eq!(
+        known[0].new.run,
+        run(count - run_table::CLOSED_MAX as u128 + 1)
+    );
     assert_eq!(known.last().unwrap().new.run, run(1));
     assert_eq!(later.unfinished(), [run(1)]);
 }
@@ -257,7 +260,7 @@ async fn unopenable_log_is_opened_by_next_promise() {
     fs::remove_file(&data).unwrap();
     fs::rename(dir.path().join("elsewhere"), &data).unwrap();
     later.promise(run(2), closed(2)).await.unwrap();
-    let due = later.lock().book.first_due();
+    let due = later.lock().table.first_due();
     let due: Vec<RunId> = due.iter().map(|due| due.run).collect();
     assert_eq!(due, [run(1), run(2)]);
     drop_all(later).await;
@@ -292,7 +295,7 @@ async fn changes_of_a_run_are_due_in_order() {
     assert_eq!(record.count_pending(), 3);
     let with = record.with_pending(RunRow::open(new(7)));
     assert_eq!(with.state, StoredState::Ended(closure().outcome.state()));
-    let due = record.lock().book.first_due();
+    let due = record.lock().table.first_due();
     assert_eq!(
         due.iter().map(|d| d.run).collect::<Vec<_>>(),
         [run(7), run(8)]
@@ -300,7 +303,7 @@ async fn changes_of_a_run_are_due_in_order() {
     record.settle(&due.into_iter().map(|due| (due, true)).collect::<Vec<_>>());
     drop_all(record).await;
     record = open(dir.path()).await;
-    let due = record.lock().book.first_due();
+    let due = record.lock().table.first_due();
     assert_eq!((due.len(), &*due[0].change), (1, &closed(7)));
     // The row is the store's, without the pending changes.
     assert_eq!(record.open_row(run(7)).unwrap().state, StoredState::Paused);

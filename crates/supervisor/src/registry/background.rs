@@ -35,7 +35,7 @@ impl Background {
             if let Err(error) = ended
                 && error.is_panic()
             {
-                tracing::error!(%error, "a task of this server has failed, the server ends");
+                tracing::error!(%error, "a task of this server has failed, the server exits");
                 serving.fail();
             }
         });

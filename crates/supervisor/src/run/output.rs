@@ -305,7 +305,7 @@ impl Output {
             Change::Watch => {
                 if let Err(error) = pipe.watch() {
                     // It may happen again at once, and repeatedly.
-                    tracing::debug!(run_id = %self.run, %error, "output cannot be waited for, it is looked for all the time");
+                    tracing::debug!(run_id = %self.run, %error, "cannot wait for output, polling for it");
                     pace.unwatched(now);
                 }
             }
@@ -361,7 +361,7 @@ impl Output {
             self.refused(&error);
         }
         while self.owed.len() > LINES_OWED_MAX {
-            tracing::error!(run_id = %self.run, "a line of the journal is given up: the disk does not take it");
+            tracing::error!(run_id = %self.run, "dropping an entry of the journal: the disk is full or failing");
             self.owed.pop_front();
             self.given_up += 1;
         }
@@ -501,7 +501,7 @@ impl Output {
         }
         self.refusal = None;
         self.retry_at = None;
-        tracing::info!(run_id = %self.run, "the journal is written again");
+        tracing::info!(run_id = %self.run, "journal write succeeded again");
     }
 
     fn refused(&mut self, error: &io::Error) {
@@ -510,7 +510,7 @@ impl Output {
         if !again {
             // Logged once, not at each attempt, for the log may lie on that disk.
             let error = Chain(error);
-            tracing::error!(run_id = %self.run, %error, policy = policy.api_name(), "the journal cannot be written, trying until it can");
+            tracing::error!(run_id = %self.run, %error, policy = policy.api_name(), "journal write failed, retrying");
         }
         let full = is_full(error);
         let refusal = self

@@ -40,7 +40,7 @@ impl Left {
             }
             Err(error) => {
                 let (run, error) = (left.row.new.run, Chain(&error));
-                tracing::error!(run_id = %run, %error, "the journal cannot be opened: the run continues, a command that writes will wait, and the next server of this node tries again");
+                tracing::error!(run_id = %run, %error, "cannot open the journal: the run continues, its output blocks, and the next server of this node retries");
             }
         }
         left

@@ -128,7 +128,7 @@ pub(crate) async fn withdraw(shared: &Shared, run: RunId) -> bool {
     let store = &shared.store;
     let withdrawn = retry(store, run, "that it never began", || store.withdraw(run)).await;
     if withdrawn {
-        tracing::info!(run_id = %run, "its server died before its gate was opened: nothing ran, and its Spawn may be repeated");
+        tracing::info!(run_id = %run, "the server died before the gate of the run was opened: nothing ran, and the Spawn can be repeated");
     }
     withdrawn
 }
@@ -161,7 +161,7 @@ pub(crate) async fn row_of(store: &NodeStore, run: RunId) -> Option<RunRow> {
         match store.get(run).await {
             Ok(row) => return row,
             Err(error) => {
-                tracing::debug!(run_id = %run, %error, "what the row says is not known yet");
+                tracing::debug!(run_id = %run, %error, "the row is not read yet");
             }
         }
         rest(store, &mut pause).await;
@@ -186,12 +186,12 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
         let row = match row_of(store, run).await {
             Some(row) => row,
             None => {
-                tracing::error!(run_id = %run, "the store has lost the row of a run, writing it again");
+                tracing::error!(run_id = %run, "the database lost the row of a run, rewriting it");
                 match store.insert(new).await {
                     Ok(Inserted::New) => RunRow::open(new.clone()),
                     Ok(Inserted::Taken(row)) => *row,
                     Err(error) => {
-                        tracing::warn!(run_id = %run, %error, "the row is not written again yet");
+                        tracing::warn!(run_id = %run, %error, "the row is not rewritten yet");
                         rest(store, &mut pause).await;
                         continue;
                     }
@@ -201,7 +201,7 @@ async fn meet_row(store: &NodeStore, new: &NewRun) -> Done {
         if row.new.identity == new.identity {
             return Done::Met(Box::new(row));
         }
-        tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(new.identity.as_ref()), "the keeper holds another run than the row says, it is left alone");
+        tracing::error!(run_id = %run, recorded = log_words::identity(row.new.identity.as_ref()), held = log_words::identity(new.identity.as_ref()), "the run of the keeper and its row differ, skipping it");
         return Done::Strange;
     }
 }
@@ -240,10 +240,10 @@ async fn begin(store: &NodeStore, new: &NewRun, restarts: u32) -> Done {
 fn not_recorded(new: &NewRun, error: &StoreError) -> Done {
     let (run, attempt) = (new.run, new.attempt);
     Done::Report(if matches!(error, StoreError::Unknown(_)) {
-        tracing::warn!(run_id = %run, attempt, %error, "whether the attempt is recorded is not known, the gate stays shut");
+        tracing::warn!(run_id = %run, attempt, %error, "cannot determine whether the attempt is recorded, the gate stays closed");
         Report::RecordUnknown
     } else {
-        tracing::warn!(run_id = %run, attempt, %error, "the attempt is not recorded, the gate stays shut");
+        tracing::warn!(run_id = %run, attempt, %error, "the attempt is not recorded, the gate stays closed");
         Report::RecordFailed
     })
 }
@@ -302,14 +302,14 @@ where
     Fut: Future<Output = Result<(), StoreError>>,
 {
     let mut pause = RETRY_FIRST;
-    let mut said = false;
+    let mut logged = false;
     loop {
         let error = match at_once(shared, run, &change, &mut write).await {
             Ok(kept) => return kept,
             Err(error) => error,
         };
-        if !std::mem::replace(&mut said, true) {
-            tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, trying until it is");
+        if !std::mem::replace(&mut logged, true) {
+            tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, retrying");
         }
         rest(&shared.store, &mut pause).await;
     }
@@ -332,15 +332,15 @@ where
             Ok(Err(
                 error @ (StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_)),
             )) => {
-                tracing::error!(run_id = %run, %error, change = change.name(), "this cannot be recorded by this server");
+                tracing::error!(run_id = %run, %error, change = change.name(), "this server cannot record this");
                 return Ok(false);
             }
             Ok(Err(error)) => {
-                tracing::warn!(run_id = %run, %error, "the store does not take a change, it is kept here");
+                tracing::warn!(run_id = %run, %error, "the database does not accept a change, keeping it in the outbox");
             }
             // The queued write may still be executed, and is delivered again all the same.
             Err(_) => {
-                tracing::warn!(run_id = %run, "the store is slow to take a change, it is kept here");
+                tracing::warn!(run_id = %run, "the database is slow to accept a change, keeping it in the outbox");
             }
         }
     }
@@ -359,11 +359,11 @@ where
 {
     let began = clock::instant();
     let mut pause = RETRY_FIRST;
-    let mut said = false;
+    let mut logged = false;
     loop {
         match write().await {
             Ok(()) => {
-                if said {
+                if logged {
                     let waited_seconds = began.elapsed().as_secs_f64();
                     tracing::info!(run_id = %run, waited_seconds, "{what} is recorded now");
                 }
@@ -372,13 +372,13 @@ where
             Err(
                 error @ (StoreError::Fenced(_) | StoreError::Corrupt(_) | StoreError::Unread(_)),
             ) => {
-                tracing::error!(run_id = %run, %error, "{what} cannot be recorded by this server");
+                tracing::error!(run_id = %run, %error, "this server cannot record {what}");
                 return false;
             }
             Err(error) => {
-                if !said {
-                    tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, trying until it is");
-                    said = true;
+                if !logged {
+                    tracing::warn!(run_id = %run, %error, "{what} is not recorded yet, retrying");
+                    logged = true;
                 }
             }
         }

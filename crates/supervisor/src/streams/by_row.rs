@@ -46,7 +46,7 @@ impl RowEvents {
         let outcome = view.outcome.as_ref()?;
         let read = entries.map(EntriesText::read).transpose();
         let read = read.unwrap_or_else(|why| {
-            tracing::error!(run_id = %view.run, %why, "the entries in the row of a run cannot be read");
+            tracing::error!(run_id = %view.run, %why, "cannot read the entries in the row of a run");
             None
         });
         let removal = view.output_removed;

@@ -85,7 +85,7 @@ fn outputs(meter: &Meter) -> [(Counter<u64>, KeyValue); 2] {
     let read = meter
         .u64_counter("kennel.output.io")
         .with_unit("By")
-        .with_description("Output of commands that was read into journals")
+        .with_description("Output read from commands into journals")
         .build();
     ["stdout", "stderr"].map(|stream| (read.clone(), KeyValue::new(names::STREAM, stream)))
 }
@@ -113,41 +113,41 @@ impl Metrics {
                 "{run}",
                 "Commands whose start was confirmed, each attempt",
             ),
-            ended: counter("kennel.run.ended", "{run}", "Runs that have ended"),
+            ended: counter("kennel.run.ended", "{run}", "Ended runs"),
             duration: seconds(
                 "kennel.run.duration",
                 &LONG,
-                "From the confirmed start of a run's last attempt to its end",
+                "Time from the confirmed start of a run's last attempt to its end",
             ),
             ready: seconds(
                 "kennel.run.ready.duration",
                 &PATIENT,
-                "From the confirmed start of an attempt until it is ready",
+                "Time from the confirmed start of an attempt until it is ready",
             ),
             spawn: seconds(
                 "kennel.spawn.duration",
                 &QUICK,
-                "Phases of a start: prepare, commit, exec",
+                "Duration of the phases of a start: prepare, commit, exec",
             ),
             stop: seconds(
                 "kennel.stop.duration",
                 &PATIENT,
-                "From the beginning of a stop to the verdict on the tree",
+                "Time from the beginning of a stop to the verdict on the tree",
             ),
             leftovers: counter(
                 "kennel.tree.leftovers",
                 "{process}",
-                "Processes that were alive when their run's command had ended by itself",
+                "Processes alive after their run's command exited by itself",
             ),
             escapes: counter(
                 "kennel.tree.escapes",
                 "{process}",
-                "Processes of live runs that an audit has found out of group and session of their leader",
+                "Processes of live runs that a leak check found outside of group and session of their leader",
             ),
             unverified: counter(
                 "kennel.tree.unverified",
                 "{run}",
-                "Runs that have ended without a proof that nothing is left of them",
+                "Runs that ended without a proof that their tree is empty",
             ),
             memory_kills: counter(
                 "kennel.oom.kills",
@@ -157,33 +157,29 @@ impl Metrics {
             restarts: counter(
                 "kennel.run.restarts",
                 "{run}",
-                "Attempts that have ended and that another one follows",
+                "Attempts that were followed by another one",
             ),
             recovered: counter(
                 "kennel.recovery.runs",
                 "{run}",
-                "Runs of an earlier server that were recovered",
+                "Recovered runs of an earlier server",
             ),
             recovery: seconds(
                 "kennel.recovery.duration",
                 &PATIENT,
-                "From the start of a server to the recovery of all runs",
+                "Time from the start of a server to the recovery of all runs",
             ),
             output: outputs(meter),
             dropped: counter(
                 "kennel.output.dropped",
                 "By",
-                "Output that was reported as missing, to each reader",
+                "Output reported as missing, to each reader",
             ),
-            gaps: counter(
-                "kennel.output.gaps",
-                "{gap}",
-                "Gaps that were reported to readers",
-            ),
+            gaps: counter("kennel.output.gaps", "{gap}", "Gaps reported to readers"),
             store: seconds(
                 "kennel.store.operation.duration",
                 &QUICK,
-                "Operations of the store, as their callers see them",
+                "Duration of database operations, as their callers see them",
             ),
             orphans: Orphans::new(meter),
         };

@@ -29,8 +29,8 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    LeftStop, ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Standing,
-    Store, StoreError, StoredState, WithOutput,
+    LeftStop, ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Store,
+    StoreError, StoredNode, StoredState, WithOutput,
 };
 use kennel_supervisor::{
     AbortCall, AbortWait, BootError, Condition, Kernel, KernelEvents, Payload, Position,
@@ -623,9 +623,9 @@ impl Kernel for Shaky {
 
 #[async_trait]
 impl Store for Shaky {
-    async fn standing(&self, node: NodeId) -> Result<Standing, StoreError> {
+    async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError> {
         self.read().await?;
-        self.store.standing(node).await
+        self.store.stored_node(node).await
     }
 
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {

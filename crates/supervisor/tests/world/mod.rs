@@ -35,8 +35,8 @@ use kennel_lifecycle::{
 };
 use kennel_store::{
     Closure, ConsumerFilter, ConsumerKey, ConsumerRow, Desired, EndedStart, EpochRow, Inserted,
-    LeftStop, Life, ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow,
-    Standing, Store, StoreError, StoredState, Times, WithOutput,
+    LeftStop, Life, ListFilter, ListPage, NewRun, NodeRow, Opening, PageStart, Rest, RunRow, Store,
+    StoreError, StoredNode, StoredState, Times, WithOutput,
 };
 use kennel_supervisor::{BootError, Kernel, KernelEvents, SpawnCall, Supervisor, SupervisorConfig};
 use nix::fcntl::{FcntlArg, fcntl};
@@ -1159,7 +1159,7 @@ impl MemoryStore {
 
 #[async_trait]
 impl Store for MemoryStore {
-    async fn standing(&self, _: NodeId) -> Result<Standing, StoreError> {
+    async fn stored_node(&self, _: NodeId) -> Result<StoredNode, StoreError> {
         let weather = *self.weather.lock().unwrap();
         assert!(weather != Weather::Broken, "the store is broken");
         if weather == Weather::Away {
@@ -1167,7 +1167,7 @@ impl Store for MemoryStore {
         }
         let ahead = i64::from(weather == Weather::Superseded);
         let generation = self.generation.load(Ordering::Relaxed);
-        Ok(Standing {
+        Ok(StoredNode {
             life: Life::named(self.life().to_string()),
             generation: (generation > 0).then_some(generation + ahead),
             keeper_epoch: None,

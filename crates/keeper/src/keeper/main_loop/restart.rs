@@ -162,8 +162,8 @@ fn back_off(tries: u32) -> u64 {
 impl Keeper {
     /// Whether another server follows when this one exits otherwise than in order.
     pub(super) fn will_restart(&self) -> bool {
-        let goes_on = !self.ending.asked || self.upgrades.is_between_servers();
-        self.restarts.has_served() && goes_on
+        let continues = !self.ending.asked || self.upgrades.is_between_servers();
+        self.restarts.has_served() && continues
     }
 
     /// Returns when to check the server without any event. A server that was asked to exit has its own bound.

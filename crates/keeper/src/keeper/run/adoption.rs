@@ -52,10 +52,10 @@ impl Run {
             .map(|(left, since)| Countdown::resumed(left, since));
         let max_runtime = run.max_runtime.map(|whole| counted.unwrap_or(whole));
         // A time limit that is over begins its own.
-        let goes_on = found
+        let continues = found
             .stopping_since
             .filter(|_| !max_runtime.is_some_and(|left| left.is_over(now)));
-        let mut ladder = goes_on.map(|since| Ladder::start(&run.policy.stop_plan(), since));
+        let mut ladder = continues.map(|since| Ladder::start(&run.policy.stop_plan(), since));
         // Nothing is written twice.
         if let Some(ladder) = &mut ladder {
             ladder.skip_input_before(now);

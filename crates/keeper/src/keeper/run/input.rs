@@ -11,7 +11,7 @@ use crate::{
     values::{Fact, InputResult, InputState},
     wire::{Answer, ToShim, input::WireInputRequest},
 };
-use kennel_lifecycle::{InputBook, InputClosed, InputRefusal, InputWrite, Placed, StopInput};
+use kennel_lifecycle::{InputClosed, InputLedger, InputRefusal, InputWrite, Placed, StopInput};
 use kennel_linux::{clock, crash_point, fdpass};
 use nix::{
     errno::Errno,
@@ -30,7 +30,7 @@ use std::{
 pub(in crate::keeper) struct RunInput {
     attempt: u32,
     run_dir: PathBuf,
-    book: InputBook,
+    book: InputLedger,
     note: Note,
     /// The pipe's write end, or the terminal's master. Absent: closed.
     pipe: Option<Rc<OwnedFd>>,
@@ -77,7 +77,7 @@ impl RunInput {
     }
 
     fn empty(attempt: u32, run_dir: &Path, pipe: Rc<OwnedFd>) -> io::Result<Self> {
-        let book = InputBook::default();
+        let book = InputLedger::default();
         let note = Note::begin(run_dir, attempt, &book)?;
         Ok(Self {
             attempt,
@@ -98,9 +98,9 @@ impl RunInput {
         if noted.is_none() && pipe.is_none() {
             return None;
         }
-        let nothing_known = || InputBook {
+        let nothing_known = || InputLedger {
             in_doubt: u64::MAX,
-            ..InputBook::default()
+            ..InputLedger::default()
         };
         let (attempt, mut book) = noted.unwrap_or_else(|| (1, nothing_known()));
         if pipe.is_none() {

@@ -49,7 +49,7 @@ pub(in crate::keeper) struct RunNotices {
     fails: bool,
     /// Time at which a limit was found expired while unread messages could still meet it.
     over_since: Option<u64>,
-    said: News,
+    current: News,
     reported: News,
     reported_at: Option<u64>,
     /// Start of the count of messages, and their number.
@@ -92,7 +92,7 @@ impl RunNotices {
             watchdog: policy.watchdog().map(Countdown::new),
             fails: false,
             over_since: None,
-            said: News::default(),
+            current: News::default(),
             reported: News::default(),
             reported_at: None,
             counted: (0, 0),
@@ -110,7 +110,7 @@ impl RunNotices {
         let left = known.start;
         let left = left.map(|(left, since)| Countdown::resumed(left, since));
         let mut whole = Self::new(NotifySocket::from_fd(socket), place, policy);
-        whole.said.status.stopping = known.stopping;
+        whole.current.status.stopping = known.stopping;
         Self {
             shim_has_copy: true,
             ready: known.ready,
@@ -126,7 +126,7 @@ impl RunNotices {
             ready: self.ready,
             start: self.start.as_ref().map(Countdown::parts),
             extended_ms: self.extended_ms,
-            stopping: self.said.status.stopping,
+            stopping: self.current.status.stopping,
         }
     }
 
@@ -142,7 +142,7 @@ impl RunNotices {
 
     /// Returns when to take the next step without any event.
     fn wake_at(&self) -> Option<u64> {
-        let news = (self.said != self.reported)
+        let news = (self.current != self.reported)
             .then(|| self.reported_at.map_or(0, |at| at + NEWS_EVERY_MS));
         let full = self.counted.1 >= NOTICES_AT_ONCE_MAX;
         let again = full.then_some(self.counted.0 + NEWS_EVERY_MS);
@@ -279,11 +279,11 @@ impl Run {
         if let Some(more) = notice.extend {
             notices.extend(more, now);
         }
-        notices.said.status.stopping |= notice.stopping;
+        notices.current.status.stopping |= notice.stopping;
         if let Some(text) = notice.status {
-            notices.said.status.text = text;
+            notices.current.status.text = text;
         }
-        notices.said.activity = notice.activity.or(notices.said.activity);
+        notices.current.activity = notice.activity.or(notices.current.activity);
         let is_news = notice.ready && !notices.ready && self.ladder.is_none();
         if is_news {
             notices.ready = true;
@@ -318,7 +318,7 @@ impl Run {
             }
         }
         let counts =
-            runs && !paused && (notices.ready || !by_notice) && !notices.said.status.stopping;
+            runs && !paused && (notices.ready || !by_notice) && !notices.current.status.stopping;
         match &mut notices.watchdog {
             Some(left) if counts => left.run(now),
             // After a pause the whole time counts again.
@@ -363,11 +363,11 @@ impl Run {
             (Some(now), Some(at)) => now >= at + NEWS_EVERY_MS,
             _ => true,
         };
-        if notices.said == notices.reported || !may {
+        if notices.current == notices.reported || !may {
             return;
         }
-        let before = std::mem::replace(&mut notices.reported, notices.said.clone());
-        let news = notices.said.clone();
+        let before = std::mem::replace(&mut notices.reported, notices.current.clone());
+        let news = notices.current.clone();
         notices.reported_at = now.or(notices.reported_at);
         if news.status != before.status {
             self.report(Fact::Notified(Notified::Status(news.status)));

@@ -184,7 +184,7 @@ fn childless() -> FromShim {
 }
 
 #[test]
-fn what_sigkill_does_not_end_is_no_end() {
+fn process_that_survives_sigkill_is_no_end() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut child = Living::new();
     let mut run = at_gate(dir.path(), child.pidfd());

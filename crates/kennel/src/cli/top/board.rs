@@ -88,7 +88,7 @@ pub(super) struct Board {
     pub(super) ended_too: bool,
     pub(super) place: Place,
     /// Result of the last action.
-    pub(super) said: String,
+    pub(super) message: String,
     /// The selected run.
     selected: Option<String>,
     /// Number of runs, or lines of a page, that fit.
@@ -112,7 +112,7 @@ impl Board {
             filter: String::new(),
             ended_too: false,
             place: Place::Runs,
-            said: String::new(),
+            message: String::new(),
             selected: None,
             room: 1,
             first: 0,
@@ -131,11 +131,11 @@ impl Board {
                 (self.info, self.at) = (Some(info), Some(at));
                 (self.runs, self.cut) = (runs, cut);
                 if self.lost.take().is_some() {
-                    self.said = "the server is back".into();
+                    self.message = "the server is back".into();
                 }
             }
             Reported::Lost(why) => self.lost = Some(terminal_text::one_line(&why)),
-            Reported::Answer(answer) => self.said = terminal_text::one_line(&answer),
+            Reported::Answer(answer) => self.message = terminal_text::one_line(&answer),
             Reported::Page(heading, lines) => {
                 // The end of the output is shown.
                 let from = if heading.starts_with("last") {
@@ -235,7 +235,7 @@ impl Board {
             Place::Confirm(action, _) => match key.code {
                 KeyCode::Char('y' | 'Y') => Some(action),
                 _ => {
-                    self.said = "nothing was done".into();
+                    self.message = "nothing was done".into();
                     None
                 }
             },
@@ -286,7 +286,7 @@ impl Board {
 
     fn key_among_runs(&mut self, key: KeyCode) -> Option<Action> {
         let page = isize::try_from(self.room).unwrap_or(1);
-        self.said.clear();
+        self.message.clear();
         match key {
             KeyCode::Char('q') => return Some(Action::Quit),
             KeyCode::Char(' ') => return Some(Action::Refresh),
@@ -323,7 +323,7 @@ impl Board {
     fn confirm_abort(&mut self) {
         let Some(run) = self.run() else { return };
         if run.end_time.is_some() {
-            self.said = "it has ended".into();
+            self.message = "it has ended".into();
             return;
         }
         let ask = format!("end {} and its whole tree?", run.run_id);
@@ -337,7 +337,7 @@ impl Board {
             pb::RunState::Paused => (Action::Resume(id), "resume"),
             pb::RunState::Running => (Action::Pause(id), "pause"),
             state => {
-                self.said = format!("it is {}", words::state(state));
+                self.message = format!("it is {}", words::state(state));
                 return;
             }
         };

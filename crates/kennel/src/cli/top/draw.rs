@@ -122,8 +122,8 @@ fn state_line(board: &Board) -> Line<'static> {
     if let Some(why) = &board.lost {
         return alarm(board, format!("the server is lost: {why}; trying again"));
     }
-    if !board.said.is_empty() {
-        return Line::raw(board.said.clone());
+    if !board.message.is_empty() {
+        return Line::raw(board.message.clone());
     }
     let order = if board.reverse {
         ", the other way round"

@@ -1,6 +1,6 @@
 //! The answer: one plain sentence as the first line. Pure.
 
-use super::Known;
+use super::Records;
 use crate::{
     cli::{list, render, words},
     terminal_text, values,
@@ -18,7 +18,7 @@ pub(super) struct Answer {
     pub(super) unknown: Vec<String>,
 }
 
-pub(super) fn answer(known: &Known) -> Answer {
+pub(super) fn answer(known: &Records) -> Answer {
     let mut answer = Answer {
         line: String::new(),
         unknown: Vec::new(),
@@ -137,7 +137,7 @@ fn rebooted(unknown: &mut Vec<String>) -> String {
         .into()
 }
 
-fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> String {
+fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> String {
     let run = &known.run;
     let attempt = run.current_attempt.clone().unwrap_or_default();
     let end = when(attempt.leader_exited_time.or(run.end_time));
@@ -148,13 +148,13 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
             exit(&attempt)
         ),
         Some(Reason::Aborted(aborted)) => format!(
-            "Ended because {} asked for it{}: {}.",
+            "Ended because {} requested it{}: {}.",
             terminal_text::one_line(&aborted.by),
             request(&aborted.request_id),
             took(&attempt)
         ),
         Some(Reason::Restarted(restarted)) => format!(
-            "Ended because {} asked for another attempt{}, and none could follow: {}.",
+            "Ended because {} requested another attempt{}, and none could follow: {}.",
             terminal_text::one_line(&restarted.by),
             request(&restarted.request_id),
             took(&attempt)
@@ -164,7 +164,7 @@ fn ended(known: &Known, reason: &pb::EndReason, unknown: &mut Vec<String>) -> St
             format!("Never started: {why}.")
         }
         Some(Reason::Fenced(fenced)) => format!(
-            "Never started: {} asked for its end before it was spawned.",
+            "Never started: {} requested its end before it was spawned.",
             terminal_text::one_line(&fenced.by)
         ),
         Some(Reason::ParentEnded(_)) => format!(
@@ -278,7 +278,12 @@ fn too_long(run: &pb::Run, attempt: &pb::Attempt, which: pb::Deadline) -> String
     format!("Ended by its limit of time: {what}{limit}; {took}.")
 }
 
-fn by_itself(known: &Known, attempt: &pb::Attempt, end: &str, unknown: &mut Vec<String>) -> String {
+fn by_itself(
+    known: &Records,
+    attempt: &pb::Attempt,
+    end: &str,
+    unknown: &mut Vec<String>,
+) -> String {
     let Some(pb::exit::Result::Signal(signal)) =
         attempt.exit.as_ref().and_then(|exit| exit.result.as_ref())
     else {
@@ -288,7 +293,7 @@ fn by_itself(known: &Known, attempt: &pb::Attempt, end: &str, unknown: &mut Vec<
     if let Some(asked) = asked_signal(known, attempt, &signal.name) {
         let by = terminal_text::one_line(&asked.by);
         return format!(
-            "Ended by {name}, which {by} had asked for ({}), at {end}.",
+            "Ended by {name}, which {by} had requested ({}), at {end}.",
             asked.rpc
         );
     }
@@ -318,7 +323,7 @@ fn by_itself(known: &Known, attempt: &pb::Attempt, end: &str, unknown: &mut Vec<
 
 /// Returns a request for this very signal shortly before the end.
 fn asked_signal<'a>(
-    known: &'a Known,
+    known: &'a Records,
     attempt: &pb::Attempt,
     signal: &str,
 ) -> Option<&'a pb::AuditRequest> {

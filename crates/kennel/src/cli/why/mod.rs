@@ -25,7 +25,7 @@ const AFTER_SECS: i64 = 2;
 const UNREAD_AUDIT: &str = "the audit log";
 
 /// All records.
-pub(super) struct Known {
+pub(super) struct Records {
     pub(super) run: pb::Run,
     /// Lifecycle events, signals and warnings, with their times.
     pub(super) events: Vec<(Time, Payload)>,
@@ -54,7 +54,7 @@ pub(crate) async fn why(link: &Link, args: WhyArgs) -> Result<u8, Failure> {
     .await
 }
 
-async fn known(link: &Link, run_id: &str, lines: u16) -> Result<Known, Failure> {
+async fn known(link: &Link, run_id: &str, lines: u16) -> Result<Records, Failure> {
     let processes = link.connection.processes();
     let request = pb::GetRunRequest {
         run_id: run_id.to_owned(),
@@ -64,7 +64,7 @@ async fn known(link: &Link, run_id: &str, lines: u16) -> Result<Known, Failure> 
         async move { processes.get_run(request).await }
     });
     let run = run_of(got.await.map_err(refused)?.run)?;
-    let mut known = Known {
+    let mut known = Records {
         events: Vec::new(),
         audit: Vec::new(),
         node: Vec::new(),
@@ -113,7 +113,7 @@ async fn trail(
     }
 }
 
-async fn read_journal(link: &Link, known: &mut Known, lines: u16) -> Result<(), client::Failure> {
+async fn read_journal(link: &Link, known: &mut Records, lines: u16) -> Result<(), client::Failure> {
     use pb::EventKind::{Lifecycle, SignalSent, Stderr, Stdout, Warning};
     let run_id = known.run.run_id.clone();
     let facts = EventReader::new(&link.connection, &run_id, Start::Beginning);
@@ -152,7 +152,7 @@ fn payloads(message: pb::StreamEventsResponse) -> impl Iterator<Item = (Time, Pa
     })
 }
 
-fn as_text(known: &Known, line: &str, moments: &[Moment], unknown: &[String]) -> String {
+fn as_text(known: &Records, line: &str, moments: &[Moment], unknown: &[String]) -> String {
     let mut text = format!("{line}\n\n");
     for fact in story::in_force(&known.run) {
         text.push_str(&fact);
@@ -187,8 +187,8 @@ fn as_text(known: &Known, line: &str, moments: &[Moment], unknown: &[String]) ->
     text
 }
 
-fn as_json(known: &Known, line: &str, moments: &[Moment], unknown: &[String]) -> String {
-    let Known { run, output, .. } = known;
+fn as_json(known: &Records, line: &str, moments: &[Moment], unknown: &[String]) -> String {
+    let Records { run, output, .. } = known;
     let moments: Vec<_> = moments
         .iter()
         .map(|m| json!({"time": m.at.to_string(), "what": m.what, "from": m.from}))

@@ -1,6 +1,6 @@
 //! The events, in the order of their times. Pure.
 
-use super::{Known, UNREAD_AUDIT};
+use super::{Records, UNREAD_AUDIT};
 use crate::{
     cli::{audit, command, event_line::event_words, limits, words},
     terminal_text,
@@ -21,7 +21,7 @@ pub(super) struct Moment {
 }
 
 /// Returns all known events, in order.
-pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
+pub(super) fn moments(known: &Records, unknown: &mut Vec<String>) -> Vec<Moment> {
     let mut moments = Vec::new();
     created(known, &mut moments, unknown);
     for attempt in &known.run.previous_attempts {
@@ -78,7 +78,7 @@ pub(super) fn moments(known: &Known, unknown: &mut Vec<String>) -> Vec<Moment> {
     moments
 }
 
-fn created(known: &Known, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) {
+fn created(known: &Records, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) {
     let run = &known.run;
     let Some(at) = run.create_time else { return };
     let spawn = known.audit.iter().find(|record| is_spawn(record));
@@ -95,7 +95,7 @@ fn created(known: &Known, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) 
                 .any(|what| what.starts_with(UNREAD_AUDIT))
             {
                 unknown
-                    .push("which process asked for it: the audit log has no record of it".into());
+                    .push("which process requested it: the audit log has no record of it".into());
             }
             run.owner.clone()
         }
@@ -109,7 +109,7 @@ fn created(known: &Known, moments: &mut Vec<Moment>, unknown: &mut Vec<String>) 
     moments.push(Moment {
         at,
         what: format!(
-            "{} asked for {command}{again}",
+            "{} requested {command}{again}",
             terminal_text::one_line(&by)
         ),
         from: "run",
@@ -204,15 +204,18 @@ fn is_unannounced_start(
 
 /// Returns the run's command and the limits in force.
 pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
-    let mut facts = vec![format!("run       {}", run.run_id)];
+    let mut facts = vec![format!("run         {}", run.run_id)];
     let mut say = |name: &str, what: String| {
-        facts.push(format!("{name:9} {}", terminal_text::one_line(&what)));
+        facts.push(format!("{name:11} {}", terminal_text::one_line(&what)));
     };
     say("kind", words::kind(run.kind()));
     if let Some(cwd) = command::shown_directory(run) {
         say("cwd", cwd);
     }
-    say("held by", words::containment(run.containment()).to_owned());
+    say(
+        "containment",
+        words::containment(run.containment()).to_owned(),
+    );
     if let Some(grace) = run.grace.and_then(|grace| Duration::try_from(grace).ok()) {
         say(
             "grace",
@@ -238,7 +241,7 @@ pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
         say("output", kept);
     }
     if let Some(policy) = spec.on_leader_exit.and_then(words::on_leader_exit) {
-        say("rest", policy);
+        say("children", policy);
     }
     let call = trace_id(&run.trace_parent);
     let own = trace_id(&run.run_trace_parent);

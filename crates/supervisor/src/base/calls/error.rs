@@ -50,7 +50,7 @@ pub enum CallError {
         failure: StartFailure,
     },
     /// The available containment is weaker than the spec allows. Nothing was started.
-    #[error("run {run} would be held by {} alone, and its spec wants {}", held_by(*.reached), held_by(*.wanted))]
+    #[error("run {run} would be contained by {} only, and its spec demands {}", held_by(*.reached), held_by(*.wanted))]
     ContainmentUnavailable {
         /// Id of the run.
         run: RunId,

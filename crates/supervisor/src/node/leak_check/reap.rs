@@ -118,7 +118,7 @@ impl Supervisor {
                 by = call.by,
                 pid,
                 start_ticks,
-                "ending what a run has left behind"
+                "ending processes that a run left behind"
             );
         }
         let plan = StopPlan::abort(call.grace);

@@ -13,7 +13,7 @@ impl Output {
             .settle()
             .and_then(|()| saved_output::take(&mut self.writer, run_dir));
         if let Err(error) = taken {
-            tracing::error!(run_id = %self.run, %error, "the output that its shim has saved is not in the journal");
+            tracing::error!(run_id = %self.run, %error, "output that the shim saved is missing from the journal");
         }
     }
 
@@ -36,7 +36,7 @@ impl Output {
                 }
                 Err(error) => {
                     let error = Chain(&error);
-                    tracing::error!(run_id = %self.run, %error, "the rest of the output could not be kept");
+                    tracing::error!(run_id = %self.run, %error, "cannot store the remaining output");
                     end = StreamsEnd::Lost;
                 }
             }
@@ -82,7 +82,7 @@ impl Output {
             if self.flows
                 && let Err(error) = self.keep_rest_of(index)
             {
-                tracing::warn!(run_id = %self.run, %error, "the disk takes no more, the rest of the output is left to the next service");
+                tracing::warn!(run_id = %self.run, %error, "the disk is full, the remaining output is left to the next service");
             }
             self.close_pipe(index);
         }

@@ -13,7 +13,7 @@ use std::mem::Discriminant;
 pub(super) struct Held {
     holds: bool,
     /// The floor that was last reported as blocking.
-    said: Option<Discriminant<Floor>>,
+    reported: Option<Discriminant<Floor>>,
 }
 
 impl Held {
@@ -85,14 +85,14 @@ impl Output {
             Floor::UpTo(_) => "a consumer of the run has not acknowledged the oldest",
         };
         let floor = std::mem::discriminant(&floor);
-        if self.held.said == Some(floor) || self.warnings >= WARNINGS_MAX {
+        if self.held.reported == Some(floor) || self.warnings >= WARNINGS_MAX {
             return;
         }
-        self.held.said = Some(floor);
+        self.held.reported = Some(floor);
         self.warnings += 1;
         let message =
             format!("output waits, and the command with it: {max} bytes are kept, and {why}");
-        tracing::warn!(run_id = %self.run, why, "output waits");
+        tracing::warn!(run_id = %self.run, why, "output blocked: waiting for consumers to acknowledge");
         self.line(&Entry::Warning { message }, clock::now());
     }
 }

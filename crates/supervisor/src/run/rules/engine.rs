@@ -78,7 +78,7 @@ pub(crate) async fn run(
         engine.read(events).await
     };
     if let Err(error) = read.await {
-        tracing::error!(run_id = %run, %error, "the output cannot be read by the run's rules");
+        tracing::error!(run_id = %run, %error, "cannot read the output for the rules of the run");
     }
     // The end of an attempt must not wait for a test that cannot happen.
     engine.answer_alone().await;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// State of a run that the keeper holds.
 #[derive(Debug)]
-pub(crate) struct Standing {
+pub(crate) struct KeeperRun {
     pub(crate) held: HeldRun,
     pub(crate) recorded: bool,
     pub(crate) left: Left,
@@ -33,12 +33,12 @@ pub(super) struct Legacy {
 
 impl RunTask {
     /// Adopts a run. [`Self::go_on`] performs the actions that are due at once.
-    pub(crate) fn adopt(shared: Arc<Shared>, standing: Standing, seat: Seat) -> Self {
-        let Standing {
+    pub(crate) fn adopt(shared: Arc<Shared>, keeper_run: KeeperRun, seat: Seat) -> Self {
+        let KeeperRun {
             held,
             recorded,
             left,
-        } = standing;
+        } = keeper_run;
         let now = clock::now();
         let record = left.record.clone();
         let machine = machine(now, &held, &left.row, recorded, record.clone());
@@ -130,7 +130,7 @@ impl RunTask {
             ..row.new
         };
         if row.outcome.is_some() {
-            tracing::warn!(run_id = %self.run, "the row of this run was closed before");
+            tracing::warn!(run_id = %self.run, "the row of this run was closed already");
         }
         // A stop that was accepted, and that its server did not live to carry out.
         let (Some(order), Some(deadline)) = (row.stop, row.stop_deadline) else {
@@ -191,7 +191,7 @@ impl RunTask {
             (None, _) => return,
         };
         if let Err(why) = attached {
-            tracing::error!(run_id = %self.run, %why, "the output cannot be read any more");
+            tracing::error!(run_id = %self.run, %why, "cannot read the output any more");
             // It is reported after the leader's exit.
             let lost = Input::Report(Report::StreamsClosed(StreamsEnd::Lost));
             let _ = self.machine.step(self.at, lost);
@@ -222,7 +222,7 @@ fn machine(
         stop: row.stop.clone().zip(row.stop_deadline),
         is_first: row.new.attempt == 1,
     };
-    let standing = kennel_lifecycle::Standing {
+    let adopted = kennel_lifecycle::AdoptedRun {
         identity: Box::new(held.identity.clone()),
         on_leader_exit: held.policy.on_leader_exit,
         released: held.released,
@@ -230,5 +230,5 @@ fn machine(
         row: recorded.then_some(says),
         record,
     };
-    Machine::adopted(now, standing)
+    Machine::adopted(now, adopted)
 }

@@ -462,7 +462,7 @@ impl RunTask {
         self.at = clock::now();
         let dir = rundir::path(&self.shared.config.data_dir, self.run);
         if let Err(error) = persisted_spec::look(&dir) {
-            tracing::error!(run_id = %self.run, %error, "what the next attempt is made of is gone");
+            tracing::error!(run_id = %self.run, %error, "the files of the next attempt are gone");
             let failure = start_failure(&error, &dir);
             return self.end_between(EndReason::StartFailed(failure));
         }
@@ -499,7 +499,7 @@ impl RunTask {
             Ok(()) => None,
         };
         if let Some(failure) = failed {
-            tracing::error!(run_id = %self.run, %failure, "the next attempt cannot be prepared");
+            tracing::error!(run_id = %self.run, %failure, "cannot prepare the next attempt");
             return self.report(Report::PrepareFailed(failure));
         }
         self.preparing = true;

@@ -16,7 +16,7 @@ impl RunTask {
             let (pid, start_ticks) = (target.pid, target.start_ticks);
             let record = self.machine.record();
             if !record.spared.contains(&(pid, start_ticks)) {
-                tracing::warn!(run_id = %self.run, pid, start_ticks, "a process in the control group of the run is not of the run, it is spared");
+                tracing::warn!(run_id = %self.run, pid, start_ticks, "skipping a process in the control group of the run that does not belong to the run");
                 self.note(&Entry::ProcessSpared { pid, start_ticks });
             }
         }
@@ -114,23 +114,23 @@ fn because(reason: &StopReason) -> String {
     };
     match reason {
         StopReason::Abort { by, request_id } => {
-            format!("{by} asked for its end{}", of(request_id))
+            format!("{by} requested its end{}", of(request_id))
         }
         StopReason::Restart { by, request_id } => {
-            format!("{by} asked for another attempt{}", of(request_id))
+            format!("{by} requested another attempt{}", of(request_id))
         }
         StopReason::ParentEnded => "the run that it belongs to has ended".into(),
         StopReason::ServerShutdown => "the service was shutting down".into(),
         StopReason::DeadlineExceeded(Deadline::MaxRuntime) => {
-            "it had run for longer than it may (max_runtime)".into()
+            "it exceeded its longest run time (max_runtime)".into()
         }
         StopReason::DeadlineExceeded(Deadline::MaxPause) => {
-            "it had been paused for longer than it may (max_pause)".into()
+            "it exceeded its longest pause (max_pause)".into()
         }
         StopReason::DeadlineExceeded(Deadline::Inactivity) => {
-            "it had been inactive for longer than it may (inactivity)".into()
+            "it exceeded its time without activity (inactivity)".into()
         }
-        StopReason::Orphaned => "no server had come back for too long".into(),
+        StopReason::Orphaned => "no server came back within the orphan time (orphan_ttl)".into(),
         StopReason::ShimLost => "its shim was lost".into(),
         StopReason::LimitExceeded(Limit::OutputBytes) => {
             "it had written more than is kept of it".into()

@@ -14,7 +14,7 @@ type Reply = oneshot::Sender<Result<(), OrderError>>;
 
 /// Facets, and the callers that wait until they are durable.
 #[derive(Debug, Default)]
-pub(super) struct FacetsBook {
+pub(super) struct RunFacets {
     facets: Facets,
     /// Revision that is durable.
     recorded: u64,
@@ -22,7 +22,7 @@ pub(super) struct FacetsBook {
     waiting: Vec<(u64, Reply)>,
 }
 
-impl FacetsBook {
+impl RunFacets {
     /// The facets by all entries so far.
     pub(super) fn shown(&self) -> &Facets {
         &self.facets

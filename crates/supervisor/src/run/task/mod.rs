@@ -34,7 +34,7 @@ use crate::{
 };
 use adopted::Legacy;
 use attempts::{Attempts, Stage};
-use facets::FacetsBook;
+use facets::RunFacets;
 use kennel_keeper::client::{
     CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, RoundTarget, SignalResult,
 };
@@ -44,7 +44,7 @@ use kennel_lifecycle::{
 };
 use kennel_store::{Desired, NewRun, RunRow, StoreError, Times};
 use parent::ParentWatch;
-use rules::RuleBook;
+use rules::RunRules;
 use signalling::Signalling;
 use silence::Silence;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -54,7 +54,7 @@ use tokio::{
     task::JoinSet,
     time::Instant,
 };
-pub(crate) use {adopted::Standing, attempts::outlives_service, audit_log::round};
+pub(crate) use {adopted::KeeperRun, attempts::outlives_service, audit_log::round};
 
 /// Time for which the record of `running` may wait: most short runs end before and save the write.
 const RUNNING_RECORD_DELAY: Duration = Duration::from_millis(50);
@@ -116,8 +116,8 @@ pub(crate) struct RunTask {
     /// The keeper repeats reports of an earlier attempt; they are ignored until its final report.
     hears_again: bool,
     /// State that clients and output have set.
-    facets: FacetsBook,
-    rules: RuleBook,
+    facets: RunFacets,
+    rules: RunRules,
     /// Watch of the parent's end.
     parent: ParentWatch,
     /// Spans of the run.
@@ -239,8 +239,8 @@ impl RunTask {
             round_targets: Vec::new(),
             terminal: None,
             hears_again: false,
-            facets: FacetsBook::default(),
-            rules: RuleBook::default(),
+            facets: RunFacets::default(),
+            rules: RunRules::default(),
             parent: ParentWatch::default(),
             spans,
         }
@@ -475,7 +475,7 @@ impl RunTask {
     fn proceed_with_stop(&mut self) {
         self.stop_due = None;
         self.at = clock::now();
-        tracing::warn!(run_id = %self.run, "the stop is not recorded yet, continuing with it");
+        tracing::warn!(run_id = %self.run, "the stop is not recorded yet, continuing");
         self.report(Report::StopRecorded);
     }
 

@@ -40,14 +40,14 @@ impl RunTask {
 
     fn has_newer_activity(&self, than: Timestamp) -> bool {
         let attempt = self.new.attempt;
-        let doing = self.facets.shown().doing.as_ref();
+        let doing = self.facets.shown().activity.as_ref();
         doing.is_some_and(|doing| doing.attempt == attempt && doing.at > than)
     }
 
     /// The attempt does this from here on. Returns whether it is news.
     pub(super) fn does(&mut self, activity: Activity, by: &str) -> bool {
         let attempt = self.new.attempt;
-        let is_news = self.facets.shown().doing(attempt) != Some(activity);
+        let is_news = self.facets.shown().activity_of(attempt) != Some(activity);
         if is_news {
             let by = by.to_owned();
             self.note(&Entry::ActivityChanged {
@@ -63,7 +63,7 @@ impl RunTask {
         if self.machine.record().notices_refused.contains(&(pid, uid)) {
             return;
         }
-        tracing::warn!(run_id = %self.run, pid, uid, ended, "a notice was refused: nothing shows that its sender is a process of the run");
+        tracing::warn!(run_id = %self.run, pid, uid, ended, "notice refused: its sender is not verified as a process of the run");
         self.note(&Entry::NoticeRefused { pid, uid, ended });
         let refused = LoggedRequest {
             rpc: CALL.to_owned(),

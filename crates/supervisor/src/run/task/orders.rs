@@ -70,7 +70,7 @@ impl RunTask {
             return;
         };
         self.at = clock::now();
-        tracing::warn!(run_id = %self.run, limit = reason.name(), "the run is stopped, as its spec says");
+        tracing::warn!(run_id = %self.run, limit = reason.name(), "stopping the run, as its spec demands");
         let result = self.facets.shown().result_of(self.new.attempt);
         let grace = match (&reason, result) {
             (StopReason::Result { .. }, Some(result)) => result.grace,

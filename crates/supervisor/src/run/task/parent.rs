@@ -87,7 +87,7 @@ async fn until_ended(shared: Arc<Shared>, parent: RunId) {
             Ok(None) if is_recorded(&shared, parent) || !is_missing => is_missing = true,
             Ok(_) => return,
             Err(error) => {
-                tracing::debug!(%parent, %error, "whether the parent of a run has ended cannot be read");
+                tracing::debug!(%parent, %error, "cannot read whether the parent of a run has ended");
             }
         }
         tokio::time::sleep(PARENT_POLL).await;

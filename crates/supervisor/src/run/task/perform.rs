@@ -139,7 +139,7 @@ impl RunTask {
             Ok(None) => match rundir::remove(&self.shared.config.data_dir, self.run) {
                 Ok(()) => return self.prepare(),
                 Err(error) => {
-                    tracing::error!(run_id = %self.run, %error, "what an earlier start has left cannot be removed");
+                    tracing::error!(run_id = %self.run, %error, "cannot remove the remains of an earlier start");
                 }
             },
             Ok(Some(row)) => {
@@ -170,10 +170,10 @@ impl RunTask {
             Ok(())
         });
         if let Err(error) = made {
-            tracing::error!(run_id = %self.run, error = %cause::Chain(&error), "the run's directory cannot be made");
+            tracing::error!(run_id = %self.run, error = %cause::Chain(&error), "cannot create the directory of the run");
             // The directory is new: what was made of it on a full disk is this task's to remove.
             if let Err(error) = Cleanup::All.carry_out(&self.shared, self.run) {
-                tracing::warn!(run_id = %self.run, %error, "what was made of the run's directory stays");
+                tracing::warn!(run_id = %self.run, %error, "cannot remove the remains of the run's directory");
             }
             return self.report(Report::PrepareFailed(StartFailure {
                 stage: StartStage::Prepare,
@@ -286,7 +286,7 @@ impl RunTask {
             }
             let removed = blocking(move || cleanup.carry_out(&shared, run)).await;
             if let Err(error) = removed.flatten() {
-                tracing::warn!(run_id = %run, %error, "the run's directory is not wholly removed");
+                tracing::warn!(run_id = %run, %error, "cannot remove all of the run's directory");
             }
             let _ = done.send(Done::Removed).await;
         });
@@ -337,7 +337,7 @@ async fn thaw(shared: Arc<Shared>, run: RunId, done: mpsc::Sender<Done>) {
     loop {
         match shared.kernel.resume(run).await {
             Ok(SignalResult::Failed(errno)) => {
-                tracing::warn!(run_id = %run, errno, "the tree cannot be continued, trying again");
+                tracing::warn!(run_id = %run, errno, "cannot resume the process tree, retrying");
                 tokio::time::sleep(THAW_RETRY_AFTER).await;
                 // A run that has left meanwhile cannot be continued.
                 if shared.find(run).is_none() {

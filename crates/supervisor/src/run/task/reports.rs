@@ -216,7 +216,7 @@ impl RunTask {
         self.spans.prepared(&self.new, self.at, None);
         self.report(Report::Prepared(Box::new(prepared.identity)));
         if let Err(error) = attached {
-            tracing::error!(run_id = %self.run, %error, "the output cannot be read, the command is not released");
+            tracing::error!(run_id = %self.run, %error, "cannot read the output, the command is not released");
             self.refuse(self.no_room("descriptors of the server".into()));
             // The gate is shut, and the row that is on its way is closed.
             self.report(Report::NotReleased);

@@ -22,7 +22,7 @@ const ADOPTED_LEAST: Duration = Duration::from_secs(1);
 
 /// The engine and the probe of a run.
 #[derive(Debug, Default)]
-pub(super) struct RuleBook {
+pub(super) struct RunRules {
     /// Rules in the order of the engine.
     rules: Vec<OutputRule>,
     /// Sender to the engine; absent: it was not started.
@@ -219,7 +219,8 @@ impl RunTask {
             RuleAction::Ready => is_present && self.become_ready(attempt, &rule.name),
             RuleAction::Activity(activity) => {
                 let (activity, by) = (*activity, rule.name.clone());
-                let is_news = is_present && self.facets.shown().doing(attempt) != Some(activity);
+                let is_news =
+                    is_present && self.facets.shown().activity_of(attempt) != Some(activity);
                 if is_news {
                     self.note(&Entry::ActivityChanged {
                         attempt,

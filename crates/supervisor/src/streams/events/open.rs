@@ -90,7 +90,7 @@ impl Supervisor {
         let reason = if is_removed {
             GapReason::Retention
         } else {
-            tracing::warn!(run_id = %run, %error, "the journal of an ended run cannot be read, its row says what is known");
+            tracing::warn!(run_id = %run, %error, "cannot read the journal of an ended run, using its row");
             GapReason::Damaged
         };
         let row = row.map(|row| ByRow::from(row, reason, from)).transpose()?;
@@ -152,7 +152,7 @@ impl Supervisor {
         let events = if has_end || is_in_place {
             self.reading_from(run, reader, from).await?
         } else {
-            tracing::warn!(run_id = %run, "its journal has lost the run's end: files in its directory are damaged");
+            tracing::warn!(run_id = %run, "the journal lost the end of the run: files in its directory are damaged");
             self.without_end(Arc::clone(&row), reader, from).await?
         };
         let events = Events {

@@ -124,7 +124,7 @@ fn filter_matches_id_command_label_and_state() {
 }
 
 #[test]
-fn what_is_used_is_counted_between_two_looks() {
+fn use_is_counted_between_two_samples() {
     let at = Instant::now();
     let before = Counted {
         at,

@@ -1,7 +1,7 @@
 use super::*;
 use kennel_client::Time;
 
-fn known(reason: Reason, exit: Option<pb::exit::Result>) -> Known {
+fn known(reason: Reason, exit: Option<pb::exit::Result>) -> Records {
     let run = pb::Run {
         end_reason: Some(pb::EndReason {
             reason: Some(reason),
@@ -19,7 +19,7 @@ fn known(reason: Reason, exit: Option<pb::exit::Result>) -> Known {
         }),
         ..pb::Run::default()
     };
-    Known {
+    Records {
         run,
         events: Vec::new(),
         audit: Vec::new(),
@@ -81,7 +81,7 @@ fn only_a_requested_signal_names_its_caller() {
     let asked = answer(&known);
     assert_eq!(
         asked.line,
-        "Ended by SIGUSR1, which uid:7 had asked for (Signal), at 1970-01-01T00:01:40Z."
+        "Ended by SIGUSR1, which uid:7 had requested (Signal), at 1970-01-01T00:01:40Z."
     );
     assert!(asked.unknown.is_empty());
 }

@@ -1,13 +1,13 @@
 //! Writes that may be repeats.
 
 use kennel_lifecycle::{
-    InputBook, InputClosed, InputRefusal, InputWrite, Placed, WRITES_REMEMBERED_MAX,
+    InputClosed, InputLedger, InputRefusal, InputWrite, Placed, WRITES_REMEMBERED_MAX,
 };
 use proptest::prelude::*;
 
 #[test]
 fn repeated_write_is_known_by_id_and_offset() {
-    let mut book = InputBook::default();
+    let mut book = InputLedger::default();
     assert_eq!(take(&mut book, "a", None, 3), Ok(open(0)));
     assert_eq!(take(&mut book, "a", None, 3), Ok(repeat(0)));
     assert_eq!(take(&mut book, "a", Some(0), 3), Ok(repeat(0)));
@@ -19,7 +19,7 @@ fn repeated_write_is_known_by_id_and_offset() {
 
 #[test]
 fn gaps_overlaps_and_reused_ids_are_refused() {
-    let mut book = InputBook::default();
+    let mut book = InputLedger::default();
     take(&mut book, "a", None, 4).unwrap();
     let before = book.clone();
     for (id, offset, len) in [
@@ -38,7 +38,7 @@ fn gaps_overlaps_and_reused_ids_are_refused() {
 
 #[test]
 fn interrupted_write_is_resumed_or_given_up_explicitly() {
-    let mut book = InputBook::default();
+    let mut book = InputLedger::default();
     assert_eq!(book.place(&write("a", None, 10)), Ok(open(0)));
     book.took(4);
     assert_eq!(book.place(&write("a", None, 10)), Ok(open(0)));
@@ -52,7 +52,7 @@ fn interrupted_write_is_resumed_or_given_up_explicitly() {
 
 #[test]
 fn cut_off_write_resumes_when_repeated_by_offset() {
-    let mut book = InputBook::default();
+    let mut book = InputLedger::default();
     take(&mut book, "a", None, 3).unwrap();
     assert_eq!(book.place(&write("b", Some(3), 10)), Ok(open(3)));
     book.took(4);
@@ -67,7 +67,7 @@ fn cut_off_write_resumes_when_repeated_by_offset() {
 
 #[test]
 fn closed_input_takes_nothing_and_answers_repeats() {
-    let mut book = InputBook::default();
+    let mut book = InputLedger::default();
     take(&mut book, "a", None, 4).unwrap();
     book.close(InputClosed::Command);
     book.close(InputClosed::Client);
@@ -79,7 +79,7 @@ fn closed_input_takes_nothing_and_answers_repeats() {
 
 #[test]
 fn unknown_count_reports_only_certain_bytes() {
-    let mut book = InputBook::default();
+    let mut book = InputLedger::default();
     take(&mut book, "a", None, 4).unwrap();
     book.in_doubt = 2;
     assert_eq!(take(&mut book, "a", None, 4), Ok(repeat(0)));
@@ -94,7 +94,7 @@ proptest! {
     fn every_byte_is_taken_once_and_in_order(
         steps in prop::collection::vec((1..20u64, 0..25u64, any::<bool>()), 1..60),
     ) {
-        let mut book = InputBook::default();
+        let mut book = InputLedger::default();
         let (mut sent, mut taken) = (0u64, Vec::new());
         for (number, (len, room, by_offset)) in steps.into_iter().enumerate() {
             let offset = by_offset.then_some(sent);
@@ -132,7 +132,7 @@ fn write(id: &str, offset: Option<u64>, len: u64) -> InputWrite {
 
 /// A write that is taken whole, where it is accepted.
 fn take(
-    book: &mut InputBook,
+    book: &mut InputLedger,
     id: &str,
     offset: Option<u64>,
     len: u64,

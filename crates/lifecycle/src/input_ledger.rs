@@ -80,7 +80,7 @@ impl KnownWrite {
 
 /// State of the input of one attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InputBook {
+pub struct InputLedger {
     /// Number of accepted bytes.
     pub accepted: u64,
     /// Number of bytes beyond those that may have been accepted, where their writer died during the write.
@@ -91,7 +91,7 @@ pub struct InputBook {
     pub writes: Vec<KnownWrite>,
 }
 
-impl InputBook {
+impl InputLedger {
     /// Classifies a write, and decides whether it is accepted. An accepted write is remembered from here on, and one
     /// before it that was cut off midway is given up.
     pub fn place(&mut self, write: &InputWrite) -> Result<Placed, InputRefusal> {

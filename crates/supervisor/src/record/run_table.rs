@@ -53,7 +53,7 @@ pub(super) struct Due {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct RunTable {
     pub(super) runs: BTreeMap<RunId, Entry>,
     /// Ended runs, the newest last.
     closed: VecDeque<RunId>,
@@ -65,7 +65,7 @@ pub(super) struct Book {
     pub(super) life: Option<Life>,
     /// The last known generation.
     pub(super) generation: i64,
-    /// Runs for which the log is behind this book.
+    /// Runs for which the log is behind this table.
     pub(super) behind: BTreeSet<RunId>,
     /// Incarnation and last seq of the node's frames.
     pub(super) node: (u64, u64),
@@ -115,7 +115,7 @@ impl Entry {
     }
 }
 
-impl Book {
+impl RunTable {
     /// Makes incarnations of this server begin above those of all before it.
     pub(super) fn begin_incarnations(&mut self, log_generation: u64) {
         let first = log_generation << 32;
