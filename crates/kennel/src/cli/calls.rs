@@ -3,7 +3,7 @@
 use super::{
     each::each,
     link::{Link, print, print_exact, refused, run_of, soon},
-    progress, render, run_env, spec, words,
+    progress, render, run_env, secrets, spec, words,
 };
 use crate::{
     args::{AbortArgs, AbortWaitArg, Format, ResizeArgs, RestartRunArgs, RunRefs, StatusArgs},
@@ -108,6 +108,7 @@ pub(crate) async fn restart(
     here: &Surroundings,
 ) -> Result<(), Failure> {
     let mut env = run_env::values(args.env, here)?;
+    let secrets = secrets::values(args.secret, here)?;
     let too_long = |_| Failure::new("the grace is too long");
     let run_id = link.run_id(&args.run.run).await?;
     let request = pb::GetRunRequest {
@@ -133,6 +134,7 @@ pub(crate) async fn restart(
         new_run_id: ulid::Ulid::generate().to_string(),
         env: env.into_iter().collect(),
         initial_input,
+        secrets: secrets.into_iter().map(|(n, v)| (n, v.into())).collect(),
         request_id: new_request_id(),
         grace: args
             .grace

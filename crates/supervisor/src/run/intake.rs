@@ -9,6 +9,7 @@ use crate::{
         calls::{CallError, RunView, SpawnCall, Spawned},
         clock,
         drain::DrainAction,
+        secret_sources::without_core,
         view::{Live, StartAnswer},
     },
     registry::{Entered, Handle, Order, RunsMax, Shared, Supervisor},
@@ -76,6 +77,10 @@ impl Supervisor {
             }
             if let Err(error) = self.check_parent(&call).await {
                 return self.not_startable(&call, error).await;
+            }
+            let secrets = call.spec.secrets.clone();
+            if let Err(fault) = shared.config.secrets.filled(secrets).await {
+                return self.not_startable(&call, fault.into()).await;
             }
             let child = match child_spec(shared, run, &call) {
                 Ok(child) => child,
@@ -285,6 +290,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         .map_err(|e| not_found(run, e))?;
     let mut policy = policy.clone();
     policy.fill_grace(&shared.config.default_grace);
+    without_core(&mut policy.limits, &call.spec.secrets);
     Ok(ChildSpec {
         executable,
         env,
@@ -296,6 +302,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
             ..command.clone()
         },
         policy,
+        secrets: call.spec.secrets.clone(),
     })
 }
 

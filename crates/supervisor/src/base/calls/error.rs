@@ -102,6 +102,16 @@ pub enum CallError {
     /// The spec asks for what this host or this server's rights do not allow.
     #[error("this server cannot do this here: {}", .0.first().map_or("", |m| m.capability.as_str()))]
     CapabilityMissing(Vec<Missing>),
+    /// A secret of the server cannot be read. Nothing was started.
+    #[error("the secret {name} cannot be read from {origin}: {why}")]
+    SecretUnavailable {
+        /// Its name.
+        name: String,
+        /// Its source, such as `file:db/password`.
+        origin: String,
+        /// Why, in words.
+        why: String,
+    },
     /// No terminal is available for the run. Nothing was started.
     #[error("{}", no_pty(.0))]
     NoPty(NoPty),
