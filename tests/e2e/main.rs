@@ -82,6 +82,7 @@ mod role_table;
 mod rules;
 mod rules_in_bad_weather;
 mod run_as;
+mod run_secrets;
 mod run_table;
 mod run_tokens;
 mod runbook;

@@ -1,7 +1,9 @@
 //! Runs that may call the server that runs them: the calls, runs and time that a token is good for.
 
-use crate::{net::Net, secrets::files_with, with_and_without_cgroup};
-use kennel_proto::pb::{self, ApiAccess, OnParentEnd, RestartMode, RunState, audit_record::Record};
+use crate::{net::Net, run_secrets::Secrets, secrets::files_with, with_and_without_cgroup};
+use kennel_proto::pb::{
+    self, ApiAccess, OnParentEnd, RestartMode, RunState, audit_record::Record, secret::Source,
+};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, eventually,
     eventually_async, must, new_run_id, programs, sh,
@@ -509,6 +511,25 @@ async fn open_streams_end_with_the_attempt() {
     assert!(ended.elapsed() < CUT_MAX, "{:?}", ended.elapsed());
     let alive = must("get", client.get(&child).await);
     assert_eq!(alive.state(), RunState::Running);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn child_has_only_secrets_of_its_parent() {
+    let secrets = Secrets::new();
+    let kennel = secrets.serve(Options::default()).await;
+    secrets.write("parent", b"shared");
+    secrets.write("other", b"closed");
+    let with = |spec: pb::RunSpec| spec.secret("SHARED", Source::ServerFile("parent".into()));
+    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, with).await;
+    let own = run.gets("$K run --secret B=file:parent -- sh -c 'echo $B'");
+    assert_eq!(own.await, "shared");
+    let sent = run.gets("S=x $K run --secret S -- sh -c 'echo $S'").await;
+    assert_eq!(sent, "x");
+    for source in ["file:other", "credential:parent"] {
+        let line = format!("$K run --secret B={source} -- true");
+        let refused = run.is_refused(&line).await;
+        assert!(refused.contains("where its parent has it"), "{refused}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,25 +1,28 @@
-//! Values of variables and bytes of input are not on the disk, in the database or in the log, except in the file that
-//! the next attempt needs, and after the end nowhere at all.
+//! Values of variables, sent secrets and bytes of input are not on the disk, in the database or in the log: the file that
+//! the next attempt needs is sealed, and removed at the end.
 
-use kennel_proto::pb::{self, RestartMode, RunKind};
+use kennel_proto::pb::{self, RestartMode, RunKind, secret::Source};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, eventually, eventually_async,
     must, sh,
 };
 use nix::sys::signal::Signal;
-use std::{fmt::Write as _, fs, path::Path, time::Duration};
+use std::{fmt::Write as _, fs, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 /// A server may have to wait for the store's own time limits.
 const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
 const IN_ENV: &str = "canary-of-a-variable-5f2c91";
+const IN_SECRET: &str = "canary-of-a-secret-d41b77";
+const IN_FILE: &str = "canary-of-a-secret-file-19ae30";
 const IN_INPUT: &str = "canary-of-the-input-83b07d";
 const WRITTEN: &str = "canary-that-was-written-c46e1a";
+const SECRETS: [&str; 5] = [IN_ENV, IN_SECRET, IN_FILE, IN_INPUT, WRITTEN];
 /// Labels are no secrets. This one shows that the search works.
 const LABEL: &str = "canary-of-a-label-0d97e5";
 
 /// Whether the bytes contain the text, literally or in hexadecimal digits.
-fn holds(bytes: &[u8], text: &str) -> bool {
+pub(crate) fn holds(bytes: &[u8], text: &str) -> bool {
     let mut digits = String::new();
     for byte in text.bytes() {
         let _ = write!(digits, "{byte:02x}");
@@ -87,11 +90,13 @@ impl Scene {
         let mut client = kennel.client().await;
         let seen = kennel.scratch().join("seen");
         let script = format!(
-            "read x; echo ${{#TOKEN}} ${{#x}} >> {}; exec sleep 300",
+            "read x; read y < $FILE; echo ${{#TOKEN}} ${{#SENT}} ${{#y}} ${{#x}} >> {}; exec sleep 300",
             seen.display()
         );
         let mut spec = sh(&script)
             .env("TOKEN", IN_ENV)
+            .secret("SENT", Source::Value(IN_SECRET.into()))
+            .secret_file("FILE", Source::Value(format!("{IN_FILE}\n").into()))
             .label("canary", LABEL)
             .kind_of(RunKind::Service)
             .restart(pb::RestartPolicy {
@@ -117,7 +122,8 @@ impl Scene {
 
     /// Waits until so many attempts have had both secrets.
     async fn attempts_have_read(&self, count: usize) {
-        let line = format!("{} {}\n", IN_ENV.len(), IN_INPUT.len());
+        let lens = [IN_ENV, IN_SECRET, IN_FILE, IN_INPUT].map(|text| text.len().to_string());
+        let line = format!("{}\n", lens.join(" "));
         let seen = self.kennel.scratch().join("seen");
         eventually("the command has its secrets", PATIENCE, || {
             let text = fs::read_to_string(&seen).unwrap_or_default();
@@ -154,7 +160,7 @@ impl Scene {
     /// Returns the locations of each secret, by place.
     async fn places(&self) -> Vec<String> {
         let mut places = Vec::new();
-        for secret in [IN_ENV, IN_INPUT, WRITTEN] {
+        for secret in SECRETS {
             places.extend(files_with(secret, &self.kennel.data_dir()));
             if holds(self.kennel.log().as_bytes(), secret) {
                 places.push("log".into());
@@ -170,15 +176,17 @@ impl Scene {
         places
     }
 
-    /// Checks that only the file for the next attempt contains secrets, and a read none.
-    async fn only_next_attempt_has_them(&self) {
-        let child = format!("runs/{}/child", self.repeated);
-        assert_eq!(self.places().await, [child]);
+    /// Checks that no place has them in the clear, although the sealed file for the next attempt is there.
+    async fn only_sealed_copy_has_them(&self) {
+        let sealed = self.kennel.run_dir(&self.repeated).join("child");
+        let sealed = fs::metadata(sealed).expect("another attempt may follow");
+        assert_eq!(sealed.permissions().mode() & 0o777, 0o600);
+        assert_eq!(self.places().await, Vec::<String>::new());
         let mut client = self.kennel.client().await;
         for run in [&self.repeated, &self.written] {
             let read = format!("{:?}", must("get", client.get(run).await));
             let trail = format!("{:?}", must("trail", client.trail(run).await));
-            for secret in [IN_ENV, IN_INPUT, WRITTEN] {
+            for secret in SECRETS {
                 assert!(!read.contains(secret) && !trail.contains(secret));
             }
         }
@@ -204,6 +212,8 @@ impl Scene {
         .await;
         self.kennel.signal(Signal::SIGTERM);
         self.kennel.wait_for_exit(PATIENCE).await;
+        let sealed = self.kennel.run_dir(&self.repeated).join("child");
+        assert!(!sealed.exists(), "no attempt follows");
         assert_eq!(self.places().await, Vec::<String>::new());
     }
 }
@@ -211,20 +221,20 @@ impl Scene {
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_leave_no_trace_on_sqlite() {
     let mut scene = Scene::begin(None).await;
-    scene.only_next_attempt_has_them().await;
+    scene.only_sealed_copy_has_them().await;
     scene.restart(2).await;
     scene.kennel.replace_server().await;
-    scene.only_next_attempt_has_them().await;
+    scene.only_sealed_copy_has_them().await;
     scene.lose_service().await;
     scene.restart(3).await;
-    scene.only_next_attempt_has_them().await;
+    scene.only_sealed_copy_has_them().await;
     scene.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn secrets_leave_no_trace_despite_store_outage() {
     let mut scene = Scene::begin(Some(Postgres::start().await)).await;
-    scene.only_next_attempt_has_them().await;
+    scene.only_sealed_copy_has_them().await;
     scene.postgres.as_mut().expect("it has one").crash().await;
     scene.kennel.replace_server().await;
     let mut client = scene.kennel.client().await;
@@ -235,11 +245,11 @@ async fn secrets_leave_no_trace_despite_store_outage() {
     })
     .await;
     scene.restart(2).await;
-    scene.only_next_attempt_has_them().await;
+    scene.only_sealed_copy_has_them().await;
     scene.lose_service().await;
     scene.restart(3).await;
     let mut client = scene.kennel.client().await;
     scene.write(&mut client, 2).await;
-    scene.only_next_attempt_has_them().await;
+    scene.only_sealed_copy_has_them().await;
     scene.end().await;
 }

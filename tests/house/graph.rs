@@ -111,7 +111,7 @@ const OWNED_BY: [(&str, &[&str]); 28] = [
 ];
 
 /// All crates that the pure core may use.
-const LIFECYCLE_USES: [&str; 3] = ["serde", "thiserror", "ulid"];
+const LIFECYCLE_USES: [&str; 4] = ["serde", "thiserror", "ulid", "zeroize"];
 
 type Graph = BTreeMap<String, BTreeSet<String>>;
 

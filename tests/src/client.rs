@@ -629,6 +629,12 @@ pub trait SpecExt {
     /// Adds a variable.
     #[must_use]
     fn env(self, name: &str, value: &str) -> Self;
+    /// Adds a secret as a variable.
+    #[must_use]
+    fn secret(self, name: &str, source: pb::secret::Source) -> Self;
+    /// Adds a secret as a file.
+    #[must_use]
+    fn secret_file(self, name: &str, source: pb::secret::Source) -> Self;
     /// Sets the limits.
     #[must_use]
     fn limits(self, limits: pb::RunLimits) -> Self;
@@ -708,6 +714,24 @@ impl SpecExt for pb::RunSpec {
             .get_or_insert_default()
             .vars
             .insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    fn secret(mut self, name: &str, source: pb::secret::Source) -> Self {
+        self.secrets.push(pb::Secret {
+            name: name.to_owned(),
+            source: Some(source),
+            ..pb::Secret::default()
+        });
+        self
+    }
+
+    fn secret_file(mut self, name: &str, source: pb::secret::Source) -> Self {
+        self.secrets.push(pb::Secret {
+            name: name.to_owned(),
+            source: Some(source),
+            delivery: pb::SecretDelivery::File.into(),
+        });
         self
     }
 

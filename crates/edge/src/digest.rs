@@ -1,7 +1,7 @@
 //! Keyed digests: of a client's spec, to recognize a repeat, and of page tokens, to recognize Kennel's own.
 
 use hmac::{Hmac, KeyInit, Mac};
-use kennel_lifecycle::{RunId, RunSpec};
+use kennel_lifecycle::{RunId, RunSpec, SecretSource};
 use kennel_supervisor::spec_text;
 use sha2::Sha256;
 use std::fmt;
@@ -33,12 +33,20 @@ impl DigestKey {
         let text = spec_text(&spec.recorded());
         let input = spec.command.initial_input.as_deref();
         let values = spec.command.env.values().map(String::as_bytes);
-        let mut parts = vec![SPEC_DOMAIN.to_vec()];
-        for part in [text.as_bytes()].into_iter().chain(values).chain(input) {
-            parts.push((part.len() as u64).to_be_bytes().to_vec());
-            parts.push(part.to_vec());
-        }
-        let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+        let sent = spec
+            .secrets
+            .iter()
+            .filter_map(|secret| match &secret.source {
+                SecretSource::Sent(value) => Some(value.expose()),
+                SecretSource::ServerFile(_) | SecretSource::Credential(_) => None,
+            });
+        let parts = [text.as_bytes()].into_iter().chain(values);
+        let parts: Vec<&[u8]> = parts.chain(input).chain(sent).collect();
+        let lengths = parts.iter().map(|part| (part.len() as u64).to_be_bytes());
+        let lengths: Vec<[u8; 8]> = lengths.collect();
+        let each = lengths.iter().zip(parts);
+        let each = each.flat_map(|(length, part)| [&length[..], part]);
+        let parts: Vec<&[u8]> = [SPEC_DOMAIN].into_iter().chain(each).collect();
         self.mac(&parts).to_vec()
     }
 
@@ -68,6 +76,7 @@ impl fmt::Debug for DigestKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kennel_lifecycle::{Secret, SecretDelivery, SecretValue};
     use std::fmt::Write;
 
     #[test]
@@ -87,13 +96,16 @@ mod tests {
     #[test]
     fn digest_depends_on_every_part_and_on_secrets() {
         let key = DigestKey::new([7; 32]);
-        let edits: [fn(&mut RunSpec); 6] = [
+        let edits: [fn(&mut RunSpec); 9] = [
             |spec| spec.command.cwd = Some("/".into()),
             |spec| drop(spec.command.env.insert("A".into(), "2".into())),
             |spec| drop(spec.command.env.insert("A".into(), String::new())),
             |spec| spec.command.initial_input = Some(Vec::new()),
             |spec| spec.command.initial_input = Some(b"1".to_vec()),
             |spec| spec.labels.clear(),
+            |spec| spec.secrets.push(secret(sent(b"1"))),
+            |spec| spec.secrets.push(secret(sent(b"2"))),
+            |spec| spec.secrets.push(secret(named("1"))),
         ];
         let mut digests = vec![key.of_spec(&spec())];
         digests.push(DigestKey::new([8; 32]).of_spec(&spec()));
@@ -104,6 +116,22 @@ mod tests {
         }
         let different: std::collections::HashSet<_> = digests.iter().collect();
         assert_eq!(different.len(), digests.len());
+    }
+
+    fn sent(bytes: &[u8]) -> SecretSource {
+        SecretSource::Sent(SecretValue::new(bytes.to_vec()))
+    }
+
+    fn named(path: &str) -> SecretSource {
+        SecretSource::ServerFile(path.to_owned())
+    }
+
+    fn secret(source: SecretSource) -> Secret {
+        Secret {
+            name: "S".to_owned(),
+            source,
+            delivery: SecretDelivery::Variable,
+        }
     }
 
     fn spec() -> RunSpec {

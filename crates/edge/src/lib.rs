@@ -20,6 +20,7 @@ pub mod limits;
 mod observe;
 mod run_tokens;
 mod run_waits;
+mod seal;
 mod serve;
 mod service;
 mod shares;

@@ -145,6 +145,18 @@ pub(crate) fn capability_missing(missing: &[Missing]) -> Status {
     fault.status()
 }
 
+/// Returns the status for a secret of the server that cannot be read.
+fn secret_unavailable([name, origin, why]: [&String; 3], text: String) -> Status {
+    let facts = Facts::default()
+        .with("secret", name.as_str())
+        .with("source", origin.as_str())
+        .with("why", why.as_str());
+    let (code, reason) = (Code::FailedPrecondition, Reason::SecretUnavailable);
+    Fault::new(code, reason, text, facts)
+        .precondition("SECRET", name.as_str())
+        .status()
+}
+
 /// Returns the status for an ended run that cannot be restarted from its record and the request; `missing` lists the
 /// missing fields.
 pub(crate) fn spec_incomplete(run: RunId, missing: &[String]) -> Status {
@@ -224,14 +236,10 @@ pub(crate) fn internal(what: &str) -> Status {
 pub(crate) fn of(error: &CallError) -> Status {
     let text = error.to_string();
     let precondition = |reason: Reason, run: RunId, kind: &str| {
-        Fault::new(
-            Code::FailedPrecondition,
-            reason,
-            text.as_str(),
-            Facts::run(run),
-        )
-        .precondition(kind, run.to_string())
-        .status()
+        let facts = Facts::run(run);
+        Fault::new(Code::FailedPrecondition, reason, text.as_str(), facts)
+            .precondition(kind, run.to_string())
+            .status()
     };
     match error {
         CallError::RunNotFound(run) => {
@@ -255,6 +263,9 @@ pub(crate) fn of(error: &CallError) -> Status {
         CallError::AnnotationsChanged { .. } => facets::changed(error, text),
         CallError::CapabilityMissing(missing) => capability_missing(missing),
         CallError::InvalidSpec(violation) => invalid(std::slice::from_ref(violation)),
+        CallError::SecretUnavailable { name, origin, why } => {
+            secret_unavailable([name, origin, why], text)
+        }
         CallError::CommandNotFound { command, looked_in } => not_found(command, looked_in),
         CallError::SpawnFailed { run, failure } => spawn_failed(*run, failure),
         CallError::QuotaExceeded { what, limit } => quota(what, *limit),
@@ -454,7 +465,10 @@ fn start_code(failure: &StartFailure) -> Code {
         // The host does not let the server set them; the other steps of the start are the server's own.
         _ if matches!(
             failure.stage,
-            StartStage::Limits | StartStage::Namespace | StartStage::Privileges
+            StartStage::Limits
+                | StartStage::Namespace
+                | StartStage::Privileges
+                | StartStage::Secret
         ) =>
         {
             Code::FailedPrecondition

@@ -18,7 +18,9 @@ use kennel_keeper::{
 use kennel_lifecycle::{DefaultGrace, NodeId, Privileges, RetentionLimits};
 use kennel_linux::{crash_point, limits, own_file};
 use kennel_store::Store;
-use kennel_supervisor::{EXIT_LEFT, Supervisor, SupervisorConfig, telemetry::Telemetry};
+use kennel_supervisor::{
+    EXIT_LEFT, SecretSources, Supervisor, SupervisorConfig, telemetry::Telemetry,
+};
 use std::{
     error::Error,
     fs::{File, TryLockError},
@@ -70,6 +72,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let lease = flags.node_lease(here)?;
     let privileges = flags.restrict_runs(here)?;
     let default_grace = flags.default_grace(here)?;
+    let secrets = Arc::new(flags.secrets(here)?);
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
     let exports = Exports::start(&telling, node, &host_name(), here, &log)?;
@@ -85,6 +88,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         lease,
         privileges,
         default_grace,
+        secrets,
         retention,
         telemetry: exports.telemetry(),
         here,
@@ -116,6 +120,7 @@ struct Wired<'a> {
     lease: Duration,
     privileges: Privileges,
     default_grace: DefaultGrace,
+    secrets: Arc<SecretSources>,
     retention: RetentionLimits,
     telemetry: Telemetry,
     here: &'a Surroundings,
@@ -287,7 +292,9 @@ fn supervisor_config(wired: Wired<'_>, key: DigestKey) -> Result<SupervisorConfi
         retention: wired.retention,
         telemetry: wired.telemetry,
         health: Arc::new(GrpcHealth),
-        tokens: Arc::new(key),
+        tokens: Arc::new(key.clone()),
+        sealer: Arc::new(key),
+        secrets: wired.secrets,
         socket: socket(wired.config),
     })
 }

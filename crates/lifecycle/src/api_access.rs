@@ -28,6 +28,10 @@ impl RunSpec {
         if takes_all(&self) && !takes_all(parent) {
             return Err("a child has the server's environment only where its parent has it");
         }
+        let is_held = |secret: String| parent.server_secrets().any(|held| held == secret);
+        if !self.server_secrets().all(is_held) {
+            return Err("a child has a secret of the server only where its parent has it");
+        }
         let (own, most) = (&mut self.policy, &parent.policy);
         if let Some(sandbox) = &most.privileges.sandbox {
             if own
@@ -54,7 +58,10 @@ impl RunSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CapabilitySet, Privileges, Sandbox, Seccomp};
+    use crate::{
+        CapabilitySet, Privileges, Sandbox, Seccomp, Secret, SecretDelivery, SecretSource,
+        SecretValue,
+    };
 
     fn held() -> RunSpec {
         let mut parent = RunSpec::default();
@@ -100,6 +107,26 @@ mod tests {
         RunSpec::default()
             .within_parent(&least)
             .expect("no secrets");
+    }
+
+    #[test]
+    fn child_gets_no_secret_its_parent_lacks() {
+        let with = |source| RunSpec {
+            secrets: vec![Secret {
+                name: "A".to_owned(),
+                source,
+                delivery: SecretDelivery::Variable,
+            }],
+            ..RunSpec::default()
+        };
+        let file = |path: &str| with(SecretSource::ServerFile(path.to_owned()));
+        let credential = with(SecretSource::Credential("a".to_owned()));
+        file("a").within_parent(&file("a")).expect("as much");
+        file("b").within_parent(&file("a")).expect_err("another");
+        credential.within_parent(&file("a")).expect_err("another");
+        let sent = with(SecretSource::Sent(SecretValue::new(vec![1])));
+        sent.within_parent(&RunSpec::default())
+            .expect("the child's own");
     }
 
     #[test]

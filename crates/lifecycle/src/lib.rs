@@ -41,6 +41,7 @@ pub mod restart;
 pub mod retention;
 mod rules;
 mod run_limits;
+mod secret;
 mod signal;
 mod spec;
 mod stuck;
@@ -97,6 +98,7 @@ pub use rules::{
 pub use run_limits::{
     CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };
+pub use secret::{Secret, SecretDelivery, SecretSource, SecretValue, in_clear};
 pub use signal::{NoSignal, Signal};
 pub use spec::{CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, Violation, compose_env};
 pub use stuck::{Stuck, StuckProcess};

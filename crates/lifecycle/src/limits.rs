@@ -22,6 +22,14 @@ pub const INITIAL_INPUT_BYTES_MAX: usize = 1024 * 1024;
 pub const INPUT_WRITE_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of a write's id.
 pub const WRITE_ID_BYTES_MAX: usize = 128;
+/// Secrets of one run.
+pub const SECRETS_MAX: usize = 32;
+/// Longest value of a secret.
+pub const SECRET_BYTES_MAX: usize = 64 * 1024;
+/// Longest name of a secret, or of a credential.
+pub const SECRET_NAME_BYTES_MAX: usize = 255;
+/// Longest path of a secret's file.
+pub const SECRET_PATH_BYTES_MAX: usize = 1024;
 /// Labels on one run.
 pub const LABELS_MAX: usize = 64;
 /// Annotations on one run.

@@ -144,6 +144,8 @@ named! {
         Namespace = "namespace",
         /// The command's user and groups, or `no_new_privileges`, could not be set.
         Privileges = "privileges",
+        /// A secret could not be read, or cannot be given in the way that the spec names.
+        Secret = "secret",
     }
 }
 
@@ -163,6 +165,7 @@ impl StartStage {
             Self::Exec => "executing it",
             Self::Namespace => "making its pid namespace",
             Self::Privileges => "setting its user and privileges",
+            Self::Secret => "giving it a secret",
         }
     }
 }

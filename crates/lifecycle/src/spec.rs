@@ -1,7 +1,10 @@
 //! A spawn request, and the check of its validity.
 
 use crate::names::named;
-use crate::{ApiAccess, Parent, Policy, TerminalSpec, labels, limits, os_text};
+use crate::{
+    ApiAccess, Parent, Policy, Secret, SecretSource, SecretValue, TerminalSpec, labels, limits,
+    os_text,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
@@ -51,6 +54,8 @@ pub struct RunSpec {
     pub parent: Option<Parent>,
     /// What its processes may call.
     pub api_access: ApiAccess,
+    /// Secrets of its command.
+    pub secrets: Vec<Secret>,
 }
 
 /// A command with its environment.
@@ -102,7 +107,7 @@ impl CommandSpec {
     }
 }
 
-/// A spec as it may be stored: it contains no value of a variable and no byte of input, only which variables were set
+/// A spec as it may be stored: it contains no value of a variable or a secret and no byte of input, only which were set
 /// and whether there was input. There is no other way to make one, so a holder of it holds no secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "RunSpec")]
@@ -115,6 +120,11 @@ impl From<RunSpec> for RecordedSpec {
         }
         if let Some(input) = &mut spec.command.initial_input {
             *input = Vec::new();
+        }
+        for secret in &mut spec.secrets {
+            if let SecretSource::Sent(value) = &mut secret.source {
+                *value = SecretValue::default();
+            }
         }
         Self(spec)
     }
@@ -169,7 +179,9 @@ impl RunSpec {
             map.iter().map(|(n, v)| n.len() + v.len()).sum()
         };
         let argv: usize = self.command.argv.iter().map(|word| word.len()).sum();
-        argv + pairs(&self.command.env) + pairs(&self.labels)
+        let secrets = self.secrets.iter();
+        let secrets = secrets.map(|s| s.name.len() + s.source.of_server().map_or(0, |n| n.len()));
+        argv + pairs(&self.command.env) + pairs(&self.labels) + secrets.sum::<usize>()
     }
 
     /// Returns all violations of this spec; empty means that it may be tried, where its stop steps fit the grace that its
@@ -183,6 +195,7 @@ impl RunSpec {
         self.check_stop_input(&mut found);
         self.policy.check(&mut found);
         self.check_api_access(&mut found);
+        self.check_secrets(&mut found);
         found
     }
 

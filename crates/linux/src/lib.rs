@@ -4,6 +4,7 @@
 //! Mechanisms, no policy: `kennel-lifecycle` decides on their use, and `kennel-keeper` carries it out.
 
 pub mod attributes;
+pub mod beneath;
 pub mod capability;
 pub mod census;
 pub mod cgroup;

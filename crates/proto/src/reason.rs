@@ -37,6 +37,8 @@ reasons! {
     CapabilityMissing = "CAPABILITY_MISSING",
     /// The containment of the run would be weaker than its spec permits.
     ContainmentUnavailable = "CONTAINMENT_UNAVAILABLE",
+    /// A secret of the server cannot be read.
+    SecretUnavailable = "SECRET_UNAVAILABLE",
     /// There is no such command.
     CommandNotFound = "COMMAND_NOT_FOUND",
     /// A step of the start failed.

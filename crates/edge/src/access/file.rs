@@ -78,6 +78,9 @@ struct Principal {
     /// Groups that they may have, beside those with the numbers of these users.
     #[serde(default)]
     run_as_groups: Vec<u32>,
+    /// Secrets of the server that they may have.
+    #[serde(default)]
+    secrets: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -171,6 +174,7 @@ fn grants(principals: &[Principal]) -> Result<HashMap<String, Grant>, String> {
         owner,
         run_as,
         run_as_groups,
+        secrets,
     } in principals
     {
         if name.is_empty() || owner.as_ref().is_some_and(String::is_empty) {
@@ -182,6 +186,7 @@ fn grants(principals: &[Principal]) -> Result<HashMap<String, Grant>, String> {
             run_as: Arc::new(RunAs {
                 users: run_as.clone(),
                 groups: run_as_groups.clone(),
+                secrets: secrets.clone(),
             }),
         };
         match grants.entry(name.clone()) {

@@ -22,12 +22,14 @@ pub(crate) struct Grant {
     pub(crate) run_as: Arc<RunAs>,
 }
 
-/// Users and groups by number.
+/// Users and groups by number, and secrets of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RunAs {
     pub(crate) users: Vec<u32>,
     /// Groups beside those with the number of a user.
     pub(crate) groups: Vec<u32>,
+    /// Secrets that its commands may have, such as `file:db`; one that ends with `*` stands for all that begin so.
+    pub(crate) secrets: Vec<String>,
 }
 
 /// Quota of one owner's runs and streams together. Absent: limited only by the node.
@@ -115,10 +117,20 @@ pub(crate) struct AsRun {
 impl Caller {
     /// Whether its commands may run as this user with these groups.
     pub(crate) fn may_run_as(&self, user: &RunUser) -> bool {
-        let RunAs { users, groups } = &*self.run_as;
+        let RunAs { users, groups, .. } = &*self.run_as;
         let may_have = |group: &u32| users.contains(group) || groups.contains(group);
         self.role >= Role::Admin
             || users.contains(&user.uid) && may_have(&user.gid) && user.groups.iter().all(may_have)
+    }
+
+    /// Whether its commands may have this secret of the server. What a run may have was decided when it was spawned, and
+    /// its children have no more.
+    pub(crate) fn may_have_secret(&self, secret: &str) -> bool {
+        let names = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(start) => secret.starts_with(start),
+            None => secret == pattern,
+        };
+        self.role >= Role::Admin || self.run.is_some() || self.run_as.secrets.iter().any(names)
     }
 
     /// Returns the owner whose runs alone it may see; absent: it may see all.

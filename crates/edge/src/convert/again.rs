@@ -2,7 +2,7 @@
 
 use super::request;
 use crate::{digest::DigestKey, pb, status, trace_context::TraceContext};
-use kennel_lifecycle::{RecordedSpec, RunId, RunSpec, Violation};
+use kennel_lifecycle::{RecordedSpec, RunId, RunSpec, SecretSource, SecretValue, Violation};
 use kennel_supervisor::{RunView, SpawnCall};
 use tonic::Status;
 
@@ -63,6 +63,19 @@ fn completed(
     found.extend(given.keys().map(|name| {
         let why = "is not a variable of the run's spec";
         Violation::new(format!("env.{name}"), why)
+    }));
+    let mut sent = request.secrets;
+    for secret in &mut spec.secrets {
+        if let SecretSource::Sent(value) = &mut secret.source {
+            match sent.remove(&secret.name) {
+                Some(now) => *value = SecretValue::new(now.into()),
+                None => missing.push(format!("secrets.{}", secret.name)),
+            }
+        }
+    }
+    found.extend(sent.keys().map(|name| {
+        let why = "is not a secret of the run's spec that its caller had sent";
+        Violation::new(format!("secrets.{name}"), why)
     }));
     match (&mut spec.command.initial_input, request.initial_input) {
         (Some(input), Some(now)) => *input = now.into(),

@@ -24,6 +24,7 @@ mod retention;
 mod rules;
 pub(crate) mod run;
 pub(crate) mod screen;
+mod secrets;
 pub(crate) mod spec;
 pub(crate) mod terminal;
 pub(crate) mod time;

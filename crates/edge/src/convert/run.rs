@@ -330,6 +330,7 @@ fn start_failed(failure: &StartFailure) -> end_reason::StartFailed {
         StartStage::Exec => pb::StartStage::Exec,
         StartStage::Namespace => pb::StartStage::Namespace,
         StartStage::Privileges => pb::StartStage::Privileges,
+        StartStage::Secret => pb::StartStage::Secret,
     };
     end_reason::StartFailed {
         stage: stage.into(),

@@ -1,6 +1,8 @@
 //! Specs: parsed on the way in, returned without their secrets. Both directions of a field are in this file.
 
-use super::{api_access, command, containment, limits, restart, rules, run, terminal, time};
+use super::{
+    api_access, command, containment, limits, restart, rules, run, secrets, terminal, time,
+};
 use crate::{
     enums,
     pb::{
@@ -30,6 +32,7 @@ pub(crate) fn has_too_many(spec: &pb::RunSpec, found: &mut Vec<Violation>) -> bo
         ("spec.argv.raw_args", raw_args, bounds::ARGV_LEN_MAX),
         ("spec.env.vars", vars, bounds::ENV_ENTRIES_MAX),
         ("spec.labels", spec.labels.len(), bounds::LABELS_MAX),
+        ("spec.secrets", spec.secrets.len(), bounds::SECRETS_MAX),
     ] {
         if count > most {
             let why = format!("must have at most {most} entries");
@@ -81,6 +84,7 @@ pub(crate) fn parse(spec: pb::RunSpec, found: &mut Vec<Violation>) -> RunSpec {
         labels: spec.labels,
         parent: parent(spec.parent.as_ref(), found),
         api_access: api_access::parse(spec.api_access, found),
+        secrets: secrets::parse(spec.secrets, found),
     };
     let wrong = parsed.violations().into_iter();
     found.extend(wrong.map(|violation| form.name(violation)));
@@ -99,6 +103,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         labels,
         parent,
         api_access,
+        secrets,
     } = spec;
     let (cwd, raw_cwd) = command::shown_cwd(command.cwd.as_deref());
     pb::RunSpec {
@@ -134,6 +139,7 @@ fn message(spec: &RunSpec) -> pb::RunSpec {
         stdio: shown_stdio(command),
         parent: parent.as_ref().map(shown_parent),
         api_access: api_access::shown(*api_access).into(),
+        secrets: secrets::shown(secrets),
     }
 }
 

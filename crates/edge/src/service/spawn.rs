@@ -54,6 +54,15 @@ impl Processes {
                 "run_as of this principal in the access file does not name the command's user, or a group of it",
             ));
         }
+        if !call
+            .spec
+            .server_secrets()
+            .all(|secret| caller.may_have_secret(&secret))
+        {
+            return Err(status::permission_denied(
+                "secrets of this principal in the access file does not name a secret of the spec",
+            ));
+        }
         let call = SpawnCall {
             owner_runs_max: caller.quota.live_runs.map(NonZeroU32::get),
             ..call

@@ -1,7 +1,7 @@
 //! Input for a child behind a gate: the spec of its run, and what was resolved for it.
 
-use kennel_lifecycle::{CommandSpec, Policy, os_text};
-use kennel_linux::spawn::ChildImage;
+use kennel_lifecycle::{CommandSpec, Policy, Secret, SecretSource, os_text};
+use kennel_linux::spawn::{ChildImage, ChildSecret};
 use serde::{Deserialize, Serialize};
 use std::{ffi::OsStr, fmt, os::unix::ffi::OsStrExt, path::PathBuf};
 
@@ -23,6 +23,8 @@ pub struct ChildSpec {
     pub command: CommandSpec,
     /// Rules that keeper and shim follow on their own.
     pub policy: Policy,
+    /// Its secrets. The stored form has no values.
+    pub secrets: Vec<Secret>,
 }
 
 /// For logs: without arguments, environment and input.
@@ -37,6 +39,7 @@ impl fmt::Debug for ChildSpec {
     }
 }
 
+/// Secrets whose values were not read are left out.
 impl From<&ChildSpec> for ChildImage {
     fn from(real: &ChildSpec) -> Self {
         let bytes = |text: &OsStr| text.as_bytes().to_vec();
@@ -46,8 +49,20 @@ impl From<&ChildSpec> for ChildImage {
             argv: command.argv.iter().map(|word| bytes(word)).collect(),
             env: real.env.clone(),
             cwd: bytes(command.working_dir().as_os_str()),
+            secrets: real.secrets.iter().filter_map(with_value).collect(),
         }
     }
+}
+
+fn with_value(secret: &Secret) -> Option<ChildSecret> {
+    let SecretSource::Sent(value) = &secret.source else {
+        return None;
+    };
+    Some(ChildSecret {
+        name: secret.name.clone(),
+        delivery: secret.delivery,
+        value: value.clone(),
+    })
 }
 
 #[cfg(test)]

@@ -212,6 +212,7 @@ impl Work {
             argv: argv.into_iter().map(String::into_bytes).collect(),
             env: own.env.iter().cloned().chain([mark.clone()]).collect(),
             cwd: own.cwd.clone(),
+            secrets: own.secrets.clone(),
         };
         let null = OpenOptions::new().read(true).write(true).open("/dev/null");
         let null = null.map_err(|e| prepare(&e))?;

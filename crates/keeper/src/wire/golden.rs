@@ -18,14 +18,14 @@ use kennel_lifecycle::{
     Activity, CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputClosed,
     InputLedger, InputRefusal, InputWrite, KnownWrite, LeaderExit, Leftover, Leftovers,
     LimitPowers, MemoryKills, OnMaxPause, PausePolicy, PidNamespace, Policy, ProcessIdentity,
-    Proof, Recovery, Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits, Signal,
-    SignalScope, SignalSender, StartFailure, StartStage, StatusText, StopCommand, StopCommandEnd,
-    StopInput, StopPolicy, StopReason, StopStep, Stuck, StuckProcess, TerminalSize, Timestamp,
-    TreeVerdict,
+    Proof, Recovery, Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits,
+    SecretDelivery, SecretValue, Signal, SignalScope, SignalSender, StartFailure, StartStage,
+    StatusText, StopCommand, StopCommandEnd, StopInput, StopPolicy, StopReason, StopStep, Stuck,
+    StuckProcess, TerminalSize, Timestamp, TreeVerdict,
     ladder::{Action, Step, StopPlan},
     recovery::ExitRecord,
 };
-use kennel_linux::spawn::ChildImage;
+use kennel_linux::spawn::{ChildImage, ChildSecret};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fmt::{Debug, Write},
@@ -671,8 +671,13 @@ fn files_have_these_bytes() {
         argv: vec![b"a".into(), b"b".into()],
         env: vec![("K".into(), "v".into())],
         cwd: b"/".into(),
+        secrets: vec![ChildSecret {
+            name: "S".into(),
+            delivery: SecretDelivery::File,
+            value: SecretValue::new(b"x".to_vec()),
+        }],
     };
-    check(&child, "062f62696e2f61020161016201014b0176012f");
+    check(&child, "062f62696e2f61020161016201014b0176012f010153010178");
     let record = ExitRecord {
         exit: Some(Exit::Code(7)),
         by_itself: Some(Timestamp(4)),

@@ -312,6 +312,7 @@ impl Stage {
                 pid_namespace: self.pid_namespace(),
                 ..Policy::default()
             },
+            ..ChildSpec::default()
         };
         (run, spec)
     }

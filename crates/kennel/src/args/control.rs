@@ -1,6 +1,6 @@
 //! Flags of the commands that change a run or wait for it.
 
-use super::{EnvArg, RunRef, RunRefs};
+use super::{EnvArg, RunRef, RunRefs, SecretArg};
 use crate::{complete, detach_keys::DetachKeys, values};
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use clap_complete::engine::ArgValueCompleter;
@@ -61,6 +61,10 @@ pub(crate) struct RestartRunArgs {
     /// repeated
     #[arg(short, long = "env", value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<EnvArg>,
+    /// Give the value of a secret that an ended run's caller had sent, because it is not stored: @FILE or env:VARIABLE from
+    /// here, or nothing: the variable NAME from here. May be repeated
+    #[arg(long, value_name = "NAME[=SOURCE]")]
+    pub(crate) secret: Vec<SecretArg>,
     /// Take all variables of an ended run's spec from here, except those of --env
     #[arg(long)]
     pub(crate) inherit_env: bool,

@@ -15,6 +15,7 @@ mod network;
 mod output;
 mod read;
 mod run;
+mod secrets;
 mod serve;
 mod target;
 
@@ -41,6 +42,7 @@ pub(crate) use run::{
     PidNamespaceArg, PrivilegeArgs, ReadyArgs, RecoveryArg, RestartArg, RestartArgs, RunArgs,
     SeccompArg, SpecArgs, TerminalArgs,
 };
+pub(crate) use secrets::{SecretArg, SecretArgs, SecretFrom};
 pub(crate) use serve::{CgroupUse, ConfigCommand, ServeArgs};
 pub(crate) use target::{LabelArgs, RunRef, RunRefs};
 

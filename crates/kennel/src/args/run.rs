@@ -1,5 +1,6 @@
 //! Flags of `run` and `spawn`: the spec of a run.
 
+use super::SecretArgs;
 use crate::{complete, values};
 use clap::{Args, ValueEnum};
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter};
@@ -221,6 +222,8 @@ pub(crate) struct SpecArgs {
     /// Read variables from FILE, with lines NAME=VALUE or NAME; --env wins. May be repeated
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) secrets: SecretArgs,
     /// Environment to start from [default: inherit for `run`, minimal for `spawn`]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) env_mode: Option<EnvModeArg>,

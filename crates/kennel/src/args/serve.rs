@@ -10,6 +10,7 @@ use crate::{
 };
 use clap::{Args, Subcommand, ValueEnum};
 use kennel_lifecycle::{DefaultGrace, Privileges, RunKind};
+use kennel_supervisor::SecretSources;
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 #[derive(Debug, Args)]
@@ -62,6 +63,12 @@ pub(crate) struct ServeArgs {
     /// [default: 5s]
     #[arg(long, value_name = "[KIND=]DURATION", value_parser = values::grace, value_delimiter = ',')]
     default_grace: Vec<(Option<RunKind>, Duration)>,
+    /// Directory whose files runs may have as secrets, such as a mounted Secret of Kubernetes; repeatable [default: none]
+    #[arg(long, value_name = "DIR", value_delimiter = ',')]
+    secret_dir: Vec<PathBuf>,
+    /// Credential of the server's systemd unit that runs may have as a secret; repeatable [default: none]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    secret_credential: Vec<String>,
     #[command(flatten)]
     pub(crate) retention: RetentionArgs,
     #[command(flatten)]
@@ -153,6 +160,25 @@ impl ServeArgs {
             })?;
         }
         Ok(node)
+    }
+
+    /// Sources of the secrets of runs.
+    pub(crate) fn secrets(&self, here: &Surroundings) -> Result<SecretSources, Failure> {
+        let given = |flag: Vec<String>, name: &str| {
+            let list = |text: &str| Ok(text.split(',').map(str::to_owned).collect());
+            let given = here.setting(Some(flag).filter(|f| !f.is_empty()), name, list)?;
+            Ok::<_, Failure>(given.unwrap_or_default())
+        };
+        let dirs = self.secret_dir.iter();
+        let dirs = dirs.map(|dir| dir.display().to_string()).collect();
+        Ok(SecretSources {
+            dirs: given(dirs, "KENNEL_SECRET_DIR")?
+                .into_iter()
+                .map(|dir| std::path::absolute(&dir).unwrap_or_else(|_| dir.into()))
+                .collect(),
+            credentials: given(self.secret_credential.clone(), "KENNEL_SECRET_CREDENTIAL")?,
+            credentials_dir: here.var("CREDENTIALS_DIRECTORY").map(PathBuf::from),
+        })
     }
 
     pub(crate) fn node_lease(&self, here: &Surroundings) -> Result<Duration, Failure> {

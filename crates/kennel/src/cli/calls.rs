@@ -3,7 +3,7 @@
 use super::{
     each::each,
     link::{Link, print, print_exact, refused, run_of, soon},
-    progress, render, run_env, spec, words,
+    progress, render, run_env, secrets, spec, words,
 };
 use crate::{
     args::{AbortArgs, AbortWaitArg, Format, ResizeArgs, RestartRunArgs, RunRefs, StatusArgs},
@@ -108,6 +108,7 @@ pub(crate) async fn restart(
     here: &Surroundings,
 ) -> Result<u8, Failure> {
     let env = run_env::values(args.env, here)?;
+    let secrets = secrets::values(args.secret, here)?;
     let too_long = |_| Failure::new("the grace is too long");
     let grace = args
         .grace
@@ -124,6 +125,9 @@ pub(crate) async fn restart(
             new_run_id: ulid::Ulid::generate().to_string(),
             env: env.clone().into_iter().collect(),
             initial_input: initial_input.clone(),
+            secrets: (secrets.iter())
+                .map(|(name, value)| (name.clone(), value.clone().into()))
+                .collect(),
             request_id: new_request_id(),
             grace,
             expected_attempt: None,

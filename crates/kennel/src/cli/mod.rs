@@ -28,6 +28,7 @@ mod run_env;
 mod run_input;
 mod run_signals;
 mod screen;
+mod secrets;
 mod settings;
 mod sink;
 mod spec;

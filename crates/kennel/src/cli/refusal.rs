@@ -28,7 +28,7 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
 }
 
 /// Fields of the contract, and their flags.
-const FLAGS: [(&str, &str); 37] = [
+const FLAGS: [(&str, &str); 38] = [
     ("spec.limits.memory.max_bytes", "--memory-max"),
     ("spec.limits.memory.high_bytes", "--memory-high"),
     ("spec.limits.memory.swap_max_bytes", "--swap-max"),
@@ -62,6 +62,7 @@ const FLAGS: [(&str, &str); 37] = [
     ("spec.stop.signal", "--stop-signal"),
     ("spec.stop.grace", "--grace"),
     ("spec.env.vars", "--env"),
+    ("spec.secrets", "--secret"),
     ("spec.argv.args", "command"),
     ("spec.recovery", "--recovery"),
     ("spec.labels", "--label"),
@@ -99,7 +100,8 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "RUN_NOT_FOUND" => "kennel ps --all lists every run".to_owned(),
         "INVALID_RUN_ID" => "a run id is what kennel spawn prints and kennel ps lists".to_owned(),
         "SPEC_INCOMPLETE" if fact("missing")? == "spec" => return None,
-        "SPEC_INCOMPLETE" => "give them: --inherit-env, or --env NAME=VALUE for each, and --input FILE".to_owned(),
+        "SPEC_INCOMPLETE" => "give them: --inherit-env, or --env NAME=VALUE for each, --secret NAME=@FILE, and --input FILE".to_owned(),
+        "SECRET_UNAVAILABLE" => "an operator opens sources with: kennel serve --secret-dir DIR, or --secret-credential NAME".to_owned(),
         "NO_TERMINAL" => "start it with: kennel run --tty; the output of any run: kennel logs RUN".to_owned(),
         "RUN_ENDED" => "kennel get RUN shows how it ended".to_owned(),
         "INVALID_STATE" => format!(

@@ -1,7 +1,7 @@
 //! Runs and servers as text for people. Pure: takes messages and the time, returns text.
 
 use super::{
-    command, limits, list,
+    command, limits, list, secrets,
     table::{self, Cell, Colour},
     words,
 };
@@ -230,8 +230,9 @@ pub(crate) fn run(run: &pb::Run) -> String {
     if let Some(parent) = list::parent_of(run) {
         view.line("parent", parent);
     }
-    let access = run.spec.as_ref().map(pb::RunSpec::api_access);
-    view.some("may call", access.and_then(words::api_access));
+    if let Some(spec) = &run.spec {
+        add_grants(&mut view, spec);
+    }
     if !run.restarted_from.is_empty() {
         view.line("restarted from", &run.restarted_from);
     }
@@ -243,6 +244,14 @@ pub(crate) fn run(run: &pb::Run) -> String {
     }
     view.line("node", &run.node_id);
     view.text
+}
+
+/// Formats what the run may call, and its secrets.
+fn add_grants(view: &mut View, spec: &pb::RunSpec) {
+    view.some("may call", words::api_access(spec.api_access()));
+    for secret in &spec.secrets {
+        view.line("secret", secrets::line(secret));
+    }
 }
 
 /// Formats the reports of clients, output and the command itself.

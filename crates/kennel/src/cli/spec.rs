@@ -1,6 +1,6 @@
 //! The typed flags of `run` and `spawn`, converted to the contract.
 
-use super::{command, ready, run_env, run_input};
+use super::{command, ready, run_env, run_input, secrets};
 use crate::{
     args::{
         ApiAccessArg, ContainmentArg, DiskFullArg, EnvModeArg, IsolationArg, KindArg,
@@ -69,7 +69,7 @@ fn request(
         Some(file) => Some(input(file)?.into()),
         None => None,
     };
-    Ok(pb::SpawnRequest {
+    let mut request = pb::SpawnRequest {
         run_id: args
             .run_id
             .unwrap_or_else(|| ulid::Ulid::generate().to_string()),
@@ -129,8 +129,13 @@ fn request(
             .into(),
             parent: parent(args.parent),
             stdio: stdio(args.stdin, args.terminal),
+            secrets: Vec::new(),
         }),
-    })
+    };
+    if let Some(spec) = &mut request.spec {
+        secrets::add(args.secrets, env_mode, here, spec)?;
+    }
+    Ok(request)
 }
 
 /// Returns the actions, each with the waits after it.

@@ -5,8 +5,8 @@ use kennel_lifecycle::{
     Activity, ApiAccess, Containment, Deadline, Desired, EndReason, EnvMode, InputClosed,
     InputMode, Isolation, Knob, Limit, MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull,
     OnParentEnd, PidNamespace, Proof, Recovery, RemovalReason, Resource, RestartMode, ResumeReason,
-    RowState, RunKind, RunState, Seccomp, SignalScope, SignalSender, StartFailure, StartStage,
-    StopReason, StreamsEnd, TreeVerdict,
+    RowState, RunKind, RunState, Seccomp, SecretDelivery, SignalScope, SignalSender, StartFailure,
+    StartStage, StopReason, StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, Host, Seen},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -80,6 +80,7 @@ fn names_are_those_of_the_lock() {
     lines!(
         lock,
         ApiAccess,
+        SecretDelivery,
         CgroupSeen,
         Containment,
         Activity,

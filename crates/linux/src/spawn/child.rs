@@ -8,6 +8,7 @@ mod profile;
 use super::{
     raw::{self, call},
     sandbox::Rules,
+    secrets::FIRST_FD,
 };
 use crate::signal_set::SignalSet;
 use libc::{c_char, c_int, c_long, c_void};
@@ -54,6 +55,8 @@ pub const STEP_CAPABILITIES: u8 = 11;
 pub const STEP_SANDBOX: u8 = 12;
 /// `seccomp_profile`.
 pub const STEP_SECCOMP: u8 = 13;
+/// Files with secrets.
+pub const STEP_SECRETS: u8 = 14;
 /// The first of the limits, the others after it.
 pub const STEP_RLIMITS: u8 = 32;
 
@@ -79,6 +82,8 @@ pub(super) struct Plan {
     pub(super) cwd: CString,
     /// Descriptors of stdin, stdout, stderr, gate, status, all above 4.
     pub(super) fds: [c_int; 5],
+    /// Descriptors of files with secrets, above all that they get.
+    pub(super) secrets: Vec<c_int>,
     /// Number, soft and hard limit of each resource.
     pub(super) rlimits: Vec<[u64; 3]>,
     pub(super) nice: Option<c_int>,
@@ -293,7 +298,8 @@ fn reset_signals(ignored: SignalSet) {
     let _ = unsafe { call(libc::SYS_rt_sigprocmask, mask) };
 }
 
-/// Moves stdin, stdout, stderr to 0 to 2; gate and status to 3 and 4, closed by exec; closes all other descriptors.
+/// Moves stdin, stdout, stderr to 0 to 2; gate and status to 3 and 4, closed by exec; files with secrets to their
+/// numbers; closes all other descriptors.
 fn place_descriptors(plan: &Plan) {
     for (target, source) in (0..).zip(plan.fds) {
         let flags = if target < GATE_FD { 0 } else { libc::O_CLOEXEC };
@@ -303,11 +309,26 @@ fn place_descriptors(plan: &Plan) {
             fail(plan.fds[4], STEP_STDIO, errno, EXIT_NOT_RELEASED);
         }
     }
-    let first = STATUS_FD + 1;
-    let all = [wide(first), wide(c_int::MAX), 0, 0, 0];
-    // SAFETY: close_range takes integers; no code in this process uses a descriptor above `STATUS_FD` any more.
+    let mut end = FIRST_FD;
+    for source in &plan.secrets {
+        let copy = [wide(*source), wide(end), 0, 0, 0];
+        // SAFETY: as above.
+        must(unsafe { call(libc::SYS_dup3, copy) }, STEP_SECRETS);
+        end += 1;
+    }
+    if end == FIRST_FD {
+        return close_all(STATUS_FD + 1, c_int::MAX);
+    }
+    close_all(STATUS_FD + 1, FIRST_FD - 1);
+    close_all(end, c_int::MAX);
+}
+
+/// Closes the descriptors with these numbers: no code in this process uses them any more.
+fn close_all(first: c_int, last: c_int) {
+    let all = [wide(first), wide(last), 0, 0, 0];
+    // SAFETY: close_range takes integers.
     if unsafe { call(libc::SYS_close_range, all) }.is_err() {
-        for fd in first..descriptors_end() {
+        for fd in first..=last.min(descriptors_end()) {
             // SAFETY: as above.
             let _ = unsafe { call(libc::SYS_close, [wide(fd), 0, 0, 0, 0]) };
         }

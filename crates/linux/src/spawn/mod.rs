@@ -4,6 +4,9 @@ pub mod child;
 mod raw;
 pub mod sandbox;
 pub mod seccomp;
+mod secrets;
+
+pub use secrets::ChildSecret;
 
 use crate::{
     attributes::{self, Attributes},
@@ -21,7 +24,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::{CString, OsStr},
-    io,
+    fmt, io,
     mem::{ManuallyDrop, MaybeUninit},
     os::{
         fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
@@ -38,7 +41,7 @@ const STAGING_FD: RawFd = child::STATUS_FD + 1;
 const STACK_BYTES: usize = 64 * 1024;
 
 /// The program to execute; travels as a sealed file.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChildImage {
     /// Absolute path of the executable.
     pub executable: Vec<u8>,
@@ -48,6 +51,18 @@ pub struct ChildImage {
     pub env: Vec<(String, String)>,
     /// Its working directory.
     pub cwd: Vec<u8>,
+    /// Its secrets; each takes the place of a variable of its name.
+    pub secrets: Vec<ChildSecret>,
+}
+
+/// For logs: without arguments, environment and secrets.
+impl fmt::Debug for ChildImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let executable = String::from_utf8_lossy(&self.executable);
+        f.debug_struct("ChildImage")
+            .field("executable", &executable)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Descriptors of the child.
@@ -124,11 +139,14 @@ pub fn fork_gated(
     for (slot, source) in fds.iter_mut().zip(sources) {
         *slot = source.as_raw_fd();
         if *slot < STAGING_FD {
-            let copy = stage(source).map_err(|e| prepare(&e))?;
+            let copy = stage(source, STAGING_FD).map_err(|e| prepare(&e))?;
             *slot = copy.as_raw_fd();
             copies.push(copy);
         }
     }
+    let secret = |error: &io::Error| failure(StartStage::Secret, error, None);
+    let user = attributes.privileges.user.as_ref();
+    let files = secrets::files(&child.secrets, user).map_err(|e| secret(&e))?;
     let cwd = Path::new(OsStr::from_bytes(&child.cwd));
     if let Some(sandbox) = &attributes.privileges.sandbox
         && let Some(path) = sandbox::indirect(sandbox, cwd)
@@ -143,6 +161,7 @@ pub fn fork_gated(
     let plan = Plan {
         own_proc: pid_namespace == PidNamespace::Private,
         terminal: ends.terminal,
+        secrets: files.iter().map(AsRawFd::as_raw_fd).collect(),
         ..plan(child, attributes, fds).map_err(|e| prepare(&e))?
     };
     let group = ends.born_in.as_ref();
@@ -156,7 +175,7 @@ pub fn fork_gated(
     };
     let (pid, leader, lent) = born.map_err(|error| failure(stage, &error, None))?;
     // Only the child may hold its ends, above all the gate's.
-    drop(ends);
+    drop((ends, files));
     Ok(Gated {
         pid,
         leader,
@@ -167,8 +186,10 @@ pub fn fork_gated(
 
 /// Builds the plan that the child will carry out.
 fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Result<Plan> {
-    let env = child.env.iter();
-    let env = env.map(|(name, value)| format!("{name}={value}"));
+    let is_secret = |name: &String| child.secrets.iter().any(|secret| secret.name == *name);
+    let env = child.env.iter().filter(|(name, _)| !is_secret(name));
+    let env = env.map(|(name, value)| format!("{name}={value}").into_bytes());
+    let env = env.chain(secrets::variables(&child.secrets));
     let score = attributes.oom_score_adj.map(|adj| {
         let file = c_string(attributes::OOM_SCORE_ADJ)?;
         let text = adj.to_string();
@@ -202,6 +223,7 @@ fn plan(child: &ChildImage, attributes: &Attributes, fds: [RawFd; 5]) -> io::Res
             (Seccomp::None, None) => Vec::new(),
         },
         score: score.transpose()?,
+        secrets: Vec::new(),
         own_proc: false,
         ignored: SignalSet::ignored(),
         terminal: false,
@@ -338,8 +360,9 @@ fn c_strings(texts: impl Iterator<Item: Into<Vec<u8>>>) -> io::Result<Strings> {
     Ok(Strings::new(strings?))
 }
 
-fn stage(fd: &impl AsFd) -> io::Result<OwnedFd> {
-    let staged = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(STAGING_FD))?;
+/// Copies the descriptor to a number that is not below this one.
+fn stage(fd: &impl AsFd, least: RawFd) -> io::Result<OwnedFd> {
+    let staged = fcntl(fd, FcntlArg::F_DUPFD_CLOEXEC(least))?;
     // SAFETY: the kernel has just made this descriptor for us; no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(staged) })
 }

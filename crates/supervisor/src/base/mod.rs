@@ -11,6 +11,7 @@ pub(crate) mod log_words;
 pub(crate) mod matcher;
 pub(crate) mod other_node;
 pub(crate) mod ports;
+pub(crate) mod secret_sources;
 pub(crate) mod view;
 
 use kennel_journal::Kind;

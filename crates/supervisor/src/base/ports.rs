@@ -13,7 +13,7 @@ use kennel_lifecycle::{
     CgroupIdentity, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal, TerminalSize,
     Timestamp, ladder::StopPlan, recovery,
 };
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 use tokio::sync::watch;
 
 /// Client of grpc.health.v1 for servers of this host; implemented outside this crate.
@@ -31,6 +31,23 @@ pub trait HealthCheck: Send + Sync + std::fmt::Debug {
 pub trait TokenMaker: Send + Sync + std::fmt::Debug {
     /// The token with which processes of this attempt of a run may call.
     fn token(&self, run: RunId, attempt: u32) -> String;
+}
+
+/// Seals what is kept of a run for its next attempt; implemented outside this crate, where the key is.
+pub trait Sealer: Send + Sync + std::fmt::Debug {
+    /// Returns the sealed form of these bytes, which opens for this run alone.
+    ///
+    /// # Errors
+    ///
+    /// There is no randomness to seal with.
+    fn seal(&self, run: RunId, plain: &[u8]) -> io::Result<Vec<u8>>;
+
+    /// Opens it in its own memory, and returns the bytes there.
+    ///
+    /// # Errors
+    ///
+    /// It was not sealed with this key for this run, or has been changed.
+    fn open<'a>(&self, run: RunId, sealed: &'a mut [u8]) -> io::Result<&'a [u8]>;
 }
 
 /// The keeper, as far as runs need it. [`KeeperClient`] documents each call.

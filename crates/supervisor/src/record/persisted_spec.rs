@@ -1,8 +1,13 @@
 //! Persisted spec: the input of a run's next attempt, in the run's private directory. It has the values of the run's
-//! variables, which the store never gets; so only its owner can read it, and it is removed when the run has ended.
+//! variables and sent secrets, which the store never gets; so it is sealed, only its owner can read it, and it is removed
+//! when the run has ended.
 
+use crate::base::ports::Sealer;
 use kennel_keeper::client::ChildSpec;
+use kennel_lifecycle::{RunId, SecretSource, SecretValue, in_clear};
+use serde::{Deserialize, Serialize};
 use std::{
+    borrow::Cow,
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -12,9 +17,34 @@ use std::{
 const FILE: &str = "child";
 const TEMPORARY: &str = "child.new";
 
+/// Its text: a spec has no values of secrets in it, so those that were sent follow, in the order of the spec.
+#[derive(Serialize, Deserialize)]
+struct Text<'a> {
+    child: Cow<'a, ChildSpec>,
+    sent: Vec<Sent>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Sent(#[serde(with = "in_clear")] SecretValue);
+
 /// Writes the spec atomically, so that it survives a power loss. Blocks.
-pub(crate) fn write(dir: &Path, child: &ChildSpec) -> io::Result<()> {
-    let bytes = serde_json::to_vec(child)?;
+pub(crate) fn write(
+    dir: &Path,
+    run: RunId,
+    child: &ChildSpec,
+    sealer: &dyn Sealer,
+) -> io::Result<()> {
+    let sent = child
+        .secrets
+        .iter()
+        .filter_map(|secret| sent(&secret.source));
+    let text = Text {
+        child: Cow::Borrowed(child),
+        sent: sent.map(|value| Sent(value.clone())).collect(),
+    };
+    // Overwritten when it is dropped.
+    let plain = SecretValue::new(serde_json::to_vec(&text)?);
+    let bytes = sealer.seal(run, plain.expose())?;
     let temporary = dir.join(TEMPORARY);
     gone_is_fine(fs::remove_file(&temporary))?;
     let mut how = OpenOptions::new();
@@ -36,8 +66,29 @@ pub(crate) fn look(dir: &Path) -> io::Result<()> {
 }
 
 /// Reads the spec for this attempt. Blocks.
-pub(crate) fn read(dir: &Path, attempt: u32) -> io::Result<ChildSpec> {
-    let child: ChildSpec = serde_json::from_slice(&fs::read(dir.join(FILE))?)?;
+pub(crate) fn read(
+    dir: &Path,
+    run: RunId,
+    attempt: u32,
+    sealer: &dyn Sealer,
+) -> io::Result<ChildSpec> {
+    let mut bytes = fs::read(dir.join(FILE))?;
+    let plain = sealer.open(run, &mut bytes)?;
+    let text = serde_json::from_slice::<Text<'_>>(plain);
+    // The opened bytes are overwritten.
+    drop(SecretValue::new(bytes));
+    let Text {
+        child,
+        sent: values,
+    } = text?;
+    let mut child = child.into_owned();
+    let mut values = values.into_iter();
+    for secret in &mut child.secrets {
+        if let SecretSource::Sent(value) = &mut secret.source {
+            let kept = values.next().ok_or(io::ErrorKind::InvalidData)?;
+            *value = kept.0;
+        }
+    }
     Ok(ChildSpec {
         run_dir: dir.to_owned(),
         attempt,
@@ -51,6 +102,13 @@ pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     gone_is_fine(fs::remove_file(dir.join(FILE)))
 }
 
+fn sent(source: &SecretSource) -> Option<&SecretValue> {
+    match source {
+        SecretSource::Sent(value) => Some(value),
+        SecretSource::ServerFile(_) | SecretSource::Credential(_) => None,
+    }
+}
+
 fn gone_is_fine(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -62,7 +120,8 @@ fn gone_is_fine(removed: io::Result<()>) -> io::Result<()> {
 mod tests {
     use super::*;
     use kennel_lifecycle::{
-        CommandSpec, LeaderExit, Policy, Resource, Rlimit, StopPolicy, TerminalSpec,
+        CommandSpec, LeaderExit, Policy, Resource, Rlimit, Secret, SecretDelivery, StopPolicy,
+        TerminalSpec,
     };
     use std::{
         ffi::OsString,
@@ -70,25 +129,39 @@ mod tests {
         time::Duration,
     };
 
+    #[derive(Debug)]
+    struct Plain;
+
+    impl Sealer for Plain {
+        fn seal(&self, _run: RunId, plain: &[u8]) -> io::Result<Vec<u8>> {
+            Ok(plain.to_vec())
+        }
+
+        fn open<'a>(&self, _run: RunId, sealed: &'a mut [u8]) -> io::Result<&'a [u8]> {
+            Ok(sealed)
+        }
+    }
+
     #[test]
     fn written_spec_is_read_by_its_owner_only() {
         let dir = tempfile::tempdir().expect("a directory");
         let runs = dir.path().join("runs/one");
         fs::create_dir_all(&runs).expect("directories");
         let child = child(&runs);
-        write(&runs, &child).expect("it is written");
-        write(&runs, &child).expect("and again");
+        let run = RunId::from_u128(5);
+        write(&runs, run, &child, &Plain).expect("it is written");
+        write(&runs, run, &child, &Plain).expect("and again");
         let mode = fs::metadata(runs.join(FILE)).expect("metadata");
         assert_eq!(mode.permissions().mode() & 0o777, 0o600);
-        assert_eq!(read(&runs, 1).expect("it is read"), child);
+        assert_eq!(read(&runs, run, 1, &Plain).expect("it is read"), child);
         let third = ChildSpec {
             attempt: 3,
             ..child
         };
-        assert_eq!(read(&runs, 3).expect("it is read"), third);
+        assert_eq!(read(&runs, run, 3, &Plain).expect("it is read"), third);
         remove(&runs).expect("it goes");
         remove(&runs).expect("and is gone");
-        let missing = read(&runs, 1).expect_err("nothing is there");
+        let missing = read(&runs, run, 1, &Plain).expect_err("nothing is there");
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 
@@ -118,6 +191,16 @@ mod tests {
                 ..CommandSpec::default()
             },
             policy,
+            secrets: [
+                SecretSource::ServerFile("db".to_owned()),
+                SecretSource::Sent(SecretValue::new(vec![0, 255])),
+            ]
+            .map(|source| Secret {
+                name: "A".to_owned(),
+                source,
+                delivery: SecretDelivery::File,
+            })
+            .into(),
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::{
     base::{
         calls::{AnnotateCall, CallError, ResizeCall, RestartCall, RunView, SignalCall},
         drain::Drain,
-        ports::{HealthCheck, Kernel, TokenMaker},
+        ports::{HealthCheck, Kernel, Sealer, TokenMaker},
+        secret_sources::SecretSources,
         view::{Live, StartAnswer},
     },
     record::{NodeRecord, node_store::NodeStore},
@@ -82,6 +83,10 @@ pub struct SupervisorConfig {
     pub health: Arc<dyn HealthCheck>,
     /// Makes the tokens of runs.
     pub tokens: Arc<dyn TokenMaker>,
+    /// Seals what is kept of runs.
+    pub sealer: Arc<dyn Sealer>,
+    /// Sources of the secrets of runs.
+    pub secrets: Arc<SecretSources>,
     /// Unix socket of the API, for runs with a token; absent: there is none.
     pub socket: Option<PathBuf>,
 }

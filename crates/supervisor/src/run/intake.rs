@@ -9,6 +9,7 @@ use crate::{
         calls::{CallError, RunView, SpawnCall, Spawned},
         clock,
         drain::DrainAction,
+        secret_sources::without_core,
         view::{Live, StartAnswer},
     },
     registry::{Entered, Handle, Order, RunsMax, Shared, Supervisor},
@@ -74,6 +75,10 @@ impl Supervisor {
             }
             if let Err(error) = self.check_parent(&call).await {
                 return self.not_startable(&call, error).await;
+            }
+            let secrets = call.spec.secrets.clone();
+            if let Err(fault) = shared.config.secrets.filled(secrets).await {
+                return self.not_startable(&call, fault.into()).await;
             }
             let child = match child_spec(shared, run, &call) {
                 Ok(child) => child,
@@ -287,6 +292,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         .map(|(_, value)| value.as_str());
     let executable = resolve::executable(&command.argv[0], command.working_dir(), path)
         .map_err(|e| not_found(run, e))?;
+    without_core(&mut policy.limits, &call.spec.secrets);
     Ok(ChildSpec {
         executable,
         env,
@@ -298,6 +304,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
             ..command.clone()
         },
         policy,
+        secrets: call.spec.secrets.clone(),
     })
 }
 

@@ -253,6 +253,8 @@ impl Stage {
         let config = SupervisorConfig {
             health: Arc::new(NoHealth),
             tokens: Arc::new(NoTokens),
+            sealer: Arc::new(NoSeal),
+            secrets: Arc::default(),
             socket: None,
             telemetry: kennel_supervisor::telemetry::Telemetry::default(),
             node: node(),
@@ -1768,6 +1770,19 @@ struct NoTokens;
 impl kennel_supervisor::TokenMaker for NoTokens {
     fn token(&self, _: RunId, _: u32) -> String {
         unreachable!("no run of these tests has a token")
+    }
+}
+
+#[derive(Debug)]
+struct NoSeal;
+
+impl kennel_supervisor::Sealer for NoSeal {
+    fn seal(&self, _: RunId, plain: &[u8]) -> std::io::Result<Vec<u8>> {
+        Ok(plain.to_vec())
+    }
+
+    fn open<'a>(&self, _: RunId, sealed: &'a mut [u8]) -> std::io::Result<&'a [u8]> {
+        Ok(sealed)
     }
 }
 

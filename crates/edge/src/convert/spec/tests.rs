@@ -85,6 +85,11 @@ fn parsed_full() -> RunSpec {
         policy,
         labels: [(text("team"), text("a"))].into(),
         api_access: kennel_lifecycle::ApiAccess::None,
+        secrets: vec![kennel_lifecycle::Secret {
+            name: "PASSWORD".to_owned(),
+            source: kennel_lifecycle::SecretSource::ServerFile("db".to_owned()),
+            delivery: kennel_lifecycle::SecretDelivery::File,
+        }],
     }
 }
 
@@ -326,6 +331,11 @@ fn full() -> pb::RunSpec {
     pb::RunSpec {
         // It excludes a user, and has a test of its own.
         api_access: 0,
+        secrets: vec![pb::Secret {
+            name: text("PASSWORD"),
+            source: Some(pb::secret::Source::ServerFile(text("db"))),
+            delivery: pb::SecretDelivery::File.into(),
+        }],
         kind: pb::RunKind::Job.into(),
         command: Some(Command::Argv(pb::Argv {
             args: vec![text("sh"), text("-c"), text("cat")],

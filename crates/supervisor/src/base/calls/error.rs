@@ -106,6 +106,16 @@ pub enum CallError {
     /// The spec does not fit the settings of this node.
     #[error("{}: {}", .0.field, .0.description)]
     InvalidSpec(Violation),
+    /// A secret of the server cannot be read. Nothing was started.
+    #[error("the secret {name} cannot be read from {origin}: {why}")]
+    SecretUnavailable {
+        /// Its name.
+        name: String,
+        /// Its source, such as `file:db/password`.
+        origin: String,
+        /// Why, in words.
+        why: String,
+    },
     /// No terminal is available for the run. Nothing was started.
     #[error("{}", no_pty(.0))]
     NoPty(NoPty),

@@ -1,6 +1,6 @@
 //! Attempts of a run, above the machine: whether one follows another, the pause between them, and the next one.
 
-use super::{Done, RunTask, reports::prepare_failure};
+use super::{Done, RunTask, perform::prepare_child, reports::prepare_failure};
 use crate::{
     base::{
         blocking::blocking,
@@ -19,7 +19,7 @@ use kennel_lifecycle::{
 };
 use kennel_linux::crash_point;
 use kennel_store::{Closure, Desired, NewRun, PAST_ATTEMPTS_MAX, PastAttempt, Rest, RunRow, Times};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// State of attempts beside the one at work.
@@ -505,11 +505,13 @@ impl RunTask {
         self.preparing = true;
         let (attempt, access) = (self.new.attempt, self.new.spec.api_access);
         self.op(move |shared, run, done| async move {
-            let at = dir.clone();
-            let kept = blocking(move || persisted_spec::read(&at, attempt)).await;
+            let (at, of) = (dir.clone(), Arc::clone(&shared));
+            let kept =
+                blocking(move || persisted_spec::read(&at, run, attempt, &*of.config.sealer));
+            let kept = kept.await;
             let handed = token::hand_out(&shared, run, attempt, access).await;
             let prepared = match handed.and(kept.flatten()) {
-                Ok(child) => shared.kernel.prepare(run, &child).await,
+                Ok(child) => prepare_child(&shared, run, child).await,
                 Err(error) => Err(ClientError::Start(start_failure(&error, &dir))),
             };
             let _ = done.send(Done::Prepared(Box::new(prepared))).await;

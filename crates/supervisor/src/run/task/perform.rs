@@ -16,7 +16,7 @@ use crate::{
     },
 };
 use kennel_keeper::{
-    client::{ChildSpec, ClientError, SignalResult},
+    client::{ChildSpec, ClientError, Prepared, SignalResult},
     rundir,
 };
 use kennel_lifecycle::{
@@ -190,11 +190,14 @@ impl RunTask {
         let kept = self.new.policy().restart.restarts();
         let access = self.new.spec.api_access;
         self.op(move |shared, run, done| async move {
-            let kept = keep(kept, &child).await;
-            let handed = token::hand_out(&shared, run, child.attempt, access).await;
-            let prepared = match kept.and(handed) {
-                Ok(()) => shared.kernel.prepare(run, &child).await,
-                Err(error) => Err(ClientError::Start(start_failure(&error, &child.run_dir))),
+            let child = keep(&shared, run, kept, child).await;
+            let handed = token::hand_out(&shared, run, 1, access).await;
+            let prepared = match handed.and(child) {
+                Ok(child) => prepare_child(&shared, run, child).await,
+                Err(error) => {
+                    let dir = rundir::path(&shared.config.data_dir, run);
+                    Err(ClientError::Start(start_failure(&error, &dir)))
+                }
             };
             let _ = done.send(Done::Prepared(Box::new(prepared))).await;
         });
@@ -294,13 +297,33 @@ impl RunTask {
 }
 
 /// Persists the spec for further attempts, where some may follow.
-async fn keep(kept: bool, child: &ChildSpec) -> io::Result<()> {
+async fn keep(
+    shared: &Arc<Shared>,
+    run: RunId,
+    kept: bool,
+    child: ChildSpec,
+) -> io::Result<ChildSpec> {
     if !kept {
-        return Ok(());
+        return Ok(child);
     }
-    let child = child.clone();
-    let kept = blocking(move || persisted_spec::write(&child.run_dir, &child)).await;
-    kept.flatten()
+    let shared = Arc::clone(shared);
+    let kept = blocking(move || {
+        let sealer = &*shared.config.sealer;
+        persisted_spec::write(&child.run_dir, run, &child, sealer).map(|()| child)
+    });
+    kept.await.flatten()
+}
+
+/// Asks the keeper for the child of an attempt, with the secrets as they are now.
+pub(super) async fn prepare_child(
+    shared: &Shared,
+    run: RunId,
+    mut child: ChildSpec,
+) -> Result<Prepared, ClientError> {
+    let secrets = std::mem::take(&mut child.secrets);
+    let filled = shared.config.secrets.filled(secrets).await;
+    child.secrets = filled.map_err(|fault| ClientError::Start(fault.into()))?;
+    shared.kernel.prepare(run, &child).await
 }
 
 /// Where a test may let this process die after an entry is written.

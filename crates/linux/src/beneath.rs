@@ -1,0 +1,65 @@
+//! Files that are read below a directory, whatever links lead out of it.
+
+use crate::own_file;
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
+    sys::stat::Mode,
+};
+use std::{
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
+
+/// Returns the bytes of the regular file at this path below the directory, at most `bytes_max`; of a longer one `EFBIG`.
+/// Links are followed where they stay below the directory, as those of Kubernetes' mounts do; of others `EXDEV`.
+pub fn read(dir: &Path, path: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let dir = nix::fcntl::open(dir, flags, Mode::empty())?;
+    // Without O_NONBLOCK a fifo would hold the reader for ever.
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    let within = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let opened = openat2(&dir, path, OpenHow::new().flags(flags).resolve(within))?;
+    let file = own_file::regular(File::from(opened))?;
+    // One allocation: nothing of the bytes is left where a shorter one was.
+    let mut bytes = Vec::with_capacity(bytes_max + 1);
+    file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > bytes_max {
+        return Err(Errno::EFBIG.into());
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, os::unix::fs::symlink};
+
+    #[test]
+    fn links_are_followed_below_the_directory_only() {
+        let outside = tempfile::tempdir().expect("a directory");
+        fs::write(outside.path().join("x"), b"outside").expect("a file");
+        let top = tempfile::tempdir().expect("another");
+        let dir = top.path();
+        // As kubelet writes a volume.
+        fs::create_dir(dir.join("..2026")).expect("a directory");
+        fs::write(dir.join("..2026/key"), b"inside").expect("a file");
+        symlink("..2026", dir.join("..data")).expect("a link");
+        symlink("..data/key", dir.join("key")).expect("a link");
+        assert_eq!(read(dir, "key", 6).expect("it is read"), b"inside");
+        let errno = |path: &str| read(dir, path, 5).expect_err(path).raw_os_error();
+        assert_eq!(errno("key"), Some(libc::EFBIG));
+        assert_eq!(errno("missing"), Some(libc::ENOENT));
+        symlink(outside.path().join("x"), dir.join("absolute")).expect("a link");
+        symlink("../x", dir.join("above")).expect("a link");
+        symlink(outside.path(), dir.join("elsewhere")).expect("a link");
+        for path in ["absolute", "above", "elsewhere/x", "../x", "/etc/passwd"] {
+            assert_eq!(errno(path), Some(libc::EXDEV), "{path}");
+        }
+        assert_eq!(errno(".."), Some(libc::EXDEV));
+        read(dir, "..2026", 5).expect_err("a directory");
+        nix::unistd::mkfifo(&dir.join("fifo"), Mode::S_IRUSR).expect("a fifo");
+        read(dir, "fifo", 5).expect_err("a fifo");
+    }
+}
