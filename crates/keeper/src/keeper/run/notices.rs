@@ -390,3 +390,44 @@ impl Run {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{NodeId, Readiness, ReadyProbe, RunId};
+
+    const SECOND: u64 = 1_000;
+    const HOUR: u64 = 3_600 * SECOND;
+
+    #[test]
+    fn extensions_of_a_start_have_a_bound() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let readiness = Readiness {
+            probe: ReadyProbe::Notify,
+            interval: Duration::ZERO,
+            timeout: Duration::ZERO,
+            start_timeout: Some(Duration::from_secs(10)),
+        };
+        let policy = Policy {
+            readiness: Some(Box::new(readiness)),
+            ..Policy::default()
+        };
+        let (node, run) = (NodeId::from_u128(1), RunId::from_u128(2));
+        let place = NotifyPlace::of(node, run, dir.path(), &policy);
+        let opened = RunNotices::open(&policy, place, false).expect("bound");
+        let mut notices = opened.expect("it takes notices");
+        let left = |notices: &RunNotices, now| notices.start.expect("it counts").left(now);
+        notices.start.iter_mut().for_each(|start| start.run(0));
+        // From now on, not on top of the rest; a shorter one takes nothing away.
+        for (seconds, wanted) in [(30, 30 * SECOND), (1, 30 * SECOND)] {
+            notices.extend(Duration::from_secs(seconds), 4 * SECOND);
+            assert_eq!(left(&notices, 4 * SECOND), wanted);
+        }
+        for _ in 0..2 {
+            notices.extend(Duration::MAX, 4 * SECOND);
+            // 6 s were left before the first.
+            assert_eq!(left(&notices, 4 * SECOND), HOUR + 6 * SECOND);
+        }
+        assert_eq!(notices.remembered().extended_ms, HOUR);
+    }
+}
