@@ -118,6 +118,8 @@ pub(crate) struct NodesReader {
     early: VecDeque<pb::StreamEventsResponse>,
     /// A node whose events are missing.
     missed: Option<Box<Status>>,
+    /// Whether the nodes are known, and each has a part.
+    is_listed: bool,
     /// Whether it was reported that the nodes are not known.
     is_blind: bool,
     pace: Pace,
@@ -147,6 +149,7 @@ impl NodesReader {
             stage: Stage::Opening,
             early: VecDeque::new(),
             missed: None,
+            is_listed: false,
             is_blind: false,
             pace: Pace::default(),
             named: None,
@@ -186,7 +189,7 @@ impl NodesReader {
     }
 
     fn has_begun(&self) -> bool {
-        let is_listed = *self.known.borrow() != Known::NotYet || self.is_of_this_node();
+        let is_listed = self.is_listed || self.is_blind || self.is_of_this_node();
         is_listed && self.parts.values().all(|part| *part != Progress::Opening)
             || !matches!(self.stage, Stage::Opening)
     }
@@ -311,7 +314,7 @@ impl NodesReader {
     }
 
     fn end_if_complete(&mut self) -> Option<pb::StreamEventsResponse> {
-        let is_listed = matches!(*self.known.borrow(), Known::Nodes(_)) || self.is_of_this_node();
+        let is_listed = self.is_listed || self.is_of_this_node();
         let is_complete = self.parts.values().all(|part| *part == Progress::Complete);
         if !is_listed || !is_complete {
             return None;
@@ -337,6 +340,7 @@ impl NodesReader {
             }
             Known::Nodes(nodes) => nodes,
         };
+        self.is_listed = true;
         let wanted = self.nodes;
         for node in nodes.iter().filter(|node| wanted.has(node.node)) {
             self.add(node.node);
