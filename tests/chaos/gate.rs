@@ -102,12 +102,7 @@ fn at_the_gate(kennel: &Kennel) -> usize {
         .shims()
         .iter()
         .flat_map(|shim| procfs::descendants(&all, shim.pid))
-        .filter(|child| {
-            child
-                .cmdline()
-                .first()
-                .is_some_and(|name| name.ends_with("kennel"))
-        })
+        .filter(|child| child.comm == "kennel-shim")
         .count()
 }
 

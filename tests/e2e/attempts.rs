@@ -401,6 +401,9 @@ async fn exhausted_run_is_held_until_restart() {
     let spawned = run_to_end(kennel.cli(&words.concat()), PATIENCE).await;
     let run = String::from_utf8_lossy(&spawned.stdout).trim().to_owned();
     look(&mut client, &run, is_held).await;
+    // It delays no drain: nothing of it runs, and nothing here begins it.
+    let drained = run_to_end(kennel.cli(&["drain", "--wait"]), PATIENCE).await;
+    assert!(drained.status.success(), "{drained:?}");
     let ended = must("abort", client.abort(&run).await);
     assert_eq!(
         (ended.state(), ended.code()),

@@ -142,7 +142,10 @@ fn open_passable(parent: &Path, name: &str) -> io::Result<OwnedFd> {
     let found = fstat(&dir)?;
     let mode = Mode::from_bits_truncate(found.st_mode);
     if found.st_uid != geteuid().as_raw() || mode.intersects(Mode::S_IWGRP | Mode::S_IWOTH) {
-        return Err(io::Error::other("another user can change that directory"));
+        let (owner, mode) = (found.st_uid, mode.bits() & 0o777);
+        let why =
+            format!("another user can change it: its owner is uid {owner}, its mode {mode:o}");
+        return Err(io::Error::other(why));
     }
     if !mode.contains(Mode::S_IXOTH) {
         // This process's umask.

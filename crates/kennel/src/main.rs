@@ -125,7 +125,15 @@ fn short_numbers(words: Vec<OsString>) -> Vec<OsString> {
     };
     let mut is_for_value = false;
     let expanded = words.into_iter().flat_map(|word| {
-        let wants_value = ["-n", "--tail", "--lines"].iter().any(|flag| word == *flag);
+        // In a group of short flags the last one takes the value.
+        let is_group = |text: &str| {
+            let letters = text
+                .strip_prefix('-')
+                .and_then(|group| group.strip_suffix('n'));
+            letters.is_some_and(|all| all.chars().all(|letter| letter.is_ascii_alphabetic()))
+        };
+        let is_long = ["--tail", "--lines"].iter().any(|flag| word == *flag);
+        let wants_value = is_long || word.to_str().is_some_and(is_group);
         let is_value_of_flag = std::mem::replace(&mut is_for_value, wants_value);
         let value = word.to_str().and_then(|word| word.strip_prefix('-'));
         let Some(value) = value.filter(|_| !is_value_of_flag) else {

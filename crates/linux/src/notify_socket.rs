@@ -43,7 +43,11 @@ impl NotifySocket {
         bind(socket.as_raw_fd(), &UnixAddr::new(path.as_str())?)?;
         if let Some(owner) = owner.map(Uid::from_raw) {
             let flags = AtFlags::AT_SYMLINK_NOFOLLOW;
-            fchownat(&dir, name, Some(owner), None, flags)?;
+            let given = fchownat(&dir, name, Some(owner), None, flags);
+            if let Err(errno) = given {
+                remove_in(&dir, name)?;
+                return Err(errno.into());
+            }
         }
         Ok(Self(socket))
     }

@@ -6,7 +6,7 @@ use crate::shim::{
     self,
     zygote::{NotForked, Zygote},
 };
-use kennel_linux::{attributes::Protection, fdpass, reap};
+use kennel_linux::{attributes::Protection, clock, fdpass, reap};
 use nix::unistd::{ForkResult, fork};
 use std::{collections::VecDeque, fs::File, io, os::fd::OwnedFd, path::PathBuf, rc::Rc};
 
@@ -17,6 +17,9 @@ const WARM_MAX: usize = 8;
 
 /// Most idle shims after a busy time; further ones that are returned exit.
 const IDLE_MAX: usize = 16;
+
+/// Longest time without a zygote after it was lost; the first is none, and each is twice the one before.
+const ZYGOTE_REST_MS_MAX: u64 = 60_000;
 
 /// A shim without work.
 pub(super) struct Warm {
@@ -29,6 +32,8 @@ pub(super) struct Pool {
     warm: VecDeque<Warm>,
     /// Absent: it is lost.
     zygote: Option<Zygote>,
+    /// When the next zygote may be started, and how long that was waited for.
+    zygote_rests: (u64, u64),
     wanted: usize,
     protection: Protection,
     /// The directory of the keeper's control groups, where it exists.
@@ -56,6 +61,7 @@ impl Pool {
             exits,
             warm: VecDeque::new(),
             zygote: None,
+            zygote_rests: (0, 0),
             wanted: WARM_MIN,
         }
     }
@@ -67,8 +73,11 @@ impl Pool {
 
     /// Forks one more.
     pub(super) fn refill(&mut self) -> io::Result<()> {
-        if self.zygote.is_none() {
+        if self.zygote.is_none() && clock::boot_ms() >= self.zygote_rests.0 {
             self.renew_zygote();
+        }
+        if let Some(zygote) = &mut self.zygote {
+            zygote.await_begin();
         }
         let warm = self.fork()?;
         self.warm.push_back(warm);
@@ -90,17 +99,19 @@ impl Pool {
     }
 
     fn fork(&mut self) -> io::Result<Warm> {
-        let (ours, theirs) = fdpass::pair()?;
-        let warm = |pid| Warm { pid, socket: ours };
-        match self.zygote.as_ref().map(|zygote| zygote.fork(&theirs)) {
-            Some(Ok(pid)) => return Ok(warm(pid)),
-            Some(Err(NotForked::Refused(error))) => return Err(error),
-            Some(Err(NotForked::Silent)) => self.end_zygote(),
-            None => {}
+        if let Some(zygote) = &mut self.zygote {
+            let (ours, theirs) = fdpass::pair()?;
+            match zygote.fork(&theirs) {
+                Ok(pid) => return Ok(Warm { pid, socket: ours }),
+                Err(NotForked::Short(error)) => return Err(error),
+                Err(NotForked::Early) => {}
+                Err(NotForked::Lost) => self.lose_zygote(),
+            }
         }
-        self.protection
-            .without(|| self.fork_shim(&theirs))?
-            .map(warm)
+        // Not the sockets above: a shim that was forked with them exits, since both are closed here.
+        let (ours, theirs) = fdpass::pair()?;
+        let pid = self.protection.without(|| self.fork_shim(&theirs))??;
+        Ok(Warm { pid, socket: ours })
     }
 
     /// Starts the zygote. Without one shims are forked here, which costs more memory.
@@ -111,17 +122,28 @@ impl Pool {
     }
 
     /// Ends a zygote that does not answer.
-    fn end_zygote(&mut self) {
+    fn lose_zygote(&mut self) {
         if let Some(zygote) = self.zygote.take() {
             // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
             unsafe { libc::kill(zygote.pid, libc::SIGKILL) };
+            self.rest_from_zygotes();
         }
+    }
+
+    fn rest_from_zygotes(&mut self) {
+        let rest = self.zygote_rests.1;
+        self.zygote_rests = (
+            clock::boot_ms() + rest,
+            (rest * 2).clamp(1_000, ZYGOTE_REST_MS_MAX),
+        );
     }
 
     /// Removes a reaped child, if it was the zygote or a warm shim. Where a shim could not live the next could not
     /// either, so it is not replaced until there is work.
     pub(super) fn forget(&mut self, pid: i32) {
-        self.zygote.take_if(|zygote| zygote.pid == pid);
+        if self.zygote.take_if(|zygote| zygote.pid == pid).is_some() {
+            self.rest_from_zygotes();
+        }
         let before = self.warm.len();
         self.warm.retain(|warm| warm.pid != pid);
         if self.warm.len() < before {
@@ -149,10 +171,12 @@ impl Pool {
         for pid in self.pids() {
             // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
             unsafe { libc::kill(pid, libc::SIGKILL) };
-            let _ = reap::await_end(pid);
         }
+        // The zygote has nothing of a run, and is not awaited: it may be reading its program from a slow disk.
         self.zygote = None;
-        self.warm.clear();
+        for warm in self.warm.drain(..) {
+            let _ = reap::await_end(warm.pid);
+        }
     }
 
     fn fork_shim(&self, socket: &OwnedFd) -> io::Result<i32> {

@@ -2,7 +2,8 @@
 //! session of its own, without streams.
 //!
 //! When one has exited, or has taken too long, every process of its session is killed, and every one that has left the
-//! session but has its environment. A process that has neither belongs to the run like any other, and ends with it.
+//! session but has its environment. A process that has neither belongs to the run like any other, and ends with it. What
+//! is below the run's command is no descendant of a helper: one that leaves its helper becomes a child of this process.
 
 use super::work::Work;
 use crate::{
@@ -22,6 +23,7 @@ use kennel_linux::{
 };
 use nix::{fcntl::OFlag, unistd::pipe2};
 use std::{
+    collections::HashSet,
     fs::{File, OpenOptions},
     io,
     os::{
@@ -31,7 +33,7 @@ use std::{
     path::Path,
 };
 
-/// Variable with the number of a command, which its descendants inherit.
+/// Variable with the run and the number of a command, which its descendants inherit.
 const MARK: &str = "KENNEL_HELPER_ID";
 /// Rounds of SIGKILL to a session: a session that forks as fast as it is killed stays with the run.
 const ROUNDS_MAX: usize = 8;
@@ -82,6 +84,8 @@ struct Descent {
     start_ticks: u64,
     /// Entry of their environment, which no other process has.
     mark: String,
+    /// The run's command, below which no descendant is.
+    command: i32,
 }
 
 impl Helpers {
@@ -193,8 +197,8 @@ impl Work {
         argv: Vec<String>,
     ) -> Result<(Descent, PidFd, OwnedFd), StartFailure> {
         self.helpers.begun += 1;
-        // Unlike any of another shim, whose processes are not below this one.
-        let number = self.helpers.begun.to_string();
+        // A service below this run may have the same numbers.
+        let number = format!("{}.{}", self.tree.run, self.helpers.begun);
         let mark = (MARK.to_owned(), number);
         let prepare = |error: &io::Error| failure(StartStage::Prepare, error, None);
         let own = &self.child;
@@ -243,6 +247,7 @@ impl Work {
             sid: gated.pid,
             start_ticks: procfs::stat(gated.pid).map_or(u64::MAX, |stat| stat.start_ticks),
             mark: format!("{}={}", mark.0, mark.1),
+            command: self.tree.leader_pid,
         };
         // One byte always fits; a child that is gone reports why.
         let _ = nix::unistd::write(&open, &[OPEN]);
@@ -255,7 +260,9 @@ impl Descent {
     fn kill(&self) {
         for _ in 0..ROUNDS_MAX {
             let mut is_left = false;
-            for pid in procfs::descendants(std::process::id().cast_signed()) {
+            let own = std::process::id().cast_signed();
+            // To read an environment may block, and then no exit is collected: that of the command's tree is not read.
+            for pid in procfs::descendants_beside(own, &HashSet::from([self.command])) {
                 let is_ours = |stat: &procfs::Stat| !stat.is_dead() && self.has(pid, stat);
                 let Some(seen) = procfs::stat(pid).ok().filter(is_ours) else {
                     continue;

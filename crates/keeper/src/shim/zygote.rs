@@ -31,8 +31,10 @@ use std::{
 /// The argument with which a keeper executes this binary as its zygote.
 pub const WORD: &str = "zygote";
 
-/// Longest wait for an answer of the zygote. The keeper does nothing meanwhile.
+/// Longest wait for an answer of the zygote, or for its beginning. The keeper does nothing meanwhile.
 const ANSWER_MS_MAX: u16 = 250;
+/// The zygote's first message.
+const READY: i32 = 0;
 
 /// Keeper to zygote.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,14 +50,17 @@ pub(crate) enum ToZygote {
 pub(crate) struct Zygote {
     pub(crate) pid: i32,
     socket: OwnedFd,
+    is_ready: bool,
 }
 
 /// Reason why there is no new shim.
 pub(crate) enum NotForked {
     /// This host has no resources for it.
-    Refused(io::Error),
-    /// The zygote does not answer. A shim that it may still fork finds its socket closed, and exits.
-    Silent,
+    Short(io::Error),
+    /// The zygote has not begun yet.
+    Early,
+    /// The zygote does not answer, or cannot fork here. A shim that it may still fork exits where its socket is closed.
+    Lost,
 }
 
 impl Zygote {
@@ -79,6 +84,7 @@ impl Zygote {
         let zygote = Self {
             pid: child.id().cast_signed(),
             socket,
+            is_ready: false,
         };
         let base = base.map(|base| base.display().to_string());
         let exits: Vec<_> = exits.iter().map(AsFd::as_fd).collect();
@@ -90,25 +96,41 @@ impl Zygote {
         fdpass::send(&self.socket, &wire::encode(message)?, fds)
     }
 
+    /// Waits for its beginning, which takes as long as that of any program.
+    pub(crate) fn await_begin(&mut self) {
+        self.is_ready = self.is_ready || matches!(self.answer(ANSWER_MS_MAX), Some(READY));
+    }
+
     /// Forks a shim, a child of the keeper, with this socket. Returns its pid.
-    pub(crate) fn fork(&self, shims: &OwnedFd) -> Result<i32, NotForked> {
+    pub(crate) fn fork(&mut self, shims: &OwnedFd) -> Result<i32, NotForked> {
+        self.is_ready = self.is_ready || matches!(self.answer(0), Some(READY));
+        if !self.is_ready {
+            return Err(NotForked::Early);
+        }
         match self.send(&ToZygote::Fork, &[shims.as_fd()]) {
             Ok(()) => {}
-            Err(error) if fdpass::is_short(&error) => return Err(NotForked::Refused(error)),
-            Err(_) => return Err(NotForked::Silent),
+            Err(error) if fdpass::is_short(&error) => return Err(NotForked::Short(error)),
+            Err(_) => return Err(NotForked::Lost),
         }
+        match self.answer(ANSWER_MS_MAX) {
+            Some(pid @ 1..) => Ok(pid),
+            Some(errno) => match -errno {
+                short @ (libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => {
+                    Err(NotForked::Short(io::Error::from_raw_os_error(short)))
+                }
+                _ => Err(NotForked::Lost),
+            },
+            None => Err(NotForked::Lost),
+        }
+    }
+
+    /// Returns the next number that it sends within this time.
+    fn answer(&self, wait_ms: u16) -> Option<i32> {
         let mut answer = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut answer, PollTimeout::from(ANSWER_MS_MAX)) {
-            Ok(1..) => {}
-            _ => return Err(NotForked::Silent),
-        }
-        let Ok(Received::Message(bytes, _)) = fdpass::receive(&self.socket) else {
-            return Err(NotForked::Silent);
-        };
-        match wire::decode::<i32>(&bytes) {
-            Ok(pid @ 1..) => Ok(pid),
-            Ok(errno) => Err(NotForked::Refused(io::Error::from_raw_os_error(-errno))),
-            Err(_) => Err(NotForked::Silent),
+        let is_there = poll(&mut answer, PollTimeout::from(wait_ms)).is_ok_and(|ready| ready > 0);
+        match fdpass::receive(&self.socket) {
+            Ok(Received::Message(bytes, _)) if is_there => wire::decode(&bytes).ok(),
+            _ => None,
         }
     }
 }
@@ -143,6 +165,7 @@ fn serve() -> io::Result<()> {
     };
     let base = base.map(PathBuf::from);
     let exits = fds.into_iter().next().map(File::from);
+    answer(&keeper, READY)?;
     while let Received::Message(_, fds) = fdpass::receive(&keeper)? {
         // It is missing where this process had no free descriptor for it.
         let Some(socket) = fds.into_iter().next() else {

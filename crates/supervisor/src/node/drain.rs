@@ -12,7 +12,7 @@ use crate::{
         clock,
         drain::{Drain, DrainAction, DrainCall, DrainStatus},
     },
-    registry::{Order, Supervisor},
+    registry::{Handle, Order, Supervisor},
 };
 use kennel_lifecycle::{StopOrder, StopReason};
 use kennel_linux::crash_point;
@@ -116,7 +116,10 @@ impl Supervisor {
     /// Returns whether this node is being drained, and the runs that remain.
     #[must_use]
     pub fn drain_status(&self) -> DrainStatus {
+        // A held run has no process, and nothing here begins one.
+        let is_held = |handle: &Handle| handle.live.borrow().view.is_held();
         let running = self.shared.running().into_iter();
+        let running = running.filter(|(_, handle)| !is_held(handle));
         let mut remaining: Vec<_> = running.map(|(run, _)| run).collect();
         remaining.sort_unstable();
         DrainStatus {

@@ -90,7 +90,13 @@ impl Keeper {
         wish.policy.recovery = Some(recovery);
         let seq = wish.seq;
         let prepared = match self.runs.get(&wish.run) {
-            None => self.hand_out(wish, fds),
+            None => {
+                let run_dir = Path::new(&wish.run_dir);
+                let place = NotifyPlace::of(self.node, wish.run, run_dir, &wish.policy);
+                let handed_out = self.hand_out(wish, fds, place.clone());
+                // What a refused run has left.
+                handed_out.inspect_err(|_| place.remove())
+            }
             // A child that a lost server requested and no server adopted is being ended.
             Some(run) if run.acknowledged => Err(io::Error::from_raw_os_error(libc::EAGAIN).into()),
             // The server makes run ids unique; a second child under one would have no owner.
@@ -107,7 +113,12 @@ impl Keeper {
         }
     }
 
-    fn hand_out(&mut self, wish: PrepareRequest, fds: Vec<OwnedFd>) -> Result<(), PrepareError> {
+    fn hand_out(
+        &mut self,
+        wish: PrepareRequest,
+        fds: Vec<OwnedFd>,
+        place: NotifyPlace,
+    ) -> Result<(), PrepareError> {
         let mut fds = fds.into_iter();
         // A file is missing because this process had no free descriptor for it.
         let lost = || io::Error::from_raw_os_error(libc::EMFILE);
@@ -119,8 +130,6 @@ impl Keeper {
         let gate = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
         let outlives = wish.policy.recovery() == Recovery::Adopt;
         // Opened before the group is made, which a failure would leave behind.
-        let run_dir = Path::new(&wish.run_dir);
-        let place = NotifyPlace::of(self.node, wish.run, run_dir, &wish.policy);
         let notices = RunNotices::open(&wish.policy, place, outlives)?;
         let group = self.groups.create(wish.run);
         crash_point!("keeper.group_made");

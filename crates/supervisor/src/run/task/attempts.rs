@@ -271,6 +271,9 @@ impl RunTask {
 
     pub(super) fn log_attempt_end(&self, outcome: &Outcome) {
         let (attempt, restarts) = (self.new.attempt, self.attempts.restarts);
+        if self.attempts.next() == Some(Timestamp::NEVER) {
+            return tracing::warn!(run_id = %self.run, attempt, reason = outcome.reason.name(), restarts, "attempt ended after too many restarts, the run is held until a client restarts it");
+        }
         tracing::info!(run_id = %self.run, attempt, reason = outcome.reason.name(), exit.code = log_words::exit_code(outcome.exit), exit.signal = log_words::exit_signal(outcome.exit), tree = outcome.tree.name(), restarts, "attempt ended, another follows");
     }
 
