@@ -290,6 +290,9 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
             failures: *failures,
             error: error.clone(),
         }),
+        EndReason::Watchdog { triggered } => Reason::Watchdog(end_reason::Watchdog {
+            triggered: *triggered,
+        }),
         EndReason::Result { rule } => Reason::Result(end_reason::Result { rule: rule.clone() }),
         EndReason::OomKilled(killed) => Reason::OomKilled(end_reason::OomKilled {
             kills: killed.kills,
