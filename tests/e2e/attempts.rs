@@ -167,7 +167,7 @@ async fn a_restart_replaces_the_tree_once(options: Options) {
     kill_exactly(&leader, Signal::SIGKILL);
     in_state(&mut client, &run.run_id, RunState::Backoff).await;
     let listed = text(&run_to_end(kennel.cli(&["ps"]), PATIENCE).await);
-    assert!(listed.contains("BACKOFF ("), "{listed}");
+    assert!(listed.contains("BACKOFF (next in "), "{listed}");
     let said = run_to_end(kennel.cli(&["restart", &run.run_id]), PATIENCE).await;
     assert!(said.status.success(), "{said:?}");
     let third = runs(&mut client, &run.run_id, 3).await;

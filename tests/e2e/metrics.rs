@@ -4,6 +4,7 @@ use crate::{audit::Planted, readiness::by_line};
 use kennel_proto::pb::{self, DrainAction, LeaderExitAction, LeakEvidence, ReapMode, RunState};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, argv,
+    client::duration,
     collector::{Collector, Manner},
     eventually, eventually_async,
     kennel::{kill_exactly, reap_orphans},
@@ -175,7 +176,7 @@ async fn runs_that_wait_are_counted_by_reason() {
     })
     .await;
     let mut client = kennel.client().await;
-    let waiting = |ready: f64, input: f64| {
+    let waiting = |ready: f64, input: f64, attempt: f64| {
         let socket = &socket;
         eventually("they are counted", PATIENCE, move || {
             let text = scrape(socket)?;
@@ -183,24 +184,45 @@ async fn runs_that_wait_are_counted_by_reason() {
                 let label = format!("kennel_wait_reason=\"{reason}\"");
                 value(&text, "kennel_run_waiting", &[&label])
             };
-            ((of("ready"), of("input")) == (Some(ready), Some(input))).then_some(())
+            let counted = ["ready", "input", "attempt", "restart"].map(of);
+            (counted == [ready, input, attempt, 0.0].map(Some)).then_some(())
         })
     };
-    waiting(0.0, 0.0).await;
+    waiting(0.0, 0.0, 0.0).await;
+    let listed = async |shown: &str| {
+        let listed = run_to_end(kennel.cli(&["ps"]), PATIENCE).await;
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        assert!(listed.contains(shown), "{listed}");
+    };
     let plain = must("spawn", client.spawn(sh("exec sleep 1000")).await).run_id;
     let spec = by_line(sh("read x; echo up; exec sleep 1000").open_input(), "up");
     let run = must("spawn", client.spawn(spec).await).run_id;
-    waiting(1.0, 0.0).await;
-    let words = ["annotate", &run, "--activity", "awaiting-input"];
-    let annotated = run_to_end(kennel.cli(&words), PATIENCE).await;
-    assert!(annotated.status.success(), "{annotated:?}");
-    waiting(1.0, 1.0).await;
+    waiting(1.0, 0.0, 0.0).await;
+    listed("RUNNING (not ready)").await;
+    let doing = async |activity: &str| {
+        let words = ["annotate", &run, "--activity", activity];
+        let annotated = run_to_end(kennel.cli(&words), PATIENCE).await;
+        assert!(annotated.status.success(), "{annotated:?}");
+    };
+    doing("awaiting-input").await;
+    waiting(0.0, 1.0, 0.0).await;
+    listed("RUNNING (awaiting input)").await;
+    doing("working").await;
+    waiting(1.0, 0.0, 0.0).await;
     must("write", client.write(&run, "1", None, b"go\n").await);
-    waiting(0.0, 1.0).await;
-    for run in [&plain, &run] {
+    waiting(0.0, 0.0, 0.0).await;
+    let policy = pb::RestartPolicy {
+        mode: pb::RestartMode::OnFailure.into(),
+        delay: Some(duration(Duration::from_hours(1))),
+        ..pb::RestartPolicy::default()
+    };
+    let fails = must("spawn", client.spawn(sh("exit 1").restart(policy)).await).run_id;
+    waiting(0.0, 0.0, 1.0).await;
+    listed("BACKOFF (next in ").await;
+    for run in [&plain, &run, &fails] {
         must("abort", client.abort(run).await);
     }
-    waiting(0.0, 0.0).await;
+    waiting(0.0, 0.0, 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -305,11 +305,11 @@ async fn missing_sign_ends_a_run_without_a_server() {
     let ended = must("wait", client.ended(&service.run).await);
     assert_eq!(
         (ended.state(), ended.reason()),
-        (RunState::Failed, "not_live")
+        (RunState::Failed, "watchdog")
     );
     let why = run_to_end(kennel.cli(&["why", &service.run]), PATIENCE).await;
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
-    assert!(why.contains("gave no sign for 2s (watchdog)"), "{why}");
+    assert!(why.contains("its command gave no sign for 2s;"), "{why}");
     Footprint::of_id(&service.run).assert_nothing_left();
 }
 
@@ -323,7 +323,10 @@ async fn command_reports_its_own_failure() {
     service.says(&mut client, "READY=1").await;
     service.says(&mut client, "WATCHDOG=trigger").await;
     let ended = must("wait", client.ended(&service.run).await);
-    assert_eq!(ended.reason(), "not_live");
+    assert_eq!(ended.reason(), "watchdog");
+    let why = run_to_end(kennel.cli(&["why", &service.run]), PATIENCE).await;
+    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    assert!(why.contains("(WATCHDOG=trigger)"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -285,7 +285,7 @@ fn that_are_stopped(cause: &Cause) -> Vec<Scene> {
         ending(
             "watchdog",
             live_by(&watchdog, notify::watchdog(LIMIT)),
-            is_not_live,
+            |reason| matches!(reason, Reason::Watchdog(_)),
         ),
     ]
 }

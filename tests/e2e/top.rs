@@ -234,9 +234,15 @@ async fn one_look_shows_readiness_and_activity() {
         .find(|line| line.contains(&run))
         .expect("it is listed");
     let cells: Vec<&str> = row.split_whitespace().collect();
-    assert_eq!(cells[1..4], ["RUNNING", "no", "WORKING"], "{look}");
+    let state = ["RUNNING", "(not", "ready)"];
+    assert_eq!(cells[1..4], state, "{look}");
+    assert_eq!(cells[4..6], ["no", "WORKING"], "{look}");
+    let look = run_to_end(kennel.cli(&["top", "--once", "-o", "json"]), PATIENCE).await;
+    let seen: serde_json::Value = serde_json::from_slice(&look.stdout).expect("one document");
+    assert_eq!(seen["waitsFor"], "not ready", "{seen}");
     let tmux = Tmux::start(kennel.scratch(), "top", (24, 130), &line(&kennel, ""));
     tmux.shows("READY ACTIVITY").await;
+    tmux.shows("RUNNING (not ready)").await;
     tmux.shows("WORKING").await;
     tmux.keys(&["q"]);
     put_back(&tmux, 0).await;

@@ -201,6 +201,7 @@ async fn first_line_names_each_possible_end() {
         Box::pin(never_ready()).await,
         Box::pin(hung_after_its_result()).await,
         Box::pin(was_not_live()).await,
+        Box::pin(gave_no_sign()).await,
         Box::pin(exited_with_a_code_of_success()).await,
         Box::pin(lost_its_parent()).await,
     ] {
@@ -517,6 +518,16 @@ async fn was_not_live() -> Scene {
     let says = "Ended because it was not live: 2 probes failed in a row, the last with: Connection refused";
     let marks = marks("failed", Some("not_live"), "empty").exit(SIGNAL, "SIGTERM");
     scene(kennel, run, "not_live", says, marks)
+}
+
+async fn gave_no_sign() -> Scene {
+    let kennel = stage(&[]).await;
+    let mut spec = sh("exec sleep 1000");
+    spec.liveness = Some(crate::notify::watchdog(Duration::from_millis(300)));
+    let run = end(&kennel, spec).await;
+    let says = "Ended by its watchdog: its command gave no sign for 300ms; after SIGTERM its command was ended by SIGTERM";
+    let marks = marks("failed", Some("watchdog"), "empty").exit(SIGNAL, "SIGTERM");
+    scene(kennel, run, "watchdog", says, marks)
 }
 
 async fn hung_after_its_result() -> Scene {

@@ -798,6 +798,7 @@ impl RunExt for pb::Run {
             Reason::LimitExceeded(_) => "limit_exceeded",
             Reason::NotReady(_) => "not_ready",
             Reason::NotLive(_) => "not_live",
+            Reason::Watchdog(_) => "watchdog",
             Reason::Result(_) => "result",
             Reason::RestartsExhausted(_) => "restarts_exhausted",
             Reason::Restarted(_) => "restarted",

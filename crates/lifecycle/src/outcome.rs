@@ -85,6 +85,11 @@ pub enum StopReason {
         /// Error of the last failure.
         error: String,
     },
+    /// The command did not report in its time that it works.
+    Watchdog {
+        /// Whether it reported that it does not work.
+        triggered: bool,
+    },
     /// The run's result was available, and the run did not end by itself in the time that its rule gives.
     Result {
         /// Name of the output rule that has seen the result.
@@ -256,6 +261,11 @@ pub enum EndReason {
         /// Error of the last failure.
         error: String,
     },
+    /// The command did not report in its time that it works.
+    Watchdog {
+        /// Whether it reported that it does not work.
+        triggered: bool,
+    },
     /// The run's result was available, and the run was stopped because it did not end by itself.
     Result {
         /// Name of the output rule that has seen the result.
@@ -340,6 +350,7 @@ impl From<StopReason> for EndReason {
             StopReason::ParentEnded => Self::ParentEnded,
             StopReason::NotReady => Self::NotReady,
             StopReason::NotLive { failures, error } => Self::NotLive { failures, error },
+            StopReason::Watchdog { triggered } => Self::Watchdog { triggered },
             StopReason::Result { rule } => Self::Result { rule },
         }
     }
@@ -357,6 +368,7 @@ impl StopReason {
             | Self::ParentEnded
             | Self::NotReady
             | Self::NotLive { .. }
+            | Self::Watchdog { .. }
             | Self::Result { .. }
             | Self::Orphaned
             | Self::ShimLost => None,
@@ -375,6 +387,7 @@ impl StopReason {
             Self::ParentEnded => "parent_ended",
             Self::NotReady => "not_ready",
             Self::NotLive { .. } => "not_live",
+            Self::Watchdog { .. } => "watchdog",
             Self::Result { .. } => "result",
             Self::Orphaned => "orphaned",
             Self::ShimLost => "shim_lost",
@@ -403,6 +416,7 @@ impl EndReason {
             Self::ParentEnded => "parent_ended",
             Self::NotReady => "not_ready",
             Self::NotLive { .. } => "not_live",
+            Self::Watchdog { .. } => "watchdog",
             Self::Result { .. } => "result",
             Self::OomKilled(_) => "oom_killed",
             Self::Restarted { .. } => "restarted",

@@ -237,6 +237,7 @@ impl Outcome {
             | EndReason::LimitExceeded(_)
             | EndReason::NotReady
             | EndReason::NotLive { .. }
+            | EndReason::Watchdog { .. }
             | EndReason::OomKilled(_)
             | EndReason::ShimLost
             | EndReason::Restarted { .. }

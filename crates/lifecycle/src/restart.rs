@@ -320,7 +320,8 @@ fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
         | EndReason::OomKilled(_)
         | EndReason::ShimLost
         | EndReason::NotReady
-        | EndReason::NotLive { .. } => Class::Own { failed: true },
+        | EndReason::NotLive { .. }
+        | EndReason::Watchdog { .. } => Class::Own { failed: true },
         EndReason::Result { .. } => Class::Own { failed: false },
         EndReason::ServerShutdown
         | EndReason::ServiceLost

@@ -9,7 +9,7 @@ use kennel_lifecycle::{
     Containment, Deadline, EndReason, Exit, Leftover, Leftovers, Limit, Proof, RunIdentity,
     RunKind, RunState, StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
 };
-use kennel_supervisor::{Desired, Elsewhere, LeftStop, PastAttempt, RunView};
+use kennel_supervisor::{Desired, Elsewhere, LeftStop, PastAttempt, RunView, Wait};
 
 pub(crate) fn run(view: RunView) -> pb::Run {
     let attempt = attempt(&view);
@@ -18,6 +18,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     let previous = view.past[..before].iter().map(past_attempt).collect();
     let tree_verdict = verdict(&view);
     let held_by = held_by(&view);
+    let wait = view.waits_for().map_or(pb::Wait::Unspecified, wait);
     let ready = view.facets.ready.clone();
     let ready = ready.as_ref().filter(|ready| ready.attempt == view.attempt);
     let doing = view.facets.activity_of(view.attempt);
@@ -68,6 +69,16 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         is_ending_itself: reported.is_some_and(|status| status.stopping),
         annotations: view.facets.annotations.pairs,
         annotations_version: view.facets.annotations.version,
+        wait: wait.into(),
+    }
+}
+
+fn wait(wait: Wait) -> pb::Wait {
+    match wait {
+        Wait::Input => pb::Wait::Input,
+        Wait::Ready => pb::Wait::Ready,
+        Wait::Attempt => pb::Wait::Attempt,
+        Wait::Restart => pb::Wait::Restart,
     }
 }
 
@@ -289,6 +300,9 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
         EndReason::NotLive { failures, error } => Reason::NotLive(end_reason::NotLive {
             failures: *failures,
             error: error.clone(),
+        }),
+        EndReason::Watchdog { triggered } => Reason::Watchdog(end_reason::Watchdog {
+            triggered: *triggered,
         }),
         EndReason::Result { rule } => Reason::Result(end_reason::Result { rule: rule.clone() }),
         EndReason::OomKilled(killed) => Reason::OomKilled(end_reason::OomKilled {

@@ -53,7 +53,7 @@ fn row(run: &pb::Run, indent: usize, now: SystemTime, wide: bool) -> Vec<Cell> {
     let or_dash = |text: Option<String>| Cell::from(text.unwrap_or_else(|| "-".to_owned()));
     let mut row = vec![
         Cell::from(format!("{}{}", "  ".repeat(indent), run.run_id)),
-        Cell::coloured(state(run, now), colour(run.state())),
+        state_cell(run, now),
         Cell::from(words::kind(run.kind())),
         or_dash(age),
         or_dash(pid.map(|pid| pid.to_string())),
@@ -94,14 +94,14 @@ pub(crate) fn ready(run: &pb::Run) -> Option<&'static str> {
     (says_ready && run.end_time.is_none()).then_some(word)
 }
 
-/// Returns the state of a run, in its colour.
-pub(crate) fn state_cell(run: &pb::Run) -> Cell {
-    Cell::coloured(state_word(run), colour(run.state()))
-}
-
 /// Returns the state of a run, as a word.
 pub(crate) fn state_word(run: &pb::Run) -> String {
     words::state(run.state())
+}
+
+/// Returns the state of a run with what it waits for, in its colour.
+pub(crate) fn state_cell(run: &pb::Run, now: SystemTime) -> Cell {
+    Cell::coloured(state(run, now), colour(run.state()))
 }
 
 /// Formats the command of a run, on one line.
@@ -121,25 +121,34 @@ fn colour(state: pb::RunState) -> Option<Colour> {
     }
 }
 
-/// Formats the state, with the time of the next attempt, where one is due. For a run whose node has no lease it is its
-/// last known state.
-fn state(run: &pb::Run, now: SystemTime) -> String {
+/// Formats the state, with what the run waits for. For a run whose node has no lease it is its last known state.
+pub(crate) fn state(run: &pb::Run, now: SystemTime) -> String {
     let word = words::state(run.state());
     let node = run.other_node.as_ref().filter(|_| run.end_time.is_none());
     if node.is_some_and(|node| node.reachability() == pb::NodeReachability::Unreachable) {
         return format!("UNREACHABLE ({word})");
     }
+    match waits_for(run, now) {
+        Some(wait) => format!("{word} ({wait})"),
+        None => word,
+    }
+}
+
+/// Formats what the run waits for, in one or two words.
+pub(crate) fn waits_for(run: &pb::Run, now: SystemTime) -> Option<String> {
     let due = run
         .next_restart_time
         .and_then(|t| SystemTime::try_from(t).ok());
-    match due {
-        Some(due) => {
-            let wait = values::age(due.duration_since(now).unwrap_or_default());
-            format!("{word} ({wait})")
+    Some(match run.wait() {
+        pb::Wait::Unspecified => return None,
+        pb::Wait::Input => "awaiting input".to_owned(),
+        pb::Wait::Ready => "not ready".to_owned(),
+        pb::Wait::Attempt => {
+            let left = due?.duration_since(now).unwrap_or_default();
+            format!("next in {}", values::age(left))
         }
-        None if run.state() == pb::RunState::Backoff => format!("{word} (held)"),
-        None => word,
-    }
+        pb::Wait::Restart => "held".to_owned(),
+    })
 }
 
 /// Formats everything known of a run, one fact per line.

@@ -228,6 +228,7 @@ pub(crate) fn exit_of(run: &pb::Run) -> Result<u8, Failure> {
         Some(pb::end_reason::Reason::LimitExceeded(_)) => "limit_exceeded",
         Some(pb::end_reason::Reason::NotReady(_)) => "not_ready",
         Some(pb::end_reason::Reason::NotLive(_)) => "not_live",
+        Some(pb::end_reason::Reason::Watchdog(_)) => "watchdog",
         Some(pb::end_reason::Reason::Result(_)) => "result",
         _ => "",
     };

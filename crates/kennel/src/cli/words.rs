@@ -324,6 +324,10 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
             "{} probes of its liveness failed in a row: {} (not_live)",
             n.failures, n.error
         ),
+        Some(Reason::Watchdog(watchdog)) if watchdog.triggered => {
+            "its command reported that it does not work (watchdog)".to_owned()
+        }
+        Some(Reason::Watchdog(_)) => "its command gave no sign in its time (watchdog)".to_owned(),
         Some(Reason::Result(r)) => {
             format!(
                 "its result was there, and it was stopped (result, rule {})",

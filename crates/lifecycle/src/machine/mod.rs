@@ -529,6 +529,7 @@ fn plan(order: &StopOrder) -> StopPlan {
         | StopReason::ParentEnded
         | StopReason::NotReady
         | StopReason::NotLive { .. }
+        | StopReason::Watchdog { .. }
         | StopReason::Result { .. }
         | StopReason::Orphaned
         | StopReason::ShimLost => StopPlan::abort(order.grace),

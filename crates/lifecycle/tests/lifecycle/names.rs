@@ -138,6 +138,7 @@ fn names_are_those_of_the_lock() {
             failures: 3,
             error: by.clone(),
         },
+        EndReason::Watchdog { triggered: true },
         EndReason::Result { rule: by.clone() },
         EndReason::OomKilled(MemoryKills {
             kills: 1,
@@ -165,6 +166,7 @@ fn names_are_those_of_the_lock() {
             failures: 3,
             error: "refused".into(),
         },
+        StopReason::Watchdog { triggered: false },
         StopReason::Result {
             rule: "result".into(),
         },

@@ -108,6 +108,7 @@ fn reasons() -> Vec<EndReason> {
         failures: 3,
         error: "connection refused".into(),
     });
+    reasons.push(EndReason::Watchdog { triggered: true });
     reasons.push(EndReason::Result {
         rule: "result".into(),
     });

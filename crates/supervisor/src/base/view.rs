@@ -2,7 +2,7 @@
 
 use crate::base::calls::{CallError, Condition, RunView};
 use kennel_journal::Hub;
-use kennel_lifecycle::{RunIdentity, RunState};
+use kennel_lifecycle::{Activity, RunIdentity, RunState, Timestamp};
 use kennel_store::{Desired, RunRow, StoredState};
 
 /// State that a run's task publishes after each step.
@@ -105,7 +105,54 @@ impl From<RunRow> for RunView {
     }
 }
 
+/// What a live run waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// Input of a person or a client, as its activity reports.
+    Input,
+    /// The sign that it is ready.
+    Ready,
+    /// The time of its next attempt.
+    Attempt,
+    /// A Restart: it is held after too many restarts in a row.
+    Restart,
+}
+
+impl Wait {
+    /// All values.
+    pub const ALL: [Self; 4] = [Self::Input, Self::Ready, Self::Attempt, Self::Restart];
+
+    /// Returns its name in metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::Ready => "ready",
+            Self::Attempt => "attempt",
+            Self::Restart => "restart",
+        }
+    }
+}
+
 impl RunView {
+    /// Returns what the run waits for, where that is known.
+    #[must_use]
+    pub fn waits_for(&self) -> Option<Wait> {
+        match self.state {
+            RunState::Backoff if self.next_restart == Some(Timestamp::NEVER) => Some(Wait::Restart),
+            RunState::Backoff => Some(Wait::Attempt),
+            RunState::Running
+                if self.facets.activity_of(self.attempt) == Some(Activity::AwaitingInput) =>
+            {
+                Some(Wait::Input)
+            }
+            RunState::Running if self.policy().has_ready_sign() && !self.is_ready() => {
+                Some(Wait::Ready)
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the present attempt is ready; without a readiness condition it is, once its command runs.
     #[must_use]
     pub fn is_ready(&self) -> bool {

@@ -1,11 +1,11 @@
 //! Gauges: present amounts, read when metrics are collected.
 
 use crate::{
-    base::view::Live,
+    base::view::{Live, Wait},
     registry::Shared,
     telemetry::{Telemetry, names},
 };
-use kennel_lifecycle::{Activity, RunState};
+use kennel_lifecycle::RunState;
 use kennel_linux::{Room, limits};
 use opentelemetry::{KeyValue, metrics::Meter};
 use std::{
@@ -175,23 +175,19 @@ fn waits(meter: &Meter, shared: Weak<Shared>) {
     meter
         .i64_observable_up_down_counter("kennel.run.waiting")
         .with_unit("{run}")
-        .with_description("Live runs that are not ready yet, or wait for input")
+        .with_description("Live runs that wait, by what they wait for")
         .with_callback(move |observer| {
             let Some(shared) = shared.upgrade() else {
                 return;
             };
-            let [mut ready, mut input] = [0; 2];
+            let mut counts = BTreeMap::from(Wait::ALL.map(|wait| (wait, 0)));
             for (_, handle) in shared.all() {
-                let live = handle.live.borrow();
-                let (view, attempt) = (&live.view, live.view.attempt);
-                let runs = matches!(view.state, RunState::Running | RunState::Paused);
-                let waits = view.policy().has_ready_sign() && !view.facets.is_ready(attempt);
-                ready += i64::from(runs && waits);
-                let activity = view.facets.activity_of(attempt);
-                input += i64::from(runs && activity == Some(Activity::AwaitingInput));
+                if let Some(wait) = handle.live.borrow().view.waits_for() {
+                    *counts.entry(wait).or_default() += 1;
+                }
             }
-            for (reason, count) in [("ready", ready), ("input", input)] {
-                observer.observe(count, &[KeyValue::new(names::WAIT_REASON, reason)]);
+            for (wait, count) in counts {
+                observer.observe(count, &[KeyValue::new(names::WAIT_REASON, wait.name())]);
             }
         })
         .build();

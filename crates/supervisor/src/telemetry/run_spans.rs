@@ -423,6 +423,7 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
         EndReason::LimitExceeded(_) => Some("limit"),
         EndReason::NotReady => Some("not_ready"),
         EndReason::NotLive { .. } => Some("not_live"),
+        EndReason::Watchdog { .. } => Some("watchdog"),
         EndReason::OomKilled(_) => Some("oom"),
         EndReason::ShimLost => Some("shim_lost"),
         EndReason::RestartsExhausted { .. } => Some("restarts_exhausted"),

@@ -194,6 +194,7 @@ fn end_reason_is_named_as_in_ended_event() {
         (EndReason::Fenced { by: by() }, "fenced"),
         (EndReason::ServerShutdown, "serverShutdown"),
         (EndReason::ParentEnded, "parentEnded"),
+        (EndReason::Watchdog { triggered: true }, "watchdog"),
         (EndReason::ServiceLost, "serviceLost"),
         (EndReason::Rebooted, "rebooted"),
         (EndReason::OrphanTerminated, "orphanTerminated"),

@@ -333,19 +333,11 @@ impl Run {
         let is_over = |left: &Option<Countdown>| left.is_some_and(|left| left.is_over(now));
         let (late_start, late_sign) = (runs && is_over(&notices.start), is_over(&notices.watchdog));
         let holds = notices.holds(late_start || late_sign, now);
-        let error = match time {
-            Some(_) if counts && notices.fails => {
-                Some("the command found itself not to work (WATCHDOG=trigger)".to_owned())
-            }
-            Some(time) if late_sign && holds => {
-                Some(format!("the command gave no sign for {time:?} (watchdog)"))
-            }
-            _ => None,
-        };
+        let triggered = time.is_some() && counts && notices.fails;
         let reason = if late_start && holds {
             Some(StopReason::NotReady)
         } else {
-            error.map(|error| StopReason::NotLive { failures: 1, error })
+            (triggered || (late_sign && holds)).then_some(StopReason::Watchdog { triggered })
         };
         self.report_news(Some(now));
         if let Some(reason) = reason {

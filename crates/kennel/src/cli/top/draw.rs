@@ -23,9 +23,11 @@ use std::time::{Duration, SystemTime};
 pub(super) const HEADER_LINES: u16 = 4;
 const FOOTER_LINES: u16 = 1;
 /// Width below which a run is shown by the end of its id, and without readiness and activity.
-const WIDE: u16 = 110;
+const WIDE: u16 = 120;
 /// Characters of a shortened id.
 const SHORT_ID_CHARS: usize = 10;
+/// Least width of the states.
+const STATE_CHARS: usize = 9;
 /// Text for an unknown value.
 const UNKNOWN: &str = "-";
 
@@ -171,7 +173,7 @@ fn name(sort: Sort) -> &'static str {
 
 fn heading(board: &Board, width: u16) -> Line<'static> {
     let text = row(
-        width,
+        (width, state_chars(board)),
         [
             "RUN", "STATE", "READY", "ACTIVITY", "AGE", "PROC", "CPU%", "MEM", "OUT/S", "RST",
             "COMMAND",
@@ -185,7 +187,7 @@ fn heading(board: &Board, width: u16) -> Line<'static> {
     Line::styled(text, style)
 }
 
-fn row(width: u16, cells: [String; 11]) -> String {
+fn row((width, state_chars): (u16, usize), cells: [String; 11]) -> String {
     let [
         run,
         state,
@@ -206,19 +208,32 @@ fn row(width: u16, cells: [String; 11]) -> String {
         format!("{ready:5} {activity:14} ")
     };
     format!(
-        "{run:id$} {state:9} {facets}{age:>6} {processes:>4} {cpu:>6} {memory:>6} {output:>7} {restarts:>3} {command}"
+        "{run:id$} {state:state_chars$} {facets}{age:>6} {processes:>4} {cpu:>6} {memory:>6} {output:>7} {restarts:>3} {command}"
     )
+}
+
+/// Returns when the runs shown were seen.
+fn taken_at(board: &Board) -> SystemTime {
+    board.at.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Returns the width of the longest state shown.
+fn state_chars(board: &Board) -> usize {
+    let now = taken_at(board);
+    let shown = board.shown();
+    let states = shown.iter().map(|seen| render::state(&seen.run, now).len());
+    states.max().unwrap_or(0).max(STATE_CHARS)
 }
 
 fn runs(board: &Board, width: u16) -> Vec<Line<'static>> {
     let shown = board.shown();
     let pointed = board.pointed(&shown);
     let (room, from) = (board.room, board.first);
-    let now = board.at.unwrap_or(SystemTime::UNIX_EPOCH);
+    let (now, widths) = (taken_at(board), (width, state_chars(board)));
     let lines = shown.iter().enumerate().skip(from).take(room);
     lines
         .map(|(nth, seen)| {
-            let text = run(seen, now, width);
+            let text = run(seen, now, widths);
             let mut style = Style::new();
             if board.lost.is_some() {
                 style = style.add_modifier(Modifier::DIM);
@@ -243,9 +258,9 @@ fn colour(state: pb::RunState) -> Style {
     }
 }
 
-fn run(seen: &Seen, now: SystemTime, width: u16) -> String {
+fn run(seen: &Seen, now: SystemTime, widths: (u16, usize)) -> String {
     let Seen { run, usage } = seen;
-    let id = if width < WIDE {
+    let id = if widths.0 < WIDE {
         // The beginning of an id is its time, and similar in all.
         let from = run.run_id.len().saturating_sub(SHORT_ID_CHARS);
         format!("~{}", run.run_id.get(from..).unwrap_or(&run.run_id))
@@ -254,10 +269,10 @@ fn run(seen: &Seen, now: SystemTime, width: u16) -> String {
     };
     let unknown = || UNKNOWN.to_owned();
     row(
-        width,
+        widths,
         [
             id,
-            words::state(run.state()),
+            render::state(run, now),
             render::ready(run).unwrap_or(UNKNOWN).to_owned(),
             words::activity(run.activity()),
             age(run, now).map_or_else(unknown, short_age),

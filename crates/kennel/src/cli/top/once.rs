@@ -2,7 +2,7 @@
 
 use super::{
     draw::{bytes, percent},
-    sample::{Sampler, Seen},
+    sample::{Sample, Sampler, Seen},
 };
 use crate::{
     args::TopArgs,
@@ -15,7 +15,7 @@ use crate::{
     failure::Failure,
 };
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Time between the two counts whose difference is the processor usage.
 const COUNTS_FOR: Duration = Duration::from_millis(500);
@@ -28,33 +28,33 @@ pub(super) async fn once(link: &Link, args: &TopArgs) -> Result<(), Failure> {
     for look in 0..args.iterations {
         let pause = if look == 0 { COUNTS_FOR } else { args.every };
         tokio::time::sleep(pause).await;
-        let mut seen = sampler.sample().await.map_err(refused)?.runs;
-        seen.retain(|seen| seen.run.end_time.is_none());
-        print_exact(&shown(link, &seen))?;
+        let Sample { mut runs, at, .. } = sampler.sample().await.map_err(refused)?;
+        runs.retain(|seen| seen.run.end_time.is_none());
+        print_exact(&shown(link, &runs, at))?;
     }
     Ok(())
 }
 
-fn shown(link: &Link, seen: &[Seen]) -> String {
+fn shown(link: &Link, seen: &[Seen], at: SystemTime) -> String {
     if link.format.is_text() {
         let heading = [
             "RUN", "STATE", "READY", "ACTIVITY", "PROCS", "CPU%", "MEMORY", "OUTPUT/S", "COMMAND",
         ];
-        let rows = seen.iter().map(row).collect();
+        let rows = seen.iter().map(|seen| row(seen, at)).collect();
         return table::table(&heading, rows, in_colour());
     }
     let documents = seen
         .iter()
-        .map(|seen| link.format.document(&document(seen)));
+        .map(|seen| link.format.document(&document(seen, at)));
     documents.collect()
 }
 
-fn row(seen: &Seen) -> Vec<Cell> {
+fn row(seen: &Seen, at: SystemTime) -> Vec<Cell> {
     let or_dash = |text: Option<String>| Cell::from(text.unwrap_or_else(|| "-".to_owned()));
     let usage = &seen.usage;
     vec![
         Cell::from(&seen.run.run_id),
-        render::state_cell(&seen.run),
+        render::state_cell(&seen.run, at),
         or_dash(render::ready(&seen.run).map(str::to_owned)),
         Cell::from(words::activity(seen.run.activity())),
         or_dash(usage.processes.map(|count| count.to_string())),
@@ -77,11 +77,12 @@ fn whole(rate: f64) -> u64 {
     rate as u64
 }
 
-fn document(seen: &Seen) -> String {
+fn document(seen: &Seen, at: SystemTime) -> String {
     let usage = &seen.usage;
     json!({
         "runId": seen.run.run_id,
         "state": render::state_word(&seen.run),
+        "waitsFor": render::waits_for(&seen.run, at),
         "ready": render::ready(&seen.run).map(|word| word == "yes"),
         "activity": words::activity(seen.run.activity()),
         "processes": usage.processes,

@@ -219,6 +219,7 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
             terminal_text::one_line(&not_live.error),
             took(&attempt)
         ),
+        Some(Reason::Watchdog(watchdog)) => no_sign(run, &attempt, watchdog.triggered),
         Some(Reason::Result(result)) => format!(
             "Ended after its result: the output rule {} had seen it, and the run did not end by itself; {}.",
             result.rule,
@@ -276,6 +277,22 @@ fn too_long(run: &pb::Run, attempt: &pb::Attempt, which: pb::Deadline) -> String
     let limit = limit.map_or_else(String::new, |limit| format!(" ({limit:?})"));
     let took = took(attempt);
     format!("Ended by its limit of time: {what}{limit}; {took}.")
+}
+
+fn no_sign(run: &pb::Run, attempt: &pb::Attempt, triggered: bool) -> String {
+    let took = took(attempt);
+    if triggered {
+        return format!(
+            "Ended by its watchdog: its command reported that it does not work (WATCHDOG=trigger); {took}."
+        );
+    }
+    let liveness = run.spec.as_ref().and_then(|spec| spec.liveness.as_ref());
+    let limit = match liveness.and_then(|liveness| liveness.probe.as_ref()) {
+        Some(pb::liveness::Probe::Watchdog(limit)) => Duration::try_from(*limit).ok(),
+        _ => None,
+    };
+    let limit = limit.map_or_else(String::new, |limit| format!(" for {limit:?}"));
+    format!("Ended by its watchdog: its command gave no sign{limit}; {took}.")
 }
 
 fn by_itself(

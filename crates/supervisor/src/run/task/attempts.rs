@@ -444,6 +444,7 @@ impl RunTask {
             StopReason::ShimLost
             | StopReason::NotReady
             | StopReason::NotLive { .. }
+            | StopReason::Watchdog { .. }
             | StopReason::Result { .. } => self.new.policy().restart.restarts(),
             StopReason::Abort { .. }
             | StopReason::DeadlineExceeded(_)

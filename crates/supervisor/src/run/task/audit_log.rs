@@ -140,6 +140,12 @@ fn because(reason: &StopReason) -> String {
         StopReason::NotLive { failures, error } => {
             format!("{failures} probes of its liveness had failed in a row, the last: {error}")
         }
+        StopReason::Watchdog { triggered: true } => {
+            "its command reported that it does not work (WATCHDOG=trigger)".into()
+        }
+        StopReason::Watchdog { triggered: false } => {
+            "its command gave no sign in its watchdog time".into()
+        }
         StopReason::Result { rule } => {
             format!("its result was there (rule {rule}), and it did not end by itself")
         }
