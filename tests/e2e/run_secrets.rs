@@ -147,9 +147,9 @@ async fn command_has_secrets_of_each_source() {
     assert_eq!(printed, wanted);
     let shown = &run.spec.as_ref().expect("a spec").secrets;
     let names: Vec<_> = shown.iter().map(|secret| &*secret.name).collect();
-    assert_eq!(names, ["FILE", "A", "CREDENTIAL", "B", "SENT", "C"]);
-    assert_eq!(shown[0].source, Some(file("key")));
-    assert_eq!(shown[4].source, Some(value("")));
+    assert_eq!(names, ["A", "B", "C", "CREDENTIAL", "FILE", "SENT"]);
+    assert_eq!(shown[4].source, Some(file("key")));
+    assert_eq!(shown[5].source, Some(value("")));
     let inspected = run_to_end(kennel.cli(&["inspect", &run.run_id]), PATIENCE).await;
     let inspected = text(&inspected);
     for line in [
