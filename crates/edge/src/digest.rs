@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn digest_is_the_same_in_every_order_of_secrets() {
+    fn digest_ignores_the_order_of_secrets() {
         let key = DigestKey::new([7; 32]);
         let of = |secrets: [(&str, &[u8]); 2]| {
             let mut spec = spec();
