@@ -65,6 +65,7 @@ async fn habits_without_a_place_are_answered_by_name() {
         ("system df", USAGE, "kennel status"),
         ("compose up", USAGE, "--kind service"),
         ("label x a=b", USAGE, "kennel annotate"),
+        ("secret create db", USAGE, "kennel run --secret NAME"),
         ("config use-context prod", USAGE, "kennel context use"),
         ("cordon node7", USAGE, "kennel drain"),
         ("login", USAGE, "kennel context use"),

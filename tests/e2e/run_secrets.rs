@@ -131,7 +131,7 @@ async fn command_has_secrets_of_each_source() {
         echo "$FILE $CREDENTIAL $SENT"
         cat "$A" "$B" "$C" "$A"; echo
         stat -Lc %a "$A"; (echo x > "$A") 2>/dev/null && echo changed
-        ulimit -Hc; ls /proc/self/fd | grep -c '^2[0-9]$'"#;
+        grep -Eo 'core file size +[0-9]+ +[0-9]+' /proc/self/limits | tr -s ' '; ls /proc/self/fd | grep -c '^2[0-9]$'"#;
     let all = |spec: pb::RunSpec| {
         spec.secret("FILE", file("key"))
             .secret_file("A", file("key"))
@@ -140,15 +140,16 @@ async fn command_has_secrets_of_each_source() {
             .secret("SENT", value(SENT))
             .secret_file("C", value(SENT))
     };
-    let wanted =
-        format!("{VALUE} of-the-unit {SENT}\n{VALUE}of-the-unit{SENT}{VALUE}\n400\n0\n3\n");
+    let wanted = format!(
+        "{VALUE} of-the-unit {SENT}\n{VALUE}of-the-unit{SENT}{VALUE}\n400\ncore file size 1 1\n3\n"
+    );
     let (printed, run) = output(&kennel, all(sh(script))).await;
     assert_eq!(printed, wanted);
     let shown = &run.spec.as_ref().expect("a spec").secrets;
     let names: Vec<_> = shown.iter().map(|secret| &*secret.name).collect();
-    assert_eq!(names, ["FILE", "A", "CREDENTIAL", "B", "SENT", "C"]);
-    assert_eq!(shown[0].source, Some(file("key")));
-    assert_eq!(shown[4].source, Some(value("")));
+    assert_eq!(names, ["A", "B", "C", "CREDENTIAL", "FILE", "SENT"]);
+    assert_eq!(shown[4].source, Some(file("key")));
+    assert_eq!(shown[5].source, Some(value("")));
     let inspected = run_to_end(kennel.cli(&["inspect", &run.run_id]), PATIENCE).await;
     let inspected = text(&inspected);
     for line in [

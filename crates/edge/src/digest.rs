@@ -33,13 +33,13 @@ impl DigestKey {
         let text = spec_text(&spec.recorded());
         let input = spec.command.initial_input.as_deref();
         let values = spec.command.env.values().map(String::as_bytes);
-        let sent = spec
-            .secrets
-            .iter()
-            .filter_map(|secret| match &secret.source {
-                SecretSource::Sent(value) => Some(value.expose()),
-                SecretSource::ServerFile(_) | SecretSource::Credential(_) => None,
-            });
+        // In the order of the text.
+        let mut secrets: Vec<_> = spec.secrets.iter().collect();
+        secrets.sort_by_key(|secret| &secret.name);
+        let sent = secrets.iter().filter_map(|secret| match &secret.source {
+            SecretSource::Sent(value) => Some(value.expose()),
+            SecretSource::ServerFile(_) | SecretSource::Credential(_) => None,
+        });
         let parts = [text.as_bytes()].into_iter().chain(values);
         let parts: Vec<&[u8]> = parts.chain(input).chain(sent).collect();
         let lengths = parts.iter().map(|part| (part.len() as u64).to_be_bytes());
@@ -116,6 +116,24 @@ mod tests {
         }
         let different: std::collections::HashSet<_> = digests.iter().collect();
         assert_eq!(different.len(), digests.len());
+    }
+
+    #[test]
+    fn digest_ignores_the_order_of_secrets() {
+        let key = DigestKey::new([7; 32]);
+        let of = |secrets: [(&str, &[u8]); 2]| {
+            let mut spec = spec();
+            spec.secrets = secrets
+                .map(|(name, value)| Secret {
+                    name: name.to_owned(),
+                    ..secret(sent(value))
+                })
+                .into();
+            (key.of_spec(&spec), spec.recorded())
+        };
+        let one = of([("A", b"1"), ("B", b"2")]);
+        assert_eq!(one, of([("B", b"2"), ("A", b"1")]));
+        assert_ne!(one.0, of([("B", b"1"), ("A", b"2")]).0);
     }
 
     fn sent(bytes: &[u8]) -> SecretSource {

@@ -121,6 +121,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     flags.default_grace(here)?;
     telemetry::filter(flags.log(here))?;
     let config = resolve(flags, here)?;
+    flags.secrets(here, &config.data_dir)?;
     server::access(&config)?;
     Ok(Usable {
         config,

@@ -72,7 +72,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let lease = flags.node_lease(here)?;
     let privileges = flags.restrict_runs(here)?;
     let default_grace = flags.default_grace(here)?;
-    let secrets = Arc::new(flags.secrets(here)?);
+    let secrets = Arc::new(flags.secrets(here, &config.data_dir)?);
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
     let exports = Exports::start(&telling, node, &host_name(), here, &log)?;

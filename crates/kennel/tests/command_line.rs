@@ -249,3 +249,43 @@ fn config_check_finds_what_serve_would_refuse() {
     assert_eq!(status, Some(2), "{err}");
     assert!(err.contains("/no/such/file"), "{err}");
 }
+
+#[test]
+fn secret_directories_and_data_directory_must_not_overlap() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let top = dir.path();
+    for part in ["data/sub", "secrets"] {
+        std::fs::create_dir_all(top.join(part)).expect("a directory");
+    }
+    std::os::unix::fs::symlink("data", top.join("link")).expect("a link");
+    let data = top.join("data");
+    let data = data.to_str().expect("UTF-8");
+    let checked = |words: &[&str], secret_dir: &str| {
+        let words = [words, &["--data-dir", data, "--config", ""]].concat();
+        let mut command = kennel(&words);
+        command.env("KENNEL_SECRET_DIR", secret_dir);
+        command.env("KENNEL_CONFIG", "").env("HOME", top);
+        command.current_dir(top);
+        said(&command.output().expect("the binary runs"))
+    };
+    for named in [
+        ".",
+        "data",
+        "data/sub",
+        "link/sub",
+        "link/later",
+        "secrets, link",
+    ] {
+        for words in [&["config", "check"][..], &["serve"]] {
+            let (status, _, err) = checked(words, named);
+            assert_eq!(status, Some(2), "{words:?} {named}: {err}");
+            let start = "error: KENNEL_SECRET_DIR: ";
+            assert!(err.starts_with(start) && err.contains(" overlap"), "{err}");
+        }
+    }
+    // An empty entry is none, not the working directory, which has the data directory in it.
+    for named in ["", " ", ",", "secrets, ", "/no/such/directory", "database"] {
+        let (status, _, err) = checked(&["config", "check"], named);
+        assert_eq!((status, &*err), (Some(0), ""), "{named}");
+    }
+}

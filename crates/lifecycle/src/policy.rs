@@ -192,19 +192,33 @@ impl Policy {
         if self.pid_namespace != PidNamespace::Private {
             return;
         }
-        let ready = self.readiness.as_ref().map(|r| &r.probe);
         let why = "cannot be in a private pid namespace";
-        if matches!(ready, Some(ReadyProbe::State(StateProbe::Exec(_)))) {
-            found.push(Violation::new("spec.readiness.exec", why));
-        }
+        let fields = self.fields_of_commands();
+        found.extend(fields.map(|field| Violation::new(field, why)));
+    }
+
+    /// Whether commands beside the run's own may be started in it: those of probes and of its stop.
+    #[must_use]
+    pub fn has_other_commands(&self) -> bool {
+        self.fields_of_commands().next().is_some()
+    }
+
+    /// Returns the fields that name such commands.
+    fn fields_of_commands(&self) -> impl Iterator<Item = &'static str> {
+        let ready = self.readiness.as_ref().map(|r| &r.probe);
+        let ready = matches!(ready, Some(ReadyProbe::State(StateProbe::Exec(_))));
         let is_command = |step: &StopAction| matches!(step.action, Action::Exec(_));
-        if self.stop.steps.iter().any(is_command) {
-            found.push(Violation::new("spec.stop.steps", why));
-        }
+        let stop = self.stop.steps.iter().any(is_command);
         let live = self.liveness.as_ref().map(|l| &l.probe);
-        if matches!(live, Some(LiveProbe::State(StateProbe::Exec(_)))) {
-            found.push(Violation::new("spec.liveness.exec", why));
-        }
+        let live = matches!(live, Some(LiveProbe::State(StateProbe::Exec(_))));
+        let all = [
+            (ready, "spec.readiness.exec"),
+            (stop, "spec.stop.steps"),
+            (live, "spec.liveness.exec"),
+        ];
+        all.into_iter()
+            .filter(|(is_there, _)| *is_there)
+            .map(|(_, field)| field)
     }
 
     fn check_success(&self, found: &mut Vec<Violation>) {

@@ -126,6 +126,8 @@ impl From<RunSpec> for RecordedSpec {
                 *value = SecretValue::default();
             }
         }
+        // Their order means nothing, as that of variables, and decides no repeat.
+        spec.secrets.sort_by(|one, other| one.name.cmp(&other.name));
         Self(spec)
     }
 }

@@ -10,7 +10,11 @@ use std::{
     fs::File,
     io::{self, Read},
     path::Path,
+    thread,
 };
+
+/// Most tries to open a file while the host renames others.
+const TRIES_MAX: u32 = 64;
 
 /// Returns the bytes of the regular file at this path below the directory, at most `bytes_max`; of a longer one `EFBIG`.
 /// Links are followed where they stay below the directory, as those of Kubernetes' mounts do; of others `EXDEV`.
@@ -20,7 +24,8 @@ pub fn read(dir: &Path, path: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
     // Without O_NONBLOCK a fifo would hold the reader for ever.
     let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     let within = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let opened = openat2(&dir, path, OpenHow::new().flags(flags).resolve(within))?;
+    let how = OpenHow::new().flags(flags).resolve(within);
+    let opened = persistently(|| openat2(&dir, path, how))?;
     let file = own_file::regular(File::from(opened))?;
     // One allocation: nothing of the bytes is left where a shorter one was.
     let mut bytes = Vec::with_capacity(bytes_max + 1);
@@ -29,6 +34,17 @@ pub fn read(dir: &Path, path: &str, bytes_max: usize) -> io::Result<Vec<u8>> {
         return Err(Errno::EFBIG.into());
     }
     Ok(bytes)
+}
+
+/// Opens again after `EAGAIN`: a path with `..` is not resolved during a rename anywhere on the host, see openat2(2).
+fn persistently<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 1..TRIES_MAX {
+        match open() {
+            Err(Errno::EAGAIN) => thread::yield_now(),
+            opened => return opened,
+        }
+    }
+    open()
 }
 
 #[cfg(test)]
@@ -61,5 +77,24 @@ mod tests {
         read(dir, "..2026", 5).expect_err("a directory");
         nix::unistd::mkfifo(&dir.join("fifo"), Mode::S_IRUSR).expect("a fifo");
         read(dir, "fifo", 5).expect_err("a fifo");
+    }
+
+    #[test]
+    fn renames_elsewhere_delay_an_open() {
+        let mut tries = 0;
+        let opened = persistently(|| {
+            tries += 1;
+            if tries < TRIES_MAX {
+                return Err(Errno::EAGAIN);
+            }
+            Ok(tries)
+        });
+        assert_eq!(opened, Ok(TRIES_MAX));
+        let mut tries = 0;
+        let refused = persistently(|| -> Result<(), _> {
+            tries += 1;
+            Err(Errno::EAGAIN)
+        });
+        assert_eq!((refused, tries), (Err(Errno::EAGAIN), TRIES_MAX));
     }
 }

@@ -265,6 +265,30 @@ mod tests {
     }
 
     #[test]
+    fn user_of_another_host_is_granted_nothing() {
+        let grants = "role = 'spawner'\nrun_as = [7]\nsecrets = ['file:*']\n";
+        let rules = written(&format!(
+            "[[principal]]\nname = 'uid:7'\n{grants}[[principal]]\nname = 'spiffe://a/b'\n{grants}"
+        ))
+        .expect("it is good");
+        let user = kennel_lifecycle::RunUser {
+            uid: 7,
+            gid: 7,
+            groups: Vec::new(),
+        };
+        let may = |principal: &str, via: Option<&str>| {
+            let caller = rules.of_principal(principal).expect("known");
+            let via = via.map(str::to_owned);
+            let caller = rules.with_limits(rules::Caller { via, ..caller });
+            (caller.may_run_as(&user), caller.may_have_secret("file:db"))
+        };
+        let node = Some("spiffe://a/node");
+        assert_eq!(may("uid:7", None), (true, true));
+        assert_eq!(may("uid:7", node), (false, false));
+        assert_eq!(may("spiffe://a/b", node), (true, true));
+    }
+
+    #[test]
     fn two_tokens_of_one_id_are_valid_together() {
         let entry = |token: &str, expires: &str| {
             let digits = rules::hash(token).map(|byte| format!("{byte:02x}"));

@@ -115,6 +115,11 @@ pub(crate) struct AsRun {
 }
 
 impl Caller {
+    /// Whether it is a user of the host of the admin that calls on its behalf. The user of that number here is another.
+    pub(crate) fn is_user_elsewhere(&self) -> bool {
+        self.via.is_some() && self.principal.starts_with("uid:")
+    }
+
     /// Whether its commands may run as this user with these groups.
     pub(crate) fn may_run_as(&self, user: &RunUser) -> bool {
         let RunAs { users, groups, .. } = &*self.run_as;
@@ -160,6 +165,7 @@ impl Rules {
             return caller;
         }
         let grant = self.grants.get(&caller.principal);
+        let grant = grant.filter(|_| !caller.is_user_elsewhere());
         let quota = self.quotas.get(&caller.owner);
         let quota = quota.or_else(|| self.quotas.get("*"));
         Caller {

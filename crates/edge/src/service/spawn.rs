@@ -50,7 +50,8 @@ impl Processes {
         if let Some(user) = &call.spec.policy.privileges.user
             && !caller.may_run_as(user)
         {
-            return Err(status::permission_denied(
+            return Err(not_granted(
+                caller,
                 "run_as of this principal in the access file does not name the command's user, or a group of it",
             ));
         }
@@ -59,7 +60,8 @@ impl Processes {
             .server_secrets()
             .all(|secret| caller.may_have_secret(&secret))
         {
-            return Err(status::permission_denied(
+            return Err(not_granted(
+                caller,
                 "secrets of this principal in the access file does not name a secret of the spec",
             ));
         }
@@ -88,6 +90,16 @@ impl Processes {
             _ => Ok(spawned),
         }
     }
+}
+
+/// Refuses what the access file does not grant the caller.
+fn not_granted(caller: &Caller, why: &str) -> Status {
+    status::permission_denied(if caller.is_user_elsewhere() {
+        "a call on behalf of a uid has neither run_as nor secrets of the access file, since the users of two hosts may \
+         differ: spawn at the node that runs it, or with a certificate or token"
+    } else {
+        why
+    })
 }
 
 /// Makes the run whose process calls the parent of the one that it spawns.

@@ -10,7 +10,7 @@ use crate::{
     values::HelperEnd,
     wire::{FromShim, Placement},
 };
-use kennel_lifecycle::{Exit, PidNamespace, Signal, StartFailure, StartStage};
+use kennel_lifecycle::{Exit, PidNamespace, Policy, SecretValue, Signal, StartFailure, StartStage};
 use kennel_linux::{
     cgroup, clock,
     pidfd::PidFd,
@@ -86,6 +86,17 @@ struct Descent {
     mark: String,
     /// The run's command, below which no descendant is.
     command: i32,
+}
+
+/// Removes what only other commands of the run would need, once its own is made: a shim of a run that has none keeps no
+/// secret.
+pub(super) fn forget_unneeded(child: &mut ChildImage, policy: &Policy) {
+    if !policy.has_other_commands() {
+        child.secrets = Vec::new();
+        for (_, value) in std::mem::take(&mut child.env) {
+            drop(SecretValue::new(value.into_bytes()));
+        }
+    }
 }
 
 impl Helpers {
@@ -307,4 +318,37 @@ fn start_failure(status: &OwnedFd) -> Option<StartFailure> {
         errno: Some(i32::from_le_bytes(errno.try_into().ok()?)),
         path: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kennel_lifecycle::{SecretDelivery, StopAction, ladder::Action};
+    use kennel_linux::spawn::ChildSecret;
+
+    #[test]
+    fn shim_keeps_secrets_for_other_commands_only() {
+        let kept = |policy: &Policy| {
+            let mut child = ChildImage {
+                executable: b"/bin/true".to_vec(),
+                argv: vec![b"true".to_vec()],
+                env: vec![("A".to_owned(), "1".to_owned())],
+                cwd: b"/".to_vec(),
+                secrets: vec![ChildSecret {
+                    name: "B".to_owned(),
+                    delivery: SecretDelivery::Variable,
+                    value: SecretValue::new(b"hush".to_vec()),
+                }],
+            };
+            forget_unneeded(&mut child, policy);
+            (child.env.len(), child.secrets.len())
+        };
+        let mut policy = Policy::default();
+        assert_eq!(kept(&policy), (0, 0));
+        policy.stop.steps = vec![StopAction {
+            action: Action::Exec(vec!["true".to_owned()]),
+            wait: std::time::Duration::ZERO,
+        }];
+        assert_eq!(kept(&policy), (1, 1));
+    }
 }

@@ -9,7 +9,7 @@ use children::{is_parent_beside, kill_children, note, own_pid};
 use super::{
     alone::Waiting,
     discard::Discard,
-    helpers::Helpers,
+    helpers::{self, Helpers},
     keep::Rest,
     namespace::{self, Init},
     save::Save,
@@ -21,8 +21,8 @@ use crate::{
     wire::{self, CHILD_BYTES_MAX, FromShim, Job, Placement},
 };
 use kennel_lifecycle::{
-    Exit, LeaderExit, Policy, ProcessIdentity, RunId, Signal, SignalSender, StartFailure,
-    StartStage, TreeVerdict,
+    Exit, LeaderExit, Policy, ProcessIdentity, RunId, SecretValue, Signal, SignalSender,
+    StartFailure, StartStage, TreeVerdict,
     ladder::{Action, Ladder},
     recovery::ExitRecord,
 };
@@ -138,8 +138,11 @@ impl Work {
             fds.next()
                 .ok_or_else(|| prepare(&io::Error::from_raw_os_error(libc::EMFILE)))
         };
+        // It has secrets, and is overwritten too when it is dropped.
         let spec = memfd::read(next()?, CHILD_BYTES_MAX).map_err(|e| prepare(&e))?;
-        let child: ChildImage = wire::decode(&spec).map_err(|e| prepare(&e))?;
+        let spec = SecretValue::new(spec);
+        let mut child: ChildImage = wire::decode(spec.expose()).map_err(|e| prepare(&e))?;
+        drop(spec);
         let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
         let policy = job.policy;
         let pipes = if job.terminal {
@@ -185,6 +188,7 @@ impl Work {
         let (gated, init) = namespace::within(namespace, || {
             spawn::fork_gated(&child, ends, &job.attributes, namespace, memory)
         })?;
+        helpers::forget_unneeded(&mut child, &policy);
         let (init, of_tree) = init.unzip();
         let run_dir = PathBuf::from(job.run_dir);
         let run = RunId::from_u128(job.run);

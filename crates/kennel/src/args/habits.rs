@@ -139,8 +139,12 @@ pub(super) const COMMANDS: &[Habit] = &[
         "a run has the host's own processes: kennel tree RUN shows their pids for strace, gdb or perf",
     ),
     (
-        &["volume", "network", "secret", "configmap"],
+        &["volume", "network", "configmap"],
         "a run has the host's own files and network; what a sandbox may reach: kennel run --help",
+    ),
+    (
+        &["secret", "secrets"],
+        "secrets are given to a run, and none is kept without one: kennel run --secret NAME[=SOURCE] -- COMMAND",
     ),
     (
         &["man"],

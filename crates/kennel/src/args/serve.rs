@@ -11,7 +11,11 @@ use crate::{
 use clap::{Args, Subcommand, ValueEnum};
 use kennel_lifecycle::{DefaultGrace, Privileges, RunKind};
 use kennel_supervisor::SecretSources;
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
@@ -124,6 +128,7 @@ const NODE_LEASE_DEFAULT: Duration = Duration::from_secs(45);
 const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
 const NODE_LEASE_MAX: Duration = Duration::from_mins(10);
 const DEFAULT_GRACE: &str = "KENNEL_DEFAULT_GRACE";
+const SECRET_DIR: &str = "KENNEL_SECRET_DIR";
 /// Default time for which runs continue without a server.
 const ORPHAN_TTL_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -162,20 +167,37 @@ impl ServeArgs {
         Ok(node)
     }
 
-    /// Sources of the secrets of runs.
-    pub(crate) fn secrets(&self, here: &Surroundings) -> Result<SecretSources, Failure> {
+    /// Sources of the secrets of runs. No directory of them may hold files of the server itself.
+    pub(crate) fn secrets(
+        &self,
+        here: &Surroundings,
+        data_dir: &Path,
+    ) -> Result<SecretSources, Failure> {
         let given = |flag: Vec<String>, name: &str| {
             let list = |text: &str| Ok(text.split(',').map(str::to_owned).collect());
             let given = here.setting(Some(flag).filter(|f| !f.is_empty()), name, list)?;
-            Ok::<_, Failure>(given.unwrap_or_default())
+            let given = given.into_iter().flatten();
+            let given = given.map(|entry: String| entry.trim().to_owned());
+            Ok::<Vec<_>, Failure>(given.filter(|entry| !entry.is_empty()).collect())
         };
         let dirs = self.secret_dir.iter();
         let dirs = dirs.map(|dir| dir.display().to_string()).collect();
+        let dirs = given(dirs, SECRET_DIR)?.into_iter();
+        let dirs = dirs.map(|dir| std::path::absolute(&dir).unwrap_or_else(|_| dir.into()));
+        let dirs: Vec<_> = dirs.collect();
+        let real_data_dir = real(data_dir);
+        for dir in &dirs {
+            let real_dir = real(dir);
+            if real_dir.starts_with(&real_data_dir) || real_data_dir.starts_with(&real_dir) {
+                let (dir, data_dir) = (dir.display(), data_dir.display());
+                return Err(Failure::new(format!(
+                    "{SECRET_DIR}: {dir} and the data directory {data_dir} overlap"
+                ))
+                .hint("runs may have every file of it: name a directory that has nothing but their secrets"));
+            }
+        }
         Ok(SecretSources {
-            dirs: given(dirs, "KENNEL_SECRET_DIR")?
-                .into_iter()
-                .map(|dir| std::path::absolute(&dir).unwrap_or_else(|_| dir.into()))
-                .collect(),
+            dirs,
             credentials: given(self.secret_credential.clone(), "KENNEL_SECRET_CREDENTIAL")?,
             credentials_dir: here.var("CREDENTIALS_DIRECTORY").map(PathBuf::from),
         })
@@ -202,6 +224,16 @@ impl ServeArgs {
     /// Returns the filter of the log.
     pub(crate) fn log<'a>(&'a self, here: &'a Surroundings) -> Option<&'a str> {
         self.log.as_deref().or_else(|| here.var("KENNEL_LOG"))
+    }
+}
+
+/// Resolves the links of a path as far as it is there.
+fn real(path: &Path) -> PathBuf {
+    let mut there = path.ancestors();
+    let found = there.find_map(|part| Some((part, part.canonicalize().ok()?)));
+    match found {
+        Some((part, found)) => found.join(path.strip_prefix(part).unwrap_or(path)),
+        None => path.to_owned(),
     }
 }
 

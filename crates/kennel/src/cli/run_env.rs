@@ -15,18 +15,20 @@ use std::{
 /// Prefix of names that the server alone sets.
 const SERVERS_OWN: &str = "KENNEL_";
 
-/// Returns the environment of a command; typed variables win. A value taken from the caller is sent like a typed one:
+/// Returns the environment of a command; typed variables win, and the caller's own leave out `secret` ones. A value taken from the caller is sent like a typed one:
 /// the server returns none and logs none.
 pub(super) fn of_command(
     mode: EnvModeArg,
     files: &[PathBuf],
     typed: Vec<EnvArg>,
+    secret: &[&str],
     here: &Surroundings,
 ) -> Result<pb::Env, Failure> {
     let mut vars = match mode {
         EnvModeArg::Inherit => inherited(here),
         EnvModeArg::Minimal | EnvModeArg::None => BTreeMap::new(),
     };
+    vars.retain(|name, _| !secret.contains(&name.as_str()));
     for file in files {
         vars.extend(values(of_file(file)?, here)?);
     }
@@ -102,9 +104,9 @@ mod tests {
         }
     }
 
-    fn env(mode: EnvModeArg, typed: &[&str]) -> (pb::EnvMode, Vec<String>) {
+    fn env(mode: EnvModeArg, typed: &[&str], secret: &[&str]) -> (pb::EnvMode, Vec<String>) {
         let typed = typed.iter().map(|text| text.parse().expect("well formed"));
-        let env = of_command(mode, &[], typed.collect(), &here()).expect("all are set");
+        let env = of_command(mode, &[], typed.collect(), secret, &here()).expect("all are set");
         let mut vars: Vec<_> = env.vars.iter().map(|(n, v)| format!("{n}={v}")).collect();
         vars.sort();
         (env.mode(), vars)
@@ -113,13 +115,17 @@ mod tests {
     #[test]
     fn caller_environment_is_inherited_unless_asked_otherwise() {
         let all = ["A=1", "B=3"].map(str::to_owned).to_vec();
-        assert_eq!(env(EnvModeArg::Inherit, &["B=3"]), (pb::EnvMode::None, all));
+        let inherited = |typed, secret| env(EnvModeArg::Inherit, typed, secret);
+        assert_eq!(inherited(&["B=3"], &[]), (pb::EnvMode::None, all));
         let one = vec!["B=2".to_owned()];
-        assert_eq!(
-            env(EnvModeArg::Minimal, &["B"]),
-            (pb::EnvMode::Minimal, one)
-        );
-        assert_eq!(env(EnvModeArg::None, &[]), (pb::EnvMode::None, Vec::new()));
+        let minimal = env(EnvModeArg::Minimal, &["B"], &["B"]);
+        assert_eq!(minimal, (pb::EnvMode::Minimal, one.clone()));
+        let none = env(EnvModeArg::None, &[], &[]);
+        assert_eq!(none, (pb::EnvMode::None, Vec::new()));
+        // What is typed twice is the server's to refuse.
+        assert_eq!(inherited(&[], &["A"]), (pb::EnvMode::None, one));
+        let typed = vec!["A=3".to_owned(), "B=2".to_owned()];
+        assert_eq!(inherited(&["A=3"], &["A"]), (pb::EnvMode::None, typed));
         let missing = values(vec![EnvArg::Own("C".to_owned())], &here());
         assert!(missing.is_err_and(|failure| failure.to_string().contains("variable C")));
     }

@@ -1,7 +1,7 @@
 //! Secrets that `run`, `spawn` and `restart` ask for: those of the server by name, those from here with their value.
 
 use crate::{
-    args::{EnvModeArg, SecretArg, SecretArgs, SecretFrom},
+    args::{SecretArg, SecretArgs, SecretFrom},
     config::Surroundings,
     failure::Failure,
 };
@@ -9,10 +9,19 @@ use kennel_lifecycle::{SecretValue, limits::SECRET_BYTES_MAX};
 use kennel_proto::pb::{self, secret::Source};
 use std::{collections::HashMap, fs::File, io::Read, path::Path};
 
-/// Adds them to the spec. A variable that is sent as a secret is not passed on as another one too.
+/// Returns the caller's variables that are not passed on, since the command has them as secrets.
+pub(super) fn variables(args: &SecretArgs) -> Vec<&str> {
+    let all = args.secret.iter().chain(&args.secret_file);
+    let named = all.flat_map(|SecretArg { name, source }| match source {
+        SecretFrom::Variable(own) => vec![name.as_str(), own],
+        _ => vec![name.as_str()],
+    });
+    named.collect()
+}
+
+/// Adds them to the spec.
 pub(super) fn add(
     args: SecretArgs,
-    mode: EnvModeArg,
     here: &Surroundings,
     spec: &mut pb::RunSpec,
 ) -> Result<(), Failure> {
@@ -20,12 +29,6 @@ pub(super) fn add(
     let file = pb::SecretDelivery::File.into();
     let files = args.secret_file.into_iter().map(|arg| (arg, file));
     for (SecretArg { name, source }, delivery) in variables.chain(files) {
-        if let Some(env) = &mut spec.env {
-            env.vars.remove(&name);
-            if let (SecretFrom::Variable(own), EnvModeArg::Inherit) = (&source, mode) {
-                env.vars.remove(own);
-            }
-        }
         let source = match source {
             SecretFrom::ServerFile(path) => Source::ServerFile(path),
             SecretFrom::Credential(name) => Source::Credential(name),
@@ -119,17 +122,10 @@ mod tests {
                 .into(),
             ..Surroundings::default()
         };
-        let mut spec = pb::RunSpec {
-            env: Some(pb::Env {
-                vars: here.env.clone(),
-                ..pb::Env::default()
-            }),
-            ..pb::RunSpec::default()
-        };
+        let mut spec = pb::RunSpec::default();
         let all = args(&["A", "X=env:B", "Y=file:db/key"], &["Z=credential:db"]);
-        add(all, EnvModeArg::Inherit, &here, &mut spec).expect("all are there");
-        let left: Vec<_> = spec.env.iter().flat_map(|env| env.vars.keys()).collect();
-        assert_eq!(left, ["C"]);
+        assert_eq!(variables(&all), ["A", "A", "X", "B", "Y", "Z"]);
+        add(all, &here, &mut spec).expect("all are there");
         let lines: Vec<_> = spec.secrets.iter().map(line).collect();
         let wanted = [
             "A from sent",
@@ -145,6 +141,6 @@ mod tests {
             assert!(!wrong.contains("hush"), "{wrong}");
         }
         let absent = args(&["D"], &[]);
-        add(absent, EnvModeArg::None, &here, &mut spec).expect_err("no such variable");
+        add(absent, &here, &mut spec).expect_err("no such variable");
     }
 }

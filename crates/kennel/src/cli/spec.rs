@@ -64,7 +64,8 @@ fn request(
     here: &Surroundings,
 ) -> Result<pb::SpawnRequest, Failure> {
     let (cwd, raw_cwd) = command::directory(args.cwd.as_deref())?;
-    let env = run_env::of_command(env_mode, &args.env_file, args.env, here)?;
+    let secret = secrets::variables(&args.secrets);
+    let env = run_env::of_command(env_mode, &args.env_file, args.env, &secret, here)?;
     let initial_input = match &args.input {
         Some(file) => Some(input(file)?.into()),
         None => None,
@@ -133,7 +134,7 @@ fn request(
         }),
     };
     if let Some(spec) = &mut request.spec {
-        secrets::add(args.secrets, env_mode, here, spec)?;
+        secrets::add(args.secrets, here, spec)?;
     }
     Ok(request)
 }

@@ -2,8 +2,8 @@
 
 use crate::base::{blocking::blocking, calls::CallError, cause};
 use kennel_lifecycle::{
-    Resource, Rlimit, RunLimits, Secret, SecretSource, SecretValue, StartFailure, StartStage,
-    limits::SECRET_BYTES_MAX,
+    LimitPowers, Resource, Rlimit, RunLimits, Secret, SecretSource, SecretValue, StartFailure,
+    StartStage, limits::SECRET_BYTES_MAX,
 };
 use kennel_linux::beneath;
 use std::{io, path::PathBuf, sync::Arc};
@@ -51,19 +51,16 @@ impl SecretSources {
     }
 
     fn fill(&self, secret: Secret) -> Result<Secret, SecretFault> {
-        let Some(source) = secret.source.of_server() else {
-            return Ok(secret);
-        };
-        let fault = |why: String, errno| SecretFault {
-            name: secret.name.clone(),
-            source,
-            errno,
-            why,
-        };
         let read = match &secret.source {
             SecretSource::ServerFile(path) => self.file(path),
             SecretSource::Credential(name) => self.credential(name),
             SecretSource::Sent(_) => return Ok(secret),
+        };
+        let fault = |why: String, errno| SecretFault {
+            name: secret.name.clone(),
+            source: secret.source.of_server().unwrap_or_default(),
+            errno,
+            why,
         };
         let value = match read {
             Ok(bytes) => SecretValue::new(bytes),
@@ -82,7 +79,10 @@ impl SecretSources {
         let mut found = Err(not_opened("the server has no --secret-dir"));
         for dir in &self.dirs {
             found = beneath::read(dir, path, SECRET_BYTES_MAX);
-            let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+            let is_missing = |error: &io::Error| {
+                let kind = error.kind();
+                matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+            };
             if !found.as_ref().is_err_and(is_missing) {
                 break;
             }
@@ -124,14 +124,18 @@ impl From<SecretFault> for CallError {
     }
 }
 
-/// Leaves no core file of a command with secrets, unless its spec says otherwise.
-pub(crate) fn without_core(limits: &mut RunLimits, secrets: &[Secret]) {
+/// Leaves no core dump of a command with secrets, unless its spec says otherwise. A file needs more than one byte; a
+/// program that core_pattern names gets a dump of any size, except at a limit of exactly one byte, see core(5).
+pub(crate) fn without_core(limits: &mut RunLimits, secrets: &[Secret], powers: &LimitPowers) {
     let is_core = |limit: &Rlimit| limit.resource == Resource::Core;
     if !secrets.is_empty() && !limits.rlimits.iter().any(is_core) {
+        let mut most = powers.hard_max.iter();
+        let most = most.find(|(resource, _)| *resource == Resource::Core);
+        let most = most.map_or(0, |(_, most)| (*most).min(1));
         limits.rlimits.push(Rlimit {
             resource: Resource::Core,
-            soft: 0,
-            hard: 0,
+            soft: most,
+            hard: most,
         });
     }
 }
@@ -139,7 +143,7 @@ pub(crate) fn without_core(limits: &mut RunLimits, secrets: &[Secret]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_lifecycle::SecretDelivery;
+    use kennel_lifecycle::{SecretDelivery, UNLIMITED};
     use std::{fs, path::Path};
 
     fn sources(dirs: &[&Path]) -> Arc<SecretSources> {
@@ -176,6 +180,11 @@ mod tests {
         fs::write(other.path().join("tls"), b"key").expect("a file");
         assert_eq!(read(&both, file("db")).await.as_deref(), Ok(&b"one"[..]));
         assert_eq!(read(&both, file("tls")).await.as_deref(), Ok(&b"key"[..]));
+        fs::create_dir(other.path().join("team")).expect("a directory");
+        fs::write(other.path().join("team/db"), b"team").expect("a file");
+        fs::write(one.path().join("team"), b"no directory").expect("a file");
+        let team = read(&both, file("team/db")).await;
+        assert_eq!(team.as_deref(), Ok(&b"team"[..]));
         let db = read(&both, credential("db")).await;
         assert_eq!(db.as_deref(), Ok(&b"one"[..]));
         let why = read(&both, credential("tls")).await.expect_err("not named");
@@ -186,5 +195,34 @@ mod tests {
         fs::write(other.path().join("tls"), b"\xff").expect("a file");
         let why = read(&both, file("tls")).await.expect_err("no text");
         assert!(why.contains("UTF-8"), "{why}");
+    }
+
+    #[test]
+    fn core_limit_is_one_byte_if_permitted() {
+        let secret = Secret {
+            name: "A".to_owned(),
+            source: SecretSource::ServerFile("db".to_owned()),
+            delivery: SecretDelivery::Variable,
+        };
+        let limited = |hard_max: &[(Resource, u64)], secrets: &[Secret]| {
+            let powers = LimitPowers {
+                hard_max: hard_max.to_vec(),
+                nice_min: 0,
+                oom_score_adj_min: None,
+                knobs: Ok(Vec::new()),
+            };
+            let mut limits = RunLimits::default();
+            without_core(&mut limits, secrets, &powers);
+            let limits = limits.rlimits.into_iter();
+            limits
+                .map(|l| (l.resource, l.soft, l.hard))
+                .collect::<Vec<_>>()
+        };
+        let core = Resource::Core;
+        let secret = [secret];
+        assert_eq!(limited(&[(core, UNLIMITED)], &secret), [(core, 1, 1)]);
+        assert_eq!(limited(&[(core, 0)], &secret), [(core, 0, 0)]);
+        assert_eq!(limited(&[], &secret), [(core, 0, 0)]);
+        assert_eq!(limited(&[(core, UNLIMITED)], &[]), []);
     }
 }

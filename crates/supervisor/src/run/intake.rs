@@ -292,7 +292,8 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         .map(|(_, value)| value.as_str());
     let executable = resolve::executable(&command.argv[0], command.working_dir(), path)
         .map_err(|e| not_found(run, e))?;
-    without_core(&mut policy.limits, &call.spec.secrets);
+    let powers = &shared.hello.powers;
+    without_core(&mut policy.limits, &call.spec.secrets, powers);
     Ok(ChildSpec {
         executable,
         env,
