@@ -335,6 +335,38 @@ async fn forgotten_node_ends_with_its_records() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn idle_stream_over_nodes_has_heartbeats_alone() {
+    let postgres = Postgres::start().await;
+    let (one, two) = (node(&postgres, "one").await, node(&postgres, "two").await);
+    let runs = [
+        spawn(&one, "exec sleep 600").await,
+        spawn(&two, "exec sleep 600").await,
+    ];
+    // Longer than nodes are silent towards each other.
+    let request = pb::StreamEventsRequest {
+        filter: Some(labelled("x")),
+        position: Some(beginning()),
+        heartbeat_interval: Some(prost_types::Duration {
+            seconds: 6,
+            nanos: 0,
+        }),
+        ..pb::StreamEventsRequest::default()
+    };
+    let mut client = one.client().await;
+    let opened = must("stream", client.process.stream_events(request).await);
+    let (mut stream, mut crowd) = (opened.into_inner(), Crowd::default());
+    let snapshots = |crowd: &Crowd| runs.each_ref().map(|run| crowd.runs[run].snapshots);
+    crowd
+        .until(&mut stream, |crowd| crowd.runs.len() == runs.len())
+        .await;
+    // Three take longer than a node may be silent.
+    let is_over = |crowd: &Crowd| crowd.heartbeats >= 3 || snapshots(crowd) != [1, 1];
+    crowd.until(&mut stream, is_over).await;
+    assert_eq!(snapshots(&crowd), [1, 1], "no node was asked anew");
+    assert!(crowd.nodes.is_empty(), "{:?}", crowd.nodes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn call_that_names_node_has_its_runs() {
     let postgres = Postgres::start().await;
     let [one, two, three] = nodes(&postgres).await;

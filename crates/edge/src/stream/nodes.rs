@@ -25,7 +25,7 @@ use std::{
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
-    time::timeout,
+    time::{Instant, sleep_until, timeout},
 };
 use tonic::Status;
 
@@ -123,6 +123,8 @@ pub(crate) struct NodesReader {
     /// Whether it was reported that the nodes are not known.
     is_blind: bool,
     pace: Pace,
+    /// When the last message was given: much else wakes the reader.
+    last_sent: Instant,
     /// Consumer that reads.
     named: Option<Named>,
     _place: Arc<StreamPlace>,
@@ -152,6 +154,7 @@ impl NodesReader {
             is_listed: false,
             is_blind: false,
             pace: Pace::default(),
+            last_sent: Instant::now(),
             named: None,
             reading: Arc::new(reading),
             _place: place,
@@ -242,7 +245,7 @@ impl NodesReader {
     }
 
     async fn wake(&mut self) -> Wake {
-        let silence = self.pace.silence(self.reading.ask.heartbeat);
+        let due = self.last_sent + self.pace.silence(self.reading.ask.heartbeat);
         let seat = self.named.as_mut().map(|named| &mut named.seat);
         // The part of this node has its last events first.
         let has_own = self.parts.contains_key(&self.reading.supervisor.node());
@@ -254,7 +257,7 @@ impl NodesReader {
             why = lost(seat) => Wake::Failed(status::of(&why)),
             Ok(()) = self.known.changed() => Wake::Nodes,
             Some((node, report)) = self.reports.recv() => Wake::Report(node, report),
-            () = tokio::time::sleep(silence) => Wake::Silence,
+            () = sleep_until(due) => Wake::Silence,
         }
     }
 
@@ -403,6 +406,7 @@ impl NodesReader {
         run_events: Vec<pb::RunEvents>,
         is_due: bool,
     ) -> pb::StreamEventsResponse {
+        self.last_sent = Instant::now();
         let mut message = pb::StreamEventsResponse {
             run_events,
             ..pb::StreamEventsResponse::default()
