@@ -367,6 +367,52 @@ async fn idle_stream_over_nodes_has_heartbeats_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn unanswering_node_is_reported_once_it_has_runs() {
+    let postgres = Postgres::start().await;
+    let one = node(&postgres, "one").await;
+    // It has a lease, and nobody reaches it.
+    let nowhere = "unix:/nowhere/kennel.sock";
+    let words = vec![
+        "--node-name",
+        "two",
+        "--node-lease",
+        "3s",
+        "--advertise",
+        nowhere,
+    ];
+    let mut two = Kennel::start(Options {
+        words,
+        ..Options::on(&postgres.url())
+    })
+    .await;
+    let mut client = one.client().await;
+    // It opens once the node was found to have nothing for it.
+    let mut stream = open(&mut client, labelled("x"), Position::Live(pb::FromLive {})).await;
+    let mut crowd = Crowd::default();
+    spawn(&two, "exec sleep 600").await;
+    let reported = crowd.until(&mut stream, |crowd| !crowd.nodes.is_empty());
+    within("it is reported", LONG, reported).await;
+    assert_eq!(crowd.changes("two"), [State::Unreachable]);
+
+    two.kill_service_after(|| {});
+    eventually_async("it is forgotten", PATIENCE, async || {
+        let forgotten = run_to_end(one.cli(&["node", "forget", "two"]), PATIENCE).await;
+        forgotten.status.success().then_some(())
+    })
+    .await;
+    crowd
+        .until(&mut stream, |crowd| crowd.nodes.len() == 2)
+        .await;
+    two.restart().await;
+    let reported = crowd.until(&mut stream, |crowd| crowd.nodes.len() == 3);
+    within("it is reported again", LONG, reported).await;
+    assert_eq!(
+        crowd.changes("two"),
+        [State::Unreachable, State::Forgotten, State::Unreachable]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn call_that_names_node_has_its_runs() {
     let postgres = Postgres::start().await;
     let [one, two, three] = nodes(&postgres).await;

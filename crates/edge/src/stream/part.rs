@@ -51,10 +51,12 @@ pub(super) struct Gone;
 struct Away {
     since: prost_types::Timestamp,
     why: Status,
-    /// When it is to be reported.
-    due: Instant,
-    /// Whether it was reported, or concerns no run of the reader; absent: it is not due yet.
-    reported: Option<bool>,
+    /// When it is to be reported, if the reader has runs there; absent: it was.
+    due: Option<Instant>,
+    /// Whether the reader was told that the node is away, or was forgotten.
+    is_told: bool,
+    /// Whether it was reported that there is nothing to wait for.
+    is_idle: bool,
 }
 
 /// The reader of one node's events.
@@ -85,6 +87,9 @@ enum Ended {
 
 /// First pause before a node is asked again.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
+
+/// Why a node is away that was asked and has said nothing yet.
+const NO_ANSWER: &str = "it does not answer";
 
 /// Where the events of a node are.
 enum Route {
@@ -155,17 +160,13 @@ impl Part {
         if self.is_own() {
             return Ok(Some(Route::Here));
         }
-        // Without a lease a node gets no more runs.
-        let mut has_runs = None;
+        let mut is_idle = false;
         loop {
             let node = self.nodes.borrow_and_update().find(self.node).cloned();
             if let Some(node) = node {
                 let is_forgotten = node.forgotten.is_some();
-                let is_asked = (node.is_reachable && !is_forgotten)
-                    || match has_runs {
-                        Some(known) => known,
-                        None => self.has_runs().await,
-                    };
+                // Without a lease a node gets no more runs: they are looked for once for each change.
+                let is_asked = (node.is_reachable && !is_forgotten) || self.has_runs().await;
                 match (is_asked, is_forgotten) {
                     (true, true) => return Ok(Some(Route::Records(node))),
                     (true, false) => return Ok(Some(Route::There(node))),
@@ -175,7 +176,7 @@ impl Part {
             if self.reading.ask.until_head() {
                 return Ok(None);
             }
-            if has_runs.replace(false).is_none() {
+            if !std::mem::replace(&mut is_idle, true) {
                 self.report(Report::Idle).await?;
             }
             self.nodes.changed().await.map_err(|_| Gone)?;
@@ -208,7 +209,7 @@ impl Part {
     async fn records(&mut self, node: &Elsewhere) -> Result<Ended, Gone> {
         self.lose(status::node_unreachable(node, "it was forgotten"), false);
         if let Some(away) = &mut self.away {
-            away.reported = Some(true);
+            (away.due, away.is_told) = (None, true);
         }
         let since = node.forgotten.map(time::timestamp);
         let state = pb::StreamedNodeState::Forgotten;
@@ -242,12 +243,20 @@ impl Part {
         }
     }
 
-    /// Waits until a forgotten node is there again.
+    /// Waits until a forgotten node is there again. From then on it is away until it answers.
     async fn until_back(&mut self) -> Result<(), Gone> {
         let node = self.node;
-        let is_back = |known: &Known| known.find(node).is_some_and(|n| n.forgotten.is_none());
-        let back = self.nodes.wait_for(is_back).await;
-        back.map(drop).map_err(|_| Gone)
+        let back = |known: &Known| known.find(node).cloned().filter(|n| n.forgotten.is_none());
+        let known = self.nodes.wait_for(|known| back(known).is_some()).await;
+        let node = known.map(|known| back(&known)).map_err(|_| Gone)?;
+        self.away = None;
+        if let Some(node) = node {
+            self.lose(status::node_unreachable(&node, NO_ANSWER), false);
+        }
+        if let Some(away) = &mut self.away {
+            away.is_told = true;
+        }
+        Ok(())
     }
 
     fn local(&self) -> Result<ManyReader, Status> {
@@ -273,7 +282,7 @@ impl Part {
     /// Reads the events at another node.
     async fn there(&mut self, node: &Elsewhere) -> Result<Ended, Gone> {
         if self.away.is_none() {
-            self.lose(status::node_unreachable(node, "it does not answer"), false);
+            self.lose(status::node_unreachable(node, NO_ANSWER), false);
         }
         let (fleet, caller) = (Arc::clone(&self.reading.fleet), self.reading.caller.clone());
         let (request, node) = (self.request(), node.clone());
@@ -311,7 +320,7 @@ impl Part {
                 Err(_) => return Ok(lost(Status::unavailable("it is silent"))),
             };
             if let Some(away) = self.away.take()
-                && away.reported == Some(true)
+                && away.is_told
             {
                 let known = self.nodes.borrow().find(self.node).cloned();
                 let state = pb::StreamedNodeState::Reached;
@@ -405,9 +414,11 @@ impl Part {
         } else {
             limits::NODE_ANSWER_MAX
         };
-        let due = sleep(within).deadline();
+        let due = Instant::now() + within;
         if let Some(away) = &mut self.away {
-            away.due = away.due.min(due);
+            if !away.is_idle {
+                away.due = away.due.map(|before| before.min(due));
+            }
             away.why = why;
             return;
         }
@@ -417,8 +428,9 @@ impl Part {
         self.away = Some(Away {
             since: time::timestamp(since),
             why,
-            due,
-            reported: None,
+            due: Some(due),
+            is_told: false,
+            is_idle: false,
         });
     }
 
@@ -433,14 +445,17 @@ impl Part {
         }
     }
 
-    /// Reports that the node does not answer, where the reader has runs there. Without more to wait for, that is all.
+    /// Reports that the node does not answer, where the reader has runs there, else looks again later. Without more to
+    /// wait for, that is all.
     async fn report_away(&mut self) -> Result<(), Gone> {
         let has_runs = self.has_runs().await;
         let known = self.nodes.borrow().find(self.node).cloned();
         let Some(away) = &mut self.away else {
             return Ok(());
         };
-        away.reported = Some(has_runs);
+        away.due = (!has_runs).then(|| Instant::now() + limits::NODE_ANSWER_MAX);
+        away.is_told |= has_runs;
+        let was_idle = std::mem::replace(&mut away.is_idle, true);
         let (since, why) = (away.since, away.why.clone());
         if has_runs {
             let state = pb::StreamedNodeState::Unreachable;
@@ -448,6 +463,9 @@ impl Part {
                 .await?;
         }
         if !self.reading.ask.until_head() {
+            if was_idle {
+                return Ok(());
+            }
             return self.report(Report::Idle).await;
         }
         let missed = known.filter(|_| has_runs);
@@ -490,8 +508,8 @@ fn lost(why: Status) -> Ended {
 
 /// Returns when a node that does not answer is to be reported.
 async fn due(away: Option<&Away>) {
-    match away {
-        Some(away) if away.reported.is_none() => sleep_until(away.due).await,
-        _ => std::future::pending().await,
+    match away.and_then(|away| away.due) {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
