@@ -413,6 +413,33 @@ async fn unanswering_node_is_reported_once_it_has_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn consumer_of_absent_node_has_its_later_events() {
+    let postgres = Postgres::start().await;
+    let one = node(&postgres, "one").await;
+    let mut two = node(&postgres, "two").await;
+    let request = pb::StreamEventsRequest {
+        filter: Some(RunFilter {
+            node: "two".to_owned(),
+            ..labelled("x")
+        }),
+        position: Some(Position::Live(pb::FromLive {})),
+        consumer: "later".to_owned(),
+        ..pb::StreamEventsRequest::default()
+    };
+    let mut client = one.client().await;
+    two.kill_service_after(|| {});
+    // Registered while nobody can say where its events begin.
+    let opened = client.process.stream_events(request.clone()).await;
+    drop(must("registered", opened));
+    two.restart().await;
+    let opened = must("stream", client.process.stream_events(request).await);
+    let (mut stream, mut crowd) = (opened.into_inner(), Crowd::default());
+    let run = spawn(&two, "echo later").await;
+    within("its events", LONG, crowd.until_ended(&mut stream, 1)).await;
+    assert_eq!(crowd.text(&run), "later\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn call_that_names_node_has_its_runs() {
     let postgres = Postgres::start().await;
     let [one, two, three] = nodes(&postgres).await;

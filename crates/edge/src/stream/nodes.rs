@@ -136,7 +136,10 @@ impl NodesReader {
         let (to, reports) = mpsc::channel(1);
         let followed = reading.fleet.follow();
         let at = reading.ask.at.clone();
-        let is_live = matches!(at.others, Position::Live(_));
+        let is_live = match nodes {
+            Nodes::All => matches!(at.others, Position::Live(_)),
+            Nodes::One(node) => matches!(at.place(node), Position::Live(_)),
+        };
         let mut reader = Self {
             nodes,
             at,
@@ -180,9 +183,12 @@ impl NodesReader {
             return;
         }
         let begun = async {
-            while !self.has_begun() {
+            let mut has_events = false;
+            // Events of a node whose place was known are not kept back.
+            while !has_events && !self.has_begun() {
                 let wake = self.wake().await;
                 if let Some(message) = self.message_for(wake) {
+                    has_events = message.run_events.iter().any(|of| !of.run_id.is_empty());
                     self.early.push_back(message);
                 }
             }
