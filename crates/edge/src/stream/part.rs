@@ -9,10 +9,11 @@ use crate::{
     limits, pb, status,
 };
 use futures_util::{StreamExt, pin_mut};
+use kennel_client::Repeats;
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::{Elsewhere, Serving, Supervisor};
 use pb::stream_events_request::Position;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until, timeout},
@@ -69,8 +70,7 @@ pub(super) struct Part {
     /// Becomes true when the stream may send more than its position.
     pub(super) may_send: watch::Receiver<bool>,
     pub(super) to: mpsc::Sender<(NodeId, Report)>,
-    /// Last seq of each run since the last cursor.
-    came: HashMap<String, u64>,
+    repeats: Repeats,
     away: Option<Away>,
 }
 
@@ -115,7 +115,7 @@ impl Part {
             place,
             may_send,
             to,
-            came: HashMap::new(),
+            repeats: Repeats::default(),
             away: None,
         }
     }
@@ -128,7 +128,9 @@ impl Part {
     async fn follow(&mut self) -> Result<(), Gone> {
         let mut pause = PAUSE_FIRST;
         loop {
-            let ended = match self.route().await? {
+            let route = self.route().await?;
+            self.repeats.begin_anew();
+            let ended = match route {
                 None => Ended::Whole,
                 Some(Route::Here) => self.here().await?,
                 Some(Route::Records(node)) => self.records(&node).await?,
@@ -365,7 +367,7 @@ impl Part {
         self.pass(message, place).await
     }
 
-    /// Passes a message on, without what came since the last cursor.
+    /// Passes a message on, without what came before.
     async fn pass(
         &mut self,
         mut message: pb::StreamEventsResponse,
@@ -375,29 +377,14 @@ impl Part {
         message
             .run_events
             .retain(|events| !events.run_id.is_empty());
-        for events in &mut message.run_events {
-            let (base, came) = (events.base_seq, self.came.get(&events.run_id).copied());
-            if let Some(came) = came {
-                events.events.retain(|event| {
-                    let is_aside = matches!(event.payload, Some(pb::event::Payload::Snapshot(_)));
-                    is_aside || base + event.seq_delta > came
-                });
-            }
-            if let Some(last) = events.events.last() {
-                let last = (base + last.seq_delta).max(came.unwrap_or_default());
-                self.came.insert(events.run_id.clone(), last);
-            }
-        }
-        message
-            .run_events
-            .retain(|events| !events.events.is_empty());
+        self.repeats.drop_from(&mut message);
         message.cursor.clear();
         let mut is_begin = false;
         if let Some(Position::Cursor(cursor)) = place {
             message.cursor = cursor.clone();
             let before = std::mem::replace(&mut self.place, Position::Cursor(cursor));
             is_begin = !matches!(before, Position::Cursor(_));
-            self.came.clear();
+            self.repeats.cover();
         }
         self.report(Report::Events(message)).await?;
         if is_begin {
