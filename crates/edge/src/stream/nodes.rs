@@ -21,11 +21,12 @@ use prost::Message;
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tonic::Status;
 
@@ -157,7 +158,7 @@ impl NodesReader {
             is_listed: false,
             is_blind: false,
             pace: Pace::default(),
-            last_sent: Instant::now(),
+            last_sent: now(),
             named: None,
             reading: Arc::new(reading),
             _place: place,
@@ -412,7 +413,7 @@ impl NodesReader {
         run_events: Vec<pb::RunEvents>,
         is_due: bool,
     ) -> pb::StreamEventsResponse {
-        self.last_sent = Instant::now();
+        self.last_sent = now();
         let mut message = pb::StreamEventsResponse {
             run_events,
             ..pb::StreamEventsResponse::default()
@@ -430,4 +431,8 @@ impl NodesReader {
         }
         message
     }
+}
+
+fn now() -> Instant {
+    sleep(Duration::ZERO).deadline()
 }

@@ -55,7 +55,7 @@ struct Away {
     /// When it is to be reported, if the reader has runs there; absent: it was.
     due: Option<Instant>,
     /// Whether the reader was told that the node is away, or was forgotten.
-    is_told: bool,
+    is_reported: bool,
     /// Whether it was reported that there is nothing to wait for.
     is_idle: bool,
 }
@@ -211,7 +211,7 @@ impl Part {
     async fn records(&mut self, node: &Elsewhere) -> Result<Ended, Gone> {
         self.lose(status::node_unreachable(node, "it was forgotten"), false);
         if let Some(away) = &mut self.away {
-            (away.due, away.is_told) = (None, true);
+            (away.due, away.is_reported) = (None, true);
         }
         let since = node.forgotten.map(time::timestamp);
         let state = pb::StreamedNodeState::Forgotten;
@@ -256,7 +256,7 @@ impl Part {
             self.lose(status::node_unreachable(&node, NO_ANSWER), false);
         }
         if let Some(away) = &mut self.away {
-            away.is_told = true;
+            away.is_reported = true;
         }
         Ok(())
     }
@@ -322,7 +322,7 @@ impl Part {
                 Err(_) => return Ok(lost(Status::unavailable("it is silent"))),
             };
             if let Some(away) = self.away.take()
-                && away.is_told
+                && away.is_reported
             {
                 let known = self.nodes.borrow().find(self.node).cloned();
                 let state = pb::StreamedNodeState::Reached;
@@ -401,7 +401,7 @@ impl Part {
         } else {
             limits::NODE_ANSWER_MAX
         };
-        let due = Instant::now() + within;
+        let due = sleep(within).deadline();
         if let Some(away) = &mut self.away {
             if !away.is_idle {
                 away.due = away.due.map(|before| before.min(due));
@@ -416,7 +416,7 @@ impl Part {
             since: time::timestamp(since),
             why,
             due: Some(due),
-            is_told: false,
+            is_reported: false,
             is_idle: false,
         });
     }
@@ -440,8 +440,8 @@ impl Part {
         let Some(away) = &mut self.away else {
             return Ok(());
         };
-        away.due = (!has_runs).then(|| Instant::now() + limits::NODE_ANSWER_MAX);
-        away.is_told |= has_runs;
+        away.due = (!has_runs).then(|| sleep(limits::NODE_ANSWER_MAX).deadline());
+        away.is_reported |= has_runs;
         let was_idle = std::mem::replace(&mut away.is_idle, true);
         let (since, why) = (away.since, away.why.clone());
         if has_runs {
