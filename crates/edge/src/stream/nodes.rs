@@ -3,7 +3,7 @@
 use super::{
     lost,
     many::{Pace, heartbeat},
-    part::{Part, Reading, Report},
+    part::{CURSOR_QUOTA, Part, Reading, Report},
 };
 use crate::{
     convert::{many_cursor, nodes_cursor::NodesCursor, time},
@@ -420,7 +420,7 @@ impl NodesReader {
         };
         let size = self.at.size();
         if size > limits::CURSOR_BYTES_MAX {
-            let many = status::too_many("bytes in one cursor", limits::CURSOR_BYTES_MAX);
+            let many = status::too_many(CURSOR_QUOTA, limits::CURSOR_BYTES_MAX);
             self.stage = Stage::Ending(Some(Box::new(many)));
         } else if self.pace.covers(size, is_due) {
             let cursor = self.at.encode();

@@ -88,6 +88,9 @@ enum Ended {
 /// First pause before a node is asked again.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 
+/// What a stream has too much of whose cursor would be too long.
+pub(super) const CURSOR_QUOTA: &str = "bytes in one cursor";
+
 /// Why a node is away that was asked and has said nothing yet.
 const NO_ANSWER: &str = "it does not answer";
 
@@ -489,6 +492,7 @@ fn lost(why: Status) -> Ended {
     match why.code() {
         // No other attempt can have another end.
         Code::DataLoss | Code::OutOfRange | Code::InvalidArgument => Ended::Failed(why),
+        Code::ResourceExhausted if status::is_quota(&why, CURSOR_QUOTA) => Ended::Failed(why),
         _ => Ended::Lost(why),
     }
 }
@@ -498,5 +502,19 @@ async fn due(away: Option<&Away>) {
     match away.and_then(|away| away.due) {
         Some(due) => sleep_until(due).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_of_long_cursor_ends_stream() {
+        let refused = status::too_many(CURSOR_QUOTA, limits::CURSOR_BYTES_MAX);
+        assert!(matches!(lost(refused), Ended::Failed(_)));
+        // A place among the streams may become free.
+        let refused = status::too_many("open event streams", limits::STREAMS_MAX);
+        assert!(matches!(lost(refused), Ended::Lost(_)));
     }
 }
