@@ -335,6 +335,111 @@ async fn forgotten_node_ends_with_its_records() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn idle_stream_over_nodes_has_heartbeats_alone() {
+    let postgres = Postgres::start().await;
+    let (one, two) = (node(&postgres, "one").await, node(&postgres, "two").await);
+    let runs = [
+        spawn(&one, "exec sleep 600").await,
+        spawn(&two, "exec sleep 600").await,
+    ];
+    // Longer than nodes are silent towards each other.
+    let request = pb::StreamEventsRequest {
+        filter: Some(labelled("x")),
+        position: Some(beginning()),
+        heartbeat_interval: Some(prost_types::Duration {
+            seconds: 6,
+            nanos: 0,
+        }),
+        ..pb::StreamEventsRequest::default()
+    };
+    let mut client = one.client().await;
+    let opened = must("stream", client.process.stream_events(request).await);
+    let (mut stream, mut crowd) = (opened.into_inner(), Crowd::default());
+    let snapshots = |crowd: &Crowd| runs.each_ref().map(|run| crowd.runs[run].snapshots);
+    crowd
+        .until(&mut stream, |crowd| crowd.runs.len() == runs.len())
+        .await;
+    // Three take longer than a node may be silent.
+    let is_over = |crowd: &Crowd| crowd.heartbeats >= 3 || snapshots(crowd) != [1, 1];
+    crowd.until(&mut stream, is_over).await;
+    assert_eq!(snapshots(&crowd), [1, 1], "no node was asked anew");
+    assert!(crowd.nodes.is_empty(), "{:?}", crowd.nodes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unanswering_node_is_reported_once_it_has_runs() {
+    let postgres = Postgres::start().await;
+    let one = node(&postgres, "one").await;
+    // It has a lease, and nobody reaches it.
+    let nowhere = "unix:/nowhere/kennel.sock";
+    let words = vec![
+        "--node-name",
+        "two",
+        "--node-lease",
+        "3s",
+        "--advertise",
+        nowhere,
+    ];
+    let mut two = Kennel::start(Options {
+        words,
+        ..Options::on(&postgres.url())
+    })
+    .await;
+    let mut client = one.client().await;
+    // It opens once the node was found to have nothing for it.
+    let mut stream = open(&mut client, labelled("x"), Position::Live(pb::FromLive {})).await;
+    let mut crowd = Crowd::default();
+    spawn(&two, "exec sleep 600").await;
+    let reported = crowd.until(&mut stream, |crowd| !crowd.nodes.is_empty());
+    within("it is reported", LONG, reported).await;
+    assert_eq!(crowd.changes("two"), [State::Unreachable]);
+
+    two.kill_service_after(|| {});
+    eventually_async("it is forgotten", PATIENCE, async || {
+        let forgotten = run_to_end(one.cli(&["node", "forget", "two"]), PATIENCE).await;
+        forgotten.status.success().then_some(())
+    })
+    .await;
+    crowd
+        .until(&mut stream, |crowd| crowd.nodes.len() == 2)
+        .await;
+    two.restart().await;
+    let reported = crowd.until(&mut stream, |crowd| crowd.nodes.len() == 3);
+    within("it is reported again", LONG, reported).await;
+    assert_eq!(
+        crowd.changes("two"),
+        [State::Unreachable, State::Forgotten, State::Unreachable]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn consumer_of_absent_node_has_its_later_events() {
+    let postgres = Postgres::start().await;
+    let one = node(&postgres, "one").await;
+    let mut two = node(&postgres, "two").await;
+    let request = pb::StreamEventsRequest {
+        filter: Some(RunFilter {
+            node: "two".to_owned(),
+            ..labelled("x")
+        }),
+        position: Some(Position::Live(pb::FromLive {})),
+        consumer: "later".to_owned(),
+        ..pb::StreamEventsRequest::default()
+    };
+    let mut client = one.client().await;
+    two.kill_service_after(|| {});
+    // Registered while nobody can say where its events begin.
+    let opened = client.process.stream_events(request.clone()).await;
+    drop(must("registered", opened));
+    two.restart().await;
+    let opened = must("stream", client.process.stream_events(request).await);
+    let (mut stream, mut crowd) = (opened.into_inner(), Crowd::default());
+    let run = spawn(&two, "echo later").await;
+    within("its events", LONG, crowd.until_ended(&mut stream, 1)).await;
+    assert_eq!(crowd.text(&run), "later\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn call_that_names_node_has_its_runs() {
     let postgres = Postgres::start().await;
     let [one, two, three] = nodes(&postgres).await;

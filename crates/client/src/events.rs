@@ -1,6 +1,6 @@
 //! Reads a run's events, across lost connections and restarts of the server.
 
-use crate::{Connection, Failure, outlast, resumes::Resumes};
+use crate::{Connection, Failure, Repeats, outlast, resumes::Resumes};
 use kennel_proto::pb::{
     self, RunState, StreamEventsRequest, StreamEventsResponse, event::Payload, lifecycle::Station,
     stream_events_request::Position,
@@ -42,8 +42,8 @@ pub struct EventReader {
     run_id: String,
     filter: Option<pb::RunFilter>,
     position: Position,
-    /// In a multi-run stream: last seq received of each run since the last cursor.
-    came: HashMap<String, u64>,
+    /// In a multi-run stream: what comes again after a lost connection.
+    repeats: Repeats,
     /// In a multi-run stream: runs with a Snapshot that the cursor does not cover completely; true: they have ended.
     begun: HashMap<String, bool>,
     view: pb::OutputView,
@@ -75,7 +75,7 @@ impl EventReader {
             run_id: run_id.to_owned(),
             filter: None,
             position,
-            came: HashMap::new(),
+            repeats: Repeats::default(),
             begun: HashMap::new(),
             view: pb::OutputView::Raw,
             kinds: Vec::new(),
@@ -213,6 +213,7 @@ impl EventReader {
                     kinds: self.kinds.iter().map(|kind| (*kind).into()).collect(),
                     ..StreamEventsRequest::default()
                 };
+                self.repeats.begin_anew();
                 let response = self.connection.processes().stream_events(request).await?;
                 self.stream.insert(response.into_inner())
             }
@@ -257,34 +258,26 @@ impl EventReader {
 
     /// Does the same for a multi-run stream: drops messages received since the last cursor.
     fn follow_many(&mut self, message: &mut StreamEventsResponse) {
+        let begun = &mut self.begun;
         for events in &mut message.run_events {
-            let (base, run_id) = (events.base_seq, &events.run_id);
-            let came = self.came.get(run_id).copied().unwrap_or_default();
-            let begun = &mut self.begun;
-            let mut last = came;
+            let run_id = &events.run_id;
             events.events.retain(|event| match &event.payload {
-                Some(Payload::Heartbeat(_)) => true,
                 Some(Payload::Snapshot(_)) => begun.insert(run_id.clone(), false).is_none(),
-                payload => {
-                    let seq = base + event.seq_delta;
-                    last = last.max(seq);
-                    if let Some(Payload::Lifecycle(station)) = payload
-                        && matches!(station.station, Some(Station::Ended(_)))
-                    {
+                Some(Payload::Lifecycle(station)) => {
+                    if let Some(Station::Ended(_)) = station.station {
                         begun.insert(run_id.clone(), true);
                     }
-                    seq > came
+                    true
                 }
+                _ => true,
             });
-            if last > came {
-                self.resumes.begin_anew();
-                self.came.insert(run_id.clone(), last);
-            }
         }
-        message.run_events.retain(|e| !e.events.is_empty());
+        if self.repeats.drop_from(message) {
+            self.resumes.begin_anew();
+        }
         if !message.cursor.is_empty() {
             self.position = Position::Cursor(message.cursor.clone());
-            self.came.clear();
+            self.repeats.cover();
             self.begun.retain(|_, has_ended| !*has_ended);
         }
     }

@@ -10,6 +10,7 @@ mod credentials;
 mod events;
 mod failure;
 mod health;
+mod repeats;
 mod resumes;
 mod tls;
 
@@ -28,6 +29,7 @@ pub use kennel_proto::pb::{
 };
 /// A point in time, as in messages.
 pub use prost_types::Timestamp as Time;
+pub use repeats::Repeats;
 pub use resumes::{RESUMES_MAX, outlast, over_loss};
 /// Argument of a call.
 pub use tonic::IntoRequest;

@@ -477,6 +477,15 @@ fn start_code(failure: &StartFailure) -> Code {
     }
 }
 
+/// Whether this status is for that quota.
+pub(crate) fn is_quota(status: &Status, what: &str) -> bool {
+    let details = status.get_error_details();
+    let quota = details
+        .error_info()
+        .and_then(|info| info.metadata.get("quota"));
+    quota.is_some_and(|quota| quota == what)
+}
+
 /// Returns the status for a quota, in words and in metadata.
 fn quota(what: &str, limit: u64) -> Status {
     let message = format!("no room: {what} (limit {limit})");

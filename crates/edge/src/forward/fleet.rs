@@ -22,7 +22,7 @@ pub(crate) enum Known {
     NotYet,
     /// They cannot be read, and never were.
     Unavailable,
-    /// As they were read last.
+    /// As they were read last, without the time of the last renewal: it changes all the time.
     Nodes(Arc<[Elsewhere]>),
 }
 
@@ -115,7 +115,10 @@ impl Fleet {
 async fn read(supervisor: Supervisor, to: watch::Sender<Known>) {
     loop {
         let known = match supervisor.nodes().await {
-            Ok(nodes) => Known::Nodes(nodes.into()),
+            Ok(mut nodes) => {
+                nodes.iter_mut().for_each(|node| node.last_heard = None);
+                Known::Nodes(nodes.into())
+            }
             Err(_) => Known::Unavailable,
         };
         to.send_if_modified(|before| {

@@ -173,6 +173,8 @@ impl Processes {
         if at != *reader.position() {
             ask.at = at;
             reader = open(ask);
+            // Registered before the nodes had said where its events begin.
+            reader.begin_if_live().await;
         }
         Ok(reader.in_name_of(Named::new(taken, self.key.clone())))
     }

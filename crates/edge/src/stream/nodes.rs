@@ -3,7 +3,7 @@
 use super::{
     lost,
     many::{Pace, heartbeat},
-    part::{Part, Reading, Report},
+    part::{CURSOR_QUOTA, Part, Reading, Report},
 };
 use crate::{
     convert::{many_cursor, nodes_cursor::NodesCursor, time},
@@ -21,11 +21,12 @@ use prost::Message;
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
-    time::timeout,
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tonic::Status;
 
@@ -123,6 +124,8 @@ pub(crate) struct NodesReader {
     /// Whether it was reported that the nodes are not known.
     is_blind: bool,
     pace: Pace,
+    /// When the last message was given: much else wakes the reader.
+    last_sent: Instant,
     /// Consumer that reads.
     named: Option<Named>,
     _place: Arc<StreamPlace>,
@@ -134,7 +137,10 @@ impl NodesReader {
         let (to, reports) = mpsc::channel(1);
         let followed = reading.fleet.follow();
         let at = reading.ask.at.clone();
-        let is_live = matches!(at.others, Position::Live(_));
+        let is_live = match nodes {
+            Nodes::All => matches!(at.others, Position::Live(_)),
+            Nodes::One(node) => matches!(at.place(node), Position::Live(_)),
+        };
         let mut reader = Self {
             nodes,
             at,
@@ -152,6 +158,7 @@ impl NodesReader {
             is_listed: false,
             is_blind: false,
             pace: Pace::default(),
+            last_sent: now(),
             named: None,
             reading: Arc::new(reading),
             _place: place,
@@ -177,9 +184,12 @@ impl NodesReader {
             return;
         }
         let begun = async {
-            while !self.has_begun() {
+            let mut has_events = false;
+            // Events of a node whose place was known are not kept back.
+            while !has_events && !self.has_begun() {
                 let wake = self.wake().await;
                 if let Some(message) = self.message_for(wake) {
+                    has_events = message.run_events.iter().any(|of| !of.run_id.is_empty());
                     self.early.push_back(message);
                 }
             }
@@ -242,7 +252,7 @@ impl NodesReader {
     }
 
     async fn wake(&mut self) -> Wake {
-        let silence = self.pace.silence(self.reading.ask.heartbeat);
+        let due = self.last_sent + self.pace.silence(self.reading.ask.heartbeat);
         let seat = self.named.as_mut().map(|named| &mut named.seat);
         // The part of this node has its last events first.
         let has_own = self.parts.contains_key(&self.reading.supervisor.node());
@@ -254,7 +264,7 @@ impl NodesReader {
             why = lost(seat) => Wake::Failed(status::of(&why)),
             Ok(()) = self.known.changed() => Wake::Nodes,
             Some((node, report)) = self.reports.recv() => Wake::Report(node, report),
-            () = tokio::time::sleep(silence) => Wake::Silence,
+            () = sleep_until(due) => Wake::Silence,
         }
     }
 
@@ -403,13 +413,14 @@ impl NodesReader {
         run_events: Vec<pb::RunEvents>,
         is_due: bool,
     ) -> pb::StreamEventsResponse {
+        self.last_sent = now();
         let mut message = pb::StreamEventsResponse {
             run_events,
             ..pb::StreamEventsResponse::default()
         };
         let size = self.at.size();
         if size > limits::CURSOR_BYTES_MAX {
-            let many = status::too_many("bytes in one cursor", limits::CURSOR_BYTES_MAX);
+            let many = status::too_many(CURSOR_QUOTA, limits::CURSOR_BYTES_MAX);
             self.stage = Stage::Ending(Some(Box::new(many)));
         } else if self.pace.covers(size, is_due) {
             let cursor = self.at.encode();
@@ -420,4 +431,8 @@ impl NodesReader {
         }
         message
     }
+}
+
+fn now() -> Instant {
+    sleep(Duration::ZERO).deadline()
 }

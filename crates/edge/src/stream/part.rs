@@ -9,10 +9,11 @@ use crate::{
     limits, pb, status,
 };
 use futures_util::{StreamExt, pin_mut};
+use kennel_client::Repeats;
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::{Elsewhere, Serving, Supervisor};
 use pb::stream_events_request::Position;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until, timeout},
@@ -51,10 +52,12 @@ pub(super) struct Gone;
 struct Away {
     since: prost_types::Timestamp,
     why: Status,
-    /// When it is to be reported.
-    due: Instant,
-    /// Whether it was reported, or concerns no run of the reader; absent: it is not due yet.
-    reported: Option<bool>,
+    /// When it is to be reported, if the reader has runs there; absent: it was.
+    due: Option<Instant>,
+    /// Whether the reader was told that the node is away, or was forgotten.
+    is_reported: bool,
+    /// Whether it was reported that there is nothing to wait for.
+    is_idle: bool,
 }
 
 /// The reader of one node's events.
@@ -67,8 +70,7 @@ pub(super) struct Part {
     /// Becomes true when the stream may send more than its position.
     pub(super) may_send: watch::Receiver<bool>,
     pub(super) to: mpsc::Sender<(NodeId, Report)>,
-    /// Last seq of each run since the last cursor.
-    came: HashMap<String, u64>,
+    repeats: Repeats,
     away: Option<Away>,
 }
 
@@ -85,6 +87,12 @@ enum Ended {
 
 /// First pause before a node is asked again.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
+
+/// What a stream has too much of whose cursor would be too long.
+pub(super) const CURSOR_QUOTA: &str = "bytes in one cursor";
+
+/// Why a node is away that was asked and has said nothing yet.
+const NO_ANSWER: &str = "it does not answer";
 
 /// Where the events of a node are.
 enum Route {
@@ -110,7 +118,7 @@ impl Part {
             place,
             may_send,
             to,
-            came: HashMap::new(),
+            repeats: Repeats::default(),
             away: None,
         }
     }
@@ -123,7 +131,9 @@ impl Part {
     async fn follow(&mut self) -> Result<(), Gone> {
         let mut pause = PAUSE_FIRST;
         loop {
-            let ended = match self.route().await? {
+            let route = self.route().await?;
+            self.repeats.begin_anew();
+            let ended = match route {
                 None => Ended::Whole,
                 Some(Route::Here) => self.here().await?,
                 Some(Route::Records(node)) => self.records(&node).await?,
@@ -155,17 +165,13 @@ impl Part {
         if self.is_own() {
             return Ok(Some(Route::Here));
         }
-        // Without a lease a node gets no more runs.
-        let mut has_runs = None;
+        let mut is_idle = false;
         loop {
             let node = self.nodes.borrow_and_update().find(self.node).cloned();
             if let Some(node) = node {
                 let is_forgotten = node.forgotten.is_some();
-                let is_asked = (node.is_reachable && !is_forgotten)
-                    || match has_runs {
-                        Some(known) => known,
-                        None => self.has_runs().await,
-                    };
+                // Without a lease a node gets no more runs: they are looked for once for each change.
+                let is_asked = (node.is_reachable && !is_forgotten) || self.has_runs().await;
                 match (is_asked, is_forgotten) {
                     (true, true) => return Ok(Some(Route::Records(node))),
                     (true, false) => return Ok(Some(Route::There(node))),
@@ -175,7 +181,7 @@ impl Part {
             if self.reading.ask.until_head() {
                 return Ok(None);
             }
-            if has_runs.replace(false).is_none() {
+            if !std::mem::replace(&mut is_idle, true) {
                 self.report(Report::Idle).await?;
             }
             self.nodes.changed().await.map_err(|_| Gone)?;
@@ -208,7 +214,7 @@ impl Part {
     async fn records(&mut self, node: &Elsewhere) -> Result<Ended, Gone> {
         self.lose(status::node_unreachable(node, "it was forgotten"), false);
         if let Some(away) = &mut self.away {
-            away.reported = Some(true);
+            (away.due, away.is_reported) = (None, true);
         }
         let since = node.forgotten.map(time::timestamp);
         let state = pb::StreamedNodeState::Forgotten;
@@ -242,12 +248,20 @@ impl Part {
         }
     }
 
-    /// Waits until a forgotten node is there again.
+    /// Waits until a forgotten node is there again. From then on it is away until it answers.
     async fn until_back(&mut self) -> Result<(), Gone> {
         let node = self.node;
-        let is_back = |known: &Known| known.find(node).is_some_and(|n| n.forgotten.is_none());
-        let back = self.nodes.wait_for(is_back).await;
-        back.map(drop).map_err(|_| Gone)
+        let back = |known: &Known| known.find(node).cloned().filter(|n| n.forgotten.is_none());
+        let known = self.nodes.wait_for(|known| back(known).is_some()).await;
+        let node = known.map(|known| back(&known)).map_err(|_| Gone)?;
+        self.away = None;
+        if let Some(node) = node {
+            self.lose(status::node_unreachable(&node, NO_ANSWER), false);
+        }
+        if let Some(away) = &mut self.away {
+            away.is_reported = true;
+        }
+        Ok(())
     }
 
     fn local(&self) -> Result<ManyReader, Status> {
@@ -273,7 +287,7 @@ impl Part {
     /// Reads the events at another node.
     async fn there(&mut self, node: &Elsewhere) -> Result<Ended, Gone> {
         if self.away.is_none() {
-            self.lose(status::node_unreachable(node, "it does not answer"), false);
+            self.lose(status::node_unreachable(node, NO_ANSWER), false);
         }
         let (fleet, caller) = (Arc::clone(&self.reading.fleet), self.reading.caller.clone());
         let (request, node) = (self.request(), node.clone());
@@ -311,7 +325,7 @@ impl Part {
                 Err(_) => return Ok(lost(Status::unavailable("it is silent"))),
             };
             if let Some(away) = self.away.take()
-                && away.reported == Some(true)
+                && away.is_reported
             {
                 let known = self.nodes.borrow().find(self.node).cloned();
                 let state = pb::StreamedNodeState::Reached;
@@ -356,7 +370,7 @@ impl Part {
         self.pass(message, place).await
     }
 
-    /// Passes a message on, without what came since the last cursor.
+    /// Passes a message on, without what came before.
     async fn pass(
         &mut self,
         mut message: pb::StreamEventsResponse,
@@ -366,29 +380,14 @@ impl Part {
         message
             .run_events
             .retain(|events| !events.run_id.is_empty());
-        for events in &mut message.run_events {
-            let (base, came) = (events.base_seq, self.came.get(&events.run_id).copied());
-            if let Some(came) = came {
-                events.events.retain(|event| {
-                    let is_aside = matches!(event.payload, Some(pb::event::Payload::Snapshot(_)));
-                    is_aside || base + event.seq_delta > came
-                });
-            }
-            if let Some(last) = events.events.last() {
-                let last = (base + last.seq_delta).max(came.unwrap_or_default());
-                self.came.insert(events.run_id.clone(), last);
-            }
-        }
-        message
-            .run_events
-            .retain(|events| !events.events.is_empty());
+        self.repeats.drop_from(&mut message);
         message.cursor.clear();
         let mut is_begin = false;
         if let Some(Position::Cursor(cursor)) = place {
             message.cursor = cursor.clone();
             let before = std::mem::replace(&mut self.place, Position::Cursor(cursor));
             is_begin = !matches!(before, Position::Cursor(_));
-            self.came.clear();
+            self.repeats.cover();
         }
         self.report(Report::Events(message)).await?;
         if is_begin {
@@ -407,7 +406,9 @@ impl Part {
         };
         let due = sleep(within).deadline();
         if let Some(away) = &mut self.away {
-            away.due = away.due.min(due);
+            if !away.is_idle {
+                away.due = away.due.map(|before| before.min(due));
+            }
             away.why = why;
             return;
         }
@@ -417,8 +418,9 @@ impl Part {
         self.away = Some(Away {
             since: time::timestamp(since),
             why,
-            due,
-            reported: None,
+            due: Some(due),
+            is_reported: false,
+            is_idle: false,
         });
     }
 
@@ -433,14 +435,17 @@ impl Part {
         }
     }
 
-    /// Reports that the node does not answer, where the reader has runs there. Without more to wait for, that is all.
+    /// Reports that the node does not answer, where the reader has runs there, else looks again later. Without more to
+    /// wait for, that is all.
     async fn report_away(&mut self) -> Result<(), Gone> {
         let has_runs = self.has_runs().await;
         let known = self.nodes.borrow().find(self.node).cloned();
         let Some(away) = &mut self.away else {
             return Ok(());
         };
-        away.reported = Some(has_runs);
+        away.due = (!has_runs).then(|| sleep(limits::NODE_ANSWER_MAX).deadline());
+        away.is_reported |= has_runs;
+        let was_idle = std::mem::replace(&mut away.is_idle, true);
         let (since, why) = (away.since, away.why.clone());
         if has_runs {
             let state = pb::StreamedNodeState::Unreachable;
@@ -448,6 +453,9 @@ impl Part {
                 .await?;
         }
         if !self.reading.ask.until_head() {
+            if was_idle {
+                return Ok(());
+            }
             return self.report(Report::Idle).await;
         }
         let missed = known.filter(|_| has_runs);
@@ -484,14 +492,29 @@ fn lost(why: Status) -> Ended {
     match why.code() {
         // No other attempt can have another end.
         Code::DataLoss | Code::OutOfRange | Code::InvalidArgument => Ended::Failed(why),
+        Code::ResourceExhausted if status::is_quota(&why, CURSOR_QUOTA) => Ended::Failed(why),
         _ => Ended::Lost(why),
     }
 }
 
 /// Returns when a node that does not answer is to be reported.
 async fn due(away: Option<&Away>) {
-    match away {
-        Some(away) if away.reported.is_none() => sleep_until(away.due).await,
-        _ => std::future::pending().await,
+    match away.and_then(|away| away.due) {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_of_long_cursor_ends_stream() {
+        let refused = status::too_many(CURSOR_QUOTA, limits::CURSOR_BYTES_MAX);
+        assert!(matches!(lost(refused), Ended::Failed(_)));
+        // A place among the streams may become free.
+        let refused = status::too_many("open event streams", limits::STREAMS_MAX);
+        assert!(matches!(lost(refused), Ended::Lost(_)));
     }
 }
