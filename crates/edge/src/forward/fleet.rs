@@ -116,7 +116,9 @@ async fn read(supervisor: Supervisor, to: watch::Sender<Known>) {
     loop {
         let known = match supervisor.nodes().await {
             Ok(mut nodes) => {
-                nodes.iter_mut().for_each(|node| node.last_heard = None);
+                for node in &mut nodes {
+                    node.last_heard = None;
+                }
                 Known::Nodes(nodes.into())
             }
             Err(_) => Known::Unavailable,

@@ -138,11 +138,7 @@ impl Work {
             fds.next()
                 .ok_or_else(|| prepare(&io::Error::from_raw_os_error(libc::EMFILE)))
         };
-        // It has secrets, and is overwritten too when it is dropped.
-        let spec = memfd::read(next()?, CHILD_BYTES_MAX).map_err(|e| prepare(&e))?;
-        let spec = SecretValue::new(spec);
-        let mut child: ChildImage = wire::decode(spec.expose()).map_err(|e| prepare(&e))?;
-        drop(spec);
+        let mut child = image(next()?).map_err(|e| prepare(&e))?;
         let (stdin, stdout, stderr, gate) = (next()?, next()?, next()?, next()?);
         let policy = job.policy;
         let pipes = if job.terminal {
@@ -514,4 +510,10 @@ impl Work {
             self.write_record();
         }
     }
+}
+
+/// Reads what the child is made of. The bytes have its secrets, and are overwritten when they are dropped.
+fn image(file: OwnedFd) -> io::Result<ChildImage> {
+    let bytes = SecretValue::new(memfd::read(file, CHILD_BYTES_MAX)?);
+    wire::decode(bytes.expose())
 }

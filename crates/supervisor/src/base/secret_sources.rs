@@ -125,7 +125,7 @@ impl From<SecretFault> for CallError {
 }
 
 /// Leaves no core dump of a command with secrets, unless its spec says otherwise. A file needs more than one byte; a
-/// program that core_pattern names gets a dump of any size, except at a limit of exactly one byte, see core(5).
+/// program that `core_pattern` names gets a dump of any size, except at a limit of exactly one byte, see core(5).
 pub(crate) fn without_core(limits: &mut RunLimits, secrets: &[Secret], powers: &LimitPowers) {
     let is_core = |limit: &Rlimit| limit.resource == Resource::Core;
     if !secrets.is_empty() && !limits.rlimits.iter().any(is_core) {
