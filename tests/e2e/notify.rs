@@ -327,6 +327,21 @@ async fn command_reports_its_own_failure() {
     let why = run_to_end(kennel.cli(&["why", &service.run]), PATIENCE).await;
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
     assert!(why.contains("(WATCHDOG=trigger)"), "{why}");
+
+    // It is a failure for a restart policy.
+    let mut spec = self::service();
+    spec.liveness = Some(watchdog(Duration::from_hours(1)));
+    spec.restart = Some(pb::RestartPolicy {
+        mode: pb::RestartMode::OnFailure.into(),
+        max_restarts: Some(1),
+        ..pb::RestartPolicy::default()
+    });
+    let mut again = Service::start(&mut client, spec).await;
+    again.says(&mut client, "READY=1").await;
+    again.says(&mut client, "WATCHDOG=trigger").await;
+    let is_second = |run: &pb::Run| run.attempt().number == 2;
+    again.shows(&client, "a second attempt", is_second).await;
+    must("abort", client.abort(&again.run).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
