@@ -547,7 +547,7 @@ fn mentions(proc: &Proc, dir: &Path) -> bool {
     let words = proc.cmdline();
     words
         .get(1)
-        .is_some_and(|word| word == "serve" || word == "server")
+        .is_some_and(|word| ["serve", "server", "zygote"].contains(&word.as_str()))
         && words.iter().any(|word| word.contains(&*dir))
 }
 

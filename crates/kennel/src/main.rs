@@ -41,7 +41,7 @@ const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
-    if matches!(&words[..], [_, word] if word == zygote::WORD) {
+    if matches!(&words[..], [_, word, _] if word == zygote::WORD) {
         return zygote::main();
     }
     if let Some(part) = naughty_part(&words) {

@@ -35,6 +35,7 @@ pub(super) struct Pool {
     /// When the next zygote may be started, and how long that was waited for.
     zygote_rests: (u64, u64),
     wanted: usize,
+    data_dir: PathBuf,
     protection: Protection,
     /// The directory of the keeper's control groups, where it exists.
     base: Option<PathBuf>,
@@ -45,17 +46,24 @@ pub(super) struct Pool {
 impl Pool {
     /// The pool of a keeper that begins, with its zygote.
     pub(super) fn begin(
+        data_dir: PathBuf,
         protection: Protection,
         base: Option<PathBuf>,
         exits: Option<Rc<File>>,
     ) -> Self {
-        let mut pool = Self::new(protection, base, exits);
+        let mut pool = Self::new(data_dir, protection, base, exits);
         pool.renew_zygote();
         pool
     }
 
-    fn new(protection: Protection, base: Option<PathBuf>, exits: Option<Rc<File>>) -> Self {
+    fn new(
+        data_dir: PathBuf,
+        protection: Protection,
+        base: Option<PathBuf>,
+        exits: Option<Rc<File>>,
+    ) -> Self {
         Self {
+            data_dir,
             protection,
             base,
             exits,
@@ -117,7 +125,9 @@ impl Pool {
     /// Starts the zygote. Without one shims are forked here, which costs more memory.
     fn renew_zygote(&mut self) {
         let (exits, base) = (self.exits.as_deref(), self.base.as_deref());
-        let zygote = self.protection.without(|| Zygote::start(exits, base));
+        let zygote = self
+            .protection
+            .without(|| Zygote::start(&self.data_dir, exits, base));
         self.zygote = zygote.and_then(|started| started).ok();
     }
 
@@ -199,7 +209,7 @@ mod tests {
             .spawn()
             .expect("true starts");
         drop(theirs);
-        let mut pool = Pool::new(Protection::default(), None, None);
+        let mut pool = Pool::new(PathBuf::new(), Protection::default(), None, None);
         pool.warm.push_back(Warm {
             pid: child.id().cast_signed(),
             socket: ours,

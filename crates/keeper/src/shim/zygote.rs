@@ -28,7 +28,7 @@ use std::{
     process::{Command, ExitCode, Stdio},
 };
 
-/// The argument with which a keeper executes this binary as its zygote.
+/// The first argument with which a keeper executes this binary as its zygote; the second is its data directory.
 pub const WORD: &str = "zygote";
 
 /// Longest wait for an answer of the zygote, or for its beginning. The keeper does nothing meanwhile.
@@ -64,12 +64,16 @@ pub(crate) enum NotForked {
 }
 
 impl Zygote {
-    /// Starts it. It waits for no answer.
-    pub(crate) fn start(exits: Option<&File>, base: Option<&Path>) -> io::Result<Self> {
+    /// Starts it. It waits for no answer. Its arguments, which are those of its shims, name the data directory.
+    pub(crate) fn start(
+        data_dir: &Path,
+        exits: Option<&File>,
+        base: Option<&Path>,
+    ) -> io::Result<Self> {
         let (socket, theirs) = fdpass::pair()?;
         let end = theirs.as_raw_fd();
         let mut command = Command::new("/proc/self/exe");
-        command.arg(WORD);
+        command.arg(WORD).arg(data_dir);
         for stream in [Command::stdin, Command::stdout, Command::stderr] {
             stream(&mut command, Stdio::null());
         }
