@@ -422,7 +422,7 @@ mod tests {
             owner: "a".to_owned(),
             via: None,
             quota: Quota::default(),
-            run_as: Arc::default(),
+            granted: Arc::default(),
             run: None,
         };
         let may = |role, rpc: &str| authorize(&caller(role), &format!("/kennel.v1.{rpc}")).is_ok();

@@ -90,7 +90,7 @@ impl RunTokens {
             owner: view.owner,
             via: None,
             quota: Quota::default(),
-            run_as: Arc::default(),
+            granted: Arc::default(),
             run: Some(AsRun {
                 id: attempt.run,
                 spec: view.spec,

@@ -75,7 +75,7 @@ mod tests {
             owner: "team".to_owned(),
             via: None,
             quota: Quota::default(),
-            run_as: Arc::default(),
+            granted: Arc::default(),
             run: run.map(|run| AsRun {
                 id: RunId::from_u128(run),
                 spec: Arc::default(),

@@ -147,7 +147,7 @@ mod tests {
             owner: owner.to_owned(),
             via: None,
             quota,
-            run_as: Arc::default(),
+            granted: Arc::default(),
             run: None,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     issuer::{IssuerEntry, Issuers},
-    rules::{Grant, Quota, Rules, RunAs, Token, TokenHash},
+    rules::{Grant, Granted, Quota, Rules, Token, TokenHash},
     tls::{self, Tls, TlsError},
 };
 use crate::pb::Role;
@@ -183,7 +183,7 @@ fn grants(principals: &[Principal]) -> Result<HashMap<String, Grant>, String> {
         let grant = Grant {
             role: *role,
             owner: owner.as_ref().unwrap_or(name).clone(),
-            run_as: Arc::new(RunAs {
+            granted: Arc::new(Granted {
                 users: run_as.clone(),
                 groups: run_as_groups.clone(),
                 secrets: secrets.clone(),

@@ -18,13 +18,14 @@ pub(crate) type TokenHash = [u8; 32];
 pub(crate) struct Grant {
     pub(crate) role: Role,
     pub(crate) owner: String,
-    /// Users and groups that its commands may run as.
-    pub(crate) run_as: Arc<RunAs>,
+    /// What its commands may have beyond the server's defaults.
+    pub(crate) granted: Arc<Granted>,
 }
 
-/// Users and groups by number, and secrets of the server.
+/// What commands of a principal may have: users and groups by number, and secrets of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RunAs {
+pub(crate) struct Granted {
+    /// Users that its commands may run as.
     pub(crate) users: Vec<u32>,
     /// Groups beside those with the number of a user.
     pub(crate) groups: Vec<u32>,
@@ -100,8 +101,8 @@ pub(crate) struct Caller {
     pub(crate) via: Option<String>,
     /// Quota of its owner.
     pub(crate) quota: Quota,
-    /// Users that its commands may run as, beside the server's own; an admin's may have any.
-    pub(crate) run_as: Arc<RunAs>,
+    /// What its commands may have, beside the server's own user; an admin's may have anything.
+    pub(crate) granted: Arc<Granted>,
     /// The run that it is a process of; absent: it is of none.
     pub(crate) run: Option<AsRun>,
 }
@@ -122,7 +123,7 @@ impl Caller {
 
     /// Whether its commands may run as this user with these groups.
     pub(crate) fn may_run_as(&self, user: &RunUser) -> bool {
-        let RunAs { users, groups, .. } = &*self.run_as;
+        let Granted { users, groups, .. } = &*self.granted;
         let may_have = |group: &u32| users.contains(group) || groups.contains(group);
         self.role >= Role::Admin
             || users.contains(&user.uid) && may_have(&user.gid) && user.groups.iter().all(may_have)
@@ -135,7 +136,7 @@ impl Caller {
             Some(start) => secret.starts_with(start),
             None => secret == pattern,
         };
-        self.role >= Role::Admin || self.run.is_some() || self.run_as.secrets.iter().any(names)
+        self.role >= Role::Admin || self.run.is_some() || self.granted.secrets.iter().any(names)
     }
 
     /// Returns the owner whose runs alone it may see; absent: it may see all.
@@ -159,7 +160,7 @@ impl Rules {
         }
     }
 
-    /// Returns the caller with the quota of its owner and the users of its principal; an admin has no limits.
+    /// Returns the caller with the quota of its owner and what its principal is granted; an admin has no limits.
     pub(crate) fn with_limits(&self, caller: Caller) -> Caller {
         if caller.role >= Role::Admin {
             return caller;
@@ -170,7 +171,7 @@ impl Rules {
         let quota = quota.or_else(|| self.quotas.get("*"));
         Caller {
             quota: quota.copied().unwrap_or_default(),
-            run_as: grant.map(|grant| grant.run_as.clone()).unwrap_or_default(),
+            granted: grant.map(|grant| grant.granted.clone()).unwrap_or_default(),
             ..caller
         }
     }
@@ -186,7 +187,7 @@ impl Rules {
                 role: Role::Admin,
                 via: None,
                 quota: Quota::default(),
-                run_as: Arc::default(),
+                granted: Arc::default(),
                 run: None,
             });
         }
@@ -204,7 +205,7 @@ impl Rules {
             owner: grant.owner.clone(),
             via: None,
             quota: Quota::default(),
-            run_as: Arc::default(),
+            granted: Arc::default(),
             run: None,
         })
     }

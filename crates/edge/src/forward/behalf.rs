@@ -44,7 +44,7 @@ pub(crate) fn on_behalf(caller: Caller, headers: &mut HeaderMap) -> Result<Calle
         owner,
         via: Some(caller.principal),
         quota: Quota::default(),
-        run_as: Arc::default(),
+        granted: Arc::default(),
         run: None,
     })
 }
@@ -82,7 +82,7 @@ mod tests {
             owner: "spiffe://a/node".to_owned(),
             via: None,
             quota: Quota::default(),
-            run_as: Arc::default(),
+            granted: Arc::default(),
             run: None,
         }
     }
@@ -95,7 +95,7 @@ mod tests {
             owner: "équipe".to_owned(),
             via: Some("spiffe://a/node".to_owned()),
             quota: Quota::default(),
-            run_as: Arc::default(),
+            granted: Arc::default(),
             run: None,
         }
     }
