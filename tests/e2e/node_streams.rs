@@ -126,7 +126,7 @@ async fn stream_over_nodes_loses_nothing_to_deaths() {
         if round == 3 {
             fs::write(&go, "").expect("written");
         }
-        // The node that is asked dies, and another one is asked.
+        // The called node dies, and another one is called.
         here.kill_server();
         while let Ok(Some(message)) = within("it breaks", LONG, stream.message()).await {
             crowd.take(message);
@@ -362,7 +362,11 @@ async fn idle_stream_over_nodes_has_heartbeats_alone() {
     // Three take longer than a node may be silent.
     let is_over = |crowd: &Crowd| crowd.heartbeats >= 3 || snapshots(crowd) != [1, 1];
     crowd.until(&mut stream, is_over).await;
-    assert_eq!(snapshots(&crowd), [1, 1], "no node was asked anew");
+    assert_eq!(
+        snapshots(&crowd),
+        [1, 1],
+        "no node's stream was opened again"
+    );
     assert!(crowd.nodes.is_empty(), "{:?}", crowd.nodes);
 }
 
@@ -370,7 +374,7 @@ async fn idle_stream_over_nodes_has_heartbeats_alone() {
 async fn unanswering_node_is_reported_once_it_has_runs() {
     let postgres = Postgres::start().await;
     let one = node(&postgres, "one").await;
-    // It has a lease, and nobody reaches it.
+    // It has a lease, and no node reaches it.
     let nowhere = "unix:/nowhere/kennel.sock";
     let words = vec![
         "--node-name",
@@ -428,7 +432,7 @@ async fn consumer_of_absent_node_has_its_later_events() {
     };
     let mut client = one.client().await;
     two.kill_service_after(|| {});
-    // Registered while nobody can say where its events begin.
+    // Registered while the position of its first event is not known.
     let opened = client.process.stream_events(request.clone()).await;
     drop(must("registered", opened));
     two.restart().await;

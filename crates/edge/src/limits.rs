@@ -30,9 +30,9 @@ pub const NODE_AWAY_AFTER: Duration = Duration::from_secs(1);
 pub const NODE_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Silence before a heartbeat of a node to the node that asks it.
 pub const NODE_HEARTBEAT: Duration = Duration::from_secs(5);
-/// Silence of a node after which it is asked anew.
+/// Silence of a node after which its stream is opened again.
 pub const NODE_SILENCE_MAX: Duration = Duration::from_secs(15);
-/// Longest pause before a node is asked again.
+/// Longest pause before the stream of a node is opened again.
 pub const NODE_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Longest time for the nodes to say where the events of a stream begin that has new events alone.
 pub const NODES_BEGIN_MAX: Duration = Duration::from_secs(10);

@@ -23,6 +23,22 @@ use std::{pin::Pin, time::Duration};
 use tokio::{sync::OwnedSemaphorePermit, time::Sleep};
 use tonic::Status;
 
+/// A reader of events, whose responses come one after another.
+pub(crate) trait ResponseReader: Sized + Send {
+    /// Returns the next response, or the error that ends the stream; `None` after the last.
+    fn next(
+        &mut self,
+    ) -> impl Future<Output = Option<Result<pb::StreamEventsResponse, Status>>> + Send;
+
+    /// Returns all responses.
+    fn into_stream(self) -> impl Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send {
+        stream::unfold(self, |mut reader| async move {
+            let item = reader.next().await?;
+            Some((item, reader))
+        })
+    }
+}
+
 /// Source of events: a run's, at a position.
 pub(crate) trait Source: Send {
     /// Returns the present last seq.
@@ -151,64 +167,6 @@ impl<S: Source> Reader<S> {
         Self { seat, ..self }
     }
 
-    pub(crate) fn into_stream(
-        self,
-    ) -> impl Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send {
-        stream::unfold(self, |mut reader| async move {
-            let item = reader.next().await?;
-            Some((item, reader))
-        })
-    }
-
-    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
-        loop {
-            match std::mem::replace(&mut self.stage, Stage::Following) {
-                Stage::Opening(run) => return Some(Ok(self.snapshot(*run))),
-                Stage::Following => match self.wake().await {
-                    Wake::Events(events) => return self.give(events),
-                    Wake::Leaving => {
-                        self.stage = Stage::Reported;
-                        return Some(Err(status::leaving()));
-                    }
-                    Wake::Lost(why) => {
-                        self.stage = Stage::Reported;
-                        return Some(Err(status::of(&why)));
-                    }
-                    Wake::Silence => return Some(Ok(self.heartbeat())),
-                    Wake::Draining => {
-                        self.stage = Stage::LastWords {
-                            head: self.events.head(),
-                            until: Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX)),
-                        };
-                    }
-                },
-                Stage::LastWords { head, mut until } if self.events.position().seq < head => {
-                    let events = tokio::select! {
-                        biased;
-                        () = &mut until => None,
-                        events = self.events.next(limits::BATCH_BYTES_MAX) => Some(events),
-                    };
-                    match events {
-                        Some(events) => {
-                            self.stage = Stage::LastWords { head, until };
-                            return self.give(events);
-                        }
-                        None => return Some(Err(self.report_draining())),
-                    }
-                }
-                Stage::LastWords { .. } => return Some(Err(self.report_draining())),
-                Stage::Expired(expired) => {
-                    self.stage = Stage::Reported;
-                    return Some(Err(status::of(&expired)));
-                }
-                Stage::Reported => {
-                    self.stage = Stage::Reported;
-                    return None;
-                }
-            }
-        }
-    }
-
     async fn wake(&mut self) -> Wake {
         tokio::select! {
             biased;
@@ -316,6 +274,57 @@ impl<S: Source> Reader<S> {
             run_events,
             cursor: cursor.encode(),
             ..pb::StreamEventsResponse::default()
+        }
+    }
+}
+
+impl<S: Source> ResponseReader for Reader<S> {
+    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Following) {
+                Stage::Opening(run) => return Some(Ok(self.snapshot(*run))),
+                Stage::Following => match self.wake().await {
+                    Wake::Events(events) => return self.give(events),
+                    Wake::Leaving => {
+                        self.stage = Stage::Reported;
+                        return Some(Err(status::leaving()));
+                    }
+                    Wake::Lost(why) => {
+                        self.stage = Stage::Reported;
+                        return Some(Err(status::of(&why)));
+                    }
+                    Wake::Silence => return Some(Ok(self.heartbeat())),
+                    Wake::Draining => {
+                        self.stage = Stage::LastWords {
+                            head: self.events.head(),
+                            until: Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX)),
+                        };
+                    }
+                },
+                Stage::LastWords { head, mut until } if self.events.position().seq < head => {
+                    let events = tokio::select! {
+                        biased;
+                        () = &mut until => None,
+                        events = self.events.next(limits::BATCH_BYTES_MAX) => Some(events),
+                    };
+                    match events {
+                        Some(events) => {
+                            self.stage = Stage::LastWords { head, until };
+                            return self.give(events);
+                        }
+                        None => return Some(Err(self.report_draining())),
+                    }
+                }
+                Stage::LastWords { .. } => return Some(Err(self.report_draining())),
+                Stage::Expired(expired) => {
+                    self.stage = Stage::Reported;
+                    return Some(Err(status::of(&expired)));
+                }
+                Stage::Reported => {
+                    self.stage = Stage::Reported;
+                    return None;
+                }
+            }
         }
     }
 }

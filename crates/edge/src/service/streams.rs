@@ -11,7 +11,7 @@ use crate::{
     limits, pb,
     shares::StreamPlace,
     status,
-    stream::{self, Named, Nodes, NodesReader},
+    stream::{self, Named, Nodes, NodesReader, ResponseReader},
 };
 use kennel_supervisor::{
     CallError, ConsumerBegin, ConsumerKey, ConsumerSeat, Events, Form, LINE_BYTES_MAX, OutputWait,

@@ -1,6 +1,7 @@
 //! The events of many runs of one node: first the position where they begin, then for each run a Snapshot and its
 //! events, and a typed end.
 
+use super::ResponseReader;
 use crate::{
     convert::{
         event as convert,
@@ -11,10 +12,7 @@ use crate::{
     pb::{self, event},
     status,
 };
-use futures_util::{
-    FutureExt,
-    stream::{self, Stream},
-};
+use futures_util::FutureExt;
 use kennel_supervisor::{CallError, Form, ManyEvents, Serving, Step};
 use prost::Message;
 use std::{pin::Pin, time::Duration};
@@ -129,51 +127,6 @@ impl ManyReader {
         }
     }
 
-    pub(super) fn into_stream(
-        self,
-    ) -> impl Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send {
-        stream::unfold(self, |mut reader| async move {
-            let item = reader.next().await?;
-            Some((item, reader))
-        })
-    }
-
-    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
-        loop {
-            match std::mem::replace(&mut self.stage, Stage::Following) {
-                Stage::Opening => return Some(Ok(self.message(Vec::new(), true))),
-                Stage::Following => {
-                    let wake = self.wake().await;
-                    if let Wake::Draining = wake {
-                        let until = Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX));
-                        self.stage = Stage::LastWords(until);
-                    } else if let Some(message) = self.message_for(wake) {
-                        return Some(Ok(message));
-                    }
-                }
-                Stage::LastWords(mut until) => {
-                    let wake = tokio::select! {
-                        biased;
-                        () = &mut until => Wake::Spoken,
-                        step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
-                    };
-                    self.stage = Stage::LastWords(until);
-                    if let Some(message) = self.message_for(wake) {
-                        return Some(Ok(message));
-                    }
-                }
-                Stage::Failed(status) => {
-                    self.stage = Stage::Reported;
-                    return Some(Err(*status));
-                }
-                Stage::Reported => {
-                    self.stage = Stage::Reported;
-                    return None;
-                }
-            }
-        }
-    }
-
     async fn wake(&mut self) -> Wake {
         let silence = self.pace.silence(limits::NODE_HEARTBEAT);
         tokio::select! {
@@ -269,6 +222,44 @@ impl ManyReader {
             run_events,
             cursor,
             ..pb::StreamEventsResponse::default()
+        }
+    }
+}
+
+impl ResponseReader for ManyReader {
+    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Following) {
+                Stage::Opening => return Some(Ok(self.message(Vec::new(), true))),
+                Stage::Following => {
+                    let wake = self.wake().await;
+                    if let Wake::Draining = wake {
+                        let until = Box::pin(tokio::time::sleep(limits::LAST_WORDS_MAX));
+                        self.stage = Stage::LastWords(until);
+                    } else if let Some(message) = self.message_for(wake) {
+                        return Some(Ok(message));
+                    }
+                }
+                Stage::LastWords(mut until) => {
+                    let wake = tokio::select! {
+                        biased;
+                        () = &mut until => Wake::Spoken,
+                        step = self.events.next(limits::BATCH_BYTES_MAX) => Wake::Step(step),
+                    };
+                    self.stage = Stage::LastWords(until);
+                    if let Some(message) = self.message_for(wake) {
+                        return Some(Ok(message));
+                    }
+                }
+                Stage::Failed(status) => {
+                    self.stage = Stage::Reported;
+                    return Some(Err(*status));
+                }
+                Stage::Reported => {
+                    self.stage = Stage::Reported;
+                    return None;
+                }
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! One reader of the events of many runs, over nodes: each has a part, whose messages are passed on as they come.
 
 use super::{
-    lost,
+    ResponseReader, lost,
     many::{Pace, heartbeat},
     part::{CURSOR_QUOTA, Part, Reading, Report},
 };
@@ -13,7 +13,6 @@ use crate::{
     shares::StreamPlace,
     status,
 };
-use futures_util::stream::{self, Stream};
 use kennel_lifecycle::NodeId;
 use kennel_supervisor::{ConsumerSeat, Serving};
 use pb::stream_events_request::Position;
@@ -209,40 +208,6 @@ impl NodesReader {
         &self.at
     }
 
-    pub(crate) fn into_stream(
-        self,
-    ) -> impl Stream<Item = Result<pb::StreamEventsResponse, Status>> + Send {
-        stream::unfold(self, |mut reader| async move {
-            let item = reader.next().await?;
-            Some((item, reader))
-        })
-    }
-
-    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
-        if let Some(message) = self.early.pop_front() {
-            return Some(Ok(message));
-        }
-        loop {
-            match std::mem::replace(&mut self.stage, Stage::Following) {
-                Stage::Opening => return Some(Ok(self.message(Vec::new(), true))),
-                Stage::Following => {
-                    let wake = self.wake().await;
-                    if let Some(message) = self.message_for(wake) {
-                        return Some(Ok(message));
-                    }
-                }
-                Stage::Ending(status) => {
-                    self.stage = Stage::Reported;
-                    return status.map(|status| Err(*status));
-                }
-                Stage::Reported => {
-                    self.stage = Stage::Reported;
-                    return None;
-                }
-            }
-        }
-    }
-
     fn own(&self) -> NodeId {
         self.reading.supervisor.node()
     }
@@ -430,6 +395,33 @@ impl NodesReader {
             };
         }
         message
+    }
+}
+
+impl ResponseReader for NodesReader {
+    async fn next(&mut self) -> Option<Result<pb::StreamEventsResponse, Status>> {
+        if let Some(message) = self.early.pop_front() {
+            return Some(Ok(message));
+        }
+        loop {
+            match std::mem::replace(&mut self.stage, Stage::Following) {
+                Stage::Opening => return Some(Ok(self.message(Vec::new(), true))),
+                Stage::Following => {
+                    let wake = self.wake().await;
+                    if let Some(message) = self.message_for(wake) {
+                        return Some(Ok(message));
+                    }
+                }
+                Stage::Ending(status) => {
+                    self.stage = Stage::Reported;
+                    return status.map(|status| Err(*status));
+                }
+                Stage::Reported => {
+                    self.stage = Stage::Reported;
+                    return None;
+                }
+            }
+        }
     }
 }
 

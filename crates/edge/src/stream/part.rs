@@ -1,7 +1,7 @@
 //! The events of one node in a stream of many runs. They are read here if the node is this one, at the node, or in the
 //! records of a node that was forgotten.
 
-use super::many::ManyReader;
+use super::{ResponseReader, many::ManyReader};
 use crate::{
     access::Caller,
     convert::{nodes_cursor::NodesCursor, request::ManyAsk, time},
@@ -54,7 +54,7 @@ struct Away {
     why: Status,
     /// When it is to be reported, if the reader has runs there; absent: it was.
     due: Option<Instant>,
-    /// Whether the reader was told that the node is away, or was forgotten.
+    /// Whether the reader has received that the node is away, or was forgotten.
     is_reported: bool,
     /// Whether it was reported that there is nothing to wait for.
     is_idle: bool,
@@ -85,13 +85,13 @@ enum Ended {
     Failed(Status),
 }
 
-/// First pause before a node is asked again.
+/// First pause before the stream of a node is opened again.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 
 /// What a stream has too much of whose cursor would be too long.
 pub(super) const CURSOR_QUOTA: &str = "bytes in one cursor";
 
-/// Why a node is away that was asked and has said nothing yet.
+/// Reason of a node that has not answered its first request.
 const NO_ANSWER: &str = "it does not answer";
 
 /// Where the events of a node are.
@@ -397,7 +397,7 @@ impl Part {
         Ok(())
     }
 
-    /// Records that the node does not answer: it was lost, or is asked for the first time.
+    /// Records that the node does not answer: it was lost, or has not answered its first request.
     fn lose(&mut self, why: Status, is_lost: bool) {
         let within = if is_lost && !self.reading.ask.until_head() {
             limits::NODE_AWAY_AFTER
