@@ -129,12 +129,6 @@ impl RunView {
     pub fn policy(&self) -> &Policy {
         &self.spec.policy
     }
-
-    /// Whether the run begins its next attempt only when a client restarts it.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.next_restart == Some(Timestamp::NEVER)
-    }
 }
 
 /// Effect of an abort of an unknown id.

@@ -11,6 +11,7 @@ use crate::{
         cause::Chain,
         clock,
         drain::{Drain, DrainAction, DrainCall, DrainStatus},
+        view::Wait,
     },
     registry::{Handle, Order, Supervisor},
 };
@@ -117,7 +118,10 @@ impl Supervisor {
     #[must_use]
     pub fn drain_status(&self) -> DrainStatus {
         // A held run has no process, and nothing here begins one.
-        let is_held = |handle: &Handle| handle.live.borrow().view.is_held();
+        let is_held = |handle: &Handle| {
+            let waits_for = handle.live.borrow().view.waits_for();
+            waits_for == Some(Wait::Restart)
+        };
         let running = self.shared.running().into_iter();
         let running = running.filter(|(_, handle)| !is_held(handle));
         let mut remaining: Vec<_> = running.map(|(run, _)| run).collect();
