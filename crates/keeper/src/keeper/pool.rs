@@ -32,8 +32,10 @@ pub(super) struct Pool {
     warm: VecDeque<Warm>,
     /// Absent: it is lost.
     zygote: Option<Zygote>,
-    /// When the next zygote may be started, and how long that was waited for.
-    zygote_rests: (u64, u64),
+    /// When the next zygote may be started.
+    zygote_from: u64,
+    /// Time without a zygote after the next loss.
+    zygote_rest_ms: u64,
     wanted: usize,
     data_dir: PathBuf,
     protection: Protection,
@@ -69,7 +71,8 @@ impl Pool {
             exits,
             warm: VecDeque::new(),
             zygote: None,
-            zygote_rests: (0, 0),
+            zygote_from: 0,
+            zygote_rest_ms: 0,
             wanted: WARM_MIN,
         }
     }
@@ -81,7 +84,7 @@ impl Pool {
 
     /// Forks one more.
     pub(super) fn refill(&mut self) -> io::Result<()> {
-        if self.zygote.is_none() && clock::boot_ms() >= self.zygote_rests.0 {
+        if self.zygote.is_none() && clock::boot_ms() >= self.zygote_from {
             self.renew_zygote();
         }
         if let Some(zygote) = &mut self.zygote {
@@ -141,11 +144,8 @@ impl Pool {
     }
 
     fn rest_from_zygotes(&mut self) {
-        let rest = self.zygote_rests.1;
-        self.zygote_rests = (
-            clock::boot_ms() + rest,
-            (rest * 2).clamp(1_000, ZYGOTE_REST_MS_MAX),
-        );
+        self.zygote_from = clock::boot_ms() + self.zygote_rest_ms;
+        self.zygote_rest_ms = (self.zygote_rest_ms * 2).clamp(1_000, ZYGOTE_REST_MS_MAX);
     }
 
     /// Removes a reaped child, if it was the zygote or a warm shim. Where a shim could not live the next could not

@@ -102,13 +102,18 @@ impl Zygote {
 
     /// Waits for its beginning, which takes as long as that of any program.
     pub(crate) fn await_begin(&mut self) {
-        self.is_ready = self.is_ready || matches!(self.answer(ANSWER_MS_MAX), Some(READY));
+        self.has_begun(ANSWER_MS_MAX);
+    }
+
+    /// Whether it has begun, within this time.
+    fn has_begun(&mut self, wait_ms: u16) -> bool {
+        self.is_ready = self.is_ready || self.answer(wait_ms) == Some(READY);
+        self.is_ready
     }
 
     /// Forks a shim, a child of the keeper, with this socket. Returns its pid.
     pub(crate) fn fork(&mut self, shims: &OwnedFd) -> Result<i32, NotForked> {
-        self.is_ready = self.is_ready || matches!(self.answer(0), Some(READY));
-        if !self.is_ready {
+        if !self.has_begun(0) {
             return Err(NotForked::Early);
         }
         match self.send(&ToZygote::Fork, &[shims.as_fd()]) {
