@@ -27,16 +27,16 @@ pub(crate) struct Note {
 
 impl Note {
     /// Begins a note, which replaces that of an earlier attempt.
-    pub(crate) fn begin(run_dir: &Path, attempt: u32, book: &InputLedger) -> io::Result<Self> {
-        let bytes = encode(attempt, book)?;
+    pub(crate) fn begin(run_dir: &Path, attempt: u32, ledger: &InputLedger) -> io::Result<Self> {
+        let bytes = encode(attempt, ledger)?;
         let file = private_file::replace(run_dir, NAME, TEMPORARY, &bytes)?;
         Ok(Self { file: Some(file) })
     }
 
     /// Notes the present state. A note that cannot be written is removed: no note means that nothing is known.
-    pub(crate) fn keep(&mut self, run_dir: &Path, attempt: u32, book: &InputLedger) {
+    pub(crate) fn keep(&mut self, run_dir: &Path, attempt: u32, ledger: &InputLedger) {
         let Some(file) = &self.file else { return };
-        let kept = encode(attempt, book).and_then(|bytes| file.write_all_at(&bytes, 0));
+        let kept = encode(attempt, ledger).and_then(|bytes| file.write_all_at(&bytes, 0));
         if kept.is_err() {
             self.file = None;
             let _ = private_file::remove(run_dir, NAME);
@@ -44,27 +44,27 @@ impl Note {
     }
 }
 
-fn encode(attempt: u32, book: &InputLedger) -> io::Result<Vec<u8>> {
+fn encode(attempt: u32, ledger: &InputLedger) -> io::Result<Vec<u8>> {
     let mut bytes = wire::encode(&WireInputNote {
         attempt,
-        book: book.clone(),
+        ledger: ledger.clone(),
     })?;
     bytes.resize(BYTES.max(bytes.len()), 0);
     Ok(bytes)
 }
 
 /// Reads the note with the number of its attempt; `None`: no readable note exists.
-pub(crate) fn read_book(run_dir: &Path) -> Option<(u32, InputLedger)> {
+pub(crate) fn read_ledger(run_dir: &Path) -> Option<(u32, InputLedger)> {
     let bytes = private_file::read(run_dir, NAME, 2 * BYTES as u64)?;
     let note = wire::decode::<WireInputNote>(&bytes).ok()?;
-    Some((note.attempt, note.book))
+    Some((note.attempt, note.ledger))
 }
 
 /// Returns the input state of the last attempt that had an input, as far as it was noted.
 #[must_use]
 pub fn read(run_dir: &Path) -> Option<InputState> {
-    let (attempt, book) = read_book(run_dir)?;
-    Some(InputState::of(attempt, &book, None))
+    let (attempt, ledger) = read_ledger(run_dir)?;
+    Some(InputState::of(attempt, &ledger, None))
 }
 
 #[cfg(test)]
@@ -75,9 +75,9 @@ mod tests {
     #[test]
     fn last_note_is_read_even_if_shorter() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(read_book(dir.path()), None);
-        let mut book = InputLedger::default();
-        let mut note = Note::begin(dir.path(), 3, &book).expect("it is made");
+        assert_eq!(read_ledger(dir.path()), None);
+        let mut ledger = InputLedger::default();
+        let mut note = Note::begin(dir.path(), 3, &ledger).expect("it is made");
         for number in 0..2 * WRITES_REMEMBERED_MAX {
             let id = format!("{number:>0width$}", width = 200);
             let write = InputWrite {
@@ -85,12 +85,12 @@ mod tests {
                 offset: None,
                 len: u64::from(u32::MAX),
             };
-            book.place(&write).expect("it is open");
-            book.took(u64::from(u32::MAX));
+            ledger.place(&write).expect("it is open");
+            ledger.took(u64::from(u32::MAX));
         }
-        book.in_doubt = 9;
-        note.keep(dir.path(), 3, &book);
-        assert_eq!(read_book(dir.path()), Some((3, book.clone())));
+        ledger.in_doubt = 9;
+        note.keep(dir.path(), 3, &ledger);
+        assert_eq!(read_ledger(dir.path()), Some((3, ledger.clone())));
         let size = std::fs::metadata(dir.path().join("input")).expect("it is there");
         assert_eq!(size.len(), 4096);
         let short = InputLedger {
@@ -99,6 +99,6 @@ mod tests {
             ..InputLedger::default()
         };
         note.keep(dir.path(), 4, &short);
-        assert_eq!(read_book(dir.path()), Some((4, short)));
+        assert_eq!(read_ledger(dir.path()), Some((4, short)));
     }
 }

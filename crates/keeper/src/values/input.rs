@@ -19,12 +19,12 @@ pub struct InputState {
 }
 
 impl InputState {
-    pub(crate) fn of(attempt: u32, book: &InputLedger, unread: Option<u64>) -> Self {
+    pub(crate) fn of(attempt: u32, ledger: &InputLedger, unread: Option<u64>) -> Self {
         Self {
             attempt,
-            accepted: book.accepted,
-            in_doubt: book.in_doubt,
-            closed: book.closed,
+            accepted: ledger.accepted,
+            in_doubt: ledger.in_doubt,
+            closed: ledger.closed,
             unread,
         }
     }

@@ -234,7 +234,7 @@ fn words_about_an_input_have_these_bytes() {
     check(&answer(InputResult::Displaced), "01020e03ac02010101010203");
     let note = WireInputNote {
         attempt: 3,
-        book: InputLedger {
+        ledger: InputLedger {
             accepted: 300,
             in_doubt: 1,
             closed: None,

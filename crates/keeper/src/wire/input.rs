@@ -33,7 +33,7 @@ pub(crate) enum WireInputRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WireInputNote {
     pub(crate) attempt: u32,
-    pub(crate) book: InputLedger,
+    pub(crate) ledger: InputLedger,
 }
 
 /// Bytes that are copied as a whole, and not one by one as those of a vector.

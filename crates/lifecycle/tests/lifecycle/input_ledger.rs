@@ -7,21 +7,21 @@ use proptest::prelude::*;
 
 #[test]
 fn repeated_write_is_known_by_id_and_offset() {
-    let mut book = InputLedger::default();
-    assert_eq!(take(&mut book, "a", None, 3), Ok(open(0)));
-    assert_eq!(take(&mut book, "a", None, 3), Ok(repeat(0)));
-    assert_eq!(take(&mut book, "a", Some(0), 3), Ok(repeat(0)));
-    assert_eq!(take(&mut book, "b", Some(0), 3), Ok(repeat(0)));
-    assert_eq!(take(&mut book, "b", Some(1), 2), Ok(repeat(1)));
-    assert_eq!(take(&mut book, "b", Some(3), 2), Ok(open(3)));
-    assert_eq!(book.accepted, 5);
+    let mut ledger = InputLedger::default();
+    assert_eq!(take(&mut ledger, "a", None, 3), Ok(open(0)));
+    assert_eq!(take(&mut ledger, "a", None, 3), Ok(repeat(0)));
+    assert_eq!(take(&mut ledger, "a", Some(0), 3), Ok(repeat(0)));
+    assert_eq!(take(&mut ledger, "b", Some(0), 3), Ok(repeat(0)));
+    assert_eq!(take(&mut ledger, "b", Some(1), 2), Ok(repeat(1)));
+    assert_eq!(take(&mut ledger, "b", Some(3), 2), Ok(open(3)));
+    assert_eq!(ledger.accepted, 5);
 }
 
 #[test]
 fn gaps_overlaps_and_reused_ids_are_refused() {
-    let mut book = InputLedger::default();
-    take(&mut book, "a", None, 4).unwrap();
-    let before = book.clone();
+    let mut ledger = InputLedger::default();
+    take(&mut ledger, "a", None, 4).unwrap();
+    let before = ledger.clone();
     for (id, offset, len) in [
         ("b", Some(5), 1),
         ("b", Some(3), 2),
@@ -30,62 +30,62 @@ fn gaps_overlaps_and_reused_ids_are_refused() {
         ("a", Some(4), 4),
         ("b", Some(u64::MAX), 2),
     ] {
-        let refused = take(&mut book, id, offset, len);
+        let refused = take(&mut ledger, id, offset, len);
         assert_eq!(refused, Err(InputRefusal::Offset), "{id} {offset:?} {len}");
     }
-    assert_eq!(book, before);
+    assert_eq!(ledger, before);
 }
 
 #[test]
 fn interrupted_write_is_resumed_or_given_up_explicitly() {
-    let mut book = InputLedger::default();
-    assert_eq!(book.place(&write("a", None, 10)), Ok(open(0)));
-    book.took(4);
-    assert_eq!(book.place(&write("a", None, 10)), Ok(open(0)));
-    let blind = book.place(&write("b", None, 1));
+    let mut ledger = InputLedger::default();
+    assert_eq!(ledger.place(&write("a", None, 10)), Ok(open(0)));
+    ledger.took(4);
+    assert_eq!(ledger.place(&write("a", None, 10)), Ok(open(0)));
+    let blind = ledger.place(&write("b", None, 1));
     assert_eq!(blind, Err(InputRefusal::Unfinished));
-    assert_eq!(take(&mut book, "c", Some(4), 6), Ok(open(4)));
+    assert_eq!(take(&mut ledger, "c", Some(4), 6), Ok(open(4)));
     // All its bytes would be below the accepted ones, and yet they are another's.
-    let given_up = book.place(&write("a", None, 10));
+    let given_up = ledger.place(&write("a", None, 10));
     assert_eq!(given_up, Err(InputRefusal::Offset));
 }
 
 #[test]
 fn cut_off_write_resumes_when_repeated_by_offset() {
-    let mut book = InputLedger::default();
-    take(&mut book, "a", None, 3).unwrap();
-    assert_eq!(book.place(&write("b", Some(3), 10)), Ok(open(3)));
-    book.took(4);
-    assert_eq!(book.place(&write("c", Some(3), 10)), Ok(open(3)));
+    let mut ledger = InputLedger::default();
+    take(&mut ledger, "a", None, 3).unwrap();
+    assert_eq!(ledger.place(&write("b", Some(3), 10)), Ok(open(3)));
+    ledger.took(4);
+    assert_eq!(ledger.place(&write("c", Some(3), 10)), Ok(open(3)));
     assert_eq!(
-        book.place(&write("d", Some(3), 11)),
+        ledger.place(&write("d", Some(3), 11)),
         Err(InputRefusal::Offset)
     );
-    book.took(6);
-    assert_eq!(book.place(&write("e", Some(3), 10)), Ok(repeat(3)));
+    ledger.took(6);
+    assert_eq!(ledger.place(&write("e", Some(3), 10)), Ok(repeat(3)));
 }
 
 #[test]
 fn closed_input_takes_nothing_and_answers_repeats() {
-    let mut book = InputLedger::default();
-    take(&mut book, "a", None, 4).unwrap();
-    book.close(InputClosed::Command);
-    book.close(InputClosed::Client);
+    let mut ledger = InputLedger::default();
+    take(&mut ledger, "a", None, 4).unwrap();
+    ledger.close(InputClosed::Command);
+    ledger.close(InputClosed::Client);
     let closed = Err(InputRefusal::Closed(InputClosed::Command));
-    assert_eq!(take(&mut book, "a", None, 4), Ok(repeat(0)));
-    assert_eq!(take(&mut book, "b", Some(4), 1), closed);
-    assert_eq!(take(&mut book, "b", Some(9), 1), closed);
+    assert_eq!(take(&mut ledger, "a", None, 4), Ok(repeat(0)));
+    assert_eq!(take(&mut ledger, "b", Some(4), 1), closed);
+    assert_eq!(take(&mut ledger, "b", Some(9), 1), closed);
 }
 
 #[test]
 fn unknown_count_reports_only_certain_bytes() {
-    let mut book = InputLedger::default();
-    take(&mut book, "a", None, 4).unwrap();
-    book.in_doubt = 2;
-    assert_eq!(take(&mut book, "a", None, 4), Ok(repeat(0)));
+    let mut ledger = InputLedger::default();
+    take(&mut ledger, "a", None, 4).unwrap();
+    ledger.in_doubt = 2;
+    assert_eq!(take(&mut ledger, "a", None, 4), Ok(repeat(0)));
     let unknown = Err(InputRefusal::Unknown(6));
-    assert_eq!(take(&mut book, "b", Some(4), 2), unknown);
-    assert_eq!(take(&mut book, "b", None, 2), unknown);
+    assert_eq!(take(&mut ledger, "b", Some(4), 2), unknown);
+    assert_eq!(take(&mut ledger, "b", None, 2), unknown);
 }
 
 proptest! {
@@ -94,7 +94,7 @@ proptest! {
     fn every_byte_is_taken_once_and_in_order(
         steps in prop::collection::vec((1..20u64, 0..25u64, any::<bool>()), 1..60),
     ) {
-        let mut book = InputLedger::default();
+        let mut ledger = InputLedger::default();
         let (mut sent, mut taken) = (0u64, Vec::new());
         for (number, (len, room, by_offset)) in steps.into_iter().enumerate() {
             let offset = by_offset.then_some(sent);
@@ -103,21 +103,21 @@ proptest! {
                 // A client that gives the offset alone gets another id each time.
                 let id = if by_offset { format!("{number}.{again}") } else { number.to_string() };
                 let write = write(&id, offset, len);
-                match book.place(&write).unwrap() {
+                match ledger.place(&write).unwrap() {
                     Placed::Repeat { start } => prop_assert_eq!(start, sent),
                     Placed::Open { start } => {
                         prop_assert_eq!(start, sent);
-                        let from = book.accepted;
+                        let from = ledger.accepted;
                         let took = room.min(start + len - from);
                         taken.extend(from..from + took);
-                        book.took(took);
+                        ledger.took(took);
                     }
                 }
             }
             sent += len;
-            prop_assert!(book.writes.len() <= WRITES_REMEMBERED_MAX);
+            prop_assert!(ledger.writes.len() <= WRITES_REMEMBERED_MAX);
         }
-        prop_assert_eq!(book.accepted, sent);
+        prop_assert_eq!(ledger.accepted, sent);
         prop_assert_eq!(taken, (0..sent).collect::<Vec<_>>());
     }
 }
@@ -132,14 +132,14 @@ fn write(id: &str, offset: Option<u64>, len: u64) -> InputWrite {
 
 /// A write that is taken whole, where it is accepted.
 fn take(
-    book: &mut InputLedger,
+    ledger: &mut InputLedger,
     id: &str,
     offset: Option<u64>,
     len: u64,
 ) -> Result<Placed, InputRefusal> {
-    let placed = book.place(&write(id, offset, len))?;
+    let placed = ledger.place(&write(id, offset, len))?;
     if let Placed::Open { .. } = placed {
-        book.took(len);
+        ledger.took(len);
     }
     Ok(placed)
 }

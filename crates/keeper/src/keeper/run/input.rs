@@ -30,7 +30,7 @@ use std::{
 pub(in crate::keeper) struct RunInput {
     attempt: u32,
     run_dir: PathBuf,
-    book: InputLedger,
+    ledger: InputLedger,
     note: Note,
     /// The pipe's write end, or the terminal's master. Absent: closed.
     pipe: Option<Rc<OwnedFd>>,
@@ -77,12 +77,12 @@ impl RunInput {
     }
 
     fn empty(attempt: u32, run_dir: &Path, pipe: Rc<OwnedFd>) -> io::Result<Self> {
-        let book = InputLedger::default();
-        let note = Note::begin(run_dir, attempt, &book)?;
+        let ledger = InputLedger::default();
+        let note = Note::begin(run_dir, attempt, &ledger)?;
         Ok(Self {
             attempt,
             run_dir: run_dir.to_owned(),
-            book,
+            ledger,
             note,
             pipe: Some(pipe),
             is_terminal: false,
@@ -94,7 +94,7 @@ impl RunInput {
     /// Makes the input of a run whose keeper is gone, with the end of the pipe where it was open. Without a note the
     /// number of accepted bytes is unknown.
     pub(in crate::keeper) fn adopted(run_dir: &Path, pipe: Option<OwnedFd>) -> Option<Self> {
-        let noted = input_note::read_book(run_dir);
+        let noted = input_note::read_ledger(run_dir);
         if noted.is_none() && pipe.is_none() {
             return None;
         }
@@ -102,15 +102,15 @@ impl RunInput {
             in_doubt: u64::MAX,
             ..InputLedger::default()
         };
-        let (attempt, mut book) = noted.unwrap_or_else(|| (1, nothing_known()));
+        let (attempt, mut ledger) = noted.unwrap_or_else(|| (1, nothing_known()));
         if pipe.is_none() {
-            book.close(InputClosed::Client);
+            ledger.close(InputClosed::Client);
         }
-        let note = Note::begin(run_dir, attempt, &book).unwrap_or_default();
+        let note = Note::begin(run_dir, attempt, &ledger).unwrap_or_default();
         Some(Self {
             attempt,
             run_dir: run_dir.to_owned(),
-            book,
+            ledger,
             note,
             shim_has_copy: pipe.is_some(),
             pipe: pipe.map(Rc::new),
@@ -144,14 +144,14 @@ impl RunInput {
             .into_iter()
             .collect();
         self.look_for_readers();
-        let answer = match self.book.place(write) {
+        let answer = match self.ledger.place(write) {
             Ok(Placed::Repeat { start }) => Some(InputResult::Taken {
                 start,
                 repeated: true,
             }),
             Ok(Placed::Open { start }) => {
                 let from = start.saturating_add(at);
-                match self.book.accepted.checked_sub(from) {
+                match self.ledger.accepted.checked_sub(from) {
                     // A part out of order: no server sends one.
                     None => Some(InputResult::Refused(InputRefusal::Offset)),
                     Some(before) => {
@@ -176,7 +176,7 @@ impl RunInput {
         let mut waiting = self.waiting.take()?;
         let (seq, start) = (waiting.seq, waiting.start);
         if self.pipe.is_none() {
-            let why = self.book.closed.unwrap_or(InputClosed::AttemptEnded);
+            let why = self.ledger.closed.unwrap_or(InputClosed::AttemptEnded);
             return Some((seq, InputResult::Refused(InputRefusal::Closed(why))));
         }
         let broken = self.put(&mut waiting.left);
@@ -202,8 +202,8 @@ impl RunInput {
         let Some(pipe) = &self.pipe else { return true };
         // Should this process die between the write and the count, the next one must know that it does not know the
         // count.
-        self.book.in_doubt = left.len() as u64;
-        self.note.keep(&self.run_dir, self.attempt, &self.book);
+        self.ledger.in_doubt = left.len() as u64;
+        self.note.keep(&self.run_dir, self.attempt, &self.ledger);
         crash_point!("keeper.input");
         let mut broken = false;
         while !left.is_empty() {
@@ -211,7 +211,7 @@ impl RunInput {
                 Ok(written) => {
                     crash_point!("keeper.input_written");
                     left.drain(..written);
-                    self.book.took(written as u64);
+                    self.ledger.took(written as u64);
                 }
                 Err(Errno::EINTR) => {}
                 Err(errno) => {
@@ -221,11 +221,11 @@ impl RunInput {
                 }
             }
         }
-        self.book.in_doubt = 0;
+        self.ledger.in_doubt = 0;
         if broken {
             self.shut(InputClosed::Command);
         } else {
-            self.note.keep(&self.run_dir, self.attempt, &self.book);
+            self.note.keep(&self.run_dir, self.attempt, &self.ledger);
         }
         crash_point!("keeper.input_noted");
         broken
@@ -238,7 +238,7 @@ impl RunInput {
         if self.waiting.is_some() || self.pipe.is_none() {
             return 0;
         }
-        self.book.interject();
+        self.ledger.interject();
         let mut left = bytes.to_vec();
         self.put(&mut left);
         bytes.len() - left.len()
@@ -246,8 +246,8 @@ impl RunInput {
 
     /// Closes the input for a client, where it stands at `offset`.
     fn close(&mut self, seq: u64, offset: Option<u64>) -> Vec<Saying> {
-        let is_closed = self.book.closed == Some(InputClosed::Client);
-        let stands = offset.is_none_or(|offset| offset == self.book.accepted);
+        let is_closed = self.ledger.closed == Some(InputClosed::Client);
+        let stands = offset.is_none_or(|offset| offset == self.ledger.accepted);
         if !is_closed && !stands {
             return vec![(seq, InputResult::Refused(InputRefusal::Offset))];
         }
@@ -260,9 +260,9 @@ impl RunInput {
 
     /// Shuts the input: nothing more is written. A waiting write gets that answer when it continues.
     fn shut(&mut self, why: InputClosed) {
-        self.book.close(why);
+        self.ledger.close(why);
         self.pipe = None;
-        self.note.keep(&self.run_dir, self.attempt, &self.book);
+        self.note.keep(&self.run_dir, self.attempt, &self.ledger);
     }
 
     /// Closes the pipe where no process can read it any more.
@@ -280,7 +280,11 @@ impl RunInput {
     fn state(&self) -> InputState {
         // The master of a terminal has no such count.
         let pipe = self.pipe.as_ref().filter(|_| !self.is_terminal);
-        InputState::of(self.attempt, &self.book, pipe.and_then(|pipe| unread(pipe)))
+        InputState::of(
+            self.attempt,
+            &self.ledger,
+            pipe.and_then(|pipe| unread(pipe)),
+        )
     }
 }
 

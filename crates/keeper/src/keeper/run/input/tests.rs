@@ -135,12 +135,12 @@ fn keeper_death_in_a_write_leaves_count_unknown() {
         b"one",
     );
     let mut known = adopted(pipe());
-    assert_eq!((known.book.accepted, known.book.in_doubt), (3, 0));
-    assert_eq!(known.book.writes, input.book.writes);
+    assert_eq!((known.ledger.accepted, known.ledger.in_doubt), (3, 0));
+    assert_eq!(known.ledger.writes, input.ledger.writes);
 
     // Between the pipe's acceptance and its count.
-    known.book.in_doubt = 5;
-    known.note.keep(&known.run_dir, 1, &known.book);
+    known.ledger.in_doubt = 5;
+    known.note.keep(&known.run_dir, 1, &known.ledger);
     let mut unknown = adopted(pipe());
     let write = |id: &str, offset, len| InputWrite {
         id: id.to_owned(),
@@ -151,5 +151,5 @@ fn keeper_death_in_a_write_leaves_count_unknown() {
     assert_eq!(said, [(1, InputResult::Refused(InputRefusal::Unknown(8)))]);
     let said = unknown.write(2, &write("a", None, 3), 0, b"one");
     assert_eq!(said, [(2, taken(0, true))], "that is certain");
-    assert!(adopted(None).book.closed.is_some());
+    assert!(adopted(None).ledger.closed.is_some());
 }
