@@ -18,6 +18,7 @@ use std::{
     },
     time::Duration,
 };
+use tonic_health::server::HealthReporter;
 
 /// An HTTP server whose status is changed by the test, and which counts its requests.
 pub(crate) struct Server {
@@ -255,18 +256,24 @@ async fn faults_of_a_liveness_are_named() {
     assert_eq!(complaint(&refused).fields, ["spec.liveness"]);
 }
 
-/// grpc.health.v1 makes the run ready, and ends it when it no longer serves.
-#[tokio::test(flavor = "multi_thread")]
-async fn grpc_health_is_probed() {
-    let kennel = Kennel::on_sqlite().await;
-    let mut client = kennel.client().await;
+/// Serves grpc.health.v1 at a port of this host, to the end of the test.
+pub(crate) async fn serve_health() -> (HealthReporter, u16) {
     let (reporter, service) = tonic_health::server::health_reporter();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.expect("a port");
     let port = listener.local_addr().expect("bound").port();
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
     let server = tonic::transport::Server::builder().add_service(service);
-    let server = tokio::spawn(server.serve_with_incoming(incoming));
+    tokio::spawn(server.serve_with_incoming(incoming));
+    (reporter, port)
+}
+
+/// grpc.health.v1 makes the run ready, and ends it when it no longer serves.
+#[tokio::test(flavor = "multi_thread")]
+async fn grpc_health_is_probed() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let (reporter, port) = serve_health().await;
     let probe = |service: &str| pb::GrpcProbe {
         port: u32::from(port),
         service: service.to_owned(),
@@ -296,5 +303,4 @@ async fn grpc_health_is_probed() {
     reporter.set_service_status("", none).await;
     let why = not_live(&mut client, &run).await;
     assert!(why.error.contains("NOT_SERVING"), "{why:?}");
-    server.abort();
 }

@@ -19,14 +19,27 @@ use std::{
     fs,
     io::{Read, Write},
     os::unix::net::UnixStream,
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
+use tempfile::TempDir;
 
 /// Returns the variable that makes a server serve them there.
 fn listen(socket: &Path) -> (String, String) {
     let address = format!("unix:{}", socket.display());
     ("KENNEL_METRICS_LISTEN".to_owned(), address)
+}
+
+/// Starts a server that serves them at this socket, in a directory of its own.
+async fn with_metrics() -> (TempDir, PathBuf, Kennel) {
+    let scratch = must("a directory", tempfile::tempdir());
+    let socket = scratch.path().join("metrics.sock");
+    let kennel = Kennel::start(Options {
+        env: vec![listen(&socket)],
+        ..Options::default()
+    })
+    .await;
+    (scratch, socket, kennel)
 }
 
 /// Returns what Prometheus would read at this socket.
@@ -168,13 +181,7 @@ async fn runs_are_counted_by_how_they_have_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_that_wait_are_counted_by_reason() {
-    let scratch = must("a directory", tempfile::tempdir());
-    let socket = scratch.path().join("metrics.sock");
-    let kennel = Kennel::start(Options {
-        env: vec![listen(&socket)],
-        ..Options::default()
-    })
-    .await;
+    let (_scratch, socket, kennel) = with_metrics().await;
     let mut client = kennel.client().await;
     let waiting = |ready: f64, input: f64, attempt: f64| {
         let socket = &socket;
@@ -227,13 +234,7 @@ async fn runs_that_wait_are_counted_by_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn next_server_serves_metrics_at_same_place() {
-    let scratch = must("a directory", tempfile::tempdir());
-    let socket = scratch.path().join("metrics.sock");
-    let kennel = Kennel::start(Options {
-        env: vec![listen(&socket)],
-        ..Options::default()
-    })
-    .await;
+    let (_scratch, socket, kennel) = with_metrics().await;
     let mut client = kennel.client().await;
     let lives = must("spawn", client.spawn(sh("read x").open_input()).await);
     eventually("metrics are served", PATIENCE, || scrape(&socket)).await;

@@ -505,7 +505,7 @@ async fn socket_left_by_dead_keeper_is_removed() {
     let socket = socket_of(&mut client, &service.run).await;
     kennel.kill_service_after(|| {});
     kennel.wait_for_exit(PATIENCE).await;
-    assert!(socket.exists(), "nobody else removes it");
+    assert!(socket.exists(), "no other user removes it");
     kennel.restart().await;
     client = kennel.client().await;
     must("wait", client.ended(&service.run).await);

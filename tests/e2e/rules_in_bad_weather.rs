@@ -4,7 +4,7 @@
 use crate::{
     exec_probe,
     inactivity::limited,
-    liveness::Server,
+    liveness::{Server, serve_health},
     notify, readiness,
     rules::{annotate, emit, heard, matches, regex, rule, with},
 };
@@ -59,14 +59,7 @@ struct Cause {
 
 impl Cause {
     async fn prepare(go: PathBuf) -> Self {
-        let (reporter, service) = tonic_health::server::health_reporter();
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
-        let listener = listener.expect("a port");
-        let port = listener.local_addr().expect("bound").port();
-        let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
-        let server = tonic::transport::Server::builder().add_service(service);
-        // It ends with the test's process.
-        tokio::spawn(server.serve_with_incoming(incoming));
+        let (reporter, port) = serve_health().await;
         reporter
             .set_service_status(STARTS, ServingStatus::NotServing)
             .await;
