@@ -58,7 +58,7 @@ pub struct NewRun {
     pub attempt: u32,
     /// Node that runs it.
     pub node: NodeId,
-    /// The node's generation at the time of the INSERT.
+    /// The node's generation, under which this is written. In a row: that of the server which wrote it as a whole.
     pub generation: i64,
     /// Epoch of its keeper.
     pub keeper_epoch: KeeperEpoch,
@@ -229,7 +229,7 @@ impl TryFrom<String> for StoredState {
 /// A row as it is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRow {
-    /// The row as first written. `generation` is the present one.
+    /// The row as first written, with the latest attempt.
     pub new: NewRun,
     /// State column.
     pub state: StoredState,
@@ -338,9 +338,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Returns the present life of the database, and the node's state there. Valid in every life.
     async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError>;
 
-    /// Writes node and keeper, raises the node's generation above the stored and the known one, and restamps the node's
-    /// open rows with it, those of held runs with the keeper too, in one transaction. Returns the new generation. From
-    /// here on the store serves requests in this life of the database alone. `Held` where another keeper has a lease
+    /// Writes node and keeper, raises the node's generation above the stored and the known one, and writes the keeper
+    /// into the open rows of held runs, in one transaction. Returns the new generation; servers with an earlier one are
+    /// fenced. From here on the store serves requests in this life of the database alone. `Held` where another keeper has a lease
     /// that has not ended, by the clock of the database; SQLite, whose file has one node, holds nothing.
     async fn open_node(&self, opening: &Opening) -> Result<i64, StoreError>;
 
@@ -370,8 +370,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Gives the lease up: another keeper may acquire the node at once. Another keeper's lease is unchanged.
     async fn give_up(&self, node: NodeId, generation: i64) -> Result<(), StoreError>;
 
-    /// Gives a node whose lease has expired to `keeper_epoch`, which no keeper has. Raises its generation and restamps
-    /// its open rows, as [`Store::open_node`]; its former server is fenced. Returns the new generation. `Held` where
+    /// Gives a node whose lease has expired to `keeper_epoch`, which no keeper has. Raises its generation,
+    /// as [`Store::open_node`]; its former server is fenced. Returns the new generation. `Held` where
     /// the lease has not expired, by the clock of the database.
     async fn forget_node(&self, node: NodeId, keeper_epoch: KeeperEpoch)
     -> Result<i64, StoreError>;
@@ -398,8 +398,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Writes a closed row (cancelled, fenced) under an unused key; returns the existing row, if there is one.
     async fn fence(&self, new: &NewRun, closure: &Closure) -> Result<Inserted, StoreError>;
 
-    /// Writes the state of an open row; `started` is set where it is given. `Fenced` where there is no open row of this
-    /// generation.
+    /// Writes the state of an open row; `started` is set where it is given. `Fenced` where there is no open row, or
+    /// the generation is not its node's present one.
     async fn record_state(
         &self,
         run: RunId,
@@ -408,7 +408,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         started: Option<Timestamp>,
     ) -> Result<(), StoreError>;
 
-    /// Writes the facets of an open row. `Fenced` where there is no open row of this generation.
+    /// Writes the facets of an open row. `Fenced` where there is no open row, or the generation is not its
+    /// node's present one.
     async fn record_facets(
         &self,
         run: RunId,
@@ -418,12 +419,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Writes the end of an attempt and the time of the next, as one: the run waits for it from here on, and its
     /// desired state is to run. `new` is that attempt. It may not have been begun: then its number is used up. `Fenced`
-    /// where no open row of this generation waits for it or runs it.
+    /// where no open row waits for it or runs it, or the generation is not its node's present one.
     async fn rest(&self, new: &NewRun, rest: &Rest) -> Result<(), StoreError>;
 
     /// Writes the next attempt, before exec: its number, identity and keeper, state `starting`, and the number of
-    /// restarts in a row with it. `Fenced` where no open row of this generation waits for exactly that attempt with the
-    /// desired state to run.
+    /// restarts in a row with it. `Fenced` where no open row waits for exactly that attempt with the
+    /// desired state to run, or the generation is not its node's present one.
     async fn begin(&self, new: &NewRun, restarts: u32) -> Result<(), StoreError>;
 
     /// Writes the end, as an upsert: writes the whole row where there is none, closes an open one, so that a late
@@ -431,11 +432,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError>;
 
     /// Removes the row of a run whose gate was never opened: its first attempt, which no caller knows of. A missing row
-    /// is Ok. `Fenced` where it is of another generation, has ended, is to stop, or has advanced.
+    /// is Ok. `Fenced` where it has ended, is to stop, or has advanced, or the generation is not its node's present one.
     async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError>;
 
-    /// Writes the whole row, where there is none or an open one of this node and generation: it was written in an
-    /// earlier life of the database. A closed row is unchanged.
+    /// Writes the whole row, where there is none or an open one of this node: it was written in an earlier life of the
+    /// database. `Fenced` where the row's generation is not its node's present one. A closed row is unchanged.
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError>;
 
     /// Marks the output of an ended run of this node as removed: written before the removal. A marked row is unchanged,

@@ -278,13 +278,13 @@ pub(crate) const LEAVE_STOP: &str = "INSERT INTO left_stops (run_id, node, grace
 pub(crate) const REMOVE_LEFT_STOP: &str =
     "DELETE FROM left_stops WHERE run_id = $1 AND node = $2 AND grace_us = $3";
 
-/// `$1` node, `$2` its new generation.
-pub(crate) const RESTAMP: &str =
-    "UPDATE runs SET generation = $2 WHERE node = $1 AND end_reason IS NULL";
-
-/// `$1` node, `$2` run, `$3` its present keeper.
-pub(crate) const HAND_OVER: &str =
-    "UPDATE runs SET keeper_epoch = $3 WHERE node = $1 AND run_id = $2 AND end_reason IS NULL";
+/// `$1` node, `$2` a JSON array of runs, which `elements` makes rows of, `$3` their present keeper.
+pub(crate) fn hand_over(elements: &str) -> String {
+    format!(
+        "UPDATE runs SET keeper_epoch = $3 WHERE node = $1 AND run_id IN (SELECT {elements}) \
+        AND end_reason IS NULL AND keeper_epoch <> $3"
+    )
+}
 
 /// Declares `open_node` for a connection of one of the two kinds: the same statements, none of which depends on the
 /// session.
@@ -341,16 +341,10 @@ macro_rules! open_node {
                     format!("keeper {epoch} was recorded for another node").into(),
                 ));
             }
-            sqlx::query($crate::open::RESTAMP)
-                .bind(&node)
-                .bind(generation)
-                .persistent(false)
-                .execute(&mut *conn)
-                .await?;
-            for run in &opening.held {
-                sqlx::query($crate::open::HAND_OVER)
+            if !opening.held.is_empty() {
+                sqlx::query(sqlx::AssertSqlSafe($crate::open::hand_over(ELEMENTS)))
                     .bind(&node)
-                    .bind(run.to_string())
+                    .bind($crate::json::write(&opening.held))
                     .bind(&epoch)
                     .persistent(false)
                     .execute(&mut *conn)
@@ -380,12 +374,6 @@ macro_rules! open_node {
             let Some(generation) = generation else {
                 return Ok($crate::writer::Answer::NotWritten);
             };
-            sqlx::query($crate::open::RESTAMP)
-                .bind(&node)
-                .bind(generation)
-                .persistent(false)
-                .execute(&mut *conn)
-                .await?;
             Ok($crate::writer::Answer::Generation(generation))
         }
     };

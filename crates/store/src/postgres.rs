@@ -4,9 +4,11 @@ mod failure;
 mod life;
 mod link;
 mod migrate;
+mod statements;
 
 use self::failure::failure;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
+use self::statements::{FACETS, REMOVAL, STATE, STOP, Statements, WITHDRAW};
 use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
@@ -14,10 +16,7 @@ use crate::{
     node::StopWrite,
     open::{self},
     reader::{self, STATEMENT_TIMEOUT},
-    record::{
-        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE, Record,
-        column_list, mending_set,
-    },
+    record::Record,
     select::Dialect,
     writer::{Answer, Committer, Failure, Write, Writer},
 };
@@ -102,94 +101,8 @@ struct PostgresCommitter {
     in_doubt: bool,
 }
 
-struct Statements {
-    insert: Arc<str>,
-    close: Arc<str>,
-    rest: Arc<str>,
-    begin: Arc<str>,
-    mend: Arc<str>,
-    put_consumer: Arc<str>,
-}
-
 /// Present time, in microseconds.
 const NOW: &str = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)";
-
-const WITHDRAW: &str = "DELETE FROM runs WHERE run_id = $1 AND generation = $2 AND state = 'starting' \
-    AND desired = 'run' AND attempt = 1 RETURNING run_id";
-
-const STOP: &str = "UPDATE runs SET desired = 'stop', \
-    stop_deadline = LEAST(COALESCE(runs.stop_deadline, w.deadline), w.deadline), \
-    stop_detail = COALESCE(runs.stop_detail, w.detail) \
-    FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[]) AS w (run_id, generation, deadline, detail) \
-    WHERE runs.run_id = w.run_id AND runs.generation = w.generation AND runs.end_reason IS NULL \
-    RETURNING runs.run_id";
-
-const STATE: &str = "UPDATE runs SET state = w.state, started_us = COALESCE(w.started_us, runs.started_us) \
-    FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) AS w (run_id, generation, state, started_us) \
-    WHERE runs.run_id = w.run_id AND runs.generation = w.generation AND runs.end_reason IS NULL \
-    AND runs.state <> 'backoff' RETURNING runs.run_id";
-
-const FACETS: &str = "UPDATE runs SET facets = $3 \
-    WHERE run_id = $1 AND generation = $2 AND end_reason IS NULL RETURNING run_id";
-
-// FOR KEY SHARE, as an INSERT: a new generation waits for it, or it for the new generation, and a lease never does.
-const REMOVAL: &str = "WITH present AS (SELECT n.node FROM unnest($2::text[], $3::bigint[]) AS g (node, generation) \
-    JOIN nodes n ON n.node = g.node AND n.generation = g.generation FOR KEY SHARE OF n) \
-    UPDATE runs SET output_removed_us = w.at, output_removed_detail = w.detail \
-    FROM unnest($1::text[], $2::text[], $4::bigint[], $5::text[]) AS w (run_id, node, at, detail) \
-    WHERE runs.run_id = w.run_id AND runs.node = w.node AND runs.node IN (SELECT node FROM present) \
-    AND runs.end_reason IS NOT NULL AND runs.output_removed_us IS NULL RETURNING runs.run_id";
-
-impl Statements {
-    fn new() -> Self {
-        let names = column_list("");
-        let values: Vec<String> = COLUMNS
-            .iter()
-            .map(|c| match c.name {
-                "labels" => "w.labels::jsonb".to_owned(),
-                name => format!("w.{name}"),
-            })
-            .collect();
-        let arrays: Vec<String> = COLUMNS
-            .iter()
-            .enumerate()
-            .map(|(i, c)| format!("${}::{}[]", i + 1, c.sql_type))
-            .collect();
-        // INV-9: a row is only ever written under its node's present generation, so no row can appear that the
-        // restamping of open_node has missed. FOR KEY SHARE makes a new generation, which takes the node FOR UPDATE,
-        // wait for this commit, and this statement for the commit of a new generation. A lease is renewed meanwhile.
-        let insert = format!(
-            "INSERT INTO runs ({names}) SELECT {} FROM unnest({}) AS w ({names}) \
-             JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR KEY SHARE OF n \
-             ON CONFLICT (run_id) DO ",
-            values.join(", "),
-            arrays.join(", "),
-        );
-        let over = |set: &str, which: &str| {
-            let rows = arrays.join(", ");
-            format!(
-                "UPDATE runs SET {set} FROM unnest({rows}) AS w ({names}) WHERE {which} \
-                 RETURNING runs.run_id"
-            )
-            .into()
-        };
-        let upsert = |set: &str| {
-            format!(
-                "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
-                 AND runs.node = excluded.node AND runs.generation = excluded.generation RETURNING run_id"
-            )
-            .into()
-        };
-        Self {
-            rest: over(RESTING_SET, RESTING_WHERE),
-            begin: over(BEGINNING_SET, BEGINNING_WHERE),
-            put_consumer: consumer::put_postgres().into(),
-            insert: format!("{insert} NOTHING RETURNING run_id").into(),
-            close: upsert(CLOSING_SET),
-            mend: upsert(&mending_set()),
-        }
-    }
-}
 
 /// A batch by statement. No run is in it twice, so the order of the statements is free: those that lock the node
 /// come first, as in `open_node`, or the two could wait for each other.
@@ -578,6 +491,9 @@ const LIFE: &str = life::words!();
 
 /// The transaction that raises the generation waits for rows that are written under the present one.
 const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1 FOR UPDATE";
+
+/// The elements of a JSON array, as rows.
+const ELEMENTS: &str = "jsonb_array_elements_text($2::jsonb)";
 
 /// Several servers may claim the same node in a database.
 const MAY_BE_HELD: bool = true;

@@ -145,8 +145,8 @@ impl SqliteCommitter {
         let names = column_list("");
         let places: Vec<String> = (1..=COLUMNS.len()).map(|n| format!("?{n}")).collect();
         let place = |name| 1 + COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
-        // INV-9: a row is only ever written under its node's present generation, so no row can appear that
-        // the restamping of open_node has missed.
+        // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
+        // before it.
         let insert = format!(
             "INSERT INTO runs ({names}) SELECT {} WHERE EXISTS (SELECT 1 FROM nodes WHERE node = ?{} \
              AND generation = ?{}) ON CONFLICT (run_id) DO ",
@@ -160,12 +160,16 @@ impl SqliteCommitter {
             .collect();
         let over = |set: &str, which: &str| {
             let row = aliased.join(", ");
-            format!("UPDATE runs SET {set} FROM (SELECT {row}) AS w WHERE {which}").into()
+            format!(
+                "UPDATE runs SET {set} FROM (SELECT {row}) AS w WHERE {which} AND EXISTS \
+                 (SELECT 1 FROM nodes n WHERE n.node = w.node AND n.generation = w.generation)"
+            )
+            .into()
         };
         let upsert = |set: &str| {
             format!(
                 "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
-                 AND runs.node = excluded.node AND runs.generation = excluded.generation"
+                 AND runs.node = excluded.node"
             )
             .into()
         };
@@ -259,6 +263,13 @@ impl Committer for SqliteCommitter {
     }
 }
 
+/// Condition on a run's row: `?2` is the present generation of its node.
+macro_rules! is_present {
+    () => {
+        "EXISTS (SELECT 1 FROM nodes WHERE nodes.node = runs.node AND nodes.generation = ?2)"
+    };
+}
+
 async fn execute(
     conn: &mut SqliteConnection,
     write: &Write,
@@ -271,8 +282,10 @@ async fn execute(
         Write::Begin(record) => whole(record, &sql.begin),
         Write::Mend(record) => whole(record, &sql.mend),
         Write::Withdraw { run, generation } => sqlx::query(
-            "DELETE FROM runs WHERE run_id = ?1 AND generation = ?2 AND state = 'starting' AND desired = 'run' \
-             AND attempt = 1",
+            concat!(
+                "DELETE FROM runs WHERE run_id = ?1 AND state = 'starting' AND desired = 'run' AND attempt = 1 AND ",
+                is_present!()
+            ),
         )
         .bind(run.to_string())
         .bind(generation),
@@ -282,9 +295,11 @@ async fn execute(
             detail,
             deadline,
         } => sqlx::query(
-            "UPDATE runs SET desired = 'stop', stop_deadline = MIN(COALESCE(stop_deadline, ?3), ?3), \
-             stop_detail = COALESCE(stop_detail, ?4) \
-             WHERE run_id = ?1 AND generation = ?2 AND end_reason IS NULL",
+            concat!(
+                "UPDATE runs SET desired = 'stop', stop_deadline = MIN(COALESCE(stop_deadline, ?3), ?3), \
+                 stop_detail = COALESCE(stop_detail, ?4) WHERE run_id = ?1 AND end_reason IS NULL AND ",
+                is_present!()
+            ),
         )
         .bind(run.to_string())
         .bind(generation)
@@ -296,8 +311,11 @@ async fn execute(
             state,
             started,
         } => sqlx::query(
-            "UPDATE runs SET state = ?3, started_us = COALESCE(?4, started_us) \
-             WHERE run_id = ?1 AND generation = ?2 AND end_reason IS NULL AND state <> 'backoff'",
+            concat!(
+                "UPDATE runs SET state = ?3, started_us = COALESCE(?4, started_us) \
+                 WHERE run_id = ?1 AND end_reason IS NULL AND state <> 'backoff' AND ",
+                is_present!()
+            ),
         )
         .bind(run.to_string())
         .bind(generation)
@@ -308,8 +326,10 @@ async fn execute(
             generation,
             text,
         } => sqlx::query(
-            "UPDATE runs SET facets = ?3 \
-             WHERE run_id = ?1 AND generation = ?2 AND end_reason IS NULL",
+            concat!(
+                "UPDATE runs SET facets = ?3 WHERE run_id = ?1 AND end_reason IS NULL AND ",
+                is_present!()
+            ),
         )
         .bind(run.to_string())
         .bind(generation)
@@ -411,6 +431,9 @@ const LIFE: &str = "'sqlite'";
 
 /// Its transaction locks the whole file.
 const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1";
+
+/// The elements of a JSON array, as rows.
+const ELEMENTS: &str = "value FROM json_each($2)";
 
 /// A file belongs to one data directory, whose lock shows its owner.
 const MAY_BE_HELD: bool = false;

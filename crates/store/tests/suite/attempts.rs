@@ -185,7 +185,7 @@ pub(super) async fn of_many_attempts_the_newest_are_kept(bed: Bed) {
     assert_eq!(certified, [15]);
 }
 
-fn service(id: u128) -> NewRun {
+pub(super) fn service(id: u128) -> NewRun {
     respec(new_run(id), |spec| {
         spec.policy.restart = RestartPolicy {
             mode: RestartMode::OnFailure,
@@ -198,7 +198,7 @@ fn service(id: u128) -> NewRun {
     })
 }
 
-fn next(new: &NewRun, attempt: u32) -> NewRun {
+pub(super) fn next(new: &NewRun, attempt: u32) -> NewRun {
     let mut next = new.clone();
     next.attempt = attempt;
     let identity = next.identity.as_mut().unwrap();
@@ -209,7 +209,7 @@ fn next(new: &NewRun, attempt: u32) -> NewRun {
     next
 }
 
-fn ended(number: u32) -> PastAttempt {
+pub(super) fn ended(number: u32) -> PastAttempt {
     let closed = closure();
     let mut outcome = closed.outcome;
     outcome.exit = Some(Exit::Code(1));
@@ -222,7 +222,7 @@ fn ended(number: u32) -> PastAttempt {
 }
 
 /// Only the newest has its certificate.
-fn rest(past: &[PastAttempt], restarts: u32) -> Rest {
+pub(super) fn rest(past: &[PastAttempt], restarts: u32) -> Rest {
     Rest {
         past: past.to_vec(),
         restarts,

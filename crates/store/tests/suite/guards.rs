@@ -2,16 +2,20 @@
 
 use super::{
     Bed, Raw,
+    attempts::{ended, next, rest, service},
     rows::{EPOCH, NODE, closure, host, new_run, opening, order, process},
     store,
 };
 use kennel_lifecycle::{Facets, KeeperEpoch, NodeId, RowState, Timestamp};
-use kennel_store::{EpochRow, ListFilter, ListPage, OpenError, StoreError, StoreUrl, open};
+use kennel_store::{EpochRow, ListFilter, ListPage, OpenError, RunRow, StoreError, StoreUrl, open};
 
 pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
     let old = bed.store.clone();
     assert_eq!(old.open_node(&opening(NODE, EPOCH)).await.unwrap(), 1);
     old.insert(&new_run(1)).await.unwrap();
+    let waits = service(5);
+    old.insert(&waits).await.unwrap();
+    old.rest(&waits, &rest(&[ended(1)], 1)).await.unwrap();
     let new = store(&bed.url).await;
     assert_eq!(new.open_node(&opening(NODE, EPOCH + 1)).await.unwrap(), 2);
     let run = new_run(1).run;
@@ -25,6 +29,14 @@ pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
         old.record_facets(run, 1, &Facets::default()).await,
         old.close(&new_run(1), &closure()).await,
         old.close(&new_run(4), &closure()).await,
+        old.rest(&new_run(1), &rest(&[ended(1)], 1)).await,
+        old.begin(&next(&waits, 2), 1).await,
+        old.withdraw(run, 1).await,
+        old.mend(&RunRow {
+            restarts: 9,
+            ..RunRow::open(new_run(1))
+        })
+        .await,
     ];
 
     for (i, result) in refused.into_iter().enumerate() {
@@ -40,28 +52,26 @@ pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
     let mut present = new_run(1);
     present.generation = 2;
     new.close(&present, &closure()).await.unwrap();
+    let mut second = next(&waits, 2);
+    second.generation = 2;
+    new.begin(&second, 1).await.unwrap();
     new.finish().await;
 }
 
-pub(super) async fn a_new_generation_restamps_open_rows_alone(bed: Bed) {
+pub(super) async fn a_new_generation_writes_no_row(bed: Bed) {
     bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
-    bed.store
-        .open_node(&opening(NODE + 1, EPOCH + 9))
-        .await
-        .unwrap();
-    let mut foreign = new_run(3);
-    foreign.node = NodeId::from_u128(NODE + 1);
-    bed.store.insert(&foreign).await.unwrap();
     bed.store.insert(&new_run(1)).await.unwrap();
     bed.store.close(&new_run(2), &closure()).await.unwrap();
+    let rows = async || {
+        let page = bed.store.list(&ListFilter::default(), None, 9).await;
+        page.unwrap().rows
+    };
+    let before = rows().await;
 
-    let generation = bed.store.open_node(&opening(NODE, EPOCH)).await.unwrap();
-
-    assert_eq!(generation, 2);
-    for (id, expected) in [(1, 2), (2, 1), (3, 1)] {
-        let row = bed.store.get(new_run(id).run).await.unwrap().unwrap();
-        assert_eq!(row.new.generation, expected, "row {id}");
-        assert_eq!(row.new.keeper_epoch, KeeperEpoch::from_u128(EPOCH));
+    for generation in [2, 3] {
+        let opened = bed.store.open_node(&opening(NODE, EPOCH)).await;
+        assert_eq!(opened.unwrap(), generation);
+        assert_eq!(rows().await, before);
     }
 }
 

@@ -55,7 +55,7 @@ const CASES: &[Case] = cases![
     nodes::lease_that_is_given_up_has_ended,
     nodes::left_stop_keeps_caller_and_shortest_grace,
     guards::an_older_generation_writes_nothing,
-    guards::a_new_generation_restamps_open_rows_alone,
+    guards::a_new_generation_writes_no_row,
     guards::run_of_a_later_keeper_is_its_own,
     guards::only_keepers_with_rows_or_lease_are_listed,
     guards::a_keeper_of_another_node_raises_no_generation,

@@ -238,9 +238,8 @@ impl Supervisor {
             return Ok(row);
         }
         let row = read().await?;
-        // A row of a later generation is another server's, and so is everything about it.
-        let ours = self.shared.store.generation().unwrap_or_default();
-        if row.outcome.is_none() && row.new.generation <= ours {
+        // Where the node has another server, everything about the row is that server's.
+        if row.outcome.is_none() && self.shared.store.is_present().await {
             recover::take_in_hand(&self.shared, row.clone());
         }
         Ok(row)

@@ -193,8 +193,8 @@ impl NodeRecord {
 }
 
 impl RunTable {
-    /// Whether this is known already. Not the generation: each server that acquires the node raises that of all rows,
-    /// and writes none of them under a generation that it knows from here.
+    /// Whether this is known already. Not the generation: it is that of one write of the row, and each write names its
+    /// own.
     fn has(&self, run: RunId, change: &Change) -> bool {
         let entry = self.runs.get(&run).filter(|entry| !entry.assumed);
         match (change, entry.and_then(|entry| entry.row.as_ref())) {

@@ -127,6 +127,14 @@ impl NodeStore {
         }
     }
 
+    /// Whether the node is this server's at this moment, by the store itself.
+    pub(crate) async fn is_present(&self) -> bool {
+        match self.present() {
+            Ok(generation) => (self.known(generation).await).is_ok_and(|known| known == generation),
+            Err(_) => false,
+        }
+    }
+
     fn present(&self) -> Result<i64, StoreError> {
         self.generation().ok_or_else(|| match self.fenced_by() {
             Some(_) => StoreError::Held,

@@ -130,7 +130,7 @@ async fn later_server_of_this_boot_knows_all_rows() {
     assert!(later.known_rows().iter().all(|known| !known.assumed));
 }
 
-/// Each server raises the generation of all rows; the log need not repeat them for that.
+/// A row may have the generation of another write than the one that the log knows; it is not repeated for that.
 #[tokio::test]
 async fn next_server_logs_no_known_row_again() {
     let dir = tempfile::tempdir().unwrap();

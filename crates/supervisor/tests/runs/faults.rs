@@ -1,7 +1,7 @@
 //! Faults at the worst moment.
 
 use crate::{
-    abort, event_names, spawn_to_the_gate,
+    abort, event_names, name, spawn_to_the_gate,
     world::{Nature, Stage, Temper, Weather, call, new_run, seen},
 };
 use kennel_keeper::client::KeeperEvent;
@@ -142,11 +142,22 @@ async fn unreadable_output_prevents_release_and_open_row() {
 async fn end_owned_by_another_generation_is_not_reported() {
     let stage = Stage::set(Nature::default()).await;
     let run = stage.supervisor.spawn(call(None)).await.unwrap().run.run;
+    let events = stage.supervisor.events(run, Position::Beginning).await;
+    let (_, mut events) = events.unwrap();
     stage.world.store.set(Weather::Superseded);
     stage.exits(run, 0);
     let ended = stage.supervisor.wait(run, Condition::Ended);
     assert!(tokio::time::timeout(SOON, ended).await.is_err());
-    assert!(!event_names(&stage, run).await.contains(&"ended".to_owned()));
+    let mut names = Vec::new();
+    while let Ok(Ok(Some(batch))) = tokio::time::timeout(SOON, events.next(1 << 20)).await {
+        for event in batch {
+            if let Payload::Lifecycle(line) = event.payload {
+                names.push(name(&line));
+            }
+        }
+    }
+    assert!(names.contains(&"started".to_owned()), "{names:?}");
+    assert!(!names.contains(&"ended".to_owned()), "{names:?}");
 }
 
 #[tokio::test]

@@ -1188,11 +1188,6 @@ impl Store for MemoryStore {
         self.generation.store(generation, Ordering::Relaxed);
         let mut history = self.history.lock().unwrap();
         history.taken = Some(history.life);
-        drop(history);
-        let mut rows = self.rows.lock().unwrap();
-        for row in rows.values_mut().filter(|row| row.outcome.is_none()) {
-            row.new.generation = generation;
-        }
         Ok(generation)
     }
 
@@ -1389,7 +1384,6 @@ impl Store for MemoryStore {
             row.state != StoredState::Starting
                 || row.desired != Desired::Run
                 || row.new.attempt != 1
-                || row.new.generation != generation
         };
         if row.is_some_and(has_begun) {
             return Err(StoreError::Fenced(run));
@@ -1407,9 +1401,6 @@ impl Store for MemoryStore {
         let mut rows = self.rows.lock().unwrap();
         match rows.get(&row.new.run) {
             Some(there) if there.outcome.is_some() => {}
-            Some(there) if there.new.generation != row.new.generation => {
-                return Err(StoreError::Fenced(row.new.run));
-            }
             _ => drop(rows.insert(row.new.run, row.clone())),
         }
         self.changed.notify_waiters();

@@ -1,0 +1,134 @@
+//! Statements that write runs. Each locks the rows of its nodes first, and requires their present generation.
+
+use crate::{
+    consumer,
+    record::{
+        BEGINNING_SET, BEGINNING_WHERE, CLOSING_SET, COLUMNS, RESTING_SET, RESTING_WHERE,
+        column_list, mending_set,
+    },
+};
+use std::sync::Arc;
+
+/// Statements that write whole rows, and those of consumers.
+pub(super) struct Statements {
+    pub(super) insert: Arc<str>,
+    pub(super) close: Arc<str>,
+    pub(super) rest: Arc<str>,
+    pub(super) begin: Arc<str>,
+    pub(super) mend: Arc<str>,
+    pub(super) put_consumer: Arc<str>,
+}
+
+/// The nodes of these runs whose present generation is among these, as `present`. FOR KEY SHARE, as an INSERT: a new
+/// generation waits for the transaction, or it for the new generation, and a lease never does.
+macro_rules! present {
+    ($runs:literal, $generations:literal) => {
+        concat!(
+            "WITH present AS (SELECT n.node, n.generation FROM nodes n WHERE n.generation = ANY(",
+            $generations,
+            ") AND n.node IN (SELECT node FROM runs WHERE run_id = ANY(",
+            $runs,
+            ")) FOR KEY SHARE OF n) "
+        )
+    };
+}
+
+pub(super) const WITHDRAW: &str = concat!(
+    present!("ARRAY[$1::text]", "ARRAY[$2::bigint]"),
+    "DELETE FROM runs USING present WHERE runs.run_id = $1 AND runs.node = present.node \
+     AND runs.state = 'starting' AND runs.desired = 'run' AND runs.attempt = 1 RETURNING runs.run_id"
+);
+
+pub(super) const STOP: &str = concat!(
+    present!("$1::text[]", "$2::bigint[]"),
+    "UPDATE runs SET desired = 'stop', \
+     stop_deadline = LEAST(COALESCE(runs.stop_deadline, w.deadline), w.deadline), \
+     stop_detail = COALESCE(runs.stop_detail, w.detail) \
+     FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[]) AS w (run_id, generation, deadline, detail) \
+     JOIN present ON present.generation = w.generation \
+     WHERE runs.run_id = w.run_id AND runs.node = present.node AND runs.end_reason IS NULL \
+     RETURNING runs.run_id"
+);
+
+pub(super) const STATE: &str = concat!(
+    present!("$1::text[]", "$2::bigint[]"),
+    "UPDATE runs SET state = w.state, started_us = COALESCE(w.started_us, runs.started_us) \
+     FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[]) AS w (run_id, generation, state, started_us) \
+     JOIN present ON present.generation = w.generation \
+     WHERE runs.run_id = w.run_id AND runs.node = present.node AND runs.end_reason IS NULL \
+     AND runs.state <> 'backoff' RETURNING runs.run_id"
+);
+
+pub(super) const FACETS: &str = concat!(
+    present!("ARRAY[$1::text]", "ARRAY[$2::bigint]"),
+    "UPDATE runs SET facets = $3 FROM present \
+     WHERE runs.run_id = $1 AND runs.node = present.node AND runs.end_reason IS NULL RETURNING runs.run_id"
+);
+
+// FOR KEY SHARE, as an INSERT: a new generation waits for it, or it for the new generation, and a lease never does.
+pub(super) const REMOVAL: &str = "WITH present AS (SELECT n.node FROM unnest($2::text[], $3::bigint[]) AS g (node, generation) \
+    JOIN nodes n ON n.node = g.node AND n.generation = g.generation FOR KEY SHARE OF n) \
+    UPDATE runs SET output_removed_us = w.at, output_removed_detail = w.detail \
+    FROM unnest($1::text[], $2::text[], $4::bigint[], $5::text[]) AS w (run_id, node, at, detail) \
+    WHERE runs.run_id = w.run_id AND runs.node = w.node AND runs.node IN (SELECT node FROM present) \
+    AND runs.end_reason IS NOT NULL AND runs.output_removed_us IS NULL RETURNING runs.run_id";
+
+impl Statements {
+    pub(super) fn new() -> Self {
+        let names = column_list("");
+        let values: Vec<String> = COLUMNS
+            .iter()
+            .map(|c| match c.name {
+                "labels" => "w.labels::jsonb".to_owned(),
+                name => format!("w.{name}"),
+            })
+            .collect();
+        let arrays: Vec<String> = COLUMNS
+            .iter()
+            .enumerate()
+            .map(|(i, c)| format!("${}::{}[]", i + 1, c.sql_type))
+            .collect();
+        // INV-9: a row is only ever written under its node's present generation, so a new one fences every server
+        // before it. FOR KEY SHARE makes a new generation, which takes the node FOR UPDATE, wait for this commit, and
+        // this statement for the commit of a new generation. A lease is renewed meanwhile.
+        let insert = format!(
+            "INSERT INTO runs ({names}) SELECT {} FROM unnest({}) AS w ({names}) \
+             JOIN nodes n ON n.node = w.node AND n.generation = w.generation FOR KEY SHARE OF n \
+             ON CONFLICT (run_id) DO ",
+            values.join(", "),
+            arrays.join(", "),
+        );
+        let array = |name| {
+            let at = COLUMNS.iter().position(|c| c.name == name).unwrap_or(0);
+            &arrays[at]
+        };
+        let over = |set: &str, which: &str| {
+            let rows = arrays.join(", ");
+            format!(
+                "WITH present AS (SELECT n.node, n.generation FROM nodes n WHERE (n.node, n.generation) IN \
+                 (SELECT * FROM unnest({}, {})) FOR KEY SHARE OF n) \
+                 UPDATE runs SET {set} FROM unnest({rows}) AS w ({names}) \
+                 JOIN present ON present.node = w.node AND present.generation = w.generation \
+                 WHERE {which} RETURNING runs.run_id",
+                array("node"),
+                array("generation"),
+            )
+            .into()
+        };
+        let upsert = |set: &str| {
+            format!(
+                "{insert} UPDATE SET {set} WHERE runs.end_reason IS NULL \
+                 AND runs.node = excluded.node RETURNING run_id"
+            )
+            .into()
+        };
+        Self {
+            rest: over(RESTING_SET, RESTING_WHERE),
+            begin: over(BEGINNING_SET, BEGINNING_WHERE),
+            put_consumer: consumer::put_postgres().into(),
+            insert: format!("{insert} NOTHING RETURNING run_id").into(),
+            close: upsert(CLOSING_SET),
+            mend: upsert(&mending_set()),
+        }
+    }
+}
