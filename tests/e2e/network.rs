@@ -4,7 +4,9 @@ use crate::net::{Net, ROLES, follow, must_succeed, sleeper};
 use kennel_client::{Address, Connection, connect_with};
 use kennel_proto::pb::{self, stream_events_request::Position};
 use kennel_tests::{
-    PATIENCE, eventually,
+    PATIENCE,
+    client::duration,
+    eventually,
     kennel::bare_command,
     must, new_run_id, programs,
     raw::Raw,
@@ -161,6 +163,12 @@ pub(crate) fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
             "AnnotateRun",
             request!(AnnotateRunRequest {
                 remove: vec!["a".to_owned()]
+            }),
+        ),
+        (
+            "ExtendTimeouts",
+            request!(ExtendTimeoutsRequest {
+                duration: Some(duration(Duration::from_secs(1)))
             }),
         ),
         ("StreamEvents", request!(StreamEventsRequest {})),
