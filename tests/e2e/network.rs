@@ -88,7 +88,7 @@ async fn each_role_may_call_what_the_contract_says() {
     let (expired, unknown) = (callers.pop().expect("one"), callers.pop().expect("one"));
     tokio::time::sleep(Duration::from_secs(3)).await;
     let methods = methods();
-    assert_eq!(methods.len(), 34);
+    assert_eq!(methods.len(), 35);
     for (path, least) in &methods {
         let denied = (Code::Unauthenticated, "UNAUTHENTICATED".to_owned());
         assert_eq!(call(&unknown, path, Vec::new()).await, denied, "{path}");
