@@ -359,6 +359,13 @@ impl ProcessService for Spawner {
         absent()
     }
 
+    async fn extend_timeouts(
+        &self,
+        _: Request<pb::ExtendTimeoutsRequest>,
+    ) -> Result<Response<pb::ExtendTimeoutsResponse>, Status> {
+        absent()
+    }
+
     async fn wait_run(
         &self,
         request: Request<pb::WaitRunRequest>,

@@ -100,6 +100,12 @@ async fn accepted_annotation_survives_each_death() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn accepted_extension_survives_each_death() {
+    play(&[Act::Extend]).await;
+    play_with(&[Act::Extend], Recovery::Adopt).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn crash_in_upgrade_costs_what_a_crash_costs() {
     play(&[Act::Upgrade]).await;
 }

@@ -29,13 +29,13 @@ with_and_without_cgroup!(
     unreachable_shim_is_awaited,
 );
 
-fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
+pub(crate) fn adopted(mut spec: pb::RunSpec) -> pb::RunSpec {
     spec.set_recovery(pb::RecoveryPolicy::Adopt);
     spec
 }
 
 /// Kills keeper and server, and waits until both are gone.
-async fn lose_service(kennel: &mut Kennel) {
+pub(crate) async fn lose_service(kennel: &mut Kennel) {
     kennel.kill_service_after(|| {});
     kennel.wait_for_exit(PATIENCE).await;
 }

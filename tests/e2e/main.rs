@@ -28,6 +28,7 @@ mod drain;
 mod durable;
 mod ends;
 mod exec_probe;
+mod extend;
 mod fleet;
 mod forgotten;
 mod forward;

@@ -4,7 +4,9 @@ use crate::net::{Net, ROLES, follow, must_succeed, sleeper};
 use kennel_client::{Address, Connection, connect_with};
 use kennel_proto::pb::{self, stream_events_request::Position};
 use kennel_tests::{
-    PATIENCE, eventually,
+    PATIENCE,
+    client::duration,
+    eventually,
     kennel::bare_command,
     must, new_run_id, programs,
     raw::Raw,
@@ -86,7 +88,7 @@ async fn each_role_may_call_what_the_contract_says() {
     let (expired, unknown) = (callers.pop().expect("one"), callers.pop().expect("one"));
     tokio::time::sleep(Duration::from_secs(3)).await;
     let methods = methods();
-    assert_eq!(methods.len(), 34);
+    assert_eq!(methods.len(), 35);
     for (path, least) in &methods {
         let denied = (Code::Unauthenticated, "UNAUTHENTICATED".to_owned());
         assert_eq!(call(&unknown, path, Vec::new()).await, denied, "{path}");
@@ -161,6 +163,12 @@ pub(crate) fn requests(run: &str) -> Vec<(&'static str, Vec<u8>)> {
             "AnnotateRun",
             request!(AnnotateRunRequest {
                 remove: vec!["a".to_owned()]
+            }),
+        ),
+        (
+            "ExtendTimeouts",
+            request!(ExtendTimeoutsRequest {
+                duration: Some(duration(Duration::from_secs(1)))
             }),
         ),
         ("StreamEvents", request!(StreamEventsRequest {})),

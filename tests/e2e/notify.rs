@@ -38,7 +38,7 @@ for line in sys.stdin:
     print("sent", line, end="", flush=True)
 "#;
 
-fn service() -> pb::RunSpec {
+pub(crate) fn service() -> pb::RunSpec {
     let mut spec = argv(&["/usr/bin/env", "python3", "-c", SERVICE]).open_input();
     spec.readiness = Some(by_notice(None));
     spec
@@ -60,20 +60,20 @@ pub(crate) fn watchdog(time: Duration) -> pb::Liveness {
 }
 
 /// A service that runs.
-struct Service {
-    run: String,
+pub(crate) struct Service {
+    pub(crate) run: String,
     said: u32,
 }
 
 impl Service {
-    async fn start(client: &mut Client, spec: pb::RunSpec) -> Self {
+    pub(crate) async fn start(client: &mut Client, spec: pb::RunSpec) -> Self {
         let run = must("spawn", client.spawn(spec).await).run_id;
         client.hear_text(&run, "up").await;
         Self { run, said: 0 }
     }
 
     /// Lets it send this, and waits until it has.
-    async fn says(&mut self, client: &mut Client, notice: &str) {
+    pub(crate) async fn says(&mut self, client: &mut Client, notice: &str) {
         self.said += 1;
         let line = format!("{notice};X={}\n", self.said);
         let id = self.said.to_string();
@@ -85,7 +85,12 @@ impl Service {
     }
 
     /// Waits until the run shows this.
-    async fn shows(&self, client: &Client, what: &str, is: impl Fn(&pb::Run) -> bool) -> pb::Run {
+    pub(crate) async fn shows(
+        &self,
+        client: &Client,
+        what: &str,
+        is: impl Fn(&pb::Run) -> bool,
+    ) -> pb::Run {
         eventually_async(what, PATIENCE, async || {
             let run = client.clone().get(&self.run).await.ok()?;
             is(&run).then_some(run)
@@ -342,6 +347,31 @@ async fn command_reports_its_own_failure() {
     let is_second = |run: &pb::Run| run.attempt().number == 2;
     again.shows(&client, "a second attempt", is_second).await;
     must("abort", client.abort(&again.run).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missed_watchdog_is_restarted_by_policy() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    let mut spec = service();
+    spec.liveness = Some(watchdog(Duration::from_millis(500)));
+    spec.restart = Some(pb::RestartPolicy {
+        mode: pb::RestartMode::OnFailure.into(),
+        max_restarts: Some(1),
+        delay: Some(duration(Duration::from_millis(10))),
+        ..pb::RestartPolicy::default()
+    });
+    let mut silent = Service::start(&mut client, spec).await;
+    silent.says(&mut client, "READY=1").await;
+    let is_second = |run: &pb::Run| run.attempt().number == 2 && run.previous_attempts.len() == 1;
+    let seen = silent.shows(&client, "a second attempt", is_second).await;
+    let first = seen.previous_attempts[0].end_reason.clone();
+    let first = first.and_then(|end| end.reason);
+    assert!(
+        matches!(first, Some(pb::end_reason::Reason::Watchdog(_))),
+        "{seen:?}"
+    );
+    must("abort", client.abort(&silent.run).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -365,6 +365,22 @@ impl Client {
         Ok(answer.run.expect("a run is given"))
     }
 
+    /// Extends limits of time; without any, all that count.
+    pub async fn extend(
+        &mut self,
+        run_id: &str,
+        limits: &[pb::Deadline],
+        time: Duration,
+    ) -> Result<pb::Run, Status> {
+        let request = pb::ExtendTimeoutsRequest {
+            run_id: run_id.to_owned(),
+            limits: limits.iter().map(|limit| (*limit).into()).collect(),
+            duration: Some(duration(time)),
+        };
+        let answer = self.process.extend_timeouts(request).await?.into_inner();
+        Ok(answer.run.expect("a run is given"))
+    }
+
     /// Waits for the end.
     pub async fn ended(&mut self, run_id: &str) -> Result<pb::Run, Status> {
         let (run, reached) = self.wait(run_id, pb::WaitCondition::Ended).await?;
@@ -559,6 +575,7 @@ fn station_name(station: &pb::lifecycle::Station) -> &'static str {
         Station::ActivityChanged(_) => "activity_changed",
         Station::StatusChanged(_) => "status_changed",
         Station::OutputMatched(_) => "output_matched",
+        Station::Extended(_) => "extended",
     }
 }
 

@@ -363,6 +363,13 @@ impl server::ProcessService for Breaking {
         Err(Status::unimplemented(""))
     }
 
+    async fn extend_timeouts(
+        &self,
+        _: Request<pb::ExtendTimeoutsRequest>,
+    ) -> Result<Response<pb::ExtendTimeoutsResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn wait_run(
         &self,
         _: Request<pb::WaitRunRequest>,

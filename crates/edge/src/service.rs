@@ -367,6 +367,13 @@ impl ProcessService for Processes {
         self.annotate(request).await
     }
 
+    async fn extend_timeouts(
+        &self,
+        request: Request<pb::ExtendTimeoutsRequest>,
+    ) -> Result<Response<pb::ExtendTimeoutsResponse>, Status> {
+        self.extend(request).await
+    }
+
     type StreamEventsStream = BoxStream<pb::StreamEventsResponse>;
 
     async fn stream_events(

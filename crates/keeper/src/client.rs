@@ -9,9 +9,9 @@ mod listing;
 mod liveness;
 
 pub use crate::values::{
-    EndCause, Fact, FormerServer, HeldPause, HeldRun, HelperEnd, Holding, InputResult, InputState,
-    InterruptWay, Notified, Outputs, SignalResult, StraySignal, TerminalEnds, Unstopped, Upgrade,
-    UpgradeRefusal, UpgradeState, Victim,
+    EndCause, ExtendResult, Extended, Fact, FormerServer, HeldPause, HeldRun, HelperEnd, Holding,
+    InputResult, InputState, InterruptWay, Notified, Outputs, SignalResult, StraySignal,
+    TerminalEnds, Unstopped, Upgrade, UpgradeRefusal, UpgradeState, Victim,
 };
 use crate::wire::{Answer, ToKeeper, WireHelp, WireListing, WireRecorded};
 pub use audit::{Fate, KeeperInventory, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen};

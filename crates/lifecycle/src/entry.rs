@@ -2,12 +2,15 @@
 //! its state from them, live and in every recovery.
 
 use crate::{
-    Activity, Exit, MemoryKills, NextAttempt, Outcome, ResumeReason, RuleAction, RunIdentity,
-    Signal, StatusText, StopOrder, StopStep, StreamsEnd, Stuck, TerminalSize, Timestamp,
-    TreeVerdict,
+    Activity, Deadline, Exit, MemoryKills, NextAttempt, Outcome, ResumeReason, RuleAction,
+    RunIdentity, Signal, StatusText, StopOrder, StopStep, StreamsEnd, Stuck, TerminalSize,
+    Timestamp, TreeVerdict,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// One lifecycle event of a run. Its JSON form is on disk: `tests/entries.lock` goes red when that changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,6 +102,19 @@ pub enum Entry {
         attempt: u32,
         /// The status text.
         status: StatusText,
+    },
+    /// A limit of time was extended.
+    Extended {
+        /// Number of the attempt.
+        attempt: u32,
+        /// The limit.
+        limit: Deadline,
+        /// Total of its extensions in this attempt.
+        total: Duration,
+        /// Run time of the attempt, pauses not counted, before which the limit is not reached.
+        end: Duration,
+        /// Source: `notify`, or a principal.
+        by: String,
     },
     /// A notice to the run was refused: nothing shows that its sender is a process of the run.
     NoticeRefused {

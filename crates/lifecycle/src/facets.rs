@@ -5,7 +5,7 @@ mod annotations;
 
 pub use annotations::{AnnotationChange, AnnotationRefusal, Annotations};
 
-use crate::{Activity, Entry, RuleAction, RuleMatch, StatusText, Timestamp};
+use crate::{Activity, Entry, Extension, Extensions, RuleAction, RuleMatch, StatusText, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ pub struct Facets {
     pub activity: Option<ReportedActivity>,
     /// Last status of the newest attempt that reported one.
     pub status: Option<ReportedStatus>,
+    /// Extensions of limits of time.
+    pub extensions: Extensions,
     /// The newest attempt whose result is available.
     pub result: Option<ResultDue>,
     /// Position up to which lines of output have matched rules.
@@ -138,6 +140,17 @@ impl Facets {
                     });
                 }
                 is_news
+            }
+            Entry::Extended {
+                attempt,
+                limit,
+                total,
+                end,
+                ..
+            } => {
+                let (total, end) = (*total, *end);
+                self.extensions
+                    .apply(*attempt, *limit, Extension { total, end })
             }
             Entry::OutputMatched {
                 attempt,

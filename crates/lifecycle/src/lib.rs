@@ -13,6 +13,7 @@ mod countdown;
 mod default_grace;
 mod effect;
 mod entry;
+mod extension;
 mod facets;
 mod id;
 mod identity;
@@ -59,6 +60,7 @@ pub use countdown::Countdown;
 pub use default_grace::{DefaultGrace, DefaultGraceError};
 pub use effect::{Desired, Effect, ResumeReason, RowState};
 pub use entry::{Entry, RuleMatch};
+pub use extension::{Extendable, Extension, Extensions};
 pub use facets::{
     AnnotationChange, AnnotationRefusal, Annotations, Facets, Ready, ReportedActivity,
     ReportedStatus, ResultDue, RuleMark,

@@ -76,8 +76,8 @@ pub const LIVENESS_FAILURES_MAX: u32 = 1000;
 pub const NOTICE_BYTES_MAX: usize = 4096;
 /// Longest status text of a command; more is cut.
 pub const STATUS_BYTES_MAX: usize = 256;
-/// Longest total extension of a command's start timeout.
-pub const START_EXTENSION_MAX: Duration = Duration::from_hours(1);
+/// Longest total extension of each limit of time, where the spec names none.
+pub const EXTENSION_DEFAULT: Duration = Duration::from_hours(1);
 /// Shortest watchdog interval of a command.
 pub const WATCHDOG_MIN: Duration = Duration::from_millis(100);
 /// Longest watchdog interval.

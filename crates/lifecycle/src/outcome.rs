@@ -110,7 +110,7 @@ named! {
 
 named! {
     /// A limit of time that a run was given with its spec.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub enum Deadline {
         /// Time from the confirmed start on, pauses not counted.
         MaxRuntime = "max_runtime",
@@ -118,6 +118,9 @@ named! {
         MaxPause = "max_pause",
         /// Time without output and input, pauses not counted. The server measures it; the keeper measures the others.
         Inactivity = "inactivity",
+        /// Time from the confirmed start until the attempt is ready, pauses not counted. Over it a run ends as
+        /// [`EndReason::NotReady`].
+        StartTimeout = "start_timeout",
     }
 }
 

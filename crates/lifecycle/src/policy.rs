@@ -2,7 +2,7 @@
 
 use crate::names::named;
 use crate::{
-    Containment, DefaultGrace, EndReason, Exit, Isolation, LiveProbe, Liveness, Outcome,
+    Containment, Deadline, DefaultGrace, EndReason, Exit, Isolation, LiveProbe, Liveness, Outcome,
     OutputBound, OutputRule, Privileges, Readiness, ReadyProbe, RestartPolicy, RuleAction,
     RunLimits, Signal, StateProbe, Violation,
     ladder::{Action, StopPlan},
@@ -117,6 +117,24 @@ impl Policy {
         (readiness.probe == ReadyProbe::Notify).then_some(readiness.start_timeout)?
     }
 
+    /// Returns this limit of time, where an attempt has it and it can be extended: a pause is ended by a resume.
+    #[must_use]
+    pub fn extendable(&self, limit: Deadline) -> Option<Duration> {
+        match limit {
+            Deadline::MaxRuntime => self.timeouts.max_runtime,
+            Deadline::Inactivity => self.timeouts.inactivity,
+            Deadline::StartTimeout => self.readiness.as_ref()?.start_timeout,
+            Deadline::MaxPause => None,
+        }
+    }
+
+    /// Whether the server counts a limit of time that the command's notices extend.
+    #[must_use]
+    pub fn server_counts_time(&self) -> bool {
+        let start = self.extendable(Deadline::StartTimeout);
+        self.timeouts.inactivity.is_some() || start.is_some() && !self.is_ready_by_notice()
+    }
+
     /// Returns the longest time between two watchdog signs of the command; absent: it gives none.
     #[must_use]
     pub fn watchdog(&self) -> Option<Duration> {
@@ -170,6 +188,9 @@ impl Policy {
         check_timeout("spec.timeouts.max_runtime", max_runtime, found);
         let inactivity = self.timeouts.inactivity;
         check_timeout("spec.timeouts.inactivity", inactivity, found);
+        // Zero: no limit can be extended.
+        let extension = self.timeouts.extension_max.filter(|most| !most.is_zero());
+        check_timeout("spec.timeouts.extension_max", extension, found);
         self.limits.check(found);
         check_timeout("spec.pause.max_pause", self.pause.max_pause, found);
         self.restart.check(found);
@@ -384,6 +405,16 @@ pub struct Timeouts {
     pub max_runtime: Option<Duration>,
     /// Time without output and input, pauses not counted; absent: no limit.
     pub inactivity: Option<Duration>,
+    /// Bound of the total extension of each limit in an attempt; absent: [`limits::EXTENSION_DEFAULT`].
+    pub extension_max: Option<Duration>,
+}
+
+impl Timeouts {
+    /// Returns the bound of the total extension of each limit in an attempt.
+    #[must_use]
+    pub fn extension_max(&self) -> Duration {
+        self.extension_max.unwrap_or(limits::EXTENSION_DEFAULT)
+    }
 }
 
 named! {

@@ -167,6 +167,7 @@ impl AttemptRecord {
             | Entry::Ready { .. }
             | Entry::ActivityChanged { .. }
             | Entry::StatusChanged { .. }
+            | Entry::Extended { .. }
             | Entry::OutputMatched { .. }
             | Entry::Warning { .. } => {}
             Entry::AttemptEnded { .. } => self.attempt_ended = true,
@@ -182,6 +183,14 @@ impl AttemptRecord {
             (Some(max), Some(started), None) => Some(started.plus(max).plus(self.paused)),
             _ => None,
         }
+    }
+
+    /// Returns for how long the attempt has run by then, pauses not counted; absent: it has not started.
+    #[must_use]
+    pub fn run_time(&self, at: Timestamp) -> Option<Duration> {
+        let until = self.paused_since.map_or(at, |since| since.min(at));
+        let passed = until.since(self.times.started?);
+        Some(passed.saturating_sub(self.paused))
     }
 
     /// Returns when a pause with this limit is over; absent: it has no limit, or the attempt is not paused.

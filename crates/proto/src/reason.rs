@@ -111,6 +111,10 @@ reasons! {
     AttemptMismatch = "ATTEMPT_MISMATCH",
     /// The annotations have another version.
     AnnotationsChanged = "ANNOTATIONS_CHANGED",
+    /// The run has no such limit of time now.
+    NoTimeLimit = "NO_TIME_LIMIT",
+    /// A limit of time cannot be extended so far.
+    ExtensionTooLong = "EXTENSION_TOO_LONG",
     /// The position is beyond the head.
     CursorAhead = "CURSOR_AHEAD",
     /// Events at the position can no longer be read.

@@ -9,7 +9,10 @@ use kennel_tests::{
     Client, Footprint, Heard, PATIENCE, RunExt, SHUTDOWN_LIMIT, complaint, eventually,
     eventually_async, kennel::reap_orphans, must, node_log, within,
 };
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+
+/// Time to which a client extends the limit of the subject.
+pub(crate) const EXTENDED: Duration = Duration::from_mins(30);
 
 /// The last call that a client got an OK for before the crash, if any.
 #[derive(Debug, Default)]
@@ -125,6 +128,13 @@ async fn look_at_the_living(scene: &Scene, acted: &LastAct, client: &mut Client)
         // A repeat is the same change, whether or not the first one was made.
         let again = client.annotate(&scene.subject, &[("a", "1")], &[], Some(0));
         assert_eq!(must("repeat", again.await).annotations_version, 1);
+    }
+    if scene.row.act == Act::Extend {
+        let run = must("get", client.get(&scene.subject).await);
+        let extended = |run: &pb::Run| run.time_limits.iter().any(|of| of.extended.is_some());
+        assert!(extended(&run) || !was_ok(Act::Extend), "{run:?}");
+        let again = client.extend(&scene.subject, &[], EXTENDED);
+        assert!(extended(&must("repeat", again.await)));
     }
     if scene.row.act == Act::Upgrade {
         let server = client.server_info().await.expect("it answers");

@@ -207,7 +207,10 @@ impl Scene {
         let of_subject = if row.act == Act::Spawn {
             None
         } else {
-            let spec = files.subject(row.act == Act::Kill);
+            let mut spec = files.subject(row.act == Act::Kill);
+            if row.act == Act::Extend {
+                spec = spec.max_runtime(PATIENCE * 10);
+            }
             must("spawn", client.spawn_as(&subject, spec).await);
             client.hear_text(&subject, "up\n").await;
             Some(Reader::start(kennel.socket(), subject.clone()))
@@ -288,6 +291,9 @@ impl Scene {
             | Act::Orphan => None,
             Act::Annotate => Some(tokio::spawn(async move {
                 client.annotate(&id, &[("a", "1")], &[], Some(0)).await
+            })),
+            Act::Extend => Some(tokio::spawn(async move {
+                client.extend(&id, &[], aftermath::EXTENDED).await
             })),
             Act::Drain => Some(tokio::spawn(async move {
                 let drained = client.admin.drain(pb::DrainRequest::default()).await;

@@ -31,6 +31,8 @@ pub(crate) enum Act {
     Terminal,
     /// A client annotates the subject.
     Annotate,
+    /// A client extends the subject's limit of time.
+    Extend,
     /// The subject reports that it is ready, and writes a line that its rules match.
     Say,
     /// The node is drained.
@@ -151,6 +153,8 @@ pub(crate) const POINTS: &[Point] = &[
     of("keeper.input_close", Act::Input, ALL),
     of("facets.record", Act::Annotate, ALL),
     of("facets.recorded", Act::Annotate, ALL),
+    of("extend.ask", Act::Extend, ALL),
+    of("extend.asked", Act::Extend, ALL),
     of("keeper.notice", Act::Say, ALL),
     of("rule.acted", Act::Say, ALL),
     of("rule.noted", Act::Say, ALL),

@@ -222,6 +222,19 @@ fn lifecycle(entry: Entry) -> event::Payload {
             activity,
             by,
         } => activity_changed(attempt, activity, by),
+        Entry::Extended {
+            attempt,
+            limit,
+            total,
+            end,
+            by,
+        } => Station::Extended(lifecycle::Extended {
+            attempt,
+            limit: run::deadline(limit).into(),
+            total: Some(time::duration(total)),
+            end: Some(time::duration(end)),
+            by,
+        }),
         Entry::StatusChanged { attempt, status } => {
             Station::StatusChanged(lifecycle::StatusChanged {
                 attempt,

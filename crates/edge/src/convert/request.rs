@@ -3,6 +3,7 @@
 mod annotate;
 mod attach;
 mod events;
+mod extend;
 mod many;
 mod output;
 mod wait_output;
@@ -10,6 +11,7 @@ mod wait_output;
 pub(crate) use annotate::annotate;
 pub(crate) use attach::{attach, attach_input, attach_resize, not_after_open, resize_to};
 pub(crate) use events::events;
+pub(crate) use extend::extend;
 pub(crate) use many::{ManyAsk, ManyConsumer, events_of_many};
 pub(crate) use output::read_output;
 pub(crate) use wait_output::wait_output;

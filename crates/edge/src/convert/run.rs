@@ -17,6 +17,7 @@ pub(crate) fn run(view: RunView) -> pb::Run {
     let before = view.past.len() - usize::from(waits && !view.past.is_empty());
     let previous = view.past[..before].iter().map(past_attempt).collect();
     let tree_verdict = verdict(&view);
+    let time_limits = time_limits(&view);
     let held_by = held_by(&view);
     let wait = view.waits_for().map_or(pb::Wait::Unspecified, wait);
     let ready = view.facets.ready.clone();
@@ -50,7 +51,11 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         restarted_from: view
             .restarted_from
             .map_or_else(String::new, |run| run.to_string()),
-        deadline_time: view.deadline.map(time::timestamp),
+        deadline_time: view
+            .limit_ends
+            .get(&Deadline::MaxRuntime)
+            .copied()
+            .map(time::timestamp),
         pause_expires_at: view.pause_expires.map(time::timestamp),
         next_restart_time: view.next_restart.and_then(time::next_restart),
         consecutive_restarts: view.restarts,
@@ -70,7 +75,25 @@ pub(crate) fn run(view: RunView) -> pb::Run {
         annotations: view.facets.annotations.pairs,
         annotations_version: view.facets.annotations.version,
         wait: wait.into(),
+        time_limits,
     }
+}
+
+/// Limits of the present attempt that can be extended: those that count, and those that were extended.
+fn time_limits(view: &RunView) -> Vec<pb::TimeLimit> {
+    let policy = &view.spec.policy;
+    let is_ready = view.facets.is_ready(view.attempt);
+    let shown = Deadline::ALL.iter().copied().filter_map(|limit| {
+        policy.extendable(limit)?;
+        let extended = view.facets.extensions.of(view.attempt, limit).total;
+        let is_over = view.outcome.is_some() || limit == Deadline::StartTimeout && is_ready;
+        (!is_over || !extended.is_zero()).then(|| pb::TimeLimit {
+            limit: deadline(limit).into(),
+            end_time: view.limit_ends.get(&limit).copied().map(time::timestamp),
+            extended: (!extended.is_zero()).then(|| time::duration(extended)),
+        })
+    });
+    shown.collect()
 }
 
 fn wait(wait: Wait) -> pb::Wait {
@@ -315,11 +338,12 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
     }
 }
 
-fn deadline(which: Deadline) -> pb::Deadline {
+pub(super) fn deadline(which: Deadline) -> pb::Deadline {
     match which {
         Deadline::MaxRuntime => pb::Deadline::MaxRuntime,
         Deadline::MaxPause => pb::Deadline::MaxPause,
         Deadline::Inactivity => pb::Deadline::Inactivity,
+        Deadline::StartTimeout => pb::Deadline::StartTimeout,
     }
 }
 

@@ -314,9 +314,11 @@ fn timeouts(timeouts: Option<pb::Timeouts>, found: &mut Vec<Violation>) -> Timeo
     let timeouts = timeouts.unwrap_or_default();
     let max_runtime = timeouts.max_runtime.as_ref();
     let inactivity = timeouts.inactivity.as_ref();
+    let most = timeouts.extension_max.as_ref();
     Timeouts {
         max_runtime: time::parse_duration("spec.timeouts.max_runtime", max_runtime, found),
         inactivity: time::parse_duration("spec.timeouts.inactivity", inactivity, found),
+        extension_max: time::parse_duration("spec.timeouts.extension_max", most, found),
     }
 }
 
@@ -324,6 +326,7 @@ fn shown_timeouts(timeouts: Timeouts) -> Option<pb::Timeouts> {
     differing(&timeouts, |timeouts| pb::Timeouts {
         max_runtime: timeouts.max_runtime.map(time::duration),
         inactivity: timeouts.inactivity.map(time::duration),
+        extension_max: timeouts.extension_max.map(time::duration),
     })
 }
 

@@ -360,6 +360,23 @@ impl ProcessService for Audited<Processes> {
         answer
     }
 
+    async fn extend_timeouts(
+        &self,
+        request: Request<pb::ExtendTimeoutsRequest>,
+    ) -> Result<Response<pb::ExtendTimeoutsResponse>, Status> {
+        let wish = request.get_ref();
+        let asked = self.asked("ExtendTimeouts", &request, &wish.run_id);
+        let limits: Vec<&str> = wish.limits().map(|limit| limit.as_str_name()).collect();
+        let asked = asked.with("limits", limits.join(","));
+        let asked = match &wish.duration {
+            Some(time) => asked.with("duration", time.to_string()),
+            None => asked,
+        };
+        let answer = self.inner.extend_timeouts(request).await;
+        asked.record_answer(&answer).await;
+        answer
+    }
+
     type StreamEventsStream = BoxStream<pb::StreamEventsResponse>;
 
     async fn stream_events(

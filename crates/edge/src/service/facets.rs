@@ -1,4 +1,4 @@
-//! The rpcs about facets of a run: lines of output that clients wait for, and annotations.
+//! The rpcs about facets of a run: lines of output that clients wait for, annotations, and extensions of its time.
 
 use super::{Processes, to_its_end};
 use crate::{
@@ -43,6 +43,22 @@ impl Processes {
         let done = to_its_end(&self.tasks, async move { supervisor.annotate(call).await });
         let view = Box::pin(self.unless_draining(done)).await?;
         Ok(Response::new(pb::AnnotateRunResponse {
+            run: Some(run::run(view)),
+        }))
+    }
+
+    pub(super) async fn extend(
+        &self,
+        request: Request<pb::ExtendTimeoutsRequest>,
+    ) -> Result<Response<pb::ExtendTimeoutsResponse>, Status> {
+        let by = auth::principal(&request)?;
+        let scope = auth::scope(&request)?;
+        let call = request::extend(request.get_ref(), by)?;
+        self.in_scope(scope, call.run).await?;
+        let supervisor = self.supervisor.clone();
+        let done = self.to_its_end(async move { supervisor.extend(call).await });
+        let view = Box::pin(self.with_keeper(done)).await?;
+        Ok(Response::new(pb::ExtendTimeoutsResponse {
             run: Some(run::run(view)),
         }))
     }

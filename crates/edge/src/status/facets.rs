@@ -1,7 +1,8 @@
-//! Errors of annotations.
+//! Errors of annotations and of extensions of time.
 
 use super::{Facts, Fault, internal};
 use crate::reason::Reason;
+use kennel_lifecycle::Deadline;
 use kennel_supervisor::CallError;
 use tonic::{Code, Status};
 
@@ -19,4 +20,26 @@ pub(super) fn changed(error: &CallError, text: String) -> Status {
         .with("expected_version", expected.to_string())
         .with("present_version", present.to_string());
     Fault::new(Code::Aborted, Reason::AnnotationsChanged, text, facts).status()
+}
+
+/// Returns the status for a limit of time that cannot be extended so.
+pub(super) fn not_extended(error: &CallError, text: String) -> Status {
+    let (code, reason, facts) = match error {
+        CallError::NoTimeLimit { run, limit } => {
+            let facts = Facts::run(*run).with("limit", limit.map_or("", Deadline::name));
+            (Code::FailedPrecondition, Reason::NoTimeLimit, facts)
+        }
+        CallError::ExtensionTooLong {
+            run,
+            limit,
+            possible,
+        } => {
+            let facts = Facts::run(*run)
+                .with("limit", limit.name())
+                .with("possible_seconds", possible.as_secs().to_string());
+            (Code::OutOfRange, Reason::ExtensionTooLong, facts)
+        }
+        _ => return internal(&text),
+    };
+    Fault::new(code, reason, text, facts).status()
 }

@@ -1,8 +1,9 @@
-//! Requests about a run's terminal, and the interrupt, which may be a key of it.
+//! Requests about a run's terminal, its limits of time, and the interrupt, which may be a key of the terminal.
 
-use super::{ClientError, InterruptWay, KeeperClient, SignalResult};
-use crate::wire::{Answer, ToKeeper, WireResize};
-use kennel_lifecycle::{RunId, TerminalSize};
+use super::{ClientError, ExtendResult, InterruptWay, KeeperClient, SignalResult};
+use crate::wire::{Answer, ToKeeper, WireExtend, WireResize};
+use kennel_lifecycle::{Deadline, RunId, TerminalSize};
+use std::time::Duration;
 
 /// Result of an interrupt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +45,31 @@ impl KeeperClient {
             _ => return Err(ClientError::KeeperGone),
         };
         Ok(Interrupted { result, way })
+    }
+
+    /// Extends limits of time that the keeper counts: all of them or none, to at least this long from now on.
+    pub async fn extend(
+        &self,
+        run: RunId,
+        limits: &[Deadline],
+        time: Duration,
+        by: &str,
+    ) -> Result<ExtendResult, ClientError> {
+        let (run, limits, by) = (run.as_u128(), limits.to_vec(), by.to_owned());
+        let asked = |seq| {
+            ToKeeper::Extend(WireExtend {
+                seq,
+                run,
+                limits,
+                time,
+                by,
+            })
+        };
+        Ok(match self.link.ask(asked, Vec::new()).await?.0 {
+            Answer::Extended(result) => result,
+            Answer::Signal(_) => ExtendResult::Gone,
+            _ => return Err(ClientError::KeeperGone),
+        })
     }
 
     /// Sets the size of an attempt's terminal.

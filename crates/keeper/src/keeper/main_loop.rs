@@ -506,6 +506,9 @@ impl Keeper {
             }
             ToKeeper::Pause { seq, run } => (!with(run, &mut |r| r.pause(seq, now))).then_some(seq),
             ToKeeper::Help(help) => return self.help(help),
+            ToKeeper::Extend(extend) => {
+                (!with(extend.run, &mut |r| r.extend(&extend, now))).then_some(extend.seq)
+            }
             ToKeeper::Resume { seq, run } => (!with(run, &mut |r| r.resume(seq))).then_some(seq),
             ToKeeper::Signal {
                 seq,

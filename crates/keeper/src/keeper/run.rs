@@ -5,6 +5,7 @@
 mod adoption;
 mod deadline;
 mod ending;
+mod extension;
 mod handover;
 mod hearing;
 mod helpers;
@@ -21,7 +22,7 @@ mod terminal;
 
 use super::pause::{self, Pause};
 use crate::{
-    values::{Fact, SignalResult},
+    values::{Extended, Fact, SignalResult},
     wire::{Answer, ToShim, adoption::WireMemory},
 };
 use helpers::Helpers;
@@ -110,6 +111,8 @@ pub(super) struct Run {
     stuck: Option<stuck::Reported>,
     /// Time left for the command.
     max_runtime: Option<Countdown>,
+    /// Totals of the extensions of time limits.
+    extended: Extended,
     /// A shim that was lost, with its start time, while it may still have children.
     leaving_shim: Option<(i32, u64)>,
     rest: Rest,
@@ -180,6 +183,7 @@ impl Run {
             input: parts.input,
             notices: parts.notices,
             stage: Stage::Preparing { seq: None },
+            extended: Extended::default(),
             tree: None,
             heard: Heard::default(),
             ladder: None,

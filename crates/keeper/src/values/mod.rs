@@ -1,5 +1,6 @@
 //! The values that keeper, shims and server exchange, each with one form for all three.
 
+mod extended;
 mod former;
 mod handover;
 mod helper;
@@ -12,6 +13,7 @@ mod stray;
 mod upgrade;
 mod victim;
 
+pub use extended::{ExtendResult, Extended};
 pub use former::{EndCause, FormerServer};
 pub use handover::{HeldPause, HeldRun};
 pub use helper::HelperEnd;

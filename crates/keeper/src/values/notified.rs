@@ -2,6 +2,7 @@
 
 use kennel_lifecycle::{Activity, StatusText};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// A notice by `sd_notify(3)` of a process of a run, or of an unrelated one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,4 +22,7 @@ pub enum Notified {
         /// Whether the sender had exited, so that it could not be identified any more.
         ended: bool,
     },
+    /// The command extends its limits of time: at least so long from the time of this report. It is reported where the
+    /// server counts one.
+    Extends(Duration),
 }

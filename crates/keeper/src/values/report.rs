@@ -2,11 +2,12 @@
 
 use super::Notified;
 use kennel_lifecycle::{
-    Exit, Leftovers, MemoryKills, Signal, StartFailure, StopCommand, StopInput, StopReason,
-    StopStep, Stuck, TreeVerdict,
+    Deadline, Exit, Leftovers, MemoryKills, Signal, StartFailure, StopCommand, StopInput,
+    StopReason, StopStep, Stuck, TreeVerdict,
 };
 use kennel_linux::targets::RoundTarget;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// Event of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +54,15 @@ pub enum Fact {
     StopCommand(StopCommand),
     /// A process of the run has sent a notice.
     Notified(Notified),
+    /// A limit of time that the keeper counts was extended.
+    Extended {
+        /// The limit.
+        limit: Deadline,
+        /// Total of its extensions in this attempt.
+        total: Duration,
+        /// Source: [`NOTIFIED`](kennel_lifecycle::NOTIFIED), or a principal; empty: not known.
+        by: String,
+    },
 }
 
 /// Result of a signal or a pause.

@@ -1,5 +1,6 @@
 //! State that a shim stores of a run for the next keeper, and its message to that.
 
+use crate::values::Extended;
 use kennel_lifecycle::{CgroupIdentity, Held, HostIdentity, Policy, ProcessIdentity};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,8 @@ pub(crate) struct WireMemory {
     pub(crate) pause_expired: bool,
     /// Notices of the command to its notification socket.
     pub(crate) notices: WireNotices,
+    /// Totals of the extensions of time limits.
+    pub(crate) extended: Extended,
 }
 
 /// Notices of a command by `sd_notify(3)`, as far as time limits depend on them.
@@ -30,8 +33,8 @@ pub(crate) struct WireNotices {
     pub(crate) ready: bool,
     /// The time until then, in the form of `max_runtime`.
     pub(crate) start: Option<(u64, Option<u64>)>,
-    /// Total extension of that time.
-    pub(crate) extended_ms: u64,
+    /// Time until which the command has extended the limits that the server counts.
+    pub(crate) until: Option<u64>,
     /// Whether it is stopping, and sends no watchdog signs any more.
     pub(crate) stopping: bool,
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Answer, FromShim, LIST_BYTES_MAX, MEMBERS_LISTED_MAX, ToKeeper, ToServer, ToShim, VERSION,
-    WireHeldProcess, WireHello, WireHelp, WireListing, WireMember, WireResize,
+    WireExtend, WireHeldProcess, WireHello, WireHelp, WireListing, WireMember, WireResize,
     adoption::{WireAdoptable, WireKeepsake, WireMemory, WireNotices},
     decode, encode,
     handover::WireHeldRun,
@@ -10,9 +10,10 @@ use super::{
     notes::{WireInit, WireLeader, WireNote},
 };
 use crate::client::{
-    EndCause, Fact, FormerServer, HeldPause, HelperEnd, Holds, InputResult, InputState,
-    InterruptWay, MembershipEvidence, NoPty, Notified, RoundTarget, SignalOutcome, SignalTarget,
-    SignalledProcess, SignalledProcesses, StraySignal, Upgrade, UpgradeRefusal, UpgradeState,
+    EndCause, ExtendResult, Extended, Fact, FormerServer, HeldPause, HelperEnd, Holds, InputResult,
+    InputState, InterruptWay, MembershipEvidence, NoPty, Notified, RoundTarget, SignalOutcome,
+    SignalTarget, SignalledProcess, SignalledProcesses, StraySignal, Upgrade, UpgradeRefusal,
+    UpgradeState,
 };
 use kennel_lifecycle::{
     Activity, CgroupIdentity, Containment, Deadline, Exit, Gap, Held, HostIdentity, InputClosed,
@@ -62,7 +63,7 @@ fn plan() -> StopPlan {
 }
 
 /// The bytes of [`policy`]. A change of them requires another [`super::VERSION`].
-const POLICY: &str = "010105000000010080c6868f010000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a0000000080808020000000000000000000000000";
+const POLICY: &str = "010105000000010080c6868f01000000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a0000000080808020000000000000000000000000";
 
 fn policy() -> Policy {
     let mut policy = Policy {
@@ -523,6 +524,49 @@ fn notices_have_these_bytes() {
         ended: true,
     };
     check(&notified(refused), "0205020f030eac0201");
+    let extends = Notified::Extends(Duration::from_secs(3));
+    check(&notified(extends), "0205020f040300");
+}
+
+#[test]
+fn extensions_have_these_bytes() {
+    let extend = WireExtend {
+        seq: 1,
+        run: 5,
+        limits: vec![Deadline::MaxRuntime, Deadline::StartTimeout],
+        time: Duration::from_secs(3),
+        by: "x".into(),
+    };
+    check(&ToKeeper::Extend(extend), "18010502000303000178");
+    let answer = |result| ToServer::Answer {
+        seq: 1,
+        answer: Answer::Extended(result),
+    };
+    let totals = Extended {
+        start: Duration::from_secs(3),
+        max_runtime: Duration::from_secs(4),
+    };
+    check(&answer(ExtendResult::Done(totals)), "0101150003000400");
+    let too_long = ExtendResult::TooLong {
+        limit: Deadline::MaxRuntime,
+        possible: Duration::from_secs(3),
+    };
+    check(&answer(too_long), "01011501000300");
+    check(
+        &answer(ExtendResult::NoLimit(Deadline::StartTimeout)),
+        "0101150203",
+    );
+    check(&answer(ExtendResult::Gone), "01011503");
+    let extended = ToServer::Report {
+        run: 5,
+        at_us: 1,
+        fact: Fact::Extended {
+            limit: Deadline::MaxRuntime,
+            total: Duration::from_secs(3),
+            by: "x".into(),
+        },
+    };
+    check(&extended, "020502100003000178");
 }
 
 #[test]
@@ -608,13 +652,17 @@ fn words_of_and_to_shims_have_these_bytes() {
         notices: WireNotices {
             ready: true,
             start: Some((300, None)),
-            extended_ms: 3,
+            until: Some(3),
             stopping: true,
+        },
+        extended: Extended {
+            start: Duration::from_secs(3),
+            max_runtime: Duration::from_secs(4),
         },
     };
     check(
         &ToShim::Remember(memory),
-        "0501ac0201010102010101ac02000301",
+        "0501ac0201010102010101ac020001030103000400",
     );
     check(&ToShim::Leave, "06");
     check(&ToShim::CloseInput, "07");
@@ -659,7 +707,7 @@ fn words_of_and_to_shims_have_these_bytes() {
     check(
         &FromShim::Adoptable(Box::new(adoptable)),
         &format!(
-            "0801d804d804d804ac02014d040404ac02014d010600{POLICY}000001620101070000000000000001ac0201010101"
+            "0801d804d804d804ac02014d040404ac02014d010600{POLICY}00000162010107000000000000000000000001ac0201010101"
         ),
     );
 }

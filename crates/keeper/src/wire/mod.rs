@@ -12,12 +12,12 @@ pub(crate) mod input;
 pub(crate) mod notes;
 
 use crate::values::{
-    Fact, FormerServer, HelperEnd, InputResult, InputState, InterruptWay, SignalResult,
-    StraySignal, Upgrade, UpgradeRefusal,
+    ExtendResult, Fact, FormerServer, HelperEnd, InputResult, InputState, InterruptWay,
+    SignalResult, StraySignal, Upgrade, UpgradeRefusal,
 };
 use kennel_lifecycle::{
-    CgroupIdentity, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy, ProcessIdentity,
-    RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
+    CgroupIdentity, Deadline, Exit, Held, HostIdentity, Leftovers, LimitPowers, Policy,
+    ProcessIdentity, RunIdentity, Signal, StartFailure, StopStep, TerminalSize,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -27,10 +27,10 @@ use kennel_linux::{
     terminal::NoPty,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use std::io;
+use std::{io, time::Duration};
 
 /// First byte of every message.
-pub(crate) const VERSION: u8 = 11;
+pub(crate) const VERSION: u8 = 12;
 /// Longest list of process ids in a message.
 pub(crate) const PIDS_MAX: usize = 1024;
 /// Most processes in a signal result or a tree listing; the others are counted.
@@ -143,6 +143,19 @@ pub(crate) enum ToKeeper {
     Ping,
     /// Runs a helper command in the run's tree, and ends it after this time.
     Help(WireHelp),
+    /// Extends limits of time.
+    Extend(WireExtend),
+}
+
+/// A request to extend limits of time: at least this long from now on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireExtend {
+    pub(crate) seq: u64,
+    pub(crate) run: u128,
+    pub(crate) limits: Vec<Deadline>,
+    pub(crate) time: Duration,
+    /// Principal that requests it.
+    pub(crate) by: String,
 }
 
 /// A helper command.
@@ -267,6 +280,8 @@ pub(crate) enum Answer {
     NoPty(NoPty),
     /// A helper command has ended.
     Helped(HelperEnd),
+    /// The answer to a request to extend limits of time.
+    Extended(ExtendResult),
 }
 
 /// Members of a tree.

@@ -42,6 +42,24 @@ pub(crate) struct AttachArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ExtendArgs {
+    #[command(flatten)]
+    pub(crate) run: RunRef,
+    /// Least time until the limits are reached, from now on, pauses not counted
+    #[arg(value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) time: Duration,
+    /// Extend the limit of --timeout [default: every limit of time that counts now]
+    #[arg(long)]
+    pub(crate) timeout: bool,
+    /// Extend the limit of --inactivity
+    #[arg(long)]
+    pub(crate) inactivity: bool,
+    /// Extend the limit of --start-timeout
+    #[arg(long)]
+    pub(crate) start_timeout: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ResizeArgs {
     #[command(flatten)]
     pub(crate) run: RunRef,

@@ -20,8 +20,8 @@ mod serve;
 mod target;
 
 pub(crate) use control::{
-    AbortArgs, AbortWaitArg, AttachArgs, ConditionArg, KillArgs, ResizeArgs, RestartRunArgs,
-    SignalArgs, SignalTargetArg, WaitArgs, WriteArgs,
+    AbortArgs, AbortWaitArg, AttachArgs, ConditionArg, ExtendArgs, KillArgs, ResizeArgs,
+    RestartRunArgs, SignalArgs, SignalTargetArg, WaitArgs, WriteArgs,
 };
 pub(crate) use elsewhere::explain;
 pub(crate) use form::Format;
@@ -154,6 +154,8 @@ pub(crate) enum Command {
     WaitOutput(WaitOutputArgs),
     /// Set or remove annotations of a run and print all of them
     Annotate(AnnotateArgs),
+    /// Extend limits of time of a run: each ends this long from now, or later
+    Extend(ExtendArgs),
     /// Print the output of runs
     #[command(visible_alias = "tail", alias = "log")]
     Logs(LogsArgs),

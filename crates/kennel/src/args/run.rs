@@ -193,6 +193,10 @@ pub(crate) struct SpecArgs {
     /// Stop the run after this time without output and input, pauses not counted; `run` exits with 124
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) inactivity: Option<Duration>,
+    /// How much --timeout, --inactivity and --start-timeout can be extended, each in all, by `extend` and by the command;
+    /// 0: not at all [default: 1h]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub(crate) extension_max: Option<Duration>,
     #[command(flatten)]
     pub(crate) ready: ReadyArgs,
     /// Longest pause; --on-max-pause is the action after it

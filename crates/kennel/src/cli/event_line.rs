@@ -103,6 +103,7 @@ fn station(station: &Station) -> String {
             format!("status: {status}{ends}")
         }
         Station::OutputMatched(matched) => output_matched(matched),
+        Station::Extended(extended) => words::extended(extended),
         Station::Ended(e) => format!("ended: {}, {}", words::state(e.state()), e.reason),
     }
 }

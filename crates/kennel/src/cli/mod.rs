@@ -12,6 +12,7 @@ mod doctor;
 mod drain;
 mod each;
 mod event_line;
+mod extend;
 mod follow;
 mod limits;
 mod link;
@@ -153,6 +154,7 @@ async fn perform(
         Command::Write(args) => write::write(&open().await?, args).await.map(done),
         Command::Wait(args) => wait::wait(open, args).await,
         Command::WaitOutput(args) => wait_output::wait_output(&open().await?, args).await,
+        Command::Extend(args) => extend::extend(&open().await?, args).await.map(done),
         Command::Annotate(args) => annotate::annotate(&open().await?, args).await.map(done),
         Command::Logs(args) => logs::logs(&open().await?, args).await.map(done),
         Command::Events(args) => follow::events(&open().await?, args).await.map(done),

@@ -28,7 +28,7 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
 }
 
 /// Fields of the contract, and their flags.
-const FLAGS: [(&str, &str); 38] = [
+const FLAGS: [(&str, &str); 39] = [
     ("spec.limits.memory.max_bytes", "--memory-max"),
     ("spec.limits.memory.high_bytes", "--memory-high"),
     ("spec.limits.memory.swap_max_bytes", "--swap-max"),
@@ -40,6 +40,7 @@ const FLAGS: [(&str, &str); 38] = [
     ("spec.limits.nice", "--nice"),
     ("spec.timeouts.max_runtime", "--timeout"),
     ("spec.timeouts.inactivity", "--inactivity"),
+    ("spec.timeouts.extension_max", "--extension-max"),
     ("spec.on_leader_exit.drain_timeout", "--drain-timeout"),
     ("spec.on_leader_exit", "--on-leader-exit"),
     ("spec.pause.max_pause", "--max-pause"),
@@ -104,6 +105,11 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "SECRET_UNAVAILABLE" => "an operator opens sources with: kennel serve --secret-dir DIR, or --secret-credential NAME".to_owned(),
         "NO_TERMINAL" => "start it with: kennel run --tty; the output of any run: kennel logs RUN".to_owned(),
         "RUN_ENDED" => "kennel get RUN shows how it ended".to_owned(),
+        "NO_TIME_LIMIT" => "kennel get RUN shows the limits that it has".to_owned(),
+        "EXTENSION_TOO_LONG" => format!(
+            "the bound is --extension-max of the run; what it allows: kennel extend RUN {}s",
+            fact("possible_seconds")?
+        ),
         "INVALID_STATE" => format!(
             "in this state it can only be: {}",
             fact("allowed")?.to_lowercase().replace(',', ", ")

@@ -215,6 +215,9 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.some("timeout", max_runtime.map(|t| format!("{t:?}")));
     let inactivity = timeouts.and_then(|t| Duration::try_from(t.inactivity?).ok());
     view.some("inactivity", inactivity.map(|t| format!("{t:?}")));
+    for limit in &run.time_limits {
+        view.line("time limit", words::time_limit(limit));
+    }
     let limits = run.spec.as_ref().and_then(|s| s.limits.as_ref());
     for limit in limits.iter().flat_map(|limits| limits::words(limits)) {
         view.line("limit", limit);

@@ -96,6 +96,7 @@ fn request(
             timeouts: Some(pb::Timeouts {
                 max_runtime: span(args.timeout, "timeout")?,
                 inactivity: span(args.inactivity, "inactivity")?,
+                extension_max: span(args.extension_max, "extension max")?,
             }),
             limits: limits(args.limits)?,
             pause: span(args.max_pause, "max pause")?.map(|time| pb::PausePolicy {

@@ -71,6 +71,50 @@ pub(crate) fn reachability(reachability: pb::NodeReachability) -> String {
     bare(reachability.as_str_name(), "NODE_REACHABILITY_")
 }
 
+/// Returns the name of a limit of time in a spec.
+fn time_limit_name(limit: pb::Deadline) -> &'static str {
+    match limit {
+        pb::Deadline::MaxRuntime => "max_runtime",
+        pb::Deadline::MaxPause => "max_pause",
+        pb::Deadline::Inactivity => "inactivity",
+        pb::Deadline::StartTimeout => "start_timeout",
+        pb::Deadline::Unspecified => "limit of time",
+    }
+}
+
+/// Returns a time in whole milliseconds.
+pub(crate) fn millis(time: impl TryInto<Duration>) -> Option<Duration> {
+    let time: Duration = time.try_into().ok()?;
+    u64::try_from(time.as_millis())
+        .ok()
+        .map(Duration::from_millis)
+}
+
+/// Formats a limit of time, its end and its extension.
+pub(crate) fn time_limit(limit: &pb::TimeLimit) -> String {
+    let name = time_limit_name(limit.limit());
+    let end = match (limit.end_time, limit.limit()) {
+        (Some(at), pb::Deadline::Inactivity) => format!(" not before {at}"),
+        (Some(at), _) => format!(" at {at}"),
+        (None, _) => String::new(),
+    };
+    let extended = limit.extended.and_then(millis);
+    let extended = extended.map_or_else(String::new, |by| format!(", extended by {by:?}"));
+    format!("{name}{end}{extended}")
+}
+
+/// Formats the event of an extension.
+pub(crate) fn extended(extended: &pb::lifecycle::Extended) -> String {
+    let total = extended.total.and_then(millis);
+    let total = total.map_or_else(String::new, |by| format!(" by {by:?} in all"));
+    let by = match extended.by.as_str() {
+        "" => String::new(),
+        by => format!(", by {by}"),
+    };
+    let name = time_limit_name(extended.limit());
+    format!("{name} extended{total}{by}")
+}
+
 /// Formats the size of a terminal, as `resize` takes it.
 pub(crate) fn terminal_size(size: pb::TerminalSize) -> String {
     format!("{}x{}", size.rows, size.cols)
@@ -317,6 +361,7 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
             pb::Deadline::Inactivity => {
                 "it exceeded its time without activity (inactivity)".to_owned()
             }
+            pb::Deadline::StartTimeout => "it was not ready in time (start_timeout)".to_owned(),
             pb::Deadline::Unspecified => "it exceeded a time limit".to_owned(),
         },
         Some(Reason::NotReady(_)) => "it was not ready in time (not_ready)".to_owned(),

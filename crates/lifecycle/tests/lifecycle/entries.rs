@@ -2,7 +2,7 @@
 
 use crate::samples::{GRACE, MEMORY_KILLS, abort, assert_golden, left, recorded, step, stuck};
 use kennel_lifecycle::{
-    Activity, AttemptRecord, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof,
+    Activity, AttemptRecord, Deadline, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof,
     ResumeReason, RuleAction, RuleMatch, Signal, StatusText, StopCertificate, StopCommand,
     StopCommandEnd, StopInput, StreamsEnd, TerminalSize, Timestamp, TreeVerdict,
 };
@@ -57,6 +57,13 @@ fn of_facets() -> Vec<Entry> {
                 text: "serving 3".into(),
                 stopping: true,
             },
+        },
+        Entry::Extended {
+            attempt: 2,
+            limit: Deadline::MaxRuntime,
+            total: Duration::from_secs(60),
+            end: Duration::from_secs(90),
+            by: "uid:0".into(),
         },
         Entry::NoticeRefused {
             pid: 9,
@@ -141,6 +148,7 @@ fn one_of_each() -> Vec<Entry> {
             | Entry::Ready { .. }
             | Entry::ActivityChanged { .. }
             | Entry::StatusChanged { .. }
+            | Entry::Extended { .. }
             | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
             | Entry::Warning { .. }

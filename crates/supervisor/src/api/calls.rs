@@ -4,8 +4,8 @@ use crate::{
     base::{
         OPEN_ROW_POLL,
         calls::{
-            AbortCall, AbortWait, AnnotateCall, CallError, IfUnknown, ResizeCall, RestartCall,
-            RunView, SignalCall, Signalled,
+            AbortCall, AbortWait, AnnotateCall, CallError, ExtendCall, IfUnknown, ResizeCall,
+            RestartCall, RunView, SignalCall, Signalled,
         },
         faults::{keeper_fault, store_fault},
     },
@@ -141,6 +141,15 @@ impl Supervisor {
         let call = Box::new(call);
         let (view, ()) = self
             .ask(call.run, |reply| Order::Annotate(call, reply))
+            .await?;
+        Ok(view)
+    }
+
+    /// Extends limits of time, all or none; answers when that is durable.
+    pub async fn extend(&self, call: ExtendCall) -> Result<RunView, CallError> {
+        let call = Box::new(call);
+        let (view, ()) = self
+            .ask(call.run, |reply| Order::Extend(call, reply))
             .await?;
         Ok(view)
     }

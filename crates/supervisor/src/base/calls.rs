@@ -7,8 +7,8 @@ use bytes::Bytes;
 use kennel_journal::{Gap, Position as JournalPosition, Tail};
 use kennel_keeper::client::{SignalTarget, SignalledProcesses};
 use kennel_lifecycle::{
-    Activity, AnnotationChange, Entry, Exit, Facets, Held, InputClosed, KeeperEpoch, NodeId,
-    Outcome, OutputRemoval, Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck,
+    Activity, AnnotationChange, Deadline, Entry, Exit, Facets, Held, InputClosed, KeeperEpoch,
+    NodeId, Outcome, OutputRemoval, Policy, RecordedSpec, RunId, RunSpec, RunState, Signal, Stuck,
     TerminalSize, Timestamp,
 };
 use kennel_store::{Desired, LeftStop, PageStart, PastAttempt, UnreadRow};
@@ -84,8 +84,9 @@ pub struct RunView {
     pub held: Option<Held>,
     /// Time at which SIGKILL is due, where a stop was requested.
     pub stop_deadline: Option<Timestamp>,
-    /// Time at which its time limit is reached, while that counts.
-    pub deadline: Option<Timestamp>,
+    /// Time at which each of its time limits is reached, while that counts and is known; of
+    /// [`Deadline::Inactivity`] the time to which a caller or the command has extended it.
+    pub limit_ends: BTreeMap<Deadline, Timestamp>,
     /// Time at which its pause reaches the time limit, while it is paused.
     pub pause_expires: Option<Timestamp>,
     /// Size that Kennel last set for its terminal, while it runs; absent: it has none.
@@ -204,6 +205,19 @@ pub struct AnnotateCall {
     pub change: AnnotationChange,
     /// Activity of the run from here on; absent: unchanged.
     pub activity: Option<Activity>,
+    /// The caller, as a principal.
+    pub by: String,
+}
+
+/// A request to extend limits of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtendCall {
+    /// Id of the run.
+    pub run: RunId,
+    /// The limits; empty: all that the run has now.
+    pub limits: Vec<Deadline>,
+    /// Least time until each is reached, from now on, pauses not counted.
+    pub time: Duration,
     /// The caller, as a principal.
     pub by: String,
 }

@@ -4,14 +4,14 @@ use async_trait::async_trait;
 use kennel_keeper::{
     audit::Installation,
     client::{
-        ChildSpec, ClientError, HeldRun, HelperEnd, InputAnswer, Interrupted, KeeperClient,
-        KeeperEvent, KeeperEvents, Listing, Look, Prepared, Reaped, Recorded, Resized, SecondLook,
-        Sent, SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
+        ChildSpec, ClientError, ExtendResult, HeldRun, HelperEnd, InputAnswer, Interrupted,
+        KeeperClient, KeeperEvent, KeeperEvents, Listing, Look, Prepared, Reaped, Recorded,
+        Resized, SecondLook, Sent, SignalResult, SignalTarget, Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_lifecycle::{
-    CgroupIdentity, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal, TerminalSize,
-    Timestamp, ladder::StopPlan, recovery,
+    CgroupIdentity, Deadline, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal,
+    TerminalSize, Timestamp, ladder::StopPlan, recovery,
 };
 use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 use tokio::sync::watch;
@@ -77,6 +77,14 @@ pub trait Kernel: Send + Sync + std::fmt::Debug {
         attempt: u32,
         size: TerminalSize,
     ) -> Result<Resized, ClientError>;
+    /// Extends limits of time that the keeper counts: all of them or none, to at least this long from now on.
+    async fn extend(
+        &self,
+        run: RunId,
+        limits: &[Deadline],
+        time: Duration,
+        by: &str,
+    ) -> Result<ExtendResult, ClientError>;
     /// Sends a signal to the processes that `target` names, one by one, unless one was sent under this request id.
     async fn signal(
         &self,
@@ -202,6 +210,16 @@ impl Kernel for KeeperClient {
         size: TerminalSize,
     ) -> Result<Resized, ClientError> {
         Self::resize(self, run, attempt, size).await
+    }
+
+    async fn extend(
+        &self,
+        run: RunId,
+        limits: &[Deadline],
+        time: Duration,
+        by: &str,
+    ) -> Result<ExtendResult, ClientError> {
+        Self::extend(self, run, limits, time, by).await
     }
 
     async fn signal(

@@ -4,6 +4,7 @@ use crate::base::calls::{CallError, Condition, RunView};
 use kennel_journal::Hub;
 use kennel_lifecycle::{Activity, RunIdentity, RunState, Timestamp};
 use kennel_store::{Desired, RunRow, StoredState};
+use std::collections::BTreeMap;
 
 /// State that a run's task publishes after each step.
 #[derive(Clone, Debug)]
@@ -83,7 +84,7 @@ impl From<RunRow> for RunView {
             held: row.new.held,
             stop_deadline: row.stop_deadline,
             // Only the run's task knows of its pauses.
-            deadline: None,
+            limit_ends: BTreeMap::new(),
             pause_expires: None,
             spec: row.new.spec,
             traceparent: row.new.traceparent,

@@ -431,7 +431,7 @@ pub(crate) fn answer(order: Order) {
         Order::Restart(_, reply) => drop(reply.send(Err(refused()))),
         Order::Signal(_, reply) => drop(reply.send(Err(refused()))),
         Order::Interrupt(_, reply) => drop(reply.send(Err(refused()))),
-        Order::Resize(_, reply) | Order::Annotate(_, reply) => {
+        Order::Resize(_, reply) | Order::Annotate(_, reply) | Order::Extend(_, reply) => {
             drop(reply.send(Err(refused())));
         }
         Order::Pause(reply) | Order::Resume(reply) => {

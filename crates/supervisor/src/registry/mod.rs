@@ -13,7 +13,9 @@ use self::{background::Background, screens::Screens, serving::Serving};
 use crate::{
     audit_log::Trail,
     base::{
-        calls::{AnnotateCall, CallError, ResizeCall, RestartCall, RunView, SignalCall},
+        calls::{
+            AnnotateCall, CallError, ExtendCall, ResizeCall, RestartCall, RunView, SignalCall,
+        },
         drain::Drain,
         ports::{HealthCheck, Kernel, Sealer, TokenMaker},
         secret_sources::SecretSources,
@@ -107,6 +109,8 @@ pub(crate) enum Order {
     InputAccepted,
     /// Answered when the change is durable.
     Annotate(Box<AnnotateCall>, oneshot::Sender<Result<(), OrderError>>),
+    /// Answered when the extension is durable.
+    Extend(Box<ExtendCall>, oneshot::Sender<Result<(), OrderError>>),
     Pause(oneshot::Sender<Result<SignalResult, OrderError>>),
     Resume(oneshot::Sender<Result<SignalResult, OrderError>>),
 }

@@ -81,6 +81,7 @@ impl RunEvents<'_> {
             | Entry::Ready { .. }
             | Entry::ActivityChanged { .. }
             | Entry::StatusChanged { .. }
+            | Entry::Extended { .. }
             | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
             | Entry::Warning { .. }

@@ -203,6 +203,7 @@ impl RunSpans {
             | Entry::Ready { .. }
             | Entry::ActivityChanged { .. }
             | Entry::StatusChanged { .. }
+            | Entry::Extended { .. }
             | Entry::NoticeRefused { .. }
             | Entry::OutputMatched { .. }
             | Entry::Warning { .. }

@@ -5,9 +5,11 @@ use crate::{
     world::{Nature, Stage, Temper, call},
 };
 use kennel_keeper::client::Fact;
-use kennel_lifecycle::{Deadline, EndReason, Entry, RunId, RunState, ladder::StopPlan};
+use kennel_lifecycle::{Deadline, EndReason, Entry, RunId, RunState, Timestamp, ladder::StopPlan};
 use kennel_store::Desired;
-use kennel_supervisor::{AbortCall, AbortWait, Condition, Payload, Position, RunView, SpawnCall};
+use kennel_supervisor::{
+    AbortCall, AbortWait, CallError, Condition, ExtendCall, Payload, Position, RunView, SpawnCall,
+};
 use std::time::Duration;
 
 const MAX: Duration = Duration::from_mins(1);
@@ -116,6 +118,60 @@ async fn output_begins_inactivity_anew() {
     assert_eq!(view.state, RunState::Failed);
 }
 
+fn extend(run: RunId, limits: &[Deadline], time: Duration) -> ExtendCall {
+    ExtendCall {
+        run,
+        limits: limits.to_vec(),
+        time,
+        by: "x".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn inactivity_ends_no_sooner_than_extended() {
+    let (stage, run) = inactive_for_a_minute().await;
+    let call = extend(run.run, &[], MAX * 3);
+    let before = tokio::time::Instant::now();
+    let view = stage.supervisor.extend(call).await.unwrap();
+    assert!(view.limit_ends.contains_key(&Deadline::Inactivity));
+    let view = ended(&stage, run.run).await;
+    assert!(before.elapsed() >= MAX * 3, "on the clock of the test");
+    let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
+    assert_eq!(view.outcome.unwrap().reason, reason);
+    let row = stage.world.store.row(run.run).unwrap();
+    let recorded = row.facets.extensions.of(1, Deadline::Inactivity);
+    assert!(recorded.total > MAX && recorded.total <= MAX * 3);
+}
+
+#[tokio::test]
+async fn extension_by_keeper_is_recorded_and_refused_whole() {
+    let (stage, run) = running(Temper::Obeys).await;
+    let view = stage.supervisor.extend(extend(run.run, &[], MAX)).await;
+    let first = due(&run).unwrap();
+    assert_eq!(due(&view.unwrap()), Some(first.plus(MAX)));
+    let row = stage.world.store.row(run.run).unwrap();
+    let recorded = row.facets.extensions.of(1, Deadline::MaxRuntime);
+    assert_eq!((recorded.total, recorded.end), (MAX, MAX * 2));
+    let both = [Deadline::MaxRuntime, Deadline::Inactivity];
+    let refused = stage
+        .supervisor
+        .extend(extend(run.run, &both, MAX * 2))
+        .await;
+    let limit = Some(Deadline::Inactivity);
+    assert!(matches!(refused, Err(CallError::NoTimeLimit { limit: l, .. }) if l == limit));
+    let refused = stage
+        .supervisor
+        .extend(extend(run.run, &[], MAX * 61))
+        .await;
+    assert!(
+        matches!(refused, Err(CallError::ExtensionTooLong { possible, .. }) if possible == MAX * 60)
+    );
+    stage.exits(run.run, 0);
+    let view = ended(&stage, run.run).await;
+    let recorded = view.facets.extensions.of(1, Deadline::MaxRuntime);
+    assert_eq!(recorded.total, MAX);
+}
+
 #[tokio::test]
 async fn a_stop_that_came_first_stays_the_reason() {
     let (stage, run) = running(Temper::Ignores).await;
@@ -183,21 +239,25 @@ async fn paused_run_shows_end_of_its_pause() {
     assert_eq!(ended(&stage, run.run).await.pause_expires, None);
 }
 
+fn due(run: &RunView) -> Option<Timestamp> {
+    run.limit_ends.get(&Deadline::MaxRuntime).copied()
+}
+
 #[tokio::test]
 async fn run_shows_its_deadline_while_it_counts() {
     let (stage, run) = running(Temper::Obeys).await;
     let first = run.times.started.unwrap().plus(MAX);
-    assert_eq!(run.deadline, Some(first));
+    assert_eq!(due(&run), Some(first));
     let paused = stage.supervisor.pause(run.run).await.unwrap();
-    assert_eq!((paused.state, paused.deadline), (RunState::Paused, None));
+    assert_eq!((paused.state, due(&paused)), (RunState::Paused, None));
     let resumed = stage.supervisor.resume(run.run).await.unwrap();
-    assert!(resumed.deadline.unwrap() > first);
+    assert!(due(&resumed).unwrap() > first);
     stage.exits(run.run, 0);
-    assert_eq!(ended(&stage, run.run).await.deadline, None);
+    assert_eq!(due(&ended(&stage, run.run).await), None);
 
     // Nor has a pause a limit where none was set.
     assert_eq!(paused.pause_expires, None);
     let unlimited = stage.supervisor.spawn(call(None)).await.unwrap().run;
-    assert_eq!(unlimited.deadline, None);
+    assert_eq!(due(&unlimited), None);
     stage.exits(unlimited.run, 0);
 }

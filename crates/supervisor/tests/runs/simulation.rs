@@ -14,16 +14,16 @@ use async_trait::async_trait;
 use kennel_keeper::{
     audit::Installation,
     client::{
-        ChildSpec, ClientError, Fact, HeldRun, InputAnswer, Interrupted, KeeperEvent, Listing,
-        Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
-        Upgrade, UpgradeRefusal, Victim,
+        ChildSpec, ClientError, ExtendResult, Fact, HeldRun, InputAnswer, Interrupted, KeeperEvent,
+        Listing, Look, Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult,
+        SignalTarget, Upgrade, UpgradeRefusal, Victim,
     },
 };
 use kennel_lifecycle::{
-    CgroupIdentity, EndReason, Exit, Facets, HeldPause, HostIdentity, InputWrite, KeeperEpoch,
-    LeaderExit, NodeId, Outcome, OutputRemoval, ProcessIdentity, RestartMode, RestartPolicy,
-    RowState, RunId, RunKind, Signal, SignalScope, SignalSender, StartFailure, StartStage,
-    StopOrder, StopStep, TerminalSize, Timestamp,
+    CgroupIdentity, Deadline, EndReason, Exit, Facets, HeldPause, HostIdentity, InputWrite,
+    KeeperEpoch, LeaderExit, NodeId, Outcome, OutputRemoval, ProcessIdentity, RestartMode,
+    RestartPolicy, RowState, RunId, RunKind, Signal, SignalScope, SignalSender, StartFailure,
+    StartStage, StopOrder, StopStep, TerminalSize, Timestamp,
     ladder::StopPlan,
     recovery::{Observation, Seen},
 };
@@ -533,6 +533,16 @@ impl Kernel for Shaky {
         size: TerminalSize,
     ) -> Result<Resized, ClientError> {
         self.world.resize(run, attempt, size).await
+    }
+
+    async fn extend(
+        &self,
+        run: RunId,
+        limits: &[Deadline],
+        time: Duration,
+        by: &str,
+    ) -> Result<ExtendResult, ClientError> {
+        self.world.extend(run, limits, time, by).await
     }
 
     async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {

@@ -18,10 +18,11 @@ use async_trait::async_trait;
 use kennel_keeper::{
     audit::{Described, Installation},
     client::{
-        ChildSpec, ClientError, Fact, Fate, HeldRun, Holds, InputAnswer, InterruptWay, Interrupted,
-        KeeperEvent, KeeperHello, KeeperInventory, KeeperReport, Listing, Look, Member, Outputs,
-        Prepared, Reaped, Recorded, Resized, SecondLook, Sent, SignalOutcome, SignalResult,
-        SignalTarget, SignalledProcess, SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
+        ChildSpec, ClientError, ExtendResult, Extended, Fact, Fate, HeldRun, Holds, InputAnswer,
+        InterruptWay, Interrupted, KeeperEvent, KeeperHello, KeeperInventory, KeeperReport,
+        Listing, Look, Member, Outputs, Prepared, Reaped, Recorded, Resized, SecondLook, Sent,
+        SignalOutcome, SignalResult, SignalTarget, SignalledProcess, SignalledProcesses, Upgrade,
+        UpgradeRefusal, Victim,
     },
 };
 use kennel_lifecycle::{
@@ -110,6 +111,8 @@ pub struct Child {
     /// Size of its terminal, where it is to have one.
     pub terminal: Option<TerminalSize>,
     pub stop_plans: Vec<StopPlan>,
+    /// Totals of the extensions of its limits of time.
+    pub extended: Extended,
     /// Whether the server has acknowledged its outcome.
     pub acknowledged: bool,
 }
@@ -626,6 +629,7 @@ impl Kernel for World {
             outputs: Some((stdout.try_clone().unwrap(), stderr.try_clone().unwrap())),
             terminal,
             stop_plans: Vec::new(),
+            extended: Extended::default(),
             acknowledged: false,
         };
         // Events of an earlier run of this id do not count any more.
@@ -763,6 +767,39 @@ impl Kernel for World {
                 Resized::Done
             }
         })
+    }
+
+    async fn extend(
+        &self,
+        run: RunId,
+        limits: &[Deadline],
+        time: Duration,
+        by: &str,
+    ) -> Result<ExtendResult, ClientError> {
+        let mut state = self.state.lock().unwrap();
+        let child = state.children.get_mut(&run);
+        let Some(child) = child.filter(|child| child.alive && child.stop_plans.is_empty()) else {
+            return Ok(ExtendResult::Gone);
+        };
+        // Its clock stands still, so that all of the time is an extension.
+        let possible = child.policy.timeouts.extension_max();
+        for limit in limits.iter().copied() {
+            if time > possible {
+                return Ok(ExtendResult::TooLong { limit, possible });
+            }
+            assert_eq!(
+                limit,
+                Deadline::MaxRuntime,
+                "the keeper counts no other here"
+            );
+            child.extended.max_runtime = child.extended.max_runtime.max(time);
+        }
+        let totals = child.extended;
+        drop(state);
+        let (limit, total) = (Deadline::MaxRuntime, totals.max_runtime);
+        let by = by.to_owned();
+        self.report(run, Fact::Extended { limit, total, by });
+        Ok(ExtendResult::Done(totals))
     }
 
     async fn signal(

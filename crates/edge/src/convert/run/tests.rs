@@ -251,7 +251,7 @@ fn live() -> RunView {
             gaps: vec![Gap::WorkHandedToDaemons],
         }),
         stop_deadline: None,
-        deadline: None,
+        limit_ends: std::collections::BTreeMap::new(),
         pause_expires: Some(Timestamp(4_000_000)),
         spec: spec(|spec| {
             spec.command.cwd = Some("/tmp".into());

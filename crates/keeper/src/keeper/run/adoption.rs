@@ -32,7 +32,7 @@ impl Run {
         let input = RunInput::adopted(&found.run_dir, found.input);
         let policy = &found.policy;
         let place = NotifyPlace::of(node, found.id, &found.run_dir, policy);
-        let adopted = |socket| RunNotices::adopted(socket, place, policy, memory.notices);
+        let adopted = |socket| RunNotices::adopted(socket, place, policy, &memory);
         let notices = found.notify.map(adopted);
         let pause = Pause::taken_over(&tree, &found.run_dir, &memory, now);
         let run = Self::new(Parts {
@@ -63,6 +63,7 @@ impl Run {
         Self {
             stage: Stage::Released,
             max_runtime,
+            extended: memory.extended,
             ladder,
             tree: Some(tree),
             identity: Some(found.identity),
@@ -95,6 +96,7 @@ impl Run {
             paused_since: self.pause.stopped_since(),
             pause_expired: matches!(self.pause, Pause::Expired),
             notices: notices.unwrap_or_default(),
+            extended: self.extended,
         };
         if self.shim_remembers.replace(memory) != Some(memory) {
             self.for_shim.push(ToShim::Remember(memory));

@@ -62,6 +62,7 @@ impl Run {
                 self.stage = Stage::Ran;
                 self.report(Fact::Executed);
                 self.report_ready_again();
+                self.report_extended_again();
             }
             FromShim::ExecFailed(failure) => {
                 self.stage = Stage::NotExecuted;

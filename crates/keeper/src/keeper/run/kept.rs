@@ -1,7 +1,7 @@
 //! Reports of one run that are repeated to the next server, until one has acknowledged the run.
 
 use crate::values::{Fact, Notified};
-use kennel_lifecycle::{Signal, Timestamp, limits::STEPS_LISTED_MAX};
+use kennel_lifecycle::{Deadline, Signal, Timestamp, limits::STEPS_LISTED_MAX};
 
 /// Reports in the order in which they were sent. Of each kind that can come any number of times their number is
 /// bounded.
@@ -27,6 +27,8 @@ impl Kept {
             Fact::StopStep(_) if self.count(is_step) > STEPS_LISTED_MAX => self.forget(is_step),
             Fact::Notified(Notified::Status(_)) => self.forget(is_status),
             Fact::Notified(Notified::Activity(_)) => self.forget(is_activity),
+            Fact::Notified(Notified::Extends(_)) => self.forget(is_later_end),
+            Fact::Extended { limit, .. } => self.forget(is_extension_of(*limit)),
             Fact::StopStep(_)
             | Fact::StopInput(_)
             | Fact::StopCommand(_)
@@ -53,7 +55,7 @@ impl Kept {
     }
 
     /// Removes the newest report of this kind.
-    fn forget(&mut self, kind: fn(&Fact) -> bool) {
+    fn forget(&mut self, kind: impl Fn(&Fact) -> bool) {
         if let Some(newest) = self.facts.iter().rposition(|(_, fact)| kind(fact)) {
             self.facts.remove(newest);
         }
@@ -76,6 +78,14 @@ fn is_activity(fact: &Fact) -> bool {
     matches!(fact, Fact::Notified(Notified::Activity(_)))
 }
 
+fn is_later_end(fact: &Fact) -> bool {
+    matches!(fact, Fact::Notified(Notified::Extends(_)))
+}
+
+fn is_extension_of(limit: Deadline) -> impl Fn(&Fact) -> bool {
+    move |fact| matches!(fact, Fact::Extended { limit: of, .. } if *of == limit)
+}
+
 fn is_step(fact: &Fact) -> bool {
     matches!(fact, Fact::StopStep(_))
 }
@@ -87,7 +97,8 @@ fn is_targets(fact: &Fact) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kennel_lifecycle::{Activity, Exit, SignalScope, SignalSender, StopStep, Stuck};
+    use kennel_lifecycle::{Activity, Deadline, Exit, SignalScope, SignalSender, StopStep, Stuck};
+    use std::time::Duration;
 
     #[test]
     fn repeatable_facts_are_bounded_and_in_order() {
@@ -115,6 +126,11 @@ mod tests {
                 unlisted,
             })
         };
+        let extended = |limit| Fact::Extended {
+            limit,
+            total: Duration::ZERO,
+            by: String::new(),
+        };
         let mut now = 0;
         let mut keep = |fact: &Fact| {
             now += 1;
@@ -127,6 +143,9 @@ mod tests {
             keep(&Fact::PauseExpired);
             keep(&Fact::Notified(Notified::Activity(Activity::Working)));
             keep(&Fact::Notified(Notified::Activity(Activity::Idle)));
+            keep(&Fact::Notified(Notified::Extends(Duration::ZERO)));
+            keep(&extended(Deadline::MaxRuntime));
+            keep(&extended(Deadline::StartTimeout));
         }
         let steps = i64::try_from(STEPS_LISTED_MAX).expect("few") + 10;
         for at in 0..steps {
@@ -145,13 +164,16 @@ mod tests {
             Fact::Executed,
             sent(Signal::KILL),
             Fact::Notified(Notified::Activity(Activity::Idle)),
+            Fact::Notified(Notified::Extends(Duration::ZERO)),
+            extended(Deadline::MaxRuntime),
+            extended(Deadline::StartTimeout),
             stuck(2),
             Fact::LeaderExited(Exit::Unknown),
         ];
-        let expected: Vec<&Fact> = others[..3]
+        let expected: Vec<&Fact> = others[..6]
             .iter()
             .chain(&steps_kept)
-            .chain(&others[3..])
+            .chain(&others[6..])
             .collect();
         assert_eq!(facts, expected);
     }

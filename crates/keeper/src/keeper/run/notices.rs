@@ -7,15 +7,16 @@
 use super::{Run, Stage};
 use crate::{
     notify_place::NotifyPlace,
-    values::{Fact, Notified},
-    wire::adoption::WireNotices,
+    values::{Extended, Fact, Notified},
+    wire::adoption::{WireMemory, WireNotices},
 };
 use kennel_lifecycle::{
-    Activity, Countdown, Notice, Policy, StatusText, StopReason, WatchdogSign,
-    ladder::Ladder,
-    limits::{NOTICE_BYTES_MAX, START_EXTENSION_MAX},
+    Activity, Countdown, NOTIFIED, Notice, Policy, StatusText, StopReason, WatchdogSign,
+    ladder::Ladder, limits::NOTICE_BYTES_MAX,
 };
-use kennel_linux::{fdpass::Datagram, notify_socket::NotifySocket, peer::Descent, tree::Root};
+use kennel_linux::{
+    clock, fdpass::Datagram, notify_socket::NotifySocket, peer::Descent, tree::Root,
+};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -42,8 +43,6 @@ pub(in crate::keeper) struct RunNotices {
     ready: bool,
     /// Time left until it must be ready.
     start: Option<Countdown>,
-    /// Total of the command's extensions, in milliseconds.
-    extended_ms: u64,
     /// Time until the next watchdog message is due; stands still while none is.
     watchdog: Option<Countdown>,
     fails: bool,
@@ -62,6 +61,10 @@ pub(in crate::keeper) struct RunNotices {
 struct News {
     status: StatusText,
     activity: Option<Activity>,
+    /// Totals of the extensions of the limits that the keeper counts.
+    extended: Extended,
+    /// Time until which the limits that the server counts are extended.
+    until: Option<u64>,
 }
 
 impl RunNotices {
@@ -88,7 +91,6 @@ impl RunNotices {
             shim_has_copy: false,
             ready: false,
             start: policy.notice_due_within().map(Countdown::new),
-            extended_ms: 0,
             watchdog: policy.watchdog().map(Countdown::new),
             fails: false,
             over_since: None,
@@ -105,17 +107,21 @@ impl RunNotices {
         socket: OwnedFd,
         place: NotifyPlace,
         policy: &Policy,
-        known: WireNotices,
+        memory: &WireMemory,
     ) -> Self {
+        let known = memory.notices;
         let left = known.start;
         let left = left.map(|(left, since)| Countdown::resumed(left, since));
         let mut whole = Self::new(NotifySocket::from_fd(socket), place, policy);
         whole.current.status.stopping = known.stopping;
+        // Reported again with the attempt; the later end is reported as news.
+        whole.current.extended = memory.extended;
+        whole.reported.extended = memory.extended;
+        whole.current.until = known.until;
         Self {
             shim_has_copy: true,
             ready: known.ready,
             start: left.or(whole.start).filter(|_| !known.ready),
-            extended_ms: known.extended_ms,
             ..whole
         }
     }
@@ -125,7 +131,7 @@ impl RunNotices {
         WireNotices {
             ready: self.ready,
             start: self.start.as_ref().map(Countdown::parts),
-            extended_ms: self.extended_ms,
+            until: self.current.until,
             stopping: self.current.status.stopping,
         }
     }
@@ -178,15 +184,20 @@ impl RunNotices {
         }
     }
 
-    /// Extends the time until the command must be ready: so much from now on.
-    fn extend(&mut self, time: Duration, now: u64) {
-        let Some(start) = &mut self.start else { return };
-        let wanted = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let most = u64::try_from(START_EXTENSION_MAX.as_millis()).unwrap_or(u64::MAX);
-        let missing = wanted.saturating_sub(start.left(now));
-        let more = missing.min(most.saturating_sub(self.extended_ms));
-        start.extend(more);
-        self.extended_ms += more;
+    /// Returns the time left until the command must be ready, while it counts.
+    pub(super) fn start_left(&self) -> Option<Countdown> {
+        self.start
+    }
+
+    /// Extends the time until the command must be ready by so many milliseconds.
+    pub(super) fn extend_start(&mut self, millis: u64) {
+        self.start.iter_mut().for_each(|start| start.extend(millis));
+    }
+
+    /// Has these totals of extensions taken for reported.
+    pub(super) fn extensions_are_reported(&mut self, extended: Extended) {
+        self.current.extended = extended;
+        self.reported.extended = extended;
     }
 }
 
@@ -269,15 +280,21 @@ impl Run {
 
     fn act_upon(&mut self, notice: Notice, now: u64) {
         let time = self.policy.watchdog();
+        let extends = notice.extend;
+        let extends = extends.filter(|time| self.extend_by_notice(*time, now));
+        let (extended, server_counts) = (self.extended, self.policy.server_counts_time());
         let Some(notices) = &mut self.notices else {
             return;
         };
+        notices.current.extended = extended;
+        if let Some(time) = extends.filter(|_| server_counts) {
+            let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+            let until = now.saturating_add(millis);
+            notices.current.until = notices.current.until.max(Some(until));
+        }
         if let Some(sign) = notice.watchdog {
             notices.watchdog = time.map(Countdown::new);
             notices.fails |= sign == WatchdogSign::Fails;
-        }
-        if let Some(more) = notice.extend {
-            notices.extend(more, now);
         }
         notices.current.status.stopping |= notice.stopping;
         if let Some(text) = notice.status {
@@ -367,6 +384,18 @@ impl Run {
         if let Some(activity) = news.activity.filter(|_| news.activity != before.activity) {
             self.report(Fact::Notified(Notified::Activity(activity)));
         }
+        for limit in Extended::LIMITS {
+            let total = news.extended.of(limit);
+            if total > before.extended.of(limit) {
+                let by = NOTIFIED.to_owned();
+                self.report(Fact::Extended { limit, total, by });
+            }
+        }
+        if let Some(until) = news.until.filter(|_| news.until != before.until) {
+            let left = until.saturating_sub(clock::boot_ms());
+            let time = Duration::from_millis(left);
+            self.report(Fact::Notified(Notified::Extends(time)));
+        }
     }
 
     /// Returns when to take the next step for notices.
@@ -380,46 +409,5 @@ impl Run {
         if let Some(notices) = self.notices.take() {
             notices.place.remove();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kennel_lifecycle::{NodeId, Readiness, ReadyProbe, RunId};
-
-    const SECOND: u64 = 1_000;
-    const HOUR: u64 = 3_600 * SECOND;
-
-    #[test]
-    fn extensions_of_a_start_have_a_bound() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let readiness = Readiness {
-            probe: ReadyProbe::Notify,
-            interval: Duration::ZERO,
-            timeout: Duration::ZERO,
-            start_timeout: Some(Duration::from_secs(10)),
-        };
-        let policy = Policy {
-            readiness: Some(Box::new(readiness)),
-            ..Policy::default()
-        };
-        let (node, run) = (NodeId::from_u128(1), RunId::from_u128(2));
-        let place = NotifyPlace::of(node, run, dir.path(), &policy);
-        let opened = RunNotices::open(&policy, place, false).expect("bound");
-        let mut notices = opened.expect("it takes notices");
-        let left = |notices: &RunNotices, now| notices.start.expect("it counts").left(now);
-        notices.start.iter_mut().for_each(|start| start.run(0));
-        // From now on, not on top of the rest; a shorter one takes nothing away.
-        for (seconds, wanted) in [(30, 30 * SECOND), (1, 30 * SECOND)] {
-            notices.extend(Duration::from_secs(seconds), 4 * SECOND);
-            assert_eq!(left(&notices, 4 * SECOND), wanted);
-        }
-        for _ in 0..2 {
-            notices.extend(Duration::MAX, 4 * SECOND);
-            // 6 s were left before the first.
-            assert_eq!(left(&notices, 4 * SECOND), HOUR + 6 * SECOND);
-        }
-        assert_eq!(notices.remembered().extended_ms, HOUR);
     }
 }

@@ -1,9 +1,14 @@
 //! Reports of a run whose shim dies at a moment that no test can choose from outside.
 
 use super::*;
-use crate::{client::SignalTarget, exit_record, values::HeldPause, wire::FromShim};
+use crate::{
+    client::SignalTarget,
+    exit_record,
+    values::{ExtendResult, HeldPause},
+    wire::{FromShim, WireExtend},
+};
 use kennel_lifecycle::{
-    Containment, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, Signal,
+    Containment, Deadline, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, Signal,
     StartFailure, StartStage, StopPolicy, TreeVerdict, ladder::StopPlan, recovery::ExitRecord,
 };
 use kennel_linux::{pidfd::PidFd, procfs};
@@ -90,6 +95,110 @@ fn detaching_shim_learns_deadline_before_first_signal() {
     run.step(1_000);
     assert!(has_signalled(&run));
     assert!(!run.notifies_shim_first());
+    child.end();
+}
+
+fn limited(dir: &std::path::Path, child: &Living) -> Run {
+    use kennel_lifecycle::{Countdown, Recovery};
+    let mut run = at_gate(dir, child.pidfd());
+    run.policy.recovery = Some(Recovery::Adopt);
+    run.policy.timeouts.extension_max = Some(std::time::Duration::from_secs(60));
+    run.max_runtime = Some(Countdown::new(std::time::Duration::from_secs(10)));
+    run.release();
+    receive(&mut run, FromShim::Executed);
+    run.step(0);
+    run.for_shim.clear();
+    run
+}
+
+fn extend(run: &mut Run, limit: Deadline, seconds: u64, now: u64) -> ExtendResult {
+    let request = WireExtend {
+        seq: 7,
+        run: run.id.as_u128(),
+        limits: vec![limit],
+        time: std::time::Duration::from_secs(seconds),
+        by: "x".to_owned(),
+    };
+    run.extend(&request, now);
+    match run.outgoing.last() {
+        Some(RunMessage::Answer(7, Answer::Extended(result), _)) => *result,
+        _ => panic!("no answer"),
+    }
+}
+
+/// A keeper that is killed after its answer has left the extension with the shim.
+#[test]
+fn shim_holds_an_extension_before_its_answer() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut child = Living::new();
+    let mut run = limited(dir.path(), &child);
+    let result = extend(&mut run, Deadline::MaxRuntime, 30, 4_000);
+    let total = std::time::Duration::from_secs(24);
+    let totals = Extended {
+        max_runtime: total,
+        ..Extended::default()
+    };
+    assert_eq!(result, ExtendResult::Done(totals));
+    run.step(4_000);
+    let [ToShim::Remember(memory)] = run.for_shim[..] else {
+        panic!("nothing for the shim");
+    };
+    assert_eq!(memory.max_runtime, Some((34_000, Some(0))));
+    assert_eq!(memory.extended, totals);
+    let (limit, by) = (Deadline::MaxRuntime, "x".to_owned());
+    assert!(facts(&run).contains(&&Fact::Extended { limit, total, by }));
+    // At its old end, and at its new one.
+    run.step(10_000);
+    assert!(run.ladder.is_none());
+    run.step(34_000);
+    assert!(run.ladder.is_some());
+    child.end();
+}
+
+#[test]
+fn extension_is_refused_beyond_bound_and_in_stop() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut child = Living::new();
+    let mut run = limited(dir.path(), &child);
+    let possible = std::time::Duration::from_secs(66);
+    let limit = Deadline::MaxRuntime;
+    let too_long = ExtendResult::TooLong { limit, possible };
+    assert_eq!(extend(&mut run, limit, 67, 4_000), too_long);
+    let start = Deadline::StartTimeout;
+    assert_eq!(
+        extend(&mut run, start, 1, 4_000),
+        ExtendResult::NoLimit(start)
+    );
+    assert_eq!(run.extended, Extended::default());
+    run.extend_by_notice(std::time::Duration::MAX, 4_000);
+    assert_eq!(
+        run.extended.max_runtime,
+        run.policy.timeouts.extension_max()
+    );
+    run.step(70_000);
+    assert!(run.ladder.is_some(), "the notice was cut to the bound");
+    assert_eq!(extend(&mut run, limit, 1, 70_000), ExtendResult::Gone);
+    assert!(!run.extend_by_notice(std::time::Duration::MAX, 70_000));
+    child.end();
+}
+
+#[test]
+fn paused_time_does_not_use_up_an_extension() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut child = Living::new();
+    let mut run = limited(dir.path(), &child);
+    let counted = run.max_runtime.as_mut().expect("a limit");
+    counted.stand(4_000);
+    let result = extend(&mut run, Deadline::MaxRuntime, 30, 9_000);
+    let ExtendResult::Done(totals) = result else {
+        panic!("{result:?}");
+    };
+    assert_eq!(totals.max_runtime, std::time::Duration::from_secs(24));
+    run.step(20_000);
+    run.step(49_000);
+    assert!(run.ladder.is_none());
+    run.step(50_000);
+    assert!(run.ladder.is_some());
     child.end();
 }
 

@@ -208,8 +208,8 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
         Some(Reason::NotReady(_)) => {
             let readiness = run.spec.as_ref().and_then(|spec| spec.readiness.as_ref());
             let limit = readiness.and_then(|readiness| readiness.start_timeout);
-            let limit = limit.and_then(|limit| Duration::try_from(limit).ok());
-            let limit = limit.map_or_else(String::new, |limit| format!(" ({limit:?})"));
+            let limit = limit.and_then(|limit| limit.try_into().ok());
+            let limit = limit_text(run, pb::Deadline::StartTimeout, limit);
             let took = took(&attempt);
             format!("Ended because it was not ready within its start timeout{limit}; {took}.")
         }
@@ -256,6 +256,17 @@ fn over_limit(run: &pb::Run, attempt: &pb::Attempt, limit: pb::Limit) -> String 
     }
 }
 
+/// Formats a limit of time of the last attempt, with its extension.
+fn limit_text(run: &pb::Run, which: pb::Deadline, limit: Option<Duration>) -> String {
+    let own = run.time_limits.iter().find(|own| own.limit() == which);
+    let extended = own.and_then(|own| words::millis(own.extended?));
+    match (limit, extended) {
+        (Some(limit), Some(extended)) => format!(" ({limit:?}, extended by {extended:?})"),
+        (Some(limit), None) => format!(" ({limit:?})"),
+        (None, _) => String::new(),
+    }
+}
+
 fn too_long(run: &pb::Run, attempt: &pb::Attempt, which: pb::Deadline) -> String {
     let spec = run.spec.as_ref();
     let (what, limit) = match which {
@@ -271,10 +282,11 @@ fn too_long(run: &pb::Run, attempt: &pb::Attempt, which: pb::Deadline) -> String
             "it had no output and no input for longer than inactivity allows",
             spec.and_then(|spec| spec.timeouts?.inactivity),
         ),
-        pb::Deadline::Unspecified => ("a limit of time was exceeded", None),
+        pb::Deadline::StartTimeout | pb::Deadline::Unspecified => {
+            ("a limit of time was exceeded", None)
+        }
     };
-    let limit = limit.and_then(|limit| Duration::try_from(limit).ok());
-    let limit = limit.map_or_else(String::new, |limit| format!(" ({limit:?})"));
+    let limit = limit_text(run, which, limit.and_then(|limit| limit.try_into().ok()));
     let took = took(attempt);
     format!("Ended by its limit of time: {what}{limit}; {took}.")
 }

@@ -231,6 +231,13 @@ pub(super) fn in_force(run: &pb::Run) -> Vec<String> {
     if let Some(max) = inactivity.and_then(|t| Duration::try_from(t).ok()) {
         say("limit", format!("inactivity {max:?}"));
     }
+    for extended in run
+        .time_limits
+        .iter()
+        .filter(|limit| limit.extended.is_some())
+    {
+        say("limit", words::time_limit(extended));
+    }
     if let Some(max) = spec.pause.and_then(words::max_pause) {
         say("limit", format!("max_pause {max}"));
     }

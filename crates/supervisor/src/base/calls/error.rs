@@ -4,9 +4,10 @@ use super::InputEnd;
 use crate::base::other_node::Elsewhere;
 use kennel_keeper::client::{NoPty, Unstopped, UpgradeRefusal};
 use kennel_lifecycle::{
-    Containment, InputClosed, Missing, Refusal, RunId, RunState, StartFailure, TerminalSize,
-    Violation,
+    Containment, Deadline, InputClosed, Missing, Refusal, RunId, RunState, StartFailure,
+    TerminalSize, Violation,
 };
+use std::time::Duration;
 
 /// Cause of a failed call. Each has a documented reason in the contract.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -166,6 +167,24 @@ pub enum CallError {
         expected: u64,
         /// Present version.
         present: u64,
+    },
+    /// The run has no such limit of time now.
+    #[error("run {run} has no {} that counts now", .limit.map_or("limit of time", Deadline::name))]
+    NoTimeLimit {
+        /// Id of the run.
+        run: RunId,
+        /// The limit; absent: it has none at all.
+        limit: Option<Deadline>,
+    },
+    /// A limit of time cannot be extended so far.
+    #[error("{} of run {run} can be extended to {}s from now on at most", .limit.name(), .possible.as_secs())]
+    ExtensionTooLong {
+        /// Id of the run.
+        run: RunId,
+        /// The limit.
+        limit: Deadline,
+        /// Longest time until it is reached that its bound allows.
+        possible: Duration,
     },
     /// Standard input accepts no more.
     #[error("the input of run {run} is closed: {}; {accepted} bytes were accepted", why_closed(*.end))]

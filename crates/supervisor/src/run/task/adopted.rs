@@ -66,6 +66,7 @@ impl RunTask {
         if let Some(found_at) = task.output.as_ref().map(Output::found_at) {
             task.resume_silence(found_at);
         }
+        task.resume_spared();
         task.legacy = Legacy {
             steps_again: 0,
             unrecorded: !recorded,

@@ -385,7 +385,9 @@ impl RunTask {
                 }
             }
             Order::Interrupt(_, reply) => drop(reply.send(Err(none()))),
-            Order::Resize(_, reply) => drop(reply.send(Err(none()))),
+            Order::Resize(_, reply) | Order::Extend(_, reply) => {
+                drop(reply.send(Err(none())));
+            }
             Order::Pause(reply) | Order::Resume(reply) => {
                 drop(reply.send(Err(none())));
             }

@@ -127,6 +127,9 @@ fn because(reason: &StopReason) -> String {
         StopReason::DeadlineExceeded(Deadline::MaxPause) => {
             "it exceeded its longest pause (max_pause)".into()
         }
+        StopReason::DeadlineExceeded(Deadline::StartTimeout) => {
+            "it was not ready in time (start_timeout)".into()
+        }
         StopReason::DeadlineExceeded(Deadline::Inactivity) => {
             "it exceeded its time without activity (inactivity)".into()
         }

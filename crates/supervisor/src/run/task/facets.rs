@@ -112,6 +112,11 @@ impl RunTask {
         if activity.is_some_and(|activity| self.does(activity, &by)) {
             self.facets_changed();
         }
+        self.answer_when_durable(reply);
+    }
+
+    /// Answers OK when the facets are durable as they are now.
+    pub(super) fn answer_when_durable(&mut self, reply: Reply) {
         let revision = self.facets.facets.revision;
         if revision > self.facets.recorded {
             self.facets.waiting.push((revision, reply));

@@ -6,6 +6,7 @@
 mod adopted;
 mod attempts;
 mod audit_log;
+mod extend;
 mod facets;
 mod notified;
 mod orders;
@@ -34,6 +35,7 @@ use crate::{
 };
 use adopted::Legacy;
 use attempts::{Attempts, Stage};
+use extend::ExtendDone;
 use facets::RunFacets;
 use kennel_keeper::client::{
     CapabilityName, ChildSpec, ClientError, KeeperReport, Prepared, RoundTarget, SignalResult,
@@ -164,6 +166,8 @@ pub(crate) enum Done {
     },
     Froze(SignalResult),
     Resized(Box<ResizeDone>),
+    /// The keeper has extended limits of time, or refused to.
+    Extended(Box<ExtendDone>),
     /// The resources of a run without a trace were removed.
     Removed,
     /// The outcome is not this server's to write.

@@ -19,6 +19,7 @@ impl RunTask {
             // The keeper repeats its report to each server: a client, or a rule, may have set a newer one since.
             Notified::Activity(_) if self.has_newer_activity(at) => false,
             Notified::Activity(activity) => self.does(activity, NOTIFIED),
+            Notified::Extends(time) => self.extends(at, time),
             Notified::Refused { pid, uid, ended } => {
                 self.refuse_notice(at, pid, uid, ended);
                 return;

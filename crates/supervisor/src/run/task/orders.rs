@@ -30,6 +30,7 @@ impl RunTask {
             Order::Resize(call, reply) => self.resize(call, reply),
             Order::InputAccepted => self.silence.break_off(),
             Order::Annotate(call, reply) => self.annotate(*call, reply),
+            Order::Extend(call, reply) => self.extend(call, reply),
             Order::Pause(reply) => match self.machine.phase() {
                 // Where an earlier caller still waits for the row, this one waits too.
                 Phase::Paused { .. } if self.pausing.is_empty() => {

@@ -349,6 +349,7 @@ fn appended(entry: &Entry) {
         | Entry::Ready { .. }
         | Entry::ActivityChanged { .. }
         | Entry::StatusChanged { .. }
+        | Entry::Extended { .. }
         | Entry::NoticeRefused { .. }
         | Entry::OutputMatched { .. }
         | Entry::Warning { .. } => {}

@@ -64,13 +64,7 @@ impl RunTask {
             identity: self.new.identity.clone(),
             held: self.new.held.clone(),
             stop_deadline: self.stop_deadline,
-            deadline: match phase {
-                Phase::Running { .. } | Phase::Pausing { .. } => {
-                    let max_runtime = self.new.policy().timeouts.max_runtime;
-                    self.machine.record().over_at(max_runtime)
-                }
-                _ => None,
-            },
+            limit_ends: self.limit_ends(),
             pause_expires: match phase {
                 Phase::Paused { .. } => {
                     let max_pause = self.new.policy().pause.max_pause;

@@ -42,6 +42,10 @@ impl RunTask {
                 self.notified(report.at, notified);
                 return;
             }
+            Fact::Extended { limit, total, by } => {
+                self.heard_extension(limit, total, &by);
+                return;
+            }
             Fact::NotReleased => Report::NotReleased,
             Fact::Executed => Report::Executed,
             Fact::ExecFailed(failure) => Report::ExecFailed(failure),
@@ -154,6 +158,7 @@ impl RunTask {
                 });
             }
             Done::Resized(resized) => self.resized(*resized),
+            Done::Extended(extended) => self.extended(*extended),
             Done::Removed => self.room = Room::Kept,
             Done::Disowned => {
                 self.attempts.stage = Stage::Disowned;

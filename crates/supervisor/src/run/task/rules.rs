@@ -10,8 +10,8 @@ use crate::{
     },
 };
 use kennel_lifecycle::{
-    AnnotationChange, Entry, LiveProbe, OutputRule, Phase, ReadyProbe, Report, RuleAction,
-    RuleMatch, StopReason, StreamsEnd, Timestamp, labels, limits,
+    AnnotationChange, Deadline, Entry, LiveProbe, OutputRule, Phase, ReadyProbe, Report,
+    RuleAction, RuleMatch, StopReason, StreamsEnd, Timestamp, labels, limits,
 };
 use kennel_linux::crash_point;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -327,7 +327,7 @@ impl RunTask {
             // The keeper counts that time: the command can extend it.
             return None;
         }
-        let start_timeout = self.new.policy().readiness.as_ref()?.start_timeout?;
+        let start_timeout = self.extended_limit(Deadline::StartTimeout)?;
         let counts = matches!(self.machine.phase(), Phase::Running { .. })
             && !self.facets.shown().is_ready(self.new.attempt);
         counts.then(|| self.machine.record().over_at(Some(start_timeout)))?

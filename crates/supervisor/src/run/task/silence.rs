@@ -14,6 +14,9 @@ const ADOPTED_LEAST: Duration = Duration::from_secs(1);
 pub(super) struct Silence {
     /// Absent: the silence does not count now.
     since: Option<Instant>,
+    /// Time that an extension has left, when it last began to be counted, and the start of the present count: no
+    /// silence is too long before its end.
+    spared: Option<(Duration, Option<Instant>)>,
 }
 
 impl Silence {
@@ -22,12 +25,39 @@ impl Silence {
         self.since = None;
     }
 
+    /// Has no silence end the run for so long from now on, pauses not counted.
+    pub(super) fn spare(&mut self, time: Duration) {
+        self.spared = Some((time, None));
+    }
+
+    /// Returns the time left until a silence with this limit is too long, from now on.
+    pub(super) fn left(&self, limit: Duration, now: Instant) -> Duration {
+        let passed = self.since.map_or(Duration::ZERO, |since| now - since);
+        let spared = self
+            .spared
+            .map_or(Duration::ZERO, |spared| Self::rest(spared, now));
+        limit.saturating_sub(passed).max(spared)
+    }
+
+    fn rest((left, since): (Duration, Option<Instant>), now: Instant) -> Duration {
+        left.saturating_sub(since.map_or(Duration::ZERO, |since| now - since))
+    }
+
+    /// Counts the time of an extension, except in a pause.
+    fn count_spared(&mut self, paused: bool, now: Instant) {
+        self.spared = self.spared.map(|spared| match (paused, spared.1) {
+            (true, _) => (Self::rest(spared, now), None),
+            (false, since) => (spared.0, since.or(Some(now))),
+        });
+    }
+
     /// Makes a silence that has lasted for so long already. At least the time to read the bytes waiting in the pipes
     /// remains of the limit.
     fn after(passed: Duration, limit: Duration, now: Instant) -> Self {
         let passed = passed.min(limit.saturating_sub(ADOPTED_LEAST));
         Self {
             since: now.checked_sub(passed),
+            spared: None,
         }
     }
 }
@@ -42,12 +72,26 @@ impl RunTask {
         self.silence = Silence::after(passed, limit, clock::instant());
     }
 
+    /// Resumes an extension that an earlier server has recorded.
+    pub(super) fn resume_spared(&mut self) {
+        let ran = self.machine.record().run_time(clock::now());
+        let end = self.extension(Deadline::Inactivity).end;
+        let left = end.saturating_sub(ran.unwrap_or(end));
+        if !left.is_zero() {
+            self.silence.spare(left);
+        }
+    }
+
     /// Returns when the run reaches its limit of inactivity; absent: it has no such limit, or its silence does not
     /// count.
     pub(super) fn inactive_at(&self) -> Option<Instant> {
         let limit = self.new.policy().timeouts.inactivity?;
         // A clock may not reach a time ten years from now.
-        self.silence.since?.checked_add(limit)
+        let own = self.silence.since?.checked_add(limit)?;
+        match self.silence.spared {
+            Some((left, Some(since))) => Some(own.max(since.checked_add(left)?)),
+            _ => Some(own),
+        }
     }
 
     /// Begins, continues or ends the silence. Returns the reason to stop the run once the limit is reached.
@@ -55,11 +99,13 @@ impl RunTask {
         self.new.policy().timeouts.inactivity?;
         let counts = matches!(self.machine.phase(), Phase::Running { .. })
             && !self.output.as_ref().is_some_and(Output::is_held_back);
+        let now = clock::instant();
+        let paused = matches!(self.machine.phase(), Phase::Paused { .. });
+        self.silence.count_spared(paused, now);
         if !counts {
             self.silence.since = None;
             return None;
         }
-        let now = clock::instant();
         self.silence.since.get_or_insert(now);
         let is_over = self.inactive_at().is_some_and(|at| at <= now);
         is_over.then_some(StopReason::DeadlineExceeded(Deadline::Inactivity))
@@ -81,5 +127,23 @@ mod tests {
         assert_eq!(left(Duration::ZERO), limit);
         assert_eq!(left(Duration::from_mins(1)), Duration::from_mins(9));
         assert_eq!(left(limit * 2), ADOPTED_LEAST);
+    }
+
+    #[test]
+    fn extension_outlasts_silence_and_stands_in_pauses() {
+        let (limit, second) = (Duration::from_secs(10), Duration::from_secs(1));
+        let now = Instant::now();
+        let mut silence = Silence::default();
+        assert_eq!(silence.left(limit, now), limit);
+        silence.spare(limit * 2);
+        silence.count_spared(false, now);
+        assert_eq!(silence.left(limit, now + second), second * 19);
+        silence.count_spared(true, now + second);
+        assert_eq!(silence.left(limit, now + second * 60), second * 19);
+        silence.count_spared(false, now + second * 60);
+        assert_eq!(silence.left(limit, now + second * 69), limit);
+        silence.since = Some(now + second * 60);
+        assert_eq!(silence.left(limit, now + second * 70), second * 9);
+        assert_eq!(silence.left(limit, now + second * 90), Duration::ZERO);
     }
 }

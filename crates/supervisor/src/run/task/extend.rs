@@ -1,0 +1,307 @@
+//! Extensions of the run's limits of time, by callers and by the command. The keeper counts `max_runtime`, and the
+//! start of a command that reports itself ready; this task counts the others. Each extension is an entry, and with that
+//! a facet of the run.
+
+use super::{Done, RunTask};
+use crate::{
+    base::{
+        calls::{CallError, ExtendCall},
+        clock,
+        faults::keeper_fault,
+    },
+    registry::OrderError,
+};
+use kennel_keeper::client::{ClientError, ExtendResult, Extended};
+use kennel_lifecycle::{Deadline, Extendable, Extension, NOTIFIED, Phase, Refusal, Timestamp};
+use kennel_linux::crash_point;
+use std::{collections::BTreeMap, time::Duration};
+use tokio::sync::oneshot;
+
+/// Channel of the answer to an extension.
+type ExtendReply = oneshot::Sender<Result<(), OrderError>>;
+
+/// Limits that can be extended.
+const LIMITS: [Deadline; 3] = [
+    Deadline::StartTimeout,
+    Deadline::MaxRuntime,
+    Deadline::Inactivity,
+];
+
+/// The keeper's part of an extension, done or refused.
+#[derive(Debug)]
+pub(crate) struct ExtendDone {
+    call: Box<ExtendCall>,
+    limits: Vec<Deadline>,
+    attempt: u32,
+    result: Result<ExtendResult, ClientError>,
+    reply: ExtendReply,
+}
+
+impl RunTask {
+    /// Extends limits, all or none, and answers when that is durable.
+    pub(super) fn extend(&mut self, call: Box<ExtendCall>, reply: ExtendReply) {
+        let limits = match self.check_extension(&call) {
+            Ok(limits) => limits,
+            // A caller that is gone needs no answer.
+            Err(error) => return drop(reply.send(Err(error))),
+        };
+        let attempt = self.new.attempt;
+        let counted = limits.iter().copied();
+        let counted: Vec<Deadline> = counted.filter(|l| self.keeper_counts(*l)).collect();
+        if counted.is_empty() {
+            let result = Ok(ExtendResult::Done(Extended::default()));
+            return self.extended(ExtendDone {
+                call,
+                limits,
+                attempt,
+                result,
+                reply,
+            });
+        }
+        self.op(move |shared, run, done| async move {
+            crash_point!("extend.ask");
+            let asked = shared.kernel.extend(run, &counted, call.time, &call.by);
+            let result = asked.await;
+            let extended = ExtendDone {
+                call,
+                limits,
+                attempt,
+                result,
+                reply,
+            };
+            let _ = done.send(Done::Extended(Box::new(extended))).await;
+        });
+    }
+
+    pub(super) fn extended(&mut self, done: ExtendDone) {
+        crash_point!("extend.asked");
+        match self.finish_extension(&done) {
+            Ok(()) => self.answer_when_durable(done.reply),
+            Err(error) => drop(done.reply.send(Err(error))),
+        }
+    }
+
+    fn finish_extension(&mut self, done: &ExtendDone) -> Result<(), OrderError> {
+        let run = self.run;
+        if done.attempt != self.new.attempt {
+            return Err(OrderError::Refused(Refusal::Stopping));
+        }
+        if let Some(refusal) = self.refuses_time() {
+            return Err(OrderError::Refused(refusal));
+        }
+        let call = |error| Err(OrderError::Call(error));
+        let totals = match done.result {
+            Ok(ExtendResult::Done(totals)) => totals,
+            Ok(ExtendResult::TooLong { limit, possible }) => {
+                return call(CallError::ExtensionTooLong {
+                    run,
+                    limit,
+                    possible,
+                });
+            }
+            Ok(ExtendResult::NoLimit(limit)) => {
+                let limit = Some(limit);
+                return call(CallError::NoTimeLimit { run, limit });
+            }
+            Ok(ExtendResult::Gone) => return Err(OrderError::Refused(Refusal::Stopping)),
+            Err(ref error) => return call(keeper_fault(error)),
+        };
+        let mut is_news = false;
+        for limit in done.limits.iter().copied() {
+            is_news |= if self.keeper_counts(limit) {
+                self.note_total(limit, totals.of(limit), &done.call.by)
+            } else {
+                self.lengthen(limit, done.call.time, &done.call.by)
+            };
+        }
+        if is_news {
+            self.facets_changed();
+        }
+        Ok(())
+    }
+
+    /// Handles the keeper's report of an extension. It is repeated to each server.
+    pub(super) fn heard_extension(&mut self, limit: Deadline, total: Duration, by: &str) {
+        if self.note_total(limit, total, by) {
+            self.facets_changed();
+        }
+    }
+
+    /// Extends what this task counts for the command, as far as the bound allows: so much from `at` on, which may be
+    /// long ago where the keeper repeats it. Returns whether that is news.
+    pub(super) fn extends(&mut self, at: Timestamp, time: Duration) -> bool {
+        let record = self.machine.record();
+        let (Some(then), Some(now)) = (record.run_time(at), record.run_time(self.at)) else {
+            return false;
+        };
+        let time = then.saturating_add(time).saturating_sub(now);
+        if self.refuses_time().is_some() {
+            return false;
+        }
+        let mut is_news = false;
+        for limit in LIMITS {
+            if self.counts(limit) && !self.keeper_counts(limit) {
+                is_news |= self.lengthen(limit, time, NOTIFIED);
+            }
+        }
+        is_news
+    }
+
+    /// Returns the extension of this limit in the present attempt.
+    pub(super) fn extension(&self, limit: Deadline) -> Extension {
+        let extensions = &self.facets.shown().extensions;
+        extensions.of(self.new.attempt, limit)
+    }
+
+    /// Returns this limit with its extension, counted from the start of the attempt; absent: there is none.
+    pub(super) fn extended_limit(&self, limit: Deadline) -> Option<Duration> {
+        let own = self.new.policy().extendable(limit)?;
+        Some(own.saturating_add(self.extension(limit).total))
+    }
+
+    /// Returns when each limit ends, as far as that is known and counts: that of inactivity where it was extended,
+    /// since its silence has no end before.
+    pub(super) fn limit_ends(&self) -> BTreeMap<Deadline, Timestamp> {
+        if !matches!(
+            self.machine.phase(),
+            Phase::Running { .. } | Phase::Pausing { .. }
+        ) {
+            return BTreeMap::new();
+        }
+        let record = self.machine.record();
+        let ends = LIMITS.into_iter().filter(|limit| self.counts(*limit));
+        let ends = ends.filter_map(|limit| {
+            let end = match limit {
+                Deadline::Inactivity => Some(self.extension(limit).end).filter(|e| !e.is_zero()),
+                _ => self.extended_limit(limit),
+            };
+            Some((limit, record.over_at(Some(end?))?))
+        });
+        ends.collect()
+    }
+
+    /// Returns the limits to extend: those of the call, or where it names none, all that count.
+    fn check_extension(&self, call: &ExtendCall) -> Result<Vec<Deadline>, OrderError> {
+        if let Some(refusal) = self.refuses_time() {
+            return Err(OrderError::Refused(refusal));
+        }
+        let run = self.run;
+        let named = call.limits.iter().copied();
+        let limits: Vec<Deadline> = if call.limits.is_empty() {
+            let all = LIMITS.into_iter();
+            all.filter(|limit| self.counts(*limit)).collect()
+        } else {
+            named.collect()
+        };
+        let missing = limits.iter().copied().find(|limit| !self.counts(*limit));
+        if missing.is_some() || limits.is_empty() {
+            let limit = missing;
+            return Err(OrderError::Call(CallError::NoTimeLimit { run, limit }));
+        }
+        for limit in limits.iter().copied().filter(|l| !self.keeper_counts(*l)) {
+            if let Err(possible) = self.extendable(limit).whole(call.time) {
+                return Err(OrderError::Call(CallError::ExtensionTooLong {
+                    run,
+                    limit,
+                    possible,
+                }));
+            }
+        }
+        Ok(limits)
+    }
+
+    /// Limits count from the start of the command until it is stopped.
+    fn refuses_time(&self) -> Option<Refusal> {
+        match self.machine.phase() {
+            Phase::Running { .. }
+            | Phase::Pausing { .. }
+            | Phase::Paused { .. }
+            | Phase::Resuming { .. }
+            // The keeper counts on where the rest of the tree continues; it refuses where the rest is being stopped.
+            | Phase::Draining { stop: None, .. } => None,
+            Phase::Accepted
+            | Phase::Preparing { .. }
+            | Phase::Gated { .. }
+            | Phase::Leaving(_)
+            | Phase::Released { .. } => Some(Refusal::NotRunningYet),
+            Phase::Closed(_) | Phase::Forgotten(_) => Some(Refusal::Ended),
+            Phase::Stopping { .. } | Phase::Draining { .. } | Phase::Closing(_) => {
+                Some(Refusal::Stopping)
+            }
+        }
+    }
+
+    /// Whether the present attempt has this limit, and counts it: that of its start until it is ready, and of a rest
+    /// that its leader has left that of its run time alone.
+    fn counts(&self, limit: Deadline) -> bool {
+        let is_over = match limit {
+            Deadline::MaxRuntime | Deadline::MaxPause => false,
+            _ if self.machine.record().leader.is_some() => true,
+            Deadline::StartTimeout => self.facets.shown().is_ready(self.new.attempt),
+            Deadline::Inactivity => false,
+        };
+        self.new.policy().extendable(limit).is_some() && !is_over
+    }
+
+    fn keeper_counts(&self, limit: Deadline) -> bool {
+        match limit {
+            Deadline::StartTimeout => self.new.policy().is_ready_by_notice(),
+            Deadline::MaxRuntime | Deadline::MaxPause => true,
+            Deadline::Inactivity => false,
+        }
+    }
+
+    /// Returns a limit that this task counts, as it is now.
+    fn extendable(&self, limit: Deadline) -> Extendable {
+        let own = self.new.policy().extendable(limit).unwrap_or_default();
+        let extended = self.extension(limit).total;
+        let left = if limit == Deadline::Inactivity {
+            self.silence.left(own, clock::instant())
+        } else {
+            let passed = self.machine.record().run_time(self.at).unwrap_or_default();
+            own.saturating_add(extended).saturating_sub(passed)
+        };
+        Extendable {
+            left,
+            extended,
+            most: self.new.policy().timeouts.extension_max(),
+        }
+    }
+
+    /// Extends a limit that this task counts, as far as the bound allows. Returns whether that is news.
+    fn lengthen(&mut self, limit: Deadline, time: Duration, by: &str) -> bool {
+        let extendable = self.extendable(limit);
+        let more = extendable.cut(time);
+        let total = extendable.extended + more;
+        if limit != Deadline::Inactivity {
+            return self.note_total(limit, total, by);
+        }
+        let left = extendable.left + more;
+        let passed = self.machine.record().run_time(self.at);
+        let end = passed.unwrap_or_default().saturating_add(left);
+        let is_news = self.note_extension(limit, Extension { total, end }, by);
+        if is_news {
+            self.silence.spare(left);
+        }
+        is_news
+    }
+
+    fn note_total(&mut self, limit: Deadline, total: Duration, by: &str) -> bool {
+        let Some(own) = self.new.policy().extendable(limit) else {
+            return false;
+        };
+        let end = own.saturating_add(total);
+        self.note_extension(limit, Extension { total, end }, by)
+    }
+
+    fn note_extension(&mut self, limit: Deadline, to: Extension, by: &str) -> bool {
+        let extensions = &self.facets.shown().extensions;
+        let Some(entry) = extensions.change(self.new.attempt, limit, to, by) else {
+            return false;
+        };
+        self.note(&entry);
+        let total_seconds = to.total.as_secs_f64();
+        tracing::info!(run_id = %self.run, limit = limit.name(), total_seconds, by, "limit of time extended");
+        true
+    }
+}
