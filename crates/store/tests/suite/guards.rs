@@ -360,6 +360,11 @@ pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
         (row.run, row.node, row.created),
         (unreadable.run, unreadable.node, unreadable.created)
     );
+    // A stop needs these.
+    assert_eq!(
+        (row.grace, row.has_ended),
+        (unreadable.spec.policy.grace(), false)
+    );
     assert!(row.why.contains("later"), "{}", row.why);
     let runs = |page: &ListPage| page.rows.iter().map(|row| row.new.run).collect::<Vec<_>>();
     assert_eq!(runs(&page), [new_run(3).run]);
