@@ -175,8 +175,8 @@ pub(crate) const BEGINNING_SET: &str = "state = 'starting', attempt = w.attempt,
     restarts = w.restarts, next_restart_us = NULL";
 
 /// Condition on the row: it waits for exactly this attempt (INV-20).
-pub(crate) const BEGINNING_WHERE: &str = "runs.run_id = w.run_id AND runs.generation = w.generation \
-    AND runs.end_reason IS NULL AND runs.state = 'backoff' AND runs.desired = 'run' \
+pub(crate) const BEGINNING_WHERE: &str = "runs.run_id = w.run_id AND runs.node = w.node \
+    AND runs.generation = w.generation AND runs.end_reason IS NULL AND runs.state = 'backoff' AND runs.desired = 'run' \
     AND runs.attempt = w.attempt - 1";
 
 /// Columns that the end of an attempt writes; `w` is the row as it is then.
@@ -187,8 +187,8 @@ pub(crate) const RESTING_SET: &str = "state = 'backoff', attempt = w.attempt, \
 
 /// Condition on the row: it is of the attempt, or waited for an attempt that was not begun. A stop order in the row
 /// stays.
-pub(crate) const RESTING_WHERE: &str = "runs.run_id = w.run_id AND runs.generation = w.generation \
-    AND runs.end_reason IS NULL \
+pub(crate) const RESTING_WHERE: &str = "runs.run_id = w.run_id AND runs.node = w.node \
+    AND runs.generation = w.generation AND runs.end_reason IS NULL \
     AND (runs.attempt = w.attempt OR (runs.attempt = w.attempt - 1 AND runs.state = 'backoff'))";
 
 /// Columns that mending writes over an open row: all of them.

@@ -1380,7 +1380,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
+    async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
         self.check_write()?;
         self.present(run, generation)?;
         let mut rows = self.rows.lock().unwrap();
@@ -1389,7 +1389,7 @@ impl Store for MemoryStore {
             row.state != StoredState::Starting
                 || row.desired != Desired::Run
                 || row.new.attempt != 1
-                || row.new.generation != generation
+                || (row.new.node, row.new.generation) != (node, generation)
         };
         if row.is_some_and(has_begun) {
             return Err(StoreError::Fenced(run));
