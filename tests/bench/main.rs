@@ -3,12 +3,14 @@
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
 //! printed like the rest, and left in `target/bench.json`. `bench spawn`, `bench overload`, `bench start`, `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
 //! `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees. `bench profile` is `make profile`, `bench growth` is
-//! `make growth`.
+//! `make growth`. `bench fleet-store` simulates the leases and spawns of up to 10,000 nodes on one Postgres, `bench history`
+//! fills a Postgres with up to 300,000 ended runs; a number takes that size alone. Neither is part of the whole.
 //!
 //! All of it runs in a pid namespace, so that nothing is left even when it is killed.
 
 mod counts;
 mod fleet;
+mod fleet_store;
 mod floor;
 mod growth;
 mod idle;
@@ -88,10 +90,17 @@ async fn measure(words: &[String]) {
     if wanted("idle") {
         idle::measure(&mut table).await;
     }
-    // An hour of its own: only where it is named.
-    if words.iter().any(|word| word == "growth") {
-        let sizes: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    // Minutes and hours of their own: only where they are named.
+    let named = |part: &str| words.iter().any(|word| word == part);
+    let sizes: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    if named("growth") {
         growth::measure(&mut table, &sizes).await;
+    }
+    if named("fleet-store") {
+        fleet_store::leases(&mut table, &sizes).await;
+    }
+    if named("history") {
+        fleet_store::history(&mut table, &sizes).await;
     }
     if wanted("telemetry") {
         telemetry::measure(&mut table).await;

@@ -3,6 +3,7 @@
 #[cfg(debug_assertions)]
 mod crash_points;
 mod endurance;
+mod fleet;
 mod gate;
 mod input;
 mod lines;

@@ -4,7 +4,10 @@
 use kennel_proto::pb::{NodeReachability, RunState};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, argv, eventually_async,
-    kennel::kill_exactly, must, procfs::Proc,
+    fleet::{Plan, prove},
+    kennel::kill_exactly,
+    must,
+    procfs::Proc,
 };
 use nix::sys::signal::Signal;
 use std::{
@@ -135,4 +138,18 @@ async fn answers_of_three_nodes_agree_with_what_lives() {
     witness
         .look_for(&nodes[0], Some(0), Duration::from_secs(1))
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_of_a_fleet_is_false() {
+    let tally = prove(Plan {
+        nodes: 3,
+        runs: 60,
+        workers: 6,
+        rounds: 1,
+        seed: 1,
+    })
+    .await;
+    println!("{tally:?}");
+    assert!(tally.ran >= 40 && tally.stopped >= 15, "{tally:?}");
 }

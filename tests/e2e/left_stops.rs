@@ -3,10 +3,14 @@
 use kennel_proto::pb::{self, AbortWait, DesiredState, RunState};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, argv, complaint, eventually,
-    eventually_async, fact, kennel::kill_exactly, must, procfs::Proc, sh, shell::run_to_end,
+    eventually_async, fact, kennel::kill_exactly, must, procfs::Proc, relay::Relay, sh,
+    shell::run_to_end, within,
 };
 use nix::sys::signal::Signal;
 use std::{fs, path::Path, time::Duration};
+
+/// A client may have to wait for the store's own time limits.
+const STORE_PATIENCE: Duration = Duration::from_mins(1);
 
 async fn node(postgres: &Postgres, name: &'static str, points: &Path) -> Kennel {
     Kennel::start(Options {
@@ -86,6 +90,91 @@ async fn stop_left_for_dead_node_is_done_later() {
     eventually("it ends", PATIENCE, || (!leader.is_alive()).then_some(())).await;
     let gone = there.abort_with(id, None, AbortWait::None).await;
     must("abort of an ended run", gone);
+}
+
+/// A later version has written the record: only its columns can be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_is_left_for_an_unreadable_run() {
+    let postgres = Postgres::start().await;
+    let points = tempfile::tempdir().expect("a directory");
+    let mut one = node(&postgres, "one", points.path()).await;
+    let two = node(&postgres, "two", points.path()).await;
+    let run = running(&one, &two).await;
+    let id = run.run_id.as_str();
+    let keeper = Proc::read(one.keeper_pid()).expect("own child");
+    kill_exactly(&keeper, Signal::SIGSTOP);
+    one.kill_server();
+    fs::remove_file(one.socket()).expect("no server is reached there");
+    let known = postgres.psql("SELECT spec FROM runs").await;
+    let write = async |spec: &str| {
+        let sql = format!("UPDATE runs SET spec = $spec${spec}$spec$");
+        postgres.psql(&sql).await;
+    };
+    let later = r#"{"policy":{"kind":"later"}}"#;
+    write(later).await;
+    let mut there = two.client().await;
+    let unread = there.get(id).await.expect_err("it cannot be read");
+    assert_eq!(complaint(&unread).reason, "NODE_UNREACHABLE");
+
+    let left = there.abort_with(id, None, AbortWait::None).await;
+    let left = left.expect_err("it is not done");
+
+    assert_eq!(complaint(&left).reason, "ABORT_QUEUED");
+    assert_eq!(fact(&left, "node_name"), "one");
+    let grace = "SELECT grace_us, (SELECT grace_period_ms FROM runs r WHERE r.run_id = l.run_id) FROM left_stops l";
+    assert_eq!(postgres.psql(grace).await.trim(), "5000000|5000");
+    write(&known).await;
+    kill_exactly(&keeper, Signal::SIGCONT);
+    let ended = must("wait", there.ended(id).await);
+    assert_eq!(ended.reason(), "aborted");
+    // One that has ended gets no stop, and no view that this version could not read.
+    write(later).await;
+    let stops = async || postgres.psql("SELECT count(*) FROM left_stops").await;
+    eventually_async("it is left no more", PATIENCE, async || {
+        (stops().await.trim() == "0").then_some(())
+    })
+    .await;
+    one.kill_service_after(|| {});
+    let refused = there.abort_with(id, None, AbortWait::None).await;
+    let refused = complaint(&refused.expect_err("its end cannot be read"));
+    assert_eq!(refused.reason, "NODE_UNREACHABLE");
+    assert_eq!(stops().await.trim(), "0");
+}
+
+/// A node without its store cannot know whose run it is: its promise is kept by the run's own node.
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_accepted_without_store_reaches_other_node() {
+    let postgres = Postgres::start().await;
+    let points = tempfile::tempdir().expect("a directory");
+    let socket = ".s.PGSQL.5432";
+    let behind = postgres.socket_dir().join(socket);
+    let relay = Relay::start(points.path().join(socket), behind);
+    let cut_off = postgres.url_in(points.path());
+    let one = Kennel::start(Options {
+        words: vec!["--node-name", "one", "--node-lease", "3s"],
+        ..Options::on(&cut_off)
+    })
+    .await;
+    let two = node(&postgres, "two", points.path()).await;
+    let run = running(&two, &two).await;
+    let id = run.run_id.as_str();
+    let leader = Proc::read(run.attempt().pid).expect("it runs");
+    relay.cut();
+    let accepted = eventually_async("it is accepted", STORE_PATIENCE, async || {
+        let mut here = one.client().await;
+        here.abort_with(id, None, AbortWait::None).await.ok()
+    })
+    .await;
+    assert_eq!(accepted.state(), RunState::Stopping);
+    assert!(leader.is_alive());
+
+    relay.mend();
+
+    let mut there = two.client().await;
+    let ended = within("it ends", STORE_PATIENCE, there.ended(id)).await;
+    let ended = must("wait", ended);
+    assert_eq!(ended.reason(), "aborted");
+    assert_eq!(carried_out(&mut there, id).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

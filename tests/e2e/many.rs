@@ -1,110 +1,15 @@
 //! The events of many runs in one stream: of present runs that match a filter, and of later ones.
 
-use kennel_proto::pb::{
-    self, RunFilter, RunState, event::Payload, stream_events_request::Position,
-};
+use kennel_proto::pb::{self, RunFilter, RunState, stream_events_request::Position};
 use kennel_tests::{
-    Client, Heard, Kennel, PATIENCE, SpecExt, complaint, must, naughty, pattern, sh,
-    shell::run_to_end, within,
+    Heard, Kennel, PATIENCE, SpecExt, complaint,
+    crowd::{Crowd, beginning, labelled, open},
+    must, naughty, pattern, sh,
+    shell::run_to_end,
+    within,
 };
-use std::{collections::BTreeMap, fs, os::unix::fs::FileExt, time::Duration};
-use tonic::{Code, Streaming};
-
-/// Long enough for all of it on a busy machine.
-const LONG: Duration = Duration::from_mins(2);
-
-pub(crate) fn labelled(app: &str) -> RunFilter {
-    RunFilter {
-        labels: [("app".to_owned(), app.to_owned())].into(),
-        ..RunFilter::default()
-    }
-}
-
-pub(crate) fn beginning() -> Position {
-    Position::Beginning(pb::FromBeginning {})
-}
-
-/// Events that a reader of many runs has received, each run checked like one that is read alone.
-#[derive(Debug, Default)]
-pub(crate) struct Crowd {
-    pub(crate) runs: BTreeMap<String, Heard>,
-    pub(crate) cursor: Vec<u8>,
-    pub(crate) heartbeats: u32,
-    /// The state of each run in its last Snapshot.
-    pub(crate) states: BTreeMap<String, RunState>,
-    /// Changes of nodes.
-    pub(crate) nodes: Vec<pb::StreamedNode>,
-}
-
-impl Crowd {
-    pub(crate) fn take(&mut self, message: pb::StreamEventsResponse) {
-        self.nodes.extend(message.nodes);
-        for events in message.run_events {
-            if events.run_id.is_empty() {
-                self.heartbeats += 1;
-                continue;
-            }
-            let heard = self.runs.entry(events.run_id.clone()).or_default();
-            let snapshot = match &events.events[0].payload {
-                Some(Payload::Snapshot(snapshot)) => snapshot.run.as_ref(),
-                _ => None,
-            };
-            let is_snapshot = snapshot.is_some();
-            let state = snapshot.map(|run| (run.run_id.clone(), run.state()));
-            self.states.extend(state);
-            assert!(heard.snapshots > 0 || is_snapshot, "{events:?}");
-            let one = pb::StreamEventsResponse {
-                run_events: vec![events],
-                ..pb::StreamEventsResponse::default()
-            };
-            heard.take(one);
-        }
-        if !message.cursor.is_empty() {
-            self.cursor = message.cursor.to_vec();
-        }
-    }
-
-    pub(crate) fn ended(&self) -> usize {
-        self.runs.values().filter(|heard| heard.has_ended()).count()
-    }
-
-    pub(crate) fn position(&self) -> Position {
-        if self.cursor.is_empty() {
-            beginning()
-        } else {
-            Position::Cursor(self.cursor.clone().into())
-        }
-    }
-
-    /// Reads until so many runs have ended.
-    pub(crate) async fn until_ended(
-        &mut self,
-        stream: &mut Streaming<pb::StreamEventsResponse>,
-        runs: usize,
-    ) {
-        while self.ended() < runs {
-            let message = within("it continues", LONG, stream.message()).await;
-            self.take(must("read", message).expect("it does not end by itself"));
-        }
-    }
-}
-
-pub(crate) async fn open(
-    client: &mut Client,
-    filter: RunFilter,
-    position: Position,
-) -> Streaming<pb::StreamEventsResponse> {
-    let request = pb::StreamEventsRequest {
-        filter: Some(filter),
-        position: Some(position),
-        heartbeat_interval: Some(prost_types::Duration {
-            seconds: 1,
-            nanos: 0,
-        }),
-        ..pb::StreamEventsRequest::default()
-    };
-    must("stream", client.process.stream_events(request).await).into_inner()
-}
+use std::{fs, os::unix::fs::FileExt};
+use tonic::Code;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn filtered_stream_has_present_and_later_matches() {

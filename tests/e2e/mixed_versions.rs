@@ -188,6 +188,19 @@ async fn record_of_a_later_version_hides_no_other() {
         notes.contains(&with_value) && notes.contains("later"),
         "{notes}"
     );
+    let sample = run_to_end(older.cli(&["top", "--once"]), PATIENCE).await;
+    let (shown, notes) = (text(&sample), String::from_utf8_lossy(&sample.stderr));
+    assert!(shown.contains(&own) && !shown.contains(&with_value));
+    assert!(notes.contains("left out: 1;"), "{notes}");
+    // The shell would write a note into the line that is typed.
+    let mut asked = older.cli(&["--", "kennel", "stop", "0"]);
+    asked
+        .env("KENNEL_COMPLETE", "bash")
+        .env("_CLAP_COMPLETE_INDEX", "2")
+        .env("KENNEL_SERVER", older.address());
+    let completed = run_to_end(asked, PATIENCE).await;
+    assert!(text(&completed).contains(&own), "{completed:?}");
+    assert!(completed.stderr.is_empty(), "{completed:?}");
     // By a part of its id too.
     let named = older.cli(&["get", &with_value[10..]]);
     let named = run_to_end(named, PATIENCE).await;

@@ -1,24 +1,24 @@
 //! The events of the runs of all nodes in one stream, at any node.
 
-use crate::{
-    forward::Fleet,
-    many::{Crowd, beginning, labelled, open},
-};
+use crate::forward::Fleet;
 use kennel_client::Connection;
 use kennel_proto::pb::{
     self, RunFilter, RunState, StreamedNodeState as State, stream_events_request::Position,
 };
 use kennel_tests::{
-    Client, Heard, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint, eventually_async,
-    fact, kennel::kill_exactly, must, naughty, pattern, procfs::Proc, sh, shell::run_to_end,
+    Client, Kennel, Options, PATIENCE, Postgres, SpecExt, argv, complaint,
+    crowd::{Crowd, LONG, beginning, labelled, message, open},
+    eventually_async, fact,
+    kennel::kill_exactly,
+    must, naughty, pattern,
+    procfs::Proc,
+    sh,
+    shell::run_to_end,
     within,
 };
 use nix::sys::signal::Signal;
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path};
 use tonic::{Code, Request, Streaming, metadata::MetadataValue};
-
-/// Long enough for all of it on a busy machine.
-const LONG: Duration = Duration::from_mins(2);
 
 async fn node(postgres: &Postgres, name: &'static str) -> Kennel {
     Kennel::start(Options {
@@ -46,34 +46,6 @@ async fn spawn(at: &Kennel, script: &str) -> String {
 fn waiting(go: &Path) -> String {
     let go = go.display();
     format!("echo begin; while [ ! -e {go} ]; do sleep 0.01; done; echo end")
-}
-
-async fn message(stream: &mut Streaming<pb::StreamEventsResponse>) -> pb::StreamEventsResponse {
-    let message = within("it continues", LONG, stream.message()).await;
-    must("read", message).expect("it does not end by itself")
-}
-
-impl Crowd {
-    /// Reads until this is so.
-    async fn until(
-        &mut self,
-        stream: &mut Streaming<pb::StreamEventsResponse>,
-        is_so: impl Fn(&Self) -> bool,
-    ) {
-        while !is_so(self) {
-            self.take(message(stream).await);
-        }
-    }
-
-    fn text(&self, run: &str) -> String {
-        self.runs.get(run).map(Heard::text).unwrap_or_default()
-    }
-
-    /// The changes of this node.
-    fn changes(&self, name: &str) -> Vec<State> {
-        let of_it = self.nodes.iter().filter(|node| node.node_name == name);
-        of_it.map(pb::StreamedNode::state).collect()
-    }
 }
 
 async fn until_head(

@@ -8,6 +8,7 @@
 )]
 
 mod thief;
+mod witnessed;
 
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -56,6 +57,10 @@ fn main() -> ExitCode {
         ["take-run", data_dir, run, keeper, report] => {
             thief::take_run(data_dir.as_ref(), run, number(keeper), report.as_ref());
         }
+        ["witnessed", socket, millis, code, bytes] => {
+            return witnessed::leader(socket, number(millis), number(code), number(bytes));
+        }
+        ["witnessed-child", socket] => return witnessed::child(socket),
         ["bystander", millis] => return bystander(number(millis)),
         other => {
             eprintln!("naughty: no trick {other:?}");

@@ -229,7 +229,13 @@ impl Kennel {
     /// Returns the socket that it listens on.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.dir.path().join("s/kennel.sock")
+        Self::socket_in(self.dir.path())
+    }
+
+    /// Returns the socket of a server on this directory.
+    #[must_use]
+    pub fn socket_in(dir: &Path) -> PathBuf {
+        dir.join("s/kennel.sock")
     }
 
     /// Returns the `--server` value for the command line.
@@ -598,7 +604,7 @@ pub fn serve_words(dir: &Path, store: Option<&str>) -> Vec<String> {
     let mut words = vec![
         "serve".to_owned(),
         "--listen".to_owned(),
-        format!("unix:{}", dir.join("s/kennel.sock").display()),
+        format!("unix:{}", Kennel::socket_in(dir).display()),
         "--data-dir".to_owned(),
         dir.join("data").display().to_string(),
     ];

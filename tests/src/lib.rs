@@ -5,6 +5,8 @@
 pub mod census;
 pub mod client;
 pub mod collector;
+pub mod crowd;
+pub mod fleet;
 pub mod kennel;
 pub mod load;
 pub mod node_log;
@@ -16,11 +18,13 @@ pub mod procfs;
 pub mod programs;
 pub mod project;
 pub mod raw;
+pub mod relay;
 pub mod shell;
 pub mod sqlite;
 pub mod strace;
 pub mod tmux;
 pub mod wait;
+pub mod witness;
 
 pub use census::{Census, Footprint};
 pub use client::{Client, Heard, RunExt, SpecExt, argv, complaint, fact, naughty, sh};

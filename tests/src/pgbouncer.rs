@@ -18,8 +18,8 @@ use tempfile::TempDir;
 const BINARY: &str = "/usr/sbin/pgbouncer";
 const PORT: u16 = 6432;
 
-/// Two sessions for all clients, in turn, none older than a second; a waiting client gets an early error.
-const SETTINGS: &str = "pool_mode = transaction\ndefault_pool_size = 2\nserver_round_robin = 1\nserver_lifetime = 1\n\
+/// Sessions for all clients, in turn, none older than a second; a waiting client gets an early error.
+const SETTINGS: &str = "pool_mode = transaction\nserver_round_robin = 1\nserver_lifetime = 1\n\
     server_login_retry = 1\nquery_wait_timeout = 3\nlog_connections = 1";
 
 /// A running pooler; ended when dropped.
@@ -29,15 +29,21 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one before this cluster and waits until it listens.
+    /// Starts one before this cluster, with two sessions for all clients, and waits until it listens.
     pub async fn start(postgres: &Postgres) -> Self {
+        Self::with_sessions(postgres, 2).await
+    }
+
+    /// Likewise, with so many sessions.
+    pub async fn with_sessions(postgres: &Postgres, sessions: u32) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("kennel-pgbouncer-")
             .tempdir()
             .expect("a temporary directory can be made");
         let ini = format!(
             "[databases]\n* = host={cluster} user={NAME}\n[pgbouncer]\nlisten_addr =\nlisten_port = {PORT}\n\
-             unix_socket_dir = {own}\nauth_type = any\n{SETTINGS}\n",
+             unix_socket_dir = {own}\nauth_type = any\n\
+             default_pool_size = {sessions}\n{SETTINGS}\n",
             cluster = postgres.socket_dir().display(),
             own = dir.path().display(),
         );
@@ -54,7 +60,13 @@ impl PgBouncer {
     /// Returns the `--store` value.
     #[must_use]
     pub fn url(&self) -> String {
-        let dir = self.dir.path().display();
+        self.url_in(self.dir.path())
+    }
+
+    /// Returns the `--store` value with its socket in another directory.
+    #[must_use]
+    pub fn url_in(&self, dir: &Path) -> String {
+        let dir = dir.display();
         format!("postgres://{NAME}@localhost:{PORT}/{NAME}?host={dir}")
     }
 
@@ -97,7 +109,9 @@ impl PgBouncer {
         log.matches("new connection to server").count()
     }
 
-    fn socket(&self) -> PathBuf {
+    /// Returns the socket that it listens on.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
         self.dir.path().join(format!(".s.PGSQL.{PORT}"))
     }
 

@@ -112,10 +112,13 @@ impl Postgres {
     /// Returns the `--store` value.
     #[must_use]
     pub fn url(&self) -> String {
-        format!(
-            "postgres://{NAME}@localhost/{NAME}?host={}",
-            self.dir.path().display()
-        )
+        self.url_in(self.dir.path())
+    }
+
+    /// Returns the `--store` value with its socket in another directory.
+    #[must_use]
+    pub fn url_in(&self, dir: &Path) -> String {
+        format!("postgres://{NAME}@localhost/{NAME}?host={}", dir.display())
     }
 
     /// Runs one statement through psql; returns its rows, columns separated by `|`.

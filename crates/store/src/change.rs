@@ -3,7 +3,8 @@
 //! Their JSON is read by later versions: `change.lock` holds one line for each and goes red when one changes.
 
 use crate::{
-    Closure, Desired, Inserted, NewRun, Rest, RunRow, Store, StoreError, StoredState, Times, json,
+    Closure, Desired, Inserted, LeftStop, NewRun, Rest, RunRow, Store, StoreError, StoredState,
+    Times, json,
 };
 use kennel_lifecycle::{Facets, OutputRemoval, RowState, RunId, StopOrder, StopReason, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -129,16 +130,7 @@ impl Change {
                 store.record_state(run, generation, *state, *started).await
             }
             Self::Facets(facets) => store.record_facets(run, generation, facets).await,
-            Self::Fenced(new, closure) => {
-                let stamped = stamped(new, generation);
-                match store.fence(&stamped, closure).await? {
-                    Inserted::Taken(row) if row.outcome.is_none() => {
-                        stop_fenced(store, generation, new, closure, &row).await
-                    }
-                    // The run under the key has ended.
-                    Inserted::New | Inserted::Taken(_) => Ok(()),
-                }
-            }
+            Self::Fenced(new, closure) => write_fence(store, generation, new, closure).await,
             Self::Closed(new, closure) => store.close(&stamped(new, generation), closure).await,
             Self::Intended(_)
             | Self::Inserted(_)
@@ -198,28 +190,37 @@ fn stamped(new: &NewRun, generation: i64) -> NewRun {
     }
 }
 
-/// Stops a fenced run that had been recorded before. Not where it is another node's.
-async fn stop_fenced(
+/// Writes a fence. A run that has the key already is stopped: by its own node, for which the stop is left.
+async fn write_fence(
     store: &dyn Store,
     generation: i64,
     new: &NewRun,
     closure: &Closure,
-    row: &RunRow,
 ) -> Result<(), StoreError> {
-    if row.new.node != new.node {
-        return Err(StoreError::Fenced(new.run));
-    }
-    let order = StopOrder {
-        reason: StopReason::Abort {
-            by: new.owner.clone(),
-            request_id: None,
-        },
-        grace: row.new.spec.policy.grace(),
+    let run = new.run;
+    let (node, grace) = match store.fence(&stamped(new, generation), closure).await {
+        Ok(Inserted::Taken(row)) if row.outcome.is_none() => {
+            (row.new.node, row.new.spec.policy.grace())
+        }
+        Err(StoreError::Unread(row)) if row.node != new.node && !row.has_ended => {
+            (row.node, row.grace)
+        }
+        // The run under the key has ended.
+        Ok(Inserted::New | Inserted::Taken(_)) => return Ok(()),
+        Err(error) => return Err(error),
     };
-    let deadline = closure.times.ended.unwrap_or(new.created);
-    store
-        .record_stop(new.run, generation, &order, deadline.plus(order.grace))
-        .await
+    let reason = StopReason::Abort {
+        by: new.owner.clone(),
+        request_id: None,
+    };
+    let order = StopOrder { reason, grace };
+    let asked = closure.times.ended.unwrap_or(new.created);
+    if node != new.node {
+        let stop = LeftStop { run, order, asked };
+        return store.leave_stop(node, &stop).await;
+    }
+    let deadline = asked.plus(grace);
+    store.record_stop(run, generation, &order, deadline).await
 }
 
 fn fenced(new: &NewRun, closure: &Closure) -> RunRow {

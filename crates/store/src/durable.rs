@@ -226,12 +226,9 @@ impl<R: Reader> Store for Durable<R> {
         }
     }
 
-    async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
-        match self
-            .writer
-            .write(Write::Withdraw { run, generation })
-            .await?
-        {
+    async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        let withdrawal = Write::Withdraw(run, node, generation);
+        match self.writer.write(withdrawal).await? {
             Answer::Written | Answer::Left | Answer::Generation(_) => Ok(()),
             Answer::NotWritten => match self.one(run).await? {
                 None => Ok(()),

@@ -204,8 +204,8 @@ impl Store for Later {
         self.inner().await?.close(new, closure).await
     }
 
-    async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
-        self.inner().await?.withdraw(run, generation).await
+    async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
+        self.inner().await?.withdraw(run, node, generation).await
     }
 
     async fn mend(&self, row: &RunRow) -> Result<(), StoreError> {

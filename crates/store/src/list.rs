@@ -2,7 +2,7 @@
 
 use crate::{RunRow, StoreError};
 use kennel_lifecycle::{NodeId, RunId, RunIdPart, RunKind, RunState, Timestamp, labels::Selector};
-use std::fmt;
+use std::{fmt, time::Duration};
 
 /// Filter of listed runs. Empty sets mean: all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -101,6 +101,10 @@ pub struct UnreadRow {
     pub owner: String,
     /// When it was made.
     pub created: Timestamp,
+    /// Grace of its spec.
+    pub grace: Duration,
+    /// Whether the run has ended.
+    pub has_ended: bool,
     /// What cannot be read.
     pub why: String,
 }

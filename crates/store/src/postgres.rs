@@ -113,7 +113,7 @@ struct Sorted<'a> {
     rests: Vec<&'a Record>,
     begins: Vec<&'a Record>,
     mends: Vec<&'a Record>,
-    withdrawals: Vec<(RunId, i64)>,
+    withdrawals: Vec<(RunId, NodeId, i64)>,
     stops: Stops,
     states: States,
     facets: Vec<(RunId, i64, &'a str)>,
@@ -158,9 +158,7 @@ impl<'a> Sorted<'a> {
                 Write::Rest(record) => sorted.rests.push(record),
                 Write::Begin(record) => sorted.begins.push(record),
                 Write::Mend(record) => sorted.mends.push(record),
-                Write::Withdraw { run, generation } => {
-                    sorted.withdrawals.push((*run, *generation));
-                }
+                Write::Withdraw(run, node, at) => sorted.withdrawals.push((*run, *node, *at)),
                 Write::Stop {
                     run,
                     generation,
@@ -265,9 +263,9 @@ impl<'a> Sorted<'a> {
                 queries.push(Record::bind_postgres(records, query));
             }
         }
-        for (run, generation) in self.withdrawals {
-            let withdrawal = sqlx::query(WITHDRAW).bind(run.to_string());
-            queries.push(withdrawal.bind(generation));
+        for (run, node, generation) in self.withdrawals {
+            let run = sqlx::query(WITHDRAW).bind(run.to_string());
+            queries.push(run.bind(node.to_string()).bind(generation));
         }
         if !self.stops.runs.is_empty() {
             let Stops {

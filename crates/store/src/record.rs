@@ -390,6 +390,8 @@ impl Record {
             node: read_id("node", &self.node)?,
             owner: self.owner.clone(),
             created: Timestamp(self.created_us),
+            grace: Duration::from_millis(self.grace_period_ms.max(0).unsigned_abs()),
+            has_ended: self.end_reason.is_some(),
             why: String::new(),
         })
     }

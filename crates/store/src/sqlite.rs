@@ -281,13 +281,12 @@ async fn execute(
         Write::Rest(record) => whole(record, &sql.rest),
         Write::Begin(record) => whole(record, &sql.begin),
         Write::Mend(record) => whole(record, &sql.mend),
-        Write::Withdraw { run, generation } => sqlx::query(
-            concat!(
-                "DELETE FROM runs WHERE run_id = ?1 AND state = 'starting' AND desired = 'run' AND attempt = 1 AND ",
-                is_present!()
-            ),
+        Write::Withdraw(run, node, generation) => sqlx::query(
+            "DELETE FROM runs WHERE run_id = ?1 AND node = ?2 AND state = 'starting' AND desired = 'run' \
+             AND attempt = 1 AND EXISTS (SELECT 1 FROM nodes WHERE node = ?2 AND generation = ?3)",
         )
         .bind(run.to_string())
+        .bind(node.to_string())
         .bind(generation),
         Write::Stop {
             run,

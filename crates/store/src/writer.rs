@@ -44,8 +44,8 @@ pub(crate) enum Write {
     Begin(Box<Record>),
     /// Write a whole row, over an open one or none.
     Mend(Box<Record>),
-    /// Remove the row of a run whose gate was never opened.
-    Withdraw { run: RunId, generation: i64 },
+    /// Remove the row of a run of this node and generation, whose gate was never opened.
+    Withdraw(RunId, NodeId, i64),
     /// Record that a run is to stop.
     Stop {
         run: RunId,
@@ -301,7 +301,7 @@ impl Write {
             | Self::Rest(record)
             | Self::Begin(record)
             | Self::Mend(record) => Some(record.run_id.clone()),
-            Self::Withdraw { run, .. }
+            Self::Withdraw(run, ..)
             | Self::Stop { run, .. }
             | Self::State { run, .. }
             | Self::Facets { run, .. }

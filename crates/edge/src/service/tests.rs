@@ -5,6 +5,7 @@ use crate::{
 };
 use kennel_lifecycle::{NodeId, RunId};
 use kennel_supervisor::{ListFilter, RunPage, RunView, UnreadRow};
+use std::time::Duration;
 
 fn of(runs: Vec<RunView>) -> RunPage {
     RunPage {
@@ -20,6 +21,8 @@ fn unread(run: u128) -> UnreadRow {
         run: RunId::from_u128(run),
         node: NodeId::from_u128(1),
         created: of_size(1, 1).created,
+        grace: Duration::ZERO,
+        has_ended: false,
         why: "spec: unknown variant".to_owned(),
     }
 }

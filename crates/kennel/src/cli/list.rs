@@ -41,7 +41,8 @@ pub(crate) async fn ps(link: &Link, args: PsArgs, node: Option<String>) -> Resul
     let is_selected = !filter.label_selector.is_empty();
     filter.node = node.unwrap_or_default();
     filter.parent_run_id = link.run_id_or_none(args.parents.parent.as_deref()).await?;
-    let mut runs = all(link, filter, args.limit.unwrap_or(usize::MAX)).await?;
+    let listed = all(link, filter, args.limit.unwrap_or(usize::MAX)).await?;
+    let mut runs = listed.noting_others();
     sort(&mut runs, args.sort);
     if args.reverse {
         runs.reverse();
@@ -130,16 +131,42 @@ fn named_states(named: &str) -> Result<&'static [pb::RunState], Failure> {
     })
 }
 
-/// Returns the runs of a filter, newest first, at most so many.
+/// Runs of a filter, newest first.
+#[derive(Default)]
+pub(crate) struct Listed {
+    pub(crate) runs: Vec<pb::Run>,
+    /// Those among them whose records the server cannot read.
+    unreadable: Vec<pb::UnreadableRun>,
+}
+
+impl Listed {
+    /// Returns the runs, and notes those that are left out.
+    pub(super) fn noting_others(self) -> Vec<pb::Run> {
+        for run in self.unreadable {
+            let pb::UnreadableRun {
+                run_id,
+                node_id,
+                reason,
+                ..
+            } = run;
+            note(&format_args!(
+                "run {run_id} of node {node_id} is left out: its record cannot be read here: {reason}"
+            ));
+        }
+        self.runs
+    }
+}
+
+/// Returns the runs of a filter, at most so many.
 pub(crate) async fn all(
     link: &Link,
     filter: pb::RunFilter,
     most: usize,
-) -> Result<Vec<pb::Run>, Failure> {
-    let mut runs = Vec::new();
+) -> Result<Listed, Failure> {
+    let mut listed = Listed::default();
     let mut page_token = String::new();
-    while runs.len() < most {
-        let room = PAGE_SIZE.min(most - runs.len());
+    while listed.runs.len() < most {
+        let room = PAGE_SIZE.min(most - listed.runs.len());
         let request = pb::ListRunsRequest {
             filter: Some(filter.clone()),
             page_size: i32::try_from(room).unwrap_or(i32::MAX),
@@ -147,24 +174,14 @@ pub(crate) async fn all(
         };
         let page = link.connection.processes().list_runs(soon(request)).await;
         let page = page.map_err(refused)?.into_inner();
-        runs.extend(page.runs);
-        for unread in page.unreadable_runs {
-            let pb::UnreadableRun {
-                run_id,
-                node_id,
-                reason,
-                ..
-            } = unread;
-            note(&format_args!(
-                "run {run_id} of node {node_id} is left out: its record cannot be read here: {reason}"
-            ));
-        }
+        listed.runs.extend(page.runs);
+        listed.unreadable.extend(page.unreadable_runs);
         page_token = page.next_page_token;
         if page_token.is_empty() {
             break;
         }
     }
-    Ok(runs)
+    Ok(listed)
 }
 
 /// Sorts each run below its parent, in the present order; returns the depth of each.

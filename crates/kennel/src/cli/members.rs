@@ -139,7 +139,7 @@ pub(crate) async fn tree(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
         // Processes are the keeper's, child runs the database's: where that is unavailable, processes are shown all the
         // same.
         let children = match list::all(link, children, CHILDREN_MAX).await {
-            Ok(children) => child_runs(&children),
+            Ok(children) => child_runs(&children.noting_others()),
             Err(failure) => format!("child runs are not known\n{failure}\n"),
         };
         let shown = link.shown_of(

@@ -33,11 +33,10 @@ macro_rules! present {
     };
 }
 
-pub(super) const WITHDRAW: &str = concat!(
-    present!("ARRAY[$1::text]", "ARRAY[$2::bigint]"),
-    "DELETE FROM runs USING present WHERE runs.run_id = $1 AND runs.node = present.node \
-     AND runs.state = 'starting' AND runs.desired = 'run' AND runs.attempt = 1 RETURNING runs.run_id"
-);
+pub(super) const WITHDRAW: &str = "WITH present AS (SELECT n.node FROM nodes n WHERE n.node = $2 \
+    AND n.generation = $3 FOR KEY SHARE OF n) DELETE FROM runs USING present WHERE runs.run_id = $1 \
+    AND runs.node = present.node AND runs.state = 'starting' AND runs.desired = 'run' AND runs.attempt = 1 \
+    RETURNING runs.run_id";
 
 pub(super) const STOP: &str = concat!(
     present!("$1::text[]", "$2::bigint[]"),

@@ -31,7 +31,7 @@ pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
         old.close(&new_run(4), &closure()).await,
         old.rest(&new_run(1), &rest(&[ended(1)], 1)).await,
         old.begin(&next(&waits, 2), 1).await,
-        old.withdraw(run, 1).await,
+        old.withdraw(run, NodeId::from_u128(NODE), 1).await,
         old.mend(&RunRow {
             restarts: 9,
             ..RunRow::open(new_run(1))
@@ -369,6 +369,11 @@ pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {
     assert_eq!(
         (row.run, row.node, row.created),
         (unreadable.run, unreadable.node, unreadable.created)
+    );
+    // A stop needs these.
+    assert_eq!(
+        (row.grace, row.has_ended),
+        (unreadable.spec.policy.grace(), false)
     );
     assert!(row.why.contains("later"), "{}", row.why);
     let runs = |page: &ListPage| page.rows.iter().map(|row| row.new.run).collect::<Vec<_>>();

@@ -4,16 +4,19 @@ use super::{
     Bed,
     rows::{EPOCH, NODE, closure, new_run, opening, order},
 };
-use kennel_lifecycle::{RowState, Timestamp};
+use kennel_lifecycle::{NodeId, RowState, Timestamp};
 use kennel_store::{Inserted, StoreError};
 
 pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
     let store = &bed.store;
-    store.open_node(&opening(NODE, EPOCH)).await.unwrap();
+    for (node, epoch) in [(NODE, EPOCH), (NODE + 1, EPOCH + 1)] {
+        store.open_node(&opening(node, epoch)).await.unwrap();
+    }
     for id in 1..=4 {
         store.insert(&new_run(id)).await.unwrap();
     }
     let run = |id| new_run(id).run;
+    let (node, other) = (NodeId::from_u128(NODE), NodeId::from_u128(NODE + 1));
     store
         .record_state(run(2), 1, RowState::Running, None)
         .await
@@ -25,10 +28,12 @@ pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
     store.close(&new_run(4), &closure()).await.unwrap();
 
     let withdrawn = [
-        store.withdraw(run(1), 2).await,
-        store.withdraw(run(2), 1).await,
-        store.withdraw(run(3), 1).await,
-        store.withdraw(run(4), 1).await,
+        store.withdraw(run(1), node, 2).await,
+        // Its generation has the same number.
+        store.withdraw(run(1), other, 1).await,
+        store.withdraw(run(2), node, 1).await,
+        store.withdraw(run(3), node, 1).await,
+        store.withdraw(run(4), node, 1).await,
     ];
     for (at, result) in withdrawn.into_iter().enumerate() {
         assert!(
@@ -41,7 +46,7 @@ pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
     }
     // A repeat has the same result, and the key is free.
     for _ in 0..2 {
-        store.withdraw(run(1), 1).await.unwrap();
+        store.withdraw(run(1), node, 1).await.unwrap();
         assert_eq!(store.get(run(1)).await.unwrap(), None);
     }
     assert_eq!(store.insert(&new_run(1)).await.unwrap(), Inserted::New);

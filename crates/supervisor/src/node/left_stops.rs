@@ -15,9 +15,18 @@ use crate::{
     },
     registry::Supervisor,
 };
-use kennel_lifecycle::{StopOrder, StopReason};
+use kennel_lifecycle::{RunId, StopOrder, StopReason};
 use kennel_linux::crash_point;
-use kennel_store::LeftStop;
+use kennel_store::{LeftStop, StoreError};
+use std::time::Duration;
+
+/// What the record of another node's run says of a stop.
+enum Recorded {
+    /// The run has not ended, and its spec has this grace.
+    Open { grace: Duration },
+    /// The run has ended.
+    Ended(Box<RunView>),
+}
 
 impl Supervisor {
     /// Ends a run. For a run of a node that could not be reached, a stop is queued.
@@ -38,12 +47,14 @@ impl Supervisor {
         elsewhere: Box<Elsewhere>,
     ) -> Result<RunView, CallError> {
         let run = call.run;
-        let view = self.get(run).await?;
+        let grace = match self.recorded(run).await? {
+            Recorded::Ended(view) => return Ok(*view),
+            Recorded::Open { grace } => call.grace.unwrap_or(grace),
+        };
         let reason = StopReason::Abort {
             by: call.by,
             request_id: call.request_id,
         };
-        let grace = call.grace.unwrap_or_else(|| view.policy().grace());
         let stop = LeftStop {
             run,
             order: StopOrder { reason, grace },
@@ -52,11 +63,28 @@ impl Supervisor {
         let left = self.shared.store.leave_stop(elsewhere.node, &stop).await;
         left.map_err(|error| store_fault(&error))?;
         // No stop is queued for an ended run.
-        let view = self.get(run).await?;
-        if view.state.is_terminal() {
-            return Ok(view);
+        match self.recorded(run).await? {
+            Recorded::Ended(view) => Ok(*view),
+            Recorded::Open { .. } => Err(CallError::AbortQueued { run, elsewhere }),
         }
-        Err(CallError::AbortQueued { run, elsewhere })
+    }
+
+    /// Reads what a stop needs of the record of another node's run. An open record that a later version has written
+    /// has it in columns of its own; the end in such a record cannot be shown here.
+    async fn recorded(&self, run: RunId) -> Result<Recorded, CallError> {
+        let row = match self.shared.store.get(run).await {
+            Ok(row) => row.ok_or(CallError::RunNotFound(run))?,
+            Err(StoreError::Unread(row)) if !row.has_ended => {
+                return Ok(Recorded::Open { grace: row.grace });
+            }
+            Err(fault) => return Err(self.read_fault(fault).await),
+        };
+        if row.outcome.is_none() {
+            let grace = row.new.spec.policy.grace();
+            return Ok(Recorded::Open { grace });
+        }
+        let view = self.located(row.into()).await?;
+        Ok(Recorded::Ended(Box::new(view)))
     }
 
     /// Carries out the stops that are queued for this node.

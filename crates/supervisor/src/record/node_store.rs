@@ -207,7 +207,8 @@ impl NodeStore {
 
     /// Removes a row: there is none for a run whose gate was never opened.
     pub(crate) async fn withdraw(&self, run: RunId) -> Result<(), StoreError> {
-        let work = async |generation| self.store.withdraw(run, generation).await;
+        let (store, node) = (&self.store, self.node);
+        let work = async |generation| store.withdraw(run, node, generation).await;
         self.write("withdraw", run, work).await?;
         self.record.took(run, Change::Withdrawn);
         Ok(())

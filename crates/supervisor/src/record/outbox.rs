@@ -378,9 +378,11 @@ async fn answered(
         written => written,
     };
     if let (Ok(()), Change::Fenced(new, closure)) = (&written, &*due.change) {
-        // Callers get the row that has the key now.
-        if let Some(row) = store.raw().get(run).await? {
-            store.fenced_late(new, closure, row);
+        // Callers get the row that has the key now; one that a later version has written, from its node.
+        match store.raw().get(run).await {
+            Ok(Some(row)) => store.fenced_late(new, closure, row),
+            Ok(None) | Err(StoreError::Unread(_)) => {}
+            Err(error) => return Err(error),
         }
     }
     match written {

@@ -649,10 +649,10 @@ impl Store for Shaky {
             .await
     }
 
-    async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
+    async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
         let what = format!("withdraw {run} of {generation}");
         self.write(what, |store| async move {
-            store.withdraw(run, generation).await
+            store.withdraw(run, node, generation).await
         })
         .await
     }

@@ -1412,7 +1412,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn withdraw(&self, run: RunId, generation: i64) -> Result<(), StoreError> {
+    async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError> {
         self.check_write()?;
         self.present(run, generation)?;
         let mut rows = self.rows.lock().unwrap();
@@ -1421,6 +1421,7 @@ impl Store for MemoryStore {
             row.state != StoredState::Starting
                 || row.desired != Desired::Run
                 || row.new.attempt != 1
+                || row.new.node != node
         };
         if row.is_some_and(has_begun) {
             return Err(StoreError::Fenced(run));

@@ -81,6 +81,7 @@ pub(super) struct Board {
     /// Reason why the server cannot be reached; absent: it can.
     pub(super) lost: Option<String>,
     pub(super) cut: bool,
+    pub(super) unreadable: usize,
     runs: Vec<Seen>,
     pub(super) sort: Sort,
     pub(super) reverse: bool,
@@ -106,6 +107,7 @@ impl Board {
             at: None,
             lost: None,
             cut: false,
+            unreadable: 0,
             runs: Vec::new(),
             sort: Sort::Age,
             reverse: false,
@@ -126,10 +128,11 @@ impl Board {
                     info,
                     runs,
                     cut,
+                    unreadable,
                     at,
                 } = *sample;
                 (self.info, self.at) = (Some(info), Some(at));
-                (self.runs, self.cut) = (runs, cut);
+                (self.runs, self.cut, self.unreadable) = (runs, cut, unreadable);
                 if self.lost.take().is_some() {
                     self.message = "the server is back".into();
                 }

@@ -142,12 +142,18 @@ fn state_line(board: &Board) -> Line<'static> {
     } else {
         ""
     };
+    let unreadable = match board.unreadable {
+        0 => String::new(),
+        count => format!(", {count} cannot be read here"),
+    };
     let filter = match board.filter.as_str() {
         "" => String::new(),
         filter => format!(" with {filter:?}"),
     };
     let sort = name(board.sort);
-    Line::raw(format!("{which}{cut}{filter}, by {sort}{order}"))
+    Line::raw(format!(
+        "{which}{cut}{unreadable}{filter}, by {sort}{order}"
+    ))
 }
 
 fn alarm(board: &Board, text: String) -> Line<'static> {

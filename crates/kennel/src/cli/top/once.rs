@@ -12,7 +12,7 @@ use crate::{
         table::{self, Cell, in_colour},
         words,
     },
-    failure::Failure,
+    failure::{Failure, note},
 };
 use serde_json::json;
 use std::time::{Duration, SystemTime};
@@ -28,9 +28,19 @@ pub(super) async fn once(link: &Link, args: &TopArgs) -> Result<(), Failure> {
     for look in 0..args.iterations {
         let pause = if look == 0 { COUNTS_FOR } else { args.every };
         tokio::time::sleep(pause).await;
-        let Sample { mut runs, at, .. } = sampler.sample().await.map_err(refused)?;
+        let Sample {
+            mut runs,
+            unreadable,
+            at,
+            ..
+        } = sampler.sample().await.map_err(refused)?;
         runs.retain(|seen| seen.run.end_time.is_none());
         print_exact(&shown(link, &runs, at))?;
+        if unreadable > 0 {
+            note(&format_args!(
+                "records that cannot be read here, whose runs are left out: {unreadable}; kennel ps --all names them"
+            ));
+        }
     }
     Ok(())
 }

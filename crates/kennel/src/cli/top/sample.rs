@@ -26,7 +26,17 @@ pub(super) struct Sample {
     pub(super) runs: Vec<Seen>,
     /// Whether there are more.
     pub(super) cut: bool,
+    /// Number of runs whose records the server cannot read.
+    pub(super) unreadable: usize,
     pub(super) at: SystemTime,
+}
+
+/// The newest runs, and what is known of the others; as in [`Sample`].
+#[derive(Default)]
+struct Listed {
+    runs: Vec<pb::Run>,
+    cut: bool,
+    unreadable: usize,
 }
 
 /// One run.
@@ -76,9 +86,9 @@ impl Sampler {
         let mut admin = self.connection.admin();
         let info = admin.get_server_info(pb::GetServerInfoRequest {}).await?;
         let info = info.into_inner().server.unwrap_or_default();
-        let (runs, cut) = self.runs().await?;
-        self.measure(&runs).await;
-        let seen = runs.into_iter().map(|run| {
+        let listed = self.runs().await?;
+        self.measure(&listed.runs).await;
+        let seen = listed.runs.into_iter().map(|run| {
             let usage = self.counted.get(&run.run_id);
             let usage = usage.map(|(_, usage)| *usage).unwrap_or_default();
             Seen { run, usage }
@@ -86,14 +96,15 @@ impl Sampler {
         Ok(Sample {
             info,
             runs: seen.collect(),
-            cut,
+            cut: listed.cut,
+            unreadable: listed.unreadable,
             at: super::board::now(),
         })
     }
 
-    async fn runs(&self) -> Result<(Vec<pb::Run>, bool), Failure> {
+    async fn runs(&self) -> Result<Listed, Failure> {
         let mut processes = self.connection.processes();
-        let (mut runs, mut page_token) = (Vec::new(), String::new());
+        let (mut listed, mut page_token) = (Listed::default(), String::new());
         loop {
             let request = pb::ListRunsRequest {
                 filter: None,
@@ -101,10 +112,12 @@ impl Sampler {
                 page_token,
             };
             let page = processes.list_runs(request).await?.into_inner();
-            runs.extend(page.runs);
+            listed.runs.extend(page.runs);
+            listed.unreadable += page.unreadable_runs.len();
             page_token = page.next_page_token;
-            if page_token.is_empty() || runs.len() >= RUNS_MAX {
-                return Ok((runs, !page_token.is_empty()));
+            if page_token.is_empty() || listed.runs.len() >= RUNS_MAX {
+                listed.cut = !page_token.is_empty();
+                return Ok(listed);
             }
         }
     }

@@ -28,6 +28,7 @@ fn board_of(runs: Vec<Seen>) -> Board {
         info: pb::ServerInfo::default(),
         runs,
         cut: false,
+        unreadable: 0,
         at: SystemTime::UNIX_EPOCH,
     })));
     board
@@ -43,6 +44,15 @@ fn drawn(board: &mut Board, (cols, rows): (u16, u16)) -> String {
         .draw(|frame| draw::board(frame, board))
         .expect("it is drawn");
     terminal.backend().to_string()
+}
+
+#[test]
+fn unreadable_runs_are_counted_in_the_heading() {
+    let mut board = board_of(vec![seen(1, "a", Usage::default())]);
+    let words = "cannot be read here";
+    assert!(!drawn(&mut board, (80, 24)).contains(words));
+    board.unreadable = 3;
+    assert!(drawn(&mut board, (80, 24)).contains(&format!("live runs, 3 {words}, by age")));
 }
 
 #[test]

@@ -1,0 +1,266 @@
+//! Several nodes on one Postgres behind a pooler, faults that come over them, and a proof that no answer is false.
+//!
+//! The nodes know nothing of it: each reaches the pooler, and is reached by clients and other nodes, through a relay
+//! that can be cut. Every answer of every node is compared with a [`Witness`] that reads the kernel alone.
+
+mod check;
+mod load;
+
+pub use check::Tally;
+
+use crate::{
+    Kennel, Options, PATIENCE, Postgres, eventually, eventually_async, kennel::kill_exactly,
+    pgbouncer::PgBouncer, procfs::Proc, relay::Relay, witness::Witness,
+};
+use check::{BEHIND_MAX, Ledger};
+use nix::sys::signal::Signal;
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tempfile::TempDir;
+
+/// Lease of each node.
+const LEASE: &str = "3s";
+/// A fault lasts longer than the lease.
+const LONGER: Duration = Duration::from_millis(4500);
+/// Sessions of Postgres that all nodes share.
+const SESSIONS: u32 = 12;
+
+/// Size of a proof.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Number of runs.
+    pub runs: usize,
+    /// Clients that each spawn one run after the other.
+    pub workers: usize,
+    /// Number of rounds, each of which has every fault once.
+    pub rounds: u64,
+    /// Decides everything that is left to chance.
+    pub seed: u64,
+}
+
+/// A fault of one node, or of what all nodes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The server is killed; its keeper starts another one.
+    KillServer,
+    /// Server and keeper are killed; a service manager starts both after a while.
+    KillService,
+    /// Server and keeper are halted for longer than the lease.
+    Freeze,
+    /// The node does not reach Postgres; clients reach the node.
+    CutFromStore,
+    /// No client and no other node reaches the node; the node reaches Postgres.
+    CutFromClients,
+    /// The pooler is killed.
+    KillPooler,
+    /// Postgres crashes and starts again.
+    CrashPostgres,
+}
+
+const FAULTS: [Fault; 7] = [
+    Fault::CutFromStore,
+    Fault::KillService,
+    Fault::Freeze,
+    Fault::CutFromClients,
+    Fault::KillServer,
+    Fault::CrashPostgres,
+    Fault::KillPooler,
+];
+
+/// A node with its two relays.
+struct Node {
+    kennel: Kennel,
+    door: Relay,
+    store: Relay,
+    _dir: TempDir,
+}
+
+/// Chance, the same for the same seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Chance(u64);
+
+impl Chance {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// Returns a number below this one.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound.max(1)
+    }
+
+    pub(crate) fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap_or_default()
+    }
+}
+
+/// Where the parts of a proof find the nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct Doors(Arc<Vec<PathBuf>>);
+
+impl Doors {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn of(&self, node: usize) -> &PathBuf {
+        &self.0[node]
+    }
+}
+
+/// Lets faults come over nodes while runs come and go, and checks every answer.
+///
+/// # Panics
+/// If an answer was false, a process was signalled without a wish for its end, or anything is left.
+pub async fn prove(plan: Plan) -> Tally {
+    let began = Instant::now();
+    let mut postgres = Postgres::start().await;
+    let mut pooler = PgBouncer::with_sessions(&postgres, SESSIONS).await;
+    let witness = Arc::new(Witness::start());
+    let mut nodes = Vec::new();
+    for number in 0..plan.nodes {
+        nodes.push(Node::start(number, &pooler).await);
+    }
+    let ledger = Arc::new(Ledger::new(Arc::clone(&witness), plan.nodes));
+    for (number, node) in nodes.iter().enumerate() {
+        let info = node.kennel.client().await.server_info().await;
+        ledger.is_node(number, &info.expect("it serves").node_id);
+        ledger.weather.keeper(number, node.kennel.keeper_pid());
+    }
+    let doors = Doors(Arc::new(
+        nodes.iter().map(|node| node.door.path()).collect(),
+    ));
+    let load = load::start(plan, &doors, &ledger);
+    let mut chance = Chance::new(plan.seed);
+    let mut round = 0;
+    while round < plan.rounds || !load.has_begun_all() {
+        for (turn, fault) in FAULTS.into_iter().enumerate() {
+            let at = (turn + chance.index(plan.nodes)) % plan.nodes;
+            ledger.log(&format!("round {round}: {fault:?} at node {at}"));
+            befall(fault, at, &mut nodes, &mut postgres, &mut pooler, &ledger).await;
+        }
+        round += 1;
+    }
+    ledger.log("no more faults");
+    load.finish().await;
+    let open = "SELECT count(*) FROM runs WHERE end_reason IS NULL";
+    let left = "SELECT count(*) FROM left_stops";
+    for (what, count) in [("no row is open", open), ("no stop is left", left)] {
+        eventually_async(what, PATIENCE * 2, async || {
+            (postgres.psql(count).await.trim() == "0").then_some(())
+        })
+        .await;
+    }
+    eventually("no process is left", PATIENCE, || {
+        (witness.living() == 0).then_some(())
+    })
+    .await;
+    ledger.tally(began.elapsed())
+}
+
+/// Lets a fault come over a node, and pass.
+async fn befall(
+    fault: Fault,
+    at: usize,
+    nodes: &mut [Node],
+    postgres: &mut Postgres,
+    pooler: &mut PgBouncer,
+    ledger: &Ledger,
+) {
+    let weather = &ledger.weather;
+    let node = &mut nodes[at];
+    match fault {
+        Fault::KillServer => {
+            node.kennel.replace_server().await;
+            weather.passed(at);
+        }
+        Fault::KillService => {
+            weather.keeper_dies(at);
+            node.kennel.kill_service_after(|| {});
+            // Its runs are dead for so long that an answer which calls one live is a false one.
+            tokio::time::sleep(BEHIND_MAX + LONGER).await;
+            node.kennel.restart().await;
+            weather.keeper(at, node.kennel.keeper_pid());
+            weather.passed(at);
+        }
+        Fault::Freeze => {
+            let server = node.kennel.server().expect("it serves");
+            let keeper = Proc::read(node.kennel.keeper_pid()).expect("own child");
+            // The keeper first: it would replace a server that hangs.
+            for process in [&keeper, &server] {
+                kill_exactly(process, Signal::SIGSTOP);
+            }
+            tokio::time::sleep(LONGER).await;
+            for process in [&server, &keeper] {
+                kill_exactly(process, Signal::SIGCONT);
+            }
+            weather.passed(at);
+        }
+        Fault::CutFromStore => {
+            node.store.cut();
+            tokio::time::sleep(LONGER).await;
+            node.store.mend();
+            weather.passed(at);
+        }
+        Fault::CutFromClients => {
+            node.door.cut();
+            tokio::time::sleep(LONGER).await;
+            node.door.mend();
+            weather.passed(at);
+        }
+        Fault::KillPooler => {
+            pooler.kill();
+            tokio::time::sleep(LONGER / 2).await;
+            pooler.run().await;
+            weather.all_passed();
+        }
+        Fault::CrashPostgres => {
+            postgres.crash().await;
+            tokio::time::sleep(LONGER / 2).await;
+            postgres.run().await;
+            weather.all_passed();
+        }
+    }
+}
+
+impl Node {
+    async fn start(number: usize, pooler: &PgBouncer) -> Self {
+        let dir = tempfile::Builder::new().prefix("kennel-relay-").tempdir();
+        let dir = dir.expect("a temporary directory can be made");
+        let socket = pooler.socket();
+        let name = socket.file_name().expect("it has one");
+        let store = Relay::start(dir.path().join(name), socket.clone());
+        let scratch = tempfile::Builder::new().prefix("kennel-test-").tempdir();
+        let scratch = scratch.expect("a temporary directory can be made");
+        let door = dir.path().join("door.sock");
+        let door = Relay::start(door, Kennel::socket_in(scratch.path()));
+        let advertised = format!("unix:{}", door.path().display());
+        let words = [
+            "--node-name".to_owned(),
+            format!("node{number}"),
+            "--node-lease".to_owned(),
+            LEASE.to_owned(),
+            "--advertise".to_owned(),
+            advertised,
+        ];
+        let options = Options {
+            words: words.map(|word| &*word.leak()).into(),
+            ..Options::on(&pooler.url_in(dir.path()))
+        };
+        let kennel = Kennel::start_in(scratch, options).await;
+        Self {
+            kennel,
+            door,
+            store,
+            _dir: dir,
+        }
+    }
+}
