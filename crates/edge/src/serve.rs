@@ -8,7 +8,9 @@ use crate::{
     digest::DigestKey,
     forward::{Forward, Links},
     gate::Gate,
-    health, limits,
+    health,
+    in_flight::BytesInFlight,
+    limits,
     observe::Observing,
     pb::{
         self, admin_service_server::AdminServiceServer,
@@ -16,6 +18,7 @@ use crate::{
     },
     run_tokens::RunTokens,
     service::{Admin, Audited, Processes},
+    shares::Shares,
 };
 use kennel_supervisor::{Serving, Supervisor, telemetry::Telemetry};
 use std::{
@@ -77,7 +80,8 @@ pub async fn serve(
     let reporter = HealthReporter::new();
     health::begin(&reporter, &supervisor).await;
     let links = Arc::new(Links::new(Arc::clone(&config.access)));
-    let routes = routes(&supervisor, &config, &links, &tasks, &reporter)?;
+    let shares = Shares::default();
+    let routes = routes(&supervisor, &config, (&links, &shares), &tasks, &reporter)?;
 
     let (judging, access) = (supervisor.clone(), Arc::clone(&config.access));
     let forward = Forward::new(supervisor.clone(), links);
@@ -107,6 +111,7 @@ pub async fn serve(
             listeners,
             access: config.access,
             runs: Some(Arc::new(runs)),
+            shares,
             judge,
         },
         &ending,
@@ -128,6 +133,8 @@ struct Doors<J> {
     access: Arc<Access>,
     /// Absent: no run may call.
     runs: Option<Arc<RunTokens>>,
+    /// Quota usage of owners.
+    shares: Shares,
     /// Judges a peer of a unix socket.
     judge: J,
 }
@@ -148,12 +155,14 @@ where
         listeners,
         access,
         runs,
+        shares,
         judge,
     } = doors;
     let gate = Gate::new(trail, Arc::clone(&access), runs.clone());
     let credentials = Credentials::new(access, runs);
     let places = Places::default();
     let refusals = Refusals::new(telemetry, &places);
+    let gate = (gate, BytesInFlight(shares));
     let serving = server(&ending.calls, telemetry, gate, forward)
         .add_routes(routes)
         .serve_with_incoming_shutdown(
@@ -227,13 +236,14 @@ fn listen(socket: OwnedFd) -> io::Result<Listener> {
     Ok(Listener::Tcp(TcpListener::from_std(listener)?))
 }
 
-type Inner = Stack<Counting, Stack<Either<Forward, Identity>, Stack<Gate, Outer>>>;
+type Inner = Stack<Counting, Stack<Either<Forward, Identity>, Stack<BytesInFlight, Gated>>>;
+type Gated = Stack<Gate, Outer>;
 type Outer = Stack<Answers, Stack<Observing, Identity>>;
 
 fn server(
     calls: &TaskTracker,
     telemetry: &Telemetry,
-    gate: Gate,
+    (gate, in_flight): (Gate, BytesInFlight),
     forward: Option<Forward>,
 ) -> Server<Inner> {
     Server::builder()
@@ -242,6 +252,7 @@ fn server(
         .layer(Observing::new(telemetry.clone()))
         .layer(Answers::new(telemetry))
         .layer(gate)
+        .layer(in_flight)
         .layer(option_layer(forward))
         .layer(Counting(calls.clone()))
 }
@@ -284,7 +295,7 @@ impl<S: Service<R>, R> Service<R> for Counted<S> {
 fn routes(
     supervisor: &Supervisor,
     config: &EdgeConfig,
-    links: &Arc<Links>,
+    (links, shares): (&Arc<Links>, &Shares),
     tasks: &TaskTracker,
     reporter: &HealthReporter,
 ) -> Result<Routes, ServeError> {
@@ -293,6 +304,7 @@ fn routes(
         config.digest_key.clone(),
         tasks.clone(),
         Arc::clone(links),
+        shares.clone(),
     );
     let processes = Audited::new(processes, supervisor.clone());
     let admin = Admin::new(supervisor.clone(), tasks.clone());

@@ -62,6 +62,7 @@ impl Processes {
         key: DigestKey,
         tasks: TaskTracker,
         links: Arc<Links>,
+        shares: Shares,
     ) -> Self {
         let going = supervisor.serving();
         let telemetry = supervisor.telemetry();
@@ -73,7 +74,7 @@ impl Processes {
             key,
             tasks,
             places,
-            shares: Shares::default(),
+            shares,
             long_lines: Arc::new(Semaphore::new(limits::LONG_LINES_KIB_MAX as usize)),
             admission: Admission::new(&telemetry),
             seats: Arc::default(),

@@ -148,10 +148,11 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
     let key = secret::digest_key(&config.data_dir)
         .map(DigestKey::new)
         .map_err(|cause| failed("cannot read this installation's key", &cause))?;
-    let own = supervisor_config(wired, key.clone())?;
+    let access = Arc::new(access_of_server(config, &hello)?);
+    let own = supervisor_config(wired, key.clone(), Arc::clone(&access))?;
     let edge = EdgeConfig {
         digest_key: key,
-        access: Arc::new(access_of_server(config, &hello)?),
+        access,
     };
     let store = open_store(config, &hello, held.is_empty()).await?;
     let kernel = Arc::new(keeper.clone());
@@ -276,7 +277,11 @@ async fn take_over(data_dir: &Path) -> io::Result<File> {
     }
 }
 
-fn supervisor_config(wired: Wired<'_>, key: DigestKey) -> Result<SupervisorConfig, Failure> {
+fn supervisor_config(
+    wired: Wired<'_>,
+    key: DigestKey,
+    quotas: Arc<Access>,
+) -> Result<SupervisorConfig, Failure> {
     let open_files = limits::open_files()
         .map_err(|cause| failed("cannot read this process's limits", &cause))?;
     Ok(SupervisorConfig {
@@ -296,6 +301,7 @@ fn supervisor_config(wired: Wired<'_>, key: DigestKey) -> Result<SupervisorConfi
         sealer: Arc::new(key),
         secrets: wired.secrets,
         socket: socket(wired.config),
+        quotas,
     })
 }
 

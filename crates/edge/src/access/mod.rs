@@ -12,8 +12,10 @@ pub use file::AccessError;
 pub(crate) use rules::{AsRun, Attempt, Bearer, Caller, Quota, Rules, now};
 pub(crate) use tls::ClientCertificate;
 
+use kennel_supervisor::OutputQuotas;
 use rustls::ServerConfig;
 use std::{
+    num::NonZeroU64,
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
 };
@@ -81,5 +83,11 @@ impl Access {
         let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
         *rules = fresh;
         Ok(true)
+    }
+}
+
+impl OutputQuotas for Access {
+    fn output_bytes_per_second(&self, owner: &str) -> Option<NonZeroU64> {
+        self.rules().of_runs(owner).output_bytes_per_second
     }
 }

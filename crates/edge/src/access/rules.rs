@@ -8,7 +8,7 @@ use crate::pb::Role;
 use kennel_lifecycle::{RecordedSpec, RunId, RunUser};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::SystemTime};
+use std::{collections::HashMap, num::{NonZeroU32, NonZeroU64}, sync::Arc, time::SystemTime};
 
 /// A stored token: its SHA-256.
 pub(crate) type TokenHash = [u8; 32];
@@ -43,6 +43,12 @@ pub(crate) struct Quota {
     pub(crate) spawns_per_second: Option<NonZeroU32>,
     /// Streams of events, attached terminals, and waits for output.
     pub(crate) streams: Option<NonZeroU32>,
+    /// Bytes of answers that its clients have not taken.
+    pub(crate) stream_bytes: Option<NonZeroU64>,
+    /// Bytes of output on the disk, of live and ended runs, from which on no run is begun.
+    pub(crate) output_bytes: Option<NonZeroU64>,
+    /// Bytes a second at which the output of its runs together is read.
+    pub(crate) output_bytes_per_second: Option<NonZeroU64>,
 }
 
 /// An accepted token.
@@ -174,6 +180,17 @@ impl Rules {
             granted: grant.map(|grant| grant.granted.clone()).unwrap_or_default(),
             ..caller
         }
+    }
+
+    /// Returns the quota of an owner's runs, whoever has spawned them. `*` does not hold for the owner of an admin.
+    pub(crate) fn of_runs(&self, owner: &str) -> Quota {
+        let is_of_admin = || {
+            let own = [0, self.own_uid].map(|uid| format!("uid:{uid}"));
+            let admins = self.grants.values().filter(|grant| grant.role >= Role::Admin);
+            own.iter().map(String::as_str).chain(admins.map(|grant| grant.owner.as_str())).any(|admin| admin == owner)
+        };
+        let quota = self.quotas.get(owner).or_else(|| self.quotas.get("*").filter(|_| !is_of_admin()));
+        quota.copied().unwrap_or_default()
     }
 
     /// Returns the caller for a process of this user; absent: it has no rights.

@@ -4,18 +4,23 @@ pub(crate) mod background;
 pub(crate) mod consumers;
 pub(crate) mod floors;
 pub(crate) mod found;
+pub(crate) mod output_rates;
+mod retained;
 pub(crate) mod screens;
 pub(crate) mod serving;
 pub(crate) mod subscribers;
 pub(crate) mod unreachable;
 
-use self::{background::Background, screens::Screens, serving::Serving};
+use self::{
+    background::Background, output_rates::OutputRates, retained::Retained, screens::Screens,
+    serving::Serving,
+};
 use crate::{
     audit_log::Trail,
     base::{
         calls::{AnnotateCall, CallError, ResizeCall, RestartCall, RunView, SignalCall},
         drain::Drain,
-        ports::{HealthCheck, Kernel, Sealer, TokenMaker},
+        ports::{HealthCheck, Kernel, OutputQuotas, Sealer, TokenMaker},
         secret_sources::SecretSources,
         view::{Live, StartAnswer},
     },
@@ -89,6 +94,8 @@ pub struct SupervisorConfig {
     pub secrets: Arc<SecretSources>,
     /// Unix socket of the API, for runs with a token; absent: there is none.
     pub socket: Option<PathBuf>,
+    /// Quotas of the output of owners.
+    pub quotas: Arc<dyn OutputQuotas>,
 }
 
 /// A request to one run, with the channel of its answer.
@@ -236,6 +243,10 @@ pub(crate) struct Shared {
     pub(crate) subscribers: Arc<Subscribers>,
     /// Size of all journals, if a reader has measured it.
     pub(crate) journals_bytes: Mutex<Option<u64>>,
+    /// Output rates of owners.
+    pub(crate) output_rates: Arc<OutputRates>,
+    /// Output of ended runs, for quotas.
+    retained: Retained,
     /// Named readers.
     pub(crate) consumers: Arc<Consumers>,
     /// Directories for temporary files of future runs.
@@ -269,6 +280,7 @@ impl Shared {
                 Arc::clone(&record),
                 config.telemetry.clone(),
             ),
+            output_rates: OutputRates::new(Arc::clone(&config.quotas)),
             config,
             kernel,
             record,
@@ -287,6 +299,7 @@ impl Shared {
             found: Found::default(),
             subscribers: Arc::default(),
             journals_bytes: Mutex::new(None),
+            retained: Retained::default(),
             consumers: Arc::default(),
             runs: Mutex::new(BTreeMap::new()),
         }

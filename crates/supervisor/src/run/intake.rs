@@ -91,6 +91,11 @@ impl Supervisor {
                     existing: false,
                 });
             }
+            if let Some(most) = call.owner_output_max
+                && let Err(error) = shared.check_retained(&call.owner, most).await
+            {
+                return self.not_startable(&call, error).await;
+            }
             let most = RunsMax {
                 of_node: shared.config.runs_max,
                 owner: &call.owner,
