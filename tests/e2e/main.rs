@@ -40,6 +40,7 @@ mod inactivity;
 mod init;
 mod input;
 mod issuer_tokens;
+mod issuer_urls;
 mod keeper_stopped;
 mod kept_output;
 mod keys;

@@ -189,7 +189,7 @@ impl Peer {
                 let token = bearer(headers).ok_or_else(|| {
                     status::unauthenticated("a client certificate or a token is needed")
                 })?;
-                let bearer = rules.bearer(token);
+                let bearer = rules.bearer(token, now);
                 let bearer = bearer.map_err(|why| status::unauthenticated(&why))?;
                 let caller = rules.of_bearer(&bearer, now);
                 let caller = caller.ok_or_else(|| match bearer {

@@ -158,6 +158,7 @@ where
         shares,
         judge,
     } = doors;
+    access.measure(telemetry);
     let gate = Gate::new(trail, Arc::clone(&access), runs.clone());
     let credentials = Credentials::new(access, runs);
     let places = Places::default();

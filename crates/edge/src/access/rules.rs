@@ -228,12 +228,12 @@ impl Rules {
     }
 
     /// Verifies a token; the error describes the fault.
-    pub(crate) fn bearer(&self, token: &str) -> Result<Bearer, String> {
+    pub(crate) fn bearer(&self, token: &str, now: SystemTime) -> Result<Bearer, String> {
         let hash = hash(token);
         if self.tokens.contains_key(&hash) || self.issuers.is_empty() {
             return Ok(Bearer::Token(hash));
         }
-        self.issuers.check(token).map(Bearer::Signed)
+        self.issuers.check(token, now).map(Bearer::Signed)
     }
 
     /// Returns the caller for the bearer of a token; absent: the token is not known, or has expired.
