@@ -182,7 +182,7 @@ async fn output_on_disk_of_an_owner_is_bounded() {
 async fn output_above_the_rate_waits_and_is_whole() {
     const RATE: usize = 20_000;
     let mut net = with_quota(&format!("output_bytes_per_second = {RATE}")).await;
-    let bytes = pattern(40 * RATE);
+    let bytes = pattern(200 * RATE);
     let file = net.file("bytes");
     std::fs::write(&file, &bytes).expect("own directory");
     let alice = net.by_certificate("alice").await;
@@ -201,9 +201,9 @@ async fn output_above_the_rate_waits_and_is_whole() {
     })
     .await;
 
-    // Another owner's output is a hundred times as much, and all of it is read before alice's.
+    // Another owner's output is ten times as much, and all of it is read before alice's.
     let bob = net.by_certificate("bob").await;
-    let much = 100 * bytes.len();
+    let much = 10 * bytes.len();
     let fast = must(
         "bob's",
         spawn_script(&bob, &format!("head -c {much} /dev/zero")).await,
@@ -249,9 +249,10 @@ async fn bytes_in_flight_of_an_owner_are_bounded() {
     must("get", alice.processes().get_run(get).await);
     let whole = async |mut events: tonic::Streaming<pb::StreamEventsResponse>| {
         let mut heard = Heard::default();
-        while let Some(message) =
-            must("stream", within("a message", PATIENCE, events.message()).await)
-        {
+        while let Some(message) = must(
+            "stream",
+            within("a message", PATIENCE, events.message()).await,
+        ) {
             heard.take(message);
         }
         heard.stdout.len()

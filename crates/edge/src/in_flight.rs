@@ -210,7 +210,7 @@ impl HttpBody for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures_util::{FutureExt};
+    use futures_util::FutureExt;
     use std::future::poll_fn;
 
     fn call(of_owner: &InFlight, messages: usize) -> Held {
@@ -243,7 +243,8 @@ mod tests {
 
     /// Takes messages until there is no room; they stay in flight.
     fn taken(call: &mut Held) -> Vec<Bytes> {
-        let next = |call: &mut Held| poll_fn(|cx| Pin::new(&mut *call).poll_frame(cx)).now_or_never();
+        let next =
+            |call: &mut Held| poll_fn(|cx| Pin::new(&mut *call).poll_frame(cx)).now_or_never();
         let mut all = Vec::new();
         while let Some(Some(Ok(frame))) = next(call) {
             all.extend(frame.into_data());
@@ -275,11 +276,15 @@ mod tests {
         let of_owner = InFlight::default();
         let mut first = call(&of_owner, 4);
         let held = taken(&mut first);
-        let waiting = tokio::spawn(async move { poll_fn(|cx| Pin::new(&mut first).poll_frame(cx)).await });
+        let waiting =
+            tokio::spawn(async move { poll_fn(|cx| Pin::new(&mut first).poll_frame(cx)).await });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         drop(held);
         let frame = waiting.await.expect("no panic").expect("a message");
-        assert_eq!(frame.expect("no error").into_data().expect("data").len(), 10);
+        assert_eq!(
+            frame.expect("no error").into_data().expect("data").len(),
+            10
+        );
     }
 }

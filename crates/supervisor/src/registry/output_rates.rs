@@ -162,7 +162,10 @@ mod tests {
         // Ten seconds and a burst; and for each run a move that was begun before the others had paid.
         assert!((80_000..=88_000 + 4 * 1000).contains(&all), "{sums:?}");
         let (least, most) = (sums.iter().min(), sums.iter().max());
-        assert!(most.zip(least).is_some_and(|(m, l)| m - l <= 10_000), "{sums:?}");
+        assert!(
+            most.zip(least).is_some_and(|(m, l)| m - l <= 10_000),
+            "{sums:?}"
+        );
 
         // A new run does not begin with bytes of its own.
         let mut late = rates.of(&owner);
@@ -180,7 +183,10 @@ mod tests {
         let now = Instant::now();
         assert_eq!(run.room(now), RateRoom::Unlimited);
         run.pay(u64::MAX, now);
-        assert_eq!((run.room(now), run.wait_until(now)), (RateRoom::Unlimited, None));
+        assert_eq!(
+            (run.room(now), run.wait_until(now)),
+            (RateRoom::Unlimited, None)
+        );
     }
 
     #[tokio::test]

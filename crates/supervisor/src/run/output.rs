@@ -416,10 +416,14 @@ impl Output {
         if self.is_silent(index, OutputPipe::look)? {
             return Ok(());
         }
-        match self.room_at_rate() {
-            0 => Ok(()),
-            most => self.drain(index, most, OutputPipe::splice_to_file),
+        let most = self.room_at_rate();
+        if most == 0 {
+            return Ok(());
         }
+        let before = self.lens()[index];
+        let moved = self.drain(index, most, OutputPipe::splice_to_file);
+        self.note_rate(self.lens()[index] - before >= most as u64);
+        moved
     }
 
     /// Whether a stream has no file yet, and needs none now: a file is made for its first byte. Closes the stream at
@@ -559,9 +563,7 @@ impl Output {
 
     /// Whether output is left in its pipe: consumers have not acknowledged, the disk is full, or its turn has not come.
     pub(crate) fn is_held_back(&self) -> bool {
-        self.held.holds()
-            || self.retry_at.is_some() && !self.drops()
-            || self.next_turn().is_some()
+        self.held.holds() || self.retry_at.is_some() && !self.drops() || self.next_turn().is_some()
     }
 
     /// Time at which an earlier server recorded the run's last event.

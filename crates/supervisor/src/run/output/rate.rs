@@ -40,6 +40,11 @@ impl Output {
         }
     }
 
+    /// Records whether all was moved that may be: then more waits, if the next turn has not come.
+    pub(super) fn note_rate(&mut self, is_full: bool) {
+        self.rate.waits |= is_full && self.next_turn().is_some();
+    }
+
     /// Records that so many bytes were moved.
     pub(super) fn pay(&mut self, bytes: u64) {
         if let Some(of_owner) = &mut self.rate.of_owner {
