@@ -137,7 +137,9 @@ fn admit(net: &Net, issuers: &[(&str, String)]) {
 async fn accepted(net: &Net, issuer: &str, kid: &str) {
     eventually_async("the token is accepted", PATIENCE, async || {
         let token = token_of(issuer, net.dir.path(), (kid, "kennel", PLANNER), 600);
-        let connection = connect_with(&net.address(), &bearing(net, token)).await.ok()?;
+        let connection = connect_with(&net.address(), &bearing(net, token))
+            .await
+            .ok()?;
         spawn(&connection, &new_run_id()).await.ok()
     })
     .await;
@@ -158,7 +160,10 @@ async fn keys_of_a_cluster_come_from_its_api_server() {
     let requests = issuer.requests();
     assert_eq!(requests.len(), 1, "{requests:?}");
     let sent = requests[0].to_lowercase();
-    assert!(sent.contains("authorization: bearer token-of-the-pod\r\n"), "{sent}");
+    assert!(
+        sent.contains("authorization: bearer token-of-the-pod\r\n"),
+        "{sent}"
+    );
 
     // The first token with a new key is refused, and has the keys fetched; one with a removed key is cut off.
     let token = token_of(CLUSTER, dir, ("first", "kennel", PLANNER), 600);
@@ -177,7 +182,10 @@ async fn keys_of_a_cluster_come_from_its_api_server() {
     assert_ne!(status.code(), Code::Ok);
 
     // The issuer is away: its keys are good all the same, and the next server has none until it is back.
-    issuer.answer(KEYS, "HTTP/1.1 503 Away\r\nConnection: close\r\n\r\n".to_owned());
+    issuer.answer(
+        KEYS,
+        "HTTP/1.1 503 Away\r\nConnection: close\r\n\r\n".to_owned(),
+    );
     accepted(&net, CLUSTER, "second").await;
     net.kennel.kill_server();
     eventually_async("it cannot fetch", PATIENCE, async || {
@@ -209,17 +217,40 @@ async fn discovery_names_the_keys_and_bad_answers_are_refused() {
         let path = format!("/{name}/.well-known/openid-configuration");
         issuer.give(&path, &document.to_string());
     };
-    discovery("good", &json!({ "issuer": of("good"), "jwks_uri": of("keys") }));
-    discovery("posing", &json!({ "issuer": of("good"), "jwks_uri": of("keys") }));
-    discovery("plain", &json!({ "issuer": of("plain"), "jwks_uri": of("keys").replace("https", "http") }));
-    issuer.answer("/moved", format!("HTTP/1.1 302 Found\r\nLocation: {}\r\nConnection: close\r\n\r\n", of("keys")));
+    discovery(
+        "good",
+        &json!({ "issuer": of("good"), "jwks_uri": of("keys") }),
+    );
+    discovery(
+        "posing",
+        &json!({ "issuer": of("good"), "jwks_uri": of("keys") }),
+    );
+    discovery(
+        "plain",
+        &json!({ "issuer": of("plain"), "jwks_uri": of("keys").replace("https", "http") }),
+    );
+    issuer.answer(
+        "/moved",
+        format!(
+            "HTTP/1.1 302 Found\r\nLocation: {}\r\nConnection: close\r\n\r\n",
+            of("keys")
+        ),
+    );
     issuer.give("/huge", &format!("{keys}{}", " ".repeat(512 * 1024)));
     issuer.give("/odd", "<html>");
-    let at = |name: &str| (of(&format!("of-{name}")), format!("keys_url = '{}'", of(name)));
+    let at = |name: &str| {
+        (
+            of(&format!("of-{name}")),
+            format!("keys_url = '{}'", of(name)),
+        )
+    };
     let mut issuers: Vec<(String, String)> = ["moved", "huge", "odd", "silent"].map(at).to_vec();
     issuers.extend(["good", "posing", "plain"].map(|name| (of(name), String::new())));
     let web = (of("of-web"), format!("keys_url = '{}'", of("keys")));
-    let all: Vec<_> = issuers.iter().map(|(name, more)| (name.as_str(), more.clone())).collect();
+    let all: Vec<_> = issuers
+        .iter()
+        .map(|(name, more)| (name.as_str(), more.clone()))
+        .collect();
     admit(&net, &all);
     // No authority of the web has issued its certificate.
     net.change_access(|text| {
@@ -236,15 +267,33 @@ async fn discovery_names_the_keys_and_bad_answers_are_refused() {
         "does not begin with https://",
         "UnknownIssuer",
     ] {
-        eventually(why, PATIENCE, || net.kennel.log().contains(why).then_some(())).await;
+        eventually(why, PATIENCE, || {
+            net.kennel.log().contains(why).then_some(())
+        })
+        .await;
     }
-    for name in ["of-moved", "of-huge", "of-odd", "of-silent", "posing", "plain", "of-web"] {
+    for name in [
+        "of-moved",
+        "of-huge",
+        "of-odd",
+        "of-silent",
+        "posing",
+        "plain",
+        "of-web",
+    ] {
         let token = token_of(&of(name), dir, ("first", "kennel", PLANNER), 600);
         let refused = refusal(&net, token).await;
-        assert!(refused.contains("have not been fetched yet"), "{name}: {refused}");
+        assert!(
+            refused.contains("have not been fetched yet"),
+            "{name}: {refused}"
+        );
     }
     // No redirect was followed, and a call does not wait for keys.
-    let followed = issuer.requests().iter().filter(|head| head.starts_with("GET /keys ")).count();
+    let followed = issuer
+        .requests()
+        .iter()
+        .filter(|head| head.starts_with("GET /keys "))
+        .count();
     assert_eq!(followed, 1);
     tokio::time::timeout(Duration::from_secs(5), accepted(&net, &of("good"), "first"))
         .await

@@ -15,13 +15,7 @@ use rustls::{
 };
 use serde::Deserialize;
 use std::{
-    error::Error,
-    fs::File,
-    future::poll_fn,
-    io::Read,
-    path::Path,
-    pin::pin,
-    sync::Arc,
+    error::Error, fs::File, future::poll_fn, io::Read, path::Path, pin::pin, sync::Arc,
     time::Duration,
 };
 use tokio::net::TcpStream;
@@ -146,7 +140,9 @@ async fn get(
     let host = url.host().unwrap_or_default();
     let name = host.trim_start_matches('[').trim_end_matches(']');
     let port = url.port_u16().unwrap_or(443);
-    let stream = TcpStream::connect((name, port)).await.map_err(|e| wrong(&e))?;
+    let stream = TcpStream::connect((name, port))
+        .await
+        .map_err(|e| wrong(&e))?;
     let server = ServerName::try_from(name.to_owned()).map_err(|e| wrong(&e))?;
     let connecting = TlsConnector::from(Arc::clone(tls)).connect(server, stream);
     let stream = TokioIo::new(connecting.await.map_err(|e| wrong(&e))?);
@@ -225,7 +221,13 @@ mod tests {
         for url in ["https://a.example/keys", "https://[::1]:8443/k?x=1"] {
             https(url).expect("it is good");
         }
-        for url in ["http://a.example/keys", "https://u:p@a.example/", "/keys", "a.example", ""] {
+        for url in [
+            "http://a.example/keys",
+            "https://u:p@a.example/",
+            "/keys",
+            "a.example",
+            "",
+        ] {
             https(url).expect_err("it is refused");
         }
     }

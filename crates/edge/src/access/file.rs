@@ -305,7 +305,8 @@ mod tests {
         );
         let rules = written(&text).expect("it is good");
         let at = |rfc: &str| humantime::parse_rfc3339(rfc).expect("a time");
-        let of = |token: &str, now| rules.of_bearer(&rules.bearer(token, now).expect("a token"), now);
+        let of =
+            |token: &str, now| rules.of_bearer(&rules.bearer(token, now).expect("a token"), now);
         let before = at("2025-12-31T23:59:59Z");
         assert!(of("old", before).is_some() && of("new", before).is_some());
         let after = before + Duration::from_secs(1);

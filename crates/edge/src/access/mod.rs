@@ -71,7 +71,12 @@ impl Access {
 
     /// Begins the fetches of keys that are due; each ends by itself, in bounded time.
     pub(crate) fn fetch_keys(&self, fetches: &mut JoinSet<()>) {
-        for keys in self.rules().issuers.remote().filter(|keys| keys.begin(now())) {
+        for keys in self
+            .rules()
+            .issuers
+            .remote()
+            .filter(|keys| keys.begin(now()))
+        {
             let keys = Arc::clone(keys);
             fetches.spawn(async move {
                 let fetched = fetch::fetch(&keys.source).await;
@@ -83,7 +88,6 @@ impl Access {
     /// Measures the keys of issuers that come from URLs.
     pub(crate) fn measure(self: &Arc<Self>, telemetry: &Telemetry) {
         let meter = telemetry.meter();
-        let issuer = |keys: &RemoteKeys| [KeyValue::new("kennel.issuer", keys.source.issuer.clone())];
         let access = Arc::downgrade(self);
         meter
             .u64_observable_gauge("kennel.issuer.keys.age")
@@ -138,4 +142,8 @@ impl OutputQuotas for Access {
     fn output_bytes_per_second(&self, owner: &str) -> Option<NonZeroU64> {
         self.rules().of_runs(owner).output_bytes_per_second
     }
+}
+
+fn issuer(keys: &RemoteKeys) -> [KeyValue; 1] {
+    [KeyValue::new("kennel.issuer", keys.source.issuer.clone())]
 }

@@ -74,7 +74,9 @@ struct State {
 impl fmt::Debug for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut state = f.debug_struct("State");
-        state.field("failure", &self.failure).finish_non_exhaustive()
+        state
+            .field("failure", &self.failure)
+            .finish_non_exhaustive()
     }
 }
 
@@ -117,7 +119,8 @@ impl RemoteKeys {
         let mut state = self.lock();
         let is_past = |at: Option<SystemTime>, pause: Duration| {
             // A clock that was set back makes no pause longer.
-            at.and_then(|at| since(at, now)).is_none_or(|age| age >= pause)
+            at.and_then(|at| since(at, now))
+                .is_none_or(|age| age >= pause)
         };
         let pause = match (&state.failure, state.fetched) {
             (None, Some(_)) => state.fresh * 3 / 4,
@@ -153,7 +156,12 @@ impl RemoteKeys {
             Err(why) => {
                 if state.failure.as_ref() != Some(&why) {
                     let has_keys = state.fetched.is_some();
-                    tracing::warn!(issuer, why, has_keys, "cannot fetch the keys of an issuer, earlier ones are used for a day");
+                    tracing::warn!(
+                        issuer,
+                        why,
+                        has_keys,
+                        "cannot fetch the keys of an issuer, earlier ones are used for a day"
+                    );
                 }
                 state.failures += 1;
                 state.failure = Some(why);
@@ -203,7 +211,12 @@ mod tests {
 
     #[test]
     fn keys_are_fetched_before_they_expire() {
-        for (fresh, pause) in [(None, 225), (Some(400), 300), (Some(1), 45), (Some(u64::MAX), 675)] {
+        for (fresh, pause) in [
+            (None, 225),
+            (Some(400), 300),
+            (Some(1), 45),
+            (Some(u64::MAX), 675),
+        ] {
             let (keys, at) = remote();
             assert!(keys.begin(at(0)) && !keys.begin(at(1)), "one at a time");
             keys.end(fetched(fresh), at(2));
