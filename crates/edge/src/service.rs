@@ -473,6 +473,7 @@ impl ProcessService for Processes {
         request: Request<Streaming<pb::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         let (principal, pid) = (auth::principal(&request)?, auth::pid(&request));
+        let credential = auth::caller(&request)?.credential.clone();
         let scope = auth::scope(&request)?;
         let place = self.place(auth::caller(&request)?)?;
         let door = Door {
@@ -481,6 +482,7 @@ impl ProcessService for Processes {
             going: self.going.clone(),
             place,
             principal,
+            credential,
             pid,
             scope,
         };

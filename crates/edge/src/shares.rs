@@ -125,7 +125,11 @@ impl Shares {
     /// Returns the number of bytes in flight of this owner.
     pub(crate) fn in_flight(&self, owner: &str) -> InFlight {
         let mut shares = self.of(owner);
-        shares.entry(owner.to_owned()).or_default().in_flight.clone()
+        shares
+            .entry(owner.to_owned())
+            .or_default()
+            .in_flight
+            .clone()
     }
 
     /// Takes a slot among the waiting calls of the caller's run; absent: the caller is in no run.
@@ -166,6 +170,7 @@ mod tests {
             role: Role::Spawner,
             owner: owner.to_owned(),
             via: None,
+            credential: String::new(),
             quota,
             granted: Arc::default(),
             run: None,

@@ -103,7 +103,9 @@ impl IssuerEntry {
         if let Some(path) = &self.keys {
             if self.keys_url.is_some() || self.keys_ca.is_some() || self.keys_token.is_some() {
                 let name = &self.name;
-                return Err(format!("issuer {name:?} has keys in a file and at a URL: name one of them"));
+                return Err(format!(
+                    "issuer {name:?} has keys in a file and at a URL: name one of them"
+                ));
             }
             return Ok(Keys::Read(Arc::new(read_keys(path)?)));
         }
@@ -116,7 +118,9 @@ impl IssuerEntry {
         };
         let same = before.remote().find(|keys| keys.source == source);
         let keys = same.map(Arc::clone);
-        Ok(Keys::Fetched(keys.unwrap_or_else(|| Arc::new(RemoteKeys::new(source)))))
+        Ok(Keys::Fetched(
+            keys.unwrap_or_else(|| Arc::new(RemoteKeys::new(source))),
+        ))
     }
 }
 
@@ -182,7 +186,10 @@ impl Issuers {
     pub(super) fn holds(&self, signed: &Signed, now: SystemTime) -> bool {
         let end = Duration::from_secs(signed.expires).saturating_add(SKEW);
         let since = now.duration_since(SystemTime::UNIX_EPOCH);
-        let keys = self.0.get(&signed.issuer).map(|issuer| issuer.keys.get(now));
+        let keys = self
+            .0
+            .get(&signed.issuer)
+            .map(|issuer| issuer.keys.get(now));
         since.is_ok_and(|now| now <= end)
             && keys.is_some_and(|keys| keys.is_ok_and(|keys| keys.contains_key(&signed.key)))
     }
@@ -201,6 +208,11 @@ impl Issuers {
 }
 
 impl Signed {
+    /// Returns the id of the key that has signed it.
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+
     /// Returns the principal of the token.
     pub(super) fn principal(&self) -> String {
         format!("oidc:{}#{}", self.issuer, self.subject)
@@ -485,7 +497,9 @@ mod tests {
             (String::new(), "not signed"),
         ];
         for (token, why) in cases {
-            let refused = issuers.check(&token, SystemTime::now()).expect_err("it is refused");
+            let refused = issuers
+                .check(&token, SystemTime::now())
+                .expect_err("it is refused");
             assert!(refused.contains(why), "{refused:?} lacks {why:?}: {token}");
         }
     }

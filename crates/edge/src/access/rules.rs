@@ -8,10 +8,18 @@ use crate::pb::Role;
 use kennel_lifecycle::{RecordedSpec, RunId, RunUser};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use std::{collections::HashMap, num::{NonZeroU32, NonZeroU64}, sync::Arc, time::SystemTime};
+use std::{
+    collections::HashMap,
+    num::{NonZeroU32, NonZeroU64},
+    sync::Arc,
+    time::SystemTime,
+};
 
 /// A stored token: its SHA-256.
 pub(crate) type TokenHash = [u8; 32];
+
+/// Bytes of a token's hash that the audit log has.
+const TOKEN_HASH_SHOWN: usize = 8;
 
 /// Rights of a principal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +85,23 @@ pub(crate) enum Bearer {
     Signed(Signed),
 }
 
+impl Bearer {
+    /// Returns what the audit log says of it: the beginning of its hash as in the access file, or the key that has signed
+    /// it; empty: the principal says it.
+    pub(crate) fn credential(&self) -> String {
+        match self {
+            Self::Run(_) => String::new(),
+            Self::Token(hash) => {
+                let digits = hash[..TOKEN_HASH_SHOWN]
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"));
+                format!("token:sha256:{}", digits.collect::<String>())
+            }
+            Self::Signed(signed) => format!("token:key:{}", signed.key()),
+        }
+    }
+}
+
 /// Rules in force.
 #[derive(Debug)]
 pub(crate) struct Rules {
@@ -105,6 +130,8 @@ pub(crate) struct Caller {
     pub(crate) owner: String,
     /// The admin that calls on its behalf; absent: it calls directly.
     pub(crate) via: Option<String>,
+    /// What its peer has shown, for the audit log; empty: it is known by its process.
+    pub(crate) credential: String,
     /// Quota of its owner.
     pub(crate) quota: Quota,
     /// What its commands may have, beside the server's own user; an admin's may have anything.
@@ -186,10 +213,19 @@ impl Rules {
     pub(crate) fn of_runs(&self, owner: &str) -> Quota {
         let is_of_admin = || {
             let own = [0, self.own_uid].map(|uid| format!("uid:{uid}"));
-            let admins = self.grants.values().filter(|grant| grant.role >= Role::Admin);
-            own.iter().map(String::as_str).chain(admins.map(|grant| grant.owner.as_str())).any(|admin| admin == owner)
+            let admins = self
+                .grants
+                .values()
+                .filter(|grant| grant.role >= Role::Admin);
+            own.iter()
+                .map(String::as_str)
+                .chain(admins.map(|grant| grant.owner.as_str()))
+                .any(|admin| admin == owner)
         };
-        let quota = self.quotas.get(owner).or_else(|| self.quotas.get("*").filter(|_| !is_of_admin()));
+        let quota = self
+            .quotas
+            .get(owner)
+            .or_else(|| self.quotas.get("*").filter(|_| !is_of_admin()));
         quota.copied().unwrap_or_default()
     }
 
@@ -203,6 +239,7 @@ impl Rules {
                 pid,
                 role: Role::Admin,
                 via: None,
+                credential: String::new(),
                 quota: Quota::default(),
                 granted: Arc::default(),
                 run: None,
@@ -221,6 +258,7 @@ impl Rules {
             role: grant.role,
             owner: grant.owner.clone(),
             via: None,
+            credential: String::new(),
             quota: Quota::default(),
             granted: Arc::default(),
             run: None,
