@@ -46,6 +46,8 @@ pub struct EdgeConfig {
     pub digest_key: DigestKey,
     /// Rights of principals.
     pub access: Arc<Access>,
+    /// Whether no run may call, also not one that was spawned when runs could.
+    pub forbids_api_access: bool,
 }
 
 /// The server does not serve.
@@ -85,17 +87,24 @@ pub async fn serve(
 
     let (judging, access) = (supervisor.clone(), Arc::clone(&config.access));
     let forward = Forward::new(supervisor.clone(), links);
+    let may_runs_call = !config.forbids_api_access;
     let judge = move |socket: &UnixStream| {
         let seen = judging.peer(socket)?;
         let pid = (seen.pid > 0).then_some(seen.pid);
         let descent = || judging.descent(socket);
         let mut peer = Peer::judge(seen.uid, pid, &access.rules(), descent);
-        if let PeerVerdict::OfARun(run) = &mut peer.verdict {
-            *run = judging.run_with_token(socket);
+        if let PeerVerdict::OfARun(run) = &mut peer.verdict
+            && let Some((of, owner)) = may_runs_call
+                .then(|| judging.run_with_token(socket))
+                .flatten()
+        {
+            *run = Some(of);
+            peer.owner = Some(owner);
         }
         Ok(peer)
     };
     let runs = RunTokens::new(config.digest_key, supervisor.clone());
+    let runs = may_runs_call.then(|| Arc::new(runs));
     let serving = supervisor.serving();
     let ended = async {
         tokio::select! {
@@ -110,7 +119,7 @@ pub async fn serve(
         Doors {
             listeners,
             access: config.access,
-            runs: Some(Arc::new(runs)),
+            runs,
             shares,
             judge,
         },

@@ -8,7 +8,7 @@ use crate::{
     failure::{Failure, chain},
     health, http, secret,
     serve::{self, LOST},
-    telemetry::{self, Exports, LogFormat},
+    telemetry::{self, AuditExport, Exports, LogFormat},
 };
 use kennel_edge::{Access, EdgeConfig, GrpcHealth, ServeError, digest::DigestKey};
 use kennel_keeper::{
@@ -75,7 +75,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let secrets = Arc::new(flags.secrets(here, &config.data_dir)?);
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
-    let exports = Exports::start(&telling, node, &host_name(), here, &log)?;
+    let mut exports = Exports::start(&telling, node, &host_name(), here, &log)?;
     exports.serve_metrics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(worker_threads())
@@ -89,8 +89,10 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         privileges,
         default_grace,
         secrets,
+        forbids_api_access: flags.forbid_api_access(here)?,
         retention,
         telemetry: exports.telemetry(),
+        audit: exports.take_audit(),
         here,
         log: log_format,
     };
@@ -121,13 +123,15 @@ struct Wired<'a> {
     privileges: Privileges,
     default_grace: DefaultGrace,
     secrets: Arc<SecretSources>,
+    forbids_api_access: bool,
     retention: RetentionLimits,
     telemetry: Telemetry,
+    audit: Option<AuditExport>,
     here: &'a Surroundings,
     log: LogFormat,
 }
 
-async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
+async fn serve(socket: OwnedFd, mut wired: Wired<'_>) -> Result<i32, Failure> {
     let (config, log) = (wired.config, wired.log);
     let (keeper, events, hello, held) = KeeperClient::connect(socket)
         .await
@@ -149,16 +153,26 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
         .map(DigestKey::new)
         .map_err(|cause| failed("cannot read this installation's key", &cause))?;
     let access = Arc::new(access_of_server(config, &hello)?);
+    let forbids_api_access = wired.forbids_api_access;
+    let audit = wired.audit.take();
     let own = supervisor_config(wired, key.clone(), Arc::clone(&access))?;
     let edge = EdgeConfig {
         digest_key: key,
         access,
+        forbids_api_access,
     };
     let store = open_store(config, &hello, held.is_empty()).await?;
     let kernel = Arc::new(keeper.clone());
     let booted = Supervisor::boot(own, kernel, events, hello, held, Arc::clone(&store)).await;
     let (supervisor, ended) =
         booted.map_err(|cause| failed("cannot take this node over", &cause))?;
+    if let Some(audit) = audit {
+        audit.start(
+            supervisor.clone(),
+            &supervisor.telemetry(),
+            &config.data_dir,
+        );
+    }
     let listeners = keeper.take_listeners();
     let addresses = addresses(config, &listeners);
     if let Some(address) = config.health.clone() {
@@ -302,6 +316,7 @@ fn supervisor_config(
         secrets: wired.secrets,
         socket: socket(wired.config),
         quotas,
+        forbids_api_access: wired.forbids_api_access,
     })
 }
 

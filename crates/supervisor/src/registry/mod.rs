@@ -94,6 +94,8 @@ pub struct SupervisorConfig {
     pub secrets: Arc<SecretSources>,
     /// Unix socket of the API, for runs with a token; absent: there is none.
     pub socket: Option<PathBuf>,
+    /// Whether no run gets access to the API.
+    pub forbids_api_access: bool,
     /// Quotas of the output of owners.
     pub quotas: Arc<dyn OutputQuotas>,
 }

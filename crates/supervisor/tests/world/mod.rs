@@ -255,6 +255,7 @@ impl Stage {
             tokens: Arc::new(NoTokens),
             sealer: Arc::new(NoSeal),
             quotas: Arc::new(NoQuotas),
+            forbids_api_access: false,
             secrets: Arc::default(),
             socket: None,
             telemetry: kennel_supervisor::telemetry::Telemetry::default(),
