@@ -2,7 +2,7 @@
 //!
 //! Ratios are the result; absolute values belong to the machine. What could not be measured and what is not reached is
 //! printed like the rest, and left in `target/bench.json`. `bench spawn`, `bench overload`, `bench start`, `bench counts`, `bench tree`, `bench fleet`, `bench restart`, `bench output`,
-//! `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees. `bench profile` is `make profile`, `bench growth` is
+//! `bench tls`, `bench idle` and `bench telemetry` measure a part; `bench fleet 100` takes a hundred trees, `bench tls 2` two rounds. `bench profile` is `make profile`, `bench growth` is
 //! `make growth`.
 //!
 //! All of it runs in a pid namespace, so that nothing is left even when it is killed.
@@ -22,6 +22,7 @@ mod spawn;
 mod start;
 mod table;
 mod telemetry;
+mod tls;
 mod tree;
 
 use kennel_tests::{Kennel, Options, Postgres};
@@ -84,6 +85,10 @@ async fn measure(words: &[String]) {
     }
     if wanted("output") {
         output::measure(&mut table).await;
+    }
+    if wanted("tls") {
+        let rounds = words.iter().find_map(|word| word.parse().ok());
+        tls::measure(&mut table, rounds).await;
     }
     if wanted("idle") {
         idle::measure(&mut table).await;

@@ -10,6 +10,7 @@ mod attach;
 mod attach_cli;
 mod attempts;
 mod audit;
+mod audit_export;
 mod block;
 mod browser;
 mod callers;
@@ -58,7 +59,6 @@ mod members;
 mod metrics;
 mod metrics_door;
 mod mixed_versions;
-mod net;
 mod network;
 mod network_cli;
 mod node_streams;
@@ -125,6 +125,8 @@ mod views;
 mod wait_output;
 mod why;
 mod zygote;
+
+use kennel_tests::net;
 
 /// Runs one test twice: with the control groups that the host allows, and without any.
 macro_rules! with_and_without_cgroup {

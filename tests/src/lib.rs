@@ -7,6 +7,7 @@ pub mod client;
 pub mod collector;
 pub mod kennel;
 pub mod load;
+pub mod net;
 pub mod node_log;
 pub mod overload;
 pub mod pages;
