@@ -134,7 +134,7 @@ async fn collector_gets_each_audit_record_in_order() {
     }
     kennel.kill_server();
     eventually_async("the next server has a spawn", PATIENCE, async || {
-        client = kennel.client().await;
+        let mut client = kennel.client().await;
         client.spawn(sh("true")).await.ok()
     })
     .await;

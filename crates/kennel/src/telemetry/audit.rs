@@ -147,6 +147,8 @@ impl AuditExport {
         record.set_event_name(EVENT);
         let since = Duration::from_micros(line.at_us.unsigned_abs());
         record.set_timestamp(SystemTime::UNIX_EPOCH + since);
+        // The exporter fails without one; the logger sets it where it emits.
+        record.set_observed_timestamp(SystemTime::UNIX_EPOCH + since);
         record.set_severity_number(Severity::Info);
         record.set_severity_text("INFO");
         // As it stands in its file: its chain can be checked.
