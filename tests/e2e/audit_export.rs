@@ -97,7 +97,7 @@ async fn collector_gets_each_audit_record_in_order() {
     })
     .await;
     let mut client = kennel.client().await;
-    // Nobody takes them, and no call waits for that.
+    // The collector takes none, and no call waits for that.
     for _ in 0..20 {
         must("spawn", client.spawn(sh("true")).await);
     }

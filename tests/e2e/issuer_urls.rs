@@ -146,7 +146,7 @@ async fn accepted(net: &Net, issuer: &str, kid: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_of_a_cluster_come_from_its_api_server() {
+async fn keys_of_a_cluster_come_from_its_server() {
     const CLUSTER: &str = "https://kubernetes.default.svc.cluster.local";
     let net = Net::start().await;
     let dir = net.dir.path();
@@ -205,7 +205,7 @@ async fn keys_of_a_cluster_come_from_its_api_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn discovery_names_the_keys_and_bad_answers_are_refused() {
+async fn discovery_names_keys_and_bad_answers_are_refused() {
     let net = Net::start().await;
     let dir = net.dir.path();
     new_key(dir);

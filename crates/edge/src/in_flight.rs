@@ -1,7 +1,7 @@
 //! Bytes in flight of owners: of their answers those that the transport holds because the client has not taken them.
 //!
-//! An owner at its quota waits, stream by stream, until its clients have read; no byte is lost. A call of which nothing is
-//! in flight may always send one message, so that no call waits for another client to read.
+//! An owner at its quota waits, stream by stream, until its clients have read; no byte is lost. A call of which nothing
+//! is in flight may always send one message, so that no call waits for another client to read.
 
 use crate::{access::Caller, shares::Shares};
 use bytes::Bytes;

@@ -1,5 +1,5 @@
-//! Waiting calls of runs, streams among them: bounded for each run, for those of an owner and for all, so that runs take no
-//! slots from others, nor the runs of one owner those of another's.
+//! Waiting calls of runs, streams among them: bounded for each run, for those of an owner and for all, so that runs take
+//! no slots from others, nor the runs of one owner those of another's.
 
 use crate::{access::Caller, status};
 use kennel_lifecycle::RunId;

@@ -92,7 +92,7 @@ impl Access {
         meter
             .u64_observable_gauge("kennel.issuer.keys.age")
             .with_unit("s")
-            .with_description("Time since the keys of an issuer were fetched from their URL; absent before the first time")
+            .with_description("Time since the keys of an issuer were fetched from their URL")
             .with_callback(move |observer| {
                 let rules = access.upgrade().map(|access| access.rules());
                 for keys in rules.iter().flat_map(|rules| rules.issuers.remote()) {

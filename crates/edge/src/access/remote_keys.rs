@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_kept_for_a_day_without_their_issuer() {
+    fn keys_last_a_day_without_their_issuer() {
         let (keys, at) = remote();
         assert!(keys.keys(at(0)).is_err());
         keys.begin(at(0));

@@ -86,8 +86,8 @@ pub(crate) enum Bearer {
 }
 
 impl Bearer {
-    /// Returns what the audit log says of it: the beginning of its hash as in the access file, or the key that has signed
-    /// it; empty: the principal says it.
+    /// Returns what the audit log says of it: the beginning of its hash as in the access file, or the key that has
+    /// signed it; empty: the principal says it.
     pub(crate) fn credential(&self) -> String {
         match self {
             Self::Run(_) => String::new(),
@@ -209,7 +209,7 @@ impl Rules {
         }
     }
 
-    /// Returns the quota of an owner's runs, whoever has spawned them. `*` does not hold for the owner of an admin.
+    /// Returns the quota of an owner's runs, whichever principal has spawned them. `*` does not hold for the owner of an admin.
     pub(crate) fn of_runs(&self, owner: &str) -> Quota {
         let is_of_admin = || {
             let own = [0, self.own_uid].map(|uid| format!("uid:{uid}"));
