@@ -1,9 +1,10 @@
 //! Several nodes on one database: any of them answers for the runs of all.
 
+use crate::secrets::files_with;
 use kennel_client::{
     Address, Connection, Credentials, EventReader, Start, Tls, Token, connect, connect_with,
 };
-use kennel_proto::pb::{self, AbortWait, RunState, event::Payload};
+use kennel_proto::pb::{self, AbortWait, RunState, event::Payload, secret::Source};
 use kennel_tests::{
     Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv, complaint, eventually_async, fact,
     kennel::kill_exactly,
@@ -362,6 +363,37 @@ async fn owners_stay_apart_across_nodes() {
     must("abort", alice.processes().abort(abort).await);
     let mut owner = fleet.two.client().await;
     must("wait", owner.ended(&id).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sent_secret_reaches_the_other_node_over_tls() {
+    const SECRET: &str = "canary-for-another-node-7c02d5";
+    let postgres = Postgres::start().await;
+    let fleet = Fleet::start(&postgres).await;
+    let alice = fleet.client(1, "alice").await;
+    let value = || Source::Value(SECRET.as_bytes().to_vec().into());
+    let script = r#"printf %s "$V" | rev; printf / ; rev <"$F""#;
+    let spec = sh(script).secret("V", value()).secret_file("F", value());
+    let mut named = Request::new(pb::SpawnRequest {
+        run_id: kennel_tests::new_run_id(),
+        spec: Some(spec),
+        ..pb::SpawnRequest::default()
+    });
+    let name = MetadataValue::from_static("one");
+    named.metadata_mut().insert("kennel-node", name);
+    let run = must("spawn", alice.processes().spawn(named).await).into_inner();
+    let run = run.run.expect("a run");
+    assert_eq!(run.other_node.expect("elsewhere").node_name, "one");
+    let mut here = fleet.one.client().await;
+    must("end", here.ended(&run.run_id).await);
+    let heard = must("events", here.hear_all(&run.run_id, 0).await);
+    let back: String = SECRET.chars().rev().collect();
+    assert_eq!(heard.text(), format!("{back}/{back}"));
+    for node in [&fleet.one, &fleet.two] {
+        let found = files_with(SECRET, &node.data_dir());
+        assert!(found.is_empty(), "{found:?}");
+        assert!(!node.log().contains(SECRET));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

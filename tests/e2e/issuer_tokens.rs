@@ -37,7 +37,7 @@ pub(crate) fn openssl(dir: &Path, words: &[&str], input: &[u8]) -> Vec<u8> {
 }
 
 /// Returns a set of keys with the public half of `key.pem`.
-fn key_set(dir: &Path, kid: &str) -> String {
+pub(crate) fn key_set(dir: &Path, kid: &str) -> String {
     let modulus = openssl(dir, &["rsa", "-in", "key.pem", "-noout", "-modulus"], b"");
     let modulus = String::from_utf8(modulus).expect("text");
     let digits = modulus.trim().trim_start_matches("Modulus=");
@@ -62,13 +62,23 @@ pub(crate) fn token_until(
     subject: &str,
     seconds: i64,
 ) -> String {
+    token_of(ISSUER, dir, (kid, audience, subject), seconds)
+}
+
+/// The same, of this issuer.
+pub(crate) fn token_of(
+    issuer: &str,
+    dir: &Path,
+    (kid, audience, subject): (&str, &str, &str),
+    seconds: i64,
+) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = i64::try_from(now.expect("after 1970").as_secs()).expect("small");
     let made = now.min(now + seconds - 1);
     let part = |value: Value| BASE64.encode(value.to_string());
     let header = part(json!({ "alg": "RS256", "kid": kid }));
     let claims = part(json!({
-        "aud": [audience], "exp": now + seconds, "iat": made, "nbf": made, "iss": ISSUER, "sub": subject,
+        "aud": [audience], "exp": now + seconds, "iat": made, "nbf": made, "iss": issuer, "sub": subject,
         "kubernetes.io": { "namespace": "agents", "pod": { "name": "planner-0", "uid": "1" } },
     }));
     let message = format!("{header}.{claims}");
@@ -77,7 +87,7 @@ pub(crate) fn token_until(
     format!("{message}.{}", BASE64.encode(signature))
 }
 
-fn bearing(net: &Net, token: String) -> Credentials {
+pub(crate) fn bearing(net: &Net, token: String) -> Credentials {
     Credentials {
         token: Some(Token::Text(token)),
         ..net.anonymous()
@@ -103,7 +113,7 @@ pub(crate) async fn admit_planner(net: &Net) {
 }
 
 /// Returns why a token may not spawn.
-async fn refusal(net: &Net, token: String) -> String {
+pub(crate) async fn refusal(net: &Net, token: String) -> String {
     match connect_with(&net.address(), &bearing(net, token)).await {
         Err(refused) => refused.to_string(),
         Ok(connection) => {
@@ -113,7 +123,7 @@ async fn refusal(net: &Net, token: String) -> String {
     }
 }
 
-async fn spawn(connection: &Connection, run: &str) -> Result<(), Status> {
+pub(crate) async fn spawn(connection: &Connection, run: &str) -> Result<(), Status> {
     let spawned = connection.processes().spawn(sleeper(run, &[])).await;
     spawned.map(|_| ())
 }

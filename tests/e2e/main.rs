@@ -10,6 +10,7 @@ mod attach;
 mod attach_cli;
 mod attempts;
 mod audit;
+mod audit_export;
 mod block;
 mod browser;
 mod callers;
@@ -41,6 +42,7 @@ mod inactivity;
 mod init;
 mod input;
 mod issuer_tokens;
+mod issuer_urls;
 mod keeper_stopped;
 mod kept_output;
 mod keys;
@@ -58,7 +60,6 @@ mod members;
 mod metrics;
 mod metrics_door;
 mod mixed_versions;
-mod net;
 mod network;
 mod network_cli;
 mod node_streams;
@@ -125,6 +126,8 @@ mod views;
 mod wait_output;
 mod why;
 mod zygote;
+
+use kennel_tests::net;
 
 /// Runs one test twice: with the control groups that the host allows, and without any.
 macro_rules! with_and_without_cgroup {

@@ -382,6 +382,30 @@ async fn token_survives_the_server_and_its_keeper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn node_can_forbid_access_of_runs() {
+    let mut kennel = Kennel::start(Options::default()).await;
+    let mut run = Caller::begin_as(&kennel, ApiAccess::Children, |mut spec| {
+        spec.set_recovery(pb::RecoveryPolicy::Adopt);
+        spec
+    })
+    .await;
+    run.gets("$K get $KENNEL_RUN_ID").await;
+    kennel.kill_service_after(|| {});
+    kennel.add_words(&["--forbid-api-access"]);
+    kennel.restart().await;
+    // A run from before has no more access than others.
+    run.client = kennel.client().await;
+    let refused = run.is_refused("$K get $KENNEL_RUN_ID").await;
+    assert!(refused.contains("a process of a run may not"), "{refused}");
+    let spec = spec(&kennel.scratch(), ApiAccess::OwnRun);
+    let refused = run.client.spawn(spec).await.expect_err("forbidden");
+    let refused = complaint(&refused);
+    assert_eq!(refused.reason, "CAPABILITY_MISSING");
+    assert_eq!(refused.fields, ["spec.api_access"]);
+    must("spawn", run.client.spawn(sh("true")).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn token_works_while_the_database_is_away() {
     let mut postgres = Postgres::start().await;
     let mut kennel = Kennel::start(Options::on(&postgres.url())).await;

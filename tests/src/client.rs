@@ -425,6 +425,24 @@ impl Client {
         Ok(heard)
     }
 
+    /// Reads what there is of a run by now.
+    ///
+    /// # Panics
+    /// Where the stream fails.
+    pub async fn hear_now(&mut self, run_id: &str) -> Heard {
+        let request = pb::StreamEventsRequest {
+            run_id: run_id.to_owned(),
+            until: pb::StreamUntil::Head.into(),
+            ..pb::StreamEventsRequest::default()
+        };
+        let mut stream = must("stream", self.process.stream_events(request).await).into_inner();
+        let mut heard = Heard::default();
+        while let Some(message) = must("stream", stream.message().await) {
+            heard.take(message);
+        }
+        heard
+    }
+
     /// Reads until the command has printed `up`.
     pub async fn hear_up(&mut self, run_id: &str) {
         self.hear_text(run_id, "up\n").await;

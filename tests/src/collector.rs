@@ -30,6 +30,9 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status, transport::Server};
 
+/// Event of the records of the audit log.
+const AUDIT: &str = "kennel.audit";
+
 /// Behaviour of the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Manner {
@@ -134,6 +137,20 @@ impl Collector {
     /// Returns all records of the log so far.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
+        let mut records = self.all_records();
+        records.retain(|record| record.event != AUDIT);
+        records
+    }
+
+    /// Returns the records of the audit log so far, in the order of their arrival.
+    #[must_use]
+    pub fn audit(&self) -> Vec<Record> {
+        let mut records = self.all_records();
+        records.retain(|record| record.event == AUDIT);
+        records
+    }
+
+    fn all_records(&self) -> Vec<Record> {
         self.look(|got| got.records.iter().cloned().map(Record::from).collect())
     }
 

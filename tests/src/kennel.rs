@@ -453,6 +453,11 @@ impl Kennel {
         self.wait_until_it_serves().await;
     }
 
+    /// Adds words for `kennel serve`, for later starts.
+    pub fn add_words(&mut self, words: &[&'static str]) {
+        self.options.words.extend(words);
+    }
+
     /// Starts again, without waiting until it serves: it may not get so far.
     pub async fn launch_again(&mut self) {
         self.wait_for_exit(PATIENCE).await;

@@ -9,6 +9,7 @@ pub mod crowd;
 pub mod fleet;
 pub mod kennel;
 pub mod load;
+pub mod net;
 pub mod node_log;
 pub mod overload;
 pub mod pages;

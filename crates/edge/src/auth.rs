@@ -35,6 +35,8 @@ const STANDARD_SERVICES: &str = "/grpc.";
 pub(crate) struct Peer {
     pub(crate) origin: Origin,
     pub(crate) verdict: PeerVerdict,
+    /// Owner of the run that it is a process of; absent: it is of none, or of one without a token.
+    pub(crate) owner: Option<Arc<str>>,
 }
 
 /// Origin of a connection.
@@ -127,7 +129,11 @@ impl Peer {
             }
         };
         let origin = Origin::Process { uid, pid };
-        Self { origin, verdict }
+        Self {
+            origin,
+            verdict,
+            owner: None,
+        }
     }
 
     /// Makes the peer for a client of the network, with its verified certificate.
@@ -139,6 +145,7 @@ impl Peer {
                 certificate,
             },
             verdict: PeerVerdict::Allowed,
+            owner: None,
         }
     }
 
@@ -151,6 +158,17 @@ impl Peer {
                 ..
             } => certificate.uri.clone(),
             Origin::Network { address, .. } => format!("ip:{address}"),
+        }
+    }
+
+    /// Returns its certificate for the audit log; empty: it has none.
+    pub(crate) fn certificate(&self) -> String {
+        match &self.origin {
+            Origin::Network {
+                certificate: Some(certificate),
+                ..
+            } => format!("certificate:{}", certificate.serial),
+            Origin::Process { .. } | Origin::Network { .. } => String::new(),
         }
     }
 
@@ -183,13 +201,20 @@ impl Peer {
                         "the access file does not name this certificate's URI",
                     )
                 })?;
-                Ok((caller, None))
+                let credential = self.certificate();
+                Ok((
+                    Caller {
+                        credential,
+                        ..caller
+                    },
+                    None,
+                ))
             }
             Origin::Network { .. } => {
                 let token = bearer(headers).ok_or_else(|| {
                     status::unauthenticated("a client certificate or a token is needed")
                 })?;
-                let bearer = rules.bearer(token);
+                let bearer = rules.bearer(token, now);
                 let bearer = bearer.map_err(|why| status::unauthenticated(&why))?;
                 let caller = rules.of_bearer(&bearer, now);
                 let caller = caller.ok_or_else(|| match bearer {
@@ -200,7 +225,14 @@ impl Peer {
                         "the access file does not name this token's principal",
                     ),
                 })?;
-                Ok((caller, Some(bearer)))
+                let credential = bearer.credential();
+                Ok((
+                    Caller {
+                        credential,
+                        ..caller
+                    },
+                    Some(bearer),
+                ))
             }
         }
     }
@@ -421,6 +453,7 @@ mod tests {
             role,
             owner: "a".to_owned(),
             via: None,
+            credential: String::new(),
             quota: Quota::default(),
             granted: Arc::default(),
             run: None,

@@ -74,18 +74,24 @@ impl Gate {
         let path = uri.path();
         let rules = self.access.rules();
         let called = self.caller(peer, request.headers(), &rules);
-        let called = called.map_err(|status| (peer.name(), status));
-        let admitted = called.and_then(|(peer, token)| {
-            let own = peer.principal.clone();
-            let named = on_behalf(peer, request.headers_mut()).map_err(|e| (own, e))?;
+        let called = called.map_err(|status| {
+            let unknown = Caller {
+                principal: peer.name(),
+                credential: peer.certificate(),
+                ..Caller::default()
+            };
+            (unknown, status)
+        });
+        let admitted = called.and_then(|(own, token)| {
+            let named = on_behalf(own.clone(), request.headers_mut()).map_err(|e| (own, e))?;
             let named = rules.with_limits(named);
             match auth::authorize(&named, path) {
                 Ok(()) => Ok((named, token)),
-                Err(status) => Err((named.principal, status)),
+                Err(status) => Err((named, status)),
             }
         });
-        let (admitted, token) = admitted.map_err(|(principal, status)| {
-            self.record(path, peer, principal, &status);
+        let (admitted, token) = admitted.map_err(|(caller, status)| {
+            self.record(path, peer, caller, &status);
             status
         })?;
         connection.accept_call(token);
@@ -95,13 +101,14 @@ impl Gate {
         Ok(())
     }
 
-    fn record(&self, path: &str, peer: &Peer, principal: String, status: &Status) {
+    fn record(&self, path: &str, peer: &Peer, caller: Caller, status: &Status) {
         let Some(trail) = &self.trail else { return };
         let method = json::method(path).unwrap_or(OTHER);
         let info = status.get_details_error_info();
         let denied = LoggedRequest {
             rpc: method.rsplit('/').next().unwrap_or(method).to_owned(),
-            by: principal,
+            by: caller.principal,
+            credential: caller.credential,
             pid: peer.pid(),
             code: code_name(status.code()).to_owned(),
             reason: info.map(|info| info.reason).unwrap_or_default(),

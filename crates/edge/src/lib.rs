@@ -16,6 +16,7 @@ mod enums;
 mod forward;
 mod gate;
 mod health;
+mod in_flight;
 pub mod limits;
 mod observe;
 mod run_tokens;

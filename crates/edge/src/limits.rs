@@ -61,6 +61,8 @@ pub const CONNECTIONS_PER_PROCESS_MAX: usize = 256;
 pub const CONNECTIONS_PER_RUN_MAX: usize = 32;
 /// Connections of the processes of all runs that have one; they take none of the others'.
 pub const CONNECTIONS_OF_RUNS_MAX: usize = 512;
+/// Connections of these of all runs of one owner; the last [`CONNECTIONS_RESERVED`] are for owners without any.
+pub const CONNECTIONS_PER_RUNS_OF_OWNER_MAX: usize = 256;
 /// Runs above a run among which the one is looked for whose process calls.
 pub const RUN_ANCESTORS_MAX: usize = 64;
 /// Connections of peers that may not call; more are closed at once.

@@ -89,6 +89,7 @@ impl RunTokens {
             role: Role::Spawner,
             owner: view.owner,
             via: None,
+            credential: String::new(),
             quota: Quota::default(),
             granted: Arc::default(),
             run: Some(AsRun {

@@ -1,27 +1,41 @@
-//! Waiting calls of runs, streams among them: bounded for each run and for all, so that runs take no slots from others.
+//! Waiting calls of runs, streams among them: bounded for each run, for those of an owner and for all, so that runs take
+//! no slots from others, nor the runs of one owner those of another's.
 
 use crate::{access::Caller, status};
 use kennel_lifecycle::RunId;
 use std::{
     collections::HashMap,
+    hash::Hash,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 use tonic::Status;
 
 /// Waiting calls of one run.
 const OF_RUN_MAX: usize = 32;
+/// Waiting calls of all runs of one owner.
+const OF_OWNER_MAX: usize = 512;
 /// Waiting calls of all runs.
 const OF_RUNS_MAX: usize = 1024;
+/// The last of these, which are for owners without any.
+const RESERVED: usize = 64;
 
-/// Waiting calls by run.
+/// Waiting calls.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RunWaits(Arc<Mutex<HashMap<RunId, usize>>>);
+pub(crate) struct RunWaits(Arc<Mutex<Taken>>);
+
+#[derive(Debug, Default)]
+struct Taken {
+    of_run: HashMap<RunId, usize>,
+    of_owner: HashMap<String, usize>,
+    all: usize,
+}
 
 /// A slot among the waiting calls of a run, released when it is dropped.
 #[derive(Debug)]
 pub(crate) struct RunWait {
     waits: RunWaits,
     run: RunId,
+    owner: String,
 }
 
 impl RunWaits {
@@ -31,18 +45,31 @@ impl RunWaits {
             return Ok(None);
         };
         let mut waits = self.lock();
-        if waits.get(&run).is_some_and(|own| *own >= OF_RUN_MAX) {
+        let of_owner = waits.of_owner.get(&caller.owner).copied().unwrap_or(0);
+        let reserved = if of_owner > 0 { RESERVED } else { 0 };
+        if waits.of_run.get(&run).is_some_and(|own| *own >= OF_RUN_MAX) {
             return Err(status::too_many("waiting calls of one run", OF_RUN_MAX));
         }
-        if waits.values().sum::<usize>() >= OF_RUNS_MAX {
+        if of_owner >= OF_OWNER_MAX {
+            return Err(status::too_many(
+                "waiting calls of all runs of one owner",
+                OF_OWNER_MAX,
+            ));
+        }
+        if waits.all + reserved >= OF_RUNS_MAX {
             return Err(status::too_many("waiting calls of all runs", OF_RUNS_MAX));
         }
-        *waits.entry(run).or_default() += 1;
-        let waits = self.clone();
-        Ok(Some(RunWait { waits, run }))
+        *waits.of_run.entry(run).or_default() += 1;
+        *waits.of_owner.entry(caller.owner.clone()).or_default() += 1;
+        waits.all += 1;
+        Ok(Some(RunWait {
+            waits: self.clone(),
+            run,
+            owner: caller.owner.clone(),
+        }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<RunId, usize>> {
+    fn lock(&self) -> MutexGuard<'_, Taken> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -50,11 +77,17 @@ impl RunWaits {
 impl Drop for RunWait {
     fn drop(&mut self) {
         let mut waits = self.waits.lock();
-        if let Some(own) = waits.get_mut(&self.run) {
-            *own -= 1;
-            if *own == 0 {
-                waits.remove(&self.run);
-            }
+        waits.all -= 1;
+        give_back(&mut waits.of_run, &self.run);
+        give_back(&mut waits.of_owner, &self.owner);
+    }
+}
+
+fn give_back<K: Hash + Eq>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(own) = counts.get_mut(key) {
+        *own -= 1;
+        if *own == 0 {
+            counts.remove(key);
         }
     }
 }
@@ -62,46 +95,43 @@ impl Drop for RunWait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        access::{AsRun, Quota},
-        pb::Role,
-    };
+    use crate::access::AsRun;
 
-    fn caller(run: Option<u128>) -> Caller {
+    fn caller(run: Option<u128>, owner: &str) -> Caller {
         Caller {
-            principal: "p".to_owned(),
-            pid: None,
-            role: Role::Spawner,
-            owner: "team".to_owned(),
-            via: None,
-            quota: Quota::default(),
-            granted: Arc::default(),
+            owner: owner.to_owned(),
             run: run.map(|run| AsRun {
                 id: RunId::from_u128(run),
                 spec: Arc::default(),
             }),
+            ..Caller::default()
         }
     }
 
     #[test]
     fn waits_of_runs_are_bounded_until_dropped() {
         let waits = RunWaits::default();
-        let begin = |run| waits.begin(&caller(run));
+        let begin = |run, owner: &str| waits.begin(&caller(Some(run), owner));
         let mut held: Vec<_> = (0..OF_RUN_MAX)
-            .map(|_| begin(Some(1)).expect("room"))
+            .map(|_| begin(1, "a").expect("room"))
             .collect();
-        begin(Some(1)).expect_err("one too many of this run");
+        begin(1, "a").expect_err("one too many of this run");
         held.pop();
-        held.push(begin(Some(1)).expect("one has ended"));
-        for run in 2.. {
-            if held.len() == OF_RUNS_MAX {
-                break;
+        held.push(begin(1, "a").expect("one has ended"));
+        let mut take_all = |owner: &str, first: u128| {
+            let before = held.len();
+            for run in first..first + 100 {
+                held.extend((0..OF_RUN_MAX).map_while(|_| begin(run, owner).ok()));
             }
-            held.extend((0..OF_RUN_MAX).map(|_| begin(Some(run)).expect("room")));
-        }
-        begin(Some(9_999)).expect_err("one too many of all runs");
-        assert!(begin(None).expect("no run").is_none());
+            held.len() - before
+        };
+        assert_eq!(take_all("a", 2), OF_OWNER_MAX - OF_RUN_MAX);
+        // The runs of two owners leave some to those of a third.
+        assert_eq!(take_all("b", 1000), OF_RUNS_MAX - OF_OWNER_MAX - RESERVED);
+        assert_eq!(take_all("c", 2000), 1);
+        assert!(waits.begin(&caller(None, "a")).expect("no run").is_none());
         held.clear();
-        assert!(waits.lock().is_empty());
+        let taken = waits.lock();
+        assert!(taken.of_run.is_empty() && taken.of_owner.is_empty() && taken.all == 0);
     }
 }

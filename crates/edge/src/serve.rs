@@ -8,7 +8,9 @@ use crate::{
     digest::DigestKey,
     forward::{Forward, Links},
     gate::Gate,
-    health, limits,
+    health,
+    in_flight::BytesInFlight,
+    limits,
     observe::Observing,
     pb::{
         self, admin_service_server::AdminServiceServer,
@@ -16,6 +18,7 @@ use crate::{
     },
     run_tokens::RunTokens,
     service::{Admin, Audited, Processes},
+    shares::Shares,
 };
 use kennel_supervisor::{Serving, Supervisor, telemetry::Telemetry};
 use std::{
@@ -43,6 +46,8 @@ pub struct EdgeConfig {
     pub digest_key: DigestKey,
     /// Rights of principals.
     pub access: Arc<Access>,
+    /// Whether no run may call, also not one that was spawned when runs could.
+    pub forbids_api_access: bool,
 }
 
 /// The server does not serve.
@@ -77,21 +82,29 @@ pub async fn serve(
     let reporter = HealthReporter::new();
     health::begin(&reporter, &supervisor).await;
     let links = Arc::new(Links::new(Arc::clone(&config.access)));
-    let routes = routes(&supervisor, &config, &links, &tasks, &reporter)?;
+    let shares = Shares::default();
+    let routes = routes(&supervisor, &config, (&links, &shares), &tasks, &reporter)?;
 
     let (judging, access) = (supervisor.clone(), Arc::clone(&config.access));
     let forward = Forward::new(supervisor.clone(), links);
+    let may_runs_call = !config.forbids_api_access;
     let judge = move |socket: &UnixStream| {
         let seen = judging.peer(socket)?;
         let pid = (seen.pid > 0).then_some(seen.pid);
         let descent = || judging.descent(socket);
         let mut peer = Peer::judge(seen.uid, pid, &access.rules(), descent);
-        if let PeerVerdict::OfARun(run) = &mut peer.verdict {
-            *run = judging.run_with_token(socket);
+        if let PeerVerdict::OfARun(run) = &mut peer.verdict
+            && let Some((of, owner)) = may_runs_call
+                .then(|| judging.run_with_token(socket))
+                .flatten()
+        {
+            *run = Some(of);
+            peer.owner = Some(owner);
         }
         Ok(peer)
     };
     let runs = RunTokens::new(config.digest_key, supervisor.clone());
+    let runs = may_runs_call.then(|| Arc::new(runs));
     let serving = supervisor.serving();
     let ended = async {
         tokio::select! {
@@ -106,7 +119,8 @@ pub async fn serve(
         Doors {
             listeners,
             access: config.access,
-            runs: Some(Arc::new(runs)),
+            runs,
+            shares,
             judge,
         },
         &ending,
@@ -128,6 +142,8 @@ struct Doors<J> {
     access: Arc<Access>,
     /// Absent: no run may call.
     runs: Option<Arc<RunTokens>>,
+    /// Quota usage of owners.
+    shares: Shares,
     /// Judges a peer of a unix socket.
     judge: J,
 }
@@ -148,12 +164,15 @@ where
         listeners,
         access,
         runs,
+        shares,
         judge,
     } = doors;
+    access.measure(telemetry);
     let gate = Gate::new(trail, Arc::clone(&access), runs.clone());
     let credentials = Credentials::new(access, runs);
     let places = Places::default();
     let refusals = Refusals::new(telemetry, &places);
+    let gate = (gate, BytesInFlight(shares));
     let serving = server(&ending.calls, telemetry, gate, forward)
         .add_routes(routes)
         .serve_with_incoming_shutdown(
@@ -227,13 +246,14 @@ fn listen(socket: OwnedFd) -> io::Result<Listener> {
     Ok(Listener::Tcp(TcpListener::from_std(listener)?))
 }
 
-type Inner = Stack<Counting, Stack<Either<Forward, Identity>, Stack<Gate, Outer>>>;
+type Inner = Stack<Counting, Stack<Either<Forward, Identity>, Stack<BytesInFlight, Gated>>>;
+type Gated = Stack<Gate, Outer>;
 type Outer = Stack<Answers, Stack<Observing, Identity>>;
 
 fn server(
     calls: &TaskTracker,
     telemetry: &Telemetry,
-    gate: Gate,
+    (gate, in_flight): (Gate, BytesInFlight),
     forward: Option<Forward>,
 ) -> Server<Inner> {
     Server::builder()
@@ -242,6 +262,7 @@ fn server(
         .layer(Observing::new(telemetry.clone()))
         .layer(Answers::new(telemetry))
         .layer(gate)
+        .layer(in_flight)
         .layer(option_layer(forward))
         .layer(Counting(calls.clone()))
 }
@@ -284,7 +305,7 @@ impl<S: Service<R>, R> Service<R> for Counted<S> {
 fn routes(
     supervisor: &Supervisor,
     config: &EdgeConfig,
-    links: &Arc<Links>,
+    (links, shares): (&Arc<Links>, &Shares),
     tasks: &TaskTracker,
     reporter: &HealthReporter,
 ) -> Result<Routes, ServeError> {
@@ -293,6 +314,7 @@ fn routes(
         config.digest_key.clone(),
         tasks.clone(),
         Arc::clone(links),
+        shares.clone(),
     );
     let processes = Audited::new(processes, supervisor.clone());
     let admin = Admin::new(supervisor.clone(), tasks.clone());

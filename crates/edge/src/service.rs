@@ -62,6 +62,7 @@ impl Processes {
         key: DigestKey,
         tasks: TaskTracker,
         links: Arc<Links>,
+        shares: Shares,
     ) -> Self {
         let going = supervisor.serving();
         let telemetry = supervisor.telemetry();
@@ -73,7 +74,7 @@ impl Processes {
             key,
             tasks,
             places,
-            shares: Shares::default(),
+            shares,
             long_lines: Arc::new(Semaphore::new(limits::LONG_LINES_KIB_MAX as usize)),
             admission: Admission::new(&telemetry),
             seats: Arc::default(),
@@ -479,6 +480,7 @@ impl ProcessService for Processes {
         request: Request<Streaming<pb::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         let (principal, pid) = (auth::principal(&request)?, auth::pid(&request));
+        let credential = auth::caller(&request)?.credential.clone();
         let scope = auth::scope(&request)?;
         let place = self.place(auth::caller(&request)?)?;
         let door = Door {
@@ -487,6 +489,7 @@ impl ProcessService for Processes {
             going: self.going.clone(),
             place,
             principal,
+            credential,
             pid,
             scope,
         };

@@ -1,7 +1,9 @@
-//! Quota usage of owners: spawns per second, and open streams. Live runs are counted where they are stored.
+//! Quota usage of owners: spawns per second, open streams, and their bytes in flight. Live runs and their output are
+//! counted where they are stored.
 
 use crate::{
     access::Caller,
+    in_flight::InFlight,
     run_waits::{RunWait, RunWaits},
     status,
 };
@@ -23,6 +25,7 @@ struct Share {
     /// Time at which all its spawns are paid for, each with its part of a second. Absent: they are.
     paid_at: Option<Instant>,
     streams: u32,
+    in_flight: InFlight,
 }
 
 /// All owners with usage.
@@ -73,7 +76,7 @@ impl Shares {
         if !wait.is_zero() {
             return Err(status::too_many_of_owner(
                 "spawns a second",
-                most.get(),
+                most.get().into(),
                 wait,
             ));
         }
@@ -95,7 +98,16 @@ impl Shares {
         {
             return Err(status::too_many_of_owner(
                 "open streams",
-                most.get(),
+                most.get().into(),
+                SECOND,
+            ));
+        }
+        if let Some(most) = caller.quota.stream_bytes
+            && share.in_flight.bytes() >= most.get()
+        {
+            return Err(status::too_many_of_owner(
+                "bytes in flight",
+                most.get().into(),
                 SECOND,
             ));
         }
@@ -110,6 +122,16 @@ impl Shares {
         })
     }
 
+    /// Returns the number of bytes in flight of this owner.
+    pub(crate) fn in_flight(&self, owner: &str) -> InFlight {
+        let mut shares = self.of(owner);
+        shares
+            .entry(owner.to_owned())
+            .or_default()
+            .in_flight
+            .clone()
+    }
+
     /// Takes a slot among the waiting calls of the caller's run; absent: the caller is in no run.
     pub(crate) fn wait_of_run(&self, caller: &Caller) -> Result<Option<RunWait>, Status> {
         self.runs.begin(caller)
@@ -120,7 +142,9 @@ impl Shares {
         if shares.len() >= OWNERS_KEPT && !shares.contains_key(owner) {
             let now = Instant::now();
             shares.retain(|_, share| {
-                share.streams > 0 || share.paid_at.is_some_and(|paid_at| paid_at > now)
+                share.streams > 0
+                    || share.in_flight.is_in_use()
+                    || share.paid_at.is_some_and(|paid_at| paid_at > now)
             });
         }
         shares
@@ -146,6 +170,7 @@ mod tests {
             role: Role::Spawner,
             owner: owner.to_owned(),
             via: None,
+            credential: String::new(),
             quota,
             granted: Arc::default(),
             run: None,

@@ -497,7 +497,7 @@ fn quota(what: &str, limit: u64) -> Status {
 }
 
 /// Returns the status for an owner at this limit; one is free after this time.
-pub(crate) fn too_many_of_owner(what: &str, limit: u32, retry: Duration) -> Status {
+pub(crate) fn too_many_of_owner(what: &str, limit: u64, retry: Duration) -> Status {
     let message = format!("no room: {what} of this owner (limit {limit})");
     let facts = Facts::default().with("limit", limit.to_string());
     used_up(&format!("{what} of this owner"), message, facts, retry)

@@ -118,6 +118,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
     flags.log_format(here)?;
     flags.node_lease(here)?;
     flags.restrict_runs(here)?;
+    flags.forbid_api_access(here)?;
     flags.default_grace(here)?;
     telemetry::filter(flags.log(here))?;
     let config = resolve(flags, here)?;

@@ -8,7 +8,7 @@ use crate::{
     failure::{Failure, chain},
     health, http, secret,
     serve::{self, LOST},
-    telemetry::{self, Exports, LogFormat},
+    telemetry::{self, AuditExport, Exports, LogFormat},
 };
 use kennel_edge::{Access, EdgeConfig, GrpcHealth, ServeError, digest::DigestKey};
 use kennel_keeper::{
@@ -75,7 +75,7 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
     let secrets = Arc::new(flags.secrets(here, &config.data_dir)?);
     let node = keeper::node_id(&config.data_dir)
         .map_err(|cause| failed("this node has no name", &cause))?;
-    let exports = Exports::start(&telling, node, &host_name(), here, &log)?;
+    let mut exports = Exports::start(&telling, node, &host_name(), here, &log)?;
     exports.serve_metrics();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(worker_threads())
@@ -89,8 +89,10 @@ fn start(flags: &ServeArgs, here: &Surroundings) -> Result<i32, Failure> {
         privileges,
         default_grace,
         secrets,
+        forbids_api_access: flags.forbid_api_access(here)?,
         retention,
         telemetry: exports.telemetry(),
+        audit: exports.take_audit(),
         here,
         log: log_format,
     };
@@ -121,13 +123,15 @@ struct Wired<'a> {
     privileges: Privileges,
     default_grace: DefaultGrace,
     secrets: Arc<SecretSources>,
+    forbids_api_access: bool,
     retention: RetentionLimits,
     telemetry: Telemetry,
+    audit: Option<AuditExport>,
     here: &'a Surroundings,
     log: LogFormat,
 }
 
-async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
+async fn serve(socket: OwnedFd, mut wired: Wired<'_>) -> Result<i32, Failure> {
     let (config, log) = (wired.config, wired.log);
     let (keeper, events, hello, held) = KeeperClient::connect(socket)
         .await
@@ -148,16 +152,27 @@ async fn serve(socket: OwnedFd, wired: Wired<'_>) -> Result<i32, Failure> {
     let key = secret::digest_key(&config.data_dir)
         .map(DigestKey::new)
         .map_err(|cause| failed("cannot read this installation's key", &cause))?;
-    let own = supervisor_config(wired, key.clone())?;
+    let access = Arc::new(access_of_server(config, &hello)?);
+    let forbids_api_access = wired.forbids_api_access;
+    let audit = wired.audit.take();
+    let own = supervisor_config(wired, key.clone(), Arc::clone(&access))?;
     let edge = EdgeConfig {
         digest_key: key,
-        access: Arc::new(access_of_server(config, &hello)?),
+        access,
+        forbids_api_access,
     };
     let store = open_store(config, &hello, held.is_empty()).await?;
     let kernel = Arc::new(keeper.clone());
     let booted = Supervisor::boot(own, kernel, events, hello, held, Arc::clone(&store)).await;
     let (supervisor, ended) =
         booted.map_err(|cause| failed("cannot take this node over", &cause))?;
+    if let Some(audit) = audit {
+        audit.start(
+            supervisor.clone(),
+            &supervisor.telemetry(),
+            &config.data_dir,
+        );
+    }
     let listeners = keeper.take_listeners();
     let addresses = addresses(config, &listeners);
     if let Some(address) = config.health.clone() {
@@ -276,7 +291,11 @@ async fn take_over(data_dir: &Path) -> io::Result<File> {
     }
 }
 
-fn supervisor_config(wired: Wired<'_>, key: DigestKey) -> Result<SupervisorConfig, Failure> {
+fn supervisor_config(
+    wired: Wired<'_>,
+    key: DigestKey,
+    quotas: Arc<Access>,
+) -> Result<SupervisorConfig, Failure> {
     let open_files = limits::open_files()
         .map_err(|cause| failed("cannot read this process's limits", &cause))?;
     Ok(SupervisorConfig {
@@ -296,6 +315,8 @@ fn supervisor_config(wired: Wired<'_>, key: DigestKey) -> Result<SupervisorConfi
         sealer: Arc::new(key),
         secrets: wired.secrets,
         socket: socket(wired.config),
+        quotas,
+        forbids_api_access: wired.forbids_api_access,
     })
 }
 

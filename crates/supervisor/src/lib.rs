@@ -17,13 +17,14 @@ pub mod telemetry;
 pub use audit_log::{
     ChainChecked, ChainError, ChainHead, LoggedProcess, LoggedRequest, LoggedSignal, ServiceEvent,
     TrailAsk, TrailEntry, TrailKind, TrailReader, TrailRecord, check_audit_chain,
+    export_audit_chain,
 };
 pub use base::calls::*;
 pub use base::drain::{Drain, DrainAction, DrainCall, DrainStatus};
 pub use base::faults::BootError;
 pub use base::matcher::{LineMatch, LineMatcher, MatchGroup};
 pub use base::other_node::Elsewhere;
-pub use base::ports::{HealthCheck, Kernel, KernelEvents, Sealer, TokenMaker};
+pub use base::ports::{HealthCheck, Kernel, KernelEvents, OutputQuotas, Sealer, TokenMaker};
 pub use base::secret_sources::SecretSources;
 pub use base::view::Wait;
 pub use node::boot::{EXIT_CLEAN, EXIT_FAULT, EXIT_FORCED, EXIT_KEEPER_LOST, EXIT_LEFT};

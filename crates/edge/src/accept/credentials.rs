@@ -9,6 +9,7 @@ use crate::{
     run_tokens::RunTokens,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::task::JoinSet;
 
 /// The rules, and the connections that they hold for.
 #[derive(Debug)]
@@ -43,8 +44,15 @@ impl Credentials {
     /// Follows the file; never returns.
     pub(crate) async fn follow(&self) {
         let mut logged = None;
+        let mut fetches = JoinSet::new();
         loop {
+            self.access.fetch_keys(&mut fetches);
             tokio::time::sleep(ACCESS_INTERVAL).await;
+            while let Some(fetched) = fetches.try_join_next() {
+                if let Err(error) = fetched {
+                    tracing::error!(%error, "fetching the keys of an issuer failed");
+                }
+            }
             if !self.access.may_change() {
                 self.cut_invalid();
                 continue;

@@ -5,8 +5,8 @@ use crate::{
     auth::{Origin, Peer, PeerVerdict},
     limits::{
         CONNECTIONS_MAX, CONNECTIONS_OF_RUNS_MAX, CONNECTIONS_PER_PROCESS_MAX,
-        CONNECTIONS_PER_RUN_MAX, CONNECTIONS_PER_USER_MAX, CONNECTIONS_REFUSED_MAX,
-        CONNECTIONS_RESERVED,
+        CONNECTIONS_PER_RUN_MAX, CONNECTIONS_PER_RUNS_OF_OWNER_MAX, CONNECTIONS_PER_USER_MAX,
+        CONNECTIONS_REFUSED_MAX, CONNECTIONS_RESERVED,
     },
 };
 use kennel_lifecycle::RunId;
@@ -79,6 +79,8 @@ pub(crate) struct Taken {
     refused: usize,
     of_runs: usize,
     of_run: HashMap<RunId, usize>,
+    /// By the owners of the runs.
+    of_owner: HashMap<Arc<str>, usize>,
     of_user: HashMap<User, usize>,
     of_process: HashMap<Process, usize>,
 }
@@ -94,7 +96,7 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 enum Pool {
     Admitted(Process),
-    OfRun(RunId),
+    OfRun(RunId, Arc<str>),
     Refused,
 }
 
@@ -104,12 +106,14 @@ impl Places {
         let mut taken = self.lock();
         let of = match peer.verdict {
             PeerVerdict::Allowed => Pool::Admitted(process(&peer.origin)),
-            PeerVerdict::OfARun(Some(run)) => Pool::OfRun(run),
+            PeerVerdict::OfARun(Some(run)) => {
+                Pool::OfRun(run, peer.owner.clone().unwrap_or_default())
+            }
             _ => Pool::Refused,
         };
         match &of {
             Pool::Admitted(process) => taken.admit(process)?,
-            Pool::OfRun(run) => taken.admit_of_run(*run)?,
+            Pool::OfRun(run, owner) => taken.admit_of_run(*run, owner)?,
             Pool::Refused if taken.refused >= CONNECTIONS_REFUSED_MAX => return Err(Full::Refused),
             Pool::Refused => taken.refused += 1,
         }
@@ -166,13 +170,22 @@ impl Taken {
 }
 
 impl Taken {
-    fn admit_of_run(&mut self, run: RunId) -> Result<(), Full> {
+    fn admit_of_run(&mut self, run: RunId, owner: &Arc<str>) -> Result<(), Full> {
+        let of_owner = count(&self.of_owner, owner);
+        // The last ones are for owners without any.
+        let reserved = if of_owner > 0 {
+            CONNECTIONS_RESERVED
+        } else {
+            0
+        };
         if count(&self.of_run, &run) >= CONNECTIONS_PER_RUN_MAX
-            || self.of_runs >= CONNECTIONS_OF_RUNS_MAX
+            || of_owner >= CONNECTIONS_PER_RUNS_OF_OWNER_MAX
+            || self.of_runs + reserved >= CONNECTIONS_OF_RUNS_MAX
         {
             return Err(Full::Run);
         }
         self.of_runs += 1;
+        *self.of_owner.entry(Arc::clone(owner)).or_default() += 1;
         *self.of_run.entry(run).or_default() += 1;
         Ok(())
     }
@@ -187,8 +200,9 @@ impl Drop for Place {
                 give_back(&mut taken.of_user, &process.0);
                 give_back(&mut taken.of_process, process);
             }
-            Pool::OfRun(run) => {
+            Pool::OfRun(run, owner) => {
                 taken.of_runs -= 1;
+                give_back(&mut taken.of_owner, owner);
                 give_back(&mut taken.of_run, run);
             }
             Pool::Refused => taken.refused -= 1,
@@ -216,7 +230,19 @@ mod tests {
     fn peer(uid: u32, pid: i32, verdict: PeerVerdict) -> Peer {
         let pid = Some(pid);
         let origin = Origin::Process { uid, pid };
-        Peer { origin, verdict }
+        Peer {
+            origin,
+            verdict,
+            owner: None,
+        }
+    }
+
+    fn of_run(run: u128, owner: &str) -> Peer {
+        let verdict = PeerVerdict::OfARun(Some(RunId::from_u128(run)));
+        Peer {
+            owner: Some(owner.into()),
+            ..peer(1000, 1, verdict)
+        }
     }
 
     #[test]
@@ -265,26 +291,32 @@ mod tests {
     #[test]
     fn runs_take_no_place_of_others() {
         let places = Places::default();
-        let of = |run| peer(1000, 1, PeerVerdict::OfARun(Some(RunId::from_u128(run))));
         let mut held = Vec::new();
-        let full = (0..).find_map(|run| match places.take(&of(run / 64)) {
-            Ok(place) => {
-                held.push(place);
-                None
+        let mut take_all = |owner: &str, runs: std::ops::Range<u128>| {
+            let mut taken = 0;
+            for run in runs {
+                while let Ok(place) = places.take(&of_run(run, owner)) {
+                    held.push(place);
+                    taken += 1;
+                }
             }
-            Err(Full::Run) if run < 64 => {
-                assert_eq!(held.len(), CONNECTIONS_PER_RUN_MAX);
-                None
-            }
-            Err(full) => (held.len() == CONNECTIONS_OF_RUNS_MAX).then_some(full),
-        });
-        assert_eq!(full, Some(Full::Run));
+            taken
+        };
+        assert_eq!(take_all("a", 0..1), CONNECTIONS_PER_RUN_MAX);
+        let rest = CONNECTIONS_PER_RUNS_OF_OWNER_MAX - CONNECTIONS_PER_RUN_MAX;
+        assert_eq!(take_all("a", 1..64), rest);
+        // The runs of two owners leave some to those of a third.
+        let left = CONNECTIONS_OF_RUNS_MAX - CONNECTIONS_PER_RUNS_OF_OWNER_MAX;
+        assert_eq!(take_all("b", 100..164), left - CONNECTIONS_RESERVED);
+        assert_eq!(take_all("c", 200..264), 1);
+        assert_eq!(take_all("d", 300..301), 1);
         places
             .take(&peer(1000, 1, PeerVerdict::Allowed))
             .expect("a place");
-        drop(held);
-        places.take(&of(0)).expect("free again");
+        held.clear();
+        places.take(&of_run(0, "a")).expect("free again");
         assert_eq!(places.admitted(), 0);
+        assert!(places.lock().of_owner.is_empty());
     }
 
     #[test]

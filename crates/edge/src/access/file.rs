@@ -119,7 +119,10 @@ pub(super) fn read(path: &Path) -> Result<Read, AccessError> {
     let dir = path.parent().unwrap_or(Path::new(""));
     let served = file.tls.iter_mut().flat_map(tls::Files::paths);
     let shown = file.forward.iter_mut().flat_map(tls::NodeFiles::paths);
-    let signed = file.issuers.iter_mut().map(|issuer| &mut issuer.keys);
+    for path in file.issuers.iter_mut().flat_map(IssuerEntry::later_paths) {
+        *path = dir.join(&path);
+    }
+    let signed = file.issuers.iter_mut().flat_map(IssuerEntry::paths);
     for path in served.chain(shown).chain(signed) {
         *path = dir.join(&path);
         let bytes = read_file(path)?;
@@ -141,15 +144,15 @@ fn read_file(path: &Path) -> Result<Vec<u8>, AccessError> {
 }
 
 impl Read {
-    /// Builds its rules. Blocks.
-    pub(super) fn rules(&self, own_uid: u32) -> Result<Rules, AccessError> {
+    /// Builds its rules; keys that `before` has fetched stay. Blocks.
+    pub(super) fn rules(&self, own_uid: u32, before: &Rules) -> Result<Rules, AccessError> {
         let wrong = |what: String| AccessError::Value {
             path: self.path.clone(),
             what,
         };
         let grants = grants(&self.file.principals).map_err(wrong)?;
         let tokens = tokens(&self.file.tokens, &grants).map_err(wrong)?;
-        let issuers = Issuers::read(&self.file.issuers).map_err(wrong)?;
+        let issuers = Issuers::read(&self.file.issuers, &before.issuers).map_err(wrong)?;
         let tls = self.file.tls.as_ref().map(Tls::read).transpose()?;
         let forward = self.file.forward.as_ref();
         let forward = forward.map(tls::NodeFiles::read).transpose()?;
@@ -245,7 +248,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("access.toml");
         fs::write(&path, text).expect("it is written");
-        read(&path)?.rules(1000)
+        read(&path)?.rules(1000, &Rules::own(1000))
     }
 
     #[test]
@@ -302,7 +305,8 @@ mod tests {
         );
         let rules = written(&text).expect("it is good");
         let at = |rfc: &str| humantime::parse_rfc3339(rfc).expect("a time");
-        let of = |token: &str, now| rules.of_bearer(&rules.bearer(token).expect("a token"), now);
+        let of =
+            |token: &str, now| rules.of_bearer(&rules.bearer(token, now).expect("a token"), now);
         let before = at("2025-12-31T23:59:59Z");
         assert!(of("old", before).is_some() && of("new", before).is_some());
         let after = before + Duration::from_secs(1);

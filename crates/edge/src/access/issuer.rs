@@ -1,5 +1,9 @@
 //! Tokens signed by an issuer: those of `OpenID` Connect, and the projected service account tokens of Kubernetes.
 
+use super::{
+    fetch,
+    remote_keys::{RemoteKeys, Source},
+};
 use jsonwebtoken::{
     Algorithm, DecodingKey, DecodingKeyKind, Validation,
     crypto::{CryptoProvider, JwtVerifier, KeyUtils},
@@ -16,6 +20,7 @@ use std::{
     collections::HashMap,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -30,15 +35,41 @@ pub(super) struct IssuerEntry {
     pub(super) name: String,
     /// Required value of their claim `aud`.
     pub(super) audience: String,
-    /// The file of its public keys, a JSON Web Key Set.
-    pub(super) keys: PathBuf,
+    /// The file of its public keys, a JSON Web Key Set; absent: they come from a URL.
+    pub(super) keys: Option<PathBuf>,
+    /// URL of such a set; absent: the issuer's discovery document names it, or there is a file.
+    keys_url: Option<String>,
+    /// File of the authorities for the certificate of the URL; absent: those of the web.
+    pub(super) keys_ca: Option<PathBuf>,
+    /// File of a token to send to the URL; absent: none.
+    pub(super) keys_token: Option<PathBuf>,
+}
+
+/// Usable public keys, by their ids.
+pub(crate) type KeySet = HashMap<String, (Algorithm, DecodingKey)>;
+
+/// The public keys of an issuer.
+#[derive(Debug)]
+enum Keys {
+    Read(Arc<KeySet>),
+    Fetched(Arc<RemoteKeys>),
+}
+
+impl Keys {
+    /// Returns the keys in force. The error says why there are none.
+    fn get(&self, now: SystemTime) -> Result<Arc<KeySet>, &'static str> {
+        match self {
+            Self::Read(keys) => Ok(Arc::clone(keys)),
+            Self::Fetched(keys) => keys.keys(now),
+        }
+    }
 }
 
 /// An issuer whose tokens are accepted.
 #[derive(Debug)]
 pub(super) struct Issuer {
     audience: String,
-    keys: HashMap<String, (Algorithm, DecodingKey)>,
+    keys: Keys,
 }
 
 /// A token signed by an issuer, as far as it is checked again while its connection is open.
@@ -57,28 +88,60 @@ struct Claims {
     exp: u64,
 }
 
+impl IssuerEntry {
+    /// Returns all files that it is read from when the access file is read.
+    pub(super) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.keys.iter_mut()
+    }
+
+    /// Returns the files that are read for each fetch.
+    pub(super) fn later_paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
+        self.keys_ca.iter_mut().chain(&mut self.keys_token)
+    }
+
+    fn keys(&self, before: &Issuers) -> Result<Keys, String> {
+        if let Some(path) = &self.keys {
+            if self.keys_url.is_some() || self.keys_ca.is_some() || self.keys_token.is_some() {
+                let name = &self.name;
+                return Err(format!(
+                    "issuer {name:?} has keys in a file and at a URL: name one of them"
+                ));
+            }
+            return Ok(Keys::Read(Arc::new(read_keys(path)?)));
+        }
+        fetch::https(self.keys_url.as_ref().unwrap_or(&self.name))?;
+        let source = Source {
+            issuer: self.name.clone(),
+            url: self.keys_url.clone(),
+            ca: self.keys_ca.clone(),
+            token: self.keys_token.clone(),
+        };
+        let same = before.remote().find(|keys| keys.source == source);
+        let keys = same.map(Arc::clone);
+        Ok(Keys::Fetched(
+            keys.unwrap_or_else(|| Arc::new(RemoteKeys::new(source))),
+        ))
+    }
+}
+
 /// The issuers of the access file, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Issuers(HashMap<String, Issuer>);
 
 impl Issuers {
-    /// Reads their keys. Blocks.
-    pub(super) fn read(entries: &[IssuerEntry]) -> Result<Self, String> {
+    /// Reads keys in files; those of URLs that `before` has as well stay. Blocks.
+    pub(super) fn read(entries: &[IssuerEntry], before: &Self) -> Result<Self, String> {
         // A second install is this one.
         let _ = PROVIDER.install_default();
         let mut issuers = HashMap::new();
         for entry in entries {
-            let IssuerEntry {
-                name,
-                audience,
-                keys,
-            } = entry;
+            let IssuerEntry { name, audience, .. } = entry;
             if name.is_empty() || audience.is_empty() {
                 return Err(format!("an issuer or its audience is empty: {name:?}"));
             }
             let issuer = Issuer {
                 audience: audience.clone(),
-                keys: read_keys(keys)?,
+                keys: entry.keys(before)?,
             };
             if issuers.insert(name.clone(), issuer).is_some() {
                 return Err(format!("issuer {name:?} stands there twice"));
@@ -88,7 +151,7 @@ impl Issuers {
     }
 
     /// Checks a token: signature, issuer, audience, and the time in which it is valid. The error describes the fault.
-    pub(super) fn check(&self, token: &str) -> Result<Signed, String> {
+    pub(super) fn check(&self, token: &str, now: SystemTime) -> Result<Signed, String> {
         let text = |error: Error| describe(error.kind());
         let unproved: Claims =
             jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(text)?;
@@ -96,10 +159,13 @@ impl Issuers {
         let issuer = issuer.ok_or("the access file does not name the token's issuer")?;
         let header = jsonwebtoken::decode_header(token).map_err(text)?;
         let key = header.kid.ok_or("the token names no key")?;
-        let (algorithm, decoding) = issuer
-            .keys
-            .get(&key)
-            .ok_or("the token's key is not its issuer's")?;
+        let keys = issuer.keys.get(now)?;
+        let Some((algorithm, decoding)) = keys.get(&key) else {
+            if let Keys::Fetched(remote) = &issuer.keys {
+                remote.want();
+            }
+            return Err("the token's key is not its issuer's".to_owned());
+        };
         let mut validation = Validation::new(*algorithm);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         validation.set_issuer(&[&unproved.iss]);
@@ -119,9 +185,21 @@ impl Issuers {
     /// Whether a checked token is still valid: it has not expired, and its key is still its issuer's.
     pub(super) fn holds(&self, signed: &Signed, now: SystemTime) -> bool {
         let end = Duration::from_secs(signed.expires).saturating_add(SKEW);
-        let now = now.duration_since(SystemTime::UNIX_EPOCH);
-        let issuer = self.0.get(&signed.issuer);
-        now.is_ok_and(|now| now <= end) && issuer.is_some_and(|i| i.keys.contains_key(&signed.key))
+        let since = now.duration_since(SystemTime::UNIX_EPOCH);
+        let keys = self
+            .0
+            .get(&signed.issuer)
+            .map(|issuer| issuer.keys.get(now));
+        since.is_ok_and(|now| now <= end)
+            && keys.is_some_and(|keys| keys.is_ok_and(|keys| keys.contains_key(&signed.key)))
+    }
+
+    /// Returns the keys that come from URLs.
+    pub(crate) fn remote(&self) -> impl Iterator<Item = &Arc<RemoteKeys>> {
+        self.0.values().filter_map(|issuer| match &issuer.keys {
+            Keys::Fetched(keys) => Some(keys),
+            Keys::Read(_) => None,
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -130,6 +208,11 @@ impl Issuers {
 }
 
 impl Signed {
+    /// Returns the id of the key that has signed it.
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+
     /// Returns the principal of the token.
     pub(super) fn principal(&self) -> String {
         format!("oidc:{}#{}", self.issuer, self.subject)
@@ -149,16 +232,20 @@ fn describe(kind: &ErrorKind) -> String {
     .to_owned()
 }
 
-/// Reads the usable keys of a set: with an id, for signatures, and of an accepted algorithm.
-fn read_keys(path: &Path) -> Result<HashMap<String, (Algorithm, DecodingKey)>, String> {
+fn read_keys(path: &Path) -> Result<KeySet, String> {
     let wrong = |what: String| format!("keys in {}: {what}", path.display());
     let text = fs::read(path).map_err(|e| wrong(e.to_string()))?;
-    let set: JwkSet = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
-    let keys: HashMap<_, _> = set.keys.iter().filter_map(usable).collect();
+    parse_keys(&text).map_err(wrong)
+}
+
+/// Reads the usable keys of a set: with an id, for signatures, and of an accepted algorithm.
+pub(super) fn parse_keys(text: &[u8]) -> Result<KeySet, String> {
+    let set: JwkSet = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    let keys: KeySet = set.keys.iter().filter_map(usable).collect();
     if keys.is_empty() {
-        return Err(wrong(
+        return Err(
             "none has a `kid` and is an RSA, P-256, P-384 or Ed25519 key for signatures".to_owned(),
-        ));
+        );
     }
     Ok(keys)
 }
@@ -307,9 +394,12 @@ mod tests {
             let entry = IssuerEntry {
                 name: ISSUER.to_owned(),
                 audience: "kennel".to_owned(),
-                keys,
+                keys: Some(keys),
+                keys_url: None,
+                keys_ca: None,
+                keys_token: None,
             };
-            Issuers::read(&[entry]).expect("it is good")
+            Issuers::read(&[entry], &Issuers::default()).expect("it is good")
         }
     }
 
@@ -337,7 +427,7 @@ mod tests {
             json!({"alg": "ES256", "kid": "p"}),
             json!({"alg": "EdDSA", "kid": "e"}),
         ] {
-            let good = issuers.check(&signer.token(&header, &claims()));
+            let good = issuers.check(&signer.token(&header, &claims()), SystemTime::now());
             let good = good.expect("it is good");
             assert_eq!(good.principal(), format!("oidc:{ISSUER}#{SUBJECT}"));
             let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(now() + seconds);
@@ -407,7 +497,9 @@ mod tests {
             (String::new(), "not signed"),
         ];
         for (token, why) in cases {
-            let refused = issuers.check(&token).expect_err("it is refused");
+            let refused = issuers
+                .check(&token, SystemTime::now())
+                .expect_err("it is refused");
             assert!(refused.contains(why), "{refused:?} lacks {why:?}: {token}");
         }
     }

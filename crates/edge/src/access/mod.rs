@@ -3,8 +3,10 @@
 //! The access file defines it. It is read again when it or one of its files has changed, without dropping connections;
 //! a connection whose certificate or token is no longer valid is cut.
 
+mod fetch;
 mod file;
 mod issuer;
+mod remote_keys;
 mod rules;
 mod tls;
 
@@ -12,11 +14,16 @@ pub use file::AccessError;
 pub(crate) use rules::{AsRun, Attempt, Bearer, Caller, Quota, Rules, now};
 pub(crate) use tls::ClientCertificate;
 
+use kennel_supervisor::{OutputQuotas, telemetry::Telemetry};
+use opentelemetry::KeyValue;
+use remote_keys::RemoteKeys;
 use rustls::ServerConfig;
 use std::{
+    num::NonZeroU64,
     path::{Path, PathBuf},
     sync::{Arc, PoisonError, RwLock},
 };
+use tokio::task::JoinSet;
 
 /// The rules in force.
 #[derive(Debug)]
@@ -62,6 +69,53 @@ impl Access {
         self.rules().tls.as_ref().map(tls::Tls::server)
     }
 
+    /// Begins the fetches of keys that are due; each ends by itself, in bounded time.
+    pub(crate) fn fetch_keys(&self, fetches: &mut JoinSet<()>) {
+        for keys in self
+            .rules()
+            .issuers
+            .remote()
+            .filter(|keys| keys.begin(now()))
+        {
+            let keys = Arc::clone(keys);
+            fetches.spawn(async move {
+                let fetched = fetch::fetch(&keys.source).await;
+                keys.end(fetched, now());
+            });
+        }
+    }
+
+    /// Measures the keys of issuers that come from URLs.
+    pub(crate) fn measure(self: &Arc<Self>, telemetry: &Telemetry) {
+        let meter = telemetry.meter();
+        let access = Arc::downgrade(self);
+        meter
+            .u64_observable_gauge("kennel.issuer.keys.age")
+            .with_unit("s")
+            .with_description("Time since the keys of an issuer were fetched from their URL")
+            .with_callback(move |observer| {
+                let rules = access.upgrade().map(|access| access.rules());
+                for keys in rules.iter().flat_map(|rules| rules.issuers.remote()) {
+                    if let Some(age) = keys.standing(now()).age {
+                        observer.observe(age.as_secs(), &issuer(keys));
+                    }
+                }
+            })
+            .build();
+        let access = Arc::downgrade(self);
+        meter
+            .u64_observable_counter("kennel.issuer.keys.failures")
+            .with_unit("{fetch}")
+            .with_description("Fetches of an issuer's keys that failed")
+            .with_callback(move |observer| {
+                let rules = access.upgrade().map(|access| access.rules());
+                for keys in rules.iter().flat_map(|rules| rules.issuers.remote()) {
+                    observer.observe(keys.standing(now()).failures, &issuer(keys));
+                }
+            })
+            .build();
+    }
+
     /// Whether there is a file whose rules may change.
     pub(crate) fn may_change(&self) -> bool {
         self.file.is_some()
@@ -77,9 +131,19 @@ impl Access {
         if read.content == rules.content {
             return Ok(false);
         }
-        let fresh = Arc::new(read.rules(self.own_uid)?);
+        let fresh = Arc::new(read.rules(self.own_uid, &rules)?);
         let mut rules = self.rules.write().unwrap_or_else(PoisonError::into_inner);
         *rules = fresh;
         Ok(true)
     }
+}
+
+impl OutputQuotas for Access {
+    fn output_bytes_per_second(&self, owner: &str) -> Option<NonZeroU64> {
+        self.rules().of_runs(owner).output_bytes_per_second
+    }
+}
+
+fn issuer(keys: &RemoteKeys) -> [KeyValue; 1] {
+    [KeyValue::new("kennel.issuer", keys.source.issuer.clone())]
 }

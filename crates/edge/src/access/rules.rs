@@ -8,10 +8,18 @@ use crate::pb::Role;
 use kennel_lifecycle::{RecordedSpec, RunId, RunUser};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
-use std::{collections::HashMap, num::NonZeroU32, sync::Arc, time::SystemTime};
+use std::{
+    collections::HashMap,
+    num::{NonZeroU32, NonZeroU64},
+    sync::Arc,
+    time::SystemTime,
+};
 
 /// A stored token: its SHA-256.
 pub(crate) type TokenHash = [u8; 32];
+
+/// Bytes of a token's hash that the audit log has.
+const TOKEN_HASH_SHOWN: usize = 8;
 
 /// Rights of a principal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +51,12 @@ pub(crate) struct Quota {
     pub(crate) spawns_per_second: Option<NonZeroU32>,
     /// Streams of events, attached terminals, and waits for output.
     pub(crate) streams: Option<NonZeroU32>,
+    /// Bytes of answers that its clients have not taken.
+    pub(crate) stream_bytes: Option<NonZeroU64>,
+    /// Bytes of output on the disk, of live and ended runs, from which on no run is begun.
+    pub(crate) output_bytes: Option<NonZeroU64>,
+    /// Bytes a second at which the output of its runs together is read.
+    pub(crate) output_bytes_per_second: Option<NonZeroU64>,
 }
 
 /// An accepted token.
@@ -69,6 +83,23 @@ pub(crate) enum Bearer {
     Token(TokenHash),
     /// A token signed by an issuer.
     Signed(Signed),
+}
+
+impl Bearer {
+    /// Returns what the audit log says of it: the beginning of its hash as in the access file, or the key that has
+    /// signed it; empty: the principal says it.
+    pub(crate) fn credential(&self) -> String {
+        match self {
+            Self::Run(_) => String::new(),
+            Self::Token(hash) => {
+                let digits = hash[..TOKEN_HASH_SHOWN]
+                    .iter()
+                    .map(|byte| format!("{byte:02x}"));
+                format!("token:sha256:{}", digits.collect::<String>())
+            }
+            Self::Signed(signed) => format!("token:key:{}", signed.key()),
+        }
+    }
 }
 
 /// Rules in force.
@@ -99,6 +130,8 @@ pub(crate) struct Caller {
     pub(crate) owner: String,
     /// The admin that calls on its behalf; absent: it calls directly.
     pub(crate) via: Option<String>,
+    /// What its peer has shown, for the audit log; empty: it is known by its process.
+    pub(crate) credential: String,
     /// Quota of its owner.
     pub(crate) quota: Quota,
     /// What its commands may have, beside the server's own user; an admin's may have anything.
@@ -176,6 +209,26 @@ impl Rules {
         }
     }
 
+    /// Returns the quota of an owner's runs, whichever principal has spawned them. `*` does not hold for the owner of an admin.
+    pub(crate) fn of_runs(&self, owner: &str) -> Quota {
+        let is_of_admin = || {
+            let own = [0, self.own_uid].map(|uid| format!("uid:{uid}"));
+            let admins = self
+                .grants
+                .values()
+                .filter(|grant| grant.role >= Role::Admin);
+            own.iter()
+                .map(String::as_str)
+                .chain(admins.map(|grant| grant.owner.as_str()))
+                .any(|admin| admin == owner)
+        };
+        let quota = self
+            .quotas
+            .get(owner)
+            .or_else(|| self.quotas.get("*").filter(|_| !is_of_admin()));
+        quota.copied().unwrap_or_default()
+    }
+
     /// Returns the caller for a process of this user; absent: it has no rights.
     pub(crate) fn of_uid(&self, uid: u32, pid: Option<i32>) -> Option<Caller> {
         let principal = format!("uid:{uid}");
@@ -186,6 +239,7 @@ impl Rules {
                 pid,
                 role: Role::Admin,
                 via: None,
+                credential: String::new(),
                 quota: Quota::default(),
                 granted: Arc::default(),
                 run: None,
@@ -204,6 +258,7 @@ impl Rules {
             role: grant.role,
             owner: grant.owner.clone(),
             via: None,
+            credential: String::new(),
             quota: Quota::default(),
             granted: Arc::default(),
             run: None,
@@ -211,12 +266,12 @@ impl Rules {
     }
 
     /// Verifies a token; the error describes the fault.
-    pub(crate) fn bearer(&self, token: &str) -> Result<Bearer, String> {
+    pub(crate) fn bearer(&self, token: &str, now: SystemTime) -> Result<Bearer, String> {
         let hash = hash(token);
         if self.tokens.contains_key(&hash) || self.issuers.is_empty() {
             return Ok(Bearer::Token(hash));
         }
-        self.issuers.check(token).map(Bearer::Signed)
+        self.issuers.check(token, now).map(Bearer::Signed)
     }
 
     /// Returns the caller for the bearer of a token; absent: the token is not known, or has expired.

@@ -100,6 +100,8 @@ pub(crate) struct ClientCertificate {
     chain: Vec<CertificateDer<'static>>,
     /// The principal: its first URI with an authority, such as `spiffe://kennel/alice`.
     pub(crate) uri: String,
+    /// Its serial number in hexadecimal digits.
+    pub(crate) serial: String,
 }
 
 impl ClientCertificate {
@@ -108,7 +110,9 @@ impl ClientCertificate {
         let chain: Vec<_> = chain.iter().map(|one| one.clone().into_owned()).collect();
         let first = EndEntityCert::try_from(chain.first()?).ok()?;
         let uri = principal(first.valid_uri_names())?.to_owned();
-        Some(Self { chain, uri })
+        let serial = first.serial().iter().map(|byte| format!("{byte:02x}"));
+        let serial = serial.collect();
+        Some(Self { chain, uri, serial })
     }
 }
 

@@ -66,6 +66,8 @@ pub(crate) struct Door {
     pub(crate) place: StreamPlace,
     /// Principal of the client.
     pub(crate) principal: String,
+    /// What it has shown, for the audit log.
+    pub(crate) credential: String,
     /// Its process, where it is seen from here.
     pub(crate) pid: Option<i32>,
     /// Whose runs it may see.
@@ -83,6 +85,7 @@ impl Attachment {
             going,
             place,
             principal,
+            credential,
             pid,
             scope,
         } = door;
@@ -93,6 +96,7 @@ impl Attachment {
             rpc: "Attach".to_owned(),
             by: principal.clone(),
             pid,
+            credential,
             code: "OK".to_owned(),
             calls: 1,
             ..LoggedRequest::default()

@@ -56,6 +56,7 @@ pub(crate) fn record(record: TrailRecord) -> pb::AuditRecord {
                 rpc: reported.rpc,
                 by: reported.by,
                 pid: reported.pid,
+                credential: reported.credential,
                 request_id: reported.request_id,
                 asked: reported.asked,
                 code: reported.code,

@@ -160,6 +160,7 @@ impl House {
                 (None, None),
                 Doors {
                     runs: None,
+                    shares: Shares::default(),
                     listeners: vec![listener],
                     access,
                     judge,

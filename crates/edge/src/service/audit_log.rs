@@ -39,6 +39,7 @@ impl<S> Audited<S> {
             rpc: rpc.to_owned(),
             by: caller.map_or_else(String::new, |caller| caller.principal.clone()),
             pid: caller.and_then(|caller| caller.pid),
+            credential: caller.map_or_else(String::new, |caller| caller.credential.clone()),
             code: code_name(Code::Cancelled).to_owned(),
             calls: 1,
             ..LoggedRequest::default()

@@ -10,7 +10,7 @@ use crate::{
     trace_context::TraceContext,
 };
 use kennel_supervisor::{CallError, SpawnCall, Spawned};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use tonic::{Request, Response, Status};
 
 impl Processes {
@@ -67,6 +67,7 @@ impl Processes {
         }
         let call = SpawnCall {
             owner_runs_max: caller.quota.live_runs.map(NonZeroU32::get),
+            owner_output_max: caller.quota.output_bytes.map(NonZeroU64::get),
             ..call
         };
         let started = async {

@@ -56,9 +56,22 @@ pub(crate) struct AuditArgs {
     /// Follow new records
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Check the chain of the files in this data directory, without a server, and print the newest record's SEQ:HASH
-    #[arg(long, value_name = "DATA_DIR", conflicts_with_all = ["run", "since", "until", "follow"])]
+    /// Check the chain of the files in this data directory, or of a file of --export, without a server, and print the newest
+    /// record's SEQ:HASH
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["run", "since", "until", "follow"])]
     pub(crate) verify: Option<PathBuf>,
+    /// Print the records of this data directory as they are there, lines of JSON with their chain, without a server
+    #[arg(long, value_name = "DATA_DIR", conflicts_with_all = ["run", "since", "until", "follow", "verify"])]
+    pub(crate) export: Option<PathBuf>,
+    /// With --export: only records behind this one
+    #[arg(
+        long,
+        value_name = "SEQ",
+        requires = "export",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub(crate) after: u64,
     /// With --verify: a SEQ:HASH printed earlier, which must still be part of the chain
     #[arg(long, value_name = "SEQ:HASH", requires = "verify", value_parser = values::chain_head)]
     pub(crate) head: Option<ChainHead>,

@@ -63,6 +63,9 @@ pub(crate) struct ServeArgs {
     /// of the spec), seccomp=baseline [default: nothing]
     #[arg(long, value_name = "LIST", value_parser = values::restrictions)]
     restrict_runs: Option<Privileges>,
+    /// Give no run access to the API: a spec with api_access is refused, and tokens of runs are not accepted [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    forbid_api_access: Option<bool>,
     /// Grace period of runs whose spec has none, such as 20s; of one kind: heartbeat, service, terminal or job; repeatable
     /// [default: 5s]
     #[arg(long, value_name = "[KIND=]DURATION", value_parser = values::grace, value_delimiter = ',')]
@@ -148,6 +151,13 @@ impl ServeArgs {
     pub(crate) fn restrict_runs(&self, here: &Surroundings) -> Result<Privileges, Failure> {
         let given = self.restrict_runs.clone();
         let given = here.setting(given, "KENNEL_RESTRICT_RUNS", values::restrictions)?;
+        Ok(given.unwrap_or_default())
+    }
+
+    /// Whether no run gets access to the API.
+    pub(crate) fn forbid_api_access(&self, here: &Surroundings) -> Result<bool, Failure> {
+        let given = self.forbid_api_access;
+        let given = here.setting(given, "KENNEL_FORBID_API_ACCESS", values::truth)?;
         Ok(given.unwrap_or_default())
     }
 

@@ -7,7 +7,7 @@ use kennel_proto::{
     json,
     pb::{self, audit_record::Record},
 };
-use kennel_supervisor::{ChainHead, check_audit_chain};
+use kennel_supervisor::{ChainError, ChainHead, check_audit_chain, export_audit_chain};
 use std::{fmt::Write as _, path::Path, time::Duration};
 
 /// Pause before the next call after a server was lost.
@@ -38,12 +38,36 @@ pub(crate) async fn audit(link: &Link, args: AuditArgs) -> Result<(), Failure> {
     }
 }
 
-/// Checks the files of a data directory.
+/// Checks the files of a data directory, or an exported file.
 pub(crate) fn verify(data_dir: &Path, head: Option<&ChainHead>) -> Result<(), Failure> {
     let checked = check_audit_chain(data_dir, head)
         .map_err(|broken| Failure::new(format!("the audit log was changed: {broken}")))?;
     let ChainHead { seq, hash } = checked.head;
     print_exact(&format!("{seq}:{hash}\n"))
+}
+
+/// Prints the lines of a data directory behind this seq, for another place.
+pub(crate) fn export(data_dir: &Path, after: u64) -> Result<(), Failure> {
+    let take = |line: &[u8]| {
+        let printed = print_exact(&format!("{}\n", String::from_utf8_lossy(line)));
+        printed.map_err(NotExported::Unprinted)
+    };
+    export_audit_chain(data_dir, after, take).map_err(|error| match error {
+        NotExported::Unread(error) => Failure::new(format!("cannot export the audit log: {error}")),
+        NotExported::Unprinted(failure) => failure,
+    })
+}
+
+/// Reason why a line was not exported.
+enum NotExported {
+    Unread(ChainError),
+    Unprinted(Failure),
+}
+
+impl From<ChainError> for NotExported {
+    fn from(error: ChainError) -> Self {
+        Self::Unread(error)
+    }
 }
 
 /// The end of a stream before the end of the log.
@@ -141,6 +165,10 @@ fn asked(request: &pb::AuditRequest) -> String {
     let _ = write!(text, " by {by}");
     if let Some(pid) = request.pid {
         let _ = write!(text, " (pid {pid})");
+    }
+    if !request.credential.is_empty() {
+        let shown = values::command_line([request.credential.as_str()]);
+        let _ = write!(text, " ({shown})");
     }
     for (name, value) in &request.asked {
         let _ = write!(text, " {name}={}", values::command_line([value.as_str()]));

@@ -191,6 +191,11 @@ async fn perform(
             head,
             ..
         }) => audit::verify(&data_dir, head.as_ref()).map(done),
+        Command::Audit(AuditArgs {
+            export: Some(data_dir),
+            after,
+            ..
+        }) => audit::export(&data_dir, after).map(done),
         Command::Audit(args) => audit::audit(&open().await?, args).await.map(done),
         Command::Reap(args) => doctor::reap(&open().await?, args).await,
         Command::Serve(_) | Command::Server(_) | Command::Config(_) => {

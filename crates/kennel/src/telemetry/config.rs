@@ -1,6 +1,6 @@
 //! Destinations of telemetry: OpenTelemetry's variables, and flags for Kennel's own.
 
-use crate::{config::Surroundings, failure::Failure, http::HttpAddress};
+use crate::{config::Surroundings, failure::Failure, http::HttpAddress, values};
 use clap::Args;
 use kennel_supervisor::telemetry::Sampling;
 use std::{collections::BTreeSet, time::Duration};
@@ -107,7 +107,7 @@ impl TelemetryArgs {
             .map(str::trim)
             .filter(|name| !name.is_empty());
         let listen = own(&self.metrics_listen, "KENNEL_METRICS_LISTEN");
-        let public = here.setting(self.metrics_public, "KENNEL_METRICS_PUBLIC", truth)?;
+        let public = here.setting(self.metrics_public, "KENNEL_METRICS_PUBLIC", values::truth)?;
         let public = public.unwrap_or_default();
         let scraped_at = listen.as_deref().map(HttpAddress::parse).transpose()?;
         let scraped_at = scraped_at.map(|at| check(at, public)).transpose()?;
@@ -127,14 +127,6 @@ impl TelemetryArgs {
             records_every: number(here, "OTEL_BLRP_SCHEDULE_DELAY")?
                 .map_or(RECORDS_EVERY, |ms| Duration::from_millis(ms as u64)),
         })
-    }
-}
-
-fn truth(text: &str) -> Result<bool, String> {
-    match text {
-        "true" | "1" => Ok(true),
-        "false" | "0" => Ok(false),
-        other => Err(format!("{other:?} is neither true nor false")),
     }
 }
 

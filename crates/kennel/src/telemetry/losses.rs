@@ -30,7 +30,7 @@ impl Losses {
                 "Spans, log records and batches of metrics that were lost",
             ),
         ];
-        for signal in ["traces", "metrics", "logs"] {
+        for signal in ["traces", "metrics", "logs", "audit"] {
             counters[0].add(0, &[KeyValue::new(names::SIGNAL, signal)]);
         }
         for (signal, reason) in [

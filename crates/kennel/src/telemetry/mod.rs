@@ -2,6 +2,7 @@
 //!
 //! Exporters run on a thread of their own, behind queues that lose rather than wait; losses are counted.
 
+mod audit;
 mod config;
 mod log;
 mod losses;
@@ -9,6 +10,7 @@ mod records;
 mod scrape;
 mod spans;
 
+pub(crate) use audit::AuditExport;
 pub(crate) use config::{TelemetryArgs, TelemetryConfig};
 pub(crate) use log::{Collected, LogFormat, filter, start_log};
 
@@ -50,6 +52,7 @@ pub(crate) struct Exports {
     telemetry: Telemetry,
     pipeline: Option<Arc<Pipeline>>,
     records: Option<Arc<Records>>,
+    audit: Option<AuditExport>,
     meters: Option<SdkMeterProvider>,
     registry: Option<Registry>,
     runtime: Option<Runtime>,
@@ -70,6 +73,7 @@ impl Exports {
                 telemetry: Telemetry::default(),
                 pipeline: None,
                 records: None,
+                audit: None,
                 meters: None,
                 registry: None,
                 runtime: None,
@@ -118,10 +122,20 @@ impl Exports {
         } else {
             None
         };
+        let log_exporter = || {
+            let exporter = opentelemetry_otlp::LogExporter::builder().build();
+            exporter.map_err(|cause| failed("cannot export the log", &cause))
+        };
+        let mut audit = None;
         let records = if config.logs {
-            let exporter = opentelemetry_otlp::LogExporter::builder()
-                .build()
-                .map_err(|cause| failed("cannot export the log", &cause))?;
+            let exporter = log_exporter()?;
+            let (handle, of_audit) = (runtime.handle(), losses.clone());
+            audit = Some(AuditExport::new(
+                log_exporter()?,
+                handle,
+                &resource,
+                of_audit,
+            ));
             let records = Records::new(exporter, runtime.handle(), &resource, config, losses);
             let records = Arc::new(records);
             log.by(&records);
@@ -140,6 +154,7 @@ impl Exports {
             telemetry: Telemetry::new(tracing, events, meter),
             pipeline,
             records,
+            audit,
             meters: Some(meters),
             registry,
             runtime: Some(runtime),
@@ -150,6 +165,11 @@ impl Exports {
     /// Returns the handle for each part that exports.
     pub(crate) fn telemetry(&self) -> Telemetry {
         self.telemetry.clone()
+    }
+
+    /// Returns the export of the audit log, once; absent: there is no collector for it.
+    pub(crate) fn take_audit(&mut self) -> Option<AuditExport> {
+        self.audit.take()
     }
 
     /// Serves metrics to Prometheus for as long as this process lives, if configured.

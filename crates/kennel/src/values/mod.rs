@@ -17,6 +17,15 @@ use kennel_proto::pb::{self, ProcessRef};
 use kennel_supervisor::ChainHead;
 use std::{fmt::Write as _, time::Duration};
 
+/// Reads a setting that is true or false.
+pub(crate) fn truth(text: &str) -> Result<bool, String> {
+    match text {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        other => Err(format!("{other:?} is neither true nor false")),
+    }
+}
+
 /// Reads `key=value`; the value may be empty and may contain further `=`.
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {

@@ -4,6 +4,7 @@ use crate::{
     audit_log::{TrailAsk, TrailReader, TrailRecord},
     registry::Supervisor,
 };
+use tokio::sync::watch;
 
 impl Supervisor {
     /// Records that a caller requested a change. Waits a moment for the disk, never longer.
@@ -31,6 +32,12 @@ impl Supervisor {
     pub async fn audit_trail(&self, ask: TrailAsk) -> TrailReader {
         self.shared.trail.flush().await;
         self.shared.trail.read(ask)
+    }
+
+    /// Follows the seq of the newest record in the files; it begins with every one queued by now.
+    pub async fn audit_head(&self) -> watch::Receiver<u64> {
+        self.shared.trail.flush().await;
+        self.shared.trail.head()
     }
 
     /// Number of lines that were dropped and that the audit log does not account for yet.

@@ -20,6 +20,7 @@ use std::{
     io,
     os::fd::AsFd,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -183,9 +184,9 @@ impl Supervisor {
         peer::descent(socket, &groups, &ancestors)
     }
 
-    /// Returns the run with a token from whose shim the process descends that connected this socket.
+    /// Returns the run with a token from whose shim the process descends that connected this socket, and its owner.
     #[must_use]
-    pub fn run_with_token(&self, socket: &impl AsFd) -> Option<RunId> {
+    pub fn run_with_token(&self, socket: &impl AsFd) -> Option<(RunId, Arc<str>)> {
         let mut runs = Vec::new();
         for (run, handle) in self.shared.running() {
             let live = handle.live.borrow();
@@ -193,7 +194,8 @@ impl Supervisor {
             // The identity of an attempt that has ended may be another process's by now.
             let has_token = view.spec.api_access != ApiAccess::None && live.is_at_work();
             let identity = view.identity.as_ref().filter(|_| has_token);
-            runs.extend(identity.map(|identity| (identity.shim.pid, run)));
+            let shim = identity.map(|identity| identity.shim.pid);
+            runs.extend(shim.map(|shim| (shim, (run, Arc::clone(&handle.owner)))));
         }
         if runs.is_empty() {
             return None;

@@ -72,56 +72,122 @@ pub(super) fn hash(line: &[u8]) -> String {
     digits.collect()
 }
 
-/// Checks the lines in a data directory. `known`: a head of an earlier check, whose line must be present and unchanged
-/// unless it has been removed for its age. Blocks.
-pub fn check(data_dir: &Path, known: Option<&ChainHead>) -> Result<ChainChecked, ChainError> {
-    let dir = data_dir.join(files::DIR);
-    let unread = |path: &Path| {
-        let path = path.to_owned();
-        move |source| ChainError::Read { path, source }
+/// Checks the lines in a data directory, or in a file of exported lines. `known`: a head of an earlier check, whose line
+/// must be present and unchanged unless it is older than all lines there. Blocks.
+pub fn check(path: &Path, known: Option<&ChainHead>) -> Result<ChainChecked, ChainError> {
+    let mut check = Check {
+        checked: ChainChecked::default(),
+        known,
+        is_met: false,
     };
-    let mut checked = ChainChecked::default();
-    let mut is_met = false;
+    if path.is_file() {
+        check.file(path, None)?;
+        return check.end();
+    }
+    let dir = path.join(files::DIR);
     for first in files::list(&dir).map_err(unread(&dir))? {
-        let path = files::path(&dir, first);
+        check.file(&files::path(&dir, first), Some(first))?;
+    }
+    check.end()
+}
+
+/// Gives all lines in a data directory with a seq above this one, in their order and without their line ends, as they
+/// are there: their chain can be checked elsewhere. Unfinished lines are left out. Blocks.
+///
+/// # Errors
+///
+/// A file cannot be read, or what `take` returns.
+pub fn export<E: From<ChainError>>(
+    data_dir: &Path,
+    after_seq: u64,
+    mut take: impl FnMut(&[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let dir = data_dir.join(files::DIR);
+    let firsts = files::list(&dir).map_err(unread(&dir))?;
+    for (nth, first) in firsts.iter().enumerate() {
+        // A file ends where the next one begins.
+        if firsts.get(nth + 1).is_some_and(|next| *next <= after_seq) {
+            continue;
+        }
+        let path = files::path(&dir, *first);
         let file = File::open(&path).map_err(unread(&path))?;
-        let mut begun = false;
+        let (mut lines, mut line) = (BufReader::new(file), Vec::new());
+        loop {
+            line.clear();
+            lines.read_until(b'\n', &mut line).map_err(unread(&path))?;
+            // At the end stands what the server is just writing.
+            let Some(text) = line.strip_suffix(b"\n") else {
+                break;
+            };
+            let record = serde_json::from_slice::<TrailRecord>(text);
+            if record.is_ok_and(|record| record.seq > after_seq) {
+                take(text)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn unread(path: &Path) -> impl FnOnce(io::Error) -> ChainError {
+    move |source| ChainError::Read {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// A check of files, one after the other.
+struct Check<'a> {
+    checked: ChainChecked,
+    known: Option<&'a ChainHead>,
+    is_met: bool,
+}
+
+impl Check<'_> {
+    /// Checks one file. `first`: the seq that it is named by.
+    fn file(&mut self, path: &Path, first: Option<u64>) -> Result<(), ChainError> {
+        let file = File::open(path).map_err(unread(path))?;
+        let mut begun = first.is_none();
         for (line, text) in (1..).zip(BufReader::new(file).split(b'\n')) {
-            let text = text.map_err(unread(&path))?;
+            let text = text.map_err(unread(path))?;
             let Ok(record) = serde_json::from_slice::<TrailRecord>(&text) else {
-                checked.fragments += u64::from(!text.is_empty());
+                self.checked.fragments += u64::from(!text.is_empty());
                 continue;
             };
             let seq = record.seq;
-            let follows = follows(&checked, &record, known);
+            let follows = follows(&self.checked, &record, self.known);
             // A fragment may precede it.
-            let begins = begun || (first..=first + 1).contains(&seq);
+            let begins = begun || first.is_some_and(|first| (first..=first + 1).contains(&seq));
             begun = true;
             if let Err(what) = follows.and(begins.then_some(()).ok_or(CUT)) {
                 return Err(ChainError::Broken {
-                    path,
+                    path: path.to_owned(),
                     line,
                     seq,
                     what,
                 });
             }
             let hash = hash(&text);
-            if known.is_some_and(|known| known.seq == seq && known.hash != hash) {
+            let same = self.known.filter(|known| known.seq == seq);
+            if same.is_some_and(|known| known.hash != hash) {
                 return Err(ChainError::OtherHead { seq });
             }
-            is_met |= known.is_some_and(|known| known.seq == seq);
-            if checked.first == 0 {
-                checked.first = seq;
+            self.is_met |= same.is_some();
+            if self.checked.first == 0 {
+                self.checked.first = seq;
             }
-            checked.head = ChainHead { seq, hash };
+            self.checked.head = ChainHead { seq, hash };
         }
+        Ok(())
     }
-    match known {
-        // A line that is older than all retained lines was removed for its age.
-        Some(known) if !is_met && known.seq >= checked.first => {
-            Err(ChainError::OtherHead { seq: known.seq })
+
+    fn end(self) -> Result<ChainChecked, ChainError> {
+        match self.known {
+            // A line that is older than all retained lines was removed for its age.
+            Some(known) if !self.is_met && known.seq >= self.checked.first => {
+                Err(ChainError::OtherHead { seq: known.seq })
+            }
+            _ => Ok(self.checked),
         }
-        _ => Ok(checked),
     }
 }
 

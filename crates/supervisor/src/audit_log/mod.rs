@@ -11,7 +11,9 @@ mod files;
 mod reader;
 mod writer;
 
-pub use chain::{ChainChecked, ChainError, ChainHead, check as check_audit_chain};
+pub use chain::{
+    ChainChecked, ChainError, ChainHead, check as check_audit_chain, export as export_audit_chain,
+};
 pub use reader::{TrailAsk, TrailKind, TrailReader};
 
 use crate::base::clock;
@@ -79,6 +81,10 @@ pub struct LoggedRequest {
     /// Process id of the caller, from the socket; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
+    /// What the peer has shown: `certificate:` and its serial, `token:sha256:` and the beginning of a token's hash, or
+    /// `token:key:` and the key that has signed a token; empty: it is known by its process, or had nothing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub credential: String,
     /// The request's own id; empty: none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
@@ -214,8 +220,13 @@ impl LoggedRequest {
 
     /// Whether the other request may be counted together with this one.
     fn is_like(&self, other: &Self) -> bool {
-        (&self.rpc, &self.by, self.pid, &self.code, &self.reason)
-            == (&other.rpc, &other.by, other.pid, &other.code, &other.reason)
+        (&self.rpc, self.pid, &self.code) == (&other.rpc, other.pid, &other.code)
+            && self.is_denied_like(other)
+    }
+
+    /// Whether the other refusal may be counted together with this one, whatever was requested.
+    fn is_denied_like(&self, other: &Self) -> bool {
+        (&self.by, &self.credential, &self.reason) == (&other.by, &other.credential, &other.reason)
     }
 }
 
@@ -312,6 +323,11 @@ impl Trail {
     /// Makes a reader that starts at its own position.
     pub(crate) fn read(&self, ask: TrailAsk) -> TrailReader {
         TrailReader::new(self.dir.clone(), ask, self.head.clone())
+    }
+
+    /// Seq of the newest line in the files; 0: there is none, or they are not open yet.
+    pub(crate) fn head(&self) -> watch::Receiver<u64> {
+        self.head.clone()
     }
 
     /// Number of lines that this server dropped and that the audit log does not account for yet.

@@ -32,6 +32,8 @@ pub struct TrailAsk {
     pub kinds: Vec<TrailKind>,
     /// Whether to follow new lines.
     pub follow: bool,
+    /// Whether to return signals that a keeper has reported again, which are in the chain like all others.
+    pub repeats: bool,
 }
 
 /// A kind of lines.
@@ -192,6 +194,9 @@ impl Place {
         let TrailEntry::Signal(signal) = &record.entry else {
             return true;
         };
+        if self.ask.repeats {
+            return true;
+        }
         if !matches!(signal.sender.as_str(), "keeper" | "shim") {
             return true;
         }

@@ -208,6 +208,44 @@ async fn refused_callers_are_summed() {
     assert!(all.len() > 16, "{} lines", all.len());
 }
 
+#[tokio::test]
+async fn refused_runs_take_no_place_of_users() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trail = Trail::open(dir.path());
+    let denied = |run: Option<usize>, by: usize| {
+        let request = LoggedRequest {
+            rpc: "Spawn".into(),
+            by: format!("uid:{by}"),
+            code: "PERMISSION_DENIED".into(),
+            reason: "PERMISSION_DENIED".into(),
+            calls: 1,
+            ..LoggedRequest::default()
+        };
+        TrailRecord::now(run.map(|run| run.to_string()), TrailEntry::Request(request))
+    };
+    for _ in 0..2 {
+        for run in 0..200 {
+            trail.deny(denied(Some(run), 0));
+        }
+    }
+    trail.deny(denied(None, 7));
+    let all = read(&trail, everything()).await;
+    let requests = all.iter().filter_map(|record| match &record.entry {
+        TrailEntry::Request(request) => Some((record.run.is_some(), request)),
+        _ => None,
+    });
+    let (mut of_runs, mut of_their_user, mut of_another) = (0, 0, 0);
+    for (is_of_run, request) in requests {
+        match (is_of_run, request.by.as_str()) {
+            (true, _) => of_runs += request.calls,
+            (false, "uid:0") => of_their_user += request.calls,
+            (false, _) => of_another += request.calls,
+        }
+    }
+    assert_eq!((of_runs, of_their_user, of_another), (32, 368, 1));
+    assert_eq!(trail.lost(), 0);
+}
+
 /// Writes the audit log of three servers, over a torn line; returns its file.
 async fn chained(dir: &Path) -> PathBuf {
     let file = files::path(&dir.join(files::DIR), 1);

@@ -37,6 +37,8 @@ const COUNT_FOR: Duration = Duration::from_secs(10);
 const DENIED_FOR: Duration = Duration::from_mins(1);
 /// Most users and reasons whose refusals are counted at a time; refusals of further ones are lost, and counted as lost.
 const DENIED_MAX: usize = 16;
+/// Most runs, with their reasons, whose refusals are counted apart at a time. They take no place of users.
+const DENIED_RUNS_MAX: usize = 16;
 /// Most kinds of calls that are counted at a time.
 const COUNTED_MAX: usize = 1024;
 /// Bytes at the end of a file in which its last line is searched; no line is nearly as long.
@@ -157,13 +159,22 @@ impl Writer {
 
     /// Counts refused callers like [`Self::count`]; there may be any number of them.
     fn deny(&mut self, record: TrailRecord) {
-        let is_like = |one: &LoggedRequest, other: &LoggedRequest| {
-            (&one.by, &one.reason) == (&other.by, &other.reason)
-        };
+        let is_like = |one: &LoggedRequest, other: &LoggedRequest| one.is_denied_like(other);
         if add_to(&mut self.denied, &record, is_like) {
             return;
         }
-        if self.denied.len() >= DENIED_MAX {
+        let of_runs = |of_run: bool| {
+            let sums = self.denied.iter();
+            sums.filter(|(_, sum)| sum.run.is_some() == of_run).count()
+        };
+        if record.run.is_some() && of_runs(true) >= DENIED_RUNS_MAX {
+            // Further runs of a user are counted together.
+            return self.deny(TrailRecord {
+                run: None,
+                ..record
+            });
+        }
+        if record.run.is_none() && of_runs(false) >= DENIED_MAX {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }

@@ -33,6 +33,8 @@ pub struct SpawnCall {
     pub owner: String,
     /// Most live runs of this owner; absent: as many as the node may have.
     pub owner_runs_max: Option<u32>,
+    /// Bytes of output of this owner on the disk from which on no run is begun; absent: any number.
+    pub owner_output_max: Option<u64>,
     /// W3C trace context of the parent: that of the call's span, or the caller's where spans are not recorded.
     pub traceparent: Option<String>,
     /// The caller's W3C trace state.

@@ -13,7 +13,7 @@ use kennel_lifecycle::{
     CgroupIdentity, Deadline, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal,
     TerminalSize, Timestamp, ladder::StopPlan, recovery,
 };
-use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{io, net::SocketAddr, num::NonZeroU64, path::PathBuf, time::Duration};
 use tokio::sync::watch;
 
 /// Client of grpc.health.v1 for servers of this host; implemented outside this crate.
@@ -31,6 +31,12 @@ pub trait HealthCheck: Send + Sync + std::fmt::Debug {
 pub trait TokenMaker: Send + Sync + std::fmt::Debug {
     /// The token with which processes of this attempt of a run may call.
     fn token(&self, run: RunId, attempt: u32) -> String;
+}
+
+/// Quotas of the output of owners, as they are at present; implemented outside this crate.
+pub trait OutputQuotas: Send + Sync + std::fmt::Debug {
+    /// Bytes a second at which the output of all runs of this owner together is read; absent: as fast as it comes.
+    fn output_bytes_per_second(&self, owner: &str) -> Option<NonZeroU64>;
 }
 
 /// Seals what is kept of a run for its next attempt; implemented outside this crate, where the key is.

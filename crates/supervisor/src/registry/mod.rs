@@ -4,12 +4,17 @@ pub(crate) mod background;
 pub(crate) mod consumers;
 pub(crate) mod floors;
 pub(crate) mod found;
+pub(crate) mod output_rates;
+mod retained;
 pub(crate) mod screens;
 pub(crate) mod serving;
 pub(crate) mod subscribers;
 pub(crate) mod unreachable;
 
-use self::{background::Background, screens::Screens, serving::Serving};
+use self::{
+    background::Background, output_rates::OutputRates, retained::Retained, screens::Screens,
+    serving::Serving,
+};
 use crate::{
     audit_log::Trail,
     base::{
@@ -17,7 +22,7 @@ use crate::{
             AnnotateCall, CallError, ExtendCall, ResizeCall, RestartCall, RunView, SignalCall,
         },
         drain::Drain,
-        ports::{HealthCheck, Kernel, Sealer, TokenMaker},
+        ports::{HealthCheck, Kernel, OutputQuotas, Sealer, TokenMaker},
         secret_sources::SecretSources,
         view::{Live, StartAnswer},
     },
@@ -91,6 +96,10 @@ pub struct SupervisorConfig {
     pub secrets: Arc<SecretSources>,
     /// Unix socket of the API, for runs with a token; absent: there is none.
     pub socket: Option<PathBuf>,
+    /// Whether no run gets access to the API.
+    pub forbids_api_access: bool,
+    /// Quotas of the output of owners.
+    pub quotas: Arc<dyn OutputQuotas>,
 }
 
 /// A request to one run, with the channel of its answer.
@@ -240,6 +249,10 @@ pub(crate) struct Shared {
     pub(crate) subscribers: Arc<Subscribers>,
     /// Size of all journals, if a reader has measured it.
     pub(crate) journals_bytes: Mutex<Option<u64>>,
+    /// Output rates of owners.
+    pub(crate) output_rates: Arc<OutputRates>,
+    /// Output of ended runs, for quotas.
+    retained: Retained,
     /// Named readers.
     pub(crate) consumers: Arc<Consumers>,
     /// Directories for temporary files of future runs.
@@ -273,6 +286,7 @@ impl Shared {
                 Arc::clone(&record),
                 config.telemetry.clone(),
             ),
+            output_rates: OutputRates::new(Arc::clone(&config.quotas)),
             config,
             kernel,
             record,
@@ -291,6 +305,7 @@ impl Shared {
             found: Found::default(),
             subscribers: Arc::default(),
             journals_bytes: Mutex::new(None),
+            retained: Retained::default(),
             consumers: Arc::default(),
             runs: Mutex::new(BTreeMap::new()),
         }

@@ -26,8 +26,8 @@ use kennel_keeper::{
     rundir,
 };
 use kennel_lifecycle::{
-    CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy, Recovery, Refusal,
-    RunId, StartFailure, StartStage, StopOrder, StopReason, compose_env,
+    ApiAccess, CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy,
+    Recovery, Refusal, RunId, StartFailure, StartStage, StopOrder, StopReason, compose_env,
 };
 use kennel_linux::resolve::{self, ResolveError};
 use kennel_store::{NewRun, RunRow};
@@ -90,6 +90,11 @@ impl Supervisor {
                     run: unborn(&new),
                     existing: false,
                 });
+            }
+            if let Some(most) = call.owner_output_max
+                && let Err(error) = shared.check_retained(&call.owner, most).await
+            {
+                return self.not_startable(&call, error).await;
             }
             let most = RunsMax {
                 of_node: shared.config.runs_max,
@@ -276,6 +281,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
     missing.extend(no_pid_namespace(shared, &policy));
     missing.extend(no_adoption(shared, &policy));
     missing.extend(no_other_user(shared, &policy));
+    missing.extend(no_api_access(shared, call.spec.api_access));
     missing.extend(isolation::missing(&shared.hello, &policy));
     let run_dir = rundir::path(&shared.config.data_dir, run);
     let notify = NotifyPlace::of(shared.config.node, run, &run_dir, &policy);
@@ -392,6 +398,15 @@ fn no_other_user(shared: &Shared, policy: &Policy) -> Option<Missing> {
     Some(Missing {
         field: "spec.privileges.user".into(),
         capability: format!("a user of its own for a command: {why}"),
+    })
+}
+
+/// Returns that this node gives no run access to its API, where it is requested.
+fn no_api_access(shared: &Shared, access: ApiAccess) -> Option<Missing> {
+    let is_asked = access != ApiAccess::None;
+    (is_asked && shared.config.forbids_api_access).then(|| Missing {
+        field: "spec.api_access".into(),
+        capability: "access of runs to the API: this node forbids it (--forbid-api-access)".into(),
     })
 }
 

@@ -9,6 +9,7 @@ mod entries;
 mod finish;
 mod held;
 mod pace;
+mod rate;
 mod refusal;
 
 use crate::{
@@ -25,6 +26,7 @@ use kennel_lifecycle::{
 use kennel_linux::{Look, OutputPipe, crash_point, splice::Spliced};
 use kennel_store::EntryList;
 use pace::{Change, Next, Pace};
+use rate::Rate;
 use refusal::{Refusal, is_full};
 use std::{
     collections::VecDeque,
@@ -94,6 +96,7 @@ pub(crate) struct Output {
     /// Acknowledged position of the consumers, where output waits at the bound.
     floor: Option<watch::Receiver<Floor>>,
     held: Held,
+    rate: Rate,
     /// Number of streams still being read, in the whole server.
     pipes_open: Arc<AtomicUsize>,
 }
@@ -177,6 +180,7 @@ impl Output {
             limit: Reached::No,
             floor: None,
             held: Held::default(),
+            rate: Rate::default(),
             pipes_open: open,
         }
     }
@@ -243,8 +247,14 @@ impl Output {
                 ready = retry => ready,
             };
         }
+        let turn = self.next_turn();
         let wait = |index: usize| async move {
             match &self.pipes[index] {
+                Some(_) if turn.is_some() && self.flows && !self.drops() => {
+                    if let Some(turn) = turn {
+                        tokio::time::sleep_until(turn).await;
+                    }
+                }
                 Some(pipe) if self.flows => match self.paces[index].next() {
                     // The read that follows meets and handles an error of the poll again.
                     None => drop(pipe.readable().await),
@@ -292,7 +302,7 @@ impl Output {
     /// Sets when a pipe is read next, after so many bytes were found in it.
     fn pace(&mut self, index: usize, bytes: u64) {
         // Bytes that wait in a pipe at the end exceed that bound: they are not to become more.
-        if self.writer.bound().on_full == OnOutputFull::Block {
+        if self.writer.bound().on_full == OnOutputFull::Block || self.has_rate() {
             return;
         }
         let (Some(pipe), pace) = (&mut self.pipes[index], &mut self.paces[index]) else {
@@ -325,6 +335,7 @@ impl Output {
             self.reach(Limit::OutputBytes);
         }
         self.report_held();
+        self.report_rate();
     }
 
     /// Whether a stream is still being read.
@@ -405,7 +416,14 @@ impl Output {
         if self.is_silent(index, OutputPipe::look)? {
             return Ok(());
         }
-        self.drain(index, PUMP_BYTES_MAX, OutputPipe::splice_to_file)
+        let most = self.room_at_rate();
+        if most == 0 {
+            return Ok(());
+        }
+        let before = self.lens()[index];
+        let moved = self.drain(index, most, OutputPipe::splice_to_file);
+        self.note_rate(self.lens()[index] - before >= most as u64);
+        moved
     }
 
     /// Whether a stream has no file yet, and needs none now: a file is made for its first byte. Closes the stream at
@@ -451,6 +469,7 @@ impl Output {
                         .output_written(kind, bytes as u64, clock::now())?;
                     crash_point!("output.indexed");
                     self.unindexed[index] = 0;
+                    self.pay(bytes as u64);
                 }
                 Spliced::WouldBlock => break,
                 Spliced::Eof => self.close_pipe(index),
@@ -542,9 +561,9 @@ impl Output {
         self.lens().iter().chain(&dropped).sum()
     }
 
-    /// Whether output is left in its pipe: consumers have not acknowledged, or the disk is full.
+    /// Whether output is left in its pipe: consumers have not acknowledged, the disk is full, or its turn has not come.
     pub(crate) fn is_held_back(&self) -> bool {
-        self.held.holds() || self.retry_at.is_some() && !self.drops()
+        self.held.holds() || self.retry_at.is_some() && !self.drops() || self.next_turn().is_some()
     }
 
     /// Time at which an earlier server recorded the run's last event.

@@ -12,7 +12,8 @@ pub(super) async fn hand_out(
     attempt: u32,
     access: ApiAccess,
 ) -> io::Result<()> {
-    if access == ApiAccess::None {
+    // A run from before the node forbade it has no use for another token.
+    if access == ApiAccess::None || shared.config.forbids_api_access {
         return Ok(());
     }
     let shared = Arc::clone(shared);

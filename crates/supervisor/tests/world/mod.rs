@@ -257,6 +257,8 @@ impl Stage {
             health: Arc::new(NoHealth),
             tokens: Arc::new(NoTokens),
             sealer: Arc::new(NoSeal),
+            quotas: Arc::new(NoQuotas),
+            forbids_api_access: false,
             secrets: Arc::default(),
             socket: None,
             telemetry: kennel_supervisor::telemetry::Telemetry::default(),
@@ -1804,6 +1806,16 @@ impl kennel_supervisor::TokenMaker for NoTokens {
 
 #[derive(Debug)]
 struct NoSeal;
+
+/// No owner has a quota.
+#[derive(Debug)]
+struct NoQuotas;
+
+impl kennel_supervisor::OutputQuotas for NoQuotas {
+    fn output_bytes_per_second(&self, _: &str) -> Option<std::num::NonZeroU64> {
+        None
+    }
+}
 
 impl kennel_supervisor::Sealer for NoSeal {
     fn seal(&self, _: RunId, plain: &[u8]) -> std::io::Result<Vec<u8>> {

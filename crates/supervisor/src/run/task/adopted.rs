@@ -97,7 +97,8 @@ impl RunTask {
         if output.is_none() {
             task.live.send_modify(|live| live.no_journal = true);
         }
-        task.output = output;
+        let rate = task.shared.output_rates.of(&task.new.owner.as_str().into());
+        task.output = output.map(|output| output.at_rate(rate));
         // Whatever is written from here on belongs to the present attempt.
         if let Some(output) = &mut task.output {
             output.begin_attempt(task.new.attempt);

@@ -166,7 +166,8 @@ impl RunTask {
             let bound = self.new.policy().output;
             let record = Arc::clone(&self.shared.record);
             let output = Output::create(self.run, &dir, bound, boot, open, record)?;
-            self.output = Some(output.behind(&self.shared.consumers.floors));
+            let rate = self.shared.output_rates.of(&self.new.owner.as_str().into());
+            self.output = Some(output.behind(&self.shared.consumers.floors).at_rate(rate));
             Ok(())
         });
         if let Err(error) = made {

@@ -1,30 +1,35 @@
 //! A server with a port, an authority, and credentials of all roles, for the tests of the network.
 
+use crate::{Kennel, Options, must, shell::kennel_in};
 use kennel_client::{Address, Connection, Credentials, Tls, Token, connect_with};
 use kennel_proto::pb::{self, process_service_client::ProcessServiceClient};
-use kennel_tests::{Kennel, Options, must, shell::kennel_in};
 use std::{fmt::Write as _, fs, path::PathBuf};
 use tempfile::TempDir;
 use tonic::Status;
 
-pub(crate) const ROLES: [&str; 4] = ["viewer", "spawner", "operator", "admin"];
+/// All roles, each with a token of its name.
+pub const ROLES: [&str; 4] = ["viewer", "spawner", "operator", "admin"];
 
 /// A server with a port, an authority, and tokens of all roles.
-pub(crate) struct Net {
-    pub(crate) kennel: Kennel,
-    pub(crate) dir: TempDir,
-    pub(crate) port: u16,
+pub struct Net {
+    /// The server.
+    pub kennel: Kennel,
+    /// Directory of the authority and the access file.
+    pub dir: TempDir,
+    /// Its port.
+    pub port: u16,
 }
 
 impl Net {
-    pub(crate) async fn start() -> Self {
+    /// Starts it.
+    pub async fn start() -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-net-").tempdir();
         let dir = dir.expect("a directory");
         let certs = async |words: &[&str]| {
             let words: Vec<&str> = ["certs"].iter().chain(words).copied().collect();
             kennel_in(dir.path(), &words).await
         };
-        must_succeed(&certs(&["init", "ca"]).await);
+        drop(must_succeed(&certs(&["init", "ca"]).await));
         let mut access = must_succeed(&certs(&["server", "ca", "127.0.0.1"]).await);
         for name in ["alice", "bob"] {
             access += &must_succeed(&certs(&["client", "ca", name]).await);
@@ -61,23 +66,29 @@ impl Net {
         Self { kennel, dir, port }
     }
 
-    pub(crate) fn file(&self, name: &str) -> PathBuf {
+    /// Returns the path of a file of the directory.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Connects with a certificate.
-    pub(crate) async fn by_certificate(&self, name: &str) -> Connection {
+    pub async fn by_certificate(&self, name: &str) -> Connection {
         self.connect(&self.certificate(name)).await
     }
 
-    pub(crate) fn certificate(&self, name: &str) -> Credentials {
+    /// Returns credentials with a certificate.
+    #[must_use]
+    pub fn certificate(&self, name: &str) -> Credentials {
         let mut credentials = self.anonymous();
         credentials.tls.certificate = Some(self.file(&format!("ca/{name}.pem")));
         credentials.tls.key = Some(self.file(&format!("ca/{name}-key.pem")));
         credentials
     }
 
-    pub(crate) fn anonymous(&self) -> Credentials {
+    /// Returns credentials with the authority alone.
+    #[must_use]
+    pub fn anonymous(&self) -> Credentials {
         Credentials {
             tls: Tls {
                 ca: Some(self.file("ca/ca.pem")),
@@ -88,32 +99,37 @@ impl Net {
     }
 
     /// Connects with a token.
-    pub(crate) async fn by_token(&self, id: &str) -> Connection {
+    pub async fn by_token(&self, id: &str) -> Connection {
         let mut credentials = self.anonymous();
         credentials.token = Some(Token::File(self.file(&format!("ca/{id}.token"))));
         self.connect(&credentials).await
     }
 
-    pub(crate) fn address(&self) -> Address {
+    /// Returns the address of the port.
+    #[must_use]
+    pub fn address(&self) -> Address {
         Address::Tcp {
             host: "127.0.0.1".to_owned(),
             port: self.port,
         }
     }
 
-    pub(crate) async fn connect(&self, credentials: &Credentials) -> Connection {
+    /// Connects with these credentials.
+    pub async fn connect(&self, credentials: &Credentials) -> Connection {
         must("connect", connect_with(&self.address(), credentials).await)
     }
 
     /// Rewrites the access file.
-    pub(crate) fn change_access(&self, change: impl Fn(String) -> String) {
+    pub fn change_access(&self, change: impl Fn(String) -> String) {
         let file = self.file("access.toml");
         let text = fs::read_to_string(&file).expect("it is there");
         fs::write(file, change(text)).expect("own directory");
     }
 }
 
-pub(crate) fn must_succeed(output: &std::process::Output) -> String {
+/// Returns the standard output of a command that succeeded.
+#[must_use]
+pub fn must_succeed(output: &std::process::Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -132,7 +148,9 @@ fn with_expiry(entry: &str, expires: &str) -> String {
     out
 }
 
-pub(crate) fn sleeper(run_id: &str, labels: &[(&str, &str)]) -> pb::SpawnRequest {
+/// Returns a request for a run that sleeps.
+#[must_use]
+pub fn sleeper(run_id: &str, labels: &[(&str, &str)]) -> pb::SpawnRequest {
     let args = ["/bin/sleep", "300"].map(str::to_owned).to_vec();
     let labels = labels
         .iter()
@@ -155,7 +173,7 @@ pub(crate) fn sleeper(run_id: &str, labels: &[(&str, &str)]) -> pb::SpawnRequest
 }
 
 /// Follows the events of a run; returns the end of the stream.
-pub(crate) async fn follow(
+pub async fn follow(
     mut client: ProcessServiceClient<kennel_client::Authorized>,
     run: String,
 ) -> Status {

@@ -1,0 +1,233 @@
+//! The audit log for a collector: from its files, in their order, each record at least once.
+//!
+//! No call waits for it, and it holds one batch: what the collector has not taken stays in the files.
+
+use super::{losses::Losses, scope};
+use kennel_linux::own_file;
+use kennel_supervisor::{
+    Supervisor, TrailAsk, TrailEntry, TrailKind, TrailRecord,
+    telemetry::{Telemetry, names},
+};
+use opentelemetry::{
+    InstrumentationScope,
+    logs::{LogRecord as _, Logger, LoggerProvider, Severity},
+};
+use opentelemetry_otlp::LogExporter;
+use opentelemetry_sdk::{
+    Resource,
+    error::{OTelSdkError, OTelSdkResult},
+    logs::{LogBatch, LogExporter as Exporter, SdkLogRecord, SdkLogger, SdkLoggerProvider},
+};
+use std::{
+    fs, io,
+    io::Write as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+use tokio::{runtime::Handle, sync::watch};
+
+/// Name of the event of a record.
+const EVENT: &str = "kennel.audit";
+/// File in the directory of the audit log with the seq of the last exported record.
+const POSITION: &str = "audit/exported";
+/// Longest time of one export.
+const EXPORT_MAX: Duration = Duration::from_secs(15);
+/// First and longest pause after a failure.
+const AGAIN_FIRST: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = Duration::from_secs(10);
+
+/// Sends the audit log to a collector.
+#[derive(Debug)]
+pub(crate) struct AuditExport {
+    exporter: LogExporter,
+    logger: SdkLogger,
+    scope: InstrumentationScope,
+    runtime: Handle,
+    losses: Losses,
+}
+
+impl AuditExport {
+    pub(super) fn new(
+        mut exporter: LogExporter,
+        runtime: &Handle,
+        resource: &Resource,
+        losses: Losses,
+    ) -> Self {
+        exporter.set_resource(resource);
+        Self {
+            exporter,
+            // It makes records, and sends none.
+            logger: SdkLoggerProvider::builder()
+                .build()
+                .logger_with_scope(scope()),
+            scope: scope(),
+            runtime: runtime.clone(),
+            losses,
+        }
+    }
+
+    /// Sends records until the exporters end.
+    pub(crate) fn start(self, supervisor: Supervisor, telemetry: &Telemetry, data_dir: &Path) {
+        let position = Position::read(data_dir.join(POSITION));
+        let (runtime, telemetry) = (self.runtime.clone(), telemetry.clone());
+        runtime.spawn(async move {
+            let head = supervisor.audit_head().await;
+            if position.get() > *head.borrow() {
+                // The files were removed: the log has begun anew.
+                position.seq.store(0, Ordering::Relaxed);
+            }
+            measure(&telemetry, head, &position.seq);
+            self.run(&supervisor, position).await;
+        });
+    }
+
+    async fn run(self, supervisor: &Supervisor, mut position: Position) {
+        let mut logged = false;
+        loop {
+            let ask = TrailAsk {
+                after_seq: position.get(),
+                kinds: vec![TrailKind::Request, TrailKind::Signal, TrailKind::Node],
+                follow: true,
+                repeats: true,
+                ..TrailAsk::default()
+            };
+            let mut reader = supervisor.audit_trail(ask).await;
+            let failure = loop {
+                match reader.next().await {
+                    Ok(Some(records)) => {
+                        self.deliver(&records, &mut logged).await;
+                        let last = records.last().map_or(0, |record| record.seq);
+                        if let Err(error) = position.set(last) {
+                            // The next server sends again what this one has sent since.
+                            tracing::warn!(%error, "cannot store which audit records a collector has");
+                        }
+                    }
+                    Ok(None) => return,
+                    Err(error) => break error,
+                }
+            };
+            tracing::warn!(error = %failure, "cannot read the audit log for a collector, retrying");
+            tokio::time::sleep(AGAIN_MAX).await;
+        }
+    }
+
+    /// Sends records until the collector has taken them.
+    async fn deliver(&self, records: &[TrailRecord], logged: &mut bool) {
+        let made: Vec<SdkLogRecord> = records.iter().map(|one| self.record(one)).collect();
+        let batch: Vec<_> = made.iter().map(|record| (record, &self.scope)).collect();
+        let mut pause = AGAIN_FIRST;
+        loop {
+            let sending = self.exporter.export(LogBatch::new(&batch));
+            let sent: OTelSdkResult = tokio::time::timeout(EXPORT_MAX, sending)
+                .await
+                .unwrap_or(Err(OTelSdkError::Timeout(EXPORT_MAX)));
+            match sent {
+                Ok(()) => {
+                    self.losses.sent("audit", batch.len(), &Ok(()));
+                    *logged = false;
+                    return;
+                }
+                Err(error) => {
+                    if !std::mem::replace(logged, true) {
+                        tracing::warn!(%error, "the collector has not taken audit records, they stay in their files");
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(AGAIN_MAX);
+        }
+    }
+
+    fn record(&self, line: &TrailRecord) -> SdkLogRecord {
+        let mut record = self.logger.create_log_record();
+        record.set_event_name(EVENT);
+        let since = Duration::from_micros(line.at_us.unsigned_abs());
+        record.set_timestamp(SystemTime::UNIX_EPOCH + since);
+        // The exporter fails without one; the logger sets it where it emits.
+        record.set_observed_timestamp(SystemTime::UNIX_EPOCH + since);
+        record.set_severity_number(Severity::Info);
+        record.set_severity_text("INFO");
+        // As it stands in its file: its chain can be checked.
+        record.set_body(serde_json::to_string(line).unwrap_or_default().into());
+        let seq = i64::try_from(line.seq).unwrap_or(i64::MAX);
+        record.add_attribute("kennel.audit.seq", seq);
+        if let Some(run) = &line.run {
+            record.add_attribute(names::RUN_ID, run.clone());
+        }
+        if let TrailEntry::Request(request) = &line.entry {
+            record.add_attribute("kennel.audit.rpc", request.rpc.clone());
+            record.add_attribute("kennel.audit.principal", request.by.clone());
+            record.add_attribute("kennel.audit.code", request.code.clone());
+        }
+        record
+    }
+}
+
+fn measure(telemetry: &Telemetry, head: watch::Receiver<u64>, exported: &Arc<AtomicU64>) {
+    let exported = Arc::clone(exported);
+    telemetry
+        .meter()
+        .u64_observable_gauge("kennel.audit.unexported")
+        .with_unit("{record}")
+        .with_description("Audit records that the collector has not taken yet")
+        .with_callback(move |observer| {
+            let exported = exported.load(Ordering::Relaxed);
+            observer.observe(head.borrow().saturating_sub(exported), &[]);
+        })
+        .build();
+}
+
+/// Seq of the last exported record, in a file.
+#[derive(Debug)]
+struct Position {
+    path: PathBuf,
+    seq: Arc<AtomicU64>,
+}
+
+impl Position {
+    /// Reads it; 0 where there is none: records are sent again rather than never.
+    fn read(path: PathBuf) -> Self {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let seq = text.trim().parse().unwrap_or(0);
+        Self {
+            path,
+            seq: Arc::new(AtomicU64::new(seq)),
+        }
+    }
+
+    fn get(&self) -> u64 {
+        self.seq.load(Ordering::Relaxed)
+    }
+
+    /// Stores it: a crash leaves this one or the one before it.
+    fn set(&mut self, seq: u64) -> io::Result<()> {
+        self.seq.store(seq, Ordering::Relaxed);
+        let new = self.path.with_extension("new");
+        let mut how = own_file::options();
+        let mut file = how.write(true).create(true).truncate(true).open(&new)?;
+        file.write_all(format!("{seq}\n").as_bytes())?;
+        fs::rename(&new, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn position_survives_and_damage_begins_anew() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("exported");
+        assert_eq!(Position::read(path.clone()).get(), 0);
+        let mut position = Position::read(path.clone());
+        position.set(7).expect("own directory");
+        position.set(12).expect("own directory");
+        assert_eq!(Position::read(path.clone()).get(), 12);
+        fs::write(&path, "1x").expect("own directory");
+        assert_eq!(Position::read(path).get(), 0);
+    }
+}

@@ -1,0 +1,125 @@
+//! Output of an owner on the disk of this node: the files of its journals, measured where they are.
+
+use super::Shared;
+use crate::base::{blocking::blocking, calls::CallError, faults::store_fault};
+use kennel_keeper::rundir;
+use kennel_lifecycle::RunId;
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// Rows read at a time.
+const ROWS_MAX: usize = 500;
+
+/// What was read of ended runs that have a directory: it does not change until the directory is removed.
+#[derive(Debug, Default)]
+pub(crate) struct Retained(Mutex<HashMap<RunId, Ended>>);
+
+#[derive(Clone, Debug)]
+struct Ended {
+    /// Absent: the database has no such run of this node.
+    owner: Option<Arc<str>>,
+    /// Size of the journal; absent: not measured.
+    bytes: Option<u64>,
+}
+
+impl Retained {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RunId, Ended>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Checks that the output of this owner takes less than `most` bytes on the disk. One run more may then exceed it.
+    pub(crate) async fn check_retained(
+        self: &Arc<Self>,
+        owner: &str,
+        most: u64,
+    ) -> Result<(), CallError> {
+        let kept = self.retained_bytes(owner).await?;
+        if kept < most {
+            return Ok(());
+        }
+        Err(CallError::QuotaExceeded {
+            what: "bytes of output on disk of this owner".into(),
+            limit: most,
+        })
+    }
+
+    /// Measures the output of all runs of an owner, live ones included, in whole blocks.
+    async fn retained_bytes(self: &Arc<Self>, owner: &str) -> Result<u64, CallError> {
+        let data_dir = self.config.data_dir.clone();
+        let dirs = blocking(move || rundir::all(&data_dir)).await;
+        let dirs: HashSet<RunId> = dirs.map_err(internal)?.into_iter().collect();
+        // A run that ends from here on is measured as a live one.
+        let live: HashMap<RunId, Arc<str>> = self
+            .all()
+            .into_iter()
+            .map(|(run, handle)| (run, handle.owner))
+            .collect();
+        self.learn_owners(&dirs, &live).await?;
+        let own = live.iter().filter(|(_, of)| ***of == *owner);
+        let mut unmeasured: Vec<RunId> = own.map(|(run, _)| *run).collect();
+        let mut sum = 0u64;
+        for (run, ended) in &*self.retained.lock() {
+            match ended.bytes {
+                _ if ended.owner.as_deref() != Some(owner) => {}
+                Some(bytes) => sum = sum.saturating_add(bytes),
+                None => unmeasured.push(*run),
+            }
+        }
+        let data_dir = self.config.data_dir.clone();
+        let measured = blocking(move || {
+            let size = |run: RunId| (run, size_bytes(&data_dir, run));
+            unmeasured.into_iter().map(size).collect::<Vec<_>>()
+        });
+        let measured = measured.await.map_err(internal)?;
+        let mut ended = self.retained.lock();
+        for (run, bytes) in measured {
+            sum = sum.saturating_add(bytes);
+            if let Some(ended) = ended.get_mut(&run) {
+                ended.bytes = Some(bytes);
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Reads who owns the ended runs that are not known yet, and forgets those without a directory.
+    async fn learn_owners(
+        &self,
+        dirs: &HashSet<RunId>,
+        live: &HashMap<RunId, Arc<str>>,
+    ) -> Result<(), CallError> {
+        let unknown: Vec<RunId> = {
+            let mut ended = self.retained.lock();
+            ended.retain(|run, _| dirs.contains(run) && !live.contains_key(run));
+            let new = |run: &&RunId| !live.contains_key(run) && !ended.contains_key(run);
+            // What is not wholly written may grow.
+            let new = dirs.iter().filter(new).copied();
+            new.filter(|run| !self.record.is_unfinished(*run)).collect()
+        };
+        for runs in unknown.chunks(ROWS_MAX) {
+            let rows = self.store.get_all(runs).await;
+            let rows = rows.map_err(|e| store_fault(&e))?;
+            let mut ended = self.retained.lock();
+            for run in runs {
+                let row = rows.iter().find(|row| row.new.run == *run);
+                let row = row.filter(|row| row.new.node == self.config.node);
+                let owner = row.map(|row| Arc::from(row.new.owner.as_str()));
+                ended.insert(*run, Ended { owner, bytes: None });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A journal that cannot be listed counts as empty: it cannot be removed either.
+fn size_bytes(data_dir: &Path, run: RunId) -> u64 {
+    kennel_journal::size_bytes(&rundir::path(data_dir, run)).unwrap_or(0)
+}
+
+fn internal(error: std::io::Error) -> CallError {
+    CallError::Internal(error.to_string())
+}

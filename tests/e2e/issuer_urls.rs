@@ -1,0 +1,301 @@
+//! Keys of an issuer at a URL: fetched over real TLS, renewed, and kept while the issuer is away.
+
+use crate::{
+    issuer_tokens::{PLANNER, bearing, key_set, openssl, refusal, spawn, token_of},
+    net::{Net, follow},
+};
+use kennel_client::connect_with;
+use kennel_tests::{PATIENCE, eventually, eventually_async, must, new_run_id};
+use serde_json::json;
+use std::{
+    collections::HashMap,
+    fmt::Write as _,
+    fs,
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    task::JoinHandle,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+};
+use tonic::Code;
+
+const KEYS: &str = "/openid/v1/jwks";
+const HEALTHY: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n";
+
+/// An HTTPS server with an answer for each path.
+struct Issuer {
+    url: String,
+    answers: Arc<Mutex<HashMap<String, String>>>,
+    /// Heads of all requests.
+    requests: Arc<Mutex<Vec<String>>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Issuer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Issuer {
+    /// Serves with the server certificate of this directory.
+    async fn start(dir: &Path) -> Self {
+        let chain = CertificateDer::pem_file_iter(dir.join("ca/127.0.0.1.pem")).expect("a file");
+        let chain = chain.collect::<Result<Vec<_>, _>>().expect("certificates");
+        let key = PrivateKeyDer::from_pem_file(dir.join("ca/127.0.0.1-key.pem")).expect("a key");
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .expect("its key");
+        let tls = TlsAcceptor::from(Arc::new(config));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let answers = Arc::<Mutex<HashMap<String, String>>>::default();
+        let requests = Arc::<Mutex<Vec<String>>>::default();
+        let (texts, heads) = (Arc::clone(&answers), Arc::clone(&requests));
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (tls, texts, heads) = (tls.clone(), Arc::clone(&texts), Arc::clone(&heads));
+                tokio::spawn(async move {
+                    let Ok(mut stream) = tls.accept(stream).await else {
+                        return;
+                    };
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        head.push(stream.read_u8().await.expect("a request"));
+                    }
+                    let head = String::from_utf8(head).expect("text");
+                    let path = head.split(' ').nth(1).expect("a path").to_owned();
+                    heads.lock().expect("no panic").push(head);
+                    let answer = texts.lock().expect("no panic").get(&path).cloned();
+                    match answer {
+                        Some(answer) => {
+                            // The client may have hung up for its size.
+                            let _ = stream.write_all(answer.as_bytes()).await;
+                            let _ = stream.shutdown().await;
+                        }
+                        // It never answers.
+                        None => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        Self {
+            url: format!("https://{address}"),
+            answers,
+            requests,
+            task,
+        }
+    }
+
+    fn answer(&self, path: &str, answer: String) {
+        let mut answers = self.answers.lock().expect("no panic");
+        answers.insert(path.to_owned(), answer);
+    }
+
+    fn give(&self, path: &str, document: &str) {
+        self.answer(path, format!("{HEALTHY}\r\n{document}"));
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.requests.lock().expect("no panic").clone()
+    }
+}
+
+fn new_key(dir: &Path) {
+    openssl(dir, &["genrsa", "-out", "key.pem", "2048"], b"");
+}
+
+/// Adds an issuer and its planner to the access file.
+fn admit(net: &Net, issuers: &[(&str, String)]) {
+    net.change_access(|mut text| {
+        for (name, more) in issuers {
+            let _ = write!(
+                text,
+                "\n[[issuer]]\nname = '{name}'\naudience = 'kennel'\nkeys_ca = 'ca/ca.pem'\n{more}\n\
+                 [[principal]]\nname = 'oidc:{name}#{PLANNER}'\nrole = 'spawner'\nowner = 'agents'\n"
+            );
+        }
+        text
+    });
+}
+
+/// Waits until a token of this issuer and key may spawn.
+async fn accepted(net: &Net, issuer: &str, kid: &str) {
+    eventually_async("the token is accepted", PATIENCE, async || {
+        let token = token_of(issuer, net.dir.path(), (kid, "kennel", PLANNER), 600);
+        let connection = connect_with(&net.address(), &bearing(net, token))
+            .await
+            .ok()?;
+        spawn(&connection, &new_run_id()).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_a_cluster_come_from_its_server() {
+    const CLUSTER: &str = "https://kubernetes.default.svc.cluster.local";
+    let net = Net::start().await;
+    let dir = net.dir.path();
+    new_key(dir);
+    let issuer = Issuer::start(dir).await;
+    issuer.give(KEYS, &key_set(dir, "first"));
+    fs::write(net.file("sa.token"), "token-of-the-pod\n").expect("own directory");
+    let more = format!("keys_url = '{}{KEYS}'\nkeys_token = 'sa.token'", issuer.url);
+    admit(&net, &[(CLUSTER, more)]);
+    accepted(&net, CLUSTER, "first").await;
+    let requests = issuer.requests();
+    assert_eq!(requests.len(), 1, "{requests:?}");
+    let sent = requests[0].to_lowercase();
+    assert!(
+        sent.contains("authorization: bearer token-of-the-pod\r\n"),
+        "{sent}"
+    );
+
+    // The first token with a new key is refused, and has the keys fetched; one with a removed key is cut off.
+    let token = token_of(CLUSTER, dir, ("first", "kennel", PLANNER), 600);
+    let planner = net.connect(&bearing(&net, token)).await;
+    let run = new_run_id();
+    must("spawn", spawn(&planner, &run).await);
+    let stream = tokio::spawn(follow(planner.processes(), run));
+    new_key(dir);
+    issuer.give(KEYS, &key_set(dir, "second"));
+    let token = token_of(CLUSTER, dir, ("second", "kennel", PLANNER), 600);
+    let refused = refusal(&net, token).await;
+    assert!(refused.contains("key is not its issuer's"), "{refused}");
+    accepted(&net, CLUSTER, "second").await;
+    let ended = tokio::time::timeout(PATIENCE, stream).await;
+    let status = ended.expect("the stream is cut").expect("no panic");
+    assert_ne!(status.code(), Code::Ok);
+
+    // The issuer is away: its keys are good all the same, and the next server has none until it is back.
+    issuer.answer(
+        KEYS,
+        "HTTP/1.1 503 Away\r\nConnection: close\r\n\r\n".to_owned(),
+    );
+    accepted(&net, CLUSTER, "second").await;
+    net.kennel.kill_server();
+    eventually_async("it cannot fetch", PATIENCE, async || {
+        let token = token_of(CLUSTER, dir, ("second", "kennel", PLANNER), 600);
+        let refused = refusal(&net, token).await;
+        refused.contains("have not been fetched yet").then_some(())
+    })
+    .await;
+    eventually("the failure is logged", PATIENCE, || {
+        let log = net.kennel.log();
+        log.contains("has answered 503").then_some(())
+    })
+    .await;
+    assert!(!net.kennel.log().contains("token-of-the-pod"));
+    issuer.give(KEYS, &key_set(dir, "second"));
+    accepted(&net, CLUSTER, "second").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn discovery_names_keys_and_bad_answers_are_refused() {
+    let net = Net::start().await;
+    let dir = net.dir.path();
+    new_key(dir);
+    let issuer = Issuer::start(dir).await;
+    let keys = key_set(dir, "first");
+    issuer.give("/keys", &keys);
+    let of = |name: &str| format!("{}/{name}", issuer.url);
+    let discovery = |name: &str, document: &serde_json::Value| {
+        let path = format!("/{name}/.well-known/openid-configuration");
+        issuer.give(&path, &document.to_string());
+    };
+    discovery(
+        "good",
+        &json!({ "issuer": of("good"), "jwks_uri": of("keys") }),
+    );
+    discovery(
+        "posing",
+        &json!({ "issuer": of("good"), "jwks_uri": of("keys") }),
+    );
+    discovery(
+        "plain",
+        &json!({ "issuer": of("plain"), "jwks_uri": of("keys").replace("https", "http") }),
+    );
+    issuer.answer(
+        "/moved",
+        format!(
+            "HTTP/1.1 302 Found\r\nLocation: {}\r\nConnection: close\r\n\r\n",
+            of("keys")
+        ),
+    );
+    issuer.give("/huge", &format!("{keys}{}", " ".repeat(512 * 1024)));
+    issuer.give("/odd", "<html>");
+    let at = |name: &str| {
+        (
+            of(&format!("of-{name}")),
+            format!("keys_url = '{}'", of(name)),
+        )
+    };
+    let mut issuers: Vec<(String, String)> = ["moved", "huge", "odd", "silent"].map(at).to_vec();
+    issuers.extend(["good", "posing", "plain"].map(|name| (of(name), String::new())));
+    let web = (of("of-web"), format!("keys_url = '{}'", of("keys")));
+    let all: Vec<_> = issuers
+        .iter()
+        .map(|(name, more)| (name.as_str(), more.clone()))
+        .collect();
+    admit(&net, &all);
+    // No authority of the web has issued its certificate.
+    net.change_access(|text| {
+        let (name, more) = &web;
+        format!("{text}\n[[issuer]]\nname = '{name}'\naudience = 'kennel'\n{more}\n")
+    });
+    accepted(&net, &of("good"), "first").await;
+    for why in [
+        "has answered 302",
+        "more than 262144 bytes",
+        "of-odd",
+        "no answer within 10 s",
+        "is of another issuer",
+        "does not begin with https://",
+        "UnknownIssuer",
+    ] {
+        eventually(why, PATIENCE, || {
+            net.kennel.log().contains(why).then_some(())
+        })
+        .await;
+    }
+    for name in [
+        "of-moved",
+        "of-huge",
+        "of-odd",
+        "of-silent",
+        "posing",
+        "plain",
+        "of-web",
+    ] {
+        let token = token_of(&of(name), dir, ("first", "kennel", PLANNER), 600);
+        let refused = refusal(&net, token).await;
+        assert!(
+            refused.contains("have not been fetched yet"),
+            "{name}: {refused}"
+        );
+    }
+    // No redirect was followed, and a call does not wait for keys.
+    let followed = issuer
+        .requests()
+        .iter()
+        .filter(|head| head.starts_with("GET /keys "))
+        .count();
+    assert_eq!(followed, 1);
+    tokio::time::timeout(Duration::from_secs(5), accepted(&net, &of("good"), "first"))
+        .await
+        .expect("others are served");
+}
