@@ -91,7 +91,7 @@ async fn passed_socket_serves_across_servers_and_keepers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn passed_socket_is_held_by_keeper_and_server_alone() {
+async fn keeper_and_server_alone_hold_passed_socket() {
     let dir = must("a directory", tempfile::tempdir());
     let options = passed(&dir);
     let own = options
