@@ -71,7 +71,8 @@ soak: ## what takes too long for every change: 100,000 runs under faults, as man
 	$(CARGO) nextest run --release -p kennel-tests -p kennel-supervisor --run-ignored only --no-capture -E 'binary(chaos) or binary(runs)'
 	KENNEL_MUTATIONS=1000000 $(CARGO) test --release -p kennel-keeper -p kennel-lifecycle -p kennel-store -p kennel-edge -- wrong_bytes have_these_bytes
 
-vm: tools ## the virtual machines, the long ones too: limits of runs, no memory left, escaping programs, loss of power, on Debian's kernel
+vm: ## the virtual machines, the long ones too: limits of runs, no memory left, escaping programs, loss of power, on Debian's kernel; a booted systemd
+	.ci/tools vm
 	$(CARGO) build --workspace --bins
 	$(CARGO) nextest run -p kennel-tests --test vm --run-ignored all --no-capture
 

@@ -1,5 +1,6 @@
 //! The real binary over gRPC, end to end. Every test ends with a census.
 
+mod activation;
 mod adopt;
 mod adopt_thief;
 mod again;

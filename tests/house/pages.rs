@@ -75,7 +75,9 @@ pub(super) const WORDS: [(&str, &str); 41] = [
 /// Folders of files that are shipped beside the binary, whose texts people read: alerts, dashboards, manifests, tables.
 const SHIPPED: [&str; 2] = ["deploy", "migrations"];
 /// Endings of their names.
-const SHIPPED_ENDINGS: [&str; 6] = ["yml", "yaml", "json", "tpl", "sql", "service"];
+const SHIPPED_ENDINGS: [&str; 8] = [
+    "yml", "yaml", "json", "tpl", "sql", "service", "socket", "conf",
+];
 
 /// Returns the files beside the binary as pages.
 fn shipped_texts() -> Vec<Page> {

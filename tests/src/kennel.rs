@@ -19,10 +19,16 @@ use nix::{
 use std::{
     ffi::OsString,
     fs::{self, File},
-    os::unix::fs::{PermissionsExt, chown},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{PermissionsExt, chown},
+            net::UnixListener,
+        },
+    },
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tempfile::TempDir;
@@ -58,6 +64,10 @@ pub enum User {
 const ZYGOTE: &str = "kennel-zygote";
 const UNPRIVILEGED_ID: u32 = 65534;
 
+/// Puts standard input at descriptor 3, and names it as systemd does, for the process that follows.
+const PASS_SOCKET: &str = "exec 3<&0 </dev/null; \
+    export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=kennel.socket; exec \"$@\"";
+
 /// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -78,6 +88,8 @@ pub struct Options {
     /// Terminals of its own, instead of the host's: options of devpts(5), such as `max=2`; empty: none at all. Only
     /// root can do that.
     pub terminals: Option<&'static str>,
+    /// A listening socket that is passed as systemd passes it, in place of standard input on the way.
+    pub passed_socket: Option<Arc<UnixListener>>,
     /// A file in place of the kernel's boot id, for this server alone. Only root can do that.
     pub boot_id: Option<PathBuf>,
 }
@@ -642,11 +654,21 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         };
         words.extend(["unshare", "--mount", "sh", "-ec", script, devpts].map(OsString::from));
     }
+    if options.passed_socket.is_some() {
+        words.extend(["sh", "-ec", PASS_SOCKET, "sh"].map(OsString::from));
+    }
     words.extend(as_user(options.user));
     words.push(kennel.clone().into());
     let mut command = bare_command(Path::new(&words[0]));
     command.args(&words[1..]);
     let log = File::create(log_path(dir, start)).expect("a log can be made");
+    let stdin = options
+        .passed_socket
+        .as_ref()
+        .map_or(Stdio::null(), |socket| {
+            let socket = socket.try_clone().expect("a descriptor can be copied");
+            Stdio::from(OwnedFd::from(socket))
+        });
     command
         .args(serve_words(dir, options.store.as_deref()))
         .args((options.cgroup == Cgroup::Off).then_some("--cgroup=off"))
@@ -654,7 +676,7 @@ fn launch(dir: &Path, options: &Options, start: u32) -> Child {
         // A test may read all its runs, however many.
         .env("KENNEL_RETAIN_RUNS", "all")
         .envs(options.env.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::from(
             log.try_clone().expect("a descriptor can be copied"),
         ))

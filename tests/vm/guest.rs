@@ -20,6 +20,8 @@ const PROGRAMS: [(&str, &str); 3] = [
     ("/usr/bin/setfattr", "/usr/bin/setfattr"),
     ("/usr/bin/unshare", "/usr/bin/unshare"),
 ];
+/// The kernel's command line. On a busy host the emulated timer may come too late for the kernel's test of it.
+const KERNEL_WORDS: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
 /// Last line of the guest.
 const END: &str = "end";
 
@@ -30,6 +32,8 @@ pub(crate) struct Machine {
     pub(crate) memory_mib: u32,
     /// An image that the guest has as `/dev/nvme0n1`.
     pub(crate) disk: Option<PathBuf>,
+    /// Further files, by their paths.
+    pub(crate) files: Vec<(&'static str, &'static str)>,
 }
 
 /// A running guest.
@@ -70,7 +74,7 @@ impl Guest {
             .arg(kernel())
             .arg("-initrd")
             .arg(&initramfs);
-        command.args(["-append", "console=ttyS0 quiet panic=-1"]);
+        command.args(["-append", KERNEL_WORDS]);
         if let Some(disk) = &machine.disk {
             let drive = format!("file={},format=raw,if=none,id=disk", disk.display());
             command.args(["-drive", &drive, "-device", "nvme,drive=disk,serial=1"]);
@@ -188,6 +192,9 @@ fn pack(machine: &Machine, scratch: &Path) -> Vec<u8> {
     ];
     for (name, text) in scripts {
         initramfs.file(name, 0o755, text.as_bytes());
+    }
+    for (name, text) in &machine.files {
+        initramfs.file(name, 0o644, text.as_bytes());
     }
     for (from, at) in PROGRAMS {
         initramfs.program(Path::new(from), at);

@@ -9,6 +9,7 @@ fn machine(scenario: &'static str) -> Machine {
         scenario,
         memory_mib: MEMORY_MIB,
         disk: None,
+        files: Vec::new(),
     }
 }
 

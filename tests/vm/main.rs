@@ -9,3 +9,4 @@ mod limits;
 mod memory;
 mod power;
 mod programs;
+mod systemd;

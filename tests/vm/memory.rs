@@ -8,6 +8,7 @@ fn a_run_is_ended_before_kennel_without_memory() {
         scenario: include_str!("guest/memory.sh"),
         memory_mib: 512,
         disk: None,
+        files: Vec::new(),
     })
     .finish();
     checks.all_passed(&["memory.serve", "memory.large", "memory.small"]);

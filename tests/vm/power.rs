@@ -23,6 +23,7 @@ fn every_mark_has_a_row_after_power_loss() {
         scenario: include_str!("guest/power.sh"),
         memory_mib: 1024,
         disk: Some(disk),
+        files: Vec::new(),
     };
     let mut marked = 0;
     for marks in LIVES {

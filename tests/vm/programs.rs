@@ -31,6 +31,7 @@ fn escaping_programs_leave_nothing_behind() {
         // Three hundred processes at a time must not be killed for want of memory.
         memory_mib: 4096,
         disk: None,
+        files: Vec::new(),
     })
     .finish();
     let names = PROGRAMS.map(|program| format!("programs.{program}"));

@@ -18,6 +18,9 @@ pub(crate) const LOST: u8 = 70;
 /// Exit code of an unusable command line or configuration.
 const UNUSABLE: u8 = 2;
 
+/// Most sockets of a service manager: all go to a server in one message.
+const PASSED_SOCKETS_MAX: usize = 64;
+
 /// Variables that a binary gets when it is checked.
 const PREFLIGHT_VARIABLES: [&str; 2] = ["PATH", "LD_LIBRARY_PATH"];
 
@@ -50,6 +53,7 @@ fn keep(
     let code = keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
         listen: config.listen,
+        passed_sockets: passed_sockets(here)?,
         server_argv: server_words(words, &settings),
         cgroup: match cgroup {
             CgroupUse::Auto => CgroupChoice::Auto,
@@ -164,6 +168,28 @@ fn service_manager(here: &Surroundings) -> ServiceManager {
     })
 }
 
+/// Returns the names of the sockets that a service manager has passed to this process, as `sd_listen_fds(3)` finds them.
+fn passed_sockets(here: &Surroundings) -> Result<Vec<String>, Failure> {
+    let is_this = |pid: &str| pid.parse() == Ok(std::process::id());
+    let Some(count) = here
+        .var("LISTEN_FDS")
+        .filter(|_| here.var("LISTEN_PID").is_some_and(is_this))
+    else {
+        return Ok(Vec::new());
+    };
+    let fits = |count: &usize| *count <= PASSED_SOCKETS_MAX;
+    let count = count.parse().ok().filter(fits).ok_or_else(|| {
+        let what =
+            format!("LISTEN_FDS: {count:?} is not a number of sockets up to {PASSED_SOCKETS_MAX}");
+        Failure::new(what).code(UNUSABLE)
+    })?;
+    let names = here.var("LISTEN_FDNAMES").unwrap_or_default().split(':');
+    let names = names
+        .map(str::to_owned)
+        .chain(std::iter::repeat("unknown".to_owned()));
+    Ok(names.take(count).collect())
+}
+
 /// Returns the words after the program's name, with `server` for `serve`, and the settings of the configuration file.
 fn server_words(words: &[OsString], settings: &Settings) -> Vec<OsString> {
     let mut rest: Vec<OsString> = words.iter().skip(1).cloned().collect();
@@ -185,6 +211,8 @@ fn not_kept(error: &KeeperError) -> Failure {
         KeeperError::Listen { .. } => {
             failure.hint("name another with --listen unix:PATH or tcp:ADDRESS:PORT")
         }
+        KeeperError::PassedSocket { .. } => failure
+            .hint("each ListenStream= of the unit of the socket must be an address of --listen"),
         KeeperError::Server(_) | KeeperError::Host { .. } => failure,
     }
 }

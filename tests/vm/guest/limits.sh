@@ -23,7 +23,8 @@ memory_is_limited() {
 processes_are_limited() {
     limit_is --pids-max 4 pids.max 4 || return 1
     kennel run --pids-max 4 -- sh -c 'for i in 1 2 3 4 5 6 7 8; do sleep 60 & done' >/tmp/pids 2>&1
-    grep "can't fork" /tmp/pids || { cat /tmp/pids; return 1; }
+    # busybox and dash have different words.
+    grep -E "[Cc]an('|no)t fork" /tmp/pids || { cat /tmp/pids; return 1; }
 }
 
 processor_is_limited() {

@@ -1,8 +1,8 @@
 //! The listening sockets. The keeper owns them, so that they outlive a server.
 
-use super::KeeperError;
+use super::{KeeperError, passed::PassedSockets};
 use crate::client::SocketSeen;
-use kennel_linux::{peer, procfs};
+use kennel_linux::{fdpass, peer, procfs};
 use nix::{
     errno::Errno,
     sys::{
@@ -18,7 +18,7 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::{
             fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
             net::UnixListener,
@@ -83,12 +83,27 @@ pub(super) struct Listening {
     address: ListenAddress,
     /// Device and inode of the file of a unix socket, so that no other file is removed in its place.
     file: Option<(u64, u64)>,
+    maker: Maker,
+}
+
+/// Process that made a socket, and removes its file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Maker {
+    Keeper,
+    ServiceManager,
 }
 
 impl Listening {
-    /// Listens at an address.
-    pub(super) fn new(address: &ListenAddress) -> Result<Self, KeeperError> {
-        open(address).map_err(|source| KeeperError::Listen {
+    /// Listens at an address, by the socket that was passed for it where there is one.
+    pub(super) fn new(
+        address: &ListenAddress,
+        passed: &mut PassedSockets,
+    ) -> Result<Self, KeeperError> {
+        let listening = match passed.claim(address)? {
+            Some(socket) => adopt(address, socket),
+            None => open(address),
+        };
+        listening.map_err(|source| KeeperError::Listen {
             address: address.clone(),
             source,
         })
@@ -124,6 +139,7 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         if let ListenAddress::Unix { path, .. } = &self.address
+            && self.maker == Maker::Keeper
             && self.seen() == SocketSeen::InPlace
         {
             let _ = fs::remove_file(path);
@@ -139,6 +155,7 @@ fn open(address: &ListenAddress) -> io::Result<Listening> {
                 socket: Rc::new(socket),
                 address: address.clone(),
                 file: Some(file),
+                maker: Maker::Keeper,
             })
         }
         ListenAddress::Tcp(address) => {
@@ -149,9 +166,31 @@ fn open(address: &ListenAddress) -> io::Result<Listening> {
                 socket: Rc::new(listener.into()),
                 address,
                 file: None,
+                maker: Maker::Keeper,
             })
         }
     }
+}
+
+/// Listens at a socket that was passed.
+fn adopt(address: &ListenAddress, socket: OwnedFd) -> io::Result<Listening> {
+    let file = match address {
+        ListenAddress::Unix { path, .. } => {
+            let file = fs::symlink_metadata(path)?;
+            Some((file.dev(), file.ino()))
+        }
+        ListenAddress::Tcp(_) => {
+            keep_alive(&socket)?;
+            None
+        }
+    };
+    fdpass::set_nonblocking(&socket)?;
+    Ok(Listening {
+        socket: Rc::new(socket),
+        address: address.clone(),
+        file,
+        maker: Maker::ServiceManager,
+    })
 }
 
 /// Binds a port. The server of a killed keeper holds it until it has noticed that.
@@ -173,7 +212,7 @@ fn open_tcp(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Sets keep-alive, so that connections whose host has gone are noticed. An accepted socket inherits these options of
 /// its listener.
-fn keep_alive(listener: &TcpListener) -> io::Result<()> {
+fn keep_alive(listener: &impl AsFd) -> io::Result<()> {
     setsockopt(listener, sockopt::KeepAlive, &true)?;
     setsockopt(listener, sockopt::TcpKeepIdle, &KEEP_ALIVE_IDLE_S)?;
     setsockopt(listener, sockopt::TcpKeepInterval, &KEEP_ALIVE_EVERY_S)?;
@@ -266,7 +305,10 @@ mod tests {
     };
 
     fn listen_at(path: &Path) -> Result<Listening, KeeperError> {
-        Listening::new(&ListenAddress::private(path.to_owned()))
+        Listening::new(
+            &ListenAddress::private(path.to_owned()),
+            &mut PassedSockets::default(),
+        )
     }
 
     #[test]
@@ -281,7 +323,8 @@ mod tests {
             mode: 0o660,
             gid: Some(own),
         };
-        let _listening = Listening::new(&address).expect("it listens");
+        let _listening =
+            Listening::new(&address, &mut PassedSockets::default()).expect("it listens");
         let mode = |path: &Path| fs::metadata(path).expect("metadata").mode() & 0o777;
         assert_eq!(mode(&path), 0o660);
         for made in [dir.path().join("made"), dir.path().join("made/too")] {
@@ -292,7 +335,8 @@ mod tests {
     #[test]
     fn port_is_listened_at_and_taken_port_refused() {
         let any = ListenAddress::Tcp(([127, 0, 0, 1], 0).into());
-        let first = Listening::new(&any).expect("it listens");
+        let mut none = PassedSockets::default();
+        let first = Listening::new(&any, &mut none).expect("it listens");
         let ListenAddress::Tcp(address) = first.address() else {
             panic!("it is a port");
         };
@@ -302,7 +346,7 @@ mod tests {
             .expect("a connection");
         assert_eq!(getsockopt(&accepted, sockopt::KeepAlive), Ok(true));
         assert_eq!(getsockopt(&accepted, sockopt::TcpKeepIdle), Ok(60));
-        let refused = Listening::new(first.address()).err();
+        let refused = Listening::new(first.address(), &mut none).err();
         assert!(matches!(
             refused,
             Some(KeeperError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse

@@ -16,6 +16,7 @@ mod listen;
 mod main_loop;
 mod observe;
 mod orphan;
+mod passed;
 mod pause;
 mod pool;
 mod probe;
@@ -47,6 +48,7 @@ use nix::sys::{
     signalfd::SignalFd,
     stat::{Mode, umask},
 };
+use passed::PassedSockets;
 use server::Server;
 use service_manager::Notifier;
 use serving::Serving;
@@ -63,6 +65,9 @@ pub struct KeeperConfig {
     /// Listen addresses. The directory of a unix socket is made if it is missing, 0700, or 0711 where the socket is
     /// open to others; a stale socket file is replaced only when no process listens on it.
     pub listen: Vec<ListenAddress>,
+    /// Names of the listening sockets that a service manager has passed, from descriptor 3 on. Each is used for the
+    /// address in `listen` that it is bound to.
+    pub passed_sockets: Vec<String>,
     /// Arguments (after the program's name) with which this binary is executed again as the server.
     pub server_argv: Vec<OsString>,
     /// Whether runs get control groups.
@@ -117,6 +122,15 @@ pub enum KeeperError {
         #[source]
         source: io::Error,
     },
+    /// A socket that the service manager passed cannot be used.
+    #[error("cannot use socket {name:?} of the service manager")]
+    PassedSocket {
+        /// Its name (`FileDescriptorName=` in the unit of the socket).
+        name: String,
+        /// Reason.
+        #[source]
+        source: io::Error,
+    },
     /// The server process cannot be started.
     #[error("cannot start the server process")]
     Server(#[source] io::Error),
@@ -136,7 +150,10 @@ impl KeeperError {
     #[must_use]
     pub fn exit_code(&self) -> i32 {
         match self {
-            Self::LockBusy { .. } | Self::DataDir { .. } | Self::Listen { .. } => 2,
+            Self::LockBusy { .. }
+            | Self::DataDir { .. }
+            | Self::Listen { .. }
+            | Self::PassedSocket { .. } => 2,
             Self::Server(_) | Self::Host { .. } => 1,
         }
     }
@@ -149,6 +166,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let host = |step| move |source: io::Error| KeeperError::Host { step, source };
     #[cfg(debug_assertions)]
     kennel_linux::crash_point::i_am_keeper();
+    let mut passed = PassedSockets::take(&config.passed_sockets)?;
     // Read while its file still exists: an upgrade starts the file that replaces it.
     let own_path = std::fs::read_link("/proc/self/exe");
     let mut protection = Protection::take().map_err(host("read oom_score_adj"))?;
@@ -162,8 +180,10 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let node = data_dir::node_id(&config.data_dir)?;
     let epoch = data_dir::new_epoch().map_err(host("draw a name for this keeper"))?;
     let open_files = limits::raise_open_files().map_err(host("raise the limit of open files"))?;
-    let listening = config.listen.iter().map(Listening::new);
+    let listening = config.listen.iter();
+    let listening = listening.map(|address| Listening::new(address, &mut passed));
     let listening = listening.collect::<Result<Vec<_>, _>>()?;
+    passed.all_claimed()?;
     let signals = take_signals().map_err(host("take signals over"))?;
     let here = identity::host().map_err(host("read the identity of this host"))?;
     let own = identity::own().map_err(host("read the identity of this process"))?;

@@ -79,6 +79,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
     let config = KeeperConfig {
         data_dir: dir.join("data"),
         listen: vec![ListenAddress::private(dir.join("run/kennel.sock"))],
+        passed_sockets: Vec::new(),
         server_argv: vec![
             "server".into(),
             args[0].clone().into(),
