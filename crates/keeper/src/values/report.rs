@@ -3,7 +3,7 @@
 use super::Notified;
 use kennel_lifecycle::{
     Exit, Leftovers, MemoryKills, Signal, StartFailure, StopCommand, StopInput, StopReason,
-    StopStep, Stuck, TreeVerdict,
+    StopStep, Stuck, TreeVerdict, Usage,
 };
 use kennel_linux::targets::RoundTarget;
 use serde::{Deserialize, Serialize};
@@ -53,6 +53,8 @@ pub enum Fact {
     StopCommand(StopCommand),
     /// A process of the run has sent a notice.
     Notified(Notified),
+    /// Resources that the run has used, where its control group counts any; before the final report.
+    Usage(Box<Usage>),
 }
 
 /// Result of a signal or a pause.

@@ -21,7 +21,7 @@ use kennel_lifecycle::{
     Proof, Recovery, Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits,
     SecretDelivery, SecretValue, Signal, SignalScope, SignalSender, StartFailure, StartStage,
     StatusText, StopCommand, StopCommandEnd, StopInput, StopPolicy, StopReason, StopStep, Stuck,
-    StuckProcess, TerminalSize, Timestamp, TreeVerdict,
+    StuckProcess, TerminalSize, Timestamp, TreeVerdict, Usage,
     ladder::{Action, Step, StopPlan},
     recovery::ExitRecord,
 };
@@ -467,6 +467,13 @@ fn answers_and_reports_have_these_bytes() {
         memory_max: Some(300),
     };
     check(&fact(Fact::MemoryKills(kills)), "020502090201ac02");
+    let usage = Usage {
+        cpu_user_us: Some(300),
+        pids_peak: Some(2),
+        ..Usage::default()
+    };
+    let used = fact(Fact::Usage(Box::new(usage)));
+    check(&used, "0205021001ac02000000000102000000");
     check(&fact(Fact::Stops(StopReason::Orphaned)), "0205020b04");
     check(&fact(Fact::Stops(StopReason::ShimLost)), "0205020b05");
     let done = StopInput {

@@ -35,6 +35,7 @@ mod spec;
 mod table;
 mod top;
 mod upgrade;
+mod usage;
 mod wait;
 mod wait_output;
 mod why;

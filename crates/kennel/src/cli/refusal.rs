@@ -28,7 +28,7 @@ pub(crate) fn failure(refused: &kennel_client::Failure) -> Failure {
 }
 
 /// Fields of the contract, and their flags.
-const FLAGS: [(&str, &str); 38] = [
+const FLAGS: [(&str, &str); 39] = [
     ("spec.limits.memory.max_bytes", "--memory-max"),
     ("spec.limits.memory.high_bytes", "--memory-high"),
     ("spec.limits.memory.swap_max_bytes", "--swap-max"),
@@ -36,6 +36,7 @@ const FLAGS: [(&str, &str); 38] = [
     ("spec.limits.cpu.quota", "--cpus"),
     ("spec.limits.cpu.weight", "--cpu-weight"),
     ("spec.limits.pids_max", "--pids-max"),
+    ("spec.limits.io", "the io limits"),
     ("spec.limits.rlimits", "--limit"),
     ("spec.limits.nice", "--nice"),
     ("spec.timeouts.max_runtime", "--timeout"),
