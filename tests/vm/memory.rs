@@ -1,5 +1,5 @@
-//! The machine, or the control group around Kennel, runs out of memory: a run ends, Kennel stays, and the record has the
-//! reason.
+//! The machine, or the control group around Kennel, runs out of memory: a run ends, Kennel stays, and the record has
+//! the reason.
 
 use crate::guest::{Guest, Machine};
 

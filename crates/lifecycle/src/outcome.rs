@@ -95,7 +95,7 @@ pub enum StopReason {
         /// Name of the output rule that has seen the result.
         rule: String,
     },
-    /// The memory above Kennel was nearly used up, and the run was the largest; the keeper has begun the run's own plan.
+    /// The memory above Kennel was nearly used up, and the run was the largest; the keeper has begun its own plan.
     MemoryReserve(MemoryShortage),
 }
 

@@ -62,7 +62,7 @@ fn plan() -> StopPlan {
 }
 
 /// The bytes of [`policy`]. A change of them requires another [`super::VERSION`].
-const POLICY: &str = "010105000000010080c6868f010000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a0000000080808020000000000000000000000000";
+const POLICY: &str = "010105000000010080c6868f01000000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a0000000080808020000000000000000000000000";
 
 fn policy() -> Policy {
     let mut policy = Policy {
@@ -137,7 +137,7 @@ fn requests_have_these_bytes() {
     };
     check(
         &limits,
-        "010601ffffffffffffffffff01010901d80400000001020000",
+        "010601ffffffffffffffffff01010901d8040000000102000000",
     );
     check(&ToKeeper::Release { run: 5 }, "0205");
     check(&ToKeeper::ShutGate { run: 5 }, "0305");
