@@ -141,7 +141,8 @@ CREATE TABLE runs (
         WHEN end_reason = 'exited' THEN state =
             CASE WHEN COALESCE(exit_kind, '') = 'code' AND exit_value = 0 THEN 'succeeded' ELSE 'failed' END
         WHEN end_reason IN ('start_failed', 'deadline_exceeded', 'oom_killed', 'limit_exceeded', 'restarted',
-            'restarts_exhausted', 'shim_lost', 'not_ready', 'not_live', 'watchdog') THEN state = 'failed'
+            'restarts_exhausted', 'shim_lost', 'not_ready', 'not_live', 'watchdog',
+            'memory_reserve') THEN state = 'failed'
         WHEN end_reason IN ('success_exit', 'result') THEN state = 'succeeded'
         WHEN end_reason IN ('aborted', 'fenced', 'server_shutdown', 'parent_ended') THEN state = 'cancelled'
         WHEN end_reason IN ('service_lost', 'rebooted', 'orphan_terminated', 'node_forgotten') THEN state = 'lost'
@@ -149,7 +150,7 @@ CREATE TABLE runs (
     CONSTRAINT runs_reason_has_detail CHECK (
         (COALESCE(end_reason, '') IN ('aborted', 'start_failed', 'fenced', 'deadline_exceeded', 'oom_killed',
             'limit_exceeded', 'restarted', 'restarts_exhausted', 'result', 'not_live', 'watchdog',
-            'node_forgotten')) = (end_detail IS NOT NULL)),
+            'node_forgotten', 'memory_reserve')) = (end_detail IS NOT NULL)),
     CONSTRAINT runs_exit CHECK (CASE
         WHEN exit_kind IS NULL OR exit_kind = 'unknown' THEN exit_value IS NULL
         WHEN exit_kind = 'code' THEN COALESCE(exit_value, -1) BETWEEN 0 AND 255

@@ -247,6 +247,11 @@ async fn run_without_limit_controller_does_not_start(options: Options) {
             ..pb::CpuLimits::default()
         }),
         pids_max: Some(10),
+        io: vec![pb::IoLimit {
+            path: "/".into(),
+            read_bytes_per_second: Some(1 << 20),
+            ..pb::IoLimit::default()
+        }],
         ..RunLimits::default()
     };
     let refused = client.spawn(sh(&script).limits(all)).await;
@@ -254,6 +259,7 @@ async fn run_without_limit_controller_does_not_start(options: Options) {
     for (capability, field) in [
         ("cgroup_memory", "spec.limits.memory.max_bytes"),
         ("cgroup_cpu", "spec.limits.cpu.weight"),
+        ("cgroup_io", "spec.limits.io"),
     ] {
         let named = refused.message().contains(field);
         assert_eq!(named, !has(capability), "{field}: {refused:?}");

@@ -123,6 +123,7 @@ mod tty_faults;
 mod tutorials;
 mod unrelated;
 mod upgrade;
+mod usage;
 mod views;
 mod wait_output;
 mod why;

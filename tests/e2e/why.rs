@@ -21,7 +21,7 @@ use std::{
 };
 
 /// Reasons without a scene here, and why. Their spans are tested by `telemetry/run_spans/tests.rs`.
-const NOT_HERE: [(&str, &str); 3] = [
+const NOT_HERE: [(&str, &str); 4] = [
     (
         "node_forgotten",
         "written at another node, which has no span of the run; its line is held by e2e/forgotten.rs",
@@ -29,6 +29,10 @@ const NOT_HERE: [(&str, &str); 3] = [
     (
         "oom_killed",
         "needs the memory controller of cgroup v2; its line is held by cli/why/answer/tests.rs",
+    ),
+    (
+        "memory_reserve",
+        "needs a memory limit of cgroup v2 above Kennel: vm/memory.rs; its line is held by cli/why/answer/tests.rs",
     ),
     (
         "restarted",

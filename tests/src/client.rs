@@ -830,6 +830,7 @@ impl RunExt for pb::Run {
             Reason::NodeForgotten(_) => "node_forgotten",
             Reason::DeadlineExceeded(_) => "deadline_exceeded",
             Reason::OomKilled(_) => "oom_killed",
+            Reason::MemoryReserve(_) => "memory_reserve",
             Reason::LimitExceeded(_) => "limit_exceeded",
             Reason::NotReady(_) => "not_ready",
             Reason::NotLive(_) => "not_live",

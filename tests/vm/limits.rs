@@ -3,6 +3,7 @@
 use crate::guest::{Guest, Machine};
 
 const MEMORY_MIB: u32 = 1024;
+const DISK_BYTES: u64 = 256 << 20;
 
 fn machine(scenario: &'static str) -> Machine {
     Machine {
@@ -21,12 +22,14 @@ fn limits_hold_in_a_delegated_group() {
         "unit.memory",
         "unit.pids",
         "unit.cpu",
+        "unit.usage",
         "unit.leaf",
         "unit.released",
         "sub.serve",
         "sub.memory",
         "sub.pids",
         "sub.cpu",
+        "sub.usage",
         "sub.leaf",
         "sub.adopt",
         "sub.limits",
@@ -49,6 +52,7 @@ fn limits_hold_in_a_container() {
         "container.memory",
         "container.pids",
         "container.cpu",
+        "container.usage",
         "container.leaf",
         "container.again",
         "container.limits",
@@ -63,6 +67,24 @@ fn limits_hold_as_the_first_process() {
         "first.memory",
         "first.pids",
         "first.cpu",
+        "first.usage",
         "first.orphans",
     ]);
+}
+
+#[test]
+fn transfers_are_limited_and_counted() {
+    let dir = tempfile::Builder::new()
+        .prefix("kennel-vm-disk-")
+        .tempdir()
+        .expect("a temporary directory can be made");
+    let disk = dir.path().join("disk");
+    let file = std::fs::File::create(&disk).expect("a file can be made");
+    file.set_len(DISK_BYTES).expect("it can be sparse");
+    let checks = Guest::boot(&Machine {
+        disk: Some(disk),
+        ..machine(include_str!("guest/io.sh"))
+    })
+    .finish();
+    checks.all_passed(&["io.serve", "io.limited", "io.disk", "io.refused"]);
 }

@@ -1,4 +1,5 @@
-//! The machine runs out of memory: a run is killed, Kennel stays, and the record has the reason.
+//! The machine, or the control group around Kennel, runs out of memory: a run ends, Kennel stays, and the record has
+//! the reason.
 
 use crate::guest::{Guest, Machine};
 
@@ -12,4 +13,15 @@ fn a_run_is_ended_before_kennel_without_memory() {
     })
     .finish();
     checks.all_passed(&["memory.serve", "memory.large", "memory.small"]);
+}
+
+#[test]
+fn largest_run_is_ended_before_the_shared_limit() {
+    let checks = Guest::boot(&Machine {
+        scenario: include_str!("guest/reserve.sh"),
+        memory_mib: 1024,
+        disk: None,
+    })
+    .finish();
+    checks.all_passed(&["reserve.without", "reserve.groups", "reserve.processes"]);
 }

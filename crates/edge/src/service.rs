@@ -17,7 +17,7 @@ use crate::{
     admission::{self, Admission},
     attach::{Attachment, Door, Seats},
     auth,
-    convert::{consumer, event, input, request, run, screen, terminal, tree},
+    convert::{consumer, event, input, request, run, screen, terminal, tree, usage},
     deadline,
     digest::DigestKey,
     forward::{AskItsNode, Fleet, Links},
@@ -212,7 +212,8 @@ impl ProcessService for Processes {
             seen.map_err(|e| status::of(&e))
         };
         let (view, listing) = Box::pin(self.with_keeper(looking)).await?;
-        Ok(Response::new(tree::tree(view, listing)))
+        let used = self.supervisor.usage(&view).await;
+        Ok(Response::new(tree::tree(view, listing, used)))
     }
 
     async fn pause(
@@ -312,7 +313,9 @@ impl ProcessService for Processes {
         let view = view.map_err(|e| status::of(&e))?;
         let telemetry = self.supervisor.telemetry();
         let own = telemetry.run_span(run, view.policy().kind, view.traceparent.as_deref());
+        let used = self.supervisor.usage(&view).await;
         let mut run = run::run(view);
+        usage::add(&mut run, used);
         run.run_trace_parent = own.unwrap_or_default();
         Ok(Response::new(pb::GetRunResponse { run: Some(run) }))
     }

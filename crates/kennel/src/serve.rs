@@ -49,6 +49,7 @@ fn keep(
         config,
         cgroup,
         orphan_ttl,
+        memory_reserve,
     } = usable;
     let code = keeper::run(&KeeperConfig {
         data_dir: config.data_dir,
@@ -65,6 +66,7 @@ fn keep(
             .filter_map(|name| Some(((*name).to_owned(), here.env.get(*name)?.clone())))
             .collect(),
         orphan_ttl,
+        memory_reserve,
         service_manager: service_manager(here),
     })
     .map_err(|error| not_kept(&error))?;
@@ -83,6 +85,7 @@ pub(crate) struct Usable {
     pub(crate) config: ServeConfig,
     pub(crate) cgroup: CgroupUse,
     pub(crate) orphan_ttl: Duration,
+    pub(crate) memory_reserve: Option<u64>,
 }
 
 /// Reads those of a command line, which must have no flags of clients.
@@ -132,6 +135,7 @@ fn read(flags: &ServeArgs, here: &Surroundings) -> Result<Usable, Failure> {
         config,
         cgroup: flags.cgroup(here)?,
         orphan_ttl: flags.orphan_ttl(here)?,
+        memory_reserve: flags.memory_reserve(here)?,
     })
 }
 

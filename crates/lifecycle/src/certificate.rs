@@ -1,7 +1,7 @@
 //! The stop certificate: actions that were taken to end a run and findings at its end; only what really happened.
 
 use crate::names::named;
-use crate::{Exit, Leftovers, Signal, Timestamp, limits};
+use crate::{Exit, Leftovers, Signal, Timestamp, Usage, limits};
 use serde::{Deserialize, Serialize};
 
 /// Record of a run's end beside its verdict. A run that ended by itself and left nothing has no steps.
@@ -21,6 +21,9 @@ pub struct StopCertificate {
     pub leftovers: Leftovers,
     /// Time of the scan that the verdict rests on; absent: no scan was possible.
     pub census: Option<Timestamp>,
+    /// Resources that the attempt has used; absent: no control group counted them, or none was there to read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Box<Usage>>,
 }
 
 /// One action of a stop at standard input, with its result.

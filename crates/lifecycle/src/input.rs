@@ -2,7 +2,7 @@
 
 use crate::{
     Exit, Leftovers, MemoryKills, RowState, RunIdentity, StartFailure, StopCommand, StopInput,
-    StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict,
+    StopOrder, StopReason, StopStep, StreamsEnd, Stuck, Timestamp, TreeVerdict, Usage,
 };
 use std::time::Duration;
 
@@ -74,6 +74,8 @@ pub enum Report {
     /// Number of processes of the run that the kernel has killed for want of memory, where it has. Comes before the
     /// verdict on the tree.
     MemoryKills(MemoryKills),
+    /// Resources that the run has used. Comes before the verdict on the tree.
+    Usage(Box<Usage>),
     /// Time of the scan that the keeper's verdict rests on. Comes right before the verdict.
     Census(Timestamp),
     /// The keeper's verdict on the tree. Comes exactly once for each prepared child.

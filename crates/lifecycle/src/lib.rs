@@ -48,6 +48,7 @@ mod spec;
 mod stuck;
 mod terminal;
 mod time;
+mod usage;
 pub mod verdict;
 
 pub use api_access::ApiAccess;
@@ -73,7 +74,7 @@ pub use input_ledger::{
 };
 pub use leftover::{Leftover, Leftovers};
 pub use machine::{AdoptedRun, HeldPause, Machine, RowContents};
-pub use memory::MemoryKills;
+pub use memory::{MemoryKills, MemoryShortage};
 pub use names::UnknownName;
 pub use notice::{Notice, StatusText, WatchdogSign};
 pub use outcome::{
@@ -98,7 +99,7 @@ pub use rules::{
     RuleAction, StateProbe,
 };
 pub use run_limits::{
-    CpuQuota, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
+    CpuQuota, IoLimit, Knob, LimitPowers, Missing, Resource, Rlimit, RunLimits, UNLIMITED,
 };
 pub use secret::{Secret, SecretDelivery, SecretSource, SecretValue, in_clear};
 pub use signal::{NoSignal, Signal};
@@ -106,3 +107,4 @@ pub use spec::{CommandSpec, EnvMode, InputMode, RecordedSpec, RunSpec, Violation
 pub use stuck::{Stuck, StuckProcess};
 pub use terminal::{MODES_AT_FIRST, TerminalSize, TerminalSpec};
 pub use time::Timestamp;
+pub use usage::{Present, Pressure, Stall, Usage};

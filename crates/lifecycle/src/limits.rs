@@ -124,6 +124,12 @@ pub const CPU_PERIOD_MICROS: RangeInclusive<u64> = 1_000..=1_000_000;
 pub const CPU_PERIOD_DEFAULT: Duration = Duration::from_millis(100);
 /// Valid processor weights.
 pub const CPU_WEIGHT: RangeInclusive<u64> = 1..=10_000;
+/// Block devices of one run with a limit of transfers.
+pub const IO_LIMITS_MAX: usize = 16;
+/// Valid limits on bytes in a second, up to 1 EiB.
+pub const IO_BYTES: RangeInclusive<u64> = 1..=(1 << 60);
+/// Valid limits on operations in a second; the kernel knows no more.
+pub const IO_OPERATIONS: RangeInclusive<u64> = 1..=4_294_967_295;
 /// Processes that SIGKILL does not end that are listed; more are counted.
 pub const STUCK_LISTED_MAX: usize = 64;
 /// Valid limits on output on disk in bytes: from 1 MiB to 1 TiB.

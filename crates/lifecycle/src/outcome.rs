@@ -1,7 +1,7 @@
 //! Stop orders, exits and outcomes of runs, and verdicts on their trees.
 
 use crate::names::named;
-use crate::{Leftovers, MemoryKills, Signal, StopCertificate};
+use crate::{Leftovers, MemoryKills, MemoryShortage, Signal, StopCertificate};
 use serde::{Deserialize, Serialize};
 use std::{fmt, io, time::Duration};
 
@@ -95,6 +95,8 @@ pub enum StopReason {
         /// Name of the output rule that has seen the result.
         rule: String,
     },
+    /// The memory above Kennel was nearly used up, and the run was the largest; the keeper has begun its own plan.
+    MemoryReserve(MemoryShortage),
 }
 
 named! {
@@ -244,6 +246,8 @@ pub enum EndReason {
     DeadlineExceeded(Deadline),
     /// The leader was killed while the kernel killed processes of the run for want of memory.
     OomKilled(MemoryKills),
+    /// The memory above Kennel was nearly used up, and the run was the largest.
+    MemoryReserve(MemoryShortage),
     /// A client requested another attempt of the run, and none could follow.
     Restarted {
         /// The requester.
@@ -355,6 +359,7 @@ impl From<StopReason> for EndReason {
             StopReason::NotLive { failures, error } => Self::NotLive { failures, error },
             StopReason::Watchdog { triggered } => Self::Watchdog { triggered },
             StopReason::Result { rule } => Self::Result { rule },
+            StopReason::MemoryReserve(shortage) => Self::MemoryReserve(shortage),
         }
     }
 }
@@ -373,6 +378,7 @@ impl StopReason {
             | Self::NotLive { .. }
             | Self::Watchdog { .. }
             | Self::Result { .. }
+            | Self::MemoryReserve(_)
             | Self::Orphaned
             | Self::ShimLost => None,
         }
@@ -392,6 +398,7 @@ impl StopReason {
             Self::NotLive { .. } => "not_live",
             Self::Watchdog { .. } => "watchdog",
             Self::Result { .. } => "result",
+            Self::MemoryReserve(_) => "memory_reserve",
             Self::Orphaned => "orphaned",
             Self::ShimLost => "shim_lost",
         }
@@ -422,6 +429,7 @@ impl EndReason {
             Self::Watchdog { .. } => "watchdog",
             Self::Result { .. } => "result",
             Self::OomKilled(_) => "oom_killed",
+            Self::MemoryReserve(_) => "memory_reserve",
             Self::Restarted { .. } => "restarted",
             Self::RestartsExhausted { .. } => "restarts_exhausted",
         }

@@ -239,6 +239,7 @@ impl Outcome {
             | EndReason::NotLive { .. }
             | EndReason::Watchdog { .. }
             | EndReason::OomKilled(_)
+            | EndReason::MemoryReserve(_)
             | EndReason::ShimLost
             | EndReason::Restarted { .. }
             | EndReason::RestartsExhausted { .. } => RunState::Failed,

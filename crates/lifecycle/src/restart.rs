@@ -318,6 +318,7 @@ fn class(policy: &RestartPolicy, attempted: &Attempted<'_>) -> Class {
         // A service that has lost Kennel's part of it is restarted as after a failure of its own.
         EndReason::StartFailed(_)
         | EndReason::OomKilled(_)
+        | EndReason::MemoryReserve(_)
         | EndReason::ShimLost
         | EndReason::NotReady
         | EndReason::NotLive { .. }

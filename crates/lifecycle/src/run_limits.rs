@@ -4,7 +4,8 @@ use crate::names::named;
 use crate::{
     Violation,
     limits::{
-        CPU_PERIOD_MICROS, CPU_QUOTA_MICROS, CPU_WEIGHT, MEMORY_BYTES, NICE, OOM_SCORE_ADJ, PIDS,
+        CPU_PERIOD_MICROS, CPU_QUOTA_MICROS, CPU_WEIGHT, CWD_BYTES_MAX, IO_BYTES, IO_LIMITS_MAX,
+        IO_OPERATIONS, MEMORY_BYTES, NICE, OOM_SCORE_ADJ, PIDS,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,24 @@ pub struct RunLimits {
     pub cpu_quota: Option<CpuQuota>,
     /// Its share where other processes want the processor too.
     pub cpu_weight: Option<u32>,
+    /// Transfers of the whole run, each path at most once.
+    pub io: Vec<IoLimit>,
+}
+
+/// Limit of the transfers between a run and one block device, in each second.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IoLimit {
+    /// Path that names the device: the device itself, or a file or directory on it.
+    pub path: String,
+    /// Bytes read.
+    pub read_bytes: Option<u64>,
+    /// Bytes written.
+    pub written_bytes: Option<u64>,
+    /// Operations that read.
+    pub reads: Option<u64>,
+    /// Operations that write.
+    pub writes: Option<u64>,
 }
 
 /// Processor time in a period, of all processors together.
@@ -108,6 +127,8 @@ named! {
         CpuMax = "cpu_max",
         /// [`RunLimits::cpu_weight`].
         CpuWeight = "cpu_weight",
+        /// [`RunLimits::io`].
+        IoMax = "io_max",
     }
 }
 
@@ -121,6 +142,7 @@ impl Knob {
             Self::PidsMax => ("spec.limits.pids_max", "pids"),
             Self::CpuMax => ("spec.limits.cpu.quota", "cpu"),
             Self::CpuWeight => ("spec.limits.cpu.weight", "cpu"),
+            Self::IoMax => ("spec.limits.io", "io"),
         }
     }
 }
@@ -147,6 +169,18 @@ pub struct Missing {
     pub capability: String,
 }
 
+impl IoLimit {
+    /// Returns each value with its field in the contract and its valid range.
+    fn values(&self) -> [(&'static str, Option<u64>, RangeInclusive<u64>); 4] {
+        [
+            ("read_bytes_per_second", self.read_bytes, IO_BYTES),
+            ("written_bytes_per_second", self.written_bytes, IO_BYTES),
+            ("reads_per_second", self.reads, IO_OPERATIONS),
+            ("writes_per_second", self.writes, IO_OPERATIONS),
+        ]
+    }
+}
+
 impl RunLimits {
     /// Whether there is no limit.
     #[must_use]
@@ -164,6 +198,7 @@ impl RunLimits {
             Knob::PidsMax => self.pids_max.is_some(),
             Knob::CpuMax => self.cpu_quota.is_some(),
             Knob::CpuWeight => self.cpu_weight.is_some(),
+            Knob::IoMax => !self.io.is_empty(),
         };
         Knob::ALL.iter().filter(asked).copied().collect()
     }
@@ -198,6 +233,33 @@ impl RunLimits {
         within("spec.limits.cpu.period", period, CPU_PERIOD_MICROS);
         let weight = self.cpu_weight.map(u64::from);
         within("spec.limits.cpu.weight", weight, CPU_WEIGHT);
+        for (i, limit) in self.io.iter().enumerate() {
+            for (name, value, range) in limit.values() {
+                within(&format!("spec.limits.io[{i}].{name}"), value, range);
+            }
+        }
+    }
+
+    fn check_io(&self, found: &mut Vec<Violation>) {
+        if self.io.len() > IO_LIMITS_MAX {
+            let most = format!("must be at most {IO_LIMITS_MAX}");
+            found.push(Violation::new("spec.limits.io", most));
+        }
+        for (i, limit) in self.io.iter().enumerate() {
+            let path = &limit.path;
+            let mut wrong = |field: &str, what: &str| {
+                found.push(Violation::new(format!("spec.limits.io[{i}]{field}"), what));
+            };
+            if !path.starts_with('/') || path.contains('\0') || path.len() > CWD_BYTES_MAX {
+                wrong(".path", "must be an absolute path of at most 4095 bytes");
+            }
+            if self.io[..i].iter().any(|other| other.path == *path) {
+                wrong(".path", "is named twice");
+            }
+            if limit.values().iter().all(|(_, value, _)| value.is_none()) {
+                wrong("", "must have a limit");
+            }
+        }
     }
 
     /// Adds the violations of the limits.
@@ -218,6 +280,7 @@ impl RunLimits {
             }
         }
         self.check_group(found);
+        self.check_io(found);
         let bounds = [
             ("spec.limits.nice", self.nice, NICE),
             (

@@ -51,6 +51,8 @@ capabilities! {
     CgroupPids = "cgroup_pids", "no limit of a run's processes";
     /// The cpu controller is delegated.
     CgroupCpu = "cgroup_cpu", "no limit of a run's processor time";
+    /// The io controller is delegated.
+    CgroupIo = "cgroup_io", "no limit of a run's transfers with block devices, and no count of them";
     /// clone3(2) is there; filters of container runtimes may refuse it.
     Clone3 = "clone3", "clone(2)";
     /// Processes have an inode of their own (pidfs, Linux 6.9).
@@ -77,6 +79,8 @@ capabilities! {
     SandboxSignals = "sandbox_signals", "a command in a sandbox may signal processes of its user outside of it";
     /// System calls of a command can be filtered.
     Seccomp = "seccomp", "a run with a profile of system calls is refused";
+    /// The largest run is ended before the memory limit of the control group that it shares with Kennel is reached.
+    MemoryReserve = "memory_reserve", "at the memory limit of its control group the kernel may end Kennel and every run";
 }
 
 /// One capability, present or missing.

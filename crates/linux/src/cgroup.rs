@@ -147,15 +147,15 @@ pub fn open(group: &CgroupIdentity) -> io::Result<Option<OwnedFd>> {
 
 /// Reads a control file of the very directory; `Ok(None)` when the directory or the file does not exist.
 pub fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
-    let Some(dir) = open(group)? else {
-        return Ok(None);
-    };
-    let opened = openat(
-        &dir,
-        file,
-        OFlag::O_RDONLY | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    );
+    match open(group)? {
+        Some(dir) => read_in(&dir, file),
+        None => Ok(None),
+    }
+}
+
+/// Reads a control file of an opened directory; `Ok(None)` when the directory was removed or the file does not exist.
+pub fn read_in(dir: &OwnedFd, file: &str) -> io::Result<Option<String>> {
+    let opened = openat(dir, file, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
     let read = opened
         .map_err(io::Error::from)
         .and_then(|fd| read_all(&mut File::from(fd)));

@@ -1,11 +1,12 @@
 //! Limits of a run as a whole: control files of its own control group. Everything here takes directories, so that tests
 //! can use recorded files.
 
-use kennel_lifecycle::{CpuQuota, Knob, RunLimits, UNLIMITED};
-use std::{fs, io, path::Path};
+use crate::block_device;
+use kennel_lifecycle::{CpuQuota, IoLimit, Knob, RunLimits, UNLIMITED};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
-/// Controllers that Kennel uses for limits.
-const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
+/// Controllers that Kennel uses for limits, and for what a run has used.
+const CONTROLLERS: [&str; 4] = ["memory", "pids", "cpu", "io"];
 
 /// A limit that could not be set.
 #[derive(Debug)]
@@ -60,6 +61,38 @@ pub fn apply(dir: &Path, limits: &RunLimits) -> Result<(), NotSet> {
             error,
         })?;
     }
+    apply_io(dir, &limits.io)
+}
+
+/// Limits the transfers with each device. Of two limits of one device, which two paths may name, the lower one holds.
+fn apply_io(dir: &Path, limits: &[IoLimit]) -> Result<(), NotSet> {
+    let mut devices: BTreeMap<String, [Option<u64>; 4]> = BTreeMap::new();
+    for limit in limits {
+        let device = block_device::of(Path::new(&limit.path)).map_err(|error| NotSet {
+            file: limit.path.clone(),
+            error,
+        })?;
+        let values = [
+            limit.read_bytes,
+            limit.written_bytes,
+            limit.reads,
+            limit.writes,
+        ];
+        let held = devices.entry(device).or_default();
+        for (held, value) in held.iter_mut().zip(values) {
+            *held = held.iter().copied().chain(value).min();
+        }
+    }
+    let file = file(Knob::IoMax);
+    for (device, values) in devices {
+        let keys = ["rbps", "wbps", "riops", "wiops"].into_iter().zip(values);
+        let keys = keys.filter_map(|(key, value)| Some(format!(" {key}={}", value?)));
+        let line = device + &keys.collect::<String>();
+        set(dir, file, &line).map_err(|error| NotSet {
+            file: dir.join(file).display().to_string(),
+            error,
+        })?;
+    }
     Ok(())
 }
 
@@ -78,6 +111,7 @@ fn file(knob: Knob) -> &'static str {
         Knob::PidsMax => "pids.max",
         Knob::CpuMax => "cpu.max",
         Knob::CpuWeight => "cpu.weight",
+        Knob::IoMax => "io.max",
     }
 }
 
@@ -141,6 +175,23 @@ mod tests {
     }
 
     #[test]
+    fn path_without_a_device_has_no_io_limit() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("io.max"), "").expect("a file");
+        let limits = RunLimits {
+            io: vec![IoLimit {
+                path: "/proc".into(),
+                reads: Some(1),
+                ..IoLimit::default()
+            }],
+            ..RunLimits::default()
+        };
+        let refused = apply(dir.path(), &limits).expect_err("it is on no device");
+        assert_eq!(refused.file, "/proc");
+        assert_eq!(refused.error.raw_os_error(), Some(libc::ENODEV));
+    }
+
+    #[test]
     fn missing_limit_file_is_an_error() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("memory.max"), "max\n").expect("a file");
@@ -158,7 +209,7 @@ mod tests {
         let file = |name: &str| dir.path().join(name);
         fs::write(file("cgroup.subtree_control"), "").expect("a file");
         // As read on a host with systemd.
-        fs::write(file("cgroup.controllers"), "cpuset io pids\n").expect("a file");
+        fs::write(file("cgroup.controllers"), "cpuset hugetlb pids\n").expect("a file");
         hand_on(dir.path());
         let written = fs::read_to_string(file("cgroup.subtree_control")).expect("it is there");
         assert_eq!(written, "+pids");

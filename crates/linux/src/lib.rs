@@ -5,6 +5,7 @@
 
 pub mod attributes;
 pub mod beneath;
+pub mod block_device;
 pub mod capability;
 pub mod census;
 pub mod cgroup;
@@ -18,6 +19,7 @@ pub mod limits;
 pub mod marker;
 pub mod memfd;
 pub mod memory_events;
+pub mod memory_room;
 pub mod notify_socket;
 pub mod output_pipe;
 pub mod own_file;
@@ -40,6 +42,7 @@ pub mod targets;
 pub mod tasks;
 pub mod terminal;
 pub mod tree;
+pub mod usage;
 
 pub use clock::start_time;
 pub use disk::{Room, room_of};

@@ -18,7 +18,7 @@ pub fn kills(group: &CgroupIdentity) -> Option<MemoryKills> {
 
 /// Returns the count of one kind of event; the file has one line for each. Later kernels add kinds, and earlier ones
 /// have fewer.
-fn count(events: &str, kind: &str) -> Option<u64> {
+pub(crate) fn count(events: &str, kind: &str) -> Option<u64> {
     let mut lines = events.lines().filter_map(|line| line.split_once(' '));
     let (_, count) = lines.find(|(key, _)| *key == kind)?;
     count.trim().parse().ok()

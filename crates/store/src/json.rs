@@ -164,13 +164,17 @@ pub(crate) fn join<T: DeserializeOwned>(
     })
 }
 
-/// Returns the ended attempts that a row stores: the newest, in order. Only the last has its certificate, which may be
-/// long.
+/// Returns the ended attempts that a row stores: the newest, in order. Only the last has its whole certificate, which
+/// may be long; of the others their usage stays.
 pub(crate) fn newest(past: &[PastAttempt]) -> Vec<PastAttempt> {
     let mut kept = past[past.len().saturating_sub(PAST_ATTEMPTS_MAX)..].to_vec();
     if let Some((_, earlier)) = kept.split_last_mut() {
         for one in earlier {
-            one.outcome.certificate = StopCertificate::default();
+            let certificate = &mut one.outcome.certificate;
+            *certificate = StopCertificate {
+                usage: certificate.usage.take(),
+                ..StopCertificate::default()
+            };
         }
     }
     kept

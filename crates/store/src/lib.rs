@@ -136,7 +136,7 @@ pub struct PastAttempt {
     pub number: u32,
     /// Its leader; absent: no process was made.
     pub leader: Option<ProcessIdentity>,
-    /// Its outcome. Only the newest of a run has its certificate.
+    /// Its outcome. Only the newest of a run has its whole certificate; the others have the usage.
     pub outcome: Outcome,
     /// Its milestones; `ended` is set.
     pub times: Times,

@@ -34,8 +34,27 @@ processor_is_limited() {
         until grep -q "nr_throttled [1-9]" "$stat"; do :; done'
 }
 
+# json_number NAME: the number of a field in /tmp/run.
+json_number() {
+    sed -n "s/.*\"$1\": *\"\{0,1\}\([0-9]*\).*/\1/p" /tmp/run
+}
+
+usage_is_recorded() {
+    run=01J0000000000000000000000K
+    kennel run --run-id $run -- dd if=/dev/zero of=/dev/null bs=32M count=4 || return 1
+    kennel get -o json $run >/tmp/run
+    peak=$(json_number memoryPeakBytes)
+    [ "${peak:-0}" -gt 33554432 ] || { cat /tmp/run; return 1; }
+    [ "$(json_number memoryKills)" = 0 ] || { cat /tmp/run; return 1; }
+    # A run that a limit has kept from running, and one that the kernel has killed.
+    kennel get -o json 01J0000000000000000000000A >/tmp/run
+    [ "$(json_number memoryKills)" = 1 ] || { cat /tmp/run; return 1; }
+    kennel get $run | grep "^cpu used .*user"
+}
+
 limits_hold() {
     check "$1.memory" memory_is_limited
     check "$1.pids" processes_are_limited
     check "$1.cpu" processor_is_limited
+    check "$1.usage" usage_is_recorded
 }

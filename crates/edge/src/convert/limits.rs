@@ -3,7 +3,7 @@
 use super::{spec::unknown_number, time};
 use crate::pb;
 use kennel_lifecycle::{
-    CpuQuota, Resource, Rlimit, RunLimits, Violation, limits::CPU_PERIOD_DEFAULT,
+    CpuQuota, IoLimit, Resource, Rlimit, RunLimits, Violation, limits::CPU_PERIOD_DEFAULT,
 };
 
 /// Converts the limits to the lifecycle's types; faults of their form are added to `found`.
@@ -24,6 +24,27 @@ pub(crate) fn parse(limits: Option<&pb::RunLimits>, found: &mut Vec<Violation>) 
         pids_max: limits.pids_max,
         cpu_quota: quota(&cpu, found),
         cpu_weight: cpu.weight,
+        io: limits.io.iter().map(io).collect(),
+    }
+}
+
+fn io(limit: &pb::IoLimit) -> IoLimit {
+    IoLimit {
+        path: limit.path.clone(),
+        read_bytes: limit.read_bytes_per_second,
+        written_bytes: limit.written_bytes_per_second,
+        reads: limit.reads_per_second,
+        writes: limit.writes_per_second,
+    }
+}
+
+fn shown_io(limit: &IoLimit) -> pb::IoLimit {
+    pb::IoLimit {
+        path: limit.path.clone(),
+        read_bytes_per_second: limit.read_bytes,
+        written_bytes_per_second: limit.written_bytes,
+        reads_per_second: limit.reads,
+        writes_per_second: limit.writes,
     }
 }
 
@@ -54,6 +75,7 @@ pub(crate) fn shown(limits: &RunLimits) -> Option<pb::RunLimits> {
         memory: (memory != pb::MemoryLimits::default()).then_some(memory),
         pids_max: limits.pids_max,
         cpu: (cpu != pb::CpuLimits::default()).then_some(cpu),
+        io: limits.io.iter().map(shown_io).collect(),
     })
 }
 
@@ -171,6 +193,13 @@ mod tests {
                 period: None,
                 weight: Some(7),
             }),
+            io: vec![pb::IoLimit {
+                path: "/data".into(),
+                read_bytes_per_second: Some(1),
+                written_bytes_per_second: Some(2),
+                reads_per_second: Some(3),
+                writes_per_second: Some(4),
+            }],
         };
         let parsed = parse(Some(&limits), &mut found);
         assert_eq!(found, []);
@@ -189,6 +218,14 @@ mod tests {
             period: Duration::from_millis(100),
         };
         assert_eq!(parsed.cpu_quota, Some(quota));
+        let disk = IoLimit {
+            path: "/data".into(),
+            read_bytes: Some(1),
+            written_bytes: Some(2),
+            reads: Some(3),
+            writes: Some(4),
+        };
+        assert_eq!(parsed.io, [disk]);
         assert_eq!(parse(shown(&parsed).as_ref(), &mut found), parsed);
         assert_eq!(shown(&RunLimits::default()), None);
         assert_eq!(parse(None, &mut found), RunLimits::default());

@@ -31,3 +31,4 @@ pub(crate) mod time;
 pub(crate) mod token;
 pub(crate) mod trail;
 pub(crate) mod tree;
+pub(crate) mod usage;

@@ -1,6 +1,6 @@
 //! Runs and their ends, in the contract's form.
 
-use super::{certificate, containment, retention, rules, spec, terminal, time};
+use super::{certificate, containment, retention, rules, spec, terminal, time, usage};
 use crate::{
     enums,
     pb::{self, end_reason, exit, tree_verdict},
@@ -160,6 +160,7 @@ fn past_attempt(past: &PastAttempt) -> pb::Attempt {
         end_reason: Some(end_reason(&outcome.reason)),
         tree_verdict: Some(tree_verdict(&outcome.tree)),
         end_time: times.ended.map(time::timestamp),
+        usage: usage::counted(outcome),
         ..pb::Attempt::default()
     }
 }
@@ -196,6 +197,7 @@ fn attempt(view: &RunView) -> pb::Attempt {
         end_reason: outcome.map(|o| end_reason(&o.reason)),
         tree_verdict: outcome.map(|o| tree_verdict(&o.tree)),
         end_time: ended.filter(|_| outcome.is_some()).map(time::timestamp),
+        usage: outcome.and_then(usage::counted),
     }
 }
 
@@ -328,6 +330,11 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
             triggered: *triggered,
         }),
         EndReason::Result { rule } => Reason::Result(end_reason::Result { rule: rule.clone() }),
+        EndReason::MemoryReserve(short) => Reason::MemoryReserve(end_reason::MemoryReserve {
+            limit_bytes: short.limit,
+            used_bytes: short.used,
+            reserve_bytes: short.reserve,
+        }),
         EndReason::OomKilled(killed) => Reason::OomKilled(end_reason::OomKilled {
             kills: killed.kills,
             memory_max_bytes: killed.memory_max,

@@ -1,7 +1,8 @@
 //! Single processes of a run, in the contract's form.
 
-use super::{run, time};
+use super::{run, time, usage};
 use crate::pb;
+use kennel_lifecycle::Usage;
 use kennel_supervisor::{
     Holds, Listing, Member, RunView, SignalOutcome, Signalled, SignalledProcess,
 };
@@ -34,9 +35,11 @@ fn signalled_process(process: SignalledProcess) -> pb::SignalledProcess {
     }
 }
 
-pub(crate) fn tree(view: RunView, listing: Listing) -> pb::GetTreeResponse {
+pub(crate) fn tree(view: RunView, listing: Listing, used: Option<Usage>) -> pb::GetTreeResponse {
+    let mut run = run::run(view);
+    usage::add(&mut run, used);
     pb::GetTreeResponse {
-        run: Some(run::run(view)),
+        run: Some(run),
         processes: listing.members.into_iter().map(process).collect(),
         unlisted_processes: listing.unlisted,
     }

@@ -45,6 +45,7 @@ const OF_GROUPS: &[CapabilityName] = &[
     CapabilityName::CgroupMemory,
     CapabilityName::CgroupPids,
     CapabilityName::CgroupCpu,
+    CapabilityName::CgroupIo,
 ];
 
 /// Result of a trial in a fresh group.
@@ -125,6 +126,14 @@ impl Groups {
     /// Returns the base directory, or why there is none.
     pub(super) fn base(&self) -> &Result<PathBuf, String> {
         &self.base
+    }
+
+    /// Returns the group that holds Kennel and all runs, if this process is in one.
+    pub(super) fn shared(&self) -> Option<PathBuf> {
+        match &self.delegation {
+            Some(delegation) => Some(delegation.group.clone()),
+            None => cgroup::path_of(std::process::id().cast_signed()),
+        }
     }
 
     /// Returns the capabilities of a run's control group here.
@@ -227,6 +236,7 @@ fn found(base: &Path, probed: &Probed, delegation: &Delegation) -> Vec<Capabilit
         CapabilityName::CgroupMemory => delegated(&controllers, "memory", delegation),
         CapabilityName::CgroupPids => delegated(&controllers, "pids", delegation),
         CapabilityName::CgroupCpu => delegated(&controllers, "cpu", delegation),
+        CapabilityName::CgroupIo => delegated(&controllers, "io", delegation),
         _ => Ok(()),
     };
     let names = OF_GROUPS.iter();

@@ -4,6 +4,7 @@ mod adopting;
 mod auditing;
 mod ending;
 mod inputs;
+mod memory;
 mod orphan_clock;
 mod orphans;
 mod prepare;
@@ -19,6 +20,7 @@ use super::{
     groups::Groups,
     leftovers::Leftovers,
     listen::Listening,
+    memory_reserve::MemoryReserve,
     observe::Markers,
     orphan::Orphan,
     pool::Pool,
@@ -92,6 +94,7 @@ pub(super) struct Parts {
     pub(super) doors: Doors,
     pub(super) exits: ExitSlots,
     pub(super) notifier: Notifier,
+    pub(super) memory_reserve: Option<MemoryReserve>,
 }
 
 /// The keeper.
@@ -142,6 +145,7 @@ pub(super) struct Keeper {
     server_is_behind: bool,
     ending: Ending,
     notifier: Notifier,
+    memory_reserve: Option<MemoryReserve>,
 }
 
 impl Keeper {
@@ -206,6 +210,7 @@ impl Keeper {
             server_is_behind: false,
             ending: Ending::default(),
             notifier: parts.notifier,
+            memory_reserve: parts.memory_reserve,
         })
     }
 
@@ -301,11 +306,14 @@ impl Keeper {
         let server = self.server_wakes_at();
         let check = self.upgrades.wakes_at();
         let manager = self.notifier.wakes_at();
-        let wake = [runs, orphans, reapings, retry, host, server, check, manager]
-            .into_iter()
-            .flatten()
-            .chain(ends)
-            .min();
+        let memory = self.memory_wakes_at();
+        let wake = [
+            runs, orphans, reapings, retry, host, server, check, manager, memory,
+        ]
+        .into_iter()
+        .flatten()
+        .chain(ends)
+        .min();
         // An earlier wake-up does no harm; a later one would.
         let Some(at) = wake.filter(|at| self.timer_at.is_none_or(|armed| *at < armed)) else {
             return Ok(());
@@ -328,6 +336,7 @@ impl Keeper {
         if self.server.waits_for_host() {
             self.server.flush();
         }
+        self.keep_memory_reserve(now);
         self.step_orphans(now);
         self.step_reapings(now);
         self.leftovers.step(now);

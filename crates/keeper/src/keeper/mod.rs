@@ -14,6 +14,7 @@ mod groups;
 mod leftovers;
 mod listen;
 mod main_loop;
+mod memory_reserve;
 mod observe;
 mod orphan;
 mod passed;
@@ -33,15 +34,17 @@ pub use service_manager::ServiceManager;
 use crate::{exit_slots::ExitSlots, notify_place, wire::WireHello};
 use doors::Doors;
 use groups::Groups;
+use kennel_lifecycle::LimitPowers;
 use kennel_linux::{
     attributes::{self, Inherited, Protection},
     capability::{Capability, CapabilityName},
-    clock, crash_point, identity, limits,
+    clock, crash_point, identity, limits, memory_room,
     signal_set::SignalSet,
 };
 pub use listen::ListenAddress;
 use listen::Listening;
 use main_loop::{Keeper, Parts, Restarts, Upgrades};
+use memory_reserve::MemoryReserve;
 use nix::sys::{
     prctl,
     signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction},
@@ -76,6 +79,8 @@ pub struct KeeperConfig {
     pub preflight_env: Vec<(String, String)>,
     /// Time for which runs continue without any server; then each is ended by its own plan.
     pub orphan_ttl: Duration,
+    /// Bytes that stay free below the memory limit of its own control group and of those above; absent: no such reserve.
+    pub memory_reserve: Option<u64>,
     /// Is notified that the service is ready, is ending, or is alive.
     pub service_manager: ServiceManager,
 }
@@ -192,18 +197,10 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let oom_score_adj = protection.shared_out(powers.oom_score_adj_min.is_some());
     let inherited =
         Inherited::take(open_files, oom_score_adj).map_err(host("read its own limits"))?;
+    let memory_reserve = reserve(config, &groups).map_err(host("keep a memory reserve"))?;
     let doors = Doors::open(&config.data_dir);
     let serving = Serving::take(&config.data_dir, epoch)?;
-    let mut capabilities = groups.capabilities().to_vec();
-    capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
-    capabilities.push(doors.capability());
-    let oom_order = attributes::oom_order(&powers);
-    capabilities.push(Capability::tried(CapabilityName::OomOrder, oom_order));
-    let run_as = probe::run_as().map_err(host("read its own capabilities"))?;
-    capabilities.push(Capability::tried(CapabilityName::RunAs, run_as));
-    let dropped = probe::drop_capabilities().map_err(host("read its own capabilities"))?;
-    capabilities.push(Capability::tried(CapabilityName::DropCapabilities, dropped));
-    capabilities.extend(probe::profiles());
+    let capabilities = capabilities(&groups, &doors, &powers, memory_reserve.as_ref())?;
     let kernel =
         nix::sys::utsname::uname().map_err(|e| host("ask for the kernel's name")(e.into()))?;
     let hello = WireHello {
@@ -256,6 +253,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
         doors,
         notifier: Notifier::new(&config.service_manager, clock::boot_ms()),
         exits: ExitSlots::open(&config.data_dir, epoch.to_string()),
+        memory_reserve,
     })?;
     keeper.settle_exits();
     for run in found {
@@ -266,6 +264,53 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     }
     crash_point!("keeper.adopted");
     keeper.run().map_err(host("wait for events"))
+}
+
+/// Finds out what this host can do for runs.
+fn capabilities(
+    groups: &Groups,
+    doors: &Doors,
+    powers: &LimitPowers,
+    memory_reserve: Option<&MemoryReserve>,
+) -> Result<Vec<Capability>, KeeperError> {
+    let host = |step| move |source: io::Error| KeeperError::Host { step, source };
+    let mut capabilities = groups.capabilities().to_vec();
+    capabilities.extend(probe::processes().map_err(host("try out what this kernel can do"))?);
+    capabilities.push(doors.capability());
+    let oom_order = attributes::oom_order(powers);
+    capabilities.push(Capability::tried(CapabilityName::OomOrder, oom_order));
+    let reserved = reserved(memory_reserve);
+    capabilities.push(Capability::tried(CapabilityName::MemoryReserve, reserved));
+    let run_as = probe::run_as().map_err(host("read its own capabilities"))?;
+    capabilities.push(Capability::tried(CapabilityName::RunAs, run_as));
+    let dropped = probe::drop_capabilities().map_err(host("read its own capabilities"))?;
+    capabilities.push(Capability::tried(CapabilityName::DropCapabilities, dropped));
+    capabilities.extend(probe::profiles());
+    Ok(capabilities)
+}
+
+/// Returns the reserve of the configuration. One that can never be kept is refused.
+fn reserve(config: &KeeperConfig, groups: &Groups) -> io::Result<Option<MemoryReserve>> {
+    let Some(bytes) = config.memory_reserve else {
+        return Ok(None);
+    };
+    let shared = groups.shared();
+    let above = shared.map_or_else(Vec::new, |group| memory_room::and_above(&group));
+    let reserve = MemoryReserve::new(bytes, above);
+    if !reserve.can_be_kept() {
+        let why = "no control group of this process has the memory controller of cgroup v2";
+        return Err(io::Error::other(why));
+    }
+    Ok(Some(reserve))
+}
+
+/// Says why no reserve is kept, where none is.
+fn reserved(reserve: Option<&MemoryReserve>) -> Result<(), String> {
+    match reserve {
+        None => Err("--memory-reserve is not set".into()),
+        Some(reserve) if reserve.has_limit() => Ok(()),
+        Some(_) => Err("no control group of this process has a memory limit at present".into()),
+    }
 }
 
 /// Checks that /proc shows the pids that system calls use, since all checks here go by them. In the /proc of another

@@ -13,6 +13,7 @@ mod input;
 mod interrupt;
 mod kept;
 mod members;
+mod memory;
 mod notices;
 mod outputs;
 mod requests;

@@ -3,7 +3,7 @@
 use super::Notified;
 use kennel_lifecycle::{
     Deadline, Exit, Leftovers, MemoryKills, Signal, StartFailure, StopCommand, StopInput,
-    StopReason, StopStep, Stuck, TreeVerdict,
+    StopReason, StopStep, Stuck, TreeVerdict, Usage,
 };
 use kennel_linux::targets::RoundTarget;
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,8 @@ pub enum Fact {
         /// Source: [`NOTIFIED`](kennel_lifecycle::NOTIFIED), or a principal; empty: not known.
         by: String,
     },
+    /// Resources that the run has used, where its control group counts any; before the final report.
+    Usage(Box<Usage>),
 }
 
 /// Result of a signal or a pause.

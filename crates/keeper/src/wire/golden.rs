@@ -22,7 +22,7 @@ use kennel_lifecycle::{
     Proof, Recovery, Resource, RestartPolicy, Rlimit, RunIdentity, RunKind, RunLimits,
     SecretDelivery, SecretValue, Signal, SignalScope, SignalSender, StartFailure, StartStage,
     StatusText, StopCommand, StopCommandEnd, StopInput, StopPolicy, StopReason, StopStep, Stuck,
-    StuckProcess, TerminalSize, Timestamp, TreeVerdict,
+    StuckProcess, TerminalSize, Timestamp, TreeVerdict, Usage,
     ladder::{Action, Step, StopPlan},
     recovery::ExitRecord,
 };
@@ -138,7 +138,7 @@ fn requests_have_these_bytes() {
     };
     check(
         &limits,
-        "010601ffffffffffffffffff01010901d80400000001020000",
+        "010601ffffffffffffffffff01010901d8040000000102000000",
     );
     check(&ToKeeper::Release { run: 5 }, "0205");
     check(&ToKeeper::ShutGate { run: 5 }, "0305");
@@ -468,6 +468,13 @@ fn answers_and_reports_have_these_bytes() {
         memory_max: Some(300),
     };
     check(&fact(Fact::MemoryKills(kills)), "020502090201ac02");
+    let usage = Usage {
+        cpu_user_us: Some(300),
+        pids_peak: Some(2),
+        ..Usage::default()
+    };
+    let used = fact(Fact::Usage(Box::new(usage)));
+    check(&used, "0205021001ac02000000000102000000");
     check(&fact(Fact::Stops(StopReason::Orphaned)), "0205020b04");
     check(&fact(Fact::Stops(StopReason::ShimLost)), "0205020b05");
     let done = StopInput {

@@ -88,6 +88,7 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
         cgroup,
         preflight_env: Vec::new(),
         orphan_ttl: handover::orphan_ttl(&args[2]),
+        memory_reserve: None,
         service_manager: ServiceManager::default(),
     };
     match keeper::run(&config) {

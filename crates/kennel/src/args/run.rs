@@ -437,6 +437,19 @@ pub(crate) struct LimitArgs {
     /// Share of a busy processor, 1 to 10000; needs the cpu controller [default: 100]
     #[arg(long, value_name = "NUMBER")]
     pub(crate) cpu_weight: Option<u32>,
+    /// Bytes in a second that the run may read from the device of PATH, such as /data:10M; needs the io controller. May be
+    /// repeated
+    #[arg(long, alias = "device-read-bps", value_name = "PATH:BYTES", value_parser = values::io_bytes)]
+    pub(crate) io_read_bps: Vec<(String, u64)>,
+    /// Bytes in a second that the run may write to the device of PATH; needs the io controller. May be repeated
+    #[arg(long, alias = "device-write-bps", value_name = "PATH:BYTES", value_parser = values::io_bytes)]
+    pub(crate) io_write_bps: Vec<(String, u64)>,
+    /// Operations in a second that read from the device of PATH; needs the io controller. May be repeated
+    #[arg(long, alias = "device-read-iops", value_name = "PATH:NUMBER", value_parser = values::io_operations)]
+    pub(crate) io_read_iops: Vec<(String, u64)>,
+    /// Operations in a second that write to the device of PATH; needs the io controller. May be repeated
+    #[arg(long, alias = "device-write-iops", value_name = "PATH:NUMBER", value_parser = values::io_operations)]
+    pub(crate) io_write_iops: Vec<(String, u64)>,
 }
 
 /// A restart mode or preset, and with docker's `on-failure:3` the most restarts in a row.

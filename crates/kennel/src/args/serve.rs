@@ -59,6 +59,10 @@ pub(crate) struct ServeArgs {
     /// Time that runs continue without a server before they are ended by their stop policy [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = values::duration)]
     pub(crate) orphan_ttl: Option<Duration>,
+    /// Memory to keep free below the limit of Kennel's own control group and those above, such as 64M: where less is left,
+    /// the largest run is ended; 1M at least [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
+    pub(crate) memory_reserve: Option<u64>,
     /// Restrictions of every run, beyond its spec: a list of no-new-privileges, cap-drop=NAME, sandbox (with the paths
     /// of the spec), seccomp=baseline [default: nothing]
     #[arg(long, value_name = "LIST", value_parser = values::restrictions)]
@@ -132,6 +136,8 @@ const NODE_LEASE_MIN: Duration = Duration::from_secs(3);
 const NODE_LEASE_MAX: Duration = Duration::from_mins(10);
 const DEFAULT_GRACE: &str = "KENNEL_DEFAULT_GRACE";
 const SECRET_DIR: &str = "KENNEL_SECRET_DIR";
+/// Smallest memory reserve, in bytes.
+const MEMORY_RESERVE_MIN: u64 = 1 << 20;
 /// Default time for which runs continue without a server.
 const ORPHAN_TTL_DEFAULT: Duration = Duration::from_secs(30);
 
@@ -145,6 +151,18 @@ impl ServeArgs {
     pub(crate) fn orphan_ttl(&self, here: &Surroundings) -> Result<Duration, Failure> {
         let given = here.setting(self.orphan_ttl, "KENNEL_ORPHAN_TTL", values::duration)?;
         Ok(given.unwrap_or(ORPHAN_TTL_DEFAULT))
+    }
+
+    /// Memory to keep free for Kennel.
+    pub(crate) fn memory_reserve(&self, here: &Surroundings) -> Result<Option<u64>, Failure> {
+        let given = here.setting(self.memory_reserve, "KENNEL_MEMORY_RESERVE", values::bytes)?;
+        if given.is_some_and(|bytes| bytes < MEMORY_RESERVE_MIN) {
+            return Err(
+                Failure::new("KENNEL_MEMORY_RESERVE: a memory reserve is 1M at least")
+                    .hint("set it with --memory-reserve, KENNEL_MEMORY_RESERVE or memory_reserve"),
+            );
+        }
+        Ok(given)
     }
 
     /// What every run is held to.
@@ -263,7 +281,7 @@ pub(crate) enum CgroupUse {
     /// If possible; in a delegated group Kennel moves to a leaf, so that runs can have limits
     #[default]
     Auto,
-    /// As auto, but Kennel stays in its control group: no memory, pids and cpu limits of runs
+    /// As auto, but Kennel stays in its control group: no memory, pids, cpu and io limits of runs
     Stay,
     /// Never
     Off,

@@ -20,7 +20,22 @@ pub(crate) fn words(limits: &pb::RunLimits) -> Vec<String> {
     let cpu = limits.cpu.unwrap_or_default();
     number("cpus", processors(&cpu));
     number("cpu-weight", cpu.weight.map(|n| n.to_string()));
+    words.extend(limits.io.iter().flat_map(io));
     words
+}
+
+fn io(limit: &pb::IoLimit) -> Vec<String> {
+    let values = [
+        ("io-read-bps", limit.read_bytes_per_second),
+        ("io-write-bps", limit.written_bytes_per_second),
+        ("io-read-iops", limit.reads_per_second),
+        ("io-write-iops", limit.writes_per_second),
+    ];
+    let given = values.into_iter().filter_map(|(name, value)| {
+        let value = value?;
+        Some(format!("{name} {}:{value}", limit.path))
+    });
+    given.collect()
 }
 
 fn rlimit(limit: &pb::Rlimit) -> String {
@@ -80,6 +95,12 @@ mod tests {
                 period: None,
                 weight: Some(50),
             }),
+            io: vec![pb::IoLimit {
+                path: "/data".into(),
+                written_bytes_per_second: Some(1 << 20),
+                reads_per_second: Some(9),
+                ..pb::IoLimit::default()
+            }],
         };
         let reported = [
             "nofile=1024:4096",
@@ -92,6 +113,8 @@ mod tests {
             "pids-max 100",
             "cpus 1.5",
             "cpu-weight 50",
+            "io-write-bps /data:1048576",
+            "io-read-iops /data:9",
         ];
         assert_eq!(words(&limits), reported);
         let third = pb::CpuLimits {

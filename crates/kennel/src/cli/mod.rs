@@ -36,6 +36,7 @@ mod spec;
 mod table;
 mod top;
 mod upgrade;
+mod usage;
 mod wait;
 mod wait_output;
 mod why;

@@ -36,6 +36,7 @@ const FLAGS: [(&str, &str); 39] = [
     ("spec.limits.cpu.quota", "--cpus"),
     ("spec.limits.cpu.weight", "--cpu-weight"),
     ("spec.limits.pids_max", "--pids-max"),
+    ("spec.limits.io", "the io limits"),
     ("spec.limits.rlimits", "--limit"),
     ("spec.limits.nice", "--nice"),
     ("spec.timeouts.max_runtime", "--timeout"),

@@ -3,7 +3,7 @@
 use super::{
     command, limits, list, secrets,
     table::{self, Cell, Colour},
-    words,
+    usage, words,
 };
 use crate::{retention, terminal_text, values};
 use kennel_proto::pb;
@@ -205,6 +205,9 @@ pub(crate) fn run(run: &pb::Run) -> String {
     }
     add_reports(&mut view, run);
     process(&mut view, run, &attempt);
+    for (what, used) in usage::lines(&attempt.usage.unwrap_or_default()) {
+        view.line(what, used);
+    }
     if let Some(certificate) = &attempt.certificate {
         certified(&mut view, certificate);
     }

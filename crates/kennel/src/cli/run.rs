@@ -204,6 +204,10 @@ fn code_of_reason(reason: &str) -> Option<(u8, &'static str)> {
             "was stopped by the server, because the run's shim is lost",
         )),
         "oom_killed" => Some((KILLED, "was killed by the kernel for lack of memory")),
+        "memory_reserve" => Some((
+            KILLED,
+            "was the largest run when the memory of its node was short (serve --memory-reserve), and was stopped",
+        )),
         _ => None,
     }
 }
@@ -224,6 +228,7 @@ pub(crate) fn exit_of(run: &pb::Run) -> Result<u8, Failure> {
     let reason = match reason {
         Some(pb::end_reason::Reason::DeadlineExceeded(_)) => "deadline_exceeded",
         Some(pb::end_reason::Reason::OomKilled(_)) => "oom_killed",
+        Some(pb::end_reason::Reason::MemoryReserve(_)) => "memory_reserve",
         Some(pb::end_reason::Reason::ShimLost(_)) => "shim_lost",
         Some(pb::end_reason::Reason::LimitExceeded(_)) => "limit_exceeded",
         Some(pb::end_reason::Reason::NotReady(_)) => "not_ready",
@@ -306,6 +311,7 @@ mod tests {
         let code = |reason| code_of_reason(reason).map(|(code, _)| code);
         assert_eq!(code("deadline_exceeded"), Some(124));
         assert_eq!(code("oom_killed"), Some(137));
+        assert_eq!(code("memory_reserve"), Some(137));
         assert_eq!(code("limit_exceeded"), Some(153));
         assert_eq!(code("shim_lost"), Some(125));
         assert_eq!(code("exited"), None);

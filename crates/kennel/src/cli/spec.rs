@@ -235,6 +235,28 @@ fn stdio(stdin: bool, terminal: TerminalArgs) -> Option<pb::run_spec::Stdio> {
     })
 }
 
+/// Values of one flag by path, and their field.
+type IoValues = (Vec<(String, u64)>, fn(&mut pb::IoLimit) -> &mut Option<u64>);
+
+/// Returns one limit for each path, in the order in which they were given.
+fn io_limits(flags: [IoValues; 4]) -> Vec<pb::IoLimit> {
+    let mut limits: Vec<pb::IoLimit> = Vec::new();
+    for (values, field) in flags {
+        for (path, value) in values {
+            let at = limits.iter().position(|limit| limit.path == path);
+            let at = at.unwrap_or_else(|| {
+                limits.push(pb::IoLimit {
+                    path,
+                    ..pb::IoLimit::default()
+                });
+                limits.len() - 1
+            });
+            *field(&mut limits[at]) = Some(value);
+        }
+    }
+    limits
+}
+
 /// Returns the limits; absent without any such flag.
 fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
     let memory = pb::MemoryLimits {
@@ -254,6 +276,14 @@ fn limits(args: LimitArgs) -> Result<Option<pb::RunLimits>, Failure> {
         memory: (memory != pb::MemoryLimits::default()).then_some(memory),
         pids_max: args.pids_max,
         cpu: (cpu != pb::CpuLimits::default()).then_some(cpu),
+        io: io_limits([
+            (args.io_read_bps, |limit| &mut limit.read_bytes_per_second),
+            (args.io_write_bps, |limit| {
+                &mut limit.written_bytes_per_second
+            }),
+            (args.io_read_iops, |limit| &mut limit.reads_per_second),
+            (args.io_write_iops, |limit| &mut limit.writes_per_second),
+        ]),
     };
     Ok((limits != pb::RunLimits::default()).then_some(limits))
 }

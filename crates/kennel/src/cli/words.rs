@@ -385,6 +385,10 @@ pub(crate) fn end_reason(reason: &pb::EndReason) -> String {
             pb::Limit::Unspecified => "it reached a limit".to_owned(),
         },
         Some(Reason::OomKilled(killed)) => oom_killed(killed),
+        Some(Reason::MemoryReserve(short)) => format!(
+            "it was the largest run when the memory of its node was short: {} of {} bytes used, {} reserved (memory_reserve)",
+            short.used_bytes, short.limit_bytes, short.reserve_bytes
+        ),
         None => "unknown to this version of kennel".to_owned(),
     }
 }

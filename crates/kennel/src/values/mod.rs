@@ -4,7 +4,7 @@ mod size;
 mod stop_step;
 mod time;
 
-pub(crate) use size::bytes;
+pub(crate) use size::{bytes, short_bytes};
 pub(crate) use stop_step::{StopStep, exec, stop_step};
 pub(crate) use time::{age, duration, moment, pace};
 
@@ -233,6 +233,30 @@ pub(crate) fn rlimit(text: &str) -> Result<pb::Rlimit, String> {
         soft: Some(soft),
         hard,
     })
+}
+
+/// Reads `PATH:BYTES`, such as `/data:10M`.
+pub(crate) fn io_bytes(text: &str) -> Result<(String, u64), String> {
+    let (path, size) = device_and(text)?;
+    Ok((path, bytes(size)?))
+}
+
+/// Reads `PATH:NUMBER`, such as `/data:100`.
+pub(crate) fn io_operations(text: &str) -> Result<(String, u64), String> {
+    let (path, number) = device_and(text)?;
+    let number = number.parse();
+    let number = number.map_err(|_| "write a number of operations in a second".to_owned())?;
+    Ok((path, number))
+}
+
+/// Splits at the last colon: a path may contain others.
+fn device_and(text: &str) -> Result<(String, &str), String> {
+    let parts = text
+        .rsplit_once(':')
+        .filter(|(path, _)| path.starts_with('/'));
+    let (path, value) =
+        parts.ok_or("write it as PATH:VALUE with an absolute path, such as /data:10M")?;
+    Ok((path.to_owned(), value))
 }
 
 /// Reads a number of processors, such as `2` or `1.5`, as their time in 100 ms; at most three decimals.

@@ -22,6 +22,27 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "it is too large".to_owned())
 }
 
+/// Formats bytes in at most five characters.
+pub(crate) fn short_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
+    if bytes < 1024 {
+        return bytes.to_string();
+    }
+    let (mut whole, mut tenths, mut unit) = (bytes, 0, "");
+    for next in UNITS {
+        if whole < 1024 {
+            break;
+        }
+        tenths = whole % 1024 * 10 / 1024;
+        (whole, unit) = (whole / 1024, next);
+    }
+    if whole < 10 {
+        format!("{whole}.{tenths}{unit}")
+    } else {
+        format!("{whole}{unit}")
+    }
+}
+
 fn shift(unit: &str) -> Option<u32> {
     let unit = unit.to_ascii_lowercase();
     let letter = unit.strip_suffix('b').unwrap_or(&unit);

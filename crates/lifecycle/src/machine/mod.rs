@@ -205,6 +205,7 @@ impl Machine {
             Report::CommandStopped(command) => self.certificate.add_command(command),
             Report::LeftBehind(left) => self.certificate.leftovers = left.clone(),
             Report::Census(at) => self.certificate.census = Some(*at),
+            Report::Usage(usage) => self.certificate.usage = Some(usage.clone()),
             _ => {}
         }
     }
@@ -272,6 +273,7 @@ impl Machine {
             | Report::CommandStopped(_)
             | Report::KillSent
             | Report::MemoryKills(_)
+            | Report::Usage(_)
             | Report::Census(_)
             | Report::Frozen
             | Report::NotFrozen
@@ -531,6 +533,7 @@ fn plan(order: &StopOrder) -> StopPlan {
         | StopReason::NotLive { .. }
         | StopReason::Watchdog { .. }
         | StopReason::Result { .. }
+        | StopReason::MemoryReserve(_)
         | StopReason::Orphaned
         | StopReason::ShimLost => StopPlan::abort(order.grace),
         StopReason::ServerShutdown => StopPlan::shutdown(order.grace),

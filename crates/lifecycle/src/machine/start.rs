@@ -118,6 +118,7 @@ impl Machine {
             | Report::CommandStopped(_)
             | Report::KillSent
             | Report::MemoryKills(_)
+            | Report::Usage(_)
             | Report::Census(_)
             | Report::TreeStuck(_)
             | Report::Frozen

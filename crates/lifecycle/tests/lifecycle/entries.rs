@@ -1,6 +1,8 @@
 //! The form of an entry on disk, and the fold over entries.
 
-use crate::samples::{GRACE, MEMORY_KILLS, abort, assert_golden, left, recorded, step, stuck};
+use crate::samples::{
+    GRACE, MEMORY_KILLS, USAGE, abort, assert_golden, left, recorded, step, stuck,
+};
 use kennel_lifecycle::{
     Activity, AttemptRecord, Deadline, EndReason, Entry, Exit, Facets, LastPause, Outcome, Proof,
     ResumeReason, RuleAction, RuleMatch, Signal, StatusText, StopCertificate, StopCommand,
@@ -29,6 +31,7 @@ fn outcome() -> Outcome {
                 name: "save".into(),
                 end: StopCommandEnd::Exited(Exit::Code(1)),
             }],
+            usage: Some(Box::new(USAGE)),
         },
     }
 }

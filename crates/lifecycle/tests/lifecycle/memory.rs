@@ -1,6 +1,6 @@
 //! Kills for want of memory: the reason of the end, or a report besides.
 
-use crate::samples::{GRACE, MEMORY_KILLS, abort, identity, killed_by, step};
+use crate::samples::{GRACE, MEMORY_KILLS, USAGE, abort, identity, killed_by, step};
 use kennel_lifecycle::{
     Command, Effect, EndReason, Entry, Exit, Input, Machine, MemoryKills, Outcome, Proof, Report,
     RunState, Signal, StreamsEnd, Timestamp, TreeVerdict,
@@ -70,6 +70,16 @@ fn sigkill_without_oom_count_is_plain_kill() {
     }
 }
 
+#[test]
+fn usage_is_in_the_outcome() {
+    let used = Report::Usage(Box::new(USAGE));
+    // The next server hears it again.
+    let (outcome, _) = ended(&reports(&[used.clone(), killed(), used]));
+    assert_eq!(outcome.certificate.usage, Some(Box::new(USAGE)));
+    let (without, _) = ended(&reports(&[killed()]));
+    assert_eq!(without.certificate.usage, None);
+}
+
 fn killed() -> Report {
     Report::LeaderExited(killed_by(Signal::KILL))
 }
@@ -97,6 +107,7 @@ fn ended(got: &[Input]) -> (Outcome, Option<MemoryKills>) {
             kills: 99,
             memory_max: None,
         }),
+        Report::Usage(Box::default()),
         Report::StreamsClosed(StreamsEnd::Eof),
     ]);
     for input in start.iter().chain(got).chain(&end) {

@@ -3,10 +3,10 @@
 use crate::samples::assert_golden;
 use kennel_lifecycle::{
     Activity, ApiAccess, Containment, Deadline, Desired, EndReason, EnvMode, InputClosed,
-    InputMode, Isolation, Knob, Limit, MemoryKills, OnDiskFull, OnMaxPause, OnOutputFull,
-    OnParentEnd, PidNamespace, Proof, Recovery, RemovalReason, Resource, RestartMode, ResumeReason,
-    RowState, RunKind, RunState, Seccomp, SecretDelivery, SignalScope, SignalSender, StartFailure,
-    StartStage, StopReason, StreamsEnd, TreeVerdict,
+    InputMode, Isolation, Knob, Limit, MemoryKills, MemoryShortage, OnDiskFull, OnMaxPause,
+    OnOutputFull, OnParentEnd, PidNamespace, Proof, Recovery, RemovalReason, Resource, RestartMode,
+    ResumeReason, RowState, RunKind, RunState, Seccomp, SecretDelivery, SignalScope, SignalSender,
+    StartFailure, StartStage, StopReason, StreamsEnd, TreeVerdict,
     recovery::{CgroupSeen, Host, Seen},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -140,6 +140,11 @@ fn names_are_those_of_the_lock() {
         },
         EndReason::Watchdog { triggered: true },
         EndReason::Result { rule: by.clone() },
+        EndReason::MemoryReserve(MemoryShortage {
+            limit: 3,
+            used: 2,
+            reserve: 1,
+        }),
         EndReason::OomKilled(MemoryKills {
             kills: 1,
             memory_max: None,
@@ -152,6 +157,11 @@ fn names_are_those_of_the_lock() {
     ];
     tagged(&mut lock, "EndReason", &reasons, EndReason::name);
     let stops = [
+        StopReason::MemoryReserve(MemoryShortage {
+            limit: 3,
+            used: 2,
+            reserve: 1,
+        }),
         StopReason::Abort {
             by: by.clone(),
             request_id: request_id.clone(),

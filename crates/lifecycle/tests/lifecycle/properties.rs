@@ -2,7 +2,8 @@
 
 use crate::{
     samples::{
-        GRACE, MEMORY_KILLS, abort, failure, identity, killed_by, left, recorded, step, stuck,
+        GRACE, MEMORY_KILLS, USAGE, abort, failure, identity, killed_by, left, recorded, step,
+        stuck,
     },
     stories::policy,
     world::record_of,
@@ -433,6 +434,7 @@ fn is_fact(report: &Report) -> bool {
             | Report::TreeStuck(_)
             | Report::KillSent
             | Report::MemoryKills(_)
+            | Report::Usage(_)
             | Report::Census(_)
             | Report::TreeEnded(_)
             | Report::KeeperStops { .. }
@@ -518,6 +520,7 @@ fn report() -> impl Strategy<Value = Report> {
         Just(R::LeftBehind(left())),
         Just(R::KillSent),
         Just(R::MemoryKills(MEMORY_KILLS)),
+        Just(R::Usage(Box::new(USAGE))),
         Just(R::Census(Timestamp(3))),
         Just(R::TreeStuck(stuck())),
         Just(R::LeaderExited(Exit::Code(0))),

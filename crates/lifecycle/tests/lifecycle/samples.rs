@@ -3,7 +3,7 @@
 use kennel_lifecycle::{
     Entry, Exit, HostIdentity, Leftover, Leftovers, MemoryKills, ProcessIdentity, RunIdentity,
     Signal, SignalScope, SignalSender, StartFailure, StartStage, StopOrder, StopReason, StopStep,
-    Stuck, StuckProcess, Timestamp,
+    Stuck, StuckProcess, Timestamp, Usage,
 };
 use std::{fs, path::Path, time::Duration};
 
@@ -12,6 +12,18 @@ pub(crate) const GRACE: Duration = Duration::from_secs(5);
 pub(crate) const MEMORY_KILLS: MemoryKills = MemoryKills {
     kills: 2,
     memory_max: Some(64 << 20),
+};
+
+pub(crate) const USAGE: Usage = Usage {
+    cpu_user_us: Some(1_500_000),
+    cpu_system_us: Some(20_000),
+    cpu_throttled_us: None,
+    memory_peak_bytes: Some(5 << 20),
+    memory_kills: Some(2),
+    pids_peak: Some(9),
+    io_read_bytes: Some(4096),
+    io_written_bytes: Some(0),
+    present: None,
 };
 
 pub(crate) fn identity() -> Box<RunIdentity> {

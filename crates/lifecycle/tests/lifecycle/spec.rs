@@ -1,7 +1,7 @@
 //! Validity of specs, and the environment of a command.
 
 use kennel_lifecycle::{
-    CpuQuota, DefaultGrace, EnvMode, InputMode, Knob, LeaderExit, LimitPowers, OnMaxPause,
+    CpuQuota, DefaultGrace, EnvMode, InputMode, IoLimit, Knob, LeaderExit, LimitPowers, OnMaxPause,
     PausePolicy, PidNamespace, Recovery, Resource, Rlimit, RunKind, RunLimits, RunSpec, Signal,
     StopAction, TerminalSize, TerminalSpec, UNLIMITED, compose_env, labels, ladder::Action, limits,
 };
@@ -139,6 +139,18 @@ fn all_that_is_wrong_is_reported_together() {
                 period: Duration::from_secs(2),
             }),
             cpu_weight: Some(0),
+            io: vec![
+                IoLimit {
+                    path: "relative".into(),
+                    ..IoLimit::default()
+                },
+                IoLimit {
+                    path: "relative".into(),
+                    reads: Some(1 << 32),
+                    written_bytes: Some(0),
+                    ..IoLimit::default()
+                },
+            ],
         };
         s.policy.on_leader_exit = LeaderExit::Drain {
             timeout: Some(Duration::ZERO),
@@ -182,6 +194,12 @@ fn all_that_is_wrong_is_reported_together() {
         "spec.limits.cpu.period",
         "spec.limits.cpu.quota",
         "spec.limits.cpu.weight",
+        "spec.limits.io[0]",
+        "spec.limits.io[0].path",
+        "spec.limits.io[1].path",
+        "spec.limits.io[1].path",
+        "spec.limits.io[1].reads_per_second",
+        "spec.limits.io[1].written_bytes_per_second",
         "spec.limits.memory.high_bytes",
         "spec.limits.memory.max_bytes",
         "spec.limits.memory.swap_max_bytes",

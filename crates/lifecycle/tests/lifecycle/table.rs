@@ -1,7 +1,8 @@
 //! The whole machine as one table. A change of behaviour is a change of `tests/table.txt`.
 
 use crate::samples::{
-    GRACE, MEMORY_KILLS, abort, assert_golden, failure, identity, killed_by, left, step, stuck,
+    GRACE, MEMORY_KILLS, USAGE, abort, assert_golden, failure, identity, killed_by, left, step,
+    stuck,
 };
 use kennel_lifecycle::{
     Command, Deadline, Effect, Entry, Exit, Input, LeaderExit, Machine, Phase, Proof, Report,
@@ -225,6 +226,7 @@ fn inputs() -> Vec<Input> {
         Report::LeftBehind(left()),
         Report::KillSent,
         Report::MemoryKills(MEMORY_KILLS),
+        Report::Usage(Box::new(USAGE)),
         Report::Census(Timestamp(1)),
         Report::TreeStuck(stuck()),
         Report::Frozen,

@@ -175,7 +175,7 @@ pub(super) async fn of_many_attempts_the_newest_are_kept(bed: Bed) {
     let numbers: Vec<u32> = row.past.iter().map(|past| past.number).collect();
     assert_eq!(numbers.len(), PAST_ATTEMPTS_MAX);
     assert_eq!(numbers, (6..=15).collect::<Vec<u32>>());
-    let whole = |past: &PastAttempt| past.outcome.certificate != StopCertificate::default();
+    let whole = |past: &PastAttempt| !past.outcome.certificate.steps.is_empty();
     let certified: Vec<u32> = row
         .past
         .iter()
@@ -183,6 +183,8 @@ pub(super) async fn of_many_attempts_the_newest_are_kept(bed: Bed) {
         .map(|p| p.number)
         .collect();
     assert_eq!(certified, [15]);
+    let used = |past: &PastAttempt| past.outcome.certificate.usage.is_some();
+    assert!(row.past.iter().all(used), "{:?}", row.past);
 }
 
 pub(super) fn service(id: u128) -> NewRun {

@@ -5,8 +5,8 @@ use super::{
     rows::{EPOCH, NODE, closure, new_run, opening},
 };
 use kennel_lifecycle::{
-    Deadline, EndReason, Exit, Leftover, Leftovers, Limit, MemoryKills, Proof, Signal,
-    StartFailure, StartStage, StreamsEnd, TreeVerdict,
+    Deadline, EndReason, Exit, Leftover, Leftovers, Limit, MemoryKills, MemoryShortage, Proof,
+    Signal, StartFailure, StartStage, StreamsEnd, TreeVerdict,
 };
 use kennel_store::StoredState;
 
@@ -88,6 +88,11 @@ fn reasons() -> Vec<EndReason> {
         EndReason::OrphanTerminated,
         EndReason::NodeForgotten { by: "uid:0".into() },
         EndReason::ShimLost,
+        EndReason::MemoryReserve(MemoryShortage {
+            limit: u64::MAX,
+            used: 2,
+            reserve: 1,
+        }),
         EndReason::OomKilled(MemoryKills {
             kills: u64::MAX,
             memory_max: None,

@@ -5,6 +5,7 @@ use kennel_lifecycle::{
     KeeperEpoch, Leftover, Leftovers, NodeId, Outcome, ProcessIdentity, Proof, RecordedSpec, RunId,
     RunIdentity, RunKind, RunSpec, Signal, SignalScope, SignalSender, StopCertificate, StopCommand,
     StopCommandEnd, StopInput, StopOrder, StopReason, StopStep, StreamsEnd, Timestamp, TreeVerdict,
+    Usage,
 };
 use kennel_store::{
     Change, Closure, EntriesEnd, EntriesText, EntryList, EntryPlace, NewRun, Opening, RunRow, Times,
@@ -155,8 +156,21 @@ fn certificate() -> StopCertificate {
             name: "/bin/sh".into(),
             end: StopCommandEnd::NotStarted(Some(2)),
         }],
+        usage: Some(Box::new(USAGE)),
     }
 }
+
+const USAGE: Usage = Usage {
+    cpu_user_us: Some(1_500_000),
+    cpu_system_us: Some(0),
+    cpu_throttled_us: None,
+    memory_peak_bytes: Some(u64::MAX),
+    memory_kills: Some(2),
+    pids_peak: None,
+    io_read_bytes: Some(4096),
+    io_written_bytes: Some(0),
+    present: None,
+};
 
 /// Returns a clean end with every time known.
 pub(crate) fn closure() -> Closure {

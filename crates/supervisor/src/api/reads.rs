@@ -3,6 +3,7 @@
 use crate::{
     base::{
         OPEN_ROW_POLL,
+        blocking::blocking,
         calls::{CallError, Condition, RunPage, RunView, ServerInfo, Waited},
         faults::store_fault,
         view::{Live, StartAnswer},
@@ -10,10 +11,11 @@ use crate::{
     node::recover,
     registry::{Handle, Supervisor},
 };
-use kennel_lifecycle::{ApiAccess, NodeId, RunId, RunIdentity, RunState};
+use kennel_lifecycle::{ApiAccess, NodeId, RunId, RunIdentity, RunState, Usage};
 use kennel_linux::peer;
 use kennel_linux::peer::Descent;
 use kennel_linux::peer::Peer as PeerSeen;
+use kennel_linux::usage;
 use kennel_store::{ListFilter, PageStart, RunRow};
 use std::{
     collections::BTreeMap,
@@ -36,6 +38,18 @@ impl Supervisor {
             return Ok(live.view);
         }
         Box::pin(self.located(self.row(run).await?.into())).await
+    }
+
+    /// Returns what a live run of this node has used up to now; absent: it has no control group, or that cannot be read.
+    pub async fn usage(&self, view: &RunView) -> Option<Usage> {
+        let handle = self.shared.find(view.run)?;
+        let group = {
+            let live = handle.live.borrow();
+            // The directory of an attempt that has ended is being removed.
+            let identity = live.view.identity.as_ref();
+            identity.filter(|_| live.is_at_work())?.cgroup.clone()?
+        };
+        blocking(move || usage::live(&group)).await.ok().flatten()
     }
 
     /// Lists runs, newest first, and where the next page begins, if there is one. A page may have fewer runs than asked

@@ -352,6 +352,7 @@ fn explain(missing: &mut [Missing], hello: &KeeperHello) {
     for missing in missing {
         let controller = match missing.field.as_str() {
             "spec.limits.pids_max" => CapabilityName::CgroupPids,
+            "spec.limits.io" => CapabilityName::CgroupIo,
             field if field.starts_with("spec.limits.memory.") => CapabilityName::CgroupMemory,
             field if field.starts_with("spec.limits.cpu.") => CapabilityName::CgroupCpu,
             _ => continue,

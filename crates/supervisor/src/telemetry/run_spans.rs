@@ -426,6 +426,7 @@ pub(super) fn error_type(outcome: &Outcome) -> Option<&'static str> {
         EndReason::NotLive { .. } => Some("not_live"),
         EndReason::Watchdog { .. } => Some("watchdog"),
         EndReason::OomKilled(_) => Some("oom"),
+        EndReason::MemoryReserve(_) => Some("memory_reserve"),
         EndReason::ShimLost => Some("shim_lost"),
         EndReason::RestartsExhausted { .. } => Some("restarts_exhausted"),
     }

@@ -1,8 +1,8 @@
 use super::*;
 use kennel_lifecycle::{
-    CgroupIdentity, Deadline, Gap, Held, HostIdentity, Limit, MemoryKills, NodeId, Outcome,
-    ProcessIdentity, RecordedSpec, RunId, RunSpec, Signal, SignalScope, SignalSender,
-    StopCertificate, StopStep, Timestamp,
+    CgroupIdentity, Deadline, Gap, Held, HostIdentity, Limit, MemoryKills, MemoryShortage, NodeId,
+    Outcome, ProcessIdentity, RecordedSpec, RunId, RunSpec, Signal, SignalScope, SignalSender,
+    StopCertificate, StopStep, Timestamp, Usage,
 };
 use kennel_supervisor::Times;
 use std::{sync::Arc, time::Duration};
@@ -78,6 +78,12 @@ fn certificate() -> StopCertificate {
         census: Some(Timestamp(6_000_000)),
         inputs: Vec::new(),
         commands: Vec::new(),
+        usage: Some(Box::new(Usage {
+            cpu_user_us: Some(1_500_000),
+            memory_peak_bytes: Some(4096),
+            io_read_bytes: Some(0),
+            ..Usage::default()
+        })),
     }
 }
 
@@ -93,10 +99,15 @@ fn certificate_has_each_round_and_the_survivors() {
     });
     let shown = run(view);
     let shown_verdict = shown.tree_verdict;
-    let certificate = shown
-        .current_attempt
-        .and_then(|a| a.certificate)
-        .expect("the run has ended");
+    let attempt = shown.current_attempt.expect("it has one");
+    let used = attempt.usage.expect("it was counted");
+    let user = used.cpu_user_time.expect("it was counted");
+    assert_eq!((user.seconds, user.nanos), (1, 500_000_000));
+    // What was not counted is absent, and zero is a count.
+    assert_eq!((used.cpu_system_time, used.pids_peak), (None, None));
+    assert_eq!(used.memory_peak_bytes, Some(4096));
+    assert_eq!((used.io_read_bytes, used.io_written_bytes), (Some(0), None));
+    let certificate = attempt.certificate.expect("the run has ended");
     let [term, killed, by_shim] = &certificate.steps[..] else {
         panic!("three steps: {certificate:?}");
     };
@@ -205,6 +216,14 @@ fn end_reason_is_named_as_in_ended_event() {
             "deadlineExceeded",
         ),
         (EndReason::LimitExceeded(Limit::Disk), "limitExceeded"),
+        (
+            EndReason::MemoryReserve(MemoryShortage {
+                limit: 3,
+                used: 2,
+                reserve: 1,
+            }),
+            "memoryReserve",
+        ),
         (
             EndReason::OomKilled(MemoryKills {
                 kills: 1,

@@ -13,6 +13,7 @@ use kennel_lifecycle::{
 use kennel_linux::{
     clock, crash_point, marker, memory_events, procfs,
     tree::{Root, SignalRound, Tree},
+    usage,
 };
 
 impl Run {
@@ -170,6 +171,11 @@ impl Run {
         let group = self.cgroup.as_ref().filter(|_| counts);
         if let Some(kills) = group.and_then(memory_events::kills) {
             self.report(Fact::MemoryKills(kills));
+        }
+        // The child of a run that never ran has used nothing of the run's own.
+        let ran = self.cgroup.as_ref().filter(|_| self.stage == Stage::Ran);
+        if let Some(usage) = ran.and_then(usage::counted) {
+            self.report(Fact::Usage(Box::new(usage)));
         }
         self.report(Fact::TreeEnded(verdict));
         self.over();

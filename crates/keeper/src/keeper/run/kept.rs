@@ -39,6 +39,7 @@ impl Kept {
             | Fact::LeaderExited(_)
             | Fact::LeftBehind(_)
             | Fact::MemoryKills(_)
+            | Fact::Usage(_)
             | Fact::TreeEnded(_)
             | Fact::Notified(Notified::Ready | Notified::Refused { .. })
             | Fact::Stops(_) => {}

@@ -8,8 +8,9 @@ use crate::{
     wire::{FromShim, WireExtend},
 };
 use kennel_lifecycle::{
-    Containment, Deadline, Exit, Gap, HostIdentity, MemoryKills, ProcessIdentity, Proof, Signal,
-    StartFailure, StartStage, StopPolicy, TreeVerdict, ladder::StopPlan, recovery::ExitRecord,
+    Containment, Deadline, Exit, Gap, HostIdentity, MemoryKills, MemoryShortage, ProcessIdentity,
+    Proof, Signal, StartFailure, StartStage, StopPolicy, StopReason, TreeVerdict, Usage,
+    ladder::StopPlan, recovery::ExitRecord,
 };
 use kennel_linux::{pidfd::PidFd, procfs};
 use std::process::{Child, Command};
@@ -449,12 +450,19 @@ fn ending_pause_is_handed_over_as_ending() {
 }
 
 #[test]
-fn memory_kills_are_reported_before_the_end() {
+fn usage_and_memory_kills_are_reported_before_the_end() {
     let dir = tempfile::tempdir().expect("a directory");
     let files = [
         ("memory.events", "oom 1\noom_kill 2\n"),
         ("memory.max", "4096\n"),
+        ("cpu.stat", "user_usec 7\nsystem_usec 3\n"),
     ];
+    let used = Usage {
+        cpu_user_us: Some(7),
+        cpu_system_us: Some(3),
+        memory_kills: Some(2),
+        ..Usage::default()
+    };
     let killed = with_files(dir.path(), &files);
     let kills = MemoryKills {
         kills: 2,
@@ -466,12 +474,46 @@ fn memory_kills_are_reported_before_the_end() {
             &Fact::Executed,
             &Fact::LeaderExited(Exit::Code(0)),
             &Fact::MemoryKills(kills),
+            &Fact::Usage(Box::new(used)),
             &Fact::TreeEnded(TreeVerdict::Empty(Proof::CgroupAndEchild)),
         ]
     );
     let dir = tempfile::tempdir().expect("a directory");
     let spared = with_files(dir.path(), &[("memory.max", "4096\n")]);
     assert_eq!(facts(&spared).len(), 3, "{:?}", facts(&spared));
+}
+
+#[test]
+fn run_is_stopped_for_memory_by_its_own_plan() {
+    let shortage = MemoryShortage {
+        limit: 1000,
+        used: 950,
+        reserve: 100,
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let child = Living::new();
+    let mut run = at_gate(dir.path(), child.pidfd());
+    run.stop_for_memory(shortage, 0);
+    assert!(run.ladder.is_none(), "no command runs yet");
+    run.stage = Stage::Ran;
+    assert!(run.memory_in_use(false).is_some());
+    run.stop_for_memory(shortage, 0);
+    assert_eq!(
+        facts(&run),
+        [&Fact::Stops(StopReason::MemoryReserve(shortage))]
+    );
+    assert_eq!(run.memory_in_use(false), None, "it has its grace");
+    assert!(run.memory_in_use(true).is_some());
+    // Reported once, whatever ends its grace.
+    run.stop_for_memory(shortage, 1);
+    run.kill_for_memory(1);
+    run.climb(1);
+    assert_eq!(run.memory_in_use(true), None, "it was killed");
+    let stops = facts(&run).into_iter();
+    assert_eq!(
+        stops.filter(|fact| matches!(fact, Fact::Stops(_))).count(),
+        1
+    );
 }
 
 // ---- helpers -------------------------------------------------------------------------------------------------------

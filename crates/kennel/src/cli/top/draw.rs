@@ -7,7 +7,8 @@ use super::{
 };
 use crate::{
     cli::{command, render, words},
-    terminal_text, values,
+    terminal_text,
+    values::{self, short_bytes as bytes},
 };
 use kennel_proto::pb;
 use ratatui::{
@@ -309,27 +310,6 @@ fn short_age(age: Duration) -> String {
 
 pub(super) fn percent(percent: Option<f64>) -> String {
     percent.map_or_else(|| UNKNOWN.to_owned(), |percent| format!("{percent:.1}"))
-}
-
-/// Formats bytes in at most five characters.
-pub(super) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["K", "M", "G", "T", "P"];
-    if bytes < 1024 {
-        return bytes.to_string();
-    }
-    let (mut whole, mut tenths, mut unit) = (bytes, 0, "");
-    for next in UNITS {
-        if whole < 1024 {
-            break;
-        }
-        tenths = whole % 1024 * 10 / 1024;
-        (whole, unit) = (whole / 1024, next);
-    }
-    if whole < 10 {
-        format!("{whole}.{tenths}{unit}")
-    } else {
-        format!("{whole}{unit}")
-    }
 }
 
 fn footer(board: &Board) -> Line<'static> {

@@ -1,7 +1,7 @@
 //! `top --once`: one sample of the live runs and their resource usage, as a table or as documents.
 
 use super::{
-    draw::{bytes, percent},
+    draw::percent,
     sample::{Sample, Sampler, Seen},
 };
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
         words,
     },
     failure::{Failure, note},
+    values::short_bytes as bytes,
 };
 use serde_json::json;
 use std::time::{Duration, SystemTime};

@@ -63,6 +63,8 @@ pub(super) struct Counted {
     pub(super) at: Instant,
     /// Processor time by process id and start time.
     pub(super) cpu: BTreeMap<(i32, u64), Duration>,
+    /// Processor time of the attempt with this number, of exited processes too; absent: nothing counts it.
+    pub(super) group_cpu: Option<(u32, Duration)>,
     pub(super) processes: u32,
     pub(super) memory_bytes: u64,
     pub(super) output_bytes: u64,
@@ -181,30 +183,46 @@ async fn count(connection: &Connection, run: &str) -> Result<Counted, Failure> {
         let time = Duration::try_from(process.cpu_time?).ok()?;
         Some(((process.pid, process.start_ticks), time))
     });
+    let attempt = tree.run.and_then(|run| run.current_attempt);
+    let group_cpu = attempt.and_then(|attempt| Some((attempt.number, cpu_time(&attempt.usage?)?)));
     Ok(Counted {
         at,
         cpu: cpu.collect(),
+        group_cpu,
         processes: listed.saturating_add(tree.unlisted_processes),
         memory_bytes: tree.processes.iter().map(|p| p.rss_bytes).sum(),
         output_bytes,
     })
 }
 
-/// Returns the usage between two counts. A process that started since counts with all that it has used; an exited one
-/// with nothing, since its usage is unknown.
+/// Returns the processor time that the kernel has counted for the control group of an attempt.
+fn cpu_time(usage: &pb::Usage) -> Option<Duration> {
+    let user = Duration::try_from(usage.cpu_user_time?).ok()?;
+    Some(user + Duration::try_from(usage.cpu_system_time?).ok()?)
+}
+
+/// Returns the usage between two counts. Where the kernel counts for the control group, that includes exited processes.
+/// Elsewhere a process that started since counts with all that it has used; an exited one with nothing, since its usage
+/// is unknown.
 pub(super) fn usage(before: Option<&Counted>, now: &Counted) -> Usage {
     let since = before.map(|before| (before, now.at.saturating_duration_since(before.at)));
     let since = since.filter(|(_, span)| !span.is_zero());
     let rates = since.map(|(before, span)| {
-        let used = now.cpu.iter().map(|(process, time)| {
+        let each = now.cpu.iter().map(|(process, time)| {
             let then = before.cpu.get(process).copied().unwrap_or_default();
             time.saturating_sub(then).as_secs_f64()
         });
+        let used = match (before.group_cpu, now.group_cpu) {
+            (Some((of, before)), Some((attempt, now))) if of == attempt => {
+                now.saturating_sub(before).as_secs_f64()
+            }
+            _ => each.sum(),
+        };
         let written = now.output_bytes.saturating_sub(before.output_bytes);
         #[expect(clippy::cast_precision_loss, reason = "it is shown with three digits")]
         let written = written as f64;
         let span = span.as_secs_f64();
-        (100.0 * used.sum::<f64>() / span, written / span)
+        (100.0 * used / span, written / span)
     });
     Usage {
         processes: Some(now.processes),

@@ -204,6 +204,13 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
                 "Ended for lack of memory: the kernel killed {processes} of its control group, its command among them, at {end}; {limit}."
             )
         }
+        Some(Reason::MemoryReserve(short)) => format!(
+            "Ended by Kennel as the largest run, because the memory of its node was short: {} of {} bytes used, and {} reserved (serve --memory-reserve); {}.",
+            short.used_bytes,
+            short.limit_bytes,
+            short.reserve_bytes,
+            took(&attempt)
+        ),
         Some(Reason::LimitExceeded(exceeded)) => over_limit(run, &attempt, exceeded.limit()),
         Some(Reason::NotReady(_)) => {
             let readiness = run.spec.as_ref().and_then(|spec| spec.readiness.as_ref());

@@ -447,6 +447,7 @@ impl RunTask {
             | StopReason::NotReady
             | StopReason::NotLive { .. }
             | StopReason::Watchdog { .. }
+            | StopReason::MemoryReserve(_)
             | StopReason::Result { .. } => self.new.policy().restart.restarts(),
             StopReason::Abort { .. }
             | StopReason::DeadlineExceeded(_)

@@ -3,7 +3,9 @@
 use super::RunTask;
 use crate::audit_log::{LoggedProcess, LoggedSignal, TrailEntry, TrailRecord};
 use kennel_keeper::client::{MembershipEvidence, RoundTarget, SignalOutcome};
-use kennel_lifecycle::{Deadline, Entry, Limit, Phase, RunId, Signal, StopReason, StopStep};
+use kennel_lifecycle::{
+    Deadline, Entry, Limit, MemoryShortage, Phase, RunId, Signal, StopReason, StopStep,
+};
 
 impl RunTask {
     /// Notes the targets of the next round of signals. A warning names each process in the control group that is not of
@@ -152,5 +154,12 @@ fn because(reason: &StopReason) -> String {
         StopReason::Result { rule } => {
             format!("its result was there (rule {rule}), and it did not end by itself")
         }
+        StopReason::MemoryReserve(MemoryShortage {
+            limit,
+            used,
+            reserve,
+        }) => format!(
+            "it was the largest run when {used} of {limit} bytes of memory were used, with a reserve of {reserve}"
+        ),
     }
 }

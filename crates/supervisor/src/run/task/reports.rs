@@ -61,6 +61,7 @@ impl RunTask {
             }
             Fact::LeftBehind(left) => Report::LeftBehind(left),
             Fact::MemoryKills(kills) => Report::MemoryKills(kills),
+            Fact::Usage(usage) => Report::Usage(usage),
             Fact::TreeStuck(stuck) => Report::TreeStuck(stuck),
             Fact::StopInput(done) => Report::InputStopped(done),
             Fact::StopCommand(done) => Report::CommandStopped(done),

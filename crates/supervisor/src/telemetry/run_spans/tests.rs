@@ -5,7 +5,7 @@ use crate::{
     registry::tests::new_run,
     telemetry::{Sampling, SpanSink, Tracing},
 };
-use kennel_lifecycle::{MemoryKills, Proof, Signal};
+use kennel_lifecycle::{MemoryKills, MemoryShortage, Proof, Signal};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
@@ -69,10 +69,20 @@ fn oom_and_final_ends_are_named_on_span() {
         Some(signal),
         TreeVerdict::Empty(Proof::CgroupAndEchild),
     );
+    let short = span_of(
+        EndReason::MemoryReserve(MemoryShortage {
+            limit: 1000,
+            used: 950,
+            reserve: 100,
+        }),
+        Some(signal),
+        TreeVerdict::Empty(Proof::CgroupAndEchild),
+    );
     let unknown = TreeVerdict::Unverified("no check was made".into());
     let restarted = span_of(restarted, None, unknown);
     for (span, word, error, signal) in [
         (oom, "oom_killed", "oom", Some("SIGKILL")),
+        (short, "memory_reserve", "memory_reserve", Some("SIGKILL")),
         (restarted, "restarted", "unverified", None),
     ] {
         assert_eq!(span.name, names::SPAN_RUN);

@@ -143,6 +143,7 @@ fn use_is_counted_between_two_samples() {
             ((2, 2), Duration::from_secs(9)),
         ]
         .into(),
+        group_cpu: None,
         processes: 2,
         memory_bytes: 5,
         output_bytes: 100,
@@ -163,6 +164,16 @@ fn use_is_counted_between_two_samples() {
     let used = usage(Some(&before), &now);
     assert_eq!(used.cpu_percent, Some(100.0));
     assert_eq!(used.output_rate, Some(100.0));
+
+    // The kernel counts for the whole group, with the process that has exited; another attempt begins at zero.
+    let counted = |attempt, secs, of: &Counted| Counted {
+        group_cpu: Some((attempt, Duration::from_secs(secs))),
+        ..of.clone()
+    };
+    let used = usage(Some(&counted(1, 20, &before)), &counted(1, 26, &now));
+    assert_eq!(used.cpu_percent, Some(300.0));
+    let used = usage(Some(&counted(1, 20, &before)), &counted(2, 1, &now));
+    assert_eq!(used.cpu_percent, Some(100.0));
 }
 
 fn click(board: &mut Board, row: u16) -> Option<Action> {

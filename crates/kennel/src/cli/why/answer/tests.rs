@@ -54,6 +54,23 @@ fn oom_is_explained_with_numbers_and_unknowns() {
 }
 
 #[test]
+fn memory_reserve_is_explained_with_numbers() {
+    let short = pb::end_reason::MemoryReserve {
+        limit_bytes: 1 << 30,
+        used_bytes: 1_000_000_000,
+        reserve_bytes: 64 << 20,
+    };
+    let reported = answer(&known(
+        Reason::MemoryReserve(short),
+        Some(signal("SIGTERM")),
+    ));
+    let begins = "Ended by Kennel as the largest run, because the memory of its node was short: \
+        1000000000 of 1073741824 bytes used, and 67108864 reserved";
+    assert!(reported.line.starts_with(begins), "{}", reported.line);
+    assert_eq!(reported.unknown, Vec::<String>::new());
+}
+
+#[test]
 fn only_a_requested_signal_names_its_caller() {
     let exited = Reason::Exited(pb::end_reason::Exited {});
     let mut known = known(exited, Some(signal("SIGUSR1")));

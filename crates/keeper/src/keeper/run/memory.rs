@@ -1,0 +1,47 @@
+//! The stop of one run for want of memory.
+
+use super::{Run, Stage};
+use crate::values::Fact;
+use kennel_lifecycle::{
+    MemoryShortage, StopReason,
+    ladder::{Ladder, StopPlan},
+};
+use kennel_linux::{memory_room, procfs, tree::Tree};
+use std::time::Duration;
+
+impl Run {
+    /// Returns the memory of the run that the kernel cannot reclaim, in bytes: by its control group, or else by the
+    /// resident memory of its processes; `None`: it does not run, or is being stopped and has its grace.
+    pub(in crate::keeper) fn memory_in_use(&self, at_once: bool) -> Option<u64> {
+        let can_be_ended = self.can_be_stopped() || at_once && self.killed_at.is_none();
+        let is_live = self.stage == Stage::Ran && !self.ended;
+        let tree = self.tree.as_ref().filter(|_| is_live && can_be_ended)?;
+        let group = self.cgroup_path();
+        let counted = group.and_then(|group| memory_room::in_use(&group));
+        Some(counted.unwrap_or_else(|| resident(tree)))
+    }
+
+    /// Begins the run's own plan, unless a stop is in progress.
+    pub(in crate::keeper) fn stop_for_memory(&mut self, shortage: MemoryShortage, now: u64) {
+        if self.can_be_stopped() {
+            self.report(Fact::Stops(StopReason::MemoryReserve(shortage)));
+            self.ladder = Some(Ladder::start(&self.policy.stop_plan(), now));
+        }
+    }
+
+    /// Ends the grace of the stop in progress.
+    pub(in crate::keeper) fn kill_for_memory(&mut self, now: u64) {
+        if let Some(ladder) = &mut self.ladder {
+            ladder.shorten(&StopPlan::abort(Duration::ZERO), now);
+        }
+    }
+
+    fn can_be_stopped(&self) -> bool {
+        self.stage == Stage::Ran && !self.ended && self.ladder.is_none()
+    }
+}
+
+fn resident(tree: &Tree) -> u64 {
+    let sizes = tree.pids().into_iter().map(procfs::rss_bytes);
+    sizes.fold(0, u64::saturating_add)
+}

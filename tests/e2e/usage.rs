@@ -1,0 +1,142 @@
+//! Resources that a run uses: shown live, and kept in its record over the death of the server.
+
+use kennel_proto::pb::{self, RestartMode};
+use kennel_tests::{
+    Client, Kennel, Options, PATIENCE, RunExt, SpecExt,
+    client::duration,
+    eventually_async, must, sh,
+    shell::{run_to_end, text},
+};
+use std::{fs, time::Duration};
+
+/// Uses a processor, and leaves it to a process that has exited before the end.
+const BUSY: &str = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'";
+
+/// Whether runs have control groups here, which count processor time without any controller.
+async fn has_groups(client: &mut Client) -> bool {
+    let host = client.server_info().await.and_then(|info| info.host);
+    !host.expect("it describes its host").cgroup_base.is_empty()
+}
+
+fn cpu(usage: &pb::Usage) -> Duration {
+    let user = usage.cpu_user_time.expect("the kernel counts it");
+    let system = usage.cpu_system_time.expect("the kernel counts it");
+    [user, system]
+        .map(|time| Duration::try_from(time).expect("positive"))
+        .iter()
+        .sum()
+}
+
+fn used(run: &pb::Run) -> Option<pb::Usage> {
+    run.current_attempt
+        .as_ref()
+        .and_then(|attempt| attempt.usage)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_shown_live_and_kept_at_the_end() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    if !has_groups(&mut client).await {
+        return;
+    }
+    let run = must(
+        "spawn",
+        client.spawn(sh(&format!("{BUSY}; read line"))).await,
+    );
+    let seen = || {
+        let mut client = client.clone();
+        let run_id = run.run_id.clone();
+        async move {
+            let run = must("get", client.get(&run_id).await);
+            used(&run).filter(|usage| !cpu(usage).is_zero())
+        }
+    };
+    let live = eventually_async("its use is seen", PATIENCE, seen).await;
+    let tree = must("tree", client.tree(&run.run_id).await);
+    let in_tree = tree.run.as_ref().and_then(used);
+    assert!(in_tree.is_some_and(|usage| cpu(&usage) >= cpu(&live)));
+    let counts_pressure = std::fs::exists("/proc/pressure").expect("it can be looked for");
+    assert_eq!(live.cpu_pressure.is_some(), counts_pressure, "{live:?}");
+    must("abort", client.abort(&run.run_id).await);
+    let run = must("wait", client.ended(&run.run_id).await);
+    let kept = used(&run).expect("it is kept");
+    assert!(cpu(&kept) >= cpu(&live), "{live:?} {kept:?}");
+    assert_eq!((kept.memory_bytes, kept.pids), (None, None), "it has ended");
+    let shown = run_to_end(kennel.cli(&["get", &run.run_id]), PATIENCE).await;
+    assert!(text(&shown).contains("\ncpu used "), "{shown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_survives_server_death_before_its_record() {
+    let points = tempfile::tempdir().expect("a directory");
+    let kennel = Kennel::start(Options::crashing(points.path())).await;
+    let mut client = kennel.client().await;
+    if !has_groups(&mut client).await {
+        return;
+    }
+    // The server has the keeper's report, and dies before it has written it.
+    let point = points.path().join("exit.tree");
+    fs::write(&point, "server").expect("a file");
+    let run = must("spawn", client.spawn(sh(BUSY)).await);
+    let mut client = kennel.client().await;
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert!(!point.exists(), "the server did not die");
+    assert_eq!(run.code(), Some(0), "{run:?}");
+    assert!(!cpu(&used(&run).expect("it is kept")).is_zero());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_attempt_keeps_its_own_usage() {
+    let kennel = Kennel::on_sqlite().await;
+    let mut client = kennel.client().await;
+    if !has_groups(&mut client).await {
+        return;
+    }
+    let spec = sh(&format!("{BUSY}; exit 3")).restart(pb::RestartPolicy {
+        mode: RestartMode::OnFailure.into(),
+        max_restarts: Some(2),
+        delay: Some(duration(Duration::from_millis(10))),
+        ..pb::RestartPolicy::default()
+    });
+    let run = must("spawn", client.spawn(spec).await);
+    let run = must("wait", client.ended(&run.run_id).await);
+    let earlier = run.previous_attempts.iter().map(|attempt| attempt.usage);
+    let all: Vec<pb::Usage> = earlier.chain([used(&run)]).flatten().collect();
+    assert_eq!(all.len(), 3, "{run:?}");
+    assert!(all.iter().all(|usage| !cpu(usage).is_zero()), "{all:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_without_control_group_has_no_usage() {
+    let kennel = Kennel::start(Options::default().without_cgroup()).await;
+    let mut client = kennel.client().await;
+    let run = must("spawn", client.spawn(sh(BUSY)).await);
+    let run = must("wait", client.ended(&run.run_id).await);
+    assert_eq!(used(&run), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_reserve_without_controller_is_refused() {
+    let own = fs::read_to_string("/proc/self/cgroup").expect("it can be read");
+    let v1 = own.lines().any(|line| line.contains(":memory:"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let serve = |reserve: &str| {
+        let mut command = std::process::Command::new(kennel_tests::programs::kennel());
+        command.args(["serve", "--memory-reserve", reserve, "--data-dir"]);
+        command.arg(dir.path().join("data"));
+        let socket = dir.path().join("s");
+        command.args(["--listen", &format!("unix:{}", socket.display())]);
+        command
+    };
+    let small = run_to_end(serve("512k"), PATIENCE).await;
+    assert_eq!(small.status.code(), Some(2), "{small:?}");
+    assert!(String::from_utf8_lossy(&small.stderr).contains("1M at least"));
+    // In a hierarchy of cgroup v2 with the controller it would serve.
+    if v1 {
+        let refused = run_to_end(serve("64M"), PATIENCE).await;
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        let says = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(says.contains("memory controller of cgroup v2"), "{says}");
+    }
+}
