@@ -197,7 +197,9 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let oom_score_adj = protection.shared_out(powers.oom_score_adj_min.is_some());
     let inherited =
         Inherited::take(open_files, oom_score_adj).map_err(host("read its own limits"))?;
-    let memory_reserve = reserve(config, &groups).map_err(host("keep a memory reserve"))?;
+    let memory_reserve = reserve(config, &groups)
+        .inspect_err(|_| groups.remove())
+        .map_err(host("keep a memory reserve"))?;
     let doors = Doors::open(&config.data_dir);
     let serving = Serving::take(&config.data_dir, epoch)?;
     let capabilities = capabilities(&groups, &doors, &powers, memory_reserve.as_ref())?;
