@@ -6,6 +6,7 @@ use crate::{
     crowd::{Crowd, LONG, labelled, try_open},
     eventually_async, naughty, new_run_id,
 };
+use kennel_client::Repeats;
 use kennel_proto::pb::{self, AbortWait, RunFilter, RunKind, RunState};
 use std::{
     error::Error as _,
@@ -360,6 +361,8 @@ impl Shared {
     /// Reads the events of all runs to their ends, at one node after the other.
     async fn read(self) -> Crowd {
         let mut crowd = Crowd::default();
+        // What came after the last cursor comes again.
+        let mut repeats = Repeats::default();
         let mut at = 0;
         let mut until = None;
         loop {
@@ -373,12 +376,12 @@ impl Shared {
                 }
             }
             at = (at + 1) % self.doors.len();
-            let read = self.read_at(at, &mut crowd);
+            let read = self.read_at(at, &mut crowd, &mut repeats);
             let _ = tokio::time::timeout(ANSWER_MAX, read).await;
         }
     }
 
-    async fn read_at(&self, at: usize, crowd: &mut Crowd) {
+    async fn read_at(&self, at: usize, crowd: &mut Crowd, repeats: &mut Repeats) {
         let Ok(mut client) = Client::connect(self.doors.of(at)).await else {
             return tokio::time::sleep(AGAIN_AFTER).await;
         };
@@ -386,9 +389,17 @@ impl Shared {
         let Ok(mut stream) = try_open(&mut client, labelled(APP), position).await else {
             return tokio::time::sleep(AGAIN_AFTER).await;
         };
+        repeats.begin_anew();
         for _ in 0..MESSAGES_AT_ONE_NODE {
             match stream.message().await {
-                Ok(Some(message)) => crowd.take(message),
+                Ok(Some(mut message)) => {
+                    repeats.drop_from(&mut message);
+                    let is_covered = !message.cursor.is_empty();
+                    crowd.take(message);
+                    if is_covered {
+                        repeats.cover();
+                    }
+                }
                 Ok(None) | Err(_) => return,
             }
         }
