@@ -21,6 +21,7 @@ fn largest_run_is_ended_before_the_shared_limit() {
         scenario: include_str!("guest/reserve.sh"),
         memory_mib: 1024,
         disk: None,
+        files: Vec::new(),
     })
     .finish();
     checks.all_passed(&["reserve.without", "reserve.groups", "reserve.processes"]);
