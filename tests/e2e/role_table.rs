@@ -273,7 +273,7 @@ async fn columns(net: &Net) -> Vec<(Column, Expects)> {
         &["certs", "init", "wrong"][..],
         &["certs", "client", "wrong", "mallory"],
     ] {
-        must_succeed(&kennel_in(dir, words).await);
+        drop(must_succeed(&kennel_in(dir, words).await));
     }
     make_expired(net);
     let text = |name: &str| {

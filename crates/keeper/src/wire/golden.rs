@@ -63,7 +63,7 @@ fn plan() -> StopPlan {
 }
 
 /// The bytes of [`policy`]. A change of them requires another [`super::VERSION`].
-const POLICY: &str = "010105000000010080c6868f01000000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a0000000080808020000000000000000000000000";
+const POLICY: &str = "010105000000010080c6868f0100000000000000000000000001010080c6868f01010080c6868f01010101010101020100023c000001030a0000000080808020000000000000000000000000";
 
 fn policy() -> Policy {
     let mut policy = Policy {
@@ -474,7 +474,7 @@ fn answers_and_reports_have_these_bytes() {
         ..Usage::default()
     };
     let used = fact(Fact::Usage(Box::new(usage)));
-    check(&used, "0205021001ac02000000000102000000");
+    check(&used, "0205021101ac02000000000102000000");
     check(&fact(Fact::Stops(StopReason::Orphaned)), "0205020b04");
     check(&fact(Fact::Stops(StopReason::ShimLost)), "0205020b05");
     let done = StopInput {

@@ -92,6 +92,7 @@ async fn reported_in_order(stage: &mut Stage) {
         empty(stage),
     ];
     assert_eq!(facts, expected);
+    assert_eq!(stage.usages.contains_key(&run), stage.has_cgroup());
     let (out, err) = pipes(prepared.outputs);
     assert_eq!((drain(out), drain(err)), ("out\n".into(), "err\n".into()));
 }

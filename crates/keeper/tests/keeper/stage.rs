@@ -4,7 +4,7 @@ use crate::{handover, scenarios};
 use kennel_keeper::{
     client::{
         ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
-        KeeperHello, Outputs, Prepared,
+        KeeperHello, KeeperReport, Outputs, Prepared,
     },
     keeper::{self, CgroupChoice, KeeperConfig, ListenAddress, ServiceManager},
     rundir, server_socket,
@@ -225,6 +225,7 @@ pub(crate) fn serve(args: &[String]) -> ExitCode {
             held,
             dir,
             facts: HashMap::new(),
+            usages: HashMap::new(),
             asked: Vec::new(),
             runs: 0,
         };
@@ -251,6 +252,8 @@ pub(crate) struct Stage {
     pub(crate) held: Vec<HeldRun>,
     pub(crate) dir: PathBuf,
     facts: HashMap<RunId, Vec<Fact>>,
+    /// Reports of used resources, by their number.
+    pub(crate) usages: HashMap<RunId, usize>,
     /// Received events that are not about a run.
     pub(crate) asked: Vec<KeeperEvent>,
     runs: u128,
@@ -346,13 +349,23 @@ impl Stage {
             }
             let left = until.saturating_duration_since(Instant::now());
             match tokio::time::timeout(left, self.events.recv()).await {
-                Ok(KeeperEvent::Report(report)) => {
-                    self.facts.entry(report.run).or_default().push(report.fact);
-                }
+                Ok(KeeperEvent::Report(report)) => self.note(report),
                 Ok(KeeperEvent::Gone) => panic!("the keeper is gone; {run} has {facts:?}"),
                 Ok(other) => self.asked.push(other),
                 Err(late) => panic!("{late}; {run} has {facts:?}"),
             }
+        }
+    }
+
+    /// Notes a report. Those of used resources differ from run to run, and are noted by their number alone.
+    fn note(&mut self, report: KeeperReport) {
+        let facts = self.facts.entry(report.run).or_default();
+        match report.fact {
+            Fact::Usage(_) => {
+                assert!(!facts.iter().any(|fact| matches!(fact, Fact::TreeEnded(_))));
+                *self.usages.entry(report.run).or_default() += 1;
+            }
+            fact => facts.push(fact),
         }
     }
 
@@ -371,9 +384,7 @@ impl Stage {
         within(self.client.tree(unknown)).await.expect("a keeper");
         while let Ok(event) = tokio::time::timeout(Duration::ZERO, self.events.recv()).await {
             match event {
-                KeeperEvent::Report(report) => {
-                    self.facts.entry(report.run).or_default().push(report.fact);
-                }
+                KeeperEvent::Report(report) => self.note(report),
                 other => self.asked.push(other),
             }
         }
@@ -398,9 +409,7 @@ impl Stage {
     pub(crate) async fn event(&mut self) -> KeeperEvent {
         loop {
             match within(self.events.recv()).await {
-                KeeperEvent::Report(report) => {
-                    self.facts.entry(report.run).or_default().push(report.fact);
-                }
+                KeeperEvent::Report(report) => self.note(report),
                 other => return other,
             }
         }

@@ -5,8 +5,8 @@ use super::{
     rows::{EPOCH, NODE, closure, new_run, opening, process, respec},
 };
 use kennel_lifecycle::{
-    EndReason, Exit, KeeperEpoch, RestartMode, RestartPolicy, RowState, RunState, StopCertificate,
-    StopOrder, StopReason, Timestamp,
+    EndReason, Exit, KeeperEpoch, RestartMode, RestartPolicy, RowState, RunState, StopOrder,
+    StopReason, Timestamp,
 };
 use kennel_store::{
     Desired, ListFilter, NewRun, PAST_ATTEMPTS_MAX, PastAttempt, Rest, RunRow, StoreError,

@@ -375,6 +375,14 @@ async fn mend(
         let there: HashMap<RunId, RunRow> = rows.map(|row| (row.new.run, row)).collect();
         let mut mending = JoinSet::new();
         for KnownRow { row, assumed } in entries {
+            let run = row.new.run;
+            if there
+                .get(&run)
+                .is_some_and(|row| row.new.node != opening.node)
+            {
+                tracing::error!(run_id = %run, "the database lost the row of this run, and another node has a run of this id");
+                continue;
+            }
             let mut row = row.clone();
             row.new.generation = generation;
             if held.contains(&row.new.run) {
@@ -398,8 +406,9 @@ async fn mend(
                     Err(error) => return Err(error),
                 }
             }
-            let keep =
-                |there: &RunRow| *assumed || !lost || there.outcome.is_some() || *there == row;
+            let keep = |there: &RunRow| {
+                *assumed || !lost || there.outcome.is_some() || is_same(there, &row)
+            };
             if there.get(&row.new.run).is_some_and(keep) {
                 continue;
             }
@@ -422,6 +431,13 @@ async fn mend(
         tracing::warn!(count, "rows that the database had lost are written again");
     }
     Ok(count)
+}
+
+/// Whether a row is as it is known, but for the generation: that of one write of it.
+fn is_same(there: &RunRow, known: &RunRow) -> bool {
+    let mut known = known.clone();
+    known.new.generation = there.new.generation;
+    *there == known
 }
 
 /// Refuses to start beside a living keeper: its runs would be ended. Returns the keeper of the lease, where it is

@@ -372,6 +372,26 @@ async fn row_read_without_the_store_is_not_believed() {
     wait_until_recorded(&stage, run_id()).await;
 }
 
+#[tokio::test]
+async fn restarted_store_gets_no_known_row_again() {
+    let stage = Stage::set(Nature::default()).await;
+    let store = &stage.world.store;
+    stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+    let row = || store.row(run_id()).unwrap();
+    while row().state != StoredState::Running {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let (known, before) = (row(), store.generation());
+    store.go_back(0);
+    while store.generation() <= before {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stage.exits(run_id(), 0);
+    wait_until_recorded(&stage, run_id()).await;
+    // A row that is written as a whole has the generation of that write.
+    assert_eq!(row().new.generation, known.new.generation);
+}
+
 /// The store has returned the open runs, and the server has not adopted them yet.
 #[test]
 fn abort_during_takeover_of_waiting_run_is_done() {

@@ -491,7 +491,7 @@ fn run_is_stopped_for_memory_by_its_own_plan() {
         reserve: 100,
     };
     let dir = tempfile::tempdir().expect("a directory");
-    let child = Living::new();
+    let mut child = Living::new();
     let mut run = at_gate(dir.path(), child.pidfd());
     run.stop_for_memory(shortage, 0);
     assert!(run.ladder.is_none(), "no command runs yet");
@@ -514,6 +514,7 @@ fn run_is_stopped_for_memory_by_its_own_plan() {
         stops.filter(|fact| matches!(fact, Fact::Stops(_))).count(),
         1
     );
+    child.end();
 }
 
 // ---- helpers -------------------------------------------------------------------------------------------------------
