@@ -397,13 +397,14 @@ async fn every_shell_has_completion_instructions() {
     let run = answer(&kennel, &["spawn", "-l", "app=web", "--", "sleep", "600"]).await;
     let script = r#"PATH=$(dirname "$0"):$PATH; source <(kennel completions bash)
         complete_with() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _clap_complete_kennel kennel "${!#}"; echo "${COMPREPLY[@]}"; }
-        complete_with kennel att; complete_with kennel stop "$1"; complete_with kennel ps -l ap"#;
+        complete_with kennel att; complete_with kennel stop "$1"; complete_with kennel ps -l ap
+        complete_with kennel ext; complete_with kennel extend "$1" 10m --start"#;
     bash.args(["-c", script]).arg(programs::kennel());
     bash.arg(&run[..12]).env("KENNEL_SERVER", kennel.address());
     let completed = run_to_end(bash, PATIENCE).await;
     assert_eq!(
         text(&completed),
-        format!("attach\n{run}\napp=web"),
+        format!("attach\n{run}\napp=web\nextend\n--start-timeout"),
         "{completed:?}"
     );
 }

@@ -177,7 +177,8 @@ const WITHOUT_RUN: [(&str, Option<(Code, &str)>); 12] = [
 
 /// What is not OK of what a run's own owner may call: the run sleeps and has neither a terminal, nor a consumer, nor a restart
 /// policy.
-const OF_OWN_RUN: [(&str, Code, &str); 7] = [
+const OF_OWN_RUN: [(&str, Code, &str); 8] = [
+    ("ExtendTimeouts", Code::FailedPrecondition, "NO_TIME_LIMIT"),
     ("ResizeTerminal", Code::FailedPrecondition, "NO_TERMINAL"),
     ("ReadScreen", Code::FailedPrecondition, "NO_TERMINAL"),
     ("Attach", Code::FailedPrecondition, "NO_TERMINAL"),

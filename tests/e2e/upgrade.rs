@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::{self, RunState, ServerEndCause, UpgradeState, WaitCondition};
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, complaint, eventually,
+    Client, Kennel, Options, PATIENCE, RunExt, SHUTDOWN_LIMIT, SpecExt, complaint, eventually,
     eventually_async, must, naughty,
     procfs::{self, Proc},
     programs, sh,
@@ -51,8 +51,11 @@ async fn info(kennel: &Kennel) -> pb::ServerInfo {
 async fn a_run_does_not_notice_an_upgrade() {
     let kennel = start().await;
     let mut client = kennel.client().await;
-    let run = must("spawn", client.spawn(naughty(&["mixed-tree"])).await);
+    let spec = naughty(&["mixed-tree"]).max_runtime(PATIENCE * 10);
+    let run = must("spawn", client.spawn(spec).await);
     client.hear_up(&run.run_id).await;
+    let extended = client.extend(&run.run_id, &[], PATIENCE * 20).await;
+    let extended = must("extend", extended).time_limits;
     let leader = Proc::read(run.attempt().pid).expect("it runs");
     let before = info(&kennel).await;
     let mut waits = kennel.cli(&["wait", &run.run_id]);
@@ -87,6 +90,7 @@ async fn a_run_does_not_notice_an_upgrade() {
         (again.state(), again.attempt()),
         (RunState::Running, run.attempt())
     );
+    assert_eq!(again.time_limits, extended);
     assert!(leader.is_alive());
     let run = must("abort", client.abort(&run.run_id).await);
     assert!(run.tree_is_empty(), "{:?}", run.tree_verdict);

@@ -260,10 +260,9 @@ pub(crate) fn of(error: &CallError) -> Status {
             refusal,
             state,
         } => refused(*run, *refusal, *state, text),
-        CallError::AnnotationsChanged { .. } => facets::changed(error, text),
-        CallError::NoTimeLimit { .. } | CallError::ExtensionTooLong { .. } => {
-            facets::not_extended(error, text)
-        }
+        CallError::AnnotationsChanged { .. }
+        | CallError::NoTimeLimit { .. }
+        | CallError::ExtensionTooLong { .. } => facets::of(error, text),
         CallError::CapabilityMissing(missing) => capability_missing(missing),
         CallError::InvalidSpec(violation) => invalid(std::slice::from_ref(violation)),
         CallError::SecretUnavailable { name, origin, why } => {

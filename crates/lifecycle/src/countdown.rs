@@ -61,9 +61,11 @@ impl Countdown {
         self.left.saturating_sub(passed)
     }
 
-    /// Extends the time by so many milliseconds.
-    pub fn extend(&mut self, millis: u64) {
-        self.left = self.left.saturating_add(millis);
+    /// Extends the time left now by so many milliseconds.
+    pub fn extend(&mut self, millis: u64, now: u64) {
+        let passed = self.since.map_or(0, |since| now.saturating_sub(since));
+        // Where the end was missed, as by a process that was halted, none is left: the extension counts from now on.
+        self.left = self.left.max(passed).saturating_add(millis);
     }
 
     /// Whether no time is left.

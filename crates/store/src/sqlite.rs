@@ -270,6 +270,21 @@ macro_rules! is_present {
     };
 }
 
+const STOP: &str = concat!(
+    "UPDATE runs SET desired = 'stop', stop_deadline = MIN(COALESCE(stop_deadline, ?3), ?3), \
+     stop_detail = COALESCE(stop_detail, ?4) WHERE run_id = ?1 AND end_reason IS NULL AND ",
+    is_present!()
+);
+const STATE: &str = concat!(
+    "UPDATE runs SET state = ?3, started_us = COALESCE(?4, started_us) \
+     WHERE run_id = ?1 AND end_reason IS NULL AND state <> 'backoff' AND ",
+    is_present!()
+);
+const FACETS: &str = concat!(
+    "UPDATE runs SET facets = ?3 WHERE run_id = ?1 AND end_reason IS NULL AND ",
+    is_present!()
+);
+
 async fn execute(
     conn: &mut SqliteConnection,
     write: &Write,
@@ -293,46 +308,29 @@ async fn execute(
             generation,
             detail,
             deadline,
-        } => sqlx::query(
-            concat!(
-                "UPDATE runs SET desired = 'stop', stop_deadline = MIN(COALESCE(stop_deadline, ?3), ?3), \
-                 stop_detail = COALESCE(stop_detail, ?4) WHERE run_id = ?1 AND end_reason IS NULL AND ",
-                is_present!()
-            ),
-        )
-        .bind(run.to_string())
-        .bind(generation)
-        .bind(deadline.0)
-        .bind(detail),
+        } => sqlx::query(STOP)
+            .bind(run.to_string())
+            .bind(generation)
+            .bind(deadline.0)
+            .bind(detail),
         Write::State {
             run,
             generation,
             state,
             started,
-        } => sqlx::query(
-            concat!(
-                "UPDATE runs SET state = ?3, started_us = COALESCE(?4, started_us) \
-                 WHERE run_id = ?1 AND end_reason IS NULL AND state <> 'backoff' AND ",
-                is_present!()
-            ),
-        )
-        .bind(run.to_string())
-        .bind(generation)
-        .bind(state.name())
-        .bind(started.map(|t| t.0)),
+        } => sqlx::query(STATE)
+            .bind(run.to_string())
+            .bind(generation)
+            .bind(state.name())
+            .bind(started.map(|t| t.0)),
         Write::Facets {
             run,
             generation,
             text,
-        } => sqlx::query(
-            concat!(
-                "UPDATE runs SET facets = ?3 WHERE run_id = ?1 AND end_reason IS NULL AND ",
-                is_present!()
-            ),
-        )
-        .bind(run.to_string())
-        .bind(generation)
-        .bind(text),
+        } => sqlx::query(FACETS)
+            .bind(run.to_string())
+            .bind(generation)
+            .bind(text),
         Write::Removal {
             run,
             node,

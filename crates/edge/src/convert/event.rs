@@ -5,7 +5,10 @@ use crate::pb::{
     self, event,
     lifecycle::{self, Station},
 };
-use kennel_lifecycle::{Activity, Entry, Outcome, RuleMatch, RunId, StopOrder, Timestamp};
+use kennel_lifecycle::{
+    Activity, Deadline, Entry, Extension, Outcome, RuleMatch, RunId, StatusText, StopOrder,
+    Timestamp,
+};
 use kennel_supervisor::{Event, Gap, GapReason, MissingBytes, OutputPart, OutputRead, Payload};
 
 /// Batches events that follow each other in one run's order, one batch for each attempt.
@@ -228,20 +231,8 @@ fn lifecycle(entry: Entry) -> event::Payload {
             total,
             end,
             by,
-        } => Station::Extended(lifecycle::Extended {
-            attempt,
-            limit: run::deadline(limit).into(),
-            total: Some(time::duration(total)),
-            end: Some(time::duration(end)),
-            by,
-        }),
-        Entry::StatusChanged { attempt, status } => {
-            Station::StatusChanged(lifecycle::StatusChanged {
-                attempt,
-                status: status.text,
-                is_stopping: status.stopping,
-            })
-        }
+        } => extended(attempt, limit, Extension { total, end }, by),
+        Entry::StatusChanged { attempt, status } => status_changed(attempt, status),
         Entry::OutputMatched {
             attempt,
             seq,
@@ -273,6 +264,24 @@ fn activity_changed(attempt: u32, activity: Activity, by: String) -> Station {
         attempt,
         activity: rules::activity(activity).into(),
         by,
+    })
+}
+
+fn extended(attempt: u32, limit: Deadline, to: Extension, by: String) -> Station {
+    Station::Extended(lifecycle::Extended {
+        attempt,
+        limit: run::deadline(limit).into(),
+        total: Some(time::duration(to.total)),
+        end: Some(time::duration(to.end)),
+        by,
+    })
+}
+
+fn status_changed(attempt: u32, status: StatusText) -> Station {
+    Station::StatusChanged(lifecycle::StatusChanged {
+        attempt,
+        status: status.text,
+        is_stopping: status.stopping,
     })
 }
 

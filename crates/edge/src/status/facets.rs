@@ -6,25 +6,19 @@ use kennel_lifecycle::Deadline;
 use kennel_supervisor::CallError;
 use tonic::{Code, Status};
 
-/// Returns the status for annotations with another version than the caller expects.
-pub(super) fn changed(error: &CallError, text: String) -> Status {
-    let CallError::AnnotationsChanged {
-        run,
-        expected,
-        present,
-    } = error
-    else {
-        return internal(&text);
-    };
-    let facts = Facts::run(*run)
-        .with("expected_version", expected.to_string())
-        .with("present_version", present.to_string());
-    Fault::new(Code::Aborted, Reason::AnnotationsChanged, text, facts).status()
-}
-
-/// Returns the status for a limit of time that cannot be extended so.
-pub(super) fn not_extended(error: &CallError, text: String) -> Status {
+/// Returns the status for a facet that cannot be changed so.
+pub(super) fn of(error: &CallError, text: String) -> Status {
     let (code, reason, facts) = match error {
+        CallError::AnnotationsChanged {
+            run,
+            expected,
+            present,
+        } => {
+            let facts = Facts::run(*run)
+                .with("expected_version", expected.to_string())
+                .with("present_version", present.to_string());
+            (Code::Aborted, Reason::AnnotationsChanged, facts)
+        }
         CallError::NoTimeLimit { run, limit } => {
             let facts = Facts::run(*run).with("limit", limit.map_or("", Deadline::name));
             (Code::FailedPrecondition, Reason::NoTimeLimit, facts)

@@ -108,7 +108,7 @@ fn hint(reason: &str, facts: &BTreeMap<String, String>) -> Option<String> {
         "RUN_ENDED" => "kennel get RUN shows how it ended".to_owned(),
         "NO_TIME_LIMIT" => "kennel get RUN shows the limits that it has".to_owned(),
         "EXTENSION_TOO_LONG" => format!(
-            "the bound is --extension-max of the run; what it allows: kennel extend RUN {}s",
+            "--extension-max of the run allowed {}s from this answer on, and less later: kennel extend RUN TIME",
             fact("possible_seconds")?
         ),
         "INVALID_STATE" => format!(

@@ -26,6 +26,16 @@ fn countdown_run_twice_does_not_restart() {
 }
 
 #[test]
+fn missed_end_is_extended_from_now_on() {
+    let mut left = Countdown::new(Duration::from_millis(100));
+    left.run(0);
+    left.extend(50, 60);
+    assert_eq!(left.over_at(), Some(150));
+    left.extend(50, 1_000);
+    assert_eq!(left.over_at(), Some(1_050));
+}
+
+#[test]
 fn the_longest_countdown_never_ends_early() {
     let mut left = Countdown::new(Duration::MAX);
     left.run(u64::MAX - 1);

@@ -5,7 +5,10 @@ use crate::{
     world::{Nature, Stage, Temper, call},
 };
 use kennel_keeper::client::Fact;
-use kennel_lifecycle::{Deadline, EndReason, Entry, RunId, RunState, Timestamp, ladder::StopPlan};
+use kennel_lifecycle::{
+    Deadline, EndReason, Entry, Readiness, ReadyProbe, RestartMode, RestartPolicy, RunId, RunState,
+    Timestamp, ladder::StopPlan,
+};
 use kennel_store::Desired;
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, ExtendCall, Payload, Position, RunView, SpawnCall,
@@ -141,6 +144,50 @@ async fn inactivity_ends_no_sooner_than_extended() {
     let row = stage.world.store.row(run.run).unwrap();
     let recorded = row.facets.extensions.of(1, Deadline::Inactivity);
     assert!(recorded.total > MAX && recorded.total <= MAX * 3);
+}
+
+#[tokio::test]
+async fn next_attempt_has_no_extended_inactivity() {
+    let stage = Stage::set(Nature::default()).await;
+    let mut call = call(None);
+    call.spec.policy.timeouts.inactivity = Some(MAX);
+    call.spec.policy.restart = RestartPolicy {
+        mode: RestartMode::Always,
+        ..RestartPolicy::default()
+    };
+    let run = stage.supervisor.spawn(call).await.unwrap().run.run;
+    tokio::time::pause();
+    let call = extend(run, &[], MAX * 30);
+    stage.supervisor.extend(call).await.unwrap();
+    let before = tokio::time::Instant::now();
+    stage.exits(run, 1);
+    let view = ended(&stage, run).await;
+    let reason = EndReason::DeadlineExceeded(Deadline::Inactivity);
+    assert_eq!((view.attempt, view.outcome.unwrap().reason), (2, reason));
+    let passed = before.elapsed();
+    assert!(passed >= MAX && passed < MAX * 2, "{passed:?}");
+}
+
+/// The keeper has heard that the run is ready, and its server has not yet.
+#[tokio::test]
+async fn start_that_is_over_refuses_no_other_limit() {
+    let stage = Stage::set(Nature::default()).await;
+    let mut call = limited();
+    call.spec.policy.readiness = Some(Box::new(Readiness {
+        probe: ReadyProbe::Notify,
+        interval: Duration::ZERO,
+        timeout: Duration::ZERO,
+        start_timeout: Some(MAX),
+    }));
+    let run = stage.supervisor.spawn(call).await.unwrap().run.run;
+    let start = extend(run, &[Deadline::StartTimeout], MAX);
+    let limit = Some(Deadline::StartTimeout);
+    let refused = stage.supervisor.extend(start).await;
+    assert!(matches!(refused, Err(CallError::NoTimeLimit { limit: l, .. }) if l == limit));
+    let view = stage.supervisor.extend(extend(run, &[], MAX)).await;
+    let extensions = view.unwrap().facets.extensions;
+    assert_eq!(extensions.of(1, Deadline::MaxRuntime).total, MAX);
+    stage.exits(run, 0);
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ impl Run {
         // What the command has extended is reported as its own.
         self.report_news(None);
         for (limit, more) in changes {
-            if self.add_time(limit, more) {
+            if self.add_time(limit, more, now) {
                 let (total, by) = (self.extended.of(limit), request.by.clone());
                 self.report(Fact::Extended { limit, total, by });
             }
@@ -49,7 +49,7 @@ impl Run {
         let can_extend = self.can_extend();
         for limit in Extended::LIMITS.into_iter().filter(|_| can_extend) {
             if let Some(extendable) = self.extendable(limit, now) {
-                self.add_time(limit, extendable.cut(time));
+                self.add_time(limit, extendable.cut(time), now);
             }
         }
         can_extend
@@ -84,14 +84,17 @@ impl Run {
     }
 
     /// Returns whether that is more than nothing.
-    fn add_time(&mut self, limit: Deadline, more: Duration) -> bool {
+    fn add_time(&mut self, limit: Deadline, more: Duration, now: u64) -> bool {
         // Rounds up: no run gets less than was given.
         let millis = u64::try_from(more.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         match limit {
-            Deadline::MaxRuntime => self.max_runtime.iter_mut().for_each(|l| l.extend(millis)),
+            Deadline::MaxRuntime => {
+                let counted = self.max_runtime.iter_mut();
+                counted.for_each(|l| l.extend(millis, now));
+            }
             Deadline::StartTimeout => {
                 if let Some(notices) = &mut self.notices {
-                    notices.extend_start(millis);
+                    notices.extend_start(millis, now);
                 }
             }
             Deadline::MaxPause | Deadline::Inactivity => {}

@@ -190,8 +190,8 @@ impl RunNotices {
     }
 
     /// Extends the time until the command must be ready by so many milliseconds.
-    pub(super) fn extend_start(&mut self, millis: u64) {
-        self.start.iter_mut().for_each(|start| start.extend(millis));
+    pub(super) fn extend_start(&mut self, millis: u64, now: u64) {
+        self.start.iter_mut().for_each(|l| l.extend(millis, now));
     }
 
     /// Has these totals of extensions taken for reported.

@@ -1,6 +1,6 @@
 //! Attempts of a run, above the machine: whether one follows another, the pause between them, and the next one.
 
-use super::{Done, RunTask, perform::prepare_child, reports::prepare_failure};
+use super::{Done, RunTask, perform::prepare_child, reports::prepare_failure, silence::Silence};
 use crate::{
     base::{
         blocking::blocking,
@@ -483,6 +483,7 @@ impl RunTask {
         self.legacy = super::Legacy::default();
         self.warning = None;
         self.pause_result = None;
+        self.silence = Silence::default();
         self.end_probe();
         self.machine = Machine::following(self.new.policy().on_leader_exit);
         if let Some(output) = &mut self.output {

@@ -45,6 +45,11 @@ impl RunTask {
             // A caller that is gone needs no answer.
             Err(error) => return drop(reply.send(Err(error))),
         };
+        self.extend_limits(call, limits, reply);
+    }
+
+    /// Asks the keeper to extend what it counts, and extends the others after that.
+    fn extend_limits(&mut self, call: Box<ExtendCall>, limits: Vec<Deadline>, reply: ExtendReply) {
         let attempt = self.new.attempt;
         let counted = limits.iter().copied();
         let counted: Vec<Deadline> = counted.filter(|l| self.keeper_counts(*l)).collect();
@@ -73,8 +78,17 @@ impl RunTask {
         });
     }
 
-    pub(super) fn extended(&mut self, done: ExtendDone) {
+    pub(super) fn extended(&mut self, mut done: ExtendDone) {
         crash_point!("extend.asked");
+        if let Ok(ExtendResult::NoLimit(over)) = done.result {
+            // The keeper knows first that the attempt is ready: a call that names no limit means the others.
+            let others = done.limits.iter().filter(|limit| **limit != over);
+            let means_others = done.call.limits.is_empty() && done.attempt == self.new.attempt;
+            if means_others && others.count() > 0 {
+                done.limits.retain(|limit| *limit != over);
+                return self.extend_limits(done.call, done.limits, done.reply);
+            }
+        }
         match self.finish_extension(&done) {
             Ok(()) => self.answer_when_durable(done.reply),
             Err(error) => drop(done.reply.send(Err(error))),
@@ -224,6 +238,8 @@ impl RunTask {
             | Phase::Gated { .. }
             | Phase::Leaving(_)
             | Phase::Released { .. } => Some(Refusal::NotRunningYet),
+            // Another attempt follows.
+            _ if self.attempts.has_next_attempt() => Some(Refusal::NotRunningYet),
             Phase::Closed(_) | Phase::Forgotten(_) => Some(Refusal::Ended),
             Phase::Stopping { .. } | Phase::Draining { .. } | Phase::Closing(_) => {
                 Some(Refusal::Stopping)
