@@ -288,7 +288,7 @@ async fn look_at_the_living(kennel: &Kennel, runs: &[pb::Run]) {
     for run in runs {
         let now = must("get", client.get(&run.run_id).await);
         assert_eq!(now.state(), RunState::Running, "{now:?}");
-        assert_eq!(now.attempt(), run.attempt());
+        assert_eq!(now.lasting(), run.lasting());
         assert!(Proc::read(run.attempt().pid).is_some_and(|leader| leader.is_alive()));
     }
 }

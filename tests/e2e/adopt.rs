@@ -76,7 +76,7 @@ async fn adopted_run_is_ended_by_next_service(options: Options) {
         kennel.restart().await;
         let again = must("get", kennel.client().await.get(&run.run_id).await);
         assert_eq!(again.state(), RunState::Running, "{again:?}");
-        assert_eq!(again.attempt(), run.attempt());
+        assert_eq!(again.lasting(), run.lasting());
         assert!(leader.is_alive());
     }
     let doors = kennel.data_dir().join("adoptable");

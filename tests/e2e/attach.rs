@@ -217,7 +217,7 @@ async fn attached_client_does_not_notice_an_upgrade() {
     let size = pb::TerminalSize { rows: 7, cols: 40 };
     assert_eq!(screen.size, Some(size));
     let again = must("get", client.get(&run.run_id).await);
-    assert_eq!(again.attempt(), run.attempt());
+    assert_eq!(again.lasting(), run.lasting());
     assert!(!kennel.log().contains("WARN"), "{}", kennel.log());
     let ended = must("abort", client.abort(&run.run_id).await);
     assert!(there.ends().await);

@@ -2,7 +2,7 @@
 
 use kennel_proto::pb::{self, AbortWait, DesiredState, NodeReachability, RunState, event::Payload};
 use kennel_tests::{
-    Client, Heard, Kennel, Options, PATIENCE, Postgres, SpecExt, argv,
+    Client, Heard, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv,
     client::{duration, micros},
     complaint, eventually_async, fact,
     kennel::{bare_command, kill_exactly, serve_words},
@@ -358,6 +358,6 @@ async fn halted_node_is_unreachable_and_comes_back_whole() {
     .await;
     let now = must("get", one.client().await.get(&run.run_id).await);
     assert_eq!(now.state(), RunState::Running);
-    assert_eq!(now.current_attempt, run.current_attempt);
+    assert_eq!(now.lasting(), run.lasting());
     must("abort", one.client().await.abort(&run.run_id).await);
 }

@@ -56,7 +56,7 @@ async fn run_does_not_notice_server_death(options: Options) {
     let again = must("get", client.get(&run.run_id).await);
 
     assert_eq!(again.state(), RunState::Running);
-    assert_eq!(again.attempt(), run.attempt());
+    assert_eq!(again.lasting(), run.lasting());
     assert!(leader.is_alive());
     let after = client.server_info().await.expect("it answers");
     assert_eq!(after.generation, before.generation + 1);

@@ -98,7 +98,7 @@ async fn server_started_without_store_adopts_runs() {
     refuses_a_spawn(&mut client).await;
     let seen = must("get", client.get(&run_id).await);
     assert_eq!(seen.state(), RunState::Running);
-    assert_eq!(seen.attempt(), run.attempt());
+    assert_eq!(seen.lasting(), run.lasting());
     // A repeated call still finds its run.
     let (_, existing) = must("again", client.spawn_as(&run_id, spec).await);
     assert!(existing);

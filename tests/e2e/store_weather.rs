@@ -275,7 +275,7 @@ async fn counted_in_order(client: &mut Client, run: &pb::Run) {
 async fn continues_unchanged(client: &mut Client, bystander: &pb::Run) {
     let seen = must("get", client.get(&bystander.run_id).await);
     assert_eq!(seen.state(), RunState::Running);
-    assert_eq!(seen.attempt(), bystander.attempt());
+    assert_eq!(seen.lasting(), bystander.lasting());
     must("abort", client.abort(&bystander.run_id).await);
     Footprint::of_run(bystander).assert_nothing_left();
     let next = eventually_async("spawn works again", STORE_PATIENCE, async || {

@@ -780,6 +780,8 @@ impl SpecExt for pb::RunSpec {
 pub trait RunExt {
     /// Returns the present attempt.
     fn attempt(&self) -> &pb::Attempt;
+    /// Returns the present attempt without what it has used so far, which differs from moment to moment.
+    fn lasting(&self) -> pb::Attempt;
     /// Returns the exit code, where the leader exited by itself.
     fn code(&self) -> Option<i32>;
     /// Returns the signal that ended the leader.
@@ -795,6 +797,13 @@ pub trait RunExt {
 impl RunExt for pb::Run {
     fn attempt(&self) -> &pb::Attempt {
         self.current_attempt.as_ref().expect("a run has an attempt")
+    }
+
+    fn lasting(&self) -> pb::Attempt {
+        pb::Attempt {
+            usage: None,
+            ..self.attempt().clone()
+        }
     }
 
     fn code(&self) -> Option<i32> {

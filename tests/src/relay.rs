@@ -131,21 +131,21 @@ mod tests {
         let relay = Relay::start(dir.path().join("before"), behind);
         let mut client = UnixStream::connect(relay.path()).await.expect("it listens");
         client.write_all(b"a").await.expect("it is sent");
-        let (mut served, _) = server.accept().await.expect("it is passed");
-        assert_eq!(served.read_u8().await.expect("it is passed"), b'a');
+        let (mut peer, _) = server.accept().await.expect("it is passed");
+        assert_eq!(peer.read_u8().await.expect("it is passed"), b'a');
         relay.cut();
         client.write_all(b"b").await.expect("it is sent");
         let mut other = UnixStream::connect(relay.path()).await.expect("it listens");
         let mut byte = [0];
-        let passed = tokio::time::timeout(Duration::from_millis(50), served.read(&mut byte)).await;
+        let passed = tokio::time::timeout(Duration::from_millis(50), peer.read(&mut byte)).await;
         assert!(passed.is_err(), "nothing passes: {passed:?}");
         relay.mend();
-        let passed = within("it arrives", PATIENCE, served.read_u8()).await;
+        let passed = within("it arrives", PATIENCE, peer.read_u8()).await;
         assert_eq!(passed.expect("it is passed"), b'b');
         let (second, _) = within("it is accepted", PATIENCE, server.accept())
             .await
             .expect("it is passed");
-        drop((second, served));
+        drop((second, peer));
         let ended = within("both end", PATIENCE, other.read(&mut byte)).await;
         assert_eq!(ended.expect("closed"), 0);
     }

@@ -175,8 +175,8 @@ async fn follow(stream: UnixStream, lives: Arc<Mutex<Lives>>) {
         return;
     };
     let (reader, mut writer) = stream.into_split();
-    let mut lines = BufReader::new(reader).lines();
-    let Ok(Some(first)) = lines.next_line().await else {
+    let mut reports = BufReader::new(reader).lines();
+    let Ok(Some(first)) = reports.next_line().await else {
         return;
     };
     let (Some(Report::Lives { run, is_leader }), Some(proc)) =
@@ -204,7 +204,7 @@ async fn follow(stream: UnixStream, lives: Arc<Mutex<Lives>>) {
         }
     };
     let _ = writer.write_all(b"!").await;
-    while let Ok(Some(line)) = lines.next_line().await {
+    while let Ok(Some(line)) = reports.next_line().await {
         match Report::parse(&line) {
             Some(Report::Wrote(bytes)) => note(&|life| life.written = bytes),
             Some(Report::Signalled { signal, sender }) => {

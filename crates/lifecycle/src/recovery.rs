@@ -123,6 +123,10 @@ pub struct Before {
 
 /// Decision on the row.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "made a few times for each recovered run"
+)]
 pub enum Decision {
     /// The shim lives and is ending the run by the run's own plan: check again later.
     AwaitShim,

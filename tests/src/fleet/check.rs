@@ -112,6 +112,10 @@ impl End {
 
 /// What was asked of a run, and answered.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an answer of its own, and any of them may come"
+)]
 struct Case {
     spawn_asked: Option<Instant>,
     spawn_answered: Option<Instant>,

@@ -2,7 +2,9 @@
 
 use super::{Chance, Doors, Plan, check::Ledger};
 use crate::{
-    Client, PATIENCE, SpecExt, complaint,
+    Client, PATIENCE, SpecExt,
+    client::Heard,
+    complaint,
     crowd::{Crowd, LONG, labelled, try_open},
     eventually_async, naughty, new_run_id,
 };
@@ -370,7 +372,7 @@ impl Shared {
                 let until = *until.get_or_insert_with(|| Instant::now() + LONG);
                 let mut started = self.ledger.started().into_iter();
                 let is_whole =
-                    started.all(|run| crowd.runs.get(&run).is_some_and(|run| run.has_ended()));
+                    started.all(|run| crowd.runs.get(&run).is_some_and(Heard::has_ended));
                 if is_whole || Instant::now() > until {
                     return crowd;
                 }

@@ -370,7 +370,7 @@ impl ProcessService for Audited<Processes> {
         let limits: Vec<&str> = wish.limits().map(|limit| limit.as_str_name()).collect();
         let asked = asked.with("limits", limits.join(","));
         let asked = match &wish.duration {
-            Some(time) => asked.with("duration", time.to_string()),
+            Some(time) => asked.with("duration", time::text(time)),
             None => asked,
         };
         let answer = self.inner.extend_timeouts(request).await;

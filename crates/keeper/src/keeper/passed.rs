@@ -53,8 +53,8 @@ impl PassedSockets {
         if names.is_empty() || TAKEN.swap(true, Ordering::SeqCst) {
             return Ok(Self::default());
         }
-        let named = (FIRST_FD..).zip(names);
-        let taken = named.map(|(fd, name)| take(fd, name).map_err(unusable(name)));
+        let sockets = (FIRST_FD..).zip(names);
+        let taken = sockets.map(|(fd, name)| take(fd, name).map_err(unusable(name)));
         Ok(Self(taken.collect::<Result<_, _>>()?))
     }
 

@@ -64,7 +64,7 @@ fn of_facets() -> Vec<Entry> {
         Entry::Extended {
             attempt: 2,
             limit: Deadline::MaxRuntime,
-            total: Duration::from_secs(60),
+            total: Duration::from_mins(1),
             end: Duration::from_secs(90),
             by: "uid:0".into(),
         },

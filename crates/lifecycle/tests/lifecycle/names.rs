@@ -75,6 +75,7 @@ fn not_executed() -> StartFailure {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a list")]
 fn names_are_those_of_the_lock() {
     let mut lock = String::new();
     lines!(

@@ -1,7 +1,10 @@
 //! Ends runs for the memory reserve.
 
 use super::Keeper;
-use crate::keeper::{memory_reserve::Demand, run::Run};
+use crate::keeper::{
+    memory_reserve::{Demand, MemoryReserve},
+    run::Run,
+};
 use kennel_lifecycle::RunId;
 
 impl Keeper {
@@ -9,7 +12,7 @@ impl Keeper {
     pub(super) fn memory_wakes_at(&self) -> Option<u64> {
         let reserve = self.memory_reserve.as_ref();
         let reserve = reserve.filter(|_| !self.runs.is_empty());
-        reserve.map(|reserve| reserve.look_at())
+        reserve.map(MemoryReserve::look_at)
     }
 
     /// Looks at the memory limits when that is due, and ends the largest run where too little is left.
