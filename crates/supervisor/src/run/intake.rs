@@ -152,9 +152,8 @@ impl Supervisor {
             return Ok(());
         };
         let view = self.get_of(parent.run, &call.owner).await?;
-        if view.owner != call.owner {
-            return Err(CallError::RunNotFound(parent.run));
-        }
+        let own = view.filter(|view| view.owner == call.owner);
+        let view = own.ok_or(CallError::RunNotFound(parent.run))?;
         if view.state.is_terminal() {
             return Err(CallError::Refused {
                 run: parent.run,
