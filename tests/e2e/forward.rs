@@ -369,6 +369,62 @@ async fn owners_stay_apart_across_nodes() {
     must("wait", owner.ended(&id).await);
 }
 
+/// A later version has written the record, and its node cannot be reached: who may not see the run may not end it.
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_unreadable_run_is_answered_like_absent() {
+    let postgres = Postgres::start().await;
+    let fleet = Fleet::start(&postgres).await;
+    let alice = fleet.client(0, "alice").await;
+    let spawned = must("spawn", alice.processes().spawn(sleeper()).await).into_inner();
+    let id = spawned.run.expect("a run").run_id;
+    let mut there = fleet.two.client().await;
+    eventually_async("it runs", PATIENCE, async || {
+        let run = must("get", there.get(&id).await);
+        (run.state() == pb::RunState::Running).then_some(())
+    })
+    .await;
+    let server = fleet.one.server().expect("it serves");
+    kill_exactly(&server, Signal::SIGSTOP);
+    let lost = "UPDATE nodes SET address = 'unix:/nonexistent/kennel.sock' WHERE name = 'one'";
+    postgres.psql(lost).await;
+    let known = postgres.psql("SELECT spec FROM runs").await;
+    let write = async |spec: &str| {
+        let sql = format!("UPDATE runs SET spec = $spec${spec}$spec$");
+        postgres.psql(&sql).await;
+    };
+    write(r#"{"policy":{"kind":"later"}}"#).await;
+    let stops = async || postgres.psql("SELECT count(*) FROM left_stops").await;
+    let (alice, bob) = (fleet.client(1, "alice").await, fleet.client(1, "bob").await);
+    let at = |node: Option<&'static str>| {
+        let mut request = Request::new(pb::AbortRequest {
+            run_id: id.clone(),
+            ..pb::AbortRequest::default()
+        });
+        if let Some(name) = node {
+            let name = MetadataValue::from_static(name);
+            request.metadata_mut().insert("kennel-node", name);
+        }
+        request
+    };
+    for node in [None, Some("two")] {
+        let refused = bob.processes().abort(at(node)).await.expect_err("alice's");
+        let refused = complaint(&refused);
+        assert_eq!(
+            (refused.code, refused.reason.as_str()),
+            (Code::NotFound, "RUN_NOT_FOUND")
+        );
+        assert_eq!(stops().await.trim(), "0");
+    }
+    let left = alice.processes().abort(at(None)).await;
+    let left = left.expect_err("it is left");
+    assert_eq!(complaint(&left).reason, "ABORT_QUEUED");
+    assert_eq!(stops().await.trim(), "1");
+    write(&known).await;
+    kill_exactly(&server, Signal::SIGCONT);
+    let ended = must("wait", there.ended(&id).await);
+    assert_eq!(ended.reason(), "aborted");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sent_secret_reaches_the_other_node_over_tls() {
     const SECRET: &str = "canary-for-another-node-7c02d5";

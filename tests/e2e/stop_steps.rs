@@ -468,3 +468,33 @@ async fn command_line_has_a_command_of_a_stop() {
     fields.sort_unstable();
     assert_eq!(fields, expected);
 }
+
+/// The policy of a run is in each message that hands it over: what is accepted fits there.
+#[tokio::test(flavor = "multi_thread")]
+async fn longest_accepted_steps_outlive_the_server() {
+    let kennel = Kennel::start(Options::default()).await;
+    let mut client = kennel.client().await;
+    let of = |bytes: usize| {
+        let command = pb::stop_action::Exec {
+            args: vec!["true".into(), "x".repeat(bytes)],
+        };
+        let steps = vec![step(Action::Exec(command), Duration::from_millis(1)); 16];
+        with(argv(&["sleep", "600"]), steps)
+    };
+    let refused = client.spawn(of(4000)).await.expect_err("it is too large");
+    let refused = complaint(&refused);
+    assert_eq!(refused.reason, "INVALID_FIELD");
+    assert_eq!(refused.fields, ["spec.stop.steps"]);
+    let run = must("spawn", client.spawn(of(3000)).await).run_id;
+
+    kennel.kill_server();
+
+    let mut client = kennel.client().await;
+    let live = must("get", client.get(&run).await);
+    assert_eq!(live.state(), RunState::Running);
+    let at_once = Some(Duration::ZERO);
+    let aborted = client.abort_with(&run, at_once, pb::AbortWait::None).await;
+    must("abort", aborted);
+    let ended = must("wait", client.ended(&run).await);
+    assert_eq!(ended.reason(), "aborted");
+}

@@ -336,7 +336,7 @@ pub(crate) fn scope<T>(request: &Request<T>) -> Result<Scope, Status> {
     Ok(Scope::of(caller(request)?))
 }
 
-/// Whether a run is there and not among those that the caller may see.
+/// Whether a run is there and not among those that the caller may see. An absent run is an error.
 pub(crate) async fn is_foreign(
     supervisor: &Supervisor,
     scope: &Scope,
@@ -346,7 +346,8 @@ pub(crate) async fn is_foreign(
         return Ok(false);
     };
     let view = match supervisor.get_of(run, owner).await {
-        Ok(view) => view,
+        Ok(Some(view)) => view,
+        Ok(None) => return Ok(true),
         // Its node answers for an own run that cannot be read here; a run has no business at other nodes.
         Err(CallError::RunElsewhere { .. }) => return Ok(matches!(scope, Scope::Run { .. })),
         Err(error) => return Err(error),

@@ -15,7 +15,7 @@ pub use crate::values::{
 };
 use crate::wire::{Answer, ToKeeper, WireHelp, WireListing, WireRecorded};
 pub use audit::{Fate, KeeperInventory, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen};
-pub use child::ChildSpec;
+pub use child::{ChildSpec, fault_of_size};
 pub use input::InputAnswer;
 pub use interrupt::{Interrupted, Resized};
 use kennel_lifecycle::recovery::Seen;

@@ -217,6 +217,9 @@ fn not_kept(error: &KeeperError) -> Failure {
         }
         KeeperError::PassedSocket { .. } => failure
             .hint("each ListenStream= of the unit of the socket must be an address of --listen"),
+        KeeperError::MemoryReserve { .. } => {
+            failure.hint("set less with --memory-reserve, or give the service more memory")
+        }
         KeeperError::Server(_) | KeeperError::Host { .. } => failure,
     }
 }

@@ -90,7 +90,8 @@ pub struct RunLimits {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IoLimit {
-    /// Path that names the device: the device itself, or a file or directory on it.
+    /// Path that names the device: the device itself, or a file or directory on it. The keeper gets the numbers of the
+    /// device in its place, such as `8:0`.
     pub path: String,
     /// Bytes read.
     pub read_bytes: Option<u64>,

@@ -8,6 +8,7 @@ const DEVICES: &str = "/sys/dev/block";
 
 /// Returns the numbers of the whole disk that holds a file or directory, or that a device file names, as `8:0`. The
 /// error is ENODEV where no single block device holds it: tmpfs, overlay, network, and file systems of several disks.
+/// Blocks, for ever where a file system does not answer.
 pub fn of(path: &Path) -> io::Result<String> {
     let found = stat(path)?;
     let is_device = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFBLK;

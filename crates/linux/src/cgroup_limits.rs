@@ -1,7 +1,6 @@
 //! Limits of a run as a whole: control files of its own control group. Everything here takes directories, so that tests
 //! can use recorded files.
 
-use crate::block_device;
 use kennel_lifecycle::{CpuQuota, IoLimit, Knob, RunLimits, UNLIMITED};
 use std::{collections::BTreeMap, fs, io, path::Path};
 
@@ -64,14 +63,18 @@ pub fn apply(dir: &Path, limits: &RunLimits) -> Result<(), NotSet> {
     apply_io(dir, &limits.io)
 }
 
-/// Limits the transfers with each device. Of two limits of one device, which two paths may name, the lower one holds.
+/// Limits the transfers with each device, named by its numbers: a path is not looked at here, since a look at one may
+/// take for ever. Of two limits of one device, which two paths may name, the lower one holds.
 fn apply_io(dir: &Path, limits: &[IoLimit]) -> Result<(), NotSet> {
-    let mut devices: BTreeMap<String, [Option<u64>; 4]> = BTreeMap::new();
+    let mut devices: BTreeMap<&str, [Option<u64>; 4]> = BTreeMap::new();
     for limit in limits {
-        let device = block_device::of(Path::new(&limit.path)).map_err(|error| NotSet {
-            file: limit.path.clone(),
-            error,
-        })?;
+        let device = limit.path.as_str();
+        if !is_device(device) {
+            return Err(NotSet {
+                file: device.to_owned(),
+                error: io::Error::from_raw_os_error(libc::EINVAL),
+            });
+        }
         let values = [
             limit.read_bytes,
             limit.written_bytes,
@@ -87,13 +90,20 @@ fn apply_io(dir: &Path, limits: &[IoLimit]) -> Result<(), NotSet> {
     for (device, values) in devices {
         let keys = ["rbps", "wbps", "riops", "wiops"].into_iter().zip(values);
         let keys = keys.filter_map(|(key, value)| Some(format!(" {key}={}", value?)));
-        let line = device + &keys.collect::<String>();
+        let line = device.to_owned() + &keys.collect::<String>();
         set(dir, file, &line).map_err(|error| NotSet {
             file: dir.join(file).display().to_string(),
             error,
         })?;
     }
     Ok(())
+}
+
+/// Whether these are the numbers of a device, as [`crate::block_device::of`] gives them.
+fn is_device(text: &str) -> bool {
+    let is_number = |text: &str| text.parse::<u32>().is_ok();
+    text.split_once(':')
+        .is_some_and(|(major, minor)| is_number(major) && is_number(minor))
 }
 
 /// Writes a control file.
@@ -174,21 +184,40 @@ mod tests {
         assert_eq!(text("cpu.weight"), "50");
     }
 
+    fn io(path: &str, reads: u64) -> IoLimit {
+        IoLimit {
+            path: path.into(),
+            reads: Some(reads),
+            ..IoLimit::default()
+        }
+    }
+
     #[test]
-    fn path_without_a_device_has_no_io_limit() {
+    fn lower_limit_of_one_device_holds() {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("io.max"), "").expect("a file");
         let limits = RunLimits {
-            io: vec![IoLimit {
-                path: "/proc".into(),
-                reads: Some(1),
-                ..IoLimit::default()
-            }],
+            io: vec![io("259:0", 7), io("259:0", 5)],
             ..RunLimits::default()
         };
-        let refused = apply(dir.path(), &limits).expect_err("it is on no device");
-        assert_eq!(refused.file, "/proc");
-        assert_eq!(refused.error.raw_os_error(), Some(libc::ENODEV));
+        apply(dir.path(), &limits).expect("it is set");
+        let written = fs::read_to_string(dir.path().join("io.max")).expect("it is there");
+        assert_eq!(written, "259:0 riops=5");
+    }
+
+    #[test]
+    fn io_limit_of_a_path_is_refused_unread() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("io.max"), "").expect("a file");
+        for path in ["/", "/dev/sda", "8", "8:", "8:x"] {
+            let limits = RunLimits {
+                io: vec![io(path, 1)],
+                ..RunLimits::default()
+            };
+            let refused = apply(dir.path(), &limits).expect_err("it names no device");
+            assert_eq!(refused.file, path);
+            assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
+        }
     }
 
     #[test]

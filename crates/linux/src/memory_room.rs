@@ -43,6 +43,12 @@ pub fn tightest(groups: &[PathBuf], enough: u64) -> Option<MemoryRoom> {
     rooms.min_by_key(MemoryRoom::left)
 }
 
+/// Returns the lowest limit of these groups, in bytes; `None`: no group has one.
+pub fn lowest_limit(groups: &[PathBuf]) -> Option<u64> {
+    let limits = groups.iter();
+    limits.filter_map(|group| number(group, "memory.max")).min()
+}
+
 fn room(group: &Path, enough: u64) -> Option<MemoryRoom> {
     // "max" is no limit.
     let limit = number(group, "memory.max")?;

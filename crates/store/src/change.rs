@@ -207,6 +207,7 @@ async fn write_fence(
         }
         // The run under the key has ended.
         Ok(Inserted::New | Inserted::Taken(_)) => return Ok(()),
+        Err(StoreError::Unread(row)) if row.has_ended => return Ok(()),
         Err(error) => return Err(error),
     };
     let reason = StopReason::Abort {

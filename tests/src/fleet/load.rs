@@ -88,7 +88,13 @@ pub(super) fn start(plan: Plan, doors: &Doors, ledger: &Arc<Ledger>) -> Load {
 
 impl Load {
     /// Whether all runs of the plan have begun.
-    pub(super) fn has_begun_all(&self) -> bool {
+    ///
+    /// # Panics
+    /// If a worker has panicked: it begins no more of them.
+    pub(super) fn has_begun_all(&mut self) -> bool {
+        while let Some(worker) = self.workers.try_join_next() {
+            worker.expect("no worker panics");
+        }
         self.shared.begun.load(Ordering::Relaxed) >= self.shared.plan.runs
     }
 

@@ -138,10 +138,10 @@ pub async fn prove(plan: Plan) -> Tally {
     let doors = Doors(Arc::new(
         nodes.iter().map(|node| node.door.path()).collect(),
     ));
-    let load = load::start(plan, &doors, &ledger);
+    let mut load = load::start(plan, &doors, &ledger);
     let mut chance = Chance::new(plan.seed);
     let mut round = 0;
-    while round < plan.rounds || !load.has_begun_all() {
+    while !load.has_begun_all() || round < plan.rounds {
         for (turn, fault) in FAULTS.into_iter().enumerate() {
             let at = (turn + chance.index(plan.nodes)) % plan.nodes;
             ledger.log(&format!("round {round}: {fault:?} at node {at}"));

@@ -67,13 +67,21 @@ impl MemoryReserve {
         memory_room::tightest(&self.groups, 0).is_some()
     }
 
+    /// Returns the lowest limit at present of which this reserve is more than half, in bytes: nearly every run would be
+    /// ended for it.
+    pub(super) fn unfit_limit(&self) -> Option<u64> {
+        let limit = memory_room::lowest_limit(&self.groups)?;
+        (self.bytes > limit / 2).then_some(limit)
+    }
+
     /// Returns when to look next.
     pub(super) fn look_at(&self) -> u64 {
         self.look_at
     }
 
-    /// Looks at the limits, and returns what is to be done. `lives` says whether a run has not ended yet.
-    pub(super) fn look(&mut self, now: u64, lives: impl Fn(RunId) -> bool) -> Option<Demand> {
+    /// Looks at the limits, and returns what is to be done. `is_ending` says whether a run is being stopped and has not
+    /// ended yet: under the id of one that has ended its next attempt may run.
+    pub(super) fn look(&mut self, now: u64, is_ending: impl Fn(RunId) -> bool) -> Option<Demand> {
         let near = self.bytes.saturating_mul(2);
         let room = memory_room::tightest(&self.groups, near);
         let is_near = room.is_some_and(|room| room.left() < near);
@@ -83,20 +91,22 @@ impl MemoryReserve {
             } else {
                 LOOK_EVERY_MS
             };
-        self.demand(room?, now, lives)
+        self.demand(room?, now, is_ending)
     }
 
     fn demand(
         &mut self,
         room: MemoryRoom,
         now: u64,
-        lives: impl Fn(RunId) -> bool,
+        is_ending: impl Fn(RunId) -> bool,
     ) -> Option<Demand> {
-        self.ended = self.ended.filter(|ended| lives(ended.id));
-        if room.left() >= self.bytes {
+        self.ended = self.ended.filter(|ended| is_ending(ended.id));
+        // A limit that was set later may be too low for the whole reserve.
+        let reserve = self.bytes.min(room.limit / 2);
+        if room.left() >= reserve {
             return None;
         }
-        let at_once = room.left() < self.bytes / 2;
+        let at_once = room.left() < reserve / 2;
         match &mut self.ended {
             Some(EndedRun { id, killed_at }) if killed_at.is_none() => {
                 *killed_at = at_once.then_some(now);
@@ -110,14 +120,14 @@ impl MemoryReserve {
                 shortage: MemoryShortage {
                     limit: room.limit,
                     used: room.used,
-                    reserve: self.bytes,
+                    reserve,
                 },
                 at_once,
             }),
         }
     }
 
-    /// Notes the run that is ended as the largest.
+    /// Notes the run that is ended as the largest, or that was being stopped already.
     pub(super) fn ends(&mut self, id: RunId, at_once: bool, now: u64) {
         self.ended = Some(EndedRun {
             id,
@@ -154,23 +164,73 @@ mod tests {
     fn one_run_at_a_time_is_ended_with_grace() {
         let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
         let (first, second) = (RunId::from_u128(1), RunId::from_u128(2));
-        let lives = |_: RunId| true;
-        assert_eq!(reserve.demand(left(100), 0, lives), None);
-        assert_eq!(reserve.demand(left(99), 1, lives), largest(901, false));
+        let is_ending = |_: RunId| true;
+        assert_eq!(reserve.demand(left(100), 0, is_ending), None);
+        assert_eq!(reserve.demand(left(99), 1, is_ending), largest(901, false));
         reserve.ends(first, false, 1);
         // It has its grace for as long as half of the reserve is left.
-        assert_eq!(reserve.demand(left(50), 60_000, lives), None);
-        let at_once = reserve.demand(left(49), 60_001, lives);
+        assert_eq!(reserve.demand(left(50), 60_000, is_ending), None);
+        let at_once = reserve.demand(left(49), 60_001, is_ending);
         assert_eq!(at_once, Some(Demand::AtOnce(first)));
         // Its memory comes back some time after its SIGKILL.
-        assert_eq!(reserve.demand(left(10), 60_002, lives), None);
+        assert_eq!(reserve.demand(left(10), 60_002, is_ending), None);
         let settled = 60_001 + SETTLE_MS;
-        assert_eq!(reserve.demand(left(49), settled, lives), largest(951, true));
+        assert_eq!(
+            reserve.demand(left(49), settled, is_ending),
+            largest(951, true)
+        );
         reserve.ends(second, true, settled);
-        assert_eq!(reserve.demand(left(49), settled + 1, lives), None);
+        assert_eq!(reserve.demand(left(49), settled + 1, is_ending), None);
         // It has ended, and that was not enough.
         let ended = reserve.demand(left(60), settled + 2, |id| id != second);
         assert_eq!(ended, largest(940, false));
+    }
+
+    #[test]
+    fn next_attempt_is_not_taken_for_the_ended() {
+        let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
+        let run = RunId::from_u128(1);
+        for at_once in [false, true] {
+            reserve.ends(run, at_once, 0);
+            // Its next attempt has the same id, and nothing stops it.
+            let next = reserve.demand(left(99), 1, |_| false);
+            assert_eq!(next, largest(901, false));
+        }
+    }
+
+    #[test]
+    fn limit_that_is_set_later_halves_the_reserve() {
+        let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
+        let room = |used| MemoryRoom { limit: 80, used };
+        assert_eq!(reserve.demand(room(40), 0, |_| false), None);
+        let shortage = MemoryShortage {
+            limit: 80,
+            used: 41,
+            reserve: 40,
+        };
+        let at_once = false;
+        assert_eq!(
+            reserve.demand(room(41), 1, |_| false),
+            Some(Demand::Largest { shortage, at_once })
+        );
+    }
+
+    #[test]
+    fn reserve_above_half_of_a_limit_is_unfit() {
+        let dirs = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        let groups = dirs.iter().map(|dir| dir.path().to_owned()).collect();
+        let reserve = MemoryReserve::new(RESERVE, groups);
+        for (near, far, unfit) in [
+            ("max", "max", None),
+            ("max", "200\n", None),
+            ("max", "199\n", Some(199)),
+            ("300\n", "100\n", Some(100)),
+        ] {
+            for (dir, limit) in dirs.iter().zip([near, far]) {
+                std::fs::write(dir.path().join("memory.max"), limit).expect("a file");
+            }
+            assert_eq!(reserve.unfit_limit(), unfit, "{near} {far}");
+        }
     }
 
     #[test]

@@ -136,6 +136,16 @@ pub enum KeeperError {
         #[source]
         source: io::Error,
     },
+    /// A memory limit is too low for the memory reserve.
+    #[error(
+        "the memory reserve of {bytes} bytes is more than half of a memory limit of {limit} bytes that this process has"
+    )]
+    MemoryReserve {
+        /// The reserve.
+        bytes: u64,
+        /// The lowest limit of its control group and of those above.
+        limit: u64,
+    },
     /// The server process cannot be started.
     #[error("cannot start the server process")]
     Server(#[source] io::Error),
@@ -158,7 +168,8 @@ impl KeeperError {
             Self::LockBusy { .. }
             | Self::DataDir { .. }
             | Self::Listen { .. }
-            | Self::PassedSocket { .. } => 2,
+            | Self::PassedSocket { .. }
+            | Self::MemoryReserve { .. } => 2,
             Self::Server(_) | Self::Host { .. } => 1,
         }
     }
@@ -197,9 +208,7 @@ pub fn run(config: &KeeperConfig) -> Result<i32, KeeperError> {
     let oom_score_adj = protection.shared_out(powers.oom_score_adj_min.is_some());
     let inherited =
         Inherited::take(open_files, oom_score_adj).map_err(host("read its own limits"))?;
-    let memory_reserve = reserve(config, &groups)
-        .inspect_err(|_| groups.remove())
-        .map_err(host("keep a memory reserve"))?;
+    let memory_reserve = reserve(config, &groups).inspect_err(|_| groups.remove())?;
     let doors = Doors::open(&config.data_dir);
     let serving = Serving::take(&config.data_dir, epoch)?;
     let capabilities = capabilities(&groups, &doors, &powers, memory_reserve.as_ref())?;
@@ -291,8 +300,9 @@ fn capabilities(
     Ok(capabilities)
 }
 
-/// Returns the reserve of the configuration. One that can never be kept is refused.
-fn reserve(config: &KeeperConfig, groups: &Groups) -> io::Result<Option<MemoryReserve>> {
+/// Returns the reserve of the configuration. One that can never be kept is refused, and so is one for which a limit is
+/// too low.
+fn reserve(config: &KeeperConfig, groups: &Groups) -> Result<Option<MemoryReserve>, KeeperError> {
     let Some(bytes) = config.memory_reserve else {
         return Ok(None);
     };
@@ -301,7 +311,13 @@ fn reserve(config: &KeeperConfig, groups: &Groups) -> io::Result<Option<MemoryRe
     let reserve = MemoryReserve::new(bytes, above);
     if !reserve.can_be_kept() {
         let why = "no control group of this process has the memory controller of cgroup v2";
-        return Err(io::Error::other(why));
+        return Err(KeeperError::Host {
+            step: "keep a memory reserve",
+            source: io::Error::other(why),
+        });
+    }
+    if let Some(limit) = reserve.unfit_limit() {
+        return Err(KeeperError::MemoryReserve { bytes, limit });
     }
     Ok(Some(reserve))
 }

@@ -7,7 +7,9 @@ use super::{
     store,
 };
 use kennel_lifecycle::{Facets, KeeperEpoch, NodeId, RowState, Timestamp};
-use kennel_store::{EpochRow, ListFilter, ListPage, OpenError, RunRow, StoreError, StoreUrl, open};
+use kennel_store::{
+    Change, EpochRow, ListFilter, ListPage, OpenError, RunRow, StoreError, StoreUrl, open,
+};
 
 pub(super) async fn an_older_generation_writes_nothing(bed: Bed) {
     let old = bed.store.clone();
@@ -346,6 +348,11 @@ pub(super) async fn a_row_that_cannot_be_read_is_corrupt(bed: Bed) {
         text.contains("hearsay") && text.contains(&new_run(1).run.to_string()),
         "{text}"
     );
+    // It has ended: a fence of its key is done.
+    assert!(row.has_ended);
+    let fence = Change::Fenced(Box::new(new_run(1)), Box::new(closure()));
+    let fenced = fence.write(new_run(1).run, &*bed.store, 1).await;
+    assert!(fenced.is_ok(), "{fenced:?}");
 }
 
 pub(super) async fn row_that_cannot_be_read_hides_no_other(bed: Bed) {

@@ -4,6 +4,7 @@ pub(crate) mod blocking;
 pub(crate) mod calls;
 pub(crate) mod cause;
 pub(crate) mod clock;
+pub(crate) mod devices;
 pub(crate) mod drain;
 pub(crate) mod event;
 pub(crate) mod faults;

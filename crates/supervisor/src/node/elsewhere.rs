@@ -98,16 +98,20 @@ impl Supervisor {
         }
     }
 
-    /// Returns one run, as [`Self::get`] does, for a caller who may see the runs of this owner alone: a record of
-    /// another owner that this version cannot read is absent.
-    pub async fn get_of(&self, run: RunId, owner: &str) -> Result<RunView, CallError> {
+    /// Returns one run, as [`Self::get`] does, for a caller who may see the runs of this owner alone; `None`: another
+    /// owner has it, in a record that this version cannot read.
+    pub async fn get_of(&self, run: RunId, owner: &str) -> Result<Option<RunView>, CallError> {
         let error = match self.get(run).await {
             Err(error @ (CallError::RunElsewhere { .. } | CallError::Internal(_))) => error,
-            answer => return answer,
+            answer => return answer.map(Some),
         };
+        // Who cannot be shown to be its owner is not taken for it.
         match self.shared.store.get(run).await {
-            Err(StoreError::Unread(row)) if row.owner != owner => Err(CallError::RunNotFound(run)),
-            _ => Err(error),
+            Err(StoreError::Unread(row)) if row.owner != owner => Ok(None),
+            Err(StoreError::Unread(_)) => Err(error),
+            Err(fault) => Err(store_fault(&fault)),
+            Ok(Some(row)) => self.located(row.into()).await.map(Some),
+            Ok(None) => Err(CallError::RunNotFound(run)),
         }
     }
 

@@ -21,7 +21,7 @@ use crate::{
     },
 };
 use kennel_keeper::{
-    client::{CapabilityName, ChildSpec, KeeperHello, NoPty},
+    client::{CapabilityName, ChildSpec, KeeperHello, NoPty, fault_of_size},
     notify_place::NotifyPlace,
     rundir,
 };
@@ -152,9 +152,8 @@ impl Supervisor {
             return Ok(());
         };
         let view = self.get_of(parent.run, &call.owner).await?;
-        if view.owner != call.owner {
-            return Err(CallError::RunNotFound(parent.run));
-        }
+        let own = view.filter(|view| view.owner == call.owner);
+        let view = own.ok_or(CallError::RunNotFound(parent.run))?;
         if view.state.is_terminal() {
             return Err(CallError::Refused {
                 run: parent.run,
@@ -273,7 +272,8 @@ fn accept_id(run: RunId) -> Result<RunId, CallError> {
 fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
     let command = &call.spec.command;
     let mut policy = call.spec.policy.clone();
-    if let Some(violation) = policy.fill_grace(&shared.config.default_grace) {
+    let unfit = policy.fill_grace(&shared.config.default_grace);
+    if let Some(violation) = unfit.or_else(|| fault_of_size(&policy)) {
         return Err(CallError::InvalidSpec(violation));
     }
     let mut missing = policy.limits.missing(&shared.hello.powers);

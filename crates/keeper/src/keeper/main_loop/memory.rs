@@ -18,10 +18,10 @@ impl Keeper {
     /// Looks at the memory limits when that is due, and ends the largest run where too little is left.
     pub(super) fn keep_memory_reserve(&mut self, now: u64) {
         let runs = &self.runs;
-        let lives = |id| runs.get(&id).is_some_and(|run| !run.has_ended());
+        let is_ending = |id| runs.get(&id).is_some_and(Run::is_ending);
         let reserve = self.memory_reserve.as_mut();
         let due = reserve.filter(|reserve| !runs.is_empty() && now >= reserve.look_at());
-        let Some(demand) = due.and_then(|reserve| reserve.look(now, lives)) else {
+        let Some(demand) = due.and_then(|reserve| reserve.look(now, is_ending)) else {
             return;
         };
         let ended = match demand {
@@ -32,10 +32,11 @@ impl Keeper {
                 id
             }
             Demand::Largest { shortage, at_once } => {
-                let Some(id) = self.largest_run(at_once) else {
+                let Some(id) = self.largest_run() else {
                     return;
                 };
                 if let Some(run) = self.runs.get_mut(&id) {
+                    // One that is being stopped already has its grace: no smaller run ends in its place.
                     run.stop_for_memory(shortage, now);
                     if at_once {
                         run.kill_for_memory(now);
@@ -50,10 +51,10 @@ impl Keeper {
         self.touch(ended, now);
     }
 
-    /// Returns the run that uses most memory; of those that are being stopped only where it is to end at once.
-    fn largest_run(&self, at_once: bool) -> Option<RunId> {
+    /// Returns the run that uses most memory, of those that were not killed.
+    fn largest_run(&self) -> Option<RunId> {
         let sizes = self.runs.values().filter_map(|run: &Run| {
-            let size = run.memory_in_use(at_once)?;
+            let size = run.memory_in_use()?;
             Some((size, run.id))
         });
         sizes.max().map(|(_, id)| id)

@@ -11,11 +11,10 @@ use std::time::Duration;
 
 impl Run {
     /// Returns the memory of the run that the kernel cannot reclaim, in bytes: by its control group, or else by the
-    /// resident memory of its processes; `None`: it does not run, or is being stopped and has its grace.
-    pub(in crate::keeper) fn memory_in_use(&self, at_once: bool) -> Option<u64> {
-        let can_be_ended = self.can_be_stopped() || at_once && self.killed_at.is_none();
-        let is_live = self.stage == Stage::Ran && !self.ended;
-        let tree = self.tree.as_ref().filter(|_| is_live && can_be_ended)?;
+    /// resident memory of its processes; `None`: it does not run, or was killed.
+    pub(in crate::keeper) fn memory_in_use(&self) -> Option<u64> {
+        let is_live = self.stage == Stage::Ran && !self.ended && self.killed_at.is_none();
+        let tree = self.tree.as_ref().filter(|_| is_live)?;
         let group = self.cgroup_path();
         let counted = group.and_then(|group| memory_room::in_use(&group));
         Some(counted.unwrap_or_else(|| resident(tree)))
@@ -34,6 +33,11 @@ impl Run {
         if let Some(ladder) = &mut self.ladder {
             ladder.shorten(&StopPlan::abort(Duration::ZERO), now);
         }
+    }
+
+    /// Whether a stop is in progress.
+    pub(in crate::keeper) fn is_ending(&self) -> bool {
+        !self.ended && self.ladder.is_some()
     }
 
     fn can_be_stopped(&self) -> bool {

@@ -496,19 +496,19 @@ fn run_is_stopped_for_memory_by_its_own_plan() {
     run.stop_for_memory(shortage, 0);
     assert!(run.ladder.is_none(), "no command runs yet");
     run.stage = Stage::Ran;
-    assert!(run.memory_in_use(false).is_some());
+    assert!(run.memory_in_use().is_some() && !run.is_ending());
     run.stop_for_memory(shortage, 0);
     assert_eq!(
         facts(&run),
         [&Fact::Stops(StopReason::MemoryReserve(shortage))]
     );
-    assert_eq!(run.memory_in_use(false), None, "it has its grace");
-    assert!(run.memory_in_use(true).is_some());
+    // It has its grace, and stays the largest.
+    assert!(run.memory_in_use().is_some() && run.is_ending());
     // Reported once, whatever ends its grace.
     run.stop_for_memory(shortage, 1);
     run.kill_for_memory(1);
     run.climb(1);
-    assert_eq!(run.memory_in_use(true), None, "it was killed");
+    assert_eq!(run.memory_in_use(), None, "it was killed");
     let stops = facts(&run).into_iter();
     assert_eq!(
         stops.filter(|fact| matches!(fact, Fact::Stops(_))).count(),

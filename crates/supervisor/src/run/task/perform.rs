@@ -5,7 +5,10 @@ use super::{
     reports::prepare_failure,
 };
 use crate::{
-    base::{blocking::blocking, cause, clock, faults::store_fault, log_words, view::StartAnswer},
+    base::{
+        blocking::blocking, cause, clock, devices, faults::store_fault, log_words,
+        view::StartAnswer,
+    },
     record::persisted_spec,
     registry::Shared,
     run::{
@@ -315,7 +318,7 @@ async fn keep(
     kept.await.flatten()
 }
 
-/// Asks the keeper for the child of an attempt, with the secrets as they are now.
+/// Asks the keeper for the child of an attempt, with the secrets and the devices as they are now.
 pub(super) async fn prepare_child(
     shared: &Shared,
     run: RunId,
@@ -324,6 +327,8 @@ pub(super) async fn prepare_child(
     let secrets = std::mem::take(&mut child.secrets);
     let filled = shared.config.secrets.filled(secrets).await;
     child.secrets = filled.map_err(|fault| ClientError::Start(fault.into()))?;
+    let io = std::mem::take(&mut child.policy.limits.io);
+    child.policy.limits.io = devices::named(io).await.map_err(ClientError::Start)?;
     shared.kernel.prepare(run, &child).await
 }
 

@@ -1,0 +1,104 @@
+//! Block devices of io limits. A look at a path of a spec may take for ever, where a file system does not answer: it is
+//! taken in the server, beside its tasks and for a limited time. The keeper gets the devices alone.
+
+use super::{blocking::blocking, cause};
+use kennel_lifecycle::{IoLimit, StartFailure, StartStage};
+use kennel_linux::block_device;
+use nix::errno::Errno;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
+
+/// Longest wait for the devices of one attempt.
+const LOOK_MAX: Duration = Duration::from_secs(5);
+/// Looks at a time: one that never ends holds a thread, and the others are left for everything else.
+static LOOKS: Semaphore = Semaphore::const_new(16);
+
+/// Puts the numbers of its device in the place of each path.
+pub(crate) async fn named(limits: Vec<IoLimit>) -> Result<Vec<IoLimit>, StartFailure> {
+    named_by(limits, block_device::of, &LOOKS, LOOK_MAX).await
+}
+
+async fn named_by(
+    limits: Vec<IoLimit>,
+    device: impl Fn(&Path) -> io::Result<String> + Clone + Send + 'static,
+    looks: &'static Semaphore,
+    most: Duration,
+) -> Result<Vec<IoLimit>, StartFailure> {
+    let end = Instant::now() + most;
+    let mut named = Vec::new();
+    for limit in limits {
+        let (path, device) = (PathBuf::from(&limit.path), device.clone());
+        let look = async {
+            let one = looks.acquire().await.map_err(io::Error::other)?;
+            let found = blocking(move || {
+                let _one = one;
+                device(&path)
+            });
+            found.await.flatten()
+        };
+        let late = |_| Err(Errno::ETIMEDOUT.into());
+        let found = timeout_at(end, look).await.unwrap_or_else(late);
+        let path = found.map_err(|error| StartFailure {
+            stage: StartStage::Limits,
+            errno: cause::errno(&error),
+            path: Some(limit.path.clone()),
+        })?;
+        named.push(IoLimit { path, ..limit });
+    }
+    Ok(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex, mpsc};
+
+    fn limit(path: &str) -> IoLimit {
+        IoLimit {
+            path: path.to_owned(),
+            reads: Some(1),
+            ..IoLimit::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn path_without_a_device_has_no_io_limit() {
+        let none = named(vec![limit("/proc")]).await;
+        let none = none.expect_err("it is on no device");
+        assert_eq!(none.stage, StartStage::Limits);
+        assert_eq!(none.errno, Some(Errno::ENODEV as i32));
+        assert_eq!(none.path.as_deref(), Some("/proc"));
+    }
+
+    #[tokio::test]
+    async fn unanswered_looks_refuse_a_start_in_time() {
+        static TWO: Semaphore = Semaphore::const_new(2);
+        let mut held = Vec::new();
+        // The third finds no room to look.
+        for path in ["/one", "/two", "/three"] {
+            let (answer, answers) = mpsc::channel::<()>();
+            held.push(answer);
+            let answers = Arc::new(Mutex::new(answers));
+            let hang = move |_: &Path| {
+                let _ = answers.lock().expect("nothing panics with it").recv();
+                Ok("8:0".to_owned())
+            };
+            let late = named_by(vec![limit(path)], hang, &TWO, Duration::from_millis(20)).await;
+            let late = late.expect_err("nothing answers");
+            assert_eq!(late.errno, Some(Errno::ETIMEDOUT as i32));
+            assert_eq!(late.path.as_deref(), Some(path));
+        }
+        assert_eq!(TWO.available_permits(), 0);
+        drop(held);
+        let device = |_: &Path| Ok("8:0".to_owned());
+        let named = named_by(vec![limit("/one")], device, &TWO, LOOK_MAX).await;
+        assert_eq!(named.expect("there is room again"), [limit("8:0")]);
+    }
+}
