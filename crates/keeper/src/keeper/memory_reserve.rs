@@ -149,15 +149,15 @@ mod tests {
         }
     }
 
-    fn largest(used: u64, at_once: bool) -> Option<Demand> {
-        Some(Demand::Largest {
+    fn largest(used: u64, at_once: bool) -> Demand {
+        Demand::Largest {
             shortage: MemoryShortage {
                 limit: 1000,
                 used,
                 reserve: RESERVE,
             },
             at_once,
-        })
+        }
     }
 
     #[test]
@@ -166,7 +166,10 @@ mod tests {
         let (first, second) = (RunId::from_u128(1), RunId::from_u128(2));
         let is_ending = |_: RunId| true;
         assert_eq!(reserve.demand(left(100), 0, is_ending), None);
-        assert_eq!(reserve.demand(left(99), 1, is_ending), largest(901, false));
+        assert_eq!(
+            reserve.demand(left(99), 1, is_ending),
+            Some(largest(901, false))
+        );
         reserve.ends(first, false, 1);
         // It has its grace for as long as half of the reserve is left.
         assert_eq!(reserve.demand(left(50), 60_000, is_ending), None);
@@ -177,13 +180,13 @@ mod tests {
         let settled = 60_001 + SETTLE_MS;
         assert_eq!(
             reserve.demand(left(49), settled, is_ending),
-            largest(951, true)
+            Some(largest(951, true))
         );
         reserve.ends(second, true, settled);
         assert_eq!(reserve.demand(left(49), settled + 1, is_ending), None);
         // It has ended, and that was not enough.
         let ended = reserve.demand(left(60), settled + 2, |id| id != second);
-        assert_eq!(ended, largest(940, false));
+        assert_eq!(ended, Some(largest(940, false)));
     }
 
     #[test]
@@ -194,7 +197,7 @@ mod tests {
             reserve.ends(run, at_once, 0);
             // Its next attempt has the same id, and nothing stops it.
             let next = reserve.demand(left(99), 1, |_| false);
-            assert_eq!(next, largest(901, false));
+            assert_eq!(next, Some(largest(901, false)));
         }
     }
 
@@ -252,7 +255,7 @@ mod tests {
         assert_eq!(reserve.look_at(), LOOK_EVERY_MS);
         // Set later, as `systemctl set-property` does.
         write("memory.max", "1000").expect("a file");
-        assert_eq!(reserve.look(200, |_| true), largest(950, false));
+        assert_eq!(reserve.look(200, |_| true), Some(largest(950, false)));
         assert_eq!(reserve.look_at(), 200 + LOOK_CLOSELY_EVERY_MS);
         std::fs::remove_dir_all(&group).expect("it goes");
         assert_eq!(reserve.look(300, |_| true), None);

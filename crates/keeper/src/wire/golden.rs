@@ -383,6 +383,7 @@ fn targets_of_a_round_have_these_bytes() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a list")]
 fn answers_and_reports_have_these_bytes() {
     let identity = RunIdentity {
         command: process(200),

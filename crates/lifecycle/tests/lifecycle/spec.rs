@@ -99,6 +99,7 @@ fn a_good_spec_is_not_found_fault_with() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a list")]
 fn all_that_is_wrong_is_reported_together() {
     let spec = edited(RunSpec::default(), |s| {
         s.policy.kind = RunKind::Heartbeat;

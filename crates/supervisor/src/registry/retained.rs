@@ -52,7 +52,10 @@ impl Shared {
     async fn retained_bytes(self: &Arc<Self>, owner: &str) -> Result<u64, CallError> {
         let data_dir = self.config.data_dir.clone();
         let dirs = blocking(move || rundir::all(&data_dir)).await;
-        let dirs: HashSet<RunId> = dirs.map_err(internal)?.into_iter().collect();
+        let dirs: HashSet<RunId> = dirs
+            .map_err(|error| internal(&error))?
+            .into_iter()
+            .collect();
         // A run that ends from here on is measured as a live one.
         let live: HashMap<RunId, Arc<str>> = self
             .all()
@@ -75,7 +78,7 @@ impl Shared {
             let size = |run: RunId| (run, size_bytes(&data_dir, run));
             unmeasured.into_iter().map(size).collect::<Vec<_>>()
         });
-        let measured = measured.await.map_err(internal)?;
+        let measured = measured.await.map_err(|error| internal(&error))?;
         let mut ended = self.retained.lock();
         for (run, bytes) in measured {
             sum = sum.saturating_add(bytes);
@@ -120,6 +123,6 @@ fn size_bytes(data_dir: &Path, run: RunId) -> u64 {
     kennel_journal::size_bytes(&rundir::path(data_dir, run)).unwrap_or(0)
 }
 
-fn internal(error: std::io::Error) -> CallError {
+fn internal(error: &std::io::Error) -> CallError {
     CallError::Internal(error.to_string())
 }

@@ -103,7 +103,7 @@ fn limited(dir: &std::path::Path, child: &Living) -> Run {
     use kennel_lifecycle::{Countdown, Recovery};
     let mut run = at_gate(dir, child.pidfd());
     run.policy.recovery = Some(Recovery::Adopt);
-    run.policy.timeouts.extension_max = Some(std::time::Duration::from_secs(60));
+    run.policy.timeouts.extension_max = Some(std::time::Duration::from_mins(1));
     run.max_runtime = Some(Countdown::new(std::time::Duration::from_secs(10)));
     run.release();
     receive(&mut run, FromShim::Executed);
