@@ -4,7 +4,6 @@
 use super::{blocking::blocking, cause};
 use kennel_lifecycle::{IoLimit, StartFailure, StartStage};
 use kennel_linux::block_device;
-use nix::errno::Errno;
 use std::{
     io,
     path::{Path, PathBuf},
@@ -43,13 +42,19 @@ async fn named_by(
             });
             found.await.flatten()
         };
-        let late = |_| Err(Errno::ETIMEDOUT.into());
-        let found = timeout_at(end, look).await.unwrap_or_else(late);
-        let path = found.map_err(|error| StartFailure {
+        let failed = |errno, path| StartFailure {
             stage: StartStage::Limits,
-            errno: cause::errno(&error),
-            path: Some(limit.path.clone()),
-        })?;
+            errno,
+            path: Some(path),
+        };
+        let path = match timeout_at(end, look).await {
+            Ok(Ok(path)) => path,
+            Ok(Err(error)) => return Err(failed(cause::errno(&error), limit.path)),
+            Err(_) => {
+                let late = format!("{} (no answer in {} s)", limit.path, most.as_secs());
+                return Err(failed(None, late));
+            }
+        };
         named.push(IoLimit { path, ..limit });
     }
     Ok(named)
@@ -58,6 +63,7 @@ async fn named_by(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::errno::Errno;
     use std::sync::{Arc, Mutex, mpsc};
 
     fn limit(path: &str) -> IoLimit {
@@ -92,8 +98,7 @@ mod tests {
             };
             let late = named_by(vec![limit(path)], hang, &TWO, Duration::from_millis(20)).await;
             let late = late.expect_err("nothing answers");
-            assert_eq!(late.errno, Some(Errno::ETIMEDOUT as i32));
-            assert_eq!(late.path.as_deref(), Some(path));
+            assert_eq!(late.path, Some(format!("{path} (no answer in 0 s)")));
         }
         assert_eq!(TWO.available_permits(), 0);
         drop(held);
