@@ -94,7 +94,6 @@ async fn wait(connection: &Connection, run: &str) {
     let request = pb::WaitRunRequest {
         run_id: run.to_owned(),
         condition: pb::WaitCondition::Ended.into(),
-        ..pb::WaitRunRequest::default()
     };
     must("wait", connection.processes().wait_run(request).await);
 }

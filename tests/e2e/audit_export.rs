@@ -166,7 +166,7 @@ async fn collector_gets_each_audit_record_in_order() {
     let file = kennel.scratch().join("collected");
     let lines: String = by_seq
         .range(..=head)
-        .map(|(_, record)| format!("{}\n", record.body))
+        .flat_map(|(_, record)| [record.body.as_str(), "\n"])
         .collect();
     fs::write(&file, lines).expect("own directory");
     let verified = kennel

@@ -377,10 +377,13 @@ async fn foreign_unreadable_run_is_answered_like_absent() {
     let alice = fleet.client(0, "alice").await;
     let spawned = must("spawn", alice.processes().spawn(sleeper()).await).into_inner();
     let id = spawned.run.expect("a run").run_id;
-    let mut there = fleet.two.client().await;
-    eventually_async("it runs", PATIENCE, async || {
-        let run = must("get", there.get(&id).await);
-        (run.state() == pb::RunState::Running).then_some(())
+    let there = fleet.two.client().await;
+    eventually_async("it runs", PATIENCE, || {
+        let (mut there, id) = (there.clone(), id.clone());
+        async move {
+            let run = must("get", there.get(&id).await);
+            (run.state() == pb::RunState::Running).then_some(())
+        }
     })
     .await;
     let server = fleet.one.server().expect("it serves");
@@ -443,7 +446,8 @@ async fn sent_secret_reaches_the_other_node_over_tls() {
     named.metadata_mut().insert("kennel-node", name);
     let run = must("spawn", alice.processes().spawn(named).await).into_inner();
     let run = run.run.expect("a run");
-    assert_eq!(run.other_node.expect("elsewhere").node_name, "one");
+    let seen = must("get", fleet.two.client().await.get(&run.run_id).await);
+    assert_eq!(seen.other_node.expect("elsewhere").node_name, "one");
     let mut here = fleet.one.client().await;
     must("end", here.ended(&run.run_id).await);
     let heard = must("events", here.hear_all(&run.run_id, 0).await);

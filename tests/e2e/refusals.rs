@@ -119,7 +119,7 @@ async fn each_wrong_field_is_named() {
     let mut no_command = sh("exit 0");
     no_command.command = None;
     let too_long = "x".repeat(200 * 1024);
-    for (what, spec, fields) in [
+    for (what, spec, fields) in vec![
         ("no time", no_time, &["spec.timeouts.max_runtime"][..]),
         (
             "NUL in argv",

@@ -397,7 +397,7 @@ async fn node_can_forbid_access_of_runs() {
     run.client = kennel.client().await;
     let refused = run.is_refused("$K get $KENNEL_RUN_ID").await;
     assert!(refused.contains("a process of a run may not"), "{refused}");
-    let spec = spec(&kennel.scratch(), ApiAccess::OwnRun);
+    let spec = spec(kennel.scratch(), ApiAccess::OwnRun);
     let refused = run.client.spawn(spec).await.expect_err("forbidden");
     let refused = complaint(&refused);
     assert_eq!(refused.reason, "CAPABILITY_MISSING");

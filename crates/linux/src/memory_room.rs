@@ -112,6 +112,9 @@ mod tests {
         assert_eq!(tightest(&[unlimited], 1), None);
         let gone = dir.path().join("gone");
         assert!(!is_counted(&gone));
-        assert_eq!((tightest(&[gone.clone()], 1), in_use(&gone)), (None, None));
+        assert_eq!(
+            (tightest(std::slice::from_ref(&gone), 1), in_use(&gone)),
+            (None, None)
+        );
     }
 }
