@@ -424,7 +424,7 @@ async fn foreign_unreadable_run_is_answered_like_absent() {
     assert_eq!(stops().await.trim(), "1");
     write(&known).await;
     kill_exactly(&server, Signal::SIGCONT);
-    let ended = must("wait", there.ended(&id).await);
+    let ended = must("wait", there.clone().ended(&id).await);
     assert_eq!(ended.reason(), "aborted");
 }
 
