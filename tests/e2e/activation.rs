@@ -2,7 +2,10 @@
 
 use kennel_proto::pb;
 use kennel_tests::{
-    Kennel, Options, PATIENCE, SHUTDOWN_LIMIT, kennel::bare_command, must, programs, sh,
+    Kennel, Options, PATIENCE, SHUTDOWN_LIMIT,
+    kennel::bare_command,
+    must, programs, sh,
+    shell::{finish, run_to_end},
 };
 use nix::sys::signal::Signal;
 use std::{
@@ -120,53 +123,53 @@ async fn keeper_and_server_alone_hold_passed_socket() {
     }
 }
 
-#[test]
-fn unusable_passed_sockets_are_refused_with_reason() {
+#[tokio::test]
+async fn unusable_passed_sockets_are_refused_with_reason() {
     let dir = must("a directory", tempfile::tempdir());
     let path = dir.path().join("s/kennel.sock");
     let here = format!("unix:{}", path.display());
     let listener = bind(dir.path());
-    let refused = |listen: &str, fds: &str, socket: &dyn Fn() -> OwnedFd| {
-        let output = serve(dir.path(), listen, fds, socket());
+    let refused = async |listen: &str, fds: &str, socket: &dyn Fn() -> OwnedFd| {
+        let output = serve(dir.path(), listen, fds, socket()).await;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");
         said
     };
     let good = || OwnedFd::from(must("a copy", listener.try_clone()));
-    let elsewhere = refused("unix:/nowhere/s", "1", &good);
+    let elsewhere = refused("unix:/nowhere/s", "1", &good).await;
     assert!(
         elsewhere.contains(&format!(
             "\"kennel.socket\" of the service manager: it is bound to {here}"
         )),
         "{elsewhere}"
     );
-    let wide = refused(&format!("{here}?mode=0660"), "1", &good);
+    let wide = refused(&format!("{here}?mode=0660"), "1", &good).await;
     assert!(wide.contains("mode 0600, and --listen says 0660"), "{wide}");
     let connected = || OwnedFd::from(must("a pair", UnixStream::pair()).0);
-    let said = refused(&here, "1", &connected);
+    let said = refused(&here, "1", &connected).await;
     assert!(said.contains("not a listening stream socket"), "{said}");
-    let said = refused(&here, "2", &good);
+    let said = refused(&here, "2", &good).await;
     assert!(said.contains("descriptor 4 is not open"), "{said}");
-    let said = refused(&here, "many", &good);
+    let said = refused(&here, "many", &good).await;
     assert!(said.contains("LISTEN_FDS: \"many\""), "{said}");
     must("removed", fs::remove_file(&path));
     must("a link", symlink("/dev/null", &path));
-    let said = refused(&here, "1", &good);
+    let said = refused(&here, "1", &good).await;
     assert!(said.contains("its file is gone"), "{said}");
 }
 
 /// A socket that is meant for another process is left to it.
-#[test]
-fn socket_of_another_process_is_not_used() {
+#[tokio::test]
+async fn socket_of_another_process_is_not_used() {
     let dir = must("a directory", tempfile::tempdir());
     let listener = bind(dir.path());
     let here = format!("unix:{}", dir.path().join("s/kennel.sock").display());
     let mut command = serve_command(dir.path(), &here);
     command.env("LISTEN_PID", "1").env("LISTEN_FDS", "1");
-    let output = must("it runs", command.output());
+    let output = run_to_end(command, PATIENCE).await;
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("cannot listen on") && said.contains("use"),
+        said.contains("cannot listen on") && said.contains("in use"),
         "{said}"
     );
     drop(listener);
@@ -179,7 +182,8 @@ fn serve_command(dir: &Path, listen: &str) -> Command {
     command
 }
 
-fn serve(dir: &Path, listen: &str, fds: &str, socket: OwnedFd) -> Output {
+/// Serves, and waits for its end: one that is not refused is killed.
+async fn serve(dir: &Path, listen: &str, fds: &str, socket: OwnedFd) -> Output {
     let serve = serve_command(dir, listen);
     let script = "exec 3<&0 </dev/null; export LISTEN_PID=$$; exec \"$@\"";
     let mut command = bare_command(Path::new("sh"));
@@ -188,8 +192,12 @@ fn serve(dir: &Path, listen: &str, fds: &str, socket: OwnedFd) -> Output {
     command
         .env("LISTEN_FDS", fds)
         .env("LISTEN_FDNAMES", "kennel.socket");
-    command.stdin(Stdio::from(socket));
-    must("it runs", command.output())
+    command
+        .stdin(Stdio::from(socket))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let child = must("it runs", command.spawn());
+    finish(child, "kennel serve", PATIENCE).await
 }
 
 fn fd_number(fd: &OwnedFd) -> i32 {

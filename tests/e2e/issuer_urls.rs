@@ -2,9 +2,9 @@
 
 use crate::{
     issuer_tokens::{PLANNER, bearing, key_set, openssl, refusal, spawn, token_of},
-    net::{Net, follow},
+    net::{Net, follow, sleeper},
 };
-use kennel_client::connect_with;
+use kennel_client::{connect_with, outlast};
 use kennel_tests::{PATIENCE, eventually, eventually_async, must, new_run_id};
 use serde_json::json;
 use std::{
@@ -29,6 +29,10 @@ use tokio_rustls::{
     },
 };
 use tonic::Code;
+use tonic_types::StatusExt;
+
+/// Pause between two looks for an answer.
+const POLL: Duration = Duration::from_millis(20);
 
 const KEYS: &str = "/openid/v1/jwks";
 const HEALTHY: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n";
@@ -80,16 +84,17 @@ impl Issuer {
                     let head = String::from_utf8(head).expect("text");
                     let path = head.split(' ').nth(1).expect("a path").to_owned();
                     heads.lock().expect("no panic").push(head);
-                    let answer = texts.lock().expect("no panic").get(&path).cloned();
-                    match answer {
-                        Some(answer) => {
-                            // The client may have hung up for its size.
-                            let _ = stream.write_all(answer.as_bytes()).await;
-                            let _ = stream.shutdown().await;
+                    // Without an answer it waits for one.
+                    let answer = loop {
+                        let answer = texts.lock().expect("no panic").get(&path).cloned();
+                        match answer {
+                            Some(answer) => break answer,
+                            None => tokio::time::sleep(POLL).await,
                         }
-                        // It never answers.
-                        None => std::future::pending().await,
-                    }
+                    };
+                    // The client may have hung up for its size.
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                    let _ = stream.shutdown().await;
                 });
             }
         });
@@ -108,6 +113,11 @@ impl Issuer {
 
     fn give(&self, path: &str, document: &str) {
         self.answer(path, format!("{HEALTHY}\r\n{document}"));
+    }
+
+    /// Lets requests wait until there is an answer again.
+    fn hesitate(&self, path: &str) {
+        self.answers.lock().expect("no panic").remove(path);
     }
 
     fn requests(&self) -> Vec<String> {
@@ -194,6 +204,12 @@ async fn keys_of_a_cluster_come_from_its_server() {
         refused.contains("have not been fetched yet").then_some(())
     })
     .await;
+    let token = token_of(CLUSTER, dir, ("second", "kennel", PLANNER), 600);
+    let planner = net.connect(&bearing(&net, token)).await;
+    let refused = spawn(&planner, &new_run_id()).await.expect_err("refused");
+    assert_eq!(refused.code(), Code::Unavailable);
+    let reason = refused.get_details_error_info().map(|info| info.reason);
+    assert_eq!(reason.as_deref(), Some("ISSUER_UNAVAILABLE"));
     eventually("the failure is logged", PATIENCE, || {
         let log = net.kennel.log();
         log.contains("has answered 503").then_some(())
@@ -202,6 +218,42 @@ async fn keys_of_a_cluster_come_from_its_server() {
     assert!(!net.kennel.log().contains("token-of-the-pod"));
     issuer.give(KEYS, &key_set(dir, "second"));
     accepted(&net, CLUSTER, "second").await;
+}
+
+/// A new server has no keys until the issuer answers: no client is told that its token is wrong.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_outlast_a_server_without_keys() {
+    let net = Net::start().await;
+    let dir = net.dir.path();
+    new_key(dir);
+    let issuer = Issuer::start(dir).await;
+    issuer.give(KEYS, &key_set(dir, "first"));
+    let name = issuer.url.clone();
+    admit(
+        &net,
+        &[(&name, format!("keys_url = '{}{KEYS}'", issuer.url))],
+    );
+    accepted(&net, &name, "first").await;
+    let token = token_of(&name, dir, ("first", "kennel", PLANNER), 600);
+    issuer.hesitate(KEYS);
+    let asked = issuer.requests().len();
+    net.kennel.kill_server();
+    let (address, bearing, run) = (net.address(), bearing(&net, token), new_run_id());
+    let calling = tokio::spawn(async move {
+        let connection = connect_with(&address, &bearing).await;
+        let connection = connection.expect("the token is not refused");
+        let call = || {
+            let (mut processes, run) = (connection.processes(), run.clone());
+            async move { processes.spawn(sleeper(&run, &[])).await }
+        };
+        outlast(call).await
+    });
+    eventually("the next server asks for keys", PATIENCE, || {
+        (issuer.requests().len() > asked).then_some(())
+    })
+    .await;
+    issuer.give(KEYS, &key_set(dir, "first"));
+    must("spawn", calling.await.expect("no panic"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -228,7 +228,11 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
                 let peer = (self.judge)(&io)?;
                 Ok((Io::Unix(io), peer))
             }
-            Listener::Tcp(listener) => self.handshakes.next(listener).await,
+            Listener::Tcp(listener) => {
+                // Without the keys a good token would be refused: clients wait in the queue of the socket.
+                self.credentials.begun().await;
+                self.handshakes.next(listener).await
+            }
         }
     }
 

@@ -180,52 +180,60 @@ impl Peer {
         }
     }
 
-    /// Returns the caller, and its token; or why it may not call.
+    /// Returns the caller, and its token; or why it may not call, with what the audit log says of what it has shown.
     pub(crate) fn caller(
         &self,
         headers: &HeaderMap,
         rules: &Rules,
         now: SystemTime,
-    ) -> Result<(Caller, Option<Bearer>), Status> {
+    ) -> Result<(Caller, Option<Bearer>), (String, Status)> {
+        let shown = self.certificate();
         match &self.origin {
             Origin::Process { uid, pid } => {
-                let caller = rules.of_uid(*uid, *pid).ok_or_else(unknown_user)?;
+                let caller = rules.of_uid(*uid, *pid);
+                let caller = caller.ok_or_else(|| (shown, unknown_user()))?;
                 Ok((caller, None))
             }
             Origin::Network {
                 certificate: Some(certificate),
                 ..
             } => {
-                let caller = rules.of_principal(&certificate.uri).ok_or_else(|| {
-                    status::permission_denied(
-                        "the access file does not name this certificate's URI",
-                    )
-                })?;
-                let credential = self.certificate();
-                Ok((
-                    Caller {
-                        credential,
-                        ..caller
-                    },
-                    None,
-                ))
+                let caller = rules.of_principal(&certificate.uri);
+                let credential = shown.clone();
+                let caller = caller.map(|caller| Caller {
+                    credential,
+                    ..caller
+                });
+                let unknown = "the access file does not name this certificate's URI";
+                let caller = caller.ok_or_else(|| (shown, status::permission_denied(unknown)))?;
+                Ok((caller, None))
             }
             Origin::Network { .. } => {
-                let token = bearer(headers).ok_or_else(|| {
-                    status::unauthenticated("a client certificate or a token is needed")
-                })?;
-                let bearer = rules.bearer(token, now);
-                let bearer = bearer.map_err(|why| status::unauthenticated(&why))?;
-                let caller = rules.of_bearer(&bearer, now);
-                let caller = caller.ok_or_else(|| match bearer {
-                    Bearer::Token(_) => {
-                        status::unauthenticated("the token is not known or has expired")
-                    }
-                    Bearer::Signed(_) | Bearer::Run(_) => status::permission_denied(
-                        "the access file does not name this token's principal",
-                    ),
+                let needed = "a client certificate or a token is needed";
+                let token = bearer(headers);
+                let token = token.ok_or_else(|| (shown, status::unauthenticated(needed)))?;
+                let bearer = rules.bearer(token, now).map_err(|fault| {
+                    let refused = if fault.lacks_keys {
+                        status::issuer_unavailable(&fault.why)
+                    } else {
+                        status::unauthenticated(&fault.why)
+                    };
+                    (fault.credential(), refused)
                 })?;
                 let credential = bearer.credential();
+                let Some(caller) = rules.of_bearer(&bearer, now) else {
+                    // Guesses are summed as one.
+                    let known = rules.knows(&bearer).then_some(credential);
+                    let refused = match bearer {
+                        Bearer::Token(_) => {
+                            status::unauthenticated("the token is not known or has expired")
+                        }
+                        Bearer::Signed(_) | Bearer::Run(_) => status::permission_denied(
+                            "the access file does not name this token's principal",
+                        ),
+                    };
+                    return Err((known.unwrap_or_default(), refused));
+                };
                 Ok((
                     Caller {
                         credential,

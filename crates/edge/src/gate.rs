@@ -45,21 +45,23 @@ impl Gate {
         }
     }
 
-    /// Who calls, and by which token; or why it may not.
+    /// Who calls, and by which token; or why it may not, with what the audit log says of what it has shown.
     fn caller(
         &self,
         peer: &Peer,
         headers: &HeaderMap,
         rules: &Rules,
-    ) -> Result<(Caller, Option<Bearer>), Status> {
+    ) -> Result<(Caller, Option<Bearer>), (String, Status)> {
         if let (PeerVerdict::OfARun(run), Some(runs)) = (peer.verdict, &self.runs)
             && let Some(token) = auth::bearer(headers)
             && let Some(called) = runs.caller(token, run, peer.pid())
         {
-            return called.map(|(caller, token)| (caller, Some(token)));
+            return called
+                .map(|(caller, token)| (caller, Some(token)))
+                .map_err(|refused| (String::new(), refused));
         }
         match peer.verdict.refusal() {
-            Some(refused) => Err(refused),
+            Some(refused) => Err((peer.certificate(), refused)),
             None => peer.caller(headers, rules, access::now()),
         }
     }
@@ -74,10 +76,10 @@ impl Gate {
         let path = uri.path();
         let rules = self.access.rules();
         let called = self.caller(peer, request.headers(), &rules);
-        let called = called.map_err(|status| {
+        let called = called.map_err(|(credential, status)| {
             let unknown = Caller {
                 principal: peer.name(),
-                credential: peer.certificate(),
+                credential,
                 ..Caller::default()
             };
             (unknown, status)

@@ -75,6 +75,8 @@ pub const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 pub const HANDSHAKES_MAX: usize = 128;
 /// Interval of checking the access file and the credentials of open connections.
 pub const ACCESS_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest time for which a new server lets clients over TCP wait for the first keys of issuers.
+pub const FIRST_KEYS_MAX: Duration = Duration::from_secs(2);
 /// Tokens that may be used on one connection.
 pub const TOKENS_PER_CONNECTION_MAX: usize = 64;
 /// Interval of warnings about refused connections of one kind.

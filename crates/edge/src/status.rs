@@ -14,7 +14,8 @@ pub(crate) use consumer::other_filter;
 use node::node_not_found;
 pub(crate) use node::{node_of_call, node_unreachable};
 pub(crate) use transport::{
-    caller_unverified, malformed, panicked, role_missing, too_large, unauthenticated, unimplemented,
+    caller_unverified, issuer_unavailable, malformed, panicked, role_missing, too_large,
+    unauthenticated, unimplemented,
 };
 pub(crate) use upgrade::leaving;
 
@@ -37,6 +38,9 @@ const TEXT_BYTES_MAX: usize = 512;
 const RETRY_SOON: Duration = Duration::from_secs(1);
 /// Retry delay where a server is shutting down: the next one needs a moment.
 const RETRY_NEXT_SERVER: Duration = Duration::from_secs(2);
+
+/// Retry delay where the keys of an issuer are missing: they are fetched again after 15 s.
+const RETRY_ISSUER: Duration = Duration::from_secs(2);
 
 /// Retry delay where a server is being replaced: a new connection waits until the next one serves.
 const RETRY_AT_ONCE: Duration = Duration::from_millis(20);

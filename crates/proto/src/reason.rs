@@ -81,6 +81,8 @@ reasons! {
     StoreUnavailable = "STORE_UNAVAILABLE",
     /// The keeper does not answer.
     KeeperUnresponsive = "KEEPER_UNRESPONSIVE",
+    /// The keys of a token's issuer are missing.
+    IssuerUnavailable = "ISSUER_UNAVAILABLE",
     /// The server is shutting down.
     NodeDraining = "NODE_DRAINING",
     /// Another server replaces this one.

@@ -5,11 +5,12 @@ use super::Connection;
 use crate::{
     access::{self, Access},
     auth::PeerVerdict,
-    limits::ACCESS_INTERVAL,
+    limits::{ACCESS_INTERVAL, FIRST_KEYS_MAX},
     run_tokens::RunTokens,
 };
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
 
 /// The rules, and the connections that they hold for.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(crate) struct Credentials {
     /// Absent: no run may call.
     runs: Option<Arc<RunTokens>>,
     connections: Mutex<Vec<Weak<Connection>>>,
+    /// Fires when the first keys of issuers are there, or were waited for.
+    begun: CancellationToken,
 }
 
 impl Credentials {
@@ -26,6 +29,7 @@ impl Credentials {
             access,
             runs,
             connections: Mutex::default(),
+            begun: CancellationToken::new(),
         })
     }
 
@@ -41,17 +45,29 @@ impl Credentials {
         }
     }
 
+    /// Waits for the first keys of issuers, for a bounded time. Cancel-safe.
+    pub(super) async fn begun(&self) {
+        self.begun.cancelled().await;
+    }
+
     /// Follows the file; never returns.
     pub(crate) async fn follow(&self) {
         let mut logged = None;
         let mut fetches = JoinSet::new();
+        self.access.fetch_keys(&mut fetches);
+        let first = async {
+            while let Some(fetched) = fetches.join_next().await {
+                note(fetched);
+            }
+        };
+        // Those that take longer are done beside all others.
+        let _ = tokio::time::timeout(FIRST_KEYS_MAX, first).await;
+        self.begun.cancel();
         loop {
             self.access.fetch_keys(&mut fetches);
             tokio::time::sleep(ACCESS_INTERVAL).await;
             while let Some(fetched) = fetches.try_join_next() {
-                if let Err(error) = fetched {
-                    tracing::error!(%error, "fetching the keys of an issuer failed");
-                }
+                note(fetched);
             }
             if !self.access.may_change() {
                 self.cut_invalid();
@@ -100,5 +116,48 @@ impl Credentials {
     fn connections(&self) -> MutexGuard<'_, Vec<Weak<Connection>>> {
         let connections = self.connections.lock();
         connections.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn note(fetched: Result<(), JoinError>) {
+    if let Err(error) = fetched {
+        tracing::error!(%error, "fetching the keys of an issuer failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, net::TcpListener, time::Duration};
+
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    /// Whether clients over TCP are let in within this time, under these rules.
+    async fn begins_within(rules: &str, time: Duration) -> bool {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("access.toml");
+        fs::write(&file, rules).expect("own directory");
+        let access = Access::open(Some(&file), 0).expect("good rules");
+        let credentials = Credentials::new(Arc::new(access), None);
+        let begun = async {
+            tokio::select! { biased;
+                () = credentials.begun() => {}
+                () = credentials.follow() => {}
+            }
+        };
+        tokio::time::timeout(time, begun).await.is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_wait_for_first_keys_for_bounded_time() {
+        // It connects, and never answers.
+        let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = silent.local_addr().expect("an address");
+        let rules = format!(
+            "[[issuer]]\nname = 'https://issuer.example'\naudience = 'kennel'\nkeys_url = 'https://{url}/keys'\n"
+        );
+        assert!(!begins_within(&rules, FIRST_KEYS_MAX - MOMENT).await);
+        assert!(begins_within(&rules, FIRST_KEYS_MAX + MOMENT).await);
+        assert!(begins_within("", MOMENT).await, "there are none to fetch");
     }
 }

@@ -15,7 +15,13 @@ use rustls::{
 };
 use serde::Deserialize;
 use std::{
-    error::Error, fs::File, future::poll_fn, io::Read, path::Path, pin::pin, sync::Arc,
+    error::Error,
+    fs::{self, File},
+    future::poll_fn,
+    io::Read,
+    path::Path,
+    pin::pin,
+    sync::Arc,
     time::Duration,
 };
 use tokio::net::TcpStream;
@@ -40,13 +46,9 @@ struct Discovery {
 
 /// Fetches the keys. The error says what failed, and never holds a token.
 pub(crate) async fn fetch(source: &Source) -> Result<Fetched, String> {
-    let fetched = tokio::time::timeout(FETCH_MAX, fetch_all(source)).await;
-    fetched.unwrap_or_else(|_| Err(format!("no answer within {} s", FETCH_MAX.as_secs())))
-}
-
-async fn fetch_all(source: &Source) -> Result<Fetched, String> {
     let (ca, token) = (source.ca.clone(), source.token.clone());
-    // They are renewed on the disk: read for each fetch.
+    // They are renewed on the disk: read for each fetch. A file that hangs takes its thread for as long, so nothing is
+    // begun behind it.
     let read = tokio::task::spawn_blocking(move || {
         let tls = config(ca.as_deref())?;
         let token = token.map(|path| read_file(&path)).transpose()?;
@@ -54,6 +56,15 @@ async fn fetch_all(source: &Source) -> Result<Fetched, String> {
         Ok::<_, String>((tls, token))
     });
     let (tls, token) = read.await.map_err(|e| e.to_string())??;
+    let fetched = tokio::time::timeout(FETCH_MAX, fetch_all(source, tls, token)).await;
+    fetched.unwrap_or_else(|_| Err(format!("no answer within {} s", FETCH_MAX.as_secs())))
+}
+
+async fn fetch_all(
+    source: &Source,
+    tls: Arc<ClientConfig>,
+    token: Option<String>,
+) -> Result<Fetched, String> {
     let url = match &source.url {
         Some(url) => https(url)?,
         None => {
@@ -121,6 +132,11 @@ fn config(ca: Option<&Path>) -> Result<Arc<ClientConfig>, String> {
 
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let wrong = |why: String| format!("cannot read {}: {why}", path.display());
+    // Opening a pipe would wait for its writer.
+    let found = fs::metadata(path).map_err(|e| wrong(e.to_string()))?;
+    if !found.is_file() {
+        return Err(wrong("it is not a regular file".to_owned()));
+    }
     let file = File::open(path).map_err(|e| wrong(e.to_string()))?;
     let mut bytes = Vec::new();
     let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
@@ -230,6 +246,12 @@ mod tests {
         ] {
             https(url).expect_err("it is refused");
         }
+    }
+
+    #[test]
+    fn files_of_other_kinds_are_not_opened() {
+        let why = read_file(Path::new("/dev/null")).expect_err("a device");
+        assert!(why.contains("not a regular file"), "{why}");
     }
 
     #[test]

@@ -156,7 +156,11 @@ impl Read {
         let tls = self.file.tls.as_ref().map(Tls::read).transpose()?;
         let forward = self.file.forward.as_ref();
         let forward = forward.map(tls::NodeFiles::read).transpose()?;
+        let own = Rules::own(own_uid);
+        let admins = grants.values().filter(|grant| grant.role >= Role::Admin);
+        let admins = admins.map(|grant| grant.owner.clone());
         Ok(Rules {
+            admins: own.admins.iter().cloned().chain(admins).collect(),
             grants,
             tokens,
             quotas: self.file.quotas.clone(),
@@ -164,7 +168,7 @@ impl Read {
             tls,
             forward,
             content: self.content,
-            ..Rules::own(own_uid)
+            ..own
         })
     }
 }
@@ -241,8 +245,8 @@ fn hex(text: &str) -> Option<TokenHash> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::rules;
-    use std::time::Duration;
+    use crate::{access::rules, auth::Peer};
+    use std::{num::NonZeroU64, time::Duration};
 
     fn written(text: &str) -> Result<Rules, AccessError> {
         let dir = tempfile::tempdir().expect("a directory");
@@ -312,6 +316,33 @@ mod tests {
         let after = before + Duration::from_secs(1);
         assert!(of("old", after).is_none() && of("new", after).is_some());
         assert!(of("other", before).is_none());
+
+        // The denial of a token that is known names it.
+        let denied = |token: &str| {
+            let value = format!("Bearer {token}").parse().expect("a header");
+            let headers = http::HeaderMap::from_iter([(http::header::AUTHORIZATION, value)]);
+            let peer = Peer::of_network([127, 0, 0, 1].into(), None);
+            let denied = peer.caller(&headers, &rules, after);
+            denied.expect_err("it is denied").0
+        };
+        let old = rules::Bearer::Token(rules::hash("old"));
+        assert_eq!(denied("old"), old.credential());
+        assert_eq!(denied("other"), "");
+    }
+
+    #[test]
+    fn output_rate_of_all_spares_admins() {
+        let rules = written(
+            "[[principal]]\nname = 'spiffe://a/b'\nrole = 'admin'\nowner = 'ops'\n\
+             [quota.'*']\noutput_bytes_per_second = 5\n[quota.slow]\noutput_bytes_per_second = 1\n\
+             [quota.free]\nlive_runs = 2\n",
+        )
+        .expect("it is good");
+        let rate = |owner: &str| rules.output_rate(owner).map_or(0, NonZeroU64::get);
+        for owner in ["ops", "uid:0", "uid:1000", "free"] {
+            assert_eq!(rate(owner), 0, "{owner}");
+        }
+        assert_eq!((rate("team"), rate("slow")), (5, 1));
     }
 
     #[test]

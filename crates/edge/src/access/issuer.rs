@@ -81,6 +81,37 @@ pub(crate) struct Signed {
     expires: u64,
 }
 
+/// Why a token is not accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TokenFault {
+    pub(crate) why: String,
+    /// Whether the keys of its issuer are missing here: the token may be good.
+    pub(crate) lacks_keys: bool,
+    /// Id of its issuer's key that has signed it; absent: that is not proved.
+    key: Option<String>,
+}
+
+impl TokenFault {
+    /// Returns what the audit log says of the token; empty: nothing of it is proved.
+    pub(crate) fn credential(&self) -> String {
+        self.key.as_deref().map(signed_by).unwrap_or_default()
+    }
+}
+
+impl<T: Into<String>> From<T> for TokenFault {
+    fn from(why: T) -> Self {
+        Self {
+            why: why.into(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Returns what the audit log says of a token that this key has signed.
+pub(super) fn signed_by(key: &str) -> String {
+    format!("token:key:{key}")
+}
+
 #[derive(Deserialize)]
 struct Claims {
     iss: String,
@@ -150,21 +181,24 @@ impl Issuers {
         Ok(Self(issuers))
     }
 
-    /// Checks a token: signature, issuer, audience, and the time in which it is valid. The error describes the fault.
-    pub(super) fn check(&self, token: &str, now: SystemTime) -> Result<Signed, String> {
-        let text = |error: Error| describe(error.kind());
+    /// Checks a token: signature, issuer, audience, and the time in which it is valid.
+    pub(super) fn check(&self, token: &str, now: SystemTime) -> Result<Signed, TokenFault> {
+        let text = |error: Error| TokenFault::from(describe(error.kind()));
         let unproved: Claims =
             jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(text)?;
         let issuer = self.0.get(&unproved.iss);
         let issuer = issuer.ok_or("the access file does not name the token's issuer")?;
         let header = jsonwebtoken::decode_header(token).map_err(text)?;
         let key = header.kid.ok_or("the token names no key")?;
-        let keys = issuer.keys.get(now)?;
+        let keys = issuer.keys.get(now).map_err(|why| TokenFault {
+            lacks_keys: true,
+            ..why.into()
+        })?;
         let Some((algorithm, decoding)) = keys.get(&key) else {
             if let Keys::Fetched(remote) = &issuer.keys {
                 remote.want();
             }
-            return Err("the token's key is not its issuer's".to_owned());
+            return Err("the token's key is not its issuer's".into());
         };
         let mut validation = Validation::new(*algorithm);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
@@ -173,7 +207,18 @@ impl Issuers {
         validation.validate_nbf = true;
         validation.leeway = SKEW.as_secs();
         let claims = jsonwebtoken::decode::<Claims>(token, decoding, &validation);
-        let claims = claims.map_err(text)?.claims;
+        let claims = claims.map_err(|error| TokenFault {
+            // The signature is checked before these.
+            key: matches!(
+                error.kind(),
+                ErrorKind::ExpiredSignature
+                    | ErrorKind::ImmatureSignature
+                    | ErrorKind::InvalidAudience
+            )
+            .then(|| key.clone()),
+            ..text(error)
+        });
+        let claims = claims?.claims;
         Ok(Signed {
             issuer: claims.iss,
             key,
@@ -500,7 +545,10 @@ mod tests {
             let refused = issuers
                 .check(&token, SystemTime::now())
                 .expect_err("it is refused");
-            assert!(refused.contains(why), "{refused:?} lacks {why:?}: {token}");
+            let TokenFault { why: said, key, .. } = refused;
+            assert!(said.contains(why), "{said:?} lacks {why:?}: {token}");
+            let is_signed = ["another audience", "expired", "not valid yet"].contains(&why);
+            assert_eq!(key.is_some(), is_signed, "{why}: {token}");
         }
     }
 

@@ -140,7 +140,7 @@ impl Access {
 
 impl OutputQuotas for Access {
     fn output_bytes_per_second(&self, owner: &str) -> Option<NonZeroU64> {
-        self.rules().of_runs(owner).output_bytes_per_second
+        self.rules().output_rate(owner)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rules of the access file, ready for queries.
 
 use super::{
-    issuer::{Issuers, Signed},
+    issuer::{Issuers, Signed, TokenFault, signed_by},
     tls::Tls,
 };
 use crate::pb::Role;
@@ -9,7 +9,7 @@ use kennel_lifecycle::{RecordedSpec, RunId, RunUser};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     num::{NonZeroU32, NonZeroU64},
     sync::Arc,
     time::SystemTime,
@@ -97,7 +97,7 @@ impl Bearer {
                     .map(|byte| format!("{byte:02x}"));
                 format!("token:sha256:{}", digits.collect::<String>())
             }
-            Self::Signed(signed) => format!("token:key:{}", signed.key()),
+            Self::Signed(signed) => signed_by(signed.key()),
         }
     }
 }
@@ -107,6 +107,8 @@ impl Bearer {
 pub(crate) struct Rules {
     pub(super) own_uid: u32,
     pub(super) grants: HashMap<String, Grant>,
+    /// Owners of the runs of admins.
+    pub(super) admins: HashSet<String>,
     /// Quotas by owner; `*` stands for each owner without one.
     pub(super) quotas: HashMap<String, Quota>,
     pub(super) tokens: HashMap<TokenHash, Token>,
@@ -184,6 +186,7 @@ impl Rules {
         Self {
             own_uid,
             grants: HashMap::new(),
+            admins: [0, own_uid].map(|uid| format!("uid:{uid}")).into(),
             quotas: HashMap::new(),
             tokens: HashMap::new(),
             issuers: Issuers::default(),
@@ -209,24 +212,15 @@ impl Rules {
         }
     }
 
-    /// Returns the quota of an owner's runs, whichever principal has spawned them. `*` does not hold for the owner of an admin.
-    pub(crate) fn of_runs(&self, owner: &str) -> Quota {
-        let is_of_admin = || {
-            let own = [0, self.own_uid].map(|uid| format!("uid:{uid}"));
-            let admins = self
-                .grants
-                .values()
-                .filter(|grant| grant.role >= Role::Admin);
-            own.iter()
-                .map(String::as_str)
-                .chain(admins.map(|grant| grant.owner.as_str()))
-                .any(|admin| admin == owner)
+    /// Returns the bytes a second at which the output of an owner's runs is read, whichever principal has spawned them;
+    /// absent: it has no rate. `*` does not hold for the owner of an admin. It is called for each read of output.
+    pub(crate) fn output_rate(&self, owner: &str) -> Option<NonZeroU64> {
+        let others = || {
+            let others = self.quotas.get("*")?;
+            (!self.admins.contains(owner)).then_some(others)
         };
-        let quota = self
-            .quotas
-            .get(owner)
-            .or_else(|| self.quotas.get("*").filter(|_| !is_of_admin()));
-        quota.copied().unwrap_or_default()
+        let quota = self.quotas.get(owner).or_else(others)?;
+        quota.output_bytes_per_second
     }
 
     /// Returns the caller for a process of this user; absent: it has no rights.
@@ -265,8 +259,8 @@ impl Rules {
         })
     }
 
-    /// Verifies a token; the error describes the fault.
-    pub(crate) fn bearer(&self, token: &str, now: SystemTime) -> Result<Bearer, String> {
+    /// Verifies a token.
+    pub(crate) fn bearer(&self, token: &str, now: SystemTime) -> Result<Bearer, TokenFault> {
         let hash = hash(token);
         if self.tokens.contains_key(&hash) || self.issuers.is_empty() {
             return Ok(Bearer::Token(hash));
@@ -290,6 +284,15 @@ impl Rules {
                 let holds = self.issuers.holds(signed, now);
                 holds.then(|| self.of_principal(&signed.principal()))?
             }
+        }
+    }
+
+    /// Whether this is a token of the access file, or one that an issuer has signed, and no guess.
+    pub(crate) fn knows(&self, bearer: &Bearer) -> bool {
+        match bearer {
+            Bearer::Run(_) => false,
+            Bearer::Token(hash) => self.tokens.contains_key(hash),
+            Bearer::Signed(_) => true,
         }
     }
 

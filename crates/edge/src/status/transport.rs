@@ -1,6 +1,6 @@
 //! Errors before a handler has the request, or of the handler itself.
 
-use super::{Facts, Fault};
+use super::{Facts, Fault, RETRY_ISSUER};
 use crate::{pb::Role, reason::Reason};
 use kennel_proto::access;
 use tonic::{Code, Status};
@@ -46,6 +46,14 @@ pub(crate) fn panicked(method: &str) -> Status {
         Facts::default().with("method", method),
     )
     .status()
+}
+
+/// Returns the status for a token whose issuer's keys are not here: it may be good.
+pub(crate) fn issuer_unavailable(why: &str) -> Status {
+    let (code, reason) = (Code::Unavailable, Reason::IssuerUnavailable);
+    Fault::new(code, reason, why, Facts::default())
+        .retry(RETRY_ISSUER)
+        .status()
 }
 
 /// Returns the status for a caller whose process cannot be identified: it has `ended`, or is `unreadable`.

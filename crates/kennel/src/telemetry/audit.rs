@@ -3,9 +3,10 @@
 //! No call waits for it, and it holds one batch: what the collector has not taken stays in the files.
 
 use super::{losses::Losses, scope};
+use crate::values::chain_head;
 use kennel_linux::own_file;
 use kennel_supervisor::{
-    Supervisor, TrailAsk, TrailEntry, TrailKind, TrailRecord,
+    ChainHead, Supervisor, TrailAsk, TrailEntry, TrailKind, TrailRecord,
     telemetry::{Telemetry, names},
 };
 use opentelemetry::{
@@ -32,7 +33,7 @@ use tokio::{runtime::Handle, sync::watch};
 
 /// Name of the event of a record.
 const EVENT: &str = "kennel.audit";
-/// File in the directory of the audit log with the seq of the last exported record.
+/// File in the directory of the audit log with the head of the chain that was exported.
 const POSITION: &str = "audit/exported";
 /// Longest time of one export.
 const EXPORT_MAX: Duration = Duration::from_secs(15);
@@ -72,13 +73,22 @@ impl AuditExport {
 
     /// Sends records until the exporters end.
     pub(crate) fn start(self, supervisor: Supervisor, telemetry: &Telemetry, data_dir: &Path) {
-        let position = Position::read(data_dir.join(POSITION));
+        let mut position = Position::read(data_dir.join(POSITION));
         let (runtime, telemetry) = (self.runtime.clone(), telemetry.clone());
         runtime.spawn(async move {
             let head = supervisor.audit_head().await;
-            if position.get() > *head.borrow() {
-                // The files were removed: the log has begun anew.
-                position.seq.store(0, Ordering::Relaxed);
+            match supervisor
+                .audit_trail(lines_after(position.before()))
+                .await
+                .next()
+                .await
+            {
+                Ok(found) if position.is_followed(found.as_deref().unwrap_or_default()) => {}
+                // The files were removed, or a loss of power has taken their end: other lines have these numbers.
+                Ok(_) => position.begin_anew(),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot check where the export of the audit log goes on");
+                }
             }
             measure(&telemetry, head, &position.seq);
             self.run(&supervisor, position).await;
@@ -89,19 +99,24 @@ impl AuditExport {
         let mut logged = false;
         loop {
             let ask = TrailAsk {
-                after_seq: position.get(),
-                kinds: vec![TrailKind::Request, TrailKind::Signal, TrailKind::Node],
                 follow: true,
-                repeats: true,
-                ..TrailAsk::default()
+                ..lines_after(position.get())
             };
             let mut reader = supervisor.audit_trail(ask).await;
             let failure = loop {
                 match reader.next().await {
                     Ok(Some(records)) => {
+                        let removed = removed(position.get(), &records);
+                        if removed > 0 {
+                            tracing::warn!(
+                                records = removed,
+                                "audit records were removed before a collector has taken them"
+                            );
+                            self.losses.removed("audit", removed);
+                        }
                         self.deliver(&records, &mut logged).await;
-                        let last = records.last().map_or(0, |record| record.seq);
-                        if let Err(error) = position.set(last) {
+                        let last = records.last().map(TrailRecord::head);
+                        if let Err(error) = position.set(last.unwrap_or_default()) {
                             // The next server sends again what this one has sent since.
                             tracing::warn!(%error, "cannot store which audit records a collector has");
                         }
@@ -167,6 +182,27 @@ impl AuditExport {
     }
 }
 
+/// Selects all lines behind this seq.
+fn lines_after(after_seq: u64) -> TrailAsk {
+    TrailAsk {
+        after_seq,
+        kinds: vec![TrailKind::Request, TrailKind::Signal, TrailKind::Node],
+        repeats: true,
+        ..TrailAsk::default()
+    }
+}
+
+/// Returns how many records behind this seq are not there before the last of these: their files were removed. What was
+/// there before the first export is not counted.
+fn removed(after: u64, records: &[TrailRecord]) -> u64 {
+    let last = records.last().map_or(0, |record| record.seq);
+    let expected = last.saturating_sub(after);
+    match after {
+        0 => 0,
+        _ => expected.saturating_sub(records.len() as u64),
+    }
+}
+
 fn measure(telemetry: &Telemetry, head: watch::Receiver<u64>, exported: &Arc<AtomicU64>) {
     let exported = Arc::clone(exported);
     telemetry
@@ -181,21 +217,23 @@ fn measure(telemetry: &Telemetry, head: watch::Receiver<u64>, exported: &Arc<Ato
         .build();
 }
 
-/// Seq of the last exported record, in a file.
+/// The last exported record, in a file.
 #[derive(Debug)]
 struct Position {
     path: PathBuf,
+    hash: String,
     seq: Arc<AtomicU64>,
 }
 
 impl Position {
-    /// Reads it; 0 where there is none: records are sent again rather than never.
+    /// Reads it; seq 0 where there is none: records are sent again rather than never.
     fn read(path: PathBuf) -> Self {
         let text = fs::read_to_string(&path).unwrap_or_default();
-        let seq = text.trim().parse().unwrap_or(0);
+        let head = chain_head(text.trim()).unwrap_or_default();
         Self {
             path,
-            seq: Arc::new(AtomicU64::new(seq)),
+            hash: head.hash,
+            seq: Arc::new(AtomicU64::new(head.seq)),
         }
     }
 
@@ -203,13 +241,33 @@ impl Position {
         self.seq.load(Ordering::Relaxed)
     }
 
+    /// Returns the seq of the line before it.
+    fn before(&self) -> u64 {
+        self.get().saturating_sub(1)
+    }
+
+    /// Whether the export can go on behind it. `lines`: the first ones after [`Self::before`].
+    fn is_followed(&self, lines: &[TrailRecord]) -> bool {
+        let (seq, first) = (self.get(), lines.first());
+        let is_same = |first: &TrailRecord| first.seq > seq || first.head().hash == self.hash;
+        // Its file may have been removed for its age.
+        seq == 0 || first.is_some_and(is_same)
+    }
+
+    fn begin_anew(&mut self) {
+        self.hash.clear();
+        self.seq.store(0, Ordering::Relaxed);
+    }
+
     /// Stores it: a crash leaves this one or the one before it.
-    fn set(&mut self, seq: u64) -> io::Result<()> {
-        self.seq.store(seq, Ordering::Relaxed);
+    fn set(&mut self, head: ChainHead) -> io::Result<()> {
+        let text = format!("{}:{}\n", head.seq, head.hash);
+        self.seq.store(head.seq, Ordering::Relaxed);
+        self.hash = head.hash;
         let new = self.path.with_extension("new");
         let mut how = own_file::options();
         let mut file = how.write(true).create(true).truncate(true).open(&new)?;
-        file.write_all(format!("{seq}\n").as_bytes())?;
+        file.write_all(text.as_bytes())?;
         fs::rename(&new, &self.path)
     }
 }
@@ -217,6 +275,22 @@ impl Position {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kennel_supervisor::LoggedRequest;
+
+    fn records(seqs: &[u64]) -> Vec<TrailRecord> {
+        let one = |seq: &u64| TrailRecord {
+            seq: *seq,
+            ..TrailRecord::now(None, TrailEntry::Request(LoggedRequest::default()))
+        };
+        seqs.iter().map(one).collect()
+    }
+
+    #[test]
+    fn removed_records_are_counted() {
+        assert_eq!(removed(7, &records(&[8, 9])), 0);
+        assert_eq!(removed(7, &records(&[20, 21, 25])), 15);
+        assert_eq!(removed(0, &records(&[20, 21])), 0, "it has exported none");
+    }
 
     #[test]
     fn position_survives_and_damage_begins_anew() {
@@ -224,10 +298,28 @@ mod tests {
         let path = dir.path().join("exported");
         assert_eq!(Position::read(path.clone()).get(), 0);
         let mut position = Position::read(path.clone());
-        position.set(7).expect("own directory");
-        position.set(12).expect("own directory");
+        for record in records(&[7, 12]) {
+            position.set(record.head()).expect("own directory");
+        }
         assert_eq!(Position::read(path.clone()).get(), 12);
-        fs::write(&path, "1x").expect("own directory");
+        fs::write(&path, "12").expect("own directory");
         assert_eq!(Position::read(path).get(), 0);
+    }
+
+    #[test]
+    fn export_goes_on_behind_the_same_line() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut position = Position::read(dir.path().join("exported"));
+        assert!(position.is_followed(&[]), "it has exported none");
+        let lines = records(&[7, 8]);
+        position.set(lines[0].head()).expect("own directory");
+        assert!(position.is_followed(&lines));
+        assert!(position.is_followed(&lines[1..]), "its file was removed");
+        assert!(!position.is_followed(&[]), "the log ends before it");
+        let another = TrailRecord {
+            run: Some("another".to_owned()),
+            ..lines[0].clone()
+        };
+        assert!(!position.is_followed(&[another]));
     }
 }

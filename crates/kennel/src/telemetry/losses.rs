@@ -39,6 +39,7 @@ impl Losses {
             ("logs", "queue_full"),
             ("logs", "not_taken"),
             ("metrics", "not_taken"),
+            ("audit", "removed"),
         ] {
             counters[1].add(0, &lost(signal, reason));
         }
@@ -57,6 +58,13 @@ impl Losses {
                 tracing::debug!(signal, %error, count, "telemetry is lost");
                 dropped.add(count as u64, &lost(signal, "not_taken"));
             }
+        }
+    }
+
+    /// Counts items whose files were removed before they were sent.
+    pub(super) fn removed(&self, signal: &'static str, count: u64) {
+        if let Some([_, dropped]) = self.0.get() {
+            dropped.add(count, &lost(signal, "removed"));
         }
     }
 

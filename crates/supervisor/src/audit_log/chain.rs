@@ -72,6 +72,18 @@ pub(super) fn hash(line: &[u8]) -> String {
     digits.collect()
 }
 
+impl TrailRecord {
+    /// Returns the head of the chain that ends with this line.
+    #[must_use]
+    pub fn head(&self) -> ChainHead {
+        let line = serde_json::to_string(self).unwrap_or_default();
+        ChainHead {
+            seq: self.seq,
+            hash: hash(line.as_bytes()),
+        }
+    }
+}
+
 /// Checks the lines in a data directory, or in a file of exported lines. `known`: a head of an earlier check, whose line
 /// must be present and unchanged unless it is older than all lines there. Blocks.
 pub fn check(path: &Path, known: Option<&ChainHead>) -> Result<ChainChecked, ChainError> {
@@ -92,7 +104,8 @@ pub fn check(path: &Path, known: Option<&ChainHead>) -> Result<ChainChecked, Cha
 }
 
 /// Gives all lines in a data directory with a seq above this one, in their order and without their line ends, as they
-/// are there: their chain can be checked elsewhere. Unfinished lines are left out. Blocks.
+/// are there: their chain can be checked elsewhere. Unfinished lines are left out, and so are the oldest files where a
+/// server removes them meanwhile. Blocks.
 ///
 /// # Errors
 ///
@@ -104,13 +117,19 @@ pub fn export<E: From<ChainError>>(
 ) -> Result<(), E> {
     let dir = data_dir.join(files::DIR);
     let firsts = files::list(&dir).map_err(unread(&dir))?;
+    let mut has_given = false;
     for (nth, first) in firsts.iter().enumerate() {
         // A file ends where the next one begins.
         if firsts.get(nth + 1).is_some_and(|next| *next <= after_seq) {
             continue;
         }
         let path = files::path(&dir, *first);
-        let file = File::open(&path).map_err(unread(&path))?;
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            // The server has removed it for its age or number.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !has_given => continue,
+            Err(error) => return Err(unread(&path)(error).into()),
+        };
         let (mut lines, mut line) = (BufReader::new(file), Vec::new());
         loop {
             line.clear();
@@ -122,6 +141,7 @@ pub fn export<E: From<ChainError>>(
             let record = serde_json::from_slice::<TrailRecord>(text);
             if record.is_ok_and(|record| record.seq > after_seq) {
                 take(text)?;
+                has_given = true;
             }
         }
     }

@@ -82,7 +82,7 @@ pub struct LoggedRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
     /// What the peer has shown: `certificate:` and its serial, `token:sha256:` and the beginning of a token's hash, or
-    /// `token:key:` and the key that has signed a token; empty: it is known by its process, or had nothing.
+    /// `token:key:` and the key that has signed a token; empty: it is known by its process, or by nothing.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub credential: String,
     /// The request's own id; empty: none.

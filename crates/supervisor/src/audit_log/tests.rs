@@ -361,3 +361,29 @@ async fn changed_lost_and_added_lines_are_found() {
         }
     }
 }
+
+#[tokio::test]
+async fn export_leaves_out_files_removed_meanwhile() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let trail = Trail::open(dir.path());
+    trail.record(asked("Spawn", 1));
+    trail.flush().await;
+    let audit = dir.path().join(files::DIR);
+    let export = || {
+        let mut lines = 0;
+        let take = |_: &[u8]| {
+            lines += 1;
+            Ok::<_, ChainError>(())
+        };
+        chain::export(dir.path(), 0, take).map(|()| lines)
+    };
+    // It is listed, and not there when it is opened.
+    let lost = |first| {
+        let path = files::path(&audit, first);
+        std::os::unix::fs::symlink("nothing", path).expect("own directory");
+    };
+    lost(0);
+    assert_eq!(export().expect("the rest"), 1);
+    lost(2);
+    assert!(matches!(export(), Err(ChainError::Read { .. })));
+}

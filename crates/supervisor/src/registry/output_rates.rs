@@ -16,6 +16,8 @@ const BURST: Duration = Duration::from_secs(1);
 const MOVES_PER_SECOND: u64 = 8;
 /// Longest wait before the quota is read again: it may have been raised.
 const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Longest time that bytes which were read without waiting for a turn delay others: those that an ended run has left.
+const DEBT_MAX: Duration = Duration::from_secs(10);
 /// Owners that are stored; above it those whose bytes are paid for are forgotten.
 const OWNERS_KEPT: usize = 1024;
 
@@ -24,8 +26,11 @@ const OWNERS_KEPT: usize = 1024;
 pub(crate) struct OutputRates {
     quotas: Arc<dyn OutputQuotas>,
     /// For each owner the time at which all its bytes are paid for, each with its part of a second.
-    paid_at: Mutex<HashMap<Arc<str>, Instant>>,
+    paid_at: Mutex<HashMap<Arc<str>, Paid>>,
 }
+
+/// A time until which bytes are paid for, and the rate that it was computed at: under another one it says nothing.
+type Paid = (NonZeroU64, Instant);
 
 /// A run's part in the rate of its owner.
 #[derive(Debug)]
@@ -33,7 +38,9 @@ pub(crate) struct OutputRate {
     rates: Arc<OutputRates>,
     owner: Arc<str>,
     /// Time from which on it may move bytes; absent: it has moved none at a rate.
-    turn: Option<Instant>,
+    turn: Option<Paid>,
+    /// Bytes that it may still move in this turn.
+    room: u64,
 }
 
 /// How many bytes may be moved.
@@ -61,10 +68,11 @@ impl OutputRates {
             rates: Arc::clone(self),
             owner: Arc::clone(owner),
             turn: None,
+            room: 0,
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Instant>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Paid>> {
         self.paid_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -77,64 +85,80 @@ impl OutputRate {
 
     /// Returns how many bytes may be moved now.
     pub(crate) fn room(&mut self, now: Instant) -> RateRoom {
+        self.room = 0;
         let Some(rate) = self.bytes_per_second() else {
             self.turn = None;
             return RateRoom::Unlimited;
         };
+        let at_rate = |paid: &Paid| paid.0 == rate;
         // A run without a turn comes behind the bytes of its owner's others.
         let others = || self.rates.lock().get(&self.owner).copied();
-        if self.turn.is_none() {
-            self.turn = others();
-        }
-        if self.turn.is_some_and(|turn| turn > now) {
+        let turn = self.turn.filter(at_rate);
+        self.turn = turn.or_else(|| others().filter(at_rate));
+        if self.turn.is_some_and(|(_, turn)| turn > now) {
             return RateRoom::Wait;
         }
-        let each = NonZeroU64::new(rate.get() / MOVES_PER_SECOND);
-        RateRoom::Bytes(each.unwrap_or(NonZeroU64::MIN))
+        let each = NonZeroU64::new(rate.get() / MOVES_PER_SECOND).unwrap_or(NonZeroU64::MIN);
+        self.room = each.get();
+        RateRoom::Bytes(each)
     }
 
-    /// Records that so many bytes were moved: the run's next turn comes when all bytes of its owner are paid for.
+    /// Records that so many bytes were moved: the run's next turn comes when all bytes of its owner are paid for. More
+    /// bytes than there was room for delay it by [`DEBT_MAX`] at most.
     pub(crate) fn pay(&mut self, bytes: u64, now: Instant) {
         let Some(rate) = self.bytes_per_second() else {
             return;
         };
+        let is_beyond = bytes > self.room;
+        self.room = self.room.saturating_sub(bytes);
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.get());
         let cost = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
         let least = now.checked_sub(BURST).unwrap_or(now);
         let mut paid_at = self.rates.lock();
         if paid_at.len() >= OWNERS_KEPT && !paid_at.contains_key(&self.owner) {
-            paid_at.retain(|_, at| *at > least);
+            paid_at.retain(|_, (_, at)| *at > least);
         }
-        let at = paid_at.entry(Arc::clone(&self.owner)).or_insert(least);
-        let next = (*at).max(least).checked_add(cost);
-        // Of a time that cannot be named the run waits as long as can be.
-        *at = next.unwrap_or(*at);
-        self.turn = Some(*at);
+        let paid = paid_at.entry(Arc::clone(&self.owner));
+        let paid = paid.or_insert((rate, least));
+        if paid.0 != rate {
+            *paid = (rate, least);
+        }
+        let most = paid.1.max(now + DEBT_MAX);
+        let next = paid.1.max(least).checked_add(cost).unwrap_or(most);
+        paid.1 = if is_beyond { next.min(most) } else { next };
+        self.turn = Some(*paid);
     }
 
     /// Returns the time at which to look for room again; absent: there is some.
     pub(crate) fn wait_until(&self, now: Instant) -> Option<Instant> {
-        let turn = self.turn.filter(|turn| *turn > now)?;
-        self.bytes_per_second()?;
-        Some(turn.min(now + WAIT_MAX))
+        let (rate, turn) = self.turn.filter(|(_, turn)| *turn > now)?;
+        let is_current = self.bytes_per_second()? == rate;
+        is_current.then(|| turn.min(now + WAIT_MAX))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
+    /// The rate of every owner; 0: there is none.
     #[derive(Debug)]
-    struct Rate(Option<NonZeroU64>);
+    struct Rate(AtomicU64);
 
     impl OutputQuotas for Rate {
         fn output_bytes_per_second(&self, _: &str) -> Option<NonZeroU64> {
-            self.0
+            NonZeroU64::new(self.0.load(Ordering::Relaxed))
         }
     }
 
+    fn quota(bytes: u64) -> (Arc<OutputRates>, Arc<Rate>) {
+        let quota = Arc::new(Rate(AtomicU64::new(bytes)));
+        (OutputRates::new(Arc::clone(&quota) as _), quota)
+    }
+
     fn rates(bytes: u64) -> Arc<OutputRates> {
-        OutputRates::new(Arc::new(Rate(NonZeroU64::new(bytes))))
+        quota(bytes).0
     }
 
     /// Moves all that there is room for in this time, with these runs in turn. Returns the bytes of each.
@@ -178,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn output_without_a_rate_is_unlimited() {
-        let rates = OutputRates::new(Arc::new(Rate(None)));
+        let rates = rates(0);
         let mut run = rates.of(&Arc::from("team"));
         let now = Instant::now();
         assert_eq!(run.room(now), RateRoom::Unlimited);
@@ -187,6 +211,44 @@ mod tests {
             (run.room(now), run.wait_until(now)),
             (RateRoom::Unlimited, None)
         );
+    }
+
+    #[tokio::test]
+    async fn debt_ends_with_the_rate_that_made_it() {
+        let (rates, quota) = quota(1);
+        let (owner, now) = (Arc::from("team"), Instant::now());
+        let mut runs = [rates.of(&owner), rates.of(&owner)];
+        for second in 0..100 {
+            runs[0].room(now);
+            runs[0].pay(1, now + Duration::from_secs(second));
+        }
+        for run in &mut runs {
+            assert_eq!(run.room(now), RateRoom::Wait);
+        }
+        quota.0.store(8_000, Ordering::Relaxed);
+        assert_eq!(runs[0].wait_until(now), None);
+        let sums = moved(&mut runs, now, Duration::from_secs(1));
+        assert!(sums.iter().all(|sum| *sum >= 2000), "{sums:?}");
+    }
+
+    #[tokio::test]
+    async fn ended_runs_do_not_starve_living_ones() {
+        let (rates, owner) = (rates(100_000), Arc::from("team"));
+        let (mut living, mut sum, start) = ([rates.of(&owner)], 0, Instant::now());
+        for step in 0..600 {
+            let now = start + Duration::from_millis(100 * step);
+            // What a run leaves in its pipe is read at once when it ends.
+            rates.of(&owner).pay(50_000, now);
+            let moved = moved(&mut living, now, Duration::ZERO)[0];
+            sum += if step < 200 { 0 } else { moved };
+            let late = rates
+                .lock()
+                .values()
+                .all(|(_, at)| *at <= now + 2 * DEBT_MAX);
+            assert!(late, "the debt has no bound");
+        }
+        // Each ten seconds a move.
+        assert!(sum >= 3 * 12_500, "{sum}");
     }
 
     #[tokio::test]

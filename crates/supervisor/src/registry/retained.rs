@@ -1,21 +1,46 @@
 //! Output of an owner on the disk of this node: the files of its journals, measured where they are.
 
 use super::Shared;
-use crate::base::{blocking::blocking, calls::CallError, faults::store_fault};
+use crate::base::{blocking::blocking, calls::CallError, clock, faults::store_fault};
 use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
 use std::{
     collections::{HashMap, HashSet},
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
+use tokio::time::Instant;
 
 /// Rows read at a time.
 const ROWS_MAX: usize = 500;
 
-/// What was read of ended runs that have a directory: it does not change until the directory is removed.
+/// Time for which a measured sum is used.
+const SUM_KEPT: Duration = Duration::from_secs(1);
+
+/// What is known of the output on the disk.
 #[derive(Debug, Default)]
-pub(crate) struct Retained(Mutex<HashMap<RunId, Ended>>);
+pub(crate) struct Retained {
+    /// What was read of ended runs that have a directory: it does not change until the directory is removed.
+    ended: Mutex<HashMap<RunId, Ended>>,
+    /// Sums of owners that were measured a moment ago. One is measured at a time, and others wait for it.
+    sums: tokio::sync::Mutex<Sums>,
+}
+
+/// Sums of owners, with the times from which on they are too old.
+#[derive(Debug, Default)]
+struct Sums(HashMap<String, (Instant, u64)>);
+
+impl Sums {
+    fn get(&mut self, owner: &str, now: Instant) -> Option<u64> {
+        self.0.retain(|_, (end, _)| *end > now);
+        self.0.get(owner).map(|(_, sum)| *sum)
+    }
+
+    fn set(&mut self, owner: &str, sum: u64, now: Instant) {
+        self.0.insert(owner.to_owned(), (now + SUM_KEPT, sum));
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Ended {
@@ -27,18 +52,28 @@ struct Ended {
 
 impl Retained {
     fn lock(&self) -> MutexGuard<'_, HashMap<RunId, Ended>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Shared {
-    /// Checks that the output of this owner takes less than `most` bytes on the disk. One run more may then exceed it.
+    /// Checks that the output of this owner takes less than `most` bytes on the disk. Runs that begin within a second are
+    /// checked against the same sum, and may then exceed it.
     pub(crate) async fn check_retained(
         self: &Arc<Self>,
         owner: &str,
         most: u64,
     ) -> Result<(), CallError> {
-        let kept = self.retained_bytes(owner).await?;
+        let mut sums = self.retained.sums.lock().await;
+        let kept = match sums.get(owner, clock::instant()) {
+            Some(kept) => kept,
+            None => {
+                let kept = self.retained_bytes(owner).await?;
+                sums.set(owner, kept, clock::instant());
+                kept
+            }
+        };
+        drop(sums);
         if kept < most {
             return Ok(());
         }
@@ -125,4 +160,20 @@ fn size_bytes(data_dir: &Path, run: RunId) -> u64 {
 
 fn internal(error: &std::io::Error) -> CallError {
     CallError::Internal(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn sums_of_owners_are_used_for_a_second() {
+        let (mut sums, now) = (Sums::default(), Instant::now());
+        sums.set("team", 7, now);
+        let moment = Duration::from_millis(1);
+        assert_eq!(sums.get("team", now + SUM_KEPT - moment), Some(7));
+        assert_eq!(sums.get("other", now), None);
+        assert_eq!(sums.get("team", now + SUM_KEPT), None);
+        assert!(sums.0.is_empty());
+    }
 }

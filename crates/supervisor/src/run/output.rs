@@ -302,14 +302,12 @@ impl Output {
     /// Sets when a pipe is read next, after so many bytes were found in it.
     fn pace(&mut self, index: usize, bytes: u64) {
         // Bytes that wait in a pipe at the end exceed that bound: they are not to become more.
-        if self.writer.bound().on_full == OnOutputFull::Block || self.has_rate() {
-            return;
-        }
+        let gathers = self.writer.bound().on_full != OnOutputFull::Block && !self.has_rate();
         let (Some(pipe), pace) = (&mut self.pipes[index], &mut self.paces[index]) else {
             return;
         };
         let now = clock::instant();
-        match pace.looked(bytes, now) {
+        match pace.looked(bytes, now, gathers) {
             Change::Unwatch if pipe.unwatch() => pace.unwatched(now),
             Change::None | Change::Unwatch => {}
             Change::Watch => {
@@ -587,3 +585,6 @@ impl Drop for Output {
         self.close_pipe(1);
     }
 }
+
+#[cfg(test)]
+mod tests;

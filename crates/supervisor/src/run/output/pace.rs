@@ -71,9 +71,14 @@ impl Pace {
         }
     }
 
-    /// Records a read of so many bytes.
-    pub(super) fn looked(&mut self, bytes: u64, now: Instant) -> Change {
+    /// Records a read of so many bytes. `gathers`: output may gather in the pipe; a rate can forbid it at any time.
+    pub(super) fn looked(&mut self, bytes: u64, now: Instant, gathers: bool) -> Change {
         match self {
+            Self::Watched { .. } if !gathers => Change::None,
+            Self::Timed { .. } if !gathers => {
+                *self = Self::default();
+                Change::Watch
+            }
             Self::Watched { looked_at, busy } => {
                 let before = looked_at.replace(now);
                 *busy = match before {
@@ -120,7 +125,7 @@ mod tests {
     fn look(pace: &mut Pace, now: &mut Instant, step: Duration, bytes: u64) -> (Change, u32) {
         for looks in 1..=100 {
             *now += step;
-            match pace.looked(bytes, *now) {
+            match pace.looked(bytes, *now, true) {
                 Change::None => {}
                 change => return (change, looks),
             }
@@ -136,13 +141,24 @@ mod tests {
         pace.unwatched(now);
         assert_eq!(pace.next(), Some(Next::At(now + REST)));
         assert_eq!(look(&mut pace, &mut now, REST, 100), (Change::None, 100));
-        assert_eq!(pace.looked(MUCH_BYTES, now), Change::None);
+        assert_eq!(pace.looked(MUCH_BYTES, now, true), Change::None);
         assert_eq!(pace.next(), Some(Next::Now));
-        assert_eq!(pace.looked(0, now), Change::None);
-        assert_eq!(pace.looked(1, now), Change::None);
+        assert_eq!(pace.looked(0, now, true), Change::None);
+        assert_eq!(pace.looked(1, now, true), Change::None);
         let silent = look(&mut pace, &mut now, REST, 0);
         assert_eq!(silent, (Change::Watch, EMPTY_LOOKS));
         assert_eq!(pace.next(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn timed_pipe_is_watched_when_nothing_may_gather() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        pace.unwatched(now);
+        assert_eq!(pace.looked(100, now, false), Change::Watch);
+        assert_eq!(pace.next(), None);
+        for _ in 0..100 {
+            assert_eq!(pace.looked(100, now, false), Change::None);
+        }
     }
 
     #[tokio::test(start_paused = true)]
