@@ -373,10 +373,9 @@ async fn foreign_unreadable_run_is_answered_like_absent() {
     let alice = fleet.client(0, "alice").await;
     let spawned = must("spawn", alice.processes().spawn(sleeper()).await).into_inner();
     let id = spawned.run.expect("a run").run_id;
-    let mut there = fleet.two.client().await;
     eventually_async("it runs", PATIENCE, async || {
-        let run = must("get", there.get(&id).await);
-        (run.state() == pb::RunState::Running).then_some(())
+        let run = must("get", fleet.two.client().await.get(&id).await);
+        (run.state() == RunState::Running).then_some(())
     })
     .await;
     let server = fleet.one.server().expect("it serves");
@@ -417,6 +416,7 @@ async fn foreign_unreadable_run_is_answered_like_absent() {
     assert_eq!(stops().await.trim(), "1");
     write(&known).await;
     kill_exactly(&server, Signal::SIGCONT);
+    let mut there = fleet.two.client().await;
     let ended = must("wait", there.ended(&id).await);
     assert_eq!(ended.reason(), "aborted");
 }
