@@ -439,7 +439,8 @@ async fn sent_secret_reaches_the_other_node_over_tls() {
     named.metadata_mut().insert("kennel-node", name);
     let run = must("spawn", alice.processes().spawn(named).await).into_inner();
     let run = run.run.expect("a run");
-    assert_eq!(run.other_node.expect("elsewhere").node_name, "one");
+    let seen = must("get", fleet.two.client().await.get(&run.run_id).await);
+    assert_eq!(seen.other_node.expect("elsewhere").node_name, "one");
     let mut here = fleet.one.client().await;
     must("end", here.ended(&run.run_id).await);
     let heard = must("events", here.hear_all(&run.run_id, 0).await);

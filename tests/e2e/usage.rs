@@ -4,7 +4,7 @@ use kennel_proto::pb::{self, RestartMode};
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, RunExt, SpecExt,
     client::duration,
-    eventually_async, must, sh,
+    eventually, eventually_async, must, sh,
     shell::{run_to_end, text},
 };
 use std::{fs, time::Duration};
@@ -79,9 +79,12 @@ async fn usage_survives_server_death_before_its_record() {
     let point = points.path().join("exit.tree");
     fs::write(&point, "server").expect("a file");
     let run = must("spawn", client.spawn(sh(BUSY)).await);
+    eventually("the server dies", PATIENCE, || {
+        (!point.exists()).then_some(())
+    })
+    .await;
     let mut client = kennel.client().await;
     let run = must("wait", client.ended(&run.run_id).await);
-    assert!(!point.exists(), "the server did not die");
     assert_eq!(run.code(), Some(0), "{run:?}");
     assert!(!cpu(&used(&run).expect("it is kept")).is_zero());
 }
