@@ -67,6 +67,10 @@ impl Gate {
     }
 
     /// Refuses every call of a peer without rights.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refusal has the caller, for the audit log"
+    )]
     fn admit<B>(&self, request: &mut Request<B>) -> Result<(), Status> {
         let Some(connection) = request.extensions().get::<Arc<Connection>>().cloned() else {
             return Err(status::internal("a request without a connection"));

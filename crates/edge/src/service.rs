@@ -213,7 +213,7 @@ impl ProcessService for Processes {
         };
         let (view, listing) = Box::pin(self.with_keeper(looking)).await?;
         let used = self.supervisor.usage(&view).await;
-        Ok(Response::new(tree::tree(view, listing, used)))
+        Ok(Response::new(tree::tree(view, listing, used.as_ref())))
     }
 
     async fn pause(
@@ -315,7 +315,7 @@ impl ProcessService for Processes {
         let own = telemetry.run_span(run, view.policy().kind, view.traceparent.as_deref());
         let used = self.supervisor.usage(&view).await;
         let mut run = run::run(view);
-        usage::add(&mut run, used);
+        usage::add(&mut run, used.as_ref());
         run.run_trace_parent = own.unwrap_or_default();
         Ok(Response::new(pb::GetRunResponse { run: Some(run) }))
     }

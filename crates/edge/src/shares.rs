@@ -107,7 +107,7 @@ impl Shares {
         {
             return Err(status::too_many_of_owner(
                 "bytes in flight",
-                most.get().into(),
+                most.get(),
                 SECOND,
             ));
         }

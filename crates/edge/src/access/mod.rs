@@ -79,8 +79,8 @@ impl Access {
         {
             let keys = Arc::clone(keys);
             fetches.spawn(async move {
-                let fetched = fetch::fetch(&keys.source).await;
-                keys.end(fetched, now());
+                let answer = fetch::fetch(&keys.source).await;
+                keys.end(answer, now());
             });
         }
     }

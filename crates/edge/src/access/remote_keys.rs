@@ -202,11 +202,11 @@ mod tests {
         (keys, move |seconds| start + Duration::from_secs(seconds))
     }
 
-    fn fetched(fresh: Option<u64>) -> Result<Fetched, String> {
-        Ok(Fetched {
+    fn fetched(fresh: Option<u64>) -> Fetched {
+        Fetched {
             keys: KeySet::new(),
             fresh: fresh.map(Duration::from_secs),
-        })
+        }
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
         ] {
             let (keys, at) = remote();
             assert!(keys.begin(at(0)) && !keys.begin(at(1)), "one at a time");
-            keys.end(fetched(fresh), at(2));
+            keys.end(Ok(fetched(fresh)), at(2));
             assert!(!keys.begin(at(pause - 1)), "{fresh:?}");
             assert!(keys.begin(at(pause)), "{fresh:?}");
         }
@@ -229,13 +229,13 @@ mod tests {
     fn unknown_keys_are_fetched_once_a_minute() {
         let (keys, at) = remote();
         keys.begin(at(0));
-        keys.end(fetched(None), at(0));
+        keys.end(Ok(fetched(None)), at(0));
         let mut fetches = 0;
         for second in 1..=130 {
             keys.want();
             if keys.begin(at(second)) {
                 fetches += 1;
-                keys.end(fetched(None), at(second));
+                keys.end(Ok(fetched(None)), at(second));
             }
         }
         assert_eq!(fetches, 3);
@@ -246,7 +246,7 @@ mod tests {
         let (keys, at) = remote();
         assert!(keys.keys(at(0)).is_err());
         keys.begin(at(0));
-        keys.end(fetched(None), at(0));
+        keys.end(Ok(fetched(None)), at(0));
         for second in [300, 3600, 24 * 3600] {
             assert!(keys.begin(at(second)));
             keys.end(Err("away".to_owned()), at(second));
@@ -256,7 +256,7 @@ mod tests {
         assert!(keys.keys(at(24 * 3600 + 1)).is_err());
         assert_eq!(keys.standing(at(3)).failures, 3);
         assert!(keys.begin(at(30 * 3600)));
-        keys.end(fetched(None), at(30 * 3600));
+        keys.end(Ok(fetched(None)), at(30 * 3600));
         assert!(keys.keys(at(30 * 3600)).is_ok());
         // The clock was set back.
         assert!(keys.begin(at(0)));

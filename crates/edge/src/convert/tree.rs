@@ -35,7 +35,7 @@ fn signalled_process(process: SignalledProcess) -> pb::SignalledProcess {
     }
 }
 
-pub(crate) fn tree(view: RunView, listing: Listing, used: Option<Usage>) -> pb::GetTreeResponse {
+pub(crate) fn tree(view: RunView, listing: Listing, used: Option<&Usage>) -> pb::GetTreeResponse {
     let mut run = run::run(view);
     usage::add(&mut run, used);
     pb::GetTreeResponse {

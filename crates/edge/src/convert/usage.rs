@@ -11,9 +11,9 @@ pub(crate) fn counted(outcome: &Outcome) -> Option<pb::Usage> {
 }
 
 /// Adds what the present attempt of a live run has used up to now.
-pub(crate) fn add(run: &mut pb::Run, found: Option<Usage>) {
+pub(crate) fn add(run: &mut pb::Run, found: Option<&Usage>) {
     if let (Some(attempt), Some(found)) = (&mut run.current_attempt, found) {
-        attempt.usage = Some(usage(&found));
+        attempt.usage = Some(usage(found));
     }
 }
 

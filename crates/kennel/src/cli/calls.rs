@@ -16,7 +16,8 @@ use kennel_client::Connection;
 use kennel_proto::{json, pb};
 
 pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
-    let response = spawned(&link.connection, &request).await.map_err(refused)?;
+    let spawned = Box::pin(spawned(&link.connection, &request)).await;
+    let response = spawned.map_err(refused)?;
     let run = run_of(response.run)?;
     let shown = link.shown(|| json::to_string(&run), || format!("{}\n", run.run_id));
     let printed = print_exact(&shown);
@@ -30,11 +31,11 @@ pub(crate) async fn spawned(
     request: &pb::SpawnRequest,
 ) -> Result<pb::SpawnResponse, client::Failure> {
     let processes = connection.processes();
-    client::over_loss(|| {
+    let spawned = client::over_loss(|| {
         let (mut processes, request) = (processes.clone(), request.clone());
         async move { processes.spawn(request).await }
-    })
-    .await
+    });
+    Box::pin(spawned).await
 }
 
 pub(crate) async fn get(link: &Link, runs: RunRefs) -> Result<u8, Failure> {

@@ -231,17 +231,7 @@ pub(crate) fn run(run: &pb::Run) -> String {
     view.some("on leader exit", policy.and_then(words::on_leader_exit));
     let kept = run.spec.as_ref().and_then(|s| s.output);
     view.some("output kept", kept.and_then(words::kept_output));
-    view.some("created", run.create_time);
-    view.some("started", attempt.start_time);
-    view.some("timeout due", run.deadline_time);
-    view.some("pause over", run.pause_expires_at);
-    if run.end_time.is_none() {
-        view.some("SIGKILL due", run.stop_deadline_time);
-    }
-    view.some("leader exited", attempt.leader_exited_time);
-    view.some("streams closed", attempt.streams_closed_time);
-    view.some("tree empty", attempt.tree_empty_time);
-    view.some("ended", run.end_time);
+    add_times(&mut view, run, &attempt);
     if let Some(parent) = list::parent_of(run) {
         view.line("parent", parent);
     }
@@ -259,6 +249,21 @@ pub(crate) fn run(run: &pb::Run) -> String {
     }
     view.line("node", &run.node_id);
     view.text
+}
+
+/// Formats the times of the run and of its present attempt.
+fn add_times(view: &mut View, run: &pb::Run, attempt: &pb::Attempt) {
+    view.some("created", run.create_time);
+    view.some("started", attempt.start_time);
+    view.some("timeout due", run.deadline_time);
+    view.some("pause over", run.pause_expires_at);
+    if run.end_time.is_none() {
+        view.some("SIGKILL due", run.stop_deadline_time);
+    }
+    view.some("leader exited", attempt.leader_exited_time);
+    view.some("streams closed", attempt.streams_closed_time);
+    view.some("tree empty", attempt.tree_empty_time);
+    view.some("ended", run.end_time);
 }
 
 /// Formats what the run may call, and its secrets.

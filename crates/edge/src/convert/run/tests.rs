@@ -101,8 +101,8 @@ fn certificate_has_each_round_and_the_survivors() {
     let shown_verdict = shown.tree_verdict;
     let attempt = shown.current_attempt.expect("it has one");
     let used = attempt.usage.expect("it was counted");
-    let user = used.cpu_user_time.expect("it was counted");
-    assert_eq!((user.seconds, user.nanos), (1, 500_000_000));
+    let time = used.cpu_user_time.expect("it was counted");
+    assert_eq!((time.seconds, time.nanos), (1, 500_000_000));
     // What was not counted is absent, and zero is a count.
     assert_eq!((used.cpu_system_time, used.pids_peak), (None, None));
     assert_eq!(used.memory_peak_bytes, Some(4096));

@@ -204,13 +204,7 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
                 "Ended for lack of memory: the kernel killed {processes} of its control group, its command among them, at {end}; {limit}."
             )
         }
-        Some(Reason::MemoryReserve(short)) => format!(
-            "Ended by Kennel as the largest run, because the memory of its node was short: {} of {} bytes used, and {} reserved (serve --memory-reserve); {}.",
-            short.used_bytes,
-            short.limit_bytes,
-            short.reserve_bytes,
-            took(&attempt)
-        ),
+        Some(Reason::MemoryReserve(short)) => for_the_reserve(&attempt, short),
         Some(Reason::LimitExceeded(exceeded)) => over_limit(run, &attempt, exceeded.limit()),
         Some(Reason::NotReady(_)) => {
             let readiness = run.spec.as_ref().and_then(|spec| spec.readiness.as_ref());
@@ -239,6 +233,16 @@ fn ended(known: &Records, reason: &pb::EndReason, unknown: &mut Vec<String>) -> 
         ),
         None => "Ended for a reason that this version of kennel does not know.".into(),
     }
+}
+
+fn for_the_reserve(attempt: &pb::Attempt, short: &pb::end_reason::MemoryReserve) -> String {
+    format!(
+        "Ended by Kennel as the largest run, because the memory of its node was short: {} of {} bytes used, and {} reserved (serve --memory-reserve); {}.",
+        short.used_bytes,
+        short.limit_bytes,
+        short.reserve_bytes,
+        took(attempt)
+    )
 }
 
 fn over_limit(run: &pb::Run, attempt: &pb::Attempt, limit: pb::Limit) -> String {
