@@ -34,7 +34,7 @@ fn used(run: &pb::Run) -> Option<pb::Usage> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_is_shown_live_and_kept_at_the_end() {
+async fn usage_is_shown_live_and_kept() {
     let kennel = Kennel::on_sqlite().await;
     let mut client = kennel.client().await;
     if !has_groups(&mut client).await {

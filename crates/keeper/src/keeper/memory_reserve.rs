@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_at_a_time_is_ended_with_grace() {
+    fn one_run_at_a_time_is_ended() {
         let mut reserve = MemoryReserve::new(RESERVE, Vec::new());
         let (first, second) = (RunId::from_u128(1), RunId::from_u128(2));
         let is_ending = |_: RunId| true;

@@ -87,7 +87,7 @@ impl AuditExport {
                 // The files were removed, or a loss of power has taken their end: other lines have these numbers.
                 Ok(_) => position.begin_anew(),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot check where the export of the audit log goes on");
+                    tracing::warn!(%error, "cannot check where the export of the audit log continues");
                 }
             }
             measure(&telemetry, head, &position.seq);

@@ -450,7 +450,7 @@ fn ending_pause_is_handed_over_as_ending() {
 }
 
 #[test]
-fn usage_and_memory_kills_are_reported_before_the_end() {
+fn usage_and_memory_kills_come_before_end() {
     let dir = tempfile::tempdir().expect("a directory");
     let files = [
         ("memory.events", "oom 1\noom_kill 2\n"),
@@ -484,7 +484,7 @@ fn usage_and_memory_kills_are_reported_before_the_end() {
 }
 
 #[test]
-fn run_is_stopped_for_memory_by_its_own_plan() {
+fn memory_reserve_stops_by_plan_of_run() {
     let shortage = MemoryShortage {
         limit: 1000,
         used: 950,
