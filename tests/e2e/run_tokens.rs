@@ -399,9 +399,11 @@ async fn node_can_forbid_access_of_runs() {
     assert!(refused.contains("a process of a run may not"), "{refused}");
     let spec = spec(kennel.scratch(), ApiAccess::OwnRun);
     let refused = run.client.spawn(spec).await.expect_err("forbidden");
-    let refused = complaint(&refused);
-    assert_eq!(refused.reason, "CAPABILITY_MISSING");
-    assert_eq!(refused.fields, ["spec.api_access"]);
+    assert_eq!(complaint(&refused).reason, "CAPABILITY_MISSING");
+    assert!(
+        format!("{refused:?}").contains("spec.api_access"),
+        "{refused:?}"
+    );
     must("spawn", run.client.spawn(sh("true")).await);
 }
 
