@@ -121,16 +121,11 @@ async fn goes_back(server: Server) {
     // No number is used again.
     let taken_over = eventually_async("another generation", STORE_PATIENCE, async || {
         let info = client.clone().server_info().await?;
-        (info.generation > before).then_some(info)
+        (info.generation > before).then_some(())
     });
-    let info = taken_over.await;
+    taken_over.await;
     check(&mut client, &scene).await;
     comes_to_say(&postgres, all, "7").await;
-    let stale = format!(
-        "SELECT count(*) FROM runs WHERE end_reason IS NULL AND generation <> {}",
-        info.generation
-    );
-    assert_eq!(postgres.psql(&stale).await, "0");
     let attempt = format!("SELECT attempt FROM runs WHERE run_id = '{}'", scene.again);
     assert_eq!(postgres.psql(&attempt).await, "2");
     Box::pin(go_on(&mut client, &mut scene)).await;

@@ -87,8 +87,8 @@ async fn a_run_does_not_notice_an_upgrade() {
     let mut client = kennel.client().await;
     let again = must("get", client.get(&run.run_id).await);
     assert_eq!(
-        (again.state(), again.attempt()),
-        (RunState::Running, run.attempt())
+        (again.state(), again.lasting()),
+        (RunState::Running, run.lasting())
     );
     assert_eq!(again.time_limits, extended);
     assert!(leader.is_alive());
@@ -254,8 +254,8 @@ async fn new_server_not_serving_yields_to_former() {
     let mut client = kennel.client().await;
     let again = must("get", client.get(&run.run_id).await);
     assert_eq!(
-        (again.state(), again.attempt()),
-        (RunState::Running, run.attempt())
+        (again.state(), again.lasting()),
+        (RunState::Running, run.lasting())
     );
     kennel.install(&programs::kennel());
     let output = run_to_end(kennel.cli(&["upgrade"]), PATIENCE).await;
@@ -278,8 +278,8 @@ async fn upgrade_ends_no_run_under_any_policy() {
     assert!(output.status.success(), "{output:?}");
     let again = must("get", kennel.client().await.get(&run.run_id).await);
     assert_eq!(
-        (again.state(), again.attempt()),
-        (RunState::Running, run.attempt())
+        (again.state(), again.lasting()),
+        (RunState::Running, run.lasting())
     );
 }
 
