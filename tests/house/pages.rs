@@ -158,14 +158,18 @@ fn wrong_links(pages: &[Page]) -> Vec<String> {
     wrong
 }
 
-/// Returns pages that the list of contents lacks, and entries that are too deep.
+/// Returns pages that the list of contents lacks, and entries that are too deep or listed twice.
 fn unreachable(pages: &[Page], summary: &[(usize, PathBuf)]) -> Vec<String> {
     let listed: BTreeSet<&PathBuf> = summary.iter().map(|(_, path)| path).collect();
     let lacking = pages.iter().filter(|page| !listed.contains(&page.path));
     let lacking = lacking.map(|page| format!("{} is not in {}", name(page), pages::SUMMARY));
     let deep = summary.iter().filter(|(depth, _)| *depth > DEPTH_MAX);
     let deep = deep.map(|(_, path)| format!("{} is more than two clicks away", path.display()));
-    lacking.chain(deep).collect()
+    let mut seen = BTreeSet::new();
+    // mdBook refuses a second entry.
+    let again = summary.iter().filter(|(_, path)| !seen.insert(path));
+    let again = again.map(|(_, path)| format!("{} is listed twice", path.display()));
+    lacking.chain(deep).chain(again).collect()
 }
 
 /// Returns guides that do not begin with a question and its answer.
@@ -373,12 +377,17 @@ fn planted_faults_of_pages_are_seen() {
         long_lines(&planted),
         ["docs/guide/b.md:3 is longer than 120"]
     );
-    let summary = [(0, "README.md".into()), (2, "docs/guide/a.md".into())];
+    let summary = [
+        (0, "README.md".into()),
+        (2, "docs/guide/a.md".into()),
+        (0, "README.md".into()),
+    ];
     assert_eq!(
         unreachable(&planted, &summary),
         [
             "docs/guide/b.md is not in docs/SUMMARY.md",
-            "docs/guide/a.md is more than two clicks away"
+            "docs/guide/a.md is more than two clicks away",
+            "README.md is listed twice"
         ]
     );
     let code = "// It goes\n// on.\nstring door = 1; // A door.\n";
