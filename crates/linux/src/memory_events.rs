@@ -1,13 +1,12 @@
 //! Statistics of the memory controller at the end of a control group.
 
 use crate::cgroup;
-use kennel_lifecycle::{CgroupIdentity, MemoryKills};
+use kennel_lifecycle::{CgroupIdentity, MemoryKills, Usage};
 
-/// Returns how many processes in the group and below it the kernel has killed for want of memory; `None`: none, or
-/// without the controller there is no count.
-pub fn kills(group: &CgroupIdentity) -> Option<MemoryKills> {
-    let events = cgroup::read(group, "memory.events").ok()??;
-    let kills = count(&events, "oom_kill").filter(|kills| *kills > 0)?;
+/// Returns how many processes in the group and below it the kernel has killed for want of memory, by its usage; `None`:
+/// none, or without the controller there is no count.
+pub fn kills(group: &CgroupIdentity, used: &Usage) -> Option<MemoryKills> {
+    let kills = used.memory_kills.filter(|kills| *kills > 0)?;
     let limit = cgroup::read(group, "memory.max").ok().flatten();
     Some(MemoryKills {
         kills,
@@ -27,6 +26,7 @@ pub(crate) fn count(events: &str, kind: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::usage::{self, Counting};
     use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
     /// As read after one process met a limit.
@@ -46,9 +46,13 @@ mod tests {
         }
     }
 
+    fn read_of(group: &CgroupIdentity) -> Option<MemoryKills> {
+        kills(group, &usage::counted(group, Counting::PERHAPS)?)
+    }
+
     fn read(files: &[(&str, &str)]) -> Option<MemoryKills> {
         let dir = tempfile::tempdir().expect("a directory");
-        kills(&group(dir.path(), files))
+        read_of(&group(dir.path(), files))
     }
 
     #[test]
@@ -71,7 +75,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut other = group(dir.path(), &[("memory.events", KILLED)]);
         other.inode += 1;
-        assert_eq!(kills(&other), None, "the directory of another");
+        assert_eq!(read_of(&other), None, "the directory of another");
     }
 
     #[test]

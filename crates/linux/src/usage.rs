@@ -4,40 +4,62 @@ use crate::{cgroup, memory_events::count};
 use kennel_lifecycle::{CgroupIdentity, Present, Pressure, Stall, Usage};
 use std::os::fd::OwnedFd;
 
+/// Controllers that count in a group, or may: the files of the others are not looked for. Processor time is counted
+/// without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counting {
+    /// `memory.peak` and `memory.events`.
+    pub memory: bool,
+    /// `pids.peak`.
+    pub pids: bool,
+    /// `io.stat`.
+    pub io: bool,
+}
+
+impl Counting {
+    /// Which ones count is not known.
+    pub const PERHAPS: Self = Self {
+        memory: true,
+        pids: true,
+        io: true,
+    };
+}
+
 /// Returns what the processes of a group have used up to its end; `None`: the group is gone, or nothing is counted.
-pub fn counted(group: &CgroupIdentity) -> Option<Usage> {
-    read(&cgroup::open(group).ok()??).known()
+pub fn counted(group: &CgroupIdentity, counting: Counting) -> Option<Usage> {
+    read(&cgroup::open(group).ok()??, counting).known()
 }
 
 /// Returns what the processes of a group have used up to now, and use; `None`: as [`counted`].
 pub fn live(group: &CgroupIdentity) -> Option<Usage> {
     let dir = cgroup::open(group).ok()??;
     let present = Present {
-        memory_bytes: number(&dir, "memory.current"),
-        pids: number(&dir, "pids.current"),
+        memory_bytes: whole(text(&dir, "memory.current")),
+        pids: whole(text(&dir, "pids.current")),
         cpu_pressure: pressure(&dir, "cpu.pressure"),
         memory_pressure: pressure(&dir, "memory.pressure"),
         io_pressure: pressure(&dir, "io.pressure"),
     };
     let usage = Usage {
         present: Some(present),
-        ..read(&dir)
+        ..read(&dir, Counting::PERHAPS)
     };
     usage.known()
 }
 
-fn read(dir: &OwnedFd) -> Usage {
+fn read(dir: &OwnedFd, counting: Counting) -> Usage {
+    let of = |counts: bool, file| counts.then(|| text(dir, file)).flatten();
     let cpu = text(dir, "cpu.stat").unwrap_or_default();
-    let memory = text(dir, "memory.events").unwrap_or_default();
-    let io = text(dir, "io.stat");
+    let memory = of(counting.memory, "memory.events").unwrap_or_default();
+    let io = of(counting.io, "io.stat");
     let moved = |key| io.as_deref().map(|io| sum(io, key));
     Usage {
         cpu_user_us: count(&cpu, "user_usec"),
         cpu_system_us: count(&cpu, "system_usec"),
         cpu_throttled_us: count(&cpu, "throttled_usec"),
-        memory_peak_bytes: number(dir, "memory.peak"),
+        memory_peak_bytes: whole(of(counting.memory, "memory.peak")),
         memory_kills: count(&memory, "oom_kill"),
-        pids_peak: number(dir, "pids.peak"),
+        pids_peak: whole(of(counting.pids, "pids.peak")),
         io_read_bytes: moved("rbytes"),
         io_written_bytes: moved("wbytes"),
         present: None,
@@ -49,8 +71,9 @@ fn text(dir: &OwnedFd, file: &str) -> Option<String> {
     cgroup::read_in(dir, file).ok().flatten()
 }
 
-fn number(dir: &OwnedFd, file: &str) -> Option<u64> {
-    text(dir, file)?.trim().parse().ok()
+/// Returns the number that is all of a control file.
+fn whole(text: Option<String>) -> Option<u64> {
+    text?.trim().parse().ok()
 }
 
 /// Returns the pressure on a resource; `None`: the kernel does not count it, or was started without.
@@ -91,6 +114,10 @@ fn sum(io: &str, key: &str) -> u64 {
 mod tests {
     use super::*;
     use std::{fs, path::Path};
+
+    fn counted(group: &CgroupIdentity) -> Option<Usage> {
+        super::counted(group, Counting::PERHAPS)
+    }
 
     fn group(dir: &Path, files: &[(&str, &str)]) -> CgroupIdentity {
         for (name, text) in files {
@@ -191,6 +218,25 @@ mod tests {
         fs::write(dir.path().join("io.stat"), "").expect("a file");
         let found = counted(&group).expect("it is counted");
         assert_eq!(found.io_read_bytes, Some(0));
+    }
+
+    #[test]
+    fn files_of_other_controllers_are_not_looked_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = group(dir.path(), FILES);
+        let none = Counting {
+            memory: false,
+            pids: false,
+            io: false,
+        };
+        let found = super::counted(&group, none).expect("processor time is counted");
+        let rest = Usage {
+            cpu_user_us: None,
+            cpu_system_us: None,
+            cpu_throttled_us: None,
+            ..found
+        };
+        assert_eq!(rest, Usage::default());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The keeper's own control group directory, and a fresh one in it for each run.
 
-use super::{CgroupChoice, delegation::Delegation, group_record::GroupRecord, run::MemoryCount};
+use super::{CgroupChoice, delegation::Delegation, group_record::GroupRecord};
 use crate::wire::Placement;
 use kennel_lifecycle::{CgroupIdentity, Exit, KeeperEpoch, Knob, NodeId, RunId};
 use kennel_linux::{
@@ -8,6 +8,7 @@ use kennel_linux::{
     cgroup, cgroup_limits,
     reap::{self, Waited},
     spawn::{self, Cloned},
+    usage::Counting,
 };
 use nix::{fcntl::OFlag, unistd::pipe2};
 use std::{
@@ -160,12 +161,12 @@ impl Groups {
         !self.lacks(CapabilityName::CgroupKill)
     }
 
-    /// Whether the kernel counts in them the processes that it kills for lack of memory.
-    pub(super) fn memory_count(&self) -> MemoryCount {
-        if self.lacks(CapabilityName::CgroupMemory) {
-            MemoryCount::No
-        } else {
-            MemoryCount::Perhaps
+    /// Returns what the kernel counts in them.
+    pub(super) fn counting(&self) -> Counting {
+        Counting {
+            memory: !self.lacks(CapabilityName::CgroupMemory),
+            pids: !self.lacks(CapabilityName::CgroupPids),
+            io: !self.lacks(CapabilityName::CgroupIo),
         }
     }
 

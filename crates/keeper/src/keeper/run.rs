@@ -37,6 +37,7 @@ use kennel_linux::{
     spawn::child::OPEN,
     terminal::Terminal,
     tree::{Root, Tree},
+    usage::Counting,
 };
 use kept::Kept;
 pub(super) use notices::RunNotices;
@@ -91,8 +92,8 @@ pub(super) struct Run {
     /// Its private directory, where the shim leaves its exit record.
     private_dir: PathBuf,
     cgroup: Option<CgroupIdentity>,
-    /// Whether that may report kills for want of memory.
-    memory: MemoryCount,
+    /// What is counted in it.
+    counting: Counting,
     held: Held,
     /// Identity of an announced child.
     identity: Option<RunIdentity>,
@@ -146,16 +147,7 @@ pub(super) struct Parts {
     pub(super) outputs: Outputs,
     pub(super) input: Option<RunInput>,
     pub(super) notices: Option<RunNotices>,
-    pub(super) memory: MemoryCount,
-}
-
-/// Whether the kernel counts kills for want of memory in a control group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MemoryCount {
-    /// No controller counts them.
-    No,
-    /// The controller counts them, or that is not known.
-    Perhaps,
+    pub(super) counting: Counting,
 }
 
 impl Run {
@@ -176,7 +168,7 @@ impl Run {
             policy: parts.policy,
             private_dir: parts.run_dir,
             cgroup: parts.cgroup,
-            memory: parts.memory,
+            counting: parts.counting,
             held: parts.held,
             identity: None,
             gate: None,

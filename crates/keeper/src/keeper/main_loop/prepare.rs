@@ -200,7 +200,7 @@ impl Keeper {
             outputs: streams.outputs,
             input: streams.input,
             notices,
-            memory: self.groups.memory_count(),
+            counting: self.groups.counting(),
         };
         let run = Run::wanted(parts, wish.seq, gate.1);
         self.runs.insert(wish.run, run);

@@ -1,7 +1,7 @@
 //! A run that continues without its keeper: the state that its shim needs for that, and its adoption by the next
 //! keeper.
 
-use super::{MemoryCount, Outputs, Parts, Run, RunInput, RunNotices, Stage};
+use super::{Outputs, Parts, Run, RunInput, RunNotices, Stage};
 use crate::{
     keeper::{adoption::Adoptable, pause::Pause},
     notify_place::NotifyPlace,
@@ -11,6 +11,7 @@ use kennel_lifecycle::{Countdown, NodeId, Recovery, ladder::Ladder};
 use kennel_linux::{
     clock,
     tree::{Root, Session, Tree},
+    usage::Counting,
 };
 
 impl Run {
@@ -45,7 +46,7 @@ impl Run {
             outputs: Outputs::pipes(found.outputs.0, found.outputs.1),
             input,
             notices,
-            memory: MemoryCount::Perhaps,
+            counting: Counting::PERHAPS,
         });
         let counted = memory
             .max_runtime

@@ -1,6 +1,6 @@
 //! The end of one run: the stop ladder, the checks of what is left, and the verdict.
 
-use super::{MemoryCount, Run, Stage};
+use super::{Run, Stage};
 use crate::{
     values::{Fact, SignalResult},
     wire::ToShim,
@@ -167,15 +167,18 @@ impl Run {
     /// Reports the end of the run. Its control group is removed only after this, and counts until then.
     pub(super) fn last_word(&mut self, verdict: TreeVerdict) {
         crash_point!("keeper.tree_ended");
-        let counts = self.memory == MemoryCount::Perhaps;
-        let group = self.cgroup.as_ref().filter(|_| counts);
-        if let Some(kills) = group.and_then(memory_events::kills) {
-            self.report(Fact::MemoryKills(kills));
-        }
-        // The child of a run that never ran has used nothing of the run's own.
-        let ran = self.cgroup.as_ref().filter(|_| self.stage == Stage::Ran);
-        if let Some(usage) = ran.and_then(usage::counted) {
-            self.report(Fact::Usage(Box::new(usage)));
+        let used = (self.cgroup.as_ref()).and_then(|group| {
+            let used = usage::counted(group, self.counting)?;
+            Some((memory_events::kills(group, &used), used))
+        });
+        if let Some((kills, used)) = used {
+            if let Some(kills) = kills {
+                self.report(Fact::MemoryKills(kills));
+            }
+            // The child of a run that never ran has used nothing of the run's own.
+            if self.stage == Stage::Ran {
+                self.report(Fact::Usage(Box::new(used)));
+            }
         }
         self.report(Fact::TreeEnded(verdict));
         self.over();

@@ -568,7 +568,7 @@ fn new(run_dir: &std::path::Path) -> Run {
         input: None,
         notices: None,
         outputs: Outputs::pipes(pipe().0, pipe().0),
-        memory: MemoryCount::Perhaps,
+        counting: Counting::PERHAPS,
     };
     let gate = std::fs::File::create("/dev/null").expect("a file");
     Run::wanted(parts, 1, gate.into())
