@@ -3,7 +3,7 @@
 //! | header     | bytes |                                              |
 //! |------------|-------|----------------------------------------------|
 //! | magic      | 0-7   | `KNLJRNL\n`                                 |
-//! | version    | 8-11  | 3                                            |
+//! | version    | 8-11  | 4                                            |
 //! | number     | 12-15 | of the segment, from 0                       |
 //! | seq        | 16-23 | of the last earlier entry                    |
 //! | lengths    | 24-47 | of stdout, stderr and lifecycle before       |
@@ -21,7 +21,7 @@
 //!
 //! The dropped bytes are overwritten in place, so they need no space; they count in the last segment alone.
 //!
-//! In the first segment, bytes 116-1023 are the first ones of all lifecycle lines. Entries follow the header, and
+//! In the first segment, bytes 116-2047 are the first ones of all lifecycle lines. Entries follow the header, and
 //! those.
 //!
 //! | entry  | bytes |                                             |
@@ -45,12 +45,12 @@ pub(crate) const DROPPED_AT: usize = 92;
 pub(crate) const DROPPED_LEN: usize = 24;
 /// Offset and length of the first lifecycle bytes in the index of the first segment.
 pub(crate) const HEAD_AT: u64 = HEADER_LEN as u64;
-pub(crate) const HEAD_LEN: u64 = 1024 - HEAD_AT;
+pub(crate) const HEAD_LEN: u64 = 2048 - HEAD_AT;
 pub(crate) const ENTRY_LEN: usize = 36;
 const CRC_AT: usize = ENTRY_LEN - 4;
 
 const MAGIC: [u8; 8] = *b"KNLJRNL\n";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// Contents of a segment's header.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -246,7 +246,7 @@ fn no_seq_is_reused_after_host_crash() {
         let index = OpenOptions::new()
             .write(true)
             .open(dir.path().join("index"));
-        index.unwrap().set_len(1024 + 3 * 36).unwrap();
+        index.unwrap().set_len(2048 + 3 * 36).unwrap();
 
         let mut writer = Writer::recover(dir.path(), Boot(2), Timestamp(2)).unwrap();
         output(&mut writer, Kind::Stdout, b"y", 3).unwrap();
@@ -513,7 +513,7 @@ fn size(dir: &Path) -> u64 {
 /// wherever they are.
 fn slack(dir: &Path) -> u64 {
     let facts = fs::read(dir.join("lifecycle")).map_or(0, |f| f.len() as u64);
-    facts + 60 * (36 + 100) + 16 * 36 + 1024
+    facts + 60 * (36 + 100) + 16 * 36 + 2048
 }
 
 fn pick(share: f64, count: usize) -> usize {

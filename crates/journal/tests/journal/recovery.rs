@@ -15,7 +15,7 @@ use tempfile::tempdir;
 const FILES: [&str; 4] = ["stdout", "stderr", "lifecycle", "index"];
 const LATER: i64 = 1_000_000;
 /// Bytes of lifecycle lines that the index holds.
-const LINES_IN_INDEX: usize = 1024 - 116;
+const LINES_IN_INDEX: usize = 2048 - 116;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -119,7 +119,7 @@ fn damaged_entry_ends_the_journal_and_renames_output() {
     drop(writer);
     let index = dir.path().join("index");
     let mut bytes = fs::read(&index).unwrap();
-    bytes[1024 + 36 + 9] ^= 1;
+    bytes[2048 + 36 + 9] ^= 1;
     fs::write(&index, bytes).unwrap();
 
     drop(Writer::recover(dir.path(), BOOT, Timestamp(LATER)).unwrap());
@@ -248,7 +248,7 @@ fn lines_on_disk(dir: &Path) -> Vec<u8> {
 /// in the index and in the files.
 fn entries_that_survive<'a>(whole: &'a [Entry], dir: &Path) -> &'a [Entry] {
     let len = |name: &str| fs::metadata(dir.join(name)).map_or(0, |m| m.len());
-    let in_index = len("index").saturating_sub(1024) / 36;
+    let in_index = len("index").saturating_sub(2048) / 36;
     let survives = |entry: &&Entry| {
         let there = match entry.kind {
             // The first of them are in the index, before its entries.
