@@ -36,6 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .boxed(".kennel.v1.Event.payload.snapshot")
         .boxed(".kennel.v1.AttachResponse.response.opened")
         .boxed(".kennel.v1.RunSpec.readiness")
+        .boxed(".kennel.v1.Attempt.usage")
         .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
 }

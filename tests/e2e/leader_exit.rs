@@ -451,7 +451,7 @@ async fn detached_processes_survive_the_keeper(options: Options) {
     scene.kennel.wait_for_exit(PATIENCE).await;
 
     assert!(scene.all_live());
-    Box::pin(lost_and_kept(scene)).await;
+    lost_and_kept(scene).await;
 }
 
 async fn keeper_death_ends_tree_with_live_leader(options: Options) {

@@ -24,7 +24,7 @@ async fn lost_shim_fails_run_despite_exit_code_0(options: Options) {
 
 async fn lost_shim_counts_as_failure_of_a_service(options: Options) {
     let kennel = Kennel::start(options).await;
-    Box::pin(counts_as_failure(&kennel)).await;
+    counts_as_failure(&kennel).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -32,7 +32,7 @@ async fn lost_shim_is_recorded_in_postgres() {
     let postgres = Postgres::start().await;
     let kennel = Kennel::start(Options::on(&postgres.url())).await;
     fails_despite_exit_code_0(&kennel).await;
-    Box::pin(counts_as_failure(&kennel)).await;
+    counts_as_failure(&kennel).await;
 }
 
 async fn fails_despite_exit_code_0(kennel: &Kennel) {

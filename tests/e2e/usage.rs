@@ -30,7 +30,7 @@ fn cpu(usage: &pb::Usage) -> Duration {
 fn used(run: &pb::Run) -> Option<pb::Usage> {
     run.current_attempt
         .as_ref()
-        .and_then(|attempt| attempt.usage)
+        .and_then(|attempt| attempt.usage.as_deref().copied())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +104,10 @@ async fn each_attempt_keeps_its_own_usage() {
     });
     let run = must("spawn", client.spawn(spec).await);
     let run = must("wait", client.ended(&run.run_id).await);
-    let earlier = run.previous_attempts.iter().map(|attempt| attempt.usage);
+    let earlier = run
+        .previous_attempts
+        .iter()
+        .map(|attempt| attempt.usage.as_deref().copied());
     let all: Vec<pb::Usage> = earlier.chain([used(&run)]).flatten().collect();
     assert_eq!(all.len(), 3, "{run:?}");
     assert!(all.iter().all(|usage| !cpu(usage).is_zero()), "{all:?}");

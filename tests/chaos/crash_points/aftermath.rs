@@ -32,7 +32,7 @@ pub(crate) async fn look(mut scene: Scene, acted: LastAct, survives: bool) {
         false
     };
     if survives {
-        Box::pin(look_at_the_living(&scene, &acted, &mut client)).await;
+        look_at_the_living(&scene, &acted, &mut client).await;
         for id in [&scene.bystander, &scene.subject] {
             abort(&mut client, id).await;
         }

@@ -6,14 +6,15 @@ use kennel_lifecycle::{Outcome, Pressure, Stall, Usage};
 use std::time::Duration;
 
 /// Returns what an attempt with this outcome has used.
-pub(crate) fn counted(outcome: &Outcome) -> Option<pb::Usage> {
-    outcome.certificate.usage.as_deref().map(usage)
+pub(crate) fn counted(outcome: &Outcome) -> Option<Box<pb::Usage>> {
+    let counted = outcome.certificate.usage.as_deref();
+    counted.map(|counted| Box::new(usage(counted)))
 }
 
 /// Adds what the present attempt of a live run has used up to now.
 pub(crate) fn add(run: &mut pb::Run, found: Option<&Usage>) {
     if let (Some(attempt), Some(found)) = (&mut run.current_attempt, found) {
-        attempt.usage = Some(usage(found));
+        attempt.usage = Some(Box::new(usage(found)));
     }
 }
 

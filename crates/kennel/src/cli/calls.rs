@@ -16,8 +16,7 @@ use kennel_client::Connection;
 use kennel_proto::{json, pb};
 
 pub(crate) async fn spawn(link: &Link, request: pb::SpawnRequest) -> Result<(), Failure> {
-    let spawned = Box::pin(spawned(&link.connection, &request)).await;
-    let response = spawned.map_err(refused)?;
+    let response = spawned(&link.connection, &request).await.map_err(refused)?;
     let run = run_of(response.run)?;
     let shown = link.shown(|| json::to_string(&run), || format!("{}\n", run.run_id));
     let printed = print_exact(&shown);
@@ -31,11 +30,11 @@ pub(crate) async fn spawned(
     request: &pb::SpawnRequest,
 ) -> Result<pb::SpawnResponse, client::Failure> {
     let processes = connection.processes();
-    let spawned = client::over_loss(|| {
+    client::over_loss(|| {
         let (mut processes, request) = (processes.clone(), request.clone());
         async move { processes.spawn(request).await }
-    });
-    Box::pin(spawned).await
+    })
+    .await
 }
 
 pub(crate) async fn get(link: &Link, runs: RunRefs) -> Result<u8, Failure> {

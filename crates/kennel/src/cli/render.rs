@@ -205,7 +205,8 @@ pub(crate) fn run(run: &pb::Run) -> String {
     }
     add_reports(&mut view, run);
     process(&mut view, run, &attempt);
-    for (what, used) in usage::lines(&attempt.usage.unwrap_or_default()) {
+    let used = attempt.usage.as_deref().map(usage::lines);
+    for (what, used) in used.unwrap_or_default() {
         view.line(what, used);
     }
     if let Some(certificate) = &attempt.certificate {

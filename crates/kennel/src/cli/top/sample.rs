@@ -184,7 +184,8 @@ async fn count(connection: &Connection, run: &str) -> Result<Counted, Failure> {
         Some(((process.pid, process.start_ticks), time))
     });
     let attempt = tree.run.and_then(|run| run.current_attempt);
-    let group_cpu = attempt.and_then(|attempt| Some((attempt.number, cpu_time(&attempt.usage?)?)));
+    let group_cpu =
+        attempt.and_then(|attempt| Some((attempt.number, cpu_time(attempt.usage.as_deref()?)?)));
     Ok(Counted {
         at,
         cpu: cpu.collect(),
