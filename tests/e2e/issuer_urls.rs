@@ -38,7 +38,7 @@ const KEYS: &str = "/openid/v1/jwks";
 const HEALTHY: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n";
 
 /// An HTTPS server with an answer for each path.
-struct Issuer {
+pub(crate) struct Issuer {
     url: String,
     answers: Arc<Mutex<HashMap<String, String>>>,
     /// Heads of all requests.
@@ -143,6 +143,17 @@ fn admit(net: &Net, issuers: &[(&str, String)]) {
     });
 }
 
+/// Starts an issuer, and admits it with a key at this URL.
+pub(crate) async fn admitted(net: &Net) -> Issuer {
+    let dir = net.dir.path();
+    new_key(dir);
+    let issuer = Issuer::start(dir).await;
+    issuer.give(KEYS, &key_set(dir, "first"));
+    let more = format!("keys_url = '{}{KEYS}'", issuer.url);
+    admit(net, &[("https://issuer.example", more)]);
+    issuer
+}
+
 /// Waits until a token of this issuer and key may spawn.
 async fn accepted(net: &Net, issuer: &str, kid: &str) {
     eventually_async("the token is accepted", PATIENCE, async || {
@@ -220,7 +231,7 @@ async fn keys_of_a_cluster_come_from_its_server() {
     accepted(&net, CLUSTER, "second").await;
 }
 
-/// A new server has no keys until the issuer answers: no client is told that its token is wrong.
+/// A new server has no keys until the issuer answers: no client gets the answer that its token is wrong.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_outlast_a_server_without_keys() {
     let net = Net::start().await;

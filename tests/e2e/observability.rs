@@ -1,8 +1,9 @@
 //! The files of `deploy/observability`, with a real Prometheus that scrapes a real Kennel.
 
+use crate::{issuer_urls::admitted, net::Net};
 use kennel_proto::pb;
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, argv,
+    Client, Options, PATIENCE, argv,
     collector::{Collector, Manner},
     eventually, must, naughty, programs, sh,
     shell::{run_to_end, text},
@@ -176,17 +177,6 @@ async fn something_of_everything(client: &mut Client) {
     must("audit", client.audit().await);
 }
 
-/// Metrics of issuers with keys at a URL, which the servers here do not have.
-const OF_ISSUERS: [&str; 2] = ["kennel.issuer.keys.age", "kennel.issuer.keys.failures"];
-/// Names that alerts use for those, and for the export to a collector, which the server of that test does not have.
-const OF_ALERTS: [&str; 5] = [
-    "kennel_issuer_keys_failures_total",
-    "kennel_issuer",
-    "kennel_audit_unexported",
-    "kennel_telemetry_exported_total",
-    "kennel_telemetry_signal",
-];
-
 /// Without it journals have no common limit.
 const KEEPING: [&str; 2] = ["--retain-bytes", "20G"];
 
@@ -199,11 +189,15 @@ async fn prometheus_accepts_each_rule_dashboard_and_metric_name() {
     let checked = run_to_end(check, PATIENCE).await;
     assert!(checked.status.success(), "{}", text(&checked));
 
-    let kennel = Kennel::start(Options {
+    let collector = Collector::start(Manner::Willing).await;
+    let net = Net::start_with(Options {
+        env: collector.env(),
         words: [&KEEPING[..], &["--metrics-listen", "127.0.0.1:0"]].concat(),
         ..Options::default()
     })
     .await;
+    let _issuer = admitted(&net).await;
+    let kennel = &net.kennel;
     let port: u16 = eventually("metrics are served", PATIENCE, || {
         let log = kennel.log();
         let (_, address) = log.split_once("serving metrics address=127.0.0.1:")?;
@@ -249,7 +243,7 @@ async fn prometheus_accepts_each_rule_dashboard_and_metric_name() {
         assert!(prometheus.query(query).is_some(), "{whose}: {query}");
         for word in words(query) {
             assert!(
-                names.contains(word) || OF_ALERTS.contains(&word),
+                names.contains(word),
                 "{whose} names {word}, which no server exports: {query}"
             );
         }
@@ -264,13 +258,14 @@ async fn prometheus_accepts_each_rule_dashboard_and_metric_name() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_guide_lists_what_is_served() {
     let collector = Collector::start(Manner::Willing).await;
-    let kennel = Kennel::start(Options {
+    let net = Net::start_with(Options {
         env: collector.env(),
         words: KEEPING.to_vec(),
         ..Options::default()
     })
     .await;
-    let mut client = kennel.client().await;
+    let _issuer = admitted(&net).await;
+    let mut client = net.kennel.client().await;
     something_of_everything(&mut client).await;
     let guide = programs::repository().join("docs/guide/reference/telemetry.md");
     let guide = must("the guide", fs::read_to_string(guide));
@@ -284,9 +279,7 @@ async fn the_guide_lists_what_is_served() {
         .map(str::to_owned)
         .collect();
     eventually("all were sent", PATIENCE, || {
-        let mut sent = collector.metric_names();
-        sent.extend(OF_ISSUERS.map(str::to_owned));
-        (sent == listed).then_some(())
+        (collector.metric_names() == listed).then_some(())
     })
     .await;
 }

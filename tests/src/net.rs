@@ -23,6 +23,11 @@ pub struct Net {
 impl Net {
     /// Starts it.
     pub async fn start() -> Self {
+        Self::start_with(Options::default()).await
+    }
+
+    /// Starts it, with these options too.
+    pub async fn start_with(options: Options) -> Self {
         let dir = tempfile::Builder::new().prefix("kennel-net-").tempdir();
         let dir = dir.expect("a directory");
         let certs = async |words: &[&str]| {
@@ -57,9 +62,10 @@ impl Net {
             "--access".to_owned(),
             file.display().to_string(),
         ];
+        let words = words.into_iter().map(|word| &*word.leak());
         let options = Options {
-            words: words.into_iter().map(|word| &*word.leak()).collect(),
-            ..Options::default()
+            words: words.chain(options.words).collect(),
+            ..options
         };
         let kennel = Kennel::start(options).await;
         let port = kennel.tcp_port().await;
