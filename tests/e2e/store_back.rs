@@ -121,14 +121,25 @@ async fn goes_back(server: Server) {
     // No number is used again.
     let taken_over = eventually_async("another generation", STORE_PATIENCE, async || {
         let info = client.clone().server_info().await?;
-        (info.generation > before).then_some(())
+        (info.generation > before).then_some(info)
     });
-    taken_over.await;
+    let info = taken_over.await;
     check(&mut client, &scene).await;
     comes_to_say(&postgres, all, "7").await;
+    // The node has it, and no row is of a later one.
+    let present = format!(
+        "SELECT count(*) FROM nodes WHERE generation = {}",
+        info.generation
+    );
+    assert_eq!(postgres.psql(&present).await, "1");
+    let later = format!(
+        "SELECT count(*) FROM runs WHERE generation > {}",
+        info.generation
+    );
+    assert_eq!(postgres.psql(&later).await, "0");
     let attempt = format!("SELECT attempt FROM runs WHERE run_id = '{}'", scene.again);
     assert_eq!(postgres.psql(&attempt).await, "2");
-    Box::pin(go_on(&mut client, &mut scene)).await;
+    go_on(&mut client, &mut scene).await;
     let open = "SELECT count(*) FROM runs WHERE end_reason IS NULL";
     comes_to_say(&postgres, open, "0").await;
 }

@@ -110,7 +110,7 @@ impl End {
     }
 }
 
-/// What was asked of a run, and answered.
+/// Requests for a run, and their answers.
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -152,7 +152,7 @@ pub struct Tally {
     pub took: Duration,
 }
 
-/// All that was asked and answered, and all that was wrong.
+/// All requests with their answers, and all that was wrong.
 pub(crate) struct Ledger {
     pub(crate) weather: Weather,
     witness: Arc<Witness>,
@@ -422,7 +422,7 @@ impl Ledger {
             wrong("it was signalled, and no client asked for it");
         }
         if terms > 1 && !has_lost_keeper {
-            wrong("it was asked to end twice");
+            wrong("its end was requested twice");
         }
         match end.reason {
             "aborted" if case.stop_asked => tally.stopped += 1,

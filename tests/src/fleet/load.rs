@@ -30,7 +30,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(6);
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Longest time until a call is answered, whatever comes.
 const ANSWERED_MAX: Duration = Duration::from_mins(2);
-/// Life of a command that ends when it is told to.
+/// Life of a command that ends upon a request.
 const LIFE_MS: &str = "300000";
 /// Messages of a stream until its reader goes to another node.
 const MESSAGES_AT_ONE_NODE: u32 = 40;
