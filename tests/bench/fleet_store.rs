@@ -89,7 +89,7 @@ async fn with_nodes(table: &mut Table, nodes: usize) {
     let mut reads = Times::default();
     for _ in 0..READS {
         let began = Instant::now();
-        let read = must("nodes", spawners[0].nodes().await);
+        let read = must("nodes", spawners[0].nodes(None).await);
         reads.push(began.elapsed());
         assert!(read.len() >= nodes, "all are read");
     }

@@ -1,6 +1,6 @@
 //! A node that does not come back, and an operator who forgets it.
 
-use kennel_proto::pb::{self, NodeReachability, RunState};
+use kennel_proto::pb::{self, AbortWait, NodeReachability, RunState};
 use kennel_tests::{
     Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, complaint, eventually, eventually_async,
     kennel::kill_exactly, must, procfs::Proc, sh, shell::run_to_end,
@@ -56,7 +56,13 @@ async fn runs_of_forgotten_node_are_lost_by_decision() {
     assert_eq!(unknown.expect_err("there is none").code(), Code::NotFound);
 
     one.kill_service_after(|| {});
+    let left = there.abort_with(&lives, None, AbortWait::None).await;
+    let left = complaint(&left.expect_err("its node is away"));
+    assert_eq!(left.reason, "ABORT_QUEUED");
+    let stops = async || postgres.psql("SELECT count(*) FROM left_stops").await;
+    assert_eq!(stops().await.trim(), "1");
     forget(&two, "one").await;
+    assert_eq!(stops().await.trim(), "0", "no node carries it out");
     let run = must("get", there.get(&lives).await);
     assert_eq!(
         (run.state(), run.reason()),

@@ -378,7 +378,7 @@ mod tests {
     fn bytes_of_this_version_do_not_change() {
         let long = |n: u8| [n, 0, 0, 0, 0, 0, 0, 0];
         let bytes = [
-            b"KNLJRNL\n\x03\0\0\0\x07\0\0\0".to_vec(),
+            b"KNLJRNL\n\x04\0\0\0\x07\0\0\0".to_vec(),
             [
                 long(1),
                 long(2),

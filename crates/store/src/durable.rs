@@ -145,8 +145,8 @@ impl<R: Reader> Store for Durable<R> {
         }
     }
 
-    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
-        self.reader.nodes().await
+    async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
+        self.reader.nodes(these).await
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {

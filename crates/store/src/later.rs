@@ -144,8 +144,8 @@ impl Store for Later {
         self.inner().await?.forget_node(node, keeper_epoch).await
     }
 
-    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
-        self.inner().await?.nodes().await
+    async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
+        self.inner().await?.nodes(these).await
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {

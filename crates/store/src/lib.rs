@@ -376,8 +376,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn forget_node(&self, node: NodeId, keeper_epoch: KeeperEpoch)
     -> Result<i64, StoreError>;
 
-    /// Returns all nodes.
-    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError>;
+    /// Returns the existing ones of these nodes; `None`: all.
+    async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError>;
 
     /// Returns keepers of the node that have open rows, or its lease. Valid in every life.
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError>;

@@ -246,13 +246,6 @@ pub(crate) fn forget(now: &str) -> String {
     )
 }
 
-/// Selects the nodes, and the present time of the database.
-pub(crate) fn nodes(now: &str) -> String {
-    format!(
-        "SELECT node, name, address, heard_us, lease_us, forgotten_us, draining_us, {now} AS now_us FROM nodes ORDER BY node"
-    )
-}
-
 /// Selects the life of the database, by the expression `life`, and the state of node `$1` there.
 pub(crate) fn ask_standing(life: &str, now: &str) -> String {
     format!(

@@ -42,8 +42,8 @@ pub(crate) trait Reader: Send + Sync + fmt::Debug {
     /// Returns the present life of the database, and the node's generation in it.
     async fn stored_node(&self, node: NodeId) -> Result<StoredNode, StoreError>;
 
-    /// Returns all nodes.
-    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError>;
+    /// Returns the existing ones of these nodes; `None`: all.
+    async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError>;
 
     /// Returns stops that are left for a node, the oldest first.
     async fn left_stops(&self, node: NodeId) -> Result<Vec<LeftStop>, StoreError>;
@@ -111,9 +111,12 @@ macro_rules! reader {
                 rows.iter().map($crate::open::with_output).collect()
             }
 
-            async fn nodes(&self) -> Result<Vec<$crate::NodeRow>, $crate::StoreError> {
-                let query = sqlx::query(sqlx::AssertSqlSafe($crate::open::nodes(NOW)));
-                let rows = $crate::reader::ask(failure, self.rows(query)).await?;
+            async fn nodes(
+                &self,
+                these: Option<&[kennel_lifecycle::NodeId]>,
+            ) -> Result<Vec<$crate::NodeRow>, $crate::StoreError> {
+                let mut sql: sqlx::QueryBuilder<$database> = $crate::select::nodes(NOW, these);
+                let rows = $crate::reader::ask(failure, self.rows(sql.build())).await?;
                 rows.iter().map($crate::open::node_row).collect()
             }
 

@@ -33,6 +33,24 @@ pub(crate) enum Select<'a> {
     },
 }
 
+/// Builds the statement for these nodes, or all, and the present time of the database.
+pub(crate) fn nodes<DB>(now: &str, these: Option<&[NodeId]>) -> QueryBuilder<DB>
+where
+    DB: Dialect,
+    for<'t> String: Encode<'t, DB> + Type<DB>,
+{
+    let mut sql = QueryBuilder::new(
+        "SELECT node, name, address, heard_us, lease_us, forgotten_us, draining_us, ",
+    );
+    sql.push(now).push(" AS now_us FROM nodes");
+    if let Some(these) = these {
+        sql.push(" WHERE ");
+        push_these(&mut sql, "node", these);
+    }
+    sql.push(" ORDER BY node");
+    sql
+}
+
 /// Builds the statement for stops that are left for this node, the oldest first.
 pub(crate) fn left_stops<DB>(node: NodeId) -> QueryBuilder<DB>
 where
@@ -55,7 +73,7 @@ where
     for<'t> String: Encode<'t, DB> + Type<DB>,
 {
     let mut sql = QueryBuilder::new(LEFT_STOPS);
-    push_these(&mut sql, runs);
+    push_these(&mut sql, "run_id", runs);
     sql
 }
 
@@ -108,7 +126,7 @@ where
             end,
             limit,
         } => push_page(&mut sql, filter, (start, end), limit),
-        Select::These(runs) => push_these(&mut sql, runs),
+        Select::These(runs) => push_these(&mut sql, "run_id", runs),
         Select::Numbered {
             node,
             host,
@@ -148,15 +166,15 @@ where
     sql
 }
 
-fn push_these<DB>(sql: &mut QueryBuilder<DB>, runs: &[RunId])
+fn push_these<DB>(sql: &mut QueryBuilder<DB>, column: &str, keys: &[impl ToString])
 where
     DB: Dialect,
     for<'t> String: Encode<'t, DB> + Type<DB>,
 {
-    // An empty list is no SQL; the empty key belongs to no run.
-    sql.push("run_id IN (").push_bind(String::new());
-    for run in runs {
-        sql.push(", ").push_bind(run.to_string());
+    // An empty list is no SQL; no row has the empty key.
+    sql.push(column).push(" IN (").push_bind(String::new());
+    for key in keys {
+        sql.push(", ").push_bind(key.to_string());
     }
     sql.push(")");
 }

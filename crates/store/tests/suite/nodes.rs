@@ -13,7 +13,7 @@ pub(super) async fn leases_are_renewed_by_database_clock(bed: Bed) {
     for (node, epoch) in [(NODE, EPOCH), (NODE + 1, EPOCH + 1)] {
         store.open_node(&opening(node, epoch)).await.unwrap();
     }
-    let nodes = store.nodes().await.unwrap();
+    let nodes = store.nodes(None).await.unwrap();
     let reported: Vec<_> = nodes
         .iter()
         .map(|row| (row.node, row.name.as_str(), row.address.as_str()))
@@ -26,13 +26,18 @@ pub(super) async fn leases_are_renewed_by_database_clock(bed: Bed) {
             (NodeId::from_u128(NODE + 1), "node-8", "unix:/run/8.sock"),
         ]
     );
+    let second = [NodeId::from_u128(NODE + 1), NodeId::from_u128(NODE + 2)];
+    let found = store.nodes(Some(&second)).await.unwrap();
+    assert_eq!(found.len(), 1, "one of these two is a node");
+    assert_eq!(found[0].node, second[0]);
+    assert_eq!(store.nodes(Some(&[])).await.unwrap(), []);
     // The clock of the caller, which the opening names, is another one.
     assert!(nodes.iter().all(|row| row.heard.0 > 1_700_000_000_000_000));
     assert!(nodes.iter().all(|row| row.heard <= row.now));
 
     let since = Some(Timestamp(5));
     store.renew(first, 1, since).await.unwrap();
-    let later = store.nodes().await.unwrap();
+    let later = store.nodes(None).await.unwrap();
     assert!(later[0].heard > nodes[0].heard);
     assert_eq!(later[1].heard, nodes[1].heard);
     assert_eq!([later[0].draining, later[1].draining], [since, None]);
@@ -44,7 +49,7 @@ pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
     let store = &bed.store;
     let long = leased(EPOCH);
     store.open_node(&long).await.unwrap();
-    let rows = store.nodes().await.unwrap();
+    let rows = store.nodes(None).await.unwrap();
     assert_eq!(rows[0].lease, LONG);
     assert!(rows[0].until() > rows[0].now);
     let stored_node = store.stored_node(long.node).await.unwrap();
@@ -52,15 +57,15 @@ pub(super) async fn lease_that_is_given_up_has_ended(bed: Bed) {
     assert!(stored_node.lease_left > LONG / 2 && stored_node.lease_left <= LONG);
     // Another keeper's lease is unchanged.
     store.give_up(long.node, 7).await.unwrap();
-    assert_eq!(store.nodes().await.unwrap()[0].lease, LONG);
+    assert_eq!(store.nodes(None).await.unwrap()[0].lease, LONG);
     store.give_up(long.node, 1).await.unwrap();
-    let rows = store.nodes().await.unwrap();
+    let rows = store.nodes(None).await.unwrap();
     assert!(rows[0].until() <= rows[0].now);
     let stored_node = store.stored_node(long.node).await.unwrap();
     assert_eq!(stored_node.lease_left, Duration::ZERO);
     // Unchanged.
     assert_eq!(store.open_node(&long).await.unwrap(), 2);
-    assert_eq!(store.nodes().await.unwrap()[0].lease, LONG);
+    assert_eq!(store.nodes(None).await.unwrap()[0].lease, LONG);
 }
 
 pub(super) async fn left_stop_keeps_caller_and_shortest_grace(bed: Bed) {

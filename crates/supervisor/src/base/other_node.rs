@@ -42,18 +42,34 @@ impl Elsewhere {
         format!("{name} ({node}), which listens at {address}: ask there{heard}")
     }
 
+    /// Returns the node by its row; one without a row was never reachable.
     pub(crate) fn of(node: NodeId, nodes: &[NodeRow]) -> Self {
         let row = nodes.iter().find(|row| row.node == node);
-        let is_reachable = row.is_some_and(|row| row.until() >= row.now);
-        Self {
+        row.cloned().map(Self::from).unwrap_or_else(|| Self {
             node,
-            name: row.map(|row| row.name.clone()).unwrap_or_default(),
-            address: row.map(|row| row.address.clone()).unwrap_or_default(),
-            last_heard: row.map(|row| row.heard),
-            forgotten: row.and_then(|row| row.forgotten),
-            draining: row.and_then(|row| row.draining),
-            unreachable_since: row.map(NodeRow::until).filter(|_| !is_reachable),
+            name: String::new(),
+            address: String::new(),
+            last_heard: None,
+            unreachable_since: None,
+            forgotten: None,
+            draining: None,
+            is_reachable: false,
+        })
+    }
+}
+
+impl From<NodeRow> for Elsewhere {
+    fn from(row: NodeRow) -> Self {
+        let is_reachable = row.until() >= row.now;
+        Self {
+            node: row.node,
+            last_heard: Some(row.heard),
+            unreachable_since: Some(row.until()).filter(|_| !is_reachable),
+            forgotten: row.forgotten,
+            draining: row.draining,
             is_reachable,
+            name: row.name,
+            address: row.address,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 use kennel_lifecycle::{NodeId, RunId, Timestamp};
 use kennel_store::StoreError;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 impl Supervisor {
     /// Adds the node, and a stop that is left for it, to the views of runs of other nodes.
@@ -28,7 +28,13 @@ impl Supervisor {
 
     async fn locate_others(&self, views: &mut [RunView]) -> Result<(), CallError> {
         let own = self.shared.config.node;
-        let nodes = self.shared.store.nodes().await;
+        let others = views
+            .iter()
+            .map(|view| view.node)
+            .filter(|node| *node != own);
+        let others: BTreeSet<NodeId> = others.collect();
+        let others: Vec<NodeId> = others.into_iter().collect();
+        let nodes = self.shared.store.nodes(Some(&others)).await;
         let nodes = nodes.map_err(|e| store_fault(&e))?;
         let is_open = |view: &&RunView| view.node != own && !view.state.is_terminal();
         let open: Vec<RunId> = views.iter().filter(is_open).map(|view| view.run).collect();
@@ -47,12 +53,9 @@ impl Supervisor {
 
     /// All nodes of the database, this one too, by their names.
     pub async fn nodes(&self) -> Result<Vec<Elsewhere>, CallError> {
-        let nodes = self.shared.store.nodes().await;
+        let nodes = self.shared.store.nodes(None).await;
         let rows = nodes.map_err(|e| store_fault(&e))?;
-        let mut nodes: Vec<_> = rows
-            .iter()
-            .map(|row| Elsewhere::of(row.node, &rows))
-            .collect();
+        let mut nodes: Vec<_> = rows.into_iter().map(Elsewhere::from).collect();
         nodes.sort_by(|a, b| (&a.name, a.node.as_u128()).cmp(&(&b.name, b.node.as_u128())));
         Ok(nodes)
     }
@@ -89,12 +92,15 @@ impl Supervisor {
         let StoreError::Unread(row) = fault else {
             return error;
         };
-        match self.shared.store.nodes().await {
-            Ok(nodes) if row.node != self.shared.config.node => CallError::RunElsewhere {
+        if row.node == self.shared.config.node {
+            return error;
+        }
+        match self.shared.store.nodes(Some(&[row.node])).await {
+            Ok(nodes) => CallError::RunElsewhere {
                 run: row.run,
                 elsewhere: Box::new(Elsewhere::of(row.node, &nodes)),
             },
-            _ => error,
+            Err(_) => error,
         }
     }
 

@@ -11,10 +11,10 @@ use crate::{
     registry::{Order, Shared, Supervisor},
 };
 use kennel_lifecycle::{
-    EndReason, Exit, KeeperEpoch, Outcome, RunId, StopCertificate, StopOrder, StopReason,
+    EndReason, Exit, KeeperEpoch, NodeId, Outcome, RunId, StopCertificate, StopOrder, StopReason,
     StreamsEnd, TreeVerdict,
 };
-use kennel_store::{Closure, RunRow, StoreError, StoredState, Times};
+use kennel_store::{Closure, LeftStop, RunRow, StoreError, StoredState, Times};
 use std::sync::Arc;
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -63,6 +63,7 @@ impl Supervisor {
                 ended += 1;
             }
         }
+        self.remove_moot_stops(node.node).await.map_err(fault)?;
         tracing::warn!(node = %node.node, by, ended, "node forgotten, its open runs are closed as lost");
         let facts = [
             ("node", node.node.to_string()),
@@ -72,6 +73,27 @@ impl Supervisor {
         let record = TrailRecord::node("node_forgotten", facts);
         self.shared.trail.record(record);
         Ok((self.node_named(&node.node.to_string()).await?, ended))
+    }
+
+    /// Removes the stops of ended runs that are left for a node, which may never come to carry them out.
+    async fn remove_moot_stops(&self, node: NodeId) -> Result<(), StoreError> {
+        let store = self.shared.store.raw();
+        loop {
+            let stops = store.left_stops(node).await?;
+            let runs: Vec<RunId> = stops.iter().map(|stop| stop.run).collect();
+            let rows = store.get_all(&runs).await?;
+            let is_open = |stop: &&LeftStop| {
+                let mut rows = rows.iter();
+                rows.any(|row| row.new.run == stop.run && row.outcome.is_none())
+            };
+            let moot: Vec<&LeftStop> = stops.iter().filter(|stop| !is_open(stop)).collect();
+            if moot.is_empty() {
+                return Ok(());
+            }
+            for stop in moot {
+                store.remove_left_stop(node, stop).await?;
+            }
+        }
     }
 }
 

@@ -485,8 +485,8 @@ impl NodeStore {
         self.measured("remove_left_stop", removed).await
     }
 
-    pub(crate) async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
-        self.read("nodes", self.store.nodes()).await
+    pub(crate) async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
+        self.read("nodes", self.store.nodes(these)).await
     }
 
     pub(crate) async fn get_all(&self, runs: &[RunId]) -> Result<Vec<RunRow>, StoreError> {

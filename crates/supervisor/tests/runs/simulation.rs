@@ -700,8 +700,8 @@ impl Store for Shaky {
         self.store.forget_node(node, keeper_epoch).await
     }
 
-    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
-        self.store.nodes().await
+    async fn nodes(&self, these: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
+        self.store.nodes(these).await
     }
 
     async fn open_epochs(&self, node: NodeId) -> Result<Vec<EpochRow>, StoreError> {

@@ -1257,7 +1257,7 @@ impl Store for MemoryStore {
         Err(StoreError::Held)
     }
 
-    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+    async fn nodes(&self, _: Option<&[NodeId]>) -> Result<Vec<NodeRow>, StoreError> {
         self.check()?;
         Ok(Vec::new())
     }
