@@ -27,7 +27,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 use tokio::{runtime::Handle, sync::watch};
 
@@ -40,6 +40,8 @@ const EXPORT_MAX: Duration = Duration::from_secs(15);
 /// First and longest pause after a failure.
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
 const AGAIN_MAX: Duration = Duration::from_secs(10);
+/// Pause between log lines while the collector takes nothing.
+const LOG_AGAIN: Duration = Duration::from_hours(1);
 
 /// Sends the audit log to a collector.
 #[derive(Debug)]
@@ -96,7 +98,7 @@ impl AuditExport {
     }
 
     async fn run(self, supervisor: &Supervisor, mut position: Position) {
-        let mut logged = false;
+        let mut logged = None;
         loop {
             let ask = TrailAsk {
                 follow: true,
@@ -131,7 +133,7 @@ impl AuditExport {
     }
 
     /// Sends records until the collector has taken them.
-    async fn deliver(&self, records: &[TrailRecord], logged: &mut bool) {
+    async fn deliver(&self, records: &[TrailRecord], logged: &mut Option<Instant>) {
         let made: Vec<SdkLogRecord> = records.iter().map(|one| self.record(one)).collect();
         let batch: Vec<_> = made.iter().map(|record| (record, &self.scope)).collect();
         let mut pause = AGAIN_FIRST;
@@ -143,11 +145,13 @@ impl AuditExport {
             match sent {
                 Ok(()) => {
                     self.losses.sent("audit", batch.len(), &Ok(()));
-                    *logged = false;
+                    *logged = None;
                     return;
                 }
                 Err(error) => {
-                    if !std::mem::replace(logged, true) {
+                    let now = Instant::now();
+                    if is_due(*logged, now) {
+                        *logged = Some(now);
                         tracing::warn!(%error, "the collector has not taken audit records, they stay in their files");
                     }
                 }
@@ -180,6 +184,11 @@ impl AuditExport {
         }
         record
     }
+}
+
+/// Whether a failure is logged now. `logged`: the last one of these failures that was.
+fn is_due(logged: Option<Instant>, now: Instant) -> bool {
+    logged.is_none_or(|at| now.duration_since(at) >= LOG_AGAIN)
 }
 
 /// Selects all lines behind this seq.
@@ -290,6 +299,14 @@ mod tests {
         assert_eq!(removed(7, &records(&[8, 9])), 0);
         assert_eq!(removed(7, &records(&[20, 21, 25])), 15);
         assert_eq!(removed(0, &records(&[20, 21])), 0, "it has exported none");
+    }
+
+    #[test]
+    fn lasting_refusal_is_logged_every_hour() {
+        let now = Instant::now();
+        assert!(is_due(None, now), "it is the first one");
+        assert!(!is_due(Some(now), now + LOG_AGAIN / 2));
+        assert!(is_due(Some(now), now + LOG_AGAIN));
     }
 
     #[test]
