@@ -187,6 +187,8 @@ async fn befall(
             node.kennel.kill_service_after(|| {});
             // Its runs are dead for so long that an answer which calls one live is a false one.
             tokio::time::sleep(BEHIND_MAX + LONGER).await;
+            // From here on it may have its lease again, and its runs not yet their ends.
+            weather.passed(at);
             node.kennel.restart().await;
             weather.keeper(at, node.kennel.keeper_pid());
             weather.passed(at);

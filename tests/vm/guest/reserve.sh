@@ -7,12 +7,12 @@ GROW='while :; do dd if=/dev/zero bs=4M 2>/dev/null | sleep 600 & sleep 0.05; do
 
 # serve_in NAME WORD...: starts Kennel in a group of 256 MiB.
 serve_in() {
-    name=$1
+    of=$1
     shift
-    mkdir "$CGROUP/$name"
-    echo 268435456 >"$CGROUP/$name/memory.max"
-    echo 1 >"$CGROUP/$name/memory.oom.group"
-    serve "$CGROUP/$name" "/tmp/$name" "$@" || return 1
+    mkdir "$CGROUP/$of"
+    echo 268435456 >"$CGROUP/$of/memory.max"
+    echo 1 >"$CGROUP/$of/memory.oom.group"
+    serve "$CGROUP/$of" "/tmp/$of" "$@" || return 1
     kennel spawn --run-id $quiet -- sleep 600 || return 1
     kennel spawn --run-id $growing -- sh -c "$GROW"
 }
@@ -31,7 +31,6 @@ has_ended() {
 }
 
 largest_run_is_ended_before() {
-    name=$1
     serve_in "$@" --memory-reserve 64M || return 1
     kennel status | grep "can .*memory_reserve" || { kennel status; return 1; }
     until_true has_ended || return 1
@@ -39,7 +38,7 @@ largest_run_is_ended_before() {
     kennel why $growing | grep "Ended by Kennel as the largest run" || return 1
     kennel get -o json $quiet >/tmp/run
     grep RUNNING /tmp/run || { cat /tmp/run; return 1; }
-    grep "^oom_kill 0$" "$CGROUP/$name/memory.events" || { cat "$CGROUP/$name/memory.events"; return 1; }
+    grep "^oom_kill 0$" "$CGROUP/$of/memory.events" || { cat "$CGROUP/$of/memory.events"; return 1; }
     kennel abort $quiet || return 1
     end_keeper
 }
