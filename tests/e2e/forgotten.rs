@@ -56,6 +56,11 @@ async fn runs_of_forgotten_node_are_lost_by_decision() {
     assert_eq!(unknown.expect_err("there is none").code(), Code::NotFound);
 
     one.kill_service_after(|| {});
+    eventually_async("its lease ends", PATIENCE, async || {
+        let now = reachability(&two, "one").await;
+        (now == NodeReachability::Unreachable).then_some(())
+    })
+    .await;
     let left = there.abort_with(&lives, None, AbortWait::None).await;
     let left = complaint(&left.expect_err("its node is away"));
     assert_eq!(left.reason, "ABORT_QUEUED");
