@@ -45,7 +45,7 @@ impl Elsewhere {
     /// Returns the node by its row; one without a row was never reachable.
     pub(crate) fn of(node: NodeId, nodes: &[NodeRow]) -> Self {
         let row = nodes.iter().find(|row| row.node == node);
-        row.cloned().map(Self::from).unwrap_or_else(|| Self {
+        let unknown = || Self {
             node,
             name: String::new(),
             address: String::new(),
@@ -54,7 +54,8 @@ impl Elsewhere {
             forgotten: None,
             draining: None,
             is_reachable: false,
-        })
+        };
+        row.cloned().map_or_else(unknown, Self::from)
     }
 }
 
