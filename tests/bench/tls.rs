@@ -13,7 +13,7 @@ const ROUNDS: usize = 5;
 /// Spawns in a round, one after another.
 const SPAWNS: usize = 100;
 /// MiB of the run whose output is read.
-const MIB: u32 = 64;
+const MIB: u32 = 32;
 
 /// Results of one way to the server.
 #[derive(Default)]

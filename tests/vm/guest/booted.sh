@@ -115,7 +115,7 @@ has_capabilities_that_it_uses() {
     drop_in bounded || return 1
     kennel status
     [ "$(kennel run --user 1000:1000 -- id -u)" = 1000 ] || return 1
-    kennel run -- grep CapBnd /proc/self/status && kennel run --cap-drop ALL -- true && kennel run --pid-namespace -- true &&
+    kennel run -- grep CapBnd /proc/self/status && kennel run --cap-drop ALL -- true && kennel run --pid-namespace private -- true &&
         limit_is --pids-max 5 pids.max 5
 }
 check bounded.run has_capabilities_that_it_uses
