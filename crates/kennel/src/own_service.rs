@@ -21,7 +21,7 @@ use std::{
 /// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Longest wait for a service to answer, or to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Most rounds of SIGKILL to remaining processes.
 const ROUNDS_MAX: u32 = 500;
 

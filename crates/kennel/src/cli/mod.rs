@@ -52,6 +52,7 @@ use crate::{
 use kennel_client::Connection;
 use std::process::ExitCode;
 
+pub(crate) use calls::spawned;
 pub(crate) use link::{Link, print, print_exact, refused, run_of};
 pub(crate) use list::all as list_all;
 pub(crate) use progress::during;

@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Longest time of the whole suite; tests without a result by then are reported so. A quarter of a minute is usual, and
 /// an emulated machine needs several.
-const TIME: Duration = Duration::from_mins(5);
+const TIME: Duration = Duration::from_mins(8);
 /// Exit code where a verdict was false.
 const LIE: u8 = 1;
 /// Exit code after SIGINT, as in a shell.

@@ -1,10 +1,11 @@
 //! The programs in one service, ended in one way, and each judged by a census that calls no server.
 
 use crate::{cli::refused, failure::Failure, own_service::Service};
+use kennel_client::{self as client, EventReader, Start};
 use kennel_lifecycle::Signal;
 use kennel_linux::census::{Footprint, Process};
 use kennel_naughty::{CANNOT, HOLD_NAMESPACE, PROGRAMS, Program, UP, WORD, Wants};
-use kennel_proto::pb::{self, stream_events_request::Position, tree_verdict::Verdict};
+use kennel_proto::pb::{self, tree_verdict::Verdict};
 use std::{
     env,
     io::{BufRead as _, BufReader},
@@ -18,7 +19,7 @@ const GRACE: Duration = Duration::from_millis(300);
 const MAX_RUNTIME: Duration = Duration::from_secs(2);
 const MAX_RUNTIME_MOST: Duration = Duration::from_secs(16);
 /// Longest wait until a run's program reports that it is in position, and until its run has ended.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -125,14 +126,9 @@ async fn in_position(
     words: &[String],
     max_runtime: Option<Duration>,
 ) -> Result<Result<Running, Option<String>>, Failure> {
-    let request = pb::SpawnRequest {
-        spec: Some(spec(words, max_runtime)),
-        ..pb::SpawnRequest::default()
-    };
-    let spawned = service.connection().processes().spawn(request).await;
-    let run = match spawned {
-        Ok(answer) => crate::cli::run_of(answer.into_inner().run)?,
-        Err(status) => return Ok(Err(Some(status.message().to_owned()))),
+    let run = match spawn(service, spec(words, max_runtime)).await? {
+        Ok(run) => run,
+        Err(why) => return Ok(Err(Some(why))),
     };
     let said = tokio::time::timeout(PATIENCE, first_line(service, &run.run_id)).await;
     let said = match said {
@@ -163,22 +159,32 @@ pub(super) async fn printed(
     words: &[String],
     privileges: Option<pb::Privileges>,
 ) -> Result<Result<String, String>, Failure> {
-    let request = pb::SpawnRequest {
-        spec: Some(pb::RunSpec {
-            privileges,
-            ..spec(words, None)
-        }),
-        ..pb::SpawnRequest::default()
+    let spec = pb::RunSpec {
+        privileges,
+        ..spec(words, None)
     };
-    let run = match service.connection().processes().spawn(request).await {
-        Ok(answer) => crate::cli::run_of(answer.into_inner().run)?,
-        Err(status) => return Ok(Err(status.message().to_owned())),
+    let run = match spawn(service, spec).await? {
+        Ok(run) => run,
+        Err(why) => return Ok(Err(why)),
     };
     let said = tokio::time::timeout(PATIENCE, first_line(service, &run.run_id)).await;
     Ok(match said {
         Ok(said) => said?.ok_or_else(|| "it has ended without a word".to_owned()),
         Err(_) => Err("it does not say anything".to_owned()),
     })
+}
+
+/// Spawns a run; the inner error gives the reason why it is refused.
+async fn spawn(service: &Service, spec: pb::RunSpec) -> Result<Result<pb::Run, String>, Failure> {
+    let request = pb::SpawnRequest {
+        run_id: ulid::Ulid::generate().to_string(),
+        spec: Some(spec),
+        ..pb::SpawnRequest::default()
+    };
+    match crate::cli::spawned(service.connection(), &request).await {
+        Ok(response) => crate::cli::run_of(response.run).map(Ok),
+        Err(refusal) => Ok(Err(refusal.message)),
+    }
 }
 
 fn spec(words: &[String], max_runtime: Option<Duration>) -> pb::RunSpec {
@@ -198,19 +204,9 @@ fn spec(words: &[String], max_runtime: Option<Duration>) -> pb::RunSpec {
 
 /// Returns the first line of standard output; `None`: the run has ended without one.
 async fn first_line(service: &Service, run_id: &str) -> Result<Option<String>, Failure> {
-    let request = pb::StreamEventsRequest {
-        run_id: run_id.to_owned(),
-        position: Some(Position::AfterSeq(0)),
-        ..pb::StreamEventsRequest::default()
-    };
-    let stream = service
-        .connection()
-        .processes()
-        .stream_events(request)
-        .await;
-    let mut stream = stream.map_err(refused)?.into_inner();
+    let mut events = EventReader::new(service.connection(), run_id, Start::Beginning);
     let mut text = Vec::new();
-    while let Some(message) = stream.message().await.map_err(refused)? {
+    while let Some(message) = events.next().await.map_err(refused)? {
         for event in message.run_events.into_iter().flat_map(|run| run.events) {
             if let Some(pb::event::Payload::Output(output)) = event.payload
                 && output.stream() == pb::OutputStream::Stdout
@@ -229,8 +225,12 @@ async fn get(service: &Service, run_id: &str) -> Result<pb::Run, Failure> {
     let request = pb::GetRunRequest {
         run_id: run_id.to_owned(),
     };
-    let answer = service.connection().processes().get_run(request).await;
-    crate::cli::run_of(answer.map_err(refused)?.into_inner().run)
+    let processes = service.connection().processes();
+    let got = client::over_loss(|| {
+        let (mut processes, request) = (processes.clone(), request.clone());
+        async move { processes.get_run(request).await }
+    });
+    crate::cli::run_of(got.await.map_err(refused)?.run)
 }
 
 async fn end_all(
@@ -258,14 +258,18 @@ async fn end_all(
 }
 
 async fn abort_all(service: &Service, started: &[Result<Running, String>]) -> Result<(), Failure> {
+    let processes = service.connection().processes();
     for run in started.iter().flatten() {
-        let request = pb::AbortRequest {
-            run_id: run.run_id.clone(),
-            wait: pb::AbortWait::None.into(),
-            ..pb::AbortRequest::default()
-        };
-        let aborted = service.connection().processes().abort(request).await;
-        aborted.map_err(refused)?;
+        let aborted = client::over_loss(|| {
+            let request = pb::AbortRequest {
+                run_id: run.run_id.clone(),
+                wait: pb::AbortWait::None.into(),
+                ..pb::AbortRequest::default()
+            };
+            let mut processes = processes.clone();
+            async move { processes.abort(request).await }
+        });
+        aborted.await.map_err(refused)?;
     }
     Ok(())
 }
