@@ -21,7 +21,7 @@ use std::{
 /// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Longest wait for a service to answer, or to end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Most rounds of SIGKILL to remaining processes.
 const ROUNDS_MAX: u32 = 500;
 
@@ -110,13 +110,18 @@ impl Service {
 
     /// Sends SIGKILL to the server; the keeper starts another one, which adopts the runs.
     pub(crate) async fn kill_server(&mut self) -> Result<(), Failure> {
-        let keeper = self.keeper.id().cast_signed();
-        let server = census::children(keeper)
-            .into_iter()
-            .find(|process| is_server(process.pid))
-            .ok_or_else(|| Failure::new("the service has no server"))?;
-        server.signal(Signal::KILL);
         let until = Instant::now() + PATIENCE;
+        let server = loop {
+            match self.server() {
+                Some(server) => break server,
+                None if Instant::now() > until => {
+                    return Err(Failure::new("the service has no server"));
+                }
+                // The keeper has replaced one that did not answer.
+                None => tokio::time::sleep(LOOK_EVERY).await,
+            }
+        };
+        server.signal(Signal::KILL);
         while server.is_alive() {
             if Instant::now() > until {
                 return Err(Failure::new("a server that was hit does not end"));
@@ -129,12 +134,15 @@ impl Service {
 
     /// Sends SIGKILL to the keeper; shims end their runs, and the next start records that.
     pub(crate) async fn kill_keeper(&mut self) -> Result<(), Failure> {
-        let keeper = self.keeper.id().cast_signed();
-        let server = census::children(keeper)
-            .into_iter()
-            .find(|process| is_server(process.pid));
+        let server = self.server();
         let _ = self.keeper.kill();
         self.again(server).await
+    }
+
+    fn server(&self) -> Option<Process> {
+        let keeper = self.keeper.id().cast_signed();
+        let mut children = census::children(keeper).into_iter();
+        children.find(|process| is_server(process.pid))
     }
 
     async fn again(&mut self, server: Option<Process>) -> Result<(), Failure> {

@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_millis(300);
 const MAX_RUNTIME: Duration = Duration::from_secs(2);
 const MAX_RUNTIME_MOST: Duration = Duration::from_secs(16);
 /// Longest wait until a run's program reports that it is in position, and until its run has ended.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -181,7 +181,7 @@ async fn spawn(service: &Service, spec: pb::RunSpec) -> Result<Result<pb::Run, S
         spec: Some(spec),
         ..pb::SpawnRequest::default()
     };
-    match crate::cli::spawned(service.connection(), &request).await {
+    match Box::pin(crate::cli::spawned(service.connection(), &request)).await {
         Ok(response) => crate::cli::run_of(response.run).map(Ok),
         Err(refusal) => Ok(Err(refusal.message)),
     }
@@ -206,7 +206,7 @@ fn spec(words: &[String], max_runtime: Option<Duration>) -> pb::RunSpec {
 async fn first_line(service: &Service, run_id: &str) -> Result<Option<String>, Failure> {
     let mut events = EventReader::new(service.connection(), run_id, Start::Beginning);
     let mut text = Vec::new();
-    while let Some(message) = events.next().await.map_err(refused)? {
+    while let Some(message) = Box::pin(events.next()).await.map_err(refused)? {
         for event in message.run_events.into_iter().flat_map(|run| run.events) {
             if let Some(pb::event::Payload::Output(output)) = event.payload
                 && output.stream() == pb::OutputStream::Stdout
@@ -230,7 +230,7 @@ async fn get(service: &Service, run_id: &str) -> Result<pb::Run, Failure> {
         let (mut processes, request) = (processes.clone(), request.clone());
         async move { processes.get_run(request).await }
     });
-    crate::cli::run_of(got.await.map_err(refused)?.run)
+    crate::cli::run_of(Box::pin(got).await.map_err(refused)?.run)
 }
 
 async fn end_all(
@@ -269,7 +269,7 @@ async fn abort_all(service: &Service, started: &[Result<Running, String>]) -> Re
             let mut processes = processes.clone();
             async move { processes.abort(request).await }
         });
-        aborted.await.map_err(refused)?;
+        Box::pin(aborted).await.map_err(refused)?;
     }
     Ok(())
 }
