@@ -39,7 +39,8 @@ pub struct Credentials {
     /// Time between two pings of a server behind a unix socket while a call is open, which ends the call of a halted one;
     /// absent: none. A server on the network is always pinged.
     pub local_pings: Option<Duration>,
-    /// Whether streams of several readers share the connection: one that is not read leaves the others their room.
+    /// Whether streams of several readers share the connection: one that is not read leaves the others, and calls, their
+    /// room. Without it the connection adapts to one reader, and a stream left unread holds up all other answers on it.
     pub is_shared: bool,
 }
 
