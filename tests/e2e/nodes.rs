@@ -143,17 +143,57 @@ async fn spawn_repeated_at_other_node_is_same_run() {
         spec
     };
     must("spawn", here.spawn_as(&run_id, spec()).await);
+    recorded_as_running(&postgres, &run_id).await;
     let (run, existing) = must("spawn", there.spawn_as(&run_id, spec()).await);
     assert!(existing && run.other_node.is_some(), "{run:?}");
     assert_eq!(run.grace, Some(duration(Duration::from_secs(5))));
     let other_run = must("spawn", there.spawn(spec()).await);
     let run_id_there = other_run.run_id;
+    recorded_as_running(&postgres, &run_id_there).await;
     let (run, existing) = must("spawn", here.spawn_as(&run_id_there, spec()).await);
     assert!(existing && run.other_node.is_some(), "{run:?}");
     assert_eq!(run.grace, Some(duration(Duration::from_secs(7))));
     let other = there.spawn_as(&run_id, sh("true")).await;
     let complaint = complaint(&other.expect_err("another spec"));
     assert_eq!(complaint.reason, "SPEC_MISMATCH");
+}
+
+/// Waits until the record of a run says that it runs.
+async fn recorded_as_running(postgres: &Postgres, run_id: &str) {
+    let state = format!("SELECT state FROM runs WHERE run_id = '{run_id}'");
+    eventually_async("it runs", PATIENCE, async || {
+        (postgres.psql(&state).await.trim() == "running").then_some(())
+    })
+    .await;
+}
+
+/// Its node alone knows whether it has started, and removes the row where it has not.
+#[tokio::test(flavor = "multi_thread")]
+async fn spawn_of_unbegun_run_is_for_its_node() {
+    let postgres = Postgres::start().await;
+    let mut one = Kennel::start(Options::on(&postgres.url())).await;
+    let two = Kennel::start(Options::on(&postgres.url())).await;
+    let mut there = two.client().await;
+    let (run_id, spec) = (new_run_id(), || argv(&["sleep", "600"]));
+    must("spawn", one.client().await.spawn_as(&run_id, spec()).await);
+    let write = async |state: &str| {
+        postgres
+            .psql(&format!("UPDATE runs SET state = '{state}'"))
+            .await
+    };
+    write("starting").await;
+    let (_, existing) = must("repeat", there.spawn_as(&run_id, spec()).await);
+    assert!(existing, "its node has started it");
+
+    one.kill_service_after(|| {});
+    write("starting").await;
+    let refused = there.spawn_as(&run_id, spec()).await;
+    let refused = refused.expect_err("its start is not known");
+    assert_eq!(complaint(&refused).reason, "NODE_UNREACHABLE");
+    one.restart().await;
+    must("wait", there.ended(&run_id).await);
+    let (run, existing) = must("repeat", there.spawn_as(&run_id, spec()).await);
+    assert!(existing && run.end_time.is_some(), "{run:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,12 +204,7 @@ async fn run_of_silent_node_is_unreachable_not_ended() {
     let mut there = two.client().await;
     let run = one.client().await.spawn(argv(&["sleep", "600"])).await;
     let run_id = must("spawn", run).run_id;
-    // As in its record.
-    eventually_async("it runs", PATIENCE, async || {
-        let run = must("get", two.client().await.get(&run_id).await);
-        (run.state() == RunState::Running).then_some(())
-    })
-    .await;
+    recorded_as_running(&postgres, &run_id).await;
     one.kill_service_after(|| {});
     let silent = format!(
         "UPDATE nodes SET heard_us = heard_us - 60000000 WHERE address = '{}'",

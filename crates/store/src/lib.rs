@@ -432,8 +432,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     async fn close(&self, new: &NewRun, closure: &Closure) -> Result<(), StoreError>;
 
     /// Removes the row of a run whose gate was never opened: its first attempt, which no caller knows of. A missing row
-    /// is Ok. `Fenced` where it is of another node, has ended, is to stop, or has advanced, or the generation is not the
-    /// node's present one.
+    /// is Ok. `Fenced` where it is of another node, has ended, is to stop, by a stop that is left too, or has advanced, or
+    /// the generation is not the node's present one.
     async fn withdraw(&self, run: RunId, node: NodeId, generation: i64) -> Result<(), StoreError>;
 
     /// Writes the whole row, where there is none or an open one of this node: it was written in an earlier life of the

@@ -262,10 +262,19 @@ pub(crate) const RECORD_KEEPER: &str = "INSERT INTO keeper_epochs (keeper_epoch,
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (keeper_epoch) DO UPDATE SET \
     generation = excluded.generation WHERE keeper_epochs.node = excluded.node";
 
-/// `$1` run, `$2` node, `$3` grace, `$4` reason, `$5` now.
-pub(crate) const LEAVE_STOP: &str = "INSERT INTO left_stops (run_id, node, grace_us, reason_detail, asked_us) \
-    SELECT run_id, node, $3, $4, $5 FROM runs WHERE run_id = $1 AND node = $2 AND end_reason IS NULL \
-    ON CONFLICT (run_id) DO UPDATE SET grace_us = excluded.grace_us WHERE excluded.grace_us < left_stops.grace_us";
+/// `$1` run, `$2` node, `$3` grace, `$4` reason, `$5` now; with the lock that the row gets.
+macro_rules! leave_stop {
+    ($lock:literal) => {
+        concat!(
+            "INSERT INTO left_stops (run_id, node, grace_us, reason_detail, asked_us) \
+             SELECT run_id, node, $3, $4, $5 FROM runs WHERE run_id = $1 AND node = $2 AND end_reason IS NULL",
+            $lock,
+            " ON CONFLICT (run_id) DO UPDATE SET grace_us = excluded.grace_us \
+             WHERE excluded.grace_us < left_stops.grace_us"
+        )
+    };
+}
+pub(crate) use leave_stop;
 
 /// `$1` run, `$2` node, `$3` grace: a stop that was shortened meanwhile is still to be carried out.
 pub(crate) const REMOVE_LEFT_STOP: &str =

@@ -8,7 +8,7 @@ mod statements;
 
 use self::failure::failure;
 use self::link::{ACQUIRE_TIMEOUT, Link, Readers, Session};
-use self::statements::{FACETS, REMOVAL, STATE, STOP, Statements, WITHDRAW};
+use self::statements::{FACETS, LOCK_WITHDRAWN, REMOVAL, STATE, STOP, Statements, WITHDRAW};
 use crate::{
     OpenError, Store,
     consumer::{self, ConsumerWrite},
@@ -211,7 +211,7 @@ impl<'a> Sorted<'a> {
                     .leases
                     .push(lease(*node, *generation, *given_up, *draining)),
                 Write::LeaveStop(stop) => {
-                    let leave = left_stop(open::LEAVE_STOP, stop).bind(&stop.reason);
+                    let leave = left_stop(LEAVE_STOP, stop).bind(&stop.reason);
                     sorted.left_stops.push(leave.bind(stop.asked.0));
                 }
                 Write::RemoveLeftStop(stop) => {
@@ -231,7 +231,7 @@ impl<'a> Sorted<'a> {
             + usize::from(!self.rests.is_empty())
             + usize::from(!self.begins.is_empty())
             + usize::from(!self.mends.is_empty())
-            + self.withdrawals.len()
+            + 2 * self.withdrawals.len()
             + usize::from(!self.stops.runs.is_empty())
             + usize::from(!self.states.runs.is_empty())
             + self.facets.len()
@@ -264,8 +264,10 @@ impl<'a> Sorted<'a> {
             }
         }
         for (run, node, generation) in self.withdrawals {
-            let run = sqlx::query(WITHDRAW).bind(run.to_string());
-            queries.push(run.bind(node.to_string()).bind(generation));
+            for text in [LOCK_WITHDRAWN, WITHDRAW] {
+                let run = sqlx::query(text).bind(run.to_string());
+                queries.push(run.bind(node.to_string()).bind(generation));
+            }
         }
         if !self.stops.runs.is_empty() {
             let Stops {
@@ -487,6 +489,8 @@ open::open_node!(PgConnection);
 
 const LIFE: &str = life::words!();
 
+// FOR KEY SHARE: a run that never began is withdrawn before this, or not at all.
+const LEAVE_STOP: &str = open::leave_stop!(" FOR KEY SHARE OF runs");
 /// The transaction that raises the generation waits for rows that are written under the present one.
 const LOCK_NODE: &str = "SELECT 1 FROM nodes WHERE node = $1 FOR UPDATE";
 

@@ -298,7 +298,8 @@ async fn execute(
         Write::Mend(record) => whole(record, &sql.mend),
         Write::Withdraw(run, node, generation) => sqlx::query(
             "DELETE FROM runs WHERE run_id = ?1 AND node = ?2 AND state = 'starting' AND desired = 'run' \
-             AND attempt = 1 AND EXISTS (SELECT 1 FROM nodes WHERE node = ?2 AND generation = ?3)",
+             AND attempt = 1 AND EXISTS (SELECT 1 FROM nodes WHERE node = ?2 AND generation = ?3) \
+             AND NOT EXISTS (SELECT 1 FROM left_stops l WHERE l.run_id = runs.run_id)",
         )
         .bind(run.to_string())
         .bind(node.to_string())
@@ -364,7 +365,7 @@ async fn execute(
             .bind(node.to_string())
             .bind(generation)
             .bind(draining.map(|since| since.0)),
-        Write::LeaveStop(stop) => left_stop(open::LEAVE_STOP, stop)
+        Write::LeaveStop(stop) => left_stop(LEAVE_STOP, stop)
             .bind(&stop.reason)
             .bind(stop.asked.0),
         Write::RemoveLeftStop(stop) => left_stop(open::REMOVE_LEFT_STOP, stop),
@@ -391,6 +392,8 @@ fn left_stop<'q>(text: &'static str, stop: &StopWrite) -> Query<'q, Sqlite, Sqli
 fn whole<'q>(record: &Record, sql: &Arc<str>) -> Query<'q, Sqlite, SqliteArguments> {
     record.bind_sqlite(sqlx::query(AssertSqlSafe(sql.clone())))
 }
+
+const LEAVE_STOP: &str = open::leave_stop!("");
 
 /// Present time, in microseconds.
 const NOW: &str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";

@@ -33,9 +33,16 @@ macro_rules! present {
     };
 }
 
+/// Locks the row before [`WITHDRAW`] looks for a stop: one that is being left has its row FOR KEY SHARE, and is there for
+/// that statement, or finds no row.
+pub(super) const LOCK_WITHDRAWN: &str = "WITH present AS (SELECT n.node FROM nodes n WHERE n.node = $2 \
+    AND n.generation = $3 FOR KEY SHARE OF n) SELECT 'locked ' || runs.run_id FROM runs, present \
+    WHERE runs.run_id = $1 AND runs.node = present.node FOR UPDATE OF runs";
+
 pub(super) const WITHDRAW: &str = "WITH present AS (SELECT n.node FROM nodes n WHERE n.node = $2 \
     AND n.generation = $3 FOR KEY SHARE OF n) DELETE FROM runs USING present WHERE runs.run_id = $1 \
     AND runs.node = present.node AND runs.state = 'starting' AND runs.desired = 'run' AND runs.attempt = 1 \
+    AND NOT EXISTS (SELECT 1 FROM left_stops l WHERE l.run_id = runs.run_id) \
     RETURNING runs.run_id";
 
 pub(super) const STOP: &str = concat!(

@@ -5,14 +5,14 @@ use super::{
     rows::{EPOCH, NODE, closure, new_run, opening, order},
 };
 use kennel_lifecycle::{NodeId, RowState, Timestamp};
-use kennel_store::{Inserted, StoreError};
+use kennel_store::{Inserted, LeftStop, StoreError};
 
 pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
     let store = &bed.store;
     for (node, epoch) in [(NODE, EPOCH), (NODE + 1, EPOCH + 1)] {
         store.open_node(&opening(node, epoch)).await.unwrap();
     }
-    for id in 1..=4 {
+    for id in 1..=5 {
         store.insert(&new_run(id)).await.unwrap();
     }
     let run = |id| new_run(id).run;
@@ -26,6 +26,12 @@ pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
         .await
         .unwrap();
     store.close(&new_run(4), &closure()).await.unwrap();
+    let stop = LeftStop {
+        run: run(5),
+        order: order(),
+        asked: Timestamp(6),
+    };
+    store.leave_stop(node, &stop).await.unwrap();
 
     let withdrawn = [
         store.withdraw(run(1), node, 2).await,
@@ -34,6 +40,8 @@ pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
         store.withdraw(run(2), node, 1).await,
         store.withdraw(run(3), node, 1).await,
         store.withdraw(run(4), node, 1).await,
+        // Its caller has the answer that the node ends it.
+        store.withdraw(run(5), node, 1).await,
     ];
     for (at, result) in withdrawn.into_iter().enumerate() {
         assert!(
@@ -41,7 +49,7 @@ pub(super) async fn only_row_that_never_began_is_withdrawn(bed: Bed) {
             "{at}: {result:?}"
         );
     }
-    for id in 1..=4 {
+    for id in 1..=5 {
         assert!(store.get(run(id)).await.unwrap().is_some(), "{id}");
     }
     // A repeat has the same result, and the key is free.

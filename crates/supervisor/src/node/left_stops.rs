@@ -31,11 +31,16 @@ enum Recorded {
 impl Supervisor {
     /// Ends a run. For a run of a node that could not be reached, a stop is queued.
     pub async fn abort_or_leave(&self, call: AbortCall) -> Result<RunView, CallError> {
-        match self.abort(call.clone()).await {
-            Err(CallError::RunElsewhere { elsewhere, .. }) => {
-                self.leave_abort(call, elsewhere).await
+        loop {
+            let elsewhere = match self.abort(call.clone()).await {
+                Err(CallError::RunElsewhere { elsewhere, .. }) => elsewhere,
+                answer => return answer,
+            };
+            match self.leave_abort(call.clone(), elsewhere).await {
+                // Its node has withdrawn the run meanwhile: nothing ran, and its id is to be fenced.
+                Err(CallError::RunNotFound(_)) if call.if_unknown == IfUnknown::Fence => {}
+                answer => return answer,
             }
-            answer => answer,
         }
     }
 

@@ -27,7 +27,8 @@ use kennel_keeper::{
 };
 use kennel_lifecycle::{
     ApiAccess, CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy,
-    Recovery, Refusal, RunId, StartFailure, StartStage, StopOrder, StopReason, compose_env,
+    Recovery, Refusal, RunId, RunState, StartFailure, StartStage, StopOrder, StopReason,
+    compose_env,
 };
 use kennel_linux::resolve::{self, ResolveError};
 use kennel_store::{NewRun, RunRow};
@@ -48,7 +49,15 @@ impl Supervisor {
     pub async fn spawn(&self, call: SpawnCall) -> Result<Spawned, CallError> {
         let spawned = self.spawn_here(call).await?;
         let run = self.located(spawned.run).await?;
-        Ok(Spawned { run, ..spawned })
+        let has_begun = run.state != RunState::Starting || run.attempt > 1;
+        match run.elsewhere {
+            // Its node alone knows whether it starts, and removes the row where it did not.
+            Some(elsewhere) if !has_begun => Err(CallError::RunElsewhere {
+                run: run.run,
+                elsewhere: Box::new(elsewhere),
+            }),
+            _ => Ok(Spawned { run, ..spawned }),
+        }
     }
 
     async fn spawn_here(&self, mut call: SpawnCall) -> Result<Spawned, CallError> {
