@@ -33,7 +33,6 @@ pub(crate) struct Service {
     pub(crate) containment: &'static str,
     /// Whether its runs have control groups.
     pub(crate) grouped: bool,
-    groups: PathBuf,
 }
 
 impl Service {
@@ -64,7 +63,6 @@ impl Service {
             connection,
             containment: "",
             grouped: false,
-            groups: PathBuf::new(),
         };
         service.look().await?;
         Ok(service)
@@ -80,7 +78,6 @@ impl Service {
             .unwrap_or_default();
         self.grouped = host.containment() == pb::Containment::Cgroup;
         self.containment = crate::cli::words::containment(host.containment());
-        self.groups = PathBuf::from(host.cgroup_base);
         Ok(())
     }
 
@@ -171,7 +168,6 @@ impl Drop for Service {
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
         clear(&self.directory);
-        remove_groups(&self.groups);
     }
 }
 
@@ -184,7 +180,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Ends all processes that name the directory, and removes it.
+/// Ends all processes that name the directory, and removes it and the control groups that its keepers have recorded.
 fn clear(directory: &Path) {
     for _ in 0..ROUNDS_MAX {
         let left = census::of_directory(directory);
@@ -196,14 +192,15 @@ fn clear(directory: &Path) {
         }
         thread::sleep(LOOK_EVERY);
     }
+    let made = fs::read_to_string(directory.join("data/cgroups")).unwrap_or_default();
+    for (_, group) in made.lines().filter_map(|line| line.split_once(' ')) {
+        remove_groups(Path::new(group));
+    }
     let _ = fs::remove_dir_all(directory);
 }
 
 /// Removes directories only, and only empty ones.
 fn remove_groups(base: &Path) {
-    if base.as_os_str().is_empty() {
-        return;
-    }
     for below in fs::read_dir(base).into_iter().flatten().flatten() {
         if below.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove_groups(&below.path());
