@@ -114,8 +114,8 @@ async fn calls_reach_runs_of_other_nodes() {
     let postgres = Postgres::start().await;
     let (one, two) = two_nodes(&postgres).await;
     let (mut here, mut there) = (one.client().await, two.client().await);
-    let run = here.spawn(argv(&["cat"]).open_input()).await;
-    let id = &must("spawn", run).run_id;
+    let spec = argv(&["cat"]).open_input().max_runtime(PATIENCE * 10);
+    let id = &must("spawn", here.spawn(spec).await).run_id;
 
     must("write", there.write(id, "a", Some(0), b"typed\n").await);
     there.hear_text(id, "typed\n").await;
@@ -125,6 +125,10 @@ async fn calls_reach_runs_of_other_nodes() {
     must("resume", there.resume(id).await);
     let tree = must("tree", there.tree(id).await);
     assert_eq!(tree.processes.len(), 1);
+    let extended = must("extend", there.extend(id, &[], PATIENCE * 20).await);
+    let own = must("get", here.get(id).await);
+    assert!(extended.time_limits[0].extended.is_some(), "{extended:?}");
+    assert_eq!(own.time_limits, extended.time_limits);
     must("close", there.close_input(id, Some(6)).await);
     let ended = must("wait", there.ended(id).await);
     assert_eq!(ended.state(), RunState::Succeeded);
