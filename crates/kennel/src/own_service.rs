@@ -4,6 +4,7 @@
 use crate::failure::{Failure, chain};
 use kennel_client as client;
 use kennel_client::{Address, Connection};
+use kennel_keeper::keeper::remove_groups;
 use kennel_lifecycle::Signal;
 use kennel_linux::census::{self, Process};
 use kennel_proto::pb;
@@ -83,7 +84,7 @@ impl Service {
 
     /// Returns its data directory.
     pub(crate) fn data_dir(&self) -> PathBuf {
-        self.directory.join("data")
+        data_dir(&self.directory)
     }
 
     /// Returns its socket.
@@ -192,21 +193,12 @@ fn clear(directory: &Path) {
         }
         thread::sleep(LOOK_EVERY);
     }
-    let made = fs::read_to_string(directory.join("data/cgroups")).unwrap_or_default();
-    for (_, group) in made.lines().filter_map(|line| line.split_once(' ')) {
-        remove_groups(Path::new(group));
-    }
+    remove_groups(&data_dir(directory));
     let _ = fs::remove_dir_all(directory);
 }
 
-/// Removes directories only, and only empty ones.
-fn remove_groups(base: &Path) {
-    for below in fs::read_dir(base).into_iter().flatten().flatten() {
-        if below.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_groups(&below.path());
-        }
-    }
-    let _ = fs::remove_dir(base);
+fn data_dir(directory: &Path) -> PathBuf {
+    directory.join("data")
 }
 
 fn is_server(pid: i32) -> bool {
@@ -248,7 +240,7 @@ fn launch(directory: &Path) -> Result<Child, Failure> {
         .arg("--listen")
         .arg(format!("unix:{}", socket(directory).display()))
         .arg("--data-dir")
-        .arg(directory.join("data"))
+        .arg(data_dir(directory))
         .stdin(Stdio::null())
         .stdout(log.try_clone().map_err(cannot)?)
         .stderr(log)

@@ -13,6 +13,11 @@ use std::{
 /// Most directories that are remembered; one is dropped only after it was removed, or beyond this.
 const REMEMBERED_MAX: usize = 64;
 
+/// Removes what the keepers of this data directory have recorded, where it goes with all that they have made.
+pub fn remove_groups(data_dir: &Path) {
+    GroupRecord::read(data_dir).sweep(cgroup::BASE);
+}
+
 /// Directories that may still exist.
 pub(super) struct GroupRecord {
     file: PathBuf,

@@ -29,6 +29,7 @@ mod serving;
 mod stray;
 
 pub use data_dir::node_id;
+pub use group_record::remove_groups;
 pub use service_manager::ServiceManager;
 
 use crate::{exit_slots::ExitSlots, notify_place, wire::WireHello};
