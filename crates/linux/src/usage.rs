@@ -119,6 +119,15 @@ mod tests {
         super::counted(group, Counting::PERHAPS)
     }
 
+    fn without_processor_time(found: &Usage) -> Usage {
+        Usage {
+            cpu_user_us: None,
+            cpu_system_us: None,
+            cpu_throttled_us: None,
+            ..*found
+        }
+    }
+
     fn group(dir: &Path, files: &[(&str, &str)]) -> CgroupIdentity {
         for (name, text) in files {
             fs::write(dir.join(name), text).expect("a file");
@@ -199,13 +208,7 @@ mod tests {
         let group = group(dir.path(), &FILES[..1]);
         let found = counted(&group).expect("processor time is counted");
         assert_eq!(found.cpu_user_us, Some(518));
-        let rest = Usage {
-            cpu_user_us: None,
-            cpu_system_us: None,
-            cpu_throttled_us: None,
-            ..found
-        };
-        assert_eq!(rest, Usage::default());
+        assert_eq!(without_processor_time(&found), Usage::default());
         // Before 5.19 and 6.1 there is no peak, and without a processor limit nothing is throttled.
         fs::write(
             dir.path().join("cpu.stat"),
@@ -230,13 +233,7 @@ mod tests {
             io: false,
         };
         let found = super::counted(&group, none).expect("processor time is counted");
-        let rest = Usage {
-            cpu_user_us: None,
-            cpu_system_us: None,
-            cpu_throttled_us: None,
-            ..found
-        };
-        assert_eq!(rest, Usage::default());
+        assert_eq!(without_processor_time(&found), Usage::default());
     }
 
     #[test]

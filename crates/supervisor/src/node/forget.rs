@@ -15,7 +15,7 @@ use kennel_lifecycle::{
     StreamsEnd, TreeVerdict,
 };
 use kennel_store::{Closure, LeftStop, RunRow, StoreError, StoredState, Times};
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 use tokio::{sync::oneshot, task::JoinSet};
 
 impl Supervisor {
@@ -82,11 +82,10 @@ impl Supervisor {
             let stops = store.left_stops(node).await?;
             let runs: Vec<RunId> = stops.iter().map(|stop| stop.run).collect();
             let rows = store.get_all(&runs).await?;
-            let is_open = |stop: &&LeftStop| {
-                let mut rows = rows.iter();
-                rows.any(|row| row.new.run == stop.run && row.outcome.is_none())
-            };
-            let moot: Vec<&LeftStop> = stops.iter().filter(|stop| !is_open(stop)).collect();
+            let open = rows.iter().filter(|row| row.outcome.is_none());
+            let open: HashSet<RunId> = open.map(|row| row.new.run).collect();
+            let moot = stops.iter().filter(|stop| !open.contains(&stop.run));
+            let moot: Vec<&LeftStop> = moot.collect();
             if moot.is_empty() {
                 return Ok(());
             }

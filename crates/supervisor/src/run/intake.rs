@@ -48,16 +48,12 @@ impl Supervisor {
     /// Runs a command; answers when it runs, or why it does not. May be dropped at any time: the start continues.
     pub async fn spawn(&self, call: SpawnCall) -> Result<Spawned, CallError> {
         let spawned = self.spawn_here(call).await?;
-        let run = self.located(spawned.run).await?;
-        let has_begun = run.state != RunState::Starting || run.attempt > 1;
-        match run.elsewhere {
+        if spawned.run.state == RunState::Starting && spawned.run.attempt == 1 {
             // Its node alone knows whether it starts, and removes the row where it did not.
-            Some(elsewhere) if !has_begun => Err(CallError::RunElsewhere {
-                run: run.run,
-                elsewhere: Box::new(elsewhere),
-            }),
-            _ => Ok(Spawned { run, ..spawned }),
+            self.refuse_elsewhere(&spawned.run).await?;
         }
+        let run = self.located(spawned.run).await?;
+        Ok(Spawned { run, ..spawned })
     }
 
     async fn spawn_here(&self, mut call: SpawnCall) -> Result<Spawned, CallError> {
