@@ -116,23 +116,23 @@ CREATE TABLE runs (
     -- column, which lists do not read. NULL: it has not ended, or it has no journal.
     entries               TEXT,
 
-    -- The states of a row. A terminal one has an end, and only a terminal one has.
-    CONSTRAINT runs_state CHECK (state IN ('starting', 'running', 'pausing', 'paused', 'backoff',
-        'succeeded', 'failed', 'cancelled', 'lost')),
+    -- The states of a row. A terminal one has an end, and only a terminal one has. What every run passes is written
+    -- without IN: of more than two words SQLite makes a table, for each list of each statement.
+    CONSTRAINT runs_state CHECK (CASE
+        WHEN state = 'starting' OR state = 'running' OR state = 'pausing' OR state = 'paused' OR state = 'backoff'
+            THEN end_reason IS NULL
+        WHEN state = 'succeeded' OR state = 'failed' OR state = 'cancelled' OR state = 'lost'
+            THEN end_reason IS NOT NULL
+        ELSE FALSE END),
     CONSTRAINT runs_desired CHECK (desired IN ('run', 'stop')),
-    CONSTRAINT runs_kind CHECK (kind IN ('heartbeat', 'service', 'terminal', 'job')),
+    CONSTRAINT runs_kind CHECK (kind = 'heartbeat' OR kind = 'service' OR kind = 'terminal' OR kind = 'job'),
     CONSTRAINT runs_counters CHECK (attempt >= 1 AND generation >= 1 AND grace_period_ms >= 0 AND restarts >= 0),
     CONSTRAINT runs_backoff CHECK ((state = 'backoff') = (next_restart_us IS NOT NULL)),
-    CONSTRAINT runs_terminal_has_reason CHECK (
-        (state IN ('succeeded', 'failed', 'cancelled', 'lost')) = (end_reason IS NOT NULL)),
-    CONSTRAINT runs_terminal_has_time CHECK (
-        (state IN ('succeeded', 'failed', 'cancelled', 'lost')) = (ended_us IS NOT NULL)),
-    CONSTRAINT runs_terminal_has_verdict CHECK (
-        (state IN ('succeeded', 'failed', 'cancelled', 'lost')) = (tree_verdict IS NOT NULL)),
+    CONSTRAINT runs_terminal_has_time CHECK ((end_reason IS NULL) = (ended_us IS NULL)),
+    CONSTRAINT runs_terminal_has_verdict CHECK ((end_reason IS NULL) = (tree_verdict IS NULL)),
     CONSTRAINT runs_open_has_no_end CHECK (end_reason IS NOT NULL OR (
         end_detail IS NULL AND exit_kind IS NULL AND tree_detail IS NULL AND streams_end IS NULL)),
-    CONSTRAINT runs_terminal_has_certificate CHECK (
-        (state IN ('succeeded', 'failed', 'cancelled', 'lost')) = (certificate_detail IS NOT NULL)),
+    CONSTRAINT runs_terminal_has_certificate CHECK ((end_reason IS NULL) = (certificate_detail IS NULL)),
     CONSTRAINT runs_open_has_identity CHECK (end_reason IS NOT NULL OR process_pid IS NOT NULL),
 
     -- The final state follows from the reason and the exit.
@@ -147,10 +147,11 @@ CREATE TABLE runs (
         WHEN end_reason IN ('aborted', 'fenced', 'server_shutdown', 'parent_ended') THEN state = 'cancelled'
         WHEN end_reason IN ('service_lost', 'rebooted', 'orphan_terminated', 'node_forgotten') THEN state = 'lost'
         ELSE FALSE END),
-    CONSTRAINT runs_reason_has_detail CHECK (
-        (COALESCE(end_reason, '') IN ('aborted', 'start_failed', 'fenced', 'deadline_exceeded', 'oom_killed',
+    CONSTRAINT runs_reason_has_detail CHECK (CASE
+        WHEN end_reason IS NULL OR end_reason = 'exited' THEN end_detail IS NULL
+        ELSE (end_reason IN ('aborted', 'start_failed', 'fenced', 'deadline_exceeded', 'oom_killed',
             'limit_exceeded', 'restarted', 'restarts_exhausted', 'result', 'not_live', 'watchdog',
-            'node_forgotten', 'memory_reserve')) = (end_detail IS NOT NULL)),
+            'node_forgotten', 'memory_reserve')) = (end_detail IS NOT NULL) END),
     CONSTRAINT runs_exit CHECK (CASE
         WHEN exit_kind IS NULL OR exit_kind = 'unknown' THEN exit_value IS NULL
         WHEN exit_kind = 'code' THEN COALESCE(exit_value, -1) BETWEEN 0 AND 255
@@ -158,9 +159,11 @@ CREATE TABLE runs (
         ELSE FALSE END),
     CONSTRAINT runs_tree CHECK (CASE
         WHEN tree_verdict IS NULL OR tree_verdict = 'never_ran' THEN tree_detail IS NULL
-        WHEN tree_verdict IN ('empty', 'survivors', 'unverified', 'kept') THEN tree_detail IS NOT NULL
+        WHEN tree_verdict = 'empty' OR tree_verdict = 'survivors' OR tree_verdict = 'unverified'
+            OR tree_verdict = 'kept' THEN tree_detail IS NOT NULL
         ELSE FALSE END),
-    CONSTRAINT runs_streams CHECK (streams_end IS NULL OR streams_end IN ('eof', 'cut', 'lost')),
+    CONSTRAINT runs_streams CHECK (
+        streams_end IS NULL OR streams_end = 'eof' OR streams_end = 'cut' OR streams_end = 'lost'),
 
     -- A stop has a deadline and a requester; a row that was never open has neither.
     CONSTRAINT runs_stop CHECK (

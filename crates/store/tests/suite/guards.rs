@@ -176,7 +176,7 @@ const REFUSED_OF_OPEN: [(&str, &str); 31] = [
     ("runs_backoff", "state = 'backoff'"),
     ("runs_backoff", "next_restart_us = 1"),
     ("runs_attempts", "attempts_detail = '{}'"),
-    ("runs_terminal_has_", "state = 'failed'"),
+    ("runs_state", "state = 'failed'"),
     ("runs_terminal_has_time", "ended_us = 1"),
     ("runs_terminal_has_verdict", "tree_verdict = 'never_ran'"),
     ("runs_terminal_has_certificate", "certificate_detail = '{}'"),
@@ -201,7 +201,7 @@ const REFUSED_OF_CLOSED: [(&str, &str); 18] = [
     ("runs_output_removed", "output_removed_us = 1"),
     ("runs_output_removed", "output_removed_detail = '{}'"),
     (
-        "runs_terminal_has_reason",
+        "runs_state",
         "desired = 'run', end_reason = NULL, exit_kind = NULL, exit_value = NULL, tree_verdict = 'never_ran', tree_detail = NULL, streams_end = NULL, entries = NULL",
     ),
     ("runs_terminal_has_time", "ended_us = NULL"),
