@@ -24,6 +24,7 @@ mod contain;
 mod container;
 mod damage;
 mod data_directory;
+mod dead_mount;
 mod doctor;
 mod doors;
 mod drain;

@@ -468,6 +468,8 @@ fn start_code(failure: &StartFailure) -> Code {
             ENOENT | E2BIG | ENOEXEC | EACCES | ENOTDIR | EISDIR | ETXTBSY | ENAMETOOLONG | ELOOP,
         ) => Code::FailedPrecondition,
         Some(EAGAIN | ENOMEM | ENFILE | EMFILE | ENOSPC | EDQUOT) => Code::ResourceExhausted,
+        // The file system of the command did not answer.
+        None if failure.stage == StartStage::Exec => Code::FailedPrecondition,
         // The host does not let the server set them; the other steps of the start are the server's own.
         _ if matches!(
             failure.stage,

@@ -1,10 +1,17 @@
 //! Resolves the executable that the first word of a command line means.
 
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
+};
 use std::{
     ffi::OsStr,
     fs,
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    mem::MaybeUninit,
+    os::{
+        fd::AsRawFd,
+        unix::{ffi::OsStrExt, fs::PermissionsExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -33,13 +40,39 @@ pub enum ResolveError {
 }
 
 /// Resolves `argv0` as execvp(3) would: with a slash it is a path, relative to `cwd`; else each directory of `path` is
-/// searched. A name that is found only as a file without execute permission is `NotExecutable`.
+/// searched. A name that is found only as a file without execute permission is `NotExecutable`. Blocks, for ever where a
+/// file system does not answer.
 pub fn executable(
     argv0: impl AsRef<OsStr>,
     cwd: &Path,
     path: Option<&str>,
 ) -> Result<PathBuf, ResolveError> {
-    let argv0 = argv0.as_ref();
+    search(argv0.as_ref(), cwd, path, check)
+}
+
+/// As [`executable`], from what the kernel has in memory: asks no file system. `None`: that is not enough, or the
+/// kernel cannot be asked that way (before Linux 5.12).
+pub fn executable_in_memory(
+    argv0: impl AsRef<OsStr>,
+    cwd: &Path,
+    path: Option<&str>,
+) -> Option<Result<PathBuf, ResolveError>> {
+    let mut is_known = true;
+    let found = search(argv0.as_ref(), cwd, path, |candidate| {
+        let checked = check_in_memory(candidate);
+        is_known &= checked != Err(Errno::EAGAIN);
+        // The search ends at what is not known.
+        if is_known { checked } else { Ok(()) }
+    });
+    is_known.then_some(found)
+}
+
+fn search(
+    argv0: &OsStr,
+    cwd: &Path,
+    path: Option<&str>,
+    mut check: impl FnMut(&Path) -> Result<(), Errno>,
+) -> Result<PathBuf, ResolveError> {
     let candidates: Vec<PathBuf> = if argv0.as_bytes().contains(&b'/') {
         vec![cwd.join(argv0)]
     } else {
@@ -75,6 +108,41 @@ fn check(path: &Path) -> Result<(), Errno> {
         return Err(Errno::EACCES);
     }
     nix::unistd::access(path, nix::unistd::AccessFlags::X_OK)
+}
+
+/// As [`check`]; `EAGAIN`: not known. What an old kernel or a filter of system calls refuses is not known either.
+fn check_in_memory(path: &Path) -> Result<(), Errno> {
+    let unknown = |errno| match errno {
+        Errno::ENOSYS | Errno::EPERM | Errno::EINVAL | Errno::E2BIG => Errno::EAGAIN,
+        other => other,
+    };
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::from_bits_retain(libc::RESOLVE_CACHED));
+    let file = openat2(AT_FDCWD, path, how).map_err(unknown)?;
+    let (fd, empty) = (file.as_raw_fd(), c"".as_ptr());
+    let mut about = MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let fields = libc::STATX_TYPE | libc::STATX_MODE;
+    // SAFETY: the path is a NUL-terminated string, and there is space for a statx at `about`.
+    let got = unsafe { libc::statx(fd, empty, flags, fields, about.as_mut_ptr()) };
+    Errno::result(got).map_err(unknown)?;
+    // SAFETY: all zeroes is a statx, and the call has filled it.
+    let mode = u32::from(unsafe { about.assume_init() }.stx_mode);
+    if mode & libc::S_IFMT != libc::S_IFREG || mode & 0o111 == 0 {
+        return Err(Errno::EACCES);
+    }
+    // SAFETY: the path is a NUL-terminated string; the rest are integers.
+    let may = unsafe {
+        libc::syscall(
+            libc::SYS_faccessat2,
+            fd,
+            empty,
+            libc::X_OK,
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    Errno::result(may).map(drop).map_err(unknown)
 }
 
 #[cfg(test)]
@@ -125,5 +193,30 @@ mod tests {
     fn name_with_slash_is_relative_to_working_directory() {
         let found = executable("./sh", Path::new("/bin"), Some("/usr/sbin"));
         assert_eq!(found, Ok(PathBuf::from("/bin/./sh")));
+    }
+
+    #[test]
+    fn answer_from_memory_is_that_of_a_look() {
+        let names = [
+            "sh",
+            "no-such-command",
+            "/etc/passwd",
+            "/etc",
+            "./sh",
+            "/bin/sh/x",
+        ];
+        let mut known = 0;
+        for name in names {
+            for path in [None, Some("/etc:/nonexistent:/bin"), Some("")] {
+                for cwd in ["/", "/bin"].map(Path::new) {
+                    let looked = executable(name, cwd, path);
+                    if let Some(found) = executable_in_memory(name, cwd, path) {
+                        assert_eq!(found, looked, "{name} {path:?}");
+                        known += 1;
+                    }
+                }
+            }
+        }
+        assert!(known > 0, "nothing was known right after a look");
     }
 }

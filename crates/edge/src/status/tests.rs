@@ -353,6 +353,10 @@ fn failed_start_has_code_by_callers_remedy() {
     }
     assert_eq!(start(StartStage::Exec, Some(5)).code(), Code::Internal);
     assert_eq!(start(StartStage::Prepare, None).code(), Code::Internal);
+    assert_eq!(
+        start(StartStage::Exec, None).code(),
+        Code::FailedPrecondition
+    );
 
     let status = start(StartStage::WorkDir, Some(2));
     assert_eq!(

@@ -1,7 +1,9 @@
-//! Block devices of io limits. A look at a path of a spec may take for ever, where a file system does not answer: it is
-//! taken in the server, beside its tasks and for a limited time. The keeper gets the devices alone.
+//! Block devices of io limits. The keeper gets the devices alone.
 
-use super::{blocking::blocking, cause};
+use super::{
+    cause,
+    look::{LOOK_MAX, LOOKS, Late, look},
+};
 use kennel_lifecycle::{IoLimit, StartFailure, StartStage};
 use kennel_linux::block_device;
 use std::{
@@ -9,15 +11,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout_at},
-};
-
-/// Longest wait for the devices of one attempt.
-const LOOK_MAX: Duration = Duration::from_secs(5);
-/// Looks at a time: one that never ends holds a thread, and the others are left for everything else.
-static LOOKS: Semaphore = Semaphore::const_new(16);
+use tokio::{sync::Semaphore, time::Instant};
 
 /// Puts the numbers of its device in the place of each path.
 pub(crate) async fn named(limits: Vec<IoLimit>) -> Result<Vec<IoLimit>, StartFailure> {
@@ -34,23 +28,16 @@ async fn named_by(
     let mut named = Vec::new();
     for limit in limits {
         let (path, device) = (PathBuf::from(&limit.path), device.clone());
-        let look = async {
-            let one = looks.acquire().await.map_err(io::Error::other)?;
-            let found = blocking(move || {
-                let _one = one;
-                device(&path)
-            });
-            found.await.flatten()
-        };
+        let found = look(looks, end, move || device(&path)).await;
         let failed = |errno, path| StartFailure {
             stage: StartStage::Limits,
             errno,
             path: Some(path),
         };
-        let path = match timeout_at(end, look).await {
+        let path = match found.map(io::Result::flatten) {
             Ok(Ok(path)) => path,
             Ok(Err(error)) => return Err(failed(cause::errno(&error), limit.path)),
-            Err(_) => {
+            Err(Late) => {
                 let late = format!("{} (no answer in {} s)", limit.path, most.as_secs());
                 return Err(failed(None, late));
             }

@@ -9,6 +9,7 @@ pub(crate) mod drain;
 pub(crate) mod event;
 pub(crate) mod faults;
 pub(crate) mod log_words;
+pub(crate) mod look;
 pub(crate) mod matcher;
 pub(crate) mod other_node;
 pub(crate) mod ports;

@@ -2,6 +2,7 @@
 //!
 //! Nothing exists before a run has entered the tracker; from then on its task owns it, and the caller only watches.
 
+mod command;
 mod isolation;
 
 use crate::{
@@ -27,17 +28,10 @@ use kennel_keeper::{
 };
 use kennel_lifecycle::{
     ApiAccess, CommandSpec, Containment, EndReason, Missing, NodeId, PidNamespace, Policy,
-    Recovery, Refusal, RunId, RunState, StartFailure, StartStage, StopOrder, StopReason,
-    compose_env,
+    Recovery, Refusal, RunId, RunState, StopOrder, StopReason, compose_env,
 };
-use kennel_linux::resolve::{self, ResolveError};
 use kennel_store::{NewRun, RunRow};
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use tokio::sync::{oneshot, watch};
 use tracing::Instrument;
 
@@ -85,7 +79,7 @@ impl Supervisor {
             if let Err(fault) = shared.config.secrets.filled(secrets).await {
                 return self.not_startable(&call, fault.into()).await;
             }
-            let child = match child_spec(shared, run, &call) {
+            let child = match child_spec(shared, run, &call).await {
                 Ok(child) => child,
                 Err(error) => return self.not_startable(&call, error).await,
             };
@@ -274,7 +268,7 @@ fn accept_id(run: RunId) -> Result<RunId, CallError> {
     Ok(run)
 }
 
-fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
+async fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec, CallError> {
     let command = &call.spec.command;
     let mut policy = call.spec.policy.clone();
     let unfit = policy.fill_grace(&shared.config.default_grace);
@@ -301,8 +295,7 @@ fn child_spec(shared: &Shared, run: RunId, call: &SpawnCall) -> Result<ChildSpec
         .iter()
         .find(|(name, _)| name == "PATH")
         .map(|(_, value)| value.as_str());
-    let executable = resolve::executable(&command.argv[0], command.working_dir(), path)
-        .map_err(|e| not_found(run, e))?;
+    let executable = command::executable(run, command, path).await?;
     let powers = &shared.hello.powers;
     without_core(&mut policy.limits, &call.spec.secrets, powers);
     Ok(ChildSpec {
@@ -516,41 +509,6 @@ fn trace_env(telemetry: &Telemetry, run: RunId, call: &SpawnCall) -> Vec<(&'stat
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
         .collect()
-}
-
-/// Lists the directories that were searched, or the one path that was named; each once.
-fn places(command: &str, looked_in: &[PathBuf]) -> Vec<String> {
-    let named = command.contains('/');
-    let mut places = Vec::new();
-    for path in looked_in {
-        let place = if named {
-            Some(path.as_path())
-        } else {
-            path.parent()
-        };
-        let place = place.unwrap_or(path).display().to_string();
-        if !places.contains(&place) {
-            places.push(place);
-        }
-    }
-    places
-}
-
-fn not_found(run: RunId, error: ResolveError) -> CallError {
-    match error {
-        ResolveError::NotFound { command, looked_in } => CallError::CommandNotFound {
-            looked_in: places(&command, &looked_in),
-            command,
-        },
-        ResolveError::NotExecutable { path, errno } => CallError::SpawnFailed {
-            run,
-            failure: StartFailure {
-                stage: StartStage::Exec,
-                errno: Some(errno),
-                path: Some(path.display().to_string()),
-            },
-        },
-    }
 }
 
 fn new_run(shared: &Shared, run: RunId, call: &SpawnCall) -> NewRun {

@@ -1,0 +1,36 @@
+//! Looks at paths that a caller has named. One may take for ever, where a file system does not answer: it is taken in
+//! the server, beside its tasks and for a limited time.
+
+use super::blocking::blocking;
+use std::{io, time::Duration};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout_at},
+};
+
+/// Longest wait for the looks of one call or attempt.
+pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
+
+/// Looks at a time: one that never ends holds a thread, and the others are left for everything else.
+pub(crate) static LOOKS: Semaphore = Semaphore::const_new(16);
+
+/// There was no answer in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Late;
+
+/// Takes a look, as one of these.
+pub(crate) async fn look<T: Send + 'static>(
+    looks: &'static Semaphore,
+    until: Instant,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<io::Result<T>, Late> {
+    let look = async {
+        let one = looks.acquire().await.map_err(io::Error::other)?;
+        let found = blocking(move || {
+            let _one = one;
+            work()
+        });
+        found.await
+    };
+    timeout_at(until, look).await.map_err(|_| Late)
+}
