@@ -72,12 +72,17 @@ fn units_work_below_systemd_257() {
 #[test]
 #[ignore = "minutes under emulation: make vm"]
 fn escape_suite_passes_below_systemd() {
-    boot("trixie", include_str!("guest/proof.sh")).all_passed(&["proof.holds"]);
+    boot_with(4096, "trixie", include_str!("guest/proof.sh")).all_passed(&["proof.holds"]);
 }
 
 /// Boots a copy of the image that `.ci/image` has made of this release of Debian, and reads what the script reports
 /// there as a unit.
 fn boot(release: &str, script: &'static str) -> Checks {
+    boot_with(1536, release, script)
+}
+
+/// As [`boot`], with this much memory.
+fn boot_with(memory_mib: u32, release: &str, script: &'static str) -> Checks {
     let dir = tempfile::Builder::new()
         .prefix("kennel-vm-disk-")
         .tempdir()
@@ -86,7 +91,7 @@ fn boot(release: &str, script: &'static str) -> Checks {
     files.push(("booted.sh", script));
     let guest = Guest::boot(&Machine {
         scenario: include_str!("guest/systemd.sh"),
-        memory_mib: 1536,
+        memory_mib,
         disk: Some(disk(release, &dir)),
         files,
     });
