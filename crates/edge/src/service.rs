@@ -84,40 +84,44 @@ impl Processes {
     }
 
     /// Runs work that must not stop half-way.
-    async fn to_its_end<T: Send + 'static>(
+    fn to_its_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, CallError>> + Send + 'static,
-    ) -> Result<T, Status> {
-        to_its_end(&self.tasks, work).await
+    ) -> impl Future<Output = Result<T, Status>> {
+        to_its_end(&self.tasks, work)
     }
 
     /// Waits for an answer that may take long, but not through a shutdown.
-    async fn unless_draining<T>(
+    fn unless_draining<T>(
         &self,
         answer: impl Future<Output = Result<T, Status>>,
-    ) -> Result<T, Status> {
-        let too_late = async {
-            self.going.until_closing().await;
-            tokio::time::sleep(limits::LAST_WORDS_MAX).await;
-        };
-        let ask_the_next = async {
-            self.going.until_leaving().await;
-            tokio::time::sleep(limits::LEAVE_CALLS_MAX).await;
-        };
-        tokio::select! {
-            biased;
-            answer = answer => answer,
-            () = too_late => Err(status::draining()),
-            () = ask_the_next => Err(status::leaving()),
+    ) -> impl Future<Output = Result<T, Status>> {
+        // Boxed before the future is made, which would have space for it twice, as would each one around it.
+        let answer = Box::pin(answer);
+        async {
+            let too_late = async {
+                self.going.until_closing().await;
+                tokio::time::sleep(limits::LAST_WORDS_MAX).await;
+            };
+            let ask_the_next = async {
+                self.going.until_leaving().await;
+                tokio::time::sleep(limits::LEAVE_CALLS_MAX).await;
+            };
+            tokio::select! {
+                biased;
+                answer = answer => answer,
+                () = too_late => Err(status::draining()),
+                () = ask_the_next => Err(status::leaving()),
+            }
         }
     }
 
     /// Waits likewise for an answer that needs the keeper: nor while that does not answer.
-    async fn with_keeper<T>(
+    fn with_keeper<T>(
         &self,
         answer: impl Future<Output = Result<T, Status>>,
-    ) -> Result<T, Status> {
-        with_keeper(&self.supervisor, self.unless_draining(answer)).await
+    ) -> impl Future<Output = Result<T, Status>> {
+        with_keeper(&self.supervisor, self.unless_draining(answer))
     }
 }
 
@@ -168,7 +172,7 @@ impl ProcessService for Processes {
         self.in_scope(auth::scope(&request)?, run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.interrupt(run, request_id).await });
-        let (view, way) = Box::pin(self.with_keeper(done)).await?;
+        let (view, way) = self.with_keeper(done).await?;
         Ok(Response::new(pb::InterruptResponse {
             run: Some(run::run(view)),
             method: terminal::method(way).into(),
@@ -183,7 +187,7 @@ impl ProcessService for Processes {
         self.in_scope(auth::scope(&request)?, call.run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.resize(call).await });
-        let view = Box::pin(self.with_keeper(done)).await?;
+        let view = self.with_keeper(done).await?;
         Ok(Response::new(pb::ResizeTerminalResponse {
             run: Some(run::run(view)),
         }))
@@ -197,7 +201,7 @@ impl ProcessService for Processes {
         self.in_scope(auth::scope(&request)?, call.run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.signal(call).await });
-        let signalled = Box::pin(self.with_keeper(done)).await?;
+        let signalled = self.with_keeper(done).await?;
         Ok(Response::new(tree::signalled(signalled)))
     }
 
@@ -211,7 +215,7 @@ impl ProcessService for Processes {
             let seen = self.supervisor.tree(run).await;
             seen.map_err(|e| status::of(&e))
         };
-        let (view, listing) = Box::pin(self.with_keeper(looking)).await?;
+        let (view, listing) = self.with_keeper(looking).await?;
         let used = self.supervisor.usage(&view).await;
         Ok(Response::new(tree::tree(view, listing, used.as_ref())))
     }
@@ -224,7 +228,7 @@ impl ProcessService for Processes {
         self.in_scope(auth::scope(&request)?, run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.pause(run).await });
-        let view = Box::pin(self.with_keeper(done)).await?;
+        let view = self.with_keeper(done).await?;
         Ok(Response::new(pb::PauseResponse {
             run: Some(run::run(view)),
         }))
@@ -238,7 +242,7 @@ impl ProcessService for Processes {
         self.in_scope(auth::scope(&request)?, run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.resume(run).await });
-        let view = Box::pin(self.with_keeper(done)).await?;
+        let view = self.with_keeper(done).await?;
         Ok(Response::new(pb::ResumeResponse {
             run: Some(run::run(view)),
         }))
@@ -297,7 +301,7 @@ impl ProcessService for Processes {
             let progress = self.supervisor.input_progress(run).await;
             progress.map_err(|e| status::of(&e))
         };
-        let progress = Box::pin(self.with_keeper(asking)).await?;
+        let progress = self.with_keeper(asking).await?;
         Ok(Response::new(pb::GetInputStatusResponse {
             input: Some(input::status(progress)),
         }))
@@ -412,7 +416,7 @@ impl ProcessService for Processes {
                 .await
         };
         let acked = self.to_its_end(acking);
-        let view = Box::pin(self.unless_draining(acked)).await?;
+        let view = self.unless_draining(acked).await?;
         Ok(Response::new(pb::AckEventsResponse {
             consumer: Some(consumer::consumer(view)),
         }))
@@ -454,7 +458,7 @@ impl ProcessService for Processes {
         self.consumer_in_scope(scope, &key).await?;
         let supervisor = self.supervisor.clone();
         let deleted = self.to_its_end(async move { supervisor.delete_consumer(&key).await });
-        let view = Box::pin(self.unless_draining(deleted)).await?;
+        let view = self.unless_draining(deleted).await?;
         Ok(Response::new(pb::DeleteConsumerResponse {
             consumer: Some(consumer::consumer(view)),
         }))
@@ -511,7 +515,7 @@ impl ProcessService for Processes {
             let read = self.supervisor.read_output(call).await;
             read.map_err(|e| status::of(&e))
         };
-        let read = Box::pin(self.unless_draining(reading)).await?;
+        let read = self.unless_draining(reading).await?;
         Ok(Response::new(event::output(read)))
     }
 }
@@ -529,13 +533,17 @@ async fn unless_leaving<T>(
 }
 
 /// Runs work in a task of its own: the transport drops a handler when its caller goes away.
-async fn to_its_end<T: Send + 'static>(
+fn to_its_end<T: Send + 'static>(
     tasks: &TaskTracker,
     work: impl Future<Output = Result<T, CallError>> + Send + 'static,
-) -> Result<T, Status> {
-    match tasks.spawn(work.in_current_span()).await {
-        Ok(done) => done.map_err(|e| status::of(&e)),
-        Err(broken) => Err(status::internal(&broken.to_string())),
+) -> impl Future<Output = Result<T, Status>> {
+    // Boxed as in `unless_draining`, for tasks move what they are given several times.
+    let work = Box::pin(work);
+    async {
+        match tasks.spawn(work.in_current_span()).await {
+            Ok(done) => done.map_err(|e| status::of(&e)),
+            Err(broken) => Err(status::internal(&broken.to_string())),
+        }
     }
 }
 

@@ -11,6 +11,13 @@ pub struct Hub {
     head: watch::Receiver<Point>,
 }
 
+/// Sources of the same journal are equal.
+impl PartialEq for Hub {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.log, &other.log)
+    }
+}
+
 impl Hub {
     pub(crate) fn new(log: Arc<Log>, head: watch::Receiver<Point>) -> Self {
         Self { log, head }

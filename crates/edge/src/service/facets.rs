@@ -41,7 +41,7 @@ impl Processes {
         self.in_scope(scope, call.run).await?;
         let supervisor = self.supervisor.clone();
         let done = to_its_end(&self.tasks, async move { supervisor.annotate(call).await });
-        let view = Box::pin(self.unless_draining(done)).await?;
+        let view = self.unless_draining(done).await?;
         Ok(Response::new(pb::AnnotateRunResponse {
             run: Some(run::run(view)),
         }))
@@ -57,7 +57,7 @@ impl Processes {
         self.in_scope(scope, call.run).await?;
         let supervisor = self.supervisor.clone();
         let done = self.to_its_end(async move { supervisor.extend(call).await });
-        let view = Box::pin(self.with_keeper(done)).await?;
+        let view = self.with_keeper(done).await?;
         Ok(Response::new(pb::ExtendTimeoutsResponse {
             run: Some(run::run(view)),
         }))

@@ -76,9 +76,9 @@ impl Processes {
             }
             let supervisor = self.supervisor.clone();
             let started = self.to_its_end(async move { supervisor.spawn(call).await });
-            Box::pin(self.with_keeper(started)).await
+            self.with_keeper(started).await
         };
-        let spawned = Box::pin(started).await;
+        let spawned = started.await;
         let spawned = spawned.inspect_err(|status| {
             if !validate_only {
                 self.admission.refused(status);

@@ -55,13 +55,11 @@ impl Cleanup {
     }
 }
 
-/// Carries out [`Cleanup::Empty`] of a run without a token, where it takes few steps: the run's directory for temporary
-/// files is empty. `false`: it takes more steps, which may block.
+/// Carries out [`Cleanup::Empty`] of a run without a token and a persisted spec, where it takes few steps: the run's
+/// directory for temporary files is empty. `false`: it takes more steps, which may block.
 pub(crate) fn carry_out_at_once(shared: &Shared, run: RunId, is_silent: bool) -> bool {
-    let data_dir = &shared.config.data_dir;
-    let is_done = persisted_spec::remove(&rundir::path(data_dir, run)).is_ok()
-        && shared.spare_dirs.take_back(run, is_silent)
-        && (!is_silent || rundir::remove_empty(data_dir, run).is_ok());
+    let is_done = shared.spare_dirs.take_back(run, is_silent)
+        && (!is_silent || rundir::remove_empty(&shared.config.data_dir, run).is_ok());
     if is_done {
         shared.record.forget(run);
     }

@@ -278,14 +278,16 @@ impl RunTask {
         // Finished work is dropped here, so that a long run does not collect it.
         while self.ops.try_join_next().is_some() {}
         let work = work(Arc::clone(&self.shared), self.run, self.done_sender.clone());
-        self.ops.spawn(work.in_current_span());
+        // In a box: a task moves what it is given several times.
+        self.ops.spawn(Box::pin(work).in_current_span());
     }
 
     pub(super) fn remove(&mut self, cleanup: Cleanup) {
-        let has_token = self.new.spec.api_access != ApiAccess::None;
+        let has_secrets =
+            self.new.spec.api_access != ApiAccess::None || self.new.policy().restart.restarts();
         self.op(move |shared, run, done| async move {
             if let Cleanup::Empty { is_silent } = cleanup
-                && !has_token
+                && !has_secrets
                 && carry_out_at_once(&shared, run, is_silent)
             {
                 let _ = done.send(Done::Removed).await;

@@ -26,73 +26,88 @@ impl RunTask {
         });
     }
 
-    /// Publishes the state of the run. Its Spawn is answered only when the entry of its start exists.
+    /// Publishes the state of the run, and wakes its readers where that has changed. Its Spawn is answered only when the
+    /// entry of its start exists.
     pub(super) fn publish_view(&self) {
-        let view = self.view();
-        let stop_owed = self.stops_owed > 0;
         let hub = self.output.as_ref().map(Output::hub);
-        self.live.send_modify(|live| {
-            live.view = view;
-            live.hub = hub;
-            live.stop_owed = stop_owed;
+        self.live.send_if_modified(|live| {
+            let changes = [
+                self.show(&mut live.view),
+                set(&mut live.hub, hub),
+                set(&mut live.stop_owed, self.stops_owed > 0),
+            ];
+            changes.contains(&true)
         });
     }
 
-    pub(super) fn view(&self) -> RunView {
+    /// Makes the view that of the run as it is. Returns whether that changes it.
+    fn show(&self, view: &mut RunView) -> bool {
         let phase = self.machine.phase();
         let closed = match phase {
             Phase::Closed(outcome) => Some(outcome),
             _ => None,
         };
         let waits = closed.is_some() && self.attempts.has_next_attempt();
-        let outcome = closed.filter(|_| !waits).cloned();
+        let outcome = closed.filter(|_| !waits);
         let exit = match closed {
             Some(outcome) => outcome.exit,
             None => self.times().leader_exited.and(self.machine.ends().leader),
         };
-        RunView {
-            run: self.run,
-            owner: self.new.owner.clone(),
-            node: self.new.node,
-            state: if waits {
-                RunState::Backoff
-            } else {
-                phase.public()
-            },
-            desired: self.desired,
-            attempt: self.new.attempt,
-            identity: self.new.identity.clone(),
-            held: self.new.held.clone(),
-            stop_deadline: self.stop_deadline,
-            limit_ends: self.limit_ends(),
-            pause_expires: match phase {
-                Phase::Paused { .. } => {
-                    let max_pause = self.new.policy().pause.max_pause;
-                    self.machine.record().pause_over_at(max_pause)
-                }
-                _ => None,
-            },
-            terminal: self.terminal_now(),
-            spec: Arc::clone(&self.new.spec),
-            traceparent: self.new.traceparent.clone(),
-            restarted_from: self.new.restarted_from,
-            created: self.new.created,
-            // The end is reported once it is written.
-            times: Times {
-                ended: self.times().ended.filter(|_| outcome.is_some()),
-                ..self.times()
-            },
-            exit,
-            outcome,
-            stuck: self.machine.stuck().cloned(),
-            past: self.attempts.past.clone(),
-            restarts: self.attempts.restarts,
-            next_restart: self.attempts.next().filter(|_| waits),
-            output_removed: None,
-            facets: self.facets.shown().clone(),
-            elsewhere: None,
-            left_stop: None,
+        let state = if waits {
+            RunState::Backoff
+        } else {
+            phase.public()
+        };
+        let pause_expires = match phase {
+            Phase::Paused { .. } => {
+                let max_pause = self.new.policy().pause.max_pause;
+                self.machine.record().pause_over_at(max_pause)
+            }
+            _ => None,
+        };
+        // The end is reported once it is written.
+        let times = Times {
+            ended: self.times().ended.filter(|_| outcome.is_some()),
+            ..self.times()
+        };
+        let is_other_spec = !Arc::ptr_eq(&view.spec, &self.new.spec);
+        if is_other_spec {
+            view.spec = Arc::clone(&self.new.spec);
         }
+        let new = &self.new;
+        let changes = [
+            is_other_spec,
+            set(&mut view.run, self.run),
+            set_copy(&mut view.owner, &new.owner),
+            set(&mut view.node, new.node),
+            set(&mut view.state, state),
+            set(&mut view.desired, self.desired),
+            set(&mut view.attempt, new.attempt),
+            set_copy(&mut view.identity, &new.identity),
+            set_copy(&mut view.held, &new.held),
+            set(&mut view.stop_deadline, self.stop_deadline),
+            set(&mut view.limit_ends, self.limit_ends()),
+            set(&mut view.pause_expires, pause_expires),
+            set(&mut view.terminal, self.terminal_now()),
+            set_copy(&mut view.traceparent, &new.traceparent),
+            set(&mut view.restarted_from, new.restarted_from),
+            set(&mut view.created, new.created),
+            set(&mut view.times, times),
+            set(&mut view.exit, exit),
+            set_found(&mut view.outcome, outcome),
+            set_found(&mut view.stuck, self.machine.stuck()),
+            set_copy(&mut view.past, &self.attempts.past),
+            set(&mut view.restarts, self.attempts.restarts),
+            set(
+                &mut view.next_restart,
+                self.attempts.next().filter(|_| waits),
+            ),
+            set(&mut view.output_removed, None),
+            set_copy(&mut view.facets, self.facets.shown()),
+            set(&mut view.elsewhere, None),
+            set(&mut view.left_stop, None),
+        ];
+        changes.contains(&true)
     }
 
     /// Returns the result of the start, where that is decided. A failure is reported when nothing of the run is left
@@ -140,4 +155,31 @@ impl RunTask {
             NeverRan::Stopped(_) => StartAnswer::Failed(CallError::StoppedFirst(self.run)),
         })
     }
+}
+
+/// Sets a value that is shown. Returns whether that changes it.
+fn set<T: PartialEq>(shown: &mut T, value: T) -> bool {
+    let changes = *shown != value;
+    if changes {
+        *shown = value;
+    }
+    changes
+}
+
+/// As [`set`], copied where it differs.
+fn set_copy<T: PartialEq + Clone>(shown: &mut T, value: &T) -> bool {
+    let changes = shown != value;
+    if changes {
+        shown.clone_from(value);
+    }
+    changes
+}
+
+/// As [`set_copy`], of a value that may be absent.
+fn set_found<T: PartialEq + Clone>(shown: &mut Option<T>, value: Option<&T>) -> bool {
+    let changes = shown.as_ref() != value;
+    if changes {
+        *shown = value.cloned();
+    }
+    changes
 }
