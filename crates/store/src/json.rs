@@ -3,9 +3,10 @@
 use crate::{PAST_ATTEMPTS_MAX, PastAttempt};
 use kennel_lifecycle::{RecordedSpec, RunSpec, StopCertificate};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, value::RawValue};
 use std::{
-    collections::VecDeque,
+    borrow::Cow,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, LazyLock, Mutex, PoisonError, Weak},
 };
 
@@ -25,13 +26,13 @@ pub(crate) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
 /// later version adds changes no text of a spec that does not use it.
 #[must_use]
 pub fn spec_text(spec: &RecordedSpec) -> String {
-    sparse(spec).to_string()
+    sparse(spec).get().to_owned()
 }
 
 /// Returns the text of a spec that is written repeatedly: a run's is, in each frame of the log and each write of its
 /// row.
 pub(crate) fn shared_spec_text(spec: &Arc<RecordedSpec>) -> String {
-    shared_sparse(spec).to_string()
+    shared_sparse(spec).get().to_owned()
 }
 
 /// Number of specs whose JSON is cached: those of about so many runs that begin and end at a time.
@@ -46,58 +47,96 @@ fn bytes_given(spec: &RunSpec) -> usize {
     argv.chain(names).sum()
 }
 
-/// Returns the cached form. A shared spec does not change, and its address is not reused while it is cached here.
-fn shared_sparse(spec: &Arc<RecordedSpec>) -> Arc<Value> {
-    type Remembered = VecDeque<(Weak<RecordedSpec>, Arc<Value>)>;
+/// Returns the cached text. A shared spec does not change, and its address is not reused while it is cached here.
+fn shared_sparse(spec: &Arc<RecordedSpec>) -> Arc<RawValue> {
+    type Remembered = VecDeque<(Weak<RecordedSpec>, Arc<RawValue>)>;
     static REMEMBERED: Mutex<Remembered> = Mutex::new(VecDeque::new());
     // The cache is consistent at any time.
     let remembered = || REMEMBERED.lock().unwrap_or_else(PoisonError::into_inner);
     let place = Arc::as_ptr(spec);
-    let found = remembered().iter().rev().find_map(|(known, value)| {
+    let found = remembered().iter().rev().find_map(|(known, text)| {
         let is_it = std::ptr::eq(known.as_ptr(), place);
-        is_it.then(|| Arc::clone(value))
+        is_it.then(|| Arc::clone(text))
     });
     found.unwrap_or_else(|| {
-        let value = Arc::new(sparse(spec));
+        let text = Arc::from(sparse(spec));
         if bytes_given(spec) > REMEMBERED_BYTES_MAX {
-            return value;
+            return text;
         }
         let mut remembered = remembered();
         if remembered.len() >= REMEMBERED_MAX {
             remembered.pop_front();
         }
-        remembered.push_back((Arc::downgrade(spec), Arc::clone(&value)));
-        value
+        remembered.push_back((Arc::downgrade(spec), Arc::clone(&text)));
+        text
     })
 }
 
-fn sparse(spec: &RunSpec) -> Value {
-    static DEFAULT: LazyLock<Value> =
-        LazyLock::new(|| serde_json::to_value(RunSpec::default()).expect(WRITES));
-    let mut value = serde_json::to_value(spec).expect(WRITES);
-    leave_out(&mut value, &DEFAULT);
-    value
+/// Text of an object: its fields by name.
+type Fields<'a> = BTreeMap<Name<'a>, &'a RawValue>;
+
+/// Name of a field.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Text of a value of the default spec, and its fields where it is an object. A duration is one value.
+struct Known {
+    text: String,
+    fields: BTreeMap<String, Known>,
 }
 
-/// Removes the values that an object shares with the default, at every depth at which both are objects. A duration is
-/// one value.
-fn leave_out(value: &mut Value, default: &Value) {
-    let (Value::Object(value), Value::Object(default)) = (value, default) else {
-        return;
-    };
-    if default.contains_key("nanos") {
-        return;
-    }
-    value.retain(|name, field| {
-        let Some(default) = default.get(name) else {
-            return true;
-        };
-        if field == default {
-            return false;
+impl Known {
+    fn of(text: &str) -> Self {
+        let fields: Fields<'_> = serde_json::from_str(text).unwrap_or_default();
+        let is_one = fields.keys().any(|name| name.0 == "nanos");
+        let of =
+            |(name, field): (Name<'_>, &RawValue)| (name.0.into_owned(), Self::of(field.get()));
+        Self {
+            text: text.to_owned(),
+            fields: fields.into_iter().filter(|_| !is_one).map(of).collect(),
         }
-        leave_out(field, default);
-        true
-    });
+    }
+}
+
+fn sparse(spec: &RunSpec) -> Box<RawValue> {
+    static DEFAULT: LazyLock<Known> = LazyLock::new(|| Known::of(&write(&RunSpec::default())));
+    let mut text = Vec::new();
+    put(&write(spec), Some(&DEFAULT), &mut text);
+    let text = String::from_utf8(text).expect(WRITES);
+    RawValue::from_string(text).expect(WRITES)
+}
+
+/// Appends the text of a value, in the order of names, without the fields that are those of the default.
+fn put(text: &str, default: Option<&Known>, to: &mut Vec<u8>) {
+    match text.as_bytes().first() {
+        Some(b'{') => {
+            let fields: Fields<'_> = serde_json::from_str(text).expect(WRITES);
+            let mut before = b'{';
+            for (name, field) in &fields {
+                let known = default.and_then(|default| default.fields.get(&*name.0));
+                if known.is_some_and(|known| known.text == field.get()) {
+                    continue;
+                }
+                to.push(before);
+                serde_json::to_writer(&mut *to, &name.0).expect(WRITES);
+                to.push(b':');
+                put(field.get(), known, to);
+                before = b',';
+            }
+            to.extend(if before == b'{' { &b"{}"[..] } else { b"}" });
+        }
+        Some(b'[') => {
+            let all: Vec<&RawValue> = serde_json::from_str(text).expect(WRITES);
+            let mut before = b'[';
+            for one in &all {
+                to.push(before);
+                put(one.get(), None, to);
+                before = b',';
+            }
+            to.extend(if before == b'[' { &b"[]"[..] } else { b"]" });
+        }
+        _ => to.extend(text.as_bytes()),
+    }
 }
 
 /// For serde: a spec as [`spec_text`] writes it.
