@@ -8,7 +8,10 @@ use crate::shim::{
 };
 use kennel_linux::{attributes::Protection, clock, fdpass, reap};
 use nix::unistd::{ForkResult, fork};
-use std::{collections::VecDeque, fs::File, io, os::fd::OwnedFd, path::PathBuf, rc::Rc};
+use std::{
+    collections::VecDeque, fs::File, io, os::fd::OwnedFd, path::PathBuf, rc::Rc, thread,
+    time::Duration,
+};
 
 /// Warm shims on a quiet host.
 const WARM_MIN: usize = 2;
@@ -20,6 +23,11 @@ const IDLE_MAX: usize = 16;
 
 /// Longest time without a zygote after it was lost; the first is none, and each is twice the one before.
 const ZYGOTE_REST_MS_MAX: u64 = 60_000;
+
+/// Longest wait for the end of a zygote that was killed.
+const ZYGOTE_END_MS_MAX: u64 = 1_000;
+/// Time between two looks whether it has ended.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// A shim without work.
 pub(super) struct Warm {
@@ -182,10 +190,17 @@ impl Pool {
             // SAFETY: kill takes integers; the pid is that of an unreaped child of this process.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
-        // The zygote has nothing of a run, and is not awaited: it may be reading its program from a slow disk.
-        self.zygote = None;
         for warm in self.warm.drain(..) {
             let _ = reap::await_end(warm.pid);
+        }
+        // The zygote has nothing of a run, and is awaited for a while alone: it may be reading its program from a slow
+        // disk. Until it has ended it is in the keeper's control group, which cannot be removed.
+        if let Some(zygote) = self.zygote.take() {
+            let by = clock::boot_ms() + ZYGOTE_END_MS_MAX;
+            while !reap::has_ended(zygote.pid) && clock::boot_ms() < by {
+                thread::sleep(LOOK_EVERY);
+            }
+            let _ = reap::reap(zygote.pid);
         }
     }
 
