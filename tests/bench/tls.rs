@@ -68,7 +68,7 @@ pub(crate) async fn measure(table: &mut Table, rounds: Option<usize>) {
     table.fact("TLS to unix", &text);
 }
 
-async fn spawns(connection: &Connection) -> Times {
+pub(crate) async fn spawns(connection: &Connection) -> Times {
     let mut times = Times::default();
     for _ in 0..SPAWNS {
         let began = Instant::now();
@@ -79,7 +79,7 @@ async fn spawns(connection: &Connection) -> Times {
     times
 }
 
-async fn spawn(connection: &Connection, spec: pb::RunSpec) -> String {
+pub(crate) async fn spawn(connection: &Connection, spec: pb::RunSpec) -> String {
     let run_id = new_run_id();
     let request = pb::SpawnRequest {
         run_id: run_id.clone(),
