@@ -146,16 +146,15 @@ impl ProcessService for Processes {
         self.in_scope_or_absent(scope, call.run).await?;
         let waits = call.wait != AbortWait::None;
         let supervisor = self.supervisor.clone();
-        let ending = Box::pin(async move {
+        let ending = self.to_its_end(async move {
             if asks_node {
                 return supervisor.abort(call).await;
             }
             supervisor.abort_or_leave(call).await
         });
-        let ending = self.to_its_end(ending);
         let view = if waits {
             let ended = with_keeper(&self.supervisor, self.unless_going(ending));
-            Box::pin(deadline::within(budget, ended)).await?
+            deadline::within(budget, ended).await?
         } else {
             deadline::within(budget, self.with_keeper(ending)).await?
         };
@@ -269,7 +268,7 @@ impl ProcessService for Processes {
             written.map_err(|e| status::of(&e))
         };
         let written = with_keeper(&self.supervisor, self.unless_going(writing));
-        let written = Box::pin(deadline::within(budget, written)).await?;
+        let written = deadline::within(budget, written).await?;
         Ok(Response::new(input::written(written)))
     }
 
@@ -285,7 +284,7 @@ impl ProcessService for Processes {
             closed.map_err(|e| status::of(&e))
         };
         let closed = with_keeper(&self.supervisor, self.unless_going(closing));
-        let closed = Box::pin(deadline::within(budget, closed)).await?;
+        let closed = deadline::within(budget, closed).await?;
         Ok(Response::new(pb::CloseInputResponse {
             input: Some(input::status(closed)),
         }))
@@ -354,7 +353,7 @@ impl ProcessService for Processes {
             let waited = self.supervisor.wait(run, condition).await;
             waited.map_err(|e| status::of(&e))
         };
-        let waited = Box::pin(deadline::within(budget, self.unless_going(waiting))).await?;
+        let waited = deadline::within(budget, self.unless_going(waiting)).await?;
         Ok(Response::new(pb::WaitRunResponse {
             run: Some(run::run(waited.run)),
             reached: waited.reached,
@@ -474,7 +473,7 @@ impl ProcessService for Processes {
             let view = self.supervisor.screen(run).await;
             view.map_err(|e| status::of(&e))
         };
-        let view = Box::pin(self.unless_going(reading)).await?;
+        let view = self.unless_going(reading).await?;
         Ok(Response::new(pb::ReadScreenResponse {
             screen: Some(screen::screen(view)),
         }))
@@ -501,7 +500,7 @@ impl ProcessService for Processes {
             scope,
         };
         let opening = Attachment::open(door, request.into_inner());
-        let attachment = Box::pin(self.unless_going(opening)).await?;
+        let attachment = self.unless_going(opening).await?;
         Ok(Response::new(Box::pin(attachment.into_stream())))
     }
 

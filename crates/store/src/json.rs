@@ -26,7 +26,7 @@ pub(crate) fn bytes<T: Serialize>(value: &T) -> Vec<u8> {
 /// later version adds changes no text of a spec that does not use it.
 #[must_use]
 pub fn spec_text(spec: &RecordedSpec) -> String {
-    sparse(spec).get().to_owned()
+    sparse(spec)
 }
 
 /// Returns the text of a spec that is written repeatedly: a run's is, in each frame of the log and each write of its
@@ -59,7 +59,8 @@ fn shared_sparse(spec: &Arc<RecordedSpec>) -> Arc<RawValue> {
         is_it.then(|| Arc::clone(text))
     });
     found.unwrap_or_else(|| {
-        let text = Arc::from(sparse(spec));
+        let text = RawValue::from_string(sparse(spec)).expect(WRITES);
+        let text = Arc::from(text);
         if bytes_given(spec) > REMEMBERED_BYTES_MAX {
             return text;
         }
@@ -98,12 +99,11 @@ impl Known {
     }
 }
 
-fn sparse(spec: &RunSpec) -> Box<RawValue> {
+fn sparse(spec: &RunSpec) -> String {
     static DEFAULT: LazyLock<Known> = LazyLock::new(|| Known::of(&write(&RunSpec::default())));
     let mut text = Vec::new();
     put(&write(spec), Some(&DEFAULT), &mut text);
-    let text = String::from_utf8(text).expect(WRITES);
-    RawValue::from_string(text).expect(WRITES)
+    String::from_utf8(text).expect(WRITES)
 }
 
 /// Appends the text of a value, in the order of names, without the fields that are those of the default.
@@ -111,31 +111,36 @@ fn put(text: &str, default: Option<&Known>, to: &mut Vec<u8>) {
     match text.as_bytes().first() {
         Some(b'{') => {
             let fields: Fields<'_> = serde_json::from_str(text).expect(WRITES);
-            let mut before = b'{';
+            to.push(b'{');
             for (name, field) in &fields {
                 let known = default.and_then(|default| default.fields.get(&*name.0));
                 if known.is_some_and(|known| known.text == field.get()) {
                     continue;
                 }
-                to.push(before);
+                part(b'{', to);
                 serde_json::to_writer(&mut *to, &name.0).expect(WRITES);
                 to.push(b':');
                 put(field.get(), known, to);
-                before = b',';
             }
-            to.extend(if before == b'{' { &b"{}"[..] } else { b"}" });
+            to.push(b'}');
         }
         Some(b'[') => {
             let all: Vec<&RawValue> = serde_json::from_str(text).expect(WRITES);
-            let mut before = b'[';
+            to.push(b'[');
             for one in &all {
-                to.push(before);
+                part(b'[', to);
                 put(one.get(), None, to);
-                before = b',';
             }
-            to.extend(if before == b'[' { &b"[]"[..] } else { b"]" });
+            to.push(b']');
         }
         _ => to.extend(text.as_bytes()),
+    }
+}
+
+/// Appends a comma, unless nothing follows the opening sign yet: no value ends with one.
+fn part(opening: u8, to: &mut Vec<u8>) {
+    if to.last() != Some(&opening) {
+        to.push(b',');
     }
 }
 

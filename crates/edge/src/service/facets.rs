@@ -27,7 +27,7 @@ impl Processes {
             let waited = self.supervisor.wait_output(wait).await;
             waited.map_err(|e| status::of(&e))
         };
-        let waited = Box::pin(deadline::within(budget, self.unless_going(waiting))).await?;
+        let waited = deadline::within(budget, self.unless_going(waiting)).await?;
         Ok(Response::new(pattern::waited(waited)))
     }
 

@@ -59,7 +59,7 @@ impl Processes {
         self.in_scope(Scope::of(&caller), call.run).await?;
         let supervisor = self.supervisor.clone();
         let ordered = self.to_its_end(async move { another_attempt(&supervisor, call).await });
-        let ordered = Box::pin(self.with_keeper(ordered));
+        let ordered = self.with_keeper(ordered);
         let all = async {
             let ended = match ordered.await? {
                 Restarted::InPlace(view) => return Ok(view),

@@ -41,7 +41,7 @@ impl Processes {
             let opened = open(&self.supervisor, &call, owner).await;
             opened.map_err(|e| status::of(&e))
         };
-        let (view, events, seat) = Box::pin(self.unless_going(opening)).await?;
+        let (view, events, seat) = self.unless_going(opening).await?;
         let reader = stream::Reader::new(view, events, &call, self.going.clone(), place);
         let reader = reader.in_name_of(seat).with_room(room);
         Ok(Response::new(Box::pin(reader.into_stream())))
@@ -81,7 +81,7 @@ impl Processes {
         let reader = match consumer {
             Some(consumer) => {
                 let reading = self.read_for(consumer, ask, caller.owner.clone(), open);
-                Box::pin(self.unless_going(reading)).await?
+                self.unless_going(reading).await?
             }
             None => {
                 let mut reader = open(ask);
@@ -93,11 +93,11 @@ impl Processes {
     }
 
     /// Waits for an answer that may take days: not when another server replaces this one.
-    pub(super) async fn unless_going<T>(
+    pub(super) fn unless_going<T>(
         &self,
         answer: impl Future<Output = Result<T, Status>>,
-    ) -> Result<T, Status> {
-        unless_leaving(&self.going, self.unless_draining(answer)).await
+    ) -> impl Future<Output = Result<T, Status>> {
+        unless_leaving(&self.going, self.unless_draining(answer))
     }
 
     /// Takes a slot among the streams of all, and of the caller's owner.

@@ -2,7 +2,7 @@
 
 use super::{
     cause,
-    look::{LOOK_MAX, LOOKS, Late, look},
+    look::{LOOK_MAX, LOOKS, Late, look, unanswered},
 };
 use kennel_lifecycle::{IoLimit, StartFailure, StartStage};
 use kennel_linux::block_device;
@@ -37,10 +37,7 @@ async fn named_by(
         let path = match found.map(io::Result::flatten) {
             Ok(Ok(path)) => path,
             Ok(Err(error)) => return Err(failed(cause::errno(&error), limit.path)),
-            Err(Late) => {
-                let late = format!("{} (no answer in {} s)", limit.path, most.as_secs());
-                return Err(failed(None, late));
-            }
+            Err(Late) => return Err(failed(None, unanswered(limit.path, most))),
         };
         named.push(IoLimit { path, ..limit });
     }

@@ -2,7 +2,7 @@
 //! the server, beside its tasks and for a limited time.
 
 use super::blocking::blocking;
-use std::{io, time::Duration};
+use std::{fmt::Display, io, time::Duration};
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout_at},
@@ -33,4 +33,9 @@ pub(crate) async fn look<T: Send + 'static>(
         found.await
     };
     timeout_at(until, look).await.map_err(|_| Late)
+}
+
+/// Returns the path with the reason why nothing is known of it.
+pub(crate) fn unanswered(path: impl Display, most: Duration) -> String {
+    format!("{path} (no answer in {} s)", most.as_secs())
 }

@@ -2,14 +2,11 @@
 
 use crate::base::{
     calls::CallError,
-    look::{LOOK_MAX, LOOKS, Late, look},
+    look::{LOOK_MAX, LOOKS, Late, look, unanswered},
 };
 use kennel_lifecycle::{CommandSpec, RunId, StartFailure, StartStage};
 use kennel_linux::resolve::{self, ResolveError};
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 use tokio::time::Instant;
 
 /// Finds the file to execute. Where the kernel has the path in memory the answer is immediate; else a look is taken
@@ -29,29 +26,21 @@ pub(super) async fn executable(
     });
     match look.await {
         Ok(Ok(found)) => found.map_err(|e| not_found(run, e)),
-        Ok(Err(error)) => Err(not_executable(run, Path::new(argv0), &error)),
+        Ok(Err(error)) => Err(CallError::Internal(error.to_string())),
         Err(Late) => {
-            let late = format!(
-                "{} (no answer in {} s)",
-                argv0.display(),
-                LOOK_MAX.as_secs()
-            );
-            Err(not_executable(
-                run,
-                Path::new(&late),
-                &io::ErrorKind::TimedOut.into(),
-            ))
+            let path = unanswered(argv0.display(), LOOK_MAX);
+            Err(not_executable(run, path, None))
         }
     }
 }
 
-fn not_executable(run: RunId, path: &Path, error: &io::Error) -> CallError {
+fn not_executable(run: RunId, path: String, errno: Option<i32>) -> CallError {
     CallError::SpawnFailed {
         run,
         failure: StartFailure {
             stage: StartStage::Exec,
-            errno: error.raw_os_error(),
-            path: Some(path.display().to_string()),
+            errno,
+            path: Some(path),
         },
     }
 }
@@ -63,7 +52,7 @@ fn not_found(run: RunId, error: ResolveError) -> CallError {
             command,
         },
         ResolveError::NotExecutable { path, errno } => {
-            not_executable(run, &path, &io::Error::from_raw_os_error(errno))
+            not_executable(run, path.display().to_string(), Some(errno))
         }
     }
 }
