@@ -6,6 +6,8 @@ use kennel_proto::pb;
 use kennel_tests::{
     Heard, PATIENCE, eventually, eventually_async, must, new_run_id, pattern, sh, within,
 };
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -103,6 +105,36 @@ async fn spawns_above_the_rate_are_refused() {
         spawn(&alice).await.ok()
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_without_pause_are_paced() {
+    /// Refusals that are answered at once, and then in each second.
+    const A_SECOND: u32 = 20;
+    const CALLERS: u32 = 8;
+    const EACH: u32 = 10;
+    let net = with_quota("live_runs = 1").await;
+    let alice = net.by_certificate("alice").await;
+    must("the only one", spawn(&alice).await);
+    let begun = Instant::now();
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let alice = alice.clone();
+        callers.spawn(async move {
+            for _ in 0..EACH {
+                let refused = spawn(&alice).await.expect_err("it is beyond the quota");
+                assert_eq!(quota(&refused), "live runs of this owner");
+            }
+        });
+    }
+    while let Some(done) = callers.join_next().await {
+        done.expect("each is refused with its reason");
+    }
+    // A slow machine takes longer, none takes less.
+    let waiting = Duration::from_secs(1) / A_SECOND * (CALLERS * EACH - A_SECOND);
+    assert!(begun.elapsed() >= waiting, "{:?}", begun.elapsed());
+    let bob = net.by_certificate("bob").await;
+    must("another owner's", spawn(&bob).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 //! and answers `DEADLINE_EXCEEDED` itself, a moment earlier.
 
 use crate::status;
+use http::HeaderMap;
 use std::{future::Future, time::Duration};
 use tonic::{Status, metadata::MetadataMap};
 
@@ -10,7 +11,12 @@ const MARGIN_MAX: Duration = Duration::from_millis(20);
 
 /// Returns how long a handler may wait; absent: for as long as the caller stays.
 pub(crate) fn of(metadata: &MetadataMap) -> Option<Duration> {
-    let timeout = parse(metadata.get("grpc-timeout")?.to_str().ok()?)?;
+    of_headers(metadata.as_ref())
+}
+
+/// Returns the same for a request whose metadata is still in its headers.
+pub(crate) fn of_headers(headers: &HeaderMap) -> Option<Duration> {
+    let timeout = parse(headers.get("grpc-timeout")?.to_str().ok()?)?;
     Some(timeout.saturating_sub((timeout / 10).min(MARGIN_MAX)))
 }
 

@@ -19,6 +19,7 @@ mod health;
 mod in_flight;
 pub mod limits;
 mod observe;
+mod pace;
 mod run_tokens;
 mod run_waits;
 mod seal;

@@ -12,6 +12,7 @@ use crate::{
     in_flight::BytesInFlight,
     limits,
     observe::Observing,
+    pace::Pace,
     pb::{
         self, admin_service_server::AdminServiceServer,
         process_service_server::ProcessServiceServer,
@@ -172,8 +173,12 @@ where
     let credentials = Credentials::new(access, runs);
     let places = Places::default();
     let refusals = Refusals::new(telemetry, &places);
-    let gate = (gate, BytesInFlight(shares));
-    let serving = server(&ending.calls, telemetry, gate, forward)
+    let pace = Pace {
+        shares: shares.clone(),
+        ending: ending.begun.clone(),
+    };
+    let inside = (gate, pace, BytesInFlight(shares));
+    let serving = server(&ending.calls, telemetry, inside, forward)
         .add_routes(routes)
         .serve_with_incoming_shutdown(
             accept::incoming(listeners, ending, &places, &refusals, &credentials, judge),
@@ -247,13 +252,13 @@ fn listen(socket: OwnedFd) -> io::Result<Listener> {
 }
 
 type Inner = Stack<Counting, Stack<Either<Forward, Identity>, Stack<BytesInFlight, Gated>>>;
-type Gated = Stack<Gate, Outer>;
+type Gated = Stack<Pace, Stack<Gate, Outer>>;
 type Outer = Stack<Answers, Stack<Observing, Identity>>;
 
 fn server(
     calls: &TaskTracker,
     telemetry: &Telemetry,
-    (gate, in_flight): (Gate, BytesInFlight),
+    (gate, pace, in_flight): (Gate, Pace, BytesInFlight),
     forward: Option<Forward>,
 ) -> Server<Inner> {
     Server::builder()
@@ -262,6 +267,7 @@ fn server(
         .layer(Observing::new(telemetry.clone()))
         .layer(Answers::new(telemetry))
         .layer(gate)
+        .layer(pace)
         .layer(in_flight)
         .layer(option_layer(forward))
         .layer(Counting(calls.clone()))

@@ -1,9 +1,10 @@
-//! Quota usage of owners: spawns per second, open streams, and their bytes in flight. Live runs and their output are
-//! counted where they are stored.
+//! Quota usage of owners: spawns per second, open streams, and their bytes in flight; and the rate of their refusals.
+//! Live runs and their output are counted where they are stored.
 
 use crate::{
     access::Caller,
     in_flight::InFlight,
+    limits::{REFUSAL_PAUSE_MAX, REFUSALS_PER_SECOND},
     run_waits::{RunWait, RunWaits},
     status,
 };
@@ -19,11 +20,31 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Owners that are stored; above it those without usage are forgotten.
 const OWNERS_KEPT: usize = 1024;
 
+/// Events at a rate: each is paid for with its part of a second, and those of one second may come at once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Paid {
+    /// Time at which all are paid for. Absent: they are.
+    at: Option<Instant>,
+}
+
+impl Paid {
+    /// Returns this with one more, and how long that is too early.
+    fn with_one(self, per_second: u32, now: Instant) -> (Self, Duration) {
+        let at = self.at.unwrap_or(now).max(now) + SECOND / per_second;
+        let early = at.saturating_duration_since(now + SECOND);
+        (Self { at: Some(at) }, early)
+    }
+
+    fn is_owed(self, now: Instant) -> bool {
+        self.at.is_some_and(|at| at > now)
+    }
+}
+
 /// Usage of one owner.
 #[derive(Debug, Default)]
 struct Share {
-    /// Time at which all its spawns are paid for, each with its part of a second. Absent: they are.
-    paid_at: Option<Instant>,
+    spawns: Paid,
+    refusals: Paid,
     streams: u32,
     in_flight: InFlight,
 }
@@ -68,11 +89,9 @@ impl Shares {
         let Some(most) = caller.quota.spawns_per_second else {
             return Ok(());
         };
-        let each = SECOND / most.get();
         let mut shares = self.of(&caller.owner);
         let share = shares.entry(caller.owner.clone()).or_default();
-        let paid_at = share.paid_at.unwrap_or(now).max(now) + each;
-        let wait = paid_at.saturating_duration_since(now + SECOND);
+        let (spawns, wait) = share.spawns.with_one(most.get(), now);
         if !wait.is_zero() {
             return Err(status::too_many_of_owner(
                 "spawns a second",
@@ -80,8 +99,25 @@ impl Shares {
                 wait,
             ));
         }
-        share.paid_at = Some(paid_at);
+        share.spawns = spawns;
         Ok(())
+    }
+
+    /// Takes a refusal out of those that an owner gets at once; returns how long its answer waits, at most
+    /// [`REFUSAL_PAUSE_MAX`].
+    pub(crate) fn refusal(&self, owner: &str) -> Duration {
+        self.refusal_at(owner, Instant::now())
+    }
+
+    fn refusal_at(&self, owner: &str, now: Instant) -> Duration {
+        let mut shares = self.of(owner);
+        let share = shares.entry(owner.to_owned()).or_default();
+        let (refusals, wait) = share.refusals.with_one(REFUSALS_PER_SECOND, now);
+        // One that waits longest leaves no debt to those that come after it.
+        if wait <= REFUSAL_PAUSE_MAX {
+            share.refusals = refusals;
+        }
+        wait.min(REFUSAL_PAUSE_MAX)
     }
 
     /// Takes a stream out of the owner's quota.
@@ -144,7 +180,8 @@ impl Shares {
             shares.retain(|_, share| {
                 share.streams > 0
                     || share.in_flight.is_in_use()
-                    || share.paid_at.is_some_and(|paid_at| paid_at > now)
+                    || share.spawns.is_owed(now)
+                    || share.refusals.is_owed(now)
             });
         }
         shares
@@ -203,6 +240,23 @@ mod tests {
             .expect_err("and has no more");
         let unbounded = caller("team", Quota::default());
         shares.spawn_at(&unbounded, start).expect("without a quota");
+    }
+
+    #[test]
+    fn refusals_above_the_rate_wait() {
+        let (shares, start) = (Shares::default(), Instant::now());
+        let each = SECOND / REFUSALS_PER_SECOND;
+        for _ in 0..REFUSALS_PER_SECOND {
+            assert_eq!(shares.refusal_at("team", start), Duration::ZERO);
+        }
+        assert_eq!(shares.refusal_at("team", start), each);
+        assert_eq!(shares.refusal_at("team", start), 2 * each);
+        assert_eq!(shares.refusal_at("other", start), Duration::ZERO);
+        for _ in 0..10 * REFUSALS_PER_SECOND {
+            assert!(shares.refusal_at("team", start) <= REFUSAL_PAUSE_MAX);
+        }
+        let later = start + REFUSAL_PAUSE_MAX + SECOND;
+        assert_eq!(shares.refusal_at("team", later), Duration::ZERO);
     }
 
     #[test]

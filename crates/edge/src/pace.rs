@@ -1,0 +1,138 @@
+//! Paces the refusals of owners: who calls again and again without room, and without the pause that it was told, waits
+//! for its answers, so that refusing it takes no processor from other owners.
+
+use crate::{access::Caller, deadline, shares::Shares};
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use std::task::{Context, Poll};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, body::Body};
+use tower::{Layer, Service};
+
+/// Answers refused calls of an owner at a bounded rate.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    pub(crate) shares: Shares,
+    /// Cancelled: the server ends, and every answer is sent at once.
+    pub(crate) ending: CancellationToken,
+}
+
+impl<S> Layer<S> for Pace {
+    type Service = Paced<S>;
+
+    fn layer(&self, inner: S) -> Paced<S> {
+        let pace = self.clone();
+        Paced { inner, pace }
+    }
+}
+
+/// A service whose refusals are paced.
+#[derive(Clone, Debug)]
+pub(crate) struct Paced<S> {
+    inner: S,
+    pace: Pace,
+}
+
+impl<S, B> Service<Request<B>> for Paced<S>
+where
+    S: Service<Request<B>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<Body>, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let caller = request.extensions().get::<Caller>();
+        let owner = caller.map(|caller| caller.owner.clone());
+        let budget = deadline::of_headers(request.headers());
+        let pace = self.pace.clone();
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await?;
+            if let Some(owner) = owner
+                && is_without_room(answer.headers())
+            {
+                let pause = pace.shares.refusal(&owner);
+                let pause = budget.map_or(pause, |budget| pause.min(budget / 2));
+                // Over where the server ends.
+                let _ = tokio::time::timeout(pause, pace.ending.cancelled()).await;
+            }
+            Ok(answer)
+        })
+    }
+}
+
+/// Whether a call was refused for want of room.
+fn is_without_room(headers: &HeaderMap) -> bool {
+    let code = headers.get("grpc-status").map(HeaderValue::as_bytes);
+    code.is_some_and(|code| Code::from_bytes(code) == Code::ResourceExhausted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{REFUSAL_PAUSE_MAX, REFUSALS_PER_SECOND};
+    use std::{convert::Infallible, time::Duration};
+    use tokio::time::Instant;
+    use tonic::Status;
+    use tower::service_fn;
+
+    /// Calls once more than are answered at once, then once again; returns how long that took.
+    async fn last_call(answer: Status, timeout: Option<&'static str>, pace: &Pace) -> Duration {
+        let mut service = pace.layer(service_fn(move |_: Request<()>| {
+            let answer = answer.clone();
+            async move { Ok::<_, Infallible>(answer.into_http()) }
+        }));
+        let mut took = Duration::ZERO;
+        for _ in 0..=REFUSALS_PER_SECOND {
+            let mut request = Request::new(());
+            request.extensions_mut().insert(Caller::default());
+            if let Some(timeout) = timeout {
+                let timeout = HeaderValue::from_static(timeout);
+                request.headers_mut().insert("grpc-timeout", timeout);
+            }
+            let begun = Instant::now();
+            service.call(request).await.expect("an answer");
+            took = begun.elapsed();
+        }
+        took
+    }
+
+    fn pace() -> Pace {
+        Pace {
+            shares: Shares::default(),
+            ending: CancellationToken::new(),
+        }
+    }
+
+    fn full() -> Status {
+        Status::resource_exhausted("no room")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_without_pause_wait() {
+        let paced = last_call(full(), None, &pace()).await;
+        assert!(!paced.is_zero() && paced <= REFUSAL_PAUSE_MAX, "{paced:?}");
+        let other = last_call(Status::not_found("no such run"), None, &pace()).await;
+        assert!(other.is_zero(), "{other:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pause_ends_before_the_deadline() {
+        let paced = last_call(full(), Some("8m"), &pace()).await;
+        assert!(paced <= Duration::from_millis(5), "{paced:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ending_server_answers_at_once() {
+        let ends = pace();
+        ends.ending.cancel();
+        let paced = last_call(full(), None, &ends).await;
+        assert!(paced.is_zero(), "{paced:?}");
+    }
+}
