@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 /// Kills in a row.
 const KILLS: usize = 10;
-/// Live runs of the second measurement.
-const RUNS: usize = 1000;
+/// Live runs, and the goal in milliseconds. Most hosts have open files for some 3,200.
+const RUNS: [(usize, f64); 4] = [(0, 200.0), (1000, 200.0), (3000, 800.0), (5000, 800.0)];
 /// Uptime after which the next server is started at once.
 const CALM: Duration = Duration::from_secs(3);
 
 pub(crate) async fn measure(table: &mut Table) {
-    for runs in [0, RUNS] {
+    for (runs, goal) in RUNS {
         let what =
             format!("SIGKILL of the server with {runs} live runs, to the first answer, p50 / p99");
         match kill_under(runs).await {
@@ -28,7 +28,7 @@ pub(crate) async fn measure(table: &mut Table) {
                 &what,
                 &format!("{} / {}", took.p50(), took.p99()),
                 &format!("{lost} runs lost"),
-                Goal::at_most("300 ms, none lost", 300.0).met_by(if lost > 0 {
+                Goal::at_most(&format!("{goal} ms, none lost"), goal).met_by(if lost > 0 {
                     f64::INFINITY
                 } else {
                     took.p50_us() / 1000.0

@@ -452,6 +452,11 @@ async fn command_line_has_a_command_of_a_stop() {
     client.hear_up(&run).await;
     let run = must("abort", client.abort(&run).await);
     assert_eq!(commands(&run), [Some(3), Some(4)]);
+    let why = run_to_end(kennel.cli(&["why", &run.run_id]), PATIENCE).await;
+    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    for action in ["stop step: /bin/sh: code 3", "stop step: /bin/sh: code 4"] {
+        assert!(why.contains(action), "{why}");
+    }
     let steps = vec![
         step(exec("true"), Duration::from_secs(4)),
         step(Action::Exec(pb::stop_action::Exec::default()), WAIT),

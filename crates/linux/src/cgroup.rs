@@ -254,7 +254,8 @@ pub fn members(group: &CgroupIdentity) -> Vec<i32> {
     }
     let mut open = vec![PathBuf::from(&group.path)];
     while let Some(dir) = open.pop() {
-        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        let procs = File::open(dir.join("cgroup.procs")).and_then(|mut list| read_all(&mut list));
+        let procs = procs.unwrap_or_default();
         found.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
         open.extend(directories(&dir));
     }

@@ -21,6 +21,7 @@ use nix::errno::Errno;
 pub use round::SignalRound;
 pub use session::Session;
 use std::collections::{HashMap, HashSet};
+use unrelated::InGroup;
 
 /// Root of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +78,7 @@ impl Tree {
     /// Returns the numbers of all members, zombies included.
     pub fn pids(&self) -> HashSet<i32> {
         let mut pids = self.below_root();
-        let inside = self.in_group(&pids);
+        let inside = self.in_group_beside(&pids);
         pids.extend(inside.of_run);
         pids.retain(|pid| !self.is_ours(*pid));
         pids
@@ -360,14 +361,18 @@ impl Tree {
     /// the next round, or by the shim. `None`: there is no group, another process is in it too, or it cannot be killed.
     fn kill_group(&self) -> Option<Vec<SignalRound>> {
         let group = self.cgroup.as_ref()?;
-        let inside = self.in_group(&self.below_root());
+        let inside = self.in_group();
         if !inside.is_of_run_alone() {
             return None;
         }
-        let inside: HashSet<i32> = inside.of_run.into_iter().collect();
+        let InGroup { of_run, stats, .. } = inside;
+        let inside: HashSet<i32> = of_run.into_iter().collect();
         // A process that has exited by now is counted, and not listed.
-        let named = inside.iter().take(TARGETS_LISTED_MAX);
-        let named = named.filter_map(|pid| Some((*pid, procfs::stat(*pid).ok()?.start_ticks)));
+        let named = inside.iter().take(TARGETS_LISTED_MAX).filter_map(|pid| {
+            let known = stats.get(pid).copied();
+            let stat = known.or_else(|| procfs::stat(*pid).ok())?;
+            Some((*pid, stat.start_ticks))
+        });
         let named: Vec<(i32, u64)> = named.collect();
         cgroup::kill(group).ok()?;
         let mut killed = SignalRound::new(SignalScope::ControlGroup);

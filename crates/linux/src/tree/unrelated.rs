@@ -5,9 +5,12 @@
 //! verified that it is not.
 
 use super::{Root, Tree};
-use crate::{cgroup, procfs};
+use crate::{
+    cgroup,
+    procfs::{self, Stat},
+};
 use kennel_lifecycle::CgroupIdentity;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// Number of attempts to walk up the parents of a process, where a walk met one that had just exited.
 const WALKS_MAX: usize = 8;
@@ -16,6 +19,8 @@ const WALKS_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct InGroup {
     pub(super) of_run: Vec<i32>,
+    /// What was read of them, as far as that was needed.
+    pub(super) stats: HashMap<i32, Stat>,
     /// Verified not to be of the run, by number and start time.
     pub(super) unrelated: Vec<(i32, u64)>,
     /// Whether some cannot be determined at this moment, because the shim is just exiting: the next round can.
@@ -55,12 +60,12 @@ impl Tree {
     /// Returns the processes in the control group that are verified not to be of the run, by number and start time.
     /// Kennel's own are not among them.
     pub fn unrelated(&self) -> Vec<(i32, u64)> {
-        self.in_group(&self.below_root()).unrelated
+        self.in_group().unrelated
     }
 
     /// Whether all in the control group are of the run, so that it can be killed or frozen as a whole.
     pub fn has_group_alone(&self) -> bool {
-        self.in_group(&self.below_root()).is_of_run_alone()
+        self.in_group().is_of_run_alone()
     }
 
     /// Whether a process of the run is in its control group, or may be.
@@ -74,17 +79,47 @@ impl Tree {
         if !cgroup::is_populated(group).unwrap_or(true) {
             return Some(Vec::new());
         }
-        let inside = self.in_group(&self.below_root());
+        let inside = self.in_group();
         // A process that has no number here, or is just exiting, is not listed.
         let occupied = !inside.of_run.is_empty() || inside.has_unclear || inside.is_of_run_alone();
         (!occupied).then(|| inside.unrelated.iter().map(|(pid, _)| *pid).collect())
     }
 
+    /// Classifies the processes in the control group. Each is read once, with its parent: that is half of what a walk
+    /// down from the shim reads.
+    pub(super) fn in_group(&self) -> InGroup {
+        let Root::Shim(shim) = self.root else {
+            return self.in_group_beside(&self.below_root());
+        };
+        let listed = self.listed();
+        let read = |pid: &i32| Some((*pid, procfs::stat(*pid).ok()?));
+        let stats: HashMap<_, _> = listed.iter().filter_map(read).collect();
+        let below = if self.shim_is_there() {
+            below(shim, &stats)
+        } else {
+            HashSet::new()
+        };
+        InGroup {
+            stats,
+            ..self.classify(listed, &below)
+        }
+    }
+
     /// Classifies the processes in the control group; `below` are known to be of the run.
-    pub(super) fn in_group(&self, below: &HashSet<i32>) -> InGroup {
+    pub(super) fn in_group_beside(&self, below: &HashSet<i32>) -> InGroup {
+        self.classify(self.listed(), below)
+    }
+
+    fn listed(&self) -> Vec<i32> {
+        self.cgroup
+            .as_ref()
+            .map(cgroup::members)
+            .unwrap_or_default()
+    }
+
+    fn classify(&self, listed: Vec<i32>, below: &HashSet<i32>) -> InGroup {
         let mut inside = InGroup::default();
-        let listed = self.cgroup.as_ref().map(cgroup::members);
-        for pid in listed.into_iter().flatten() {
+        for pid in listed {
             if self.is_ours(pid) {
                 inside.has_ours = true;
                 continue;
@@ -138,6 +173,30 @@ impl Tree {
         let lives = procfs::stat(shim).is_ok_and(|stat| !stat.is_dead() && !stat.is_exiting);
         lives && self.shim_is_there()
     }
+}
+
+/// Returns those of these processes whose parents lead to the shim. Another one's parent is not among them, and it has to
+/// be looked for.
+fn below(shim: i32, stats: &HashMap<i32, Stat>) -> HashSet<i32> {
+    let mut below = HashSet::new();
+    for pid in stats.keys() {
+        let (mut way, mut at) = (Vec::new(), *pid);
+        while at != shim && !below.contains(&at) {
+            match stats.get(&at) {
+                // Numbers that are used again while this reads could close a circle.
+                Some(stat) if way.len() < stats.len() => {
+                    way.push(at);
+                    at = stat.ppid;
+                }
+                _ => {
+                    way.clear();
+                    break;
+                }
+            }
+        }
+        below.extend(way);
+    }
+    below
 }
 
 fn descent(pid: i32, ancestor: i32) -> Descent {

@@ -45,6 +45,7 @@ pub(super) fn moments(known: &Records, unknown: &mut Vec<String>) -> Vec<Moment>
     if known.events.is_empty() {
         times(&known.run, &mut moments);
     }
+    actions(&known.run, &mut moments);
     let asked = known.audit.iter().filter(|record| !is_spawn(record));
     for record in asked.chain(&known.node) {
         let Some(at) = record.time else { continue };
@@ -158,6 +159,26 @@ fn times(run: &pb::Run, moments: &mut Vec<Moment>) {
         moments.push(Moment {
             at,
             what,
+            from: "run",
+        });
+    }
+}
+
+/// Adds what a stop did beside signals, of which there are no events.
+fn actions(run: &pb::Run, moments: &mut Vec<Moment>) {
+    let attempt = run.current_attempt.as_ref();
+    let Some(certificate) = attempt.and_then(|attempt| attempt.certificate.as_ref()) else {
+        return;
+    };
+    let inputs = certificate.inputs.iter();
+    let inputs = inputs.map(|input| (input.time, words::stop_input(input)));
+    let commands = certificate.commands.iter();
+    let commands = commands.map(|command| (command.time, words::stop_command(command)));
+    for (at, what) in inputs.chain(commands) {
+        let Some(at) = at else { continue };
+        moments.push(Moment {
+            at,
+            what: format!("stop step: {what}"),
             from: "run",
         });
     }
