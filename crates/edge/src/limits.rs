@@ -79,7 +79,7 @@ pub const ACCESS_INTERVAL: Duration = Duration::from_secs(1);
 pub const FIRST_KEYS_MAX: Duration = Duration::from_secs(2);
 /// Tokens that may be used on one connection.
 pub const TOKENS_PER_CONNECTION_MAX: usize = 64;
-/// Refused calls of one owner for want of room that are answered at once, and then in each second; others wait.
+/// Refused calls of one owner for lack of room that are answered at once, and then in each second; others wait.
 pub const REFUSALS_PER_SECOND: u32 = 20;
 /// Longest wait of such a call for its answer.
 pub const REFUSAL_PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -67,7 +67,7 @@ where
     }
 }
 
-/// Whether a call was refused for want of room.
+/// Whether a call was refused for lack of room.
 fn is_without_room(headers: &HeaderMap) -> bool {
     let code = headers.get("grpc-status").map(HeaderValue::as_bytes);
     code.is_some_and(|code| Code::from_bytes(code) == Code::ResourceExhausted)
