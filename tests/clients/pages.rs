@@ -37,7 +37,8 @@ pub(crate) fn shell(project: &Path, script: &str) -> Command {
         .env("GOBIN", own)
         .env("GOCACHE", cache("go-build"))
         .env("GOMODCACHE", cache("go-modules"))
-        .env("GOFLAGS", "-modcacherw")
+        // Unoptimised: compiling takes longer than anything that is compiled.
+        .env("GOFLAGS", "-modcacherw -gcflags=all=-N -ldflags=-s")
         .env("MAVEN_OPTS", repository)
         .env("NPM_CONFIG_CACHE", cache("npm"))
         .env("PIP_CACHE_DIR", cache("pip"));

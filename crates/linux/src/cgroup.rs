@@ -145,20 +145,12 @@ pub fn open(group: &CgroupIdentity) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Reads a control file of the very directory; `Ok(None)` when the directory or the file does not exist.
-pub fn read(group: &CgroupIdentity, file: &str) -> io::Result<Option<String>> {
-    match open(group)? {
-        Some(dir) => read_in(&dir, file),
-        None => Ok(None),
-    }
-}
-
 /// Reads a control file of an opened directory; `Ok(None)` when the directory was removed or the file does not exist.
 pub fn read_in(dir: &OwnedFd, file: &str) -> io::Result<Option<String>> {
     let opened = openat(dir, file, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
     let read = opened
         .map_err(io::Error::from)
-        .and_then(|fd| read_all(&mut File::from(fd)));
+        .and_then(|fd| read_until(&mut File::from(fd), |_| true));
     match read {
         Ok(text) => Ok(Some(text)),
         // The directory was removed between the two steps (ENODEV on read).
@@ -168,14 +160,19 @@ pub fn read_in(dir: &OwnedFd, file: &str) -> io::Result<Option<String>> {
 }
 
 /// Reads a control file, which does not report its length: the standard library would ask for that and for the position
-/// first.
-fn read_all(file: &mut File) -> io::Result<String> {
+/// first. `ends` says of a read that has left room whether it is the last: of a file that is one record it is, since
+/// the kernel returns all of that at once (`seq_show` in `fs/kernfs/file.c`).
+fn read_until(file: &mut File, ends: impl Fn(usize) -> bool) -> io::Result<String> {
     let mut bytes = vec![0; CONTROL_FILE_BYTES];
     let mut len = 0;
     loop {
         match file.read(&mut bytes[len..]) {
-            Ok(0) => break,
-            Ok(read) => len += read,
+            Ok(read) => {
+                len += read;
+                if read == 0 || (len < bytes.len() && ends(read)) {
+                    break;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -200,17 +197,20 @@ fn write(group: &CgroupIdentity, file: &str, value: &str) -> io::Result<()> {
     File::from(opened?).write_all(value.as_bytes())
 }
 
-fn event(group: &CgroupIdentity, key: &str) -> io::Result<Option<bool>> {
-    let events = read(group, "cgroup.events")?;
-    Ok(events.map(|text| {
-        text.lines()
-            .any(|line| line.split_once(' ') == Some((key, "1")))
-    }))
+fn event(dir: &OwnedFd, key: &str) -> io::Result<bool> {
+    let events = read_in(dir, "cgroup.events")?.unwrap_or_default();
+    let mut lines = events.lines();
+    Ok(lines.any(|line| line.split_once(' ') == Some((key, "1"))))
 }
 
 /// Whether a living process is in the group or below it. A removed directory holds no process.
 pub fn is_populated(group: &CgroupIdentity) -> io::Result<bool> {
-    Ok(event(group, "populated")?.unwrap_or(false))
+    open(group)?.map_or(Ok(false), |dir| is_populated_in(&dir))
+}
+
+/// Whether a living process is in an opened group or below it.
+pub fn is_populated_in(dir: &OwnedFd) -> io::Result<bool> {
+    event(dir, "populated")
 }
 
 /// Returns the group's evidence on a tree; `None`: a process is in it.
@@ -224,7 +224,7 @@ pub fn evidence(group: &CgroupIdentity) -> Option<GroupEvidence> {
 
 /// Whether every task in the group is seen frozen.
 pub fn is_frozen(group: &CgroupIdentity) -> io::Result<bool> {
-    Ok(event(group, "frozen")?.unwrap_or(false))
+    open(group)?.map_or(Ok(false), |dir| event(&dir, "frozen"))
 }
 
 /// Freezes or thaws the group.
@@ -254,7 +254,8 @@ pub fn members(group: &CgroupIdentity) -> Vec<i32> {
     }
     let mut open = vec![PathBuf::from(&group.path)];
     while let Some(dir) = open.pop() {
-        let procs = File::open(dir.join("cgroup.procs")).and_then(|mut list| read_all(&mut list));
+        let procs = File::open(dir.join("cgroup.procs"))
+            .and_then(|mut list| read_until(&mut list, |_| false));
         let procs = procs.unwrap_or_default();
         found.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
         open.extend(directories(&dir));
@@ -308,7 +309,9 @@ pub fn attribute(dir: &Path, name: &CStr) -> Option<Vec<u8>> {
 
 /// Whether a freeze was requested.
 pub fn read_freeze(group: &CgroupIdentity) -> bool {
-    matches!(read(group, "cgroup.freeze"), Ok(Some(text)) if text.trim() == "1")
+    let opened = open(group).ok().flatten();
+    let text = opened.and_then(|dir| read_in(&dir, "cgroup.freeze").ok()?);
+    text.is_some_and(|text| text.trim() == "1")
 }
 
 #[cfg(test)]

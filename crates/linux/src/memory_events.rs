@@ -1,13 +1,14 @@
 //! Statistics of the memory controller at the end of a control group.
 
 use crate::cgroup;
-use kennel_lifecycle::{CgroupIdentity, MemoryKills, Usage};
+use kennel_lifecycle::{MemoryKills, Usage};
+use std::os::fd::OwnedFd;
 
-/// Returns how many processes in the group and below it the kernel has killed for want of memory, by its usage; `None`:
+/// Returns how many processes in an opened group and below it the kernel has killed for want of memory, by its usage; `None`:
 /// none, or without the controller there is no count.
-pub fn kills(group: &CgroupIdentity, used: &Usage) -> Option<MemoryKills> {
+pub fn kills(dir: &OwnedFd, used: &Usage) -> Option<MemoryKills> {
     let kills = used.memory_kills.filter(|kills| *kills > 0)?;
-    let limit = cgroup::read(group, "memory.max").ok().flatten();
+    let limit = cgroup::read_in(dir, "memory.max").ok().flatten();
     Some(MemoryKills {
         kills,
         // "max" is no limit.
@@ -27,6 +28,7 @@ pub(crate) fn count(events: &str, kind: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::usage::{self, Counting};
+    use kennel_lifecycle::CgroupIdentity;
     use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
     /// As read after one process met a limit.
@@ -47,7 +49,8 @@ mod tests {
     }
 
     fn read_of(group: &CgroupIdentity) -> Option<MemoryKills> {
-        kills(group, &usage::counted(group, Counting::PERHAPS)?)
+        let dir = cgroup::open(group).ok()??;
+        kills(&dir, &usage::counted(&dir, Counting::PERHAPS)?)
     }
 
     fn read(files: &[(&str, &str)]) -> Option<MemoryKills> {

@@ -25,12 +25,12 @@ impl Counting {
     };
 }
 
-/// Returns what the processes of a group have used up to its end; `None`: the group is gone, or nothing is counted.
-pub fn counted(group: &CgroupIdentity, counting: Counting) -> Option<Usage> {
-    read(&cgroup::open(group).ok()??, counting).known()
+/// Returns what the processes of an opened group have used up to its end; `None`: nothing is counted.
+pub fn counted(dir: &OwnedFd, counting: Counting) -> Option<Usage> {
+    read(dir, counting).known()
 }
 
-/// Returns what the processes of a group have used up to now, and use; `None`: as [`counted`].
+/// Returns what the processes of a group have used up to now, and use; `None`: the group is gone, or nothing is counted.
 pub fn live(group: &CgroupIdentity) -> Option<Usage> {
     let dir = cgroup::open(group).ok()??;
     let present = Present {
@@ -116,7 +116,8 @@ mod tests {
     use std::{fs, path::Path};
 
     fn counted(group: &CgroupIdentity) -> Option<Usage> {
-        super::counted(group, Counting::PERHAPS)
+        let dir = cgroup::open(group).ok()??;
+        super::counted(&dir, Counting::PERHAPS)
     }
 
     fn without_processor_time(found: &Usage) -> Usage {
@@ -232,7 +233,10 @@ mod tests {
             pids: false,
             io: false,
         };
-        let found = super::counted(&group, none).expect("processor time is counted");
+        let dir = cgroup::open(&group)
+            .expect("readable")
+            .expect("it is there");
+        let found = super::counted(&dir, none).expect("processor time is counted");
         assert_eq!(without_processor_time(&found), Usage::default());
     }
 

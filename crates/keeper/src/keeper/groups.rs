@@ -188,7 +188,8 @@ impl Groups {
 
     /// Removes the group of an ended run, and the base directory of an earlier keeper with the last group in it.
     pub(super) fn clear(&self, group: &CgroupIdentity) -> bool {
-        let removed = cgroup::remove(group);
+        // Its path is of this run alone: no keeper makes it twice.
+        let removed = cgroup::remove_empty(Path::new(&group.path));
         if removed
             && let Some(base) = Path::new(&group.path).parent()
             && self.base.as_ref().is_ok_and(|own| own != base)

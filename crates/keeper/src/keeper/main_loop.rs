@@ -371,6 +371,7 @@ impl Keeper {
         let ended = run.has_ended() && !run.keeps();
         let forget = ended && run.acknowledged;
         let is_on_record = run.is_on_record();
+        let had_door = run.outlives_keeper();
         let group = if ended { run.take_cgroup() } else { None };
         let (wake, shim) = (run.wake_at(now), run.shim);
         if let Some(before) = self.waking.remove(&id) {
@@ -382,7 +383,9 @@ impl Keeper {
         }
         if forget {
             self.runs.remove(&id);
-            self.doors.remove(id);
+            if had_door {
+                self.doors.remove(id);
+            }
             self.forget_exit(id, is_on_record);
         }
         self.watch(id);

@@ -7,7 +7,7 @@
 use super::{
     callers,
     keep::Rest,
-    work::{Stage, Word, Work},
+    work::{Stage, Work},
 };
 use crate::wire::{
     FromShim,
@@ -62,6 +62,12 @@ struct Left {
 }
 
 impl Waiting {
+    /// Returns its descriptors for the next keeper, in the order of the message.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let streams = self.outputs.iter().chain(&self.input).chain(&self.notify);
+        streams.map(AsFd::as_fd)
+    }
+
     /// Opens the socket, at which no caller is answered while a keeper is connected.
     pub(super) fn new(
         door: OwnedFd,
@@ -256,19 +262,11 @@ impl Work {
         Some(keeper)
     }
 
-    /// Returns the messages for the next keeper, in order: the description of the run, and its reports.
-    pub(super) fn introduction(&self) -> io::Result<Vec<Word>> {
-        let gone = || io::Error::from(io::ErrorKind::NotFound);
-        let waiting = self.waiting.as_ref().ok_or_else(gone)?;
-        let (command, shim) = waiting.announced.ok_or_else(gone)?;
-        let mut fds = vec![self.tree.leader.as_fd().try_clone_to_owned()?];
-        if let Some(init) = &self.tree.init {
-            fds.push(init.fd.as_fd().try_clone_to_owned()?);
-        }
-        let kept = waiting.outputs.iter().chain(&waiting.input);
-        for output in kept.chain(&waiting.notify) {
-            fds.push(output.try_clone()?);
-        }
+    /// Returns the messages for the next keeper, in order: the description of the run, and its reports; `None`: no
+    /// keeper has heard of it.
+    pub(super) fn introduction(&self) -> Option<Vec<FromShim>> {
+        let waiting = self.waiting.as_ref()?;
+        let (command, shim) = waiting.announced?;
         let counted = WireMemory {
             max_runtime: self.policy.timeouts.max_runtime.map(|time| {
                 let (left, _) = kennel_lifecycle::Countdown::new(time).parts();
@@ -290,25 +288,22 @@ impl Work {
             input: waiting.input.is_some(),
             notify: waiting.notify.is_some(),
         };
-        let mut words = vec![
-            (FromShim::Adoptable(Box::new(adoptable)), fds),
-            (FromShim::Executed, Vec::new()),
-        ];
+        let mut words = vec![FromShim::Adoptable(Box::new(adoptable)), FromShim::Executed];
         let left_at = waiting.leader.as_ref().map(|left| Timestamp(left.at_us));
         let steps = self.record.steps.iter();
         let (before, after): (Vec<&StopStep>, Vec<&StopStep>) =
             steps.partition(|step| left_at.is_none_or(|at| step.at < at));
-        let killed = |step: &&StopStep| (FromShim::Killed(**step), Vec::new());
+        let killed = |step: &&StopStep| FromShim::Killed(**step);
         words.extend(before.iter().map(killed));
         if let (Some(left), Some(exit)) = (&waiting.leader, self.record.exit) {
             let (at_us, exit, rest) = (left.at_us, exit, left.rest);
-            words.push((FromShim::Exited { at_us, exit, rest }, Vec::new()));
+            words.push(FromShim::Exited { at_us, exit, rest });
         }
         words.extend(after.iter().map(killed));
         if self.childless && self.record.tree.is_some() {
             let (at_us, elsewhere) = (clock::wall().0, waiting.elsewhere.clone());
-            words.push((FromShim::Empty { at_us, elsewhere }, Vec::new()));
+            words.push(FromShim::Empty { at_us, elsewhere });
         }
-        Ok(words)
+        Some(words)
     }
 }

@@ -164,7 +164,7 @@ impl Work {
         if !may_run {
             self.helpers.stop_ended |= stops;
             let end = HelperEnd::Refused;
-            self.words.push((FromShim::Helped { id, end }, Vec::new()));
+            self.words.push(FromShim::Helped { id, end });
             return;
         }
         match self.begin_helper(argv) {
@@ -182,7 +182,7 @@ impl Work {
                 self.helpers.stop_ended |= stops;
                 let end = HelperEnd::Failed(failure);
                 let word = FromShim::Helped { id, end };
-                self.words.push((word, Vec::new()));
+                self.words.push(word);
             }
         }
     }

@@ -113,7 +113,7 @@ impl Shim {
             return false;
         }
         crash_point!("shim.free");
-        self.say((FromShim::Free, Vec::new()));
+        self.say(&FromShim::Free);
         self.keeper.is_some()
     }
 
@@ -130,7 +130,7 @@ impl Shim {
             };
             let done = work.step(clock::boot_ms(), keeper_lives);
             for word in work.take_words() {
-                self.say(word);
+                self.say(&word);
             }
             if keeper_lives == self.keeper.is_some() {
                 return done;
@@ -213,7 +213,7 @@ impl Shim {
                     match Work::begin(*job, fds, self.exits.clone(), self.identity) {
                         Ok(work) => self.work = Some(work),
                         Err(failure) => {
-                            self.say((FromShim::PrepareFailed(failure), Vec::new()));
+                            self.say(&FromShim::PrepareFailed(failure));
                             self.lose_keeper();
                         }
                     }
@@ -259,13 +259,12 @@ impl Shim {
     fn let_keeper_in(&mut self) {
         let Some(work) = &mut self.work else { return };
         let Some(keeper) = work.meet() else { return };
-        // Without space for the descriptors the next caller gets the introduction.
-        let Ok(words) = work.introduction() else {
+        let Some(words) = work.introduction() else {
             return;
         };
         self.keeper = Some(keeper);
         for word in words {
-            self.say(word);
+            self.say(&word);
         }
     }
 
@@ -275,24 +274,29 @@ impl Shim {
         }
     }
 
-    fn say(&mut self, (word, fds): work::Word) {
-        let Some(keeper) = &self.keeper else { return };
-        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        let Ok(bytes) = wire::encode(&word) else {
+    fn say(&mut self, word: &FromShim) {
+        if let Some(keeper) = &self.keeper
+            && self.send(keeper, word).is_err()
+        {
             self.lose_keeper();
-            return;
-        };
-        for _ in 0..SAY_TRIES_MAX {
+        }
+    }
+
+    fn send(&self, keeper: &OwnedFd, word: &FromShim) -> io::Result<()> {
+        let bytes = wire::encode(word)?;
+        let fds = self.work.as_ref().map(|work| work.descriptors_of(word));
+        let fds = fds.unwrap_or_default();
+        let mut tries = SAY_TRIES_MAX;
+        loop {
+            tries -= 1;
             match fdpass::send(keeper, &bytes, &fds) {
-                Ok(()) => return,
                 // The host is short of memory, or too many descriptors are in flight: no reason to end a run.
-                Err(error) if fdpass::is_short(&error) => {
+                Err(error) if fdpass::is_short(&error) && tries > 0 => {
                     let _ = poll(&mut [], SAY_AGAIN_MS);
                 }
-                Err(_) => break,
+                sent => return sent,
             }
         }
-        self.lose_keeper();
     }
 
     /// Continues without the keeper. A keeper that is alive continues without this shim, and retains the directory of

@@ -36,14 +36,11 @@ use kennel_linux::{
 use nix::poll::PollFlags;
 use std::{
     fs::File,
-    io,
+    io, iter,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
     rc::Rc,
 };
-
-/// A message to the keeper, with the descriptors that go along.
-pub(super) type Word = (FromShim, Vec<OwnedFd>);
 
 /// First wait between two rounds of SIGKILL. A process that survives them waits for a device or is another user's: then
 /// the rounds become rarer, since this can take days.
@@ -121,7 +118,7 @@ pub(super) struct Work {
     trim_at: Option<u64>,
     /// Whether the next step collects exits.
     ends: Collecting,
-    pub(super) words: Vec<Word>,
+    pub(super) words: Vec<FromShim>,
 }
 
 impl Work {
@@ -269,8 +266,22 @@ impl Work {
         self.init.as_ref().and_then(Init::socket)
     }
 
-    pub(super) fn take_words(&mut self) -> Vec<Word> {
+    pub(super) fn take_words(&mut self) -> Vec<FromShim> {
         std::mem::take(&mut self.words)
+    }
+
+    /// Returns the descriptors that go with a message to the keeper: those of the leader and of the private pid
+    /// namespace with the one that names them; all that the next keeper needs with the one that describes the run.
+    pub(super) fn descriptors_of(&self, word: &FromShim) -> Vec<BorrowedFd<'_>> {
+        let waiting = match word {
+            FromShim::Prepared { .. } => None,
+            FromShim::Adoptable(_) => self.waiting.as_ref(),
+            _ => return Vec::new(),
+        };
+        let init = self.tree.init.iter().map(|init| init.fd.as_fd());
+        let processes = iter::once(self.tree.leader.as_fd()).chain(init);
+        let streams = waiting.into_iter().flat_map(Waiting::descriptors);
+        processes.chain(streams).collect()
     }
 
     /// Returns when to take the next step without any event.
@@ -313,14 +324,14 @@ impl Work {
             Stage::AtGate => {
                 self.stage = Stage::NeverRan;
                 self.record.never_ran = true;
-                self.words.push((FromShim::NotReleased, Vec::new()));
+                self.words.push(FromShim::NotReleased);
             }
             Stage::Going => {
                 crash_point!("shim.executed");
                 self.stage = Stage::Ran;
                 self.trim_at = Some(clock::boot_ms() + TRIM_AFTER_MS);
                 self.remember_start();
-                self.words.push((FromShim::Executed, Vec::new()));
+                self.words.push(FromShim::Executed);
             }
             Stage::Ran | Stage::NeverRan => {}
         }
@@ -342,8 +353,7 @@ impl Work {
                 None => !self.childless,
             };
             self.remember_exit(at_us, rest);
-            self.words
-                .push((FromShim::Exited { at_us, exit, rest }, Vec::new()));
+            self.words.push(FromShim::Exited { at_us, exit, rest });
         }
         if self.leader_reaped
             && let Some(init) = &mut self.init
@@ -400,7 +410,7 @@ impl Work {
                         leader = Some(exit);
                         self.helpers.end_all();
                     } else if let Some(word) = self.helpers.ended(pid, exit) {
-                        self.words.push((word, Vec::new()));
+                        self.words.push(word);
                     }
                     let _ = reap::reap(pid);
                 }
@@ -454,7 +464,7 @@ impl Work {
         }
         if keeper_lives {
             let step = round.step(at, Signal::KILL, SignalSender::Shim);
-            self.words.push((FromShim::Killed(step), Vec::new()));
+            self.words.push(FromShim::Killed(step));
         } else {
             note(&mut self.record.steps, at, Signal::KILL, &[round]);
             self.write_record();

@@ -70,15 +70,12 @@ impl Tree {
 
     /// Whether a process of the run is in its control group, or may be.
     pub fn occupies(&self, group: &CgroupIdentity) -> bool {
-        self.unrelated_if_vacated(group).is_none()
+        cgroup::is_populated(group).unwrap_or(true) && self.unrelated_alone().is_none()
     }
 
-    /// Returns the unrelated processes in the control group, once no process of the run is in it any more; `None`: one
-    /// is, or may be.
-    pub fn unrelated_if_vacated(&self, group: &CgroupIdentity) -> Option<Vec<i32>> {
-        if !cgroup::is_populated(group).unwrap_or(true) {
-            return Some(Vec::new());
-        }
+    /// Returns the processes in a control group that is not empty, where all of them are unrelated; `None`: one is of the
+    /// run, or may be.
+    pub fn unrelated_alone(&self) -> Option<Vec<i32>> {
         let inside = self.in_group();
         // A process that has no number here, or is just exiting, is not listed.
         let occupied = !inside.of_run.is_empty() || inside.has_unclear || inside.is_of_run_alone();

@@ -11,10 +11,11 @@ use kennel_lifecycle::{
     verdict::{GroupEvidence, ShimEvidence, TreeEvidence},
 };
 use kennel_linux::{
-    clock, crash_point, marker, memory_events, procfs,
+    cgroup, clock, crash_point, marker, memory_events, procfs,
     tree::{Root, SignalRound, Tree},
     usage,
 };
+use std::os::fd::OwnedFd;
 
 impl Run {
     /// Starts the ladder, or shortens the one in progress.
@@ -97,13 +98,13 @@ impl Run {
             return;
         };
         let lost = tree.root == Root::Lost;
-        if let Some(unrelated) = self.vacated(tree, lost) {
+        if let Some((unrelated, group)) = self.vacated(tree, lost) {
             let evidence = TreeEvidence {
                 never_ran: self.stage == Stage::NotReleased,
                 namespace_ended: tree.init.as_ref().is_some_and(|init| init.fd.has_ended()),
                 ..self.evidence(unrelated, lost)
             };
-            self.last_word(evidence.verdict());
+            self.last_word(evidence.verdict(), group);
             return;
         }
         if self.heard.childless && self.ladder.is_none() && !self.drains() {
@@ -113,9 +114,9 @@ impl Run {
         self.kill_again(now);
     }
 
-    /// Returns the unrelated processes in the control group, once no member of the tree is left; `None`: one is, or may
-    /// be. The group is read last: that costs some twenty system calls, and most calls come long before the end.
-    fn vacated(&self, tree: &Tree, lost: bool) -> Option<Vec<i32>> {
+    /// Returns the unrelated processes in the control group, with that opened, once no member of the tree is left;
+    /// `None`: one is, or may be. The group is read last: most calls come long before the end.
+    fn vacated(&self, tree: &Tree, lost: bool) -> Option<(Vec<i32>, Option<OwnedFd>)> {
         let may_be_over = if lost {
             self.heard.leader_exited && !self.shim_is_leaving()
         } else {
@@ -124,16 +125,23 @@ impl Run {
         if !may_be_over {
             return None;
         }
-        let unrelated = match &self.cgroup {
-            Some(group) => tree.unrelated_if_vacated(group)?,
-            None => Vec::new(),
+        let group = self.cgroup.as_ref().map_or(Ok(None), cgroup::open);
+        let is_populated = match &group {
+            Ok(Some(dir)) => cgroup::is_populated_in(dir).unwrap_or(true),
+            Ok(None) => false,
+            Err(_) => true,
+        };
+        let unrelated = if is_populated {
+            tree.unrelated_alone()?
+        } else {
+            Vec::new()
         };
         let none_is_left = !lost
             || match &tree.init {
                 Some(init) => init.fd.has_ended(),
                 None => tree.members().is_empty(),
             };
-        none_is_left.then_some(unrelated)
+        none_is_left.then(|| (unrelated, group.ok().flatten()))
     }
 
     /// Returns what shim and control group show of a tree that has no member left.
@@ -164,12 +172,17 @@ impl Run {
         })
     }
 
+    /// Returns its control group, opened; `None`: it has none, or none that can be read.
+    pub(super) fn opened_group(&self) -> Option<OwnedFd> {
+        cgroup::open(self.cgroup.as_ref()?).ok()?
+    }
+
     /// Reports the end of the run. Its control group is removed only after this, and counts until then.
-    pub(super) fn last_word(&mut self, verdict: TreeVerdict) {
+    pub(super) fn last_word(&mut self, verdict: TreeVerdict, group: Option<OwnedFd>) {
         crash_point!("keeper.tree_ended");
-        let used = (self.cgroup.as_ref()).and_then(|group| {
-            let used = usage::counted(group, self.counting)?;
-            Some((memory_events::kills(group, &used), used))
+        let used = group.and_then(|group| {
+            let used = usage::counted(&group, self.counting)?;
+            Some((memory_events::kills(&group, &used), used))
         });
         if let Some((kills, used)) = used {
             if let Some(kills) = kills {

@@ -131,7 +131,7 @@ impl Run {
             return;
         }
         self.for_shim.push(ToShim::Keep(left.clone()));
-        self.last_word(TreeVerdict::Kept(left));
+        self.last_word(TreeVerdict::Kept(left), self.opened_group());
         self.rest = Rest::Kept;
     }
 

@@ -90,7 +90,7 @@ impl Run {
             }
             _ => {
                 let evidence = TreeEvidence::of(ShimEvidence::Lost, GroupEvidence::NotEmptied);
-                self.last_word(evidence.verdict());
+                self.last_word(evidence.verdict(), self.opened_group());
             }
         }
     }

@@ -46,8 +46,7 @@ impl Work {
             self.write_record();
             self.remember_empty(&elsewhere);
             let at_us = clock::wall().0;
-            self.words
-                .push((FromShim::Empty { at_us, elsewhere }, Vec::new()));
+            self.words.push(FromShim::Empty { at_us, elsewhere });
         }
         self.look_at = None;
         if keeper_lives {

@@ -19,7 +19,7 @@ use kennel_linux::{
         failure,
     },
 };
-use std::{io, os::fd::AsFd};
+use std::io;
 
 impl Work {
     /// Reads the child's reports.
@@ -76,15 +76,11 @@ impl Work {
     pub(super) fn announce(&mut self) {
         let announced = self.place().and_then(|()| {
             let command = identity::of_held(self.tree.leader_pid, &self.tree.leader)?;
-            let mut fds = vec![self.tree.leader.as_fd().try_clone_to_owned()?];
-            if let Some(init) = &self.tree.init {
-                fds.push(init.fd.as_fd().try_clone_to_owned()?);
-            }
             let shim = self.shim.map_or_else(identity::own, Ok)?;
-            Ok((command, shim, fds))
+            Ok((command, shim))
         });
         match announced {
-            Ok((command, shim, fds)) => {
+            Ok((command, shim)) => {
                 crash_point!("shim.at_gate");
                 self.stage = Stage::AtGate;
                 self.unannounced = false;
@@ -100,7 +96,7 @@ impl Work {
                     shim,
                     init,
                 };
-                self.words.push((word, fds));
+                self.words.push(word);
             }
             Err(error) => {
                 self.kill_all();
@@ -166,6 +162,6 @@ impl Work {
         } else {
             FromShim::ExecFailed(failure)
         };
-        self.words.push((word, Vec::new()));
+        self.words.push(word);
     }
 }
