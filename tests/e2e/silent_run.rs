@@ -19,9 +19,9 @@ const MADE: usize = 0;
 const RENAMED: usize = 1;
 /// Runs that may begin before an earlier one has returned its directory.
 const AHEAD: usize = 3;
-/// System calls of keeper and shim together: 130, seven of them to read the usage, and those of pings and new shims.
+/// System calls of keeper and shim together: 119, three of them to read the usage, and those of pings and new shims.
 /// Closes do not check first, as builds with debug assertions do.
-const CALLS: usize = 141;
+const CALLS: usize = 130;
 /// Commits that it waits for: of its row, and of its end.
 const SYNCS: usize = 2;
 /// Calls of pwrite64 in the server, those of SQLite not counted: frames of the node log, and one more where a slow host has

@@ -177,7 +177,7 @@ where
         shares: shares.clone(),
         ending: ending.begun.clone(),
     };
-    let inside = (gate, pace, BytesInFlight(shares));
+    let inside = (gate, BytesInFlight(shares), pace);
     let serving = server(&ending.calls, telemetry, inside, forward)
         .add_routes(routes)
         .serve_with_incoming_shutdown(
@@ -251,14 +251,14 @@ fn listen(socket: OwnedFd) -> io::Result<Listener> {
     Ok(Listener::Tcp(TcpListener::from_std(listener)?))
 }
 
-type Inner = Stack<Counting, Stack<Either<Forward, Identity>, Stack<BytesInFlight, Gated>>>;
-type Gated = Stack<Pace, Stack<Gate, Outer>>;
+type Inner = Stack<Counting, Stack<Pace, Stack<Either<Forward, Identity>, Guarded>>>;
+type Guarded = Stack<BytesInFlight, Stack<Gate, Outer>>;
 type Outer = Stack<Answers, Stack<Observing, Identity>>;
 
 fn server(
     calls: &TaskTracker,
     telemetry: &Telemetry,
-    (gate, pace, in_flight): (Gate, Pace, BytesInFlight),
+    (gate, in_flight, pace): (Gate, BytesInFlight, Pace),
     forward: Option<Forward>,
 ) -> Server<Inner> {
     Server::builder()
@@ -267,9 +267,10 @@ fn server(
         .layer(Observing::new(telemetry.clone()))
         .layer(Answers::new(telemetry))
         .layer(gate)
-        .layer(pace)
         .layer(in_flight)
         .layer(option_layer(forward))
+        // An answer of another node was paced there.
+        .layer(pace)
         .layer(Counting(calls.clone()))
 }
 
