@@ -82,7 +82,7 @@ mod tests {
     use tonic::Status;
     use tower::service_fn;
 
-    /// Calls once more than are answered at once, then once again; returns how long that took.
+    /// Calls once more than is answered at once; returns how long the last call took.
     async fn last_call(answer: Status, timeout: Option<&'static str>, pace: &Pace) -> Duration {
         let mut service = pace.layer(service_fn(move |_: Request<()>| {
             let answer = answer.clone();

@@ -150,7 +150,7 @@ pub fn read_in(dir: &OwnedFd, file: &str) -> io::Result<Option<String>> {
     let opened = openat(dir, file, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
     let read = opened
         .map_err(io::Error::from)
-        .and_then(|fd| read_until(&mut File::from(fd), |_| true));
+        .and_then(|fd| read_all(&mut File::from(fd), true));
     match read {
         Ok(text) => Ok(Some(text)),
         // The directory was removed between the two steps (ENODEV on read).
@@ -160,16 +160,16 @@ pub fn read_in(dir: &OwnedFd, file: &str) -> io::Result<Option<String>> {
 }
 
 /// Reads a control file, which does not report its length: the standard library would ask for that and for the position
-/// first. `ends` says of a read that has left room whether it is the last: of a file that is one record it is, since
-/// the kernel returns all of that at once (`seq_show` in `fs/kernfs/file.c`).
-fn read_until(file: &mut File, ends: impl Fn(usize) -> bool) -> io::Result<String> {
+/// first. Of a file that is one record the kernel returns all at once (`seq_show` in `fs/kernfs/file.c`), so a read that
+/// leaves room is the last.
+fn read_all(file: &mut File, is_one_record: bool) -> io::Result<String> {
     let mut bytes = vec![0; CONTROL_FILE_BYTES];
     let mut len = 0;
     loop {
         match file.read(&mut bytes[len..]) {
             Ok(read) => {
                 len += read;
-                if read == 0 || (len < bytes.len() && ends(read)) {
+                if read == 0 || (is_one_record && len < bytes.len()) {
                     break;
                 }
             }
@@ -254,8 +254,8 @@ pub fn members(group: &CgroupIdentity) -> Vec<i32> {
     }
     let mut open = vec![PathBuf::from(&group.path)];
     while let Some(dir) = open.pop() {
-        let procs = File::open(dir.join("cgroup.procs"))
-            .and_then(|mut list| read_until(&mut list, |_| false));
+        let procs =
+            File::open(dir.join("cgroup.procs")).and_then(|mut list| read_all(&mut list, false));
         let procs = procs.unwrap_or_default();
         found.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
         open.extend(directories(&dir));

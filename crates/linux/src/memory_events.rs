@@ -4,8 +4,8 @@ use crate::cgroup;
 use kennel_lifecycle::{MemoryKills, Usage};
 use std::os::fd::OwnedFd;
 
-/// Returns how many processes in an opened group and below it the kernel has killed for want of memory, by its usage; `None`:
-/// none, or without the controller there is no count.
+/// Returns how many processes in an opened group and below it the kernel has killed for lack of memory, by its usage;
+/// `None`: none, or without the controller there is no count.
 pub fn kills(dir: &OwnedFd, used: &Usage) -> Option<MemoryKills> {
     let kills = used.memory_kills.filter(|kills| *kills > 0)?;
     let limit = cgroup::read_in(dir, "memory.max").ok().flatten();

@@ -172,8 +172,7 @@ impl Tree {
     }
 }
 
-/// Returns those of these processes whose parents lead to the shim. Another one's parent is not among them, and it has to
-/// be looked for.
+/// Returns those of these processes whose parents, all of them among these, lead to the shim.
 fn below(shim: i32, stats: &HashMap<i32, Stat>) -> HashSet<i32> {
     let mut below = HashSet::new();
     for pid in stats.keys() {
