@@ -25,7 +25,7 @@ test: tools ## everything that must hold before a change lands; ends with the te
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory site
 	cargo --locked build --workspace --bins
-	cargo --locked nextest run --workspace --test-threads $$((2 * $$(nproc)))
+	cargo --locked nextest run --workspace --test-threads $$((1 + $$(nproc)))
 
 quick: ## the core alone, without root, services or tools, but for full disks, which take a process each: lifecycle, journal, store on SQLite, supervisor on a fake kernel
 	$(CARGO) test --quiet -p kennel-lifecycle -p kennel-journal -p kennel-store -p kennel-supervisor --lib --test lifecycle --test journal --test sqlite --test runs -- --skip full_disk

@@ -22,7 +22,7 @@ const RENDER: &str =
 const OPERATOR: &str =
     "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring@v0.82.0";
 /// A cold build on a busy machine.
-const BUILD_PATIENCE: Duration = Duration::from_mins(6);
+const BUILD_PATIENCE: Duration = Duration::from_mins(12);
 
 /// One rendering: a name, what is rendered, and the objects that come of it.
 struct Case {

@@ -75,6 +75,9 @@ async fn run_tutorial(name: &str) {
     let dir = kennel.scratch().join("tutorial");
     must("a directory", fs::create_dir(&dir));
     Project::read(&path).write_files(&dir);
+    // A browser makes directories for temporary files, and does not remove them.
+    let temporary = kennel.scratch().join("temporary");
+    must("a directory", fs::create_dir(&temporary));
     let proto = programs::repository().join("proto");
     let mut copy = bare_command(Path::new("/bin/cp"));
     copy.arg("-r").arg(proto).arg(dir.join("proto"));
@@ -107,7 +110,8 @@ async fn run_tutorial(name: &str) {
             format!("{}:{}:/usr/bin:/bin", folder(&binary), folder(&python)),
         )
         .env("NPM_CONFIG_CACHE", programs::tools().join("cache/npm"))
-        .env("KENNEL_SERVER", kennel.address());
+        .env("KENNEL_SERVER", kennel.address())
+        .env("TMPDIR", temporary);
     let ran = run_to_end(shell, TUTORIAL_PATIENCE).await;
     let printed = String::from_utf8_lossy(&ran.stdout);
     let errors = String::from_utf8_lossy(&ran.stderr);
