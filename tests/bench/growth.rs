@@ -63,10 +63,12 @@ pub(crate) async fn measure(table: &mut Table, sizes: &[usize]) {
     let mut live = Vec::new();
     for size in LIVE.iter().filter(wanted) {
         match with_live(*size).await {
-            Ok(figures) => live.push((*size, figures)),
+            Ok(figures) => {
+                live.push((*size, figures));
+                report(table, "live", &LIVE_COLUMNS, live.last());
+            }
             Err(why) => table.not_measured(&format!("{size} live runs"), &why),
         }
-        report(table, "live", &LIVE_COLUMNS, live.last());
     }
     leave(&stored, &live);
 }

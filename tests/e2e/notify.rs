@@ -74,12 +74,12 @@ impl Service {
 
     /// Lets it send this, and waits until it has.
     pub(crate) async fn says(&mut self, client: &mut Client, notice: &str) {
-        let line = self.is_to_say(client, notice).await;
+        let line = self.write_notice(client, notice).await;
         client.hear_text(&self.run, &format!("sent {line}")).await;
     }
 
     /// Lets it send this, which may end it before it answers. Returns its line of input.
-    async fn is_to_say(&mut self, client: &mut Client, notice: &str) -> String {
+    async fn write_notice(&mut self, client: &mut Client, notice: &str) -> String {
         self.said += 1;
         let line = format!("{notice};X={}\n", self.said);
         let id = self.said.to_string();
@@ -332,7 +332,7 @@ async fn command_reports_its_own_failure() {
     spec.liveness = Some(watchdog(Duration::from_hours(1)));
     let mut service = Service::start(&mut client, spec).await;
     service.says(&mut client, "READY=1").await;
-    service.is_to_say(&mut client, "WATCHDOG=trigger").await;
+    service.write_notice(&mut client, "WATCHDOG=trigger").await;
     let ended = must("wait", client.ended(&service.run).await);
     assert_eq!(ended.reason(), "watchdog");
     let why = run_to_end(kennel.cli(&["why", &service.run]), PATIENCE).await;
@@ -349,7 +349,7 @@ async fn command_reports_its_own_failure() {
     });
     let mut again = Service::start(&mut client, spec).await;
     again.says(&mut client, "READY=1").await;
-    again.is_to_say(&mut client, "WATCHDOG=trigger").await;
+    again.write_notice(&mut client, "WATCHDOG=trigger").await;
     let is_second = |run: &pb::Run| run.attempt().number == 2;
     again.shows(&client, "a second attempt", is_second).await;
     must("abort", client.abort(&again.run).await);

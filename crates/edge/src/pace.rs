@@ -1,5 +1,5 @@
-//! Paces the refusals of owners: who calls again and again without room, and without the pause that it was told, waits
-//! for its answers, so that refusing it takes no processor from other owners.
+//! Paces the refusals of owners: an owner that repeats refused calls without a pause gets their answers later, so that
+//! its refusals take no processor time from other owners.
 
 use crate::{access::Caller, deadline, shares::Shares};
 use futures_util::future::BoxFuture;

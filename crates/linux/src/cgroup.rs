@@ -1,5 +1,6 @@
 //! Control groups (v2): the place of Kennel's groups, one fresh directory per run, freeze and kill.
 
+use crate::kernel_file;
 use kennel_lifecycle::{CgroupIdentity, NodeId, verdict::GroupEvidence};
 use nix::{
     errno::Errno,
@@ -9,7 +10,7 @@ use nix::{
 use std::{
     ffi::{CStr, CString, OsStr},
     fs::{self, File},
-    io::{self, Read, Write},
+    io::{self, Write},
     os::{
         fd::OwnedFd,
         unix::{ffi::OsStrExt, fs::MetadataExt},
@@ -20,8 +21,6 @@ use std::{
 
 /// Longest extended attribute that is read.
 const ATTRIBUTE_BYTES_MAX: usize = 64;
-/// Buffer for the first read of a control file: enough for all but `cgroup.procs` of many.
-const CONTROL_FILE_BYTES: usize = 1024;
 
 /// Mount point of cgroup v2, and the group that the mount shows as its root.
 struct Mount {
@@ -150,7 +149,7 @@ pub fn read_in(dir: &OwnedFd, file: &str) -> io::Result<Option<String>> {
     let opened = openat(dir, file, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty());
     let read = opened
         .map_err(io::Error::from)
-        .and_then(|fd| read_all(&mut File::from(fd), true));
+        .and_then(|fd| text(kernel_file::read_record(File::from(fd))?));
     match read {
         Ok(text) => Ok(Some(text)),
         // The directory was removed between the two steps (ENODEV on read).
@@ -159,28 +158,7 @@ pub fn read_in(dir: &OwnedFd, file: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// Reads a control file, which does not report its length: the standard library would ask for that and for the position
-/// first. Of a file that is one record the kernel returns all at once (`seq_show` in `fs/kernfs/file.c`), so a read that
-/// leaves room is the last.
-fn read_all(file: &mut File, is_one_record: bool) -> io::Result<String> {
-    let mut bytes = vec![0; CONTROL_FILE_BYTES];
-    let mut len = 0;
-    loop {
-        match file.read(&mut bytes[len..]) {
-            Ok(read) => {
-                len += read;
-                if read == 0 || (is_one_record && len < bytes.len()) {
-                    break;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-        if len == bytes.len() {
-            bytes.resize(2 * len, 0);
-        }
-    }
-    bytes.truncate(len);
+fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
@@ -254,8 +232,8 @@ pub fn members(group: &CgroupIdentity) -> Vec<i32> {
     }
     let mut open = vec![PathBuf::from(&group.path)];
     while let Some(dir) = open.pop() {
-        let procs =
-            File::open(dir.join("cgroup.procs")).and_then(|mut list| read_all(&mut list, false));
+        let procs = File::open(dir.join("cgroup.procs"))
+            .and_then(|list| text(kernel_file::read_list(list)?));
         let procs = procs.unwrap_or_default();
         found.extend(procs.lines().filter_map(|pid| pid.parse::<i32>().ok()));
         open.extend(directories(&dir));

@@ -15,6 +15,7 @@ pub mod crash_point;
 pub mod disk;
 pub mod fdpass;
 pub mod identity;
+mod kernel_file;
 pub mod limits;
 pub mod marker;
 pub mod memfd;

@@ -1,6 +1,6 @@
 //! Processes in /proc: parents, states, children.
 
-use crate::tasks;
+use crate::{kernel_file, tasks};
 use std::{
     collections::{HashMap, HashSet},
     fs::{self, File},
@@ -9,8 +9,6 @@ use std::{
     sync::OnceLock,
 };
 
-/// Buffer for the first read of a file: enough for most.
-const FIRST_READ_BYTES: usize = 1024;
 /// Links of /proc/pid/task while there is one thread: the directory's own two, and one for each thread.
 const LINKS_OF_ONE_THREAD: u64 = 3;
 /// Longest chain of parents that is followed.
@@ -95,39 +93,12 @@ pub fn rss_bytes(pid: i32) -> u64 {
     kib.unwrap_or(0).saturating_mul(KIB)
 }
 
-/// Reads a file that does not report its size. The standard library would ask for it, and begin with 32 bytes; where a
-/// whole tree is read before it is killed, that is most of the time.
 fn read(path: &str) -> io::Result<Vec<u8>> {
-    read_until(path, |read| read == 0)
+    kernel_file::read_list(File::open(path)?)
 }
 
-/// Reads a file that is one record, as that of a process is: the kernel returns all of it at once, so a short read is
-/// the end (`single_open` in `fs/seq_file.c`).
 fn read_record(path: &str) -> io::Result<Vec<u8>> {
-    read_until(path, |_| true)
-}
-
-fn read_until(path: &str, ends: impl Fn(usize) -> bool) -> io::Result<Vec<u8>> {
-    let mut file = File::open(path)?;
-    let mut bytes = vec![0; FIRST_READ_BYTES];
-    let mut len = 0;
-    loop {
-        match file.read(&mut bytes[len..]) {
-            Ok(read) => {
-                len += read;
-                if read == 0 || (len < bytes.len() && ends(read)) {
-                    break;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-        if len == bytes.len() {
-            bytes.resize(2 * len, 0);
-        }
-    }
-    bytes.truncate(len);
-    Ok(bytes)
+    kernel_file::read_record(File::open(path)?)
 }
 
 /// Returns the kernel's name of the process with this start time; empty where it is gone.
@@ -340,7 +311,7 @@ mod tests {
     #[test]
     fn file_longer_than_first_read_is_read_whole() {
         let long = read("/proc/self/smaps").expect("own mappings");
-        assert!(long.len() > FIRST_READ_BYTES);
+        assert!(long.len() > kernel_file::FIRST_READ_BYTES);
         assert!(long.ends_with(b"\n"));
     }
 }
