@@ -9,7 +9,11 @@ use kennel_tests::{
     Client, Kennel, PATIENCE, Postgres, RunExt, SpecExt, client::complaint, client::duration,
     eventually, eventually_async, must, postgres, programs, sh, shell::run_to_end,
 };
-use std::{net::TcpListener, time::Duration};
+use std::{
+    net::TcpListener,
+    sync::atomic::{AtomicU16, Ordering},
+    time::Duration,
+};
 
 fn line(text: &str) -> Probe {
     Probe::Line(pb::LinePattern {
@@ -47,10 +51,14 @@ async fn ready(client: &mut Client, run_id: &str) -> pb::Run {
     run
 }
 
-/// Returns a port that was free a moment ago.
+/// Returns a port that is free, another one at each call, and below those that the kernel gives to others meanwhile.
 pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + u16::try_from(std::process::id() % 20_000).expect("it is small");
+    let ports = std::iter::repeat_with(|| first + NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut ports = ports.take(1000);
+    let free = ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.expect("a port")
 }
 
 async fn ready_events(client: &mut Client, run_id: &str) -> usize {
