@@ -44,6 +44,8 @@ mod simulation;
 mod story;
 #[path = "runs/stuck.rs"]
 mod stuck;
+#[path = "runs/turns.rs"]
+mod turns;
 mod world;
 
 use kennel_journal::GapReason;

@@ -8,12 +8,13 @@ pub(crate) mod output_rates;
 mod retained;
 pub(crate) mod screens;
 pub(crate) mod serving;
+mod starts;
 pub(crate) mod subscribers;
 pub(crate) mod unreachable;
 
 use self::{
     background::Background, output_rates::OutputRates, retained::Retained, screens::Screens,
-    serving::Serving,
+    serving::Serving, starts::Starts,
 };
 use crate::{
     audit_log::Trail,
@@ -257,6 +258,8 @@ pub(crate) struct Shared {
     pub(crate) consumers: Arc<Consumers>,
     /// Directories for temporary files of future runs.
     pub(crate) spare_dirs: SpareDirs,
+    /// Turns of starts.
+    pub(crate) starts: Arc<Starts>,
     runs: Mutex<BTreeMap<RunId, Handle>>,
 }
 
@@ -307,6 +310,7 @@ impl Shared {
             journals_bytes: Mutex::new(None),
             retained: Retained::default(),
             consumers: Arc::default(),
+            starts: Arc::default(),
             runs: Mutex::new(BTreeMap::new()),
         }
     }

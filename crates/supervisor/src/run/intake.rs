@@ -100,8 +100,11 @@ impl Supervisor {
                 owner: &call.owner,
                 of_owner: call.owner_runs_max,
             };
+            let turn = shared.starts.turn(&call.owner).await;
             match shared.enter(run, Some(most), || start(shared, new, child))? {
-                Entered::New(handle) => return self.begun(handle, call).await,
+                Entered::New(handle) => {
+                    return Box::pin(turn.of(self.begun(handle, call))).await;
+                }
                 Entered::Existing => {}
             }
         }
