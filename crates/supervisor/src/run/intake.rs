@@ -54,14 +54,14 @@ impl Supervisor {
         let shared = &self.shared;
         let own = std::mem::take(&mut call.spec.policy.privileges);
         call.spec.policy.privileges = own.within(&shared.config.privileges);
-        if shared.serving.is_refusing() {
-            return Err(CallError::Draining);
-        }
         let run = match call.run {
             Some(run) => accept_id(run)?,
             None => shared.next_id(),
         };
         loop {
+            if shared.serving.is_refusing() {
+                return Err(CallError::Draining);
+            }
             if let Some(handle) = shared.find(run) {
                 match existing(&handle, run, &call).await? {
                     Some(spawned) => return Ok(spawned),
@@ -101,6 +101,10 @@ impl Supervisor {
                 of_owner: call.owner_runs_max,
             };
             let turn = shared.starts.turn(&call.owner).await;
+            // What came while this call waited is answered as at its beginning.
+            if shared.serving.is_refusing() || self.drained().is_some() {
+                continue;
+            }
             match shared.enter(run, Some(most), || start(shared, new, child))? {
                 Entered::New(handle) => {
                     return Box::pin(turn.of(self.begun(handle, call))).await;

@@ -2,35 +2,54 @@
 
 use crate::world::{Nature, Stage, call};
 use kennel_lifecycle::RunId;
+use kennel_supervisor::{CallError, DrainAction, DrainCall, Spawned};
 use std::{thread::available_parallelism, time::Duration};
-use tokio::{task::JoinSet, time::timeout};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 /// Upper bound for every step here, on a clock that advances when no task has work.
 const LONG: Duration = Duration::from_mins(10);
+const SHORT: Duration = Duration::from_millis(1);
+
+fn processors() -> usize {
+    available_parallelism().unwrap().get()
+}
+
+/// Calls at once, more than there are turns.
+fn asked() -> usize {
+    20 * processors()
+}
+
+/// Spawns them over a store that keeps each waiting.
+async fn spawning() -> (Stage, JoinSet<Result<Spawned, CallError>>) {
+    let stage = Stage::set(Nature::default()).await;
+    stage.world.store.hold_inserts();
+    let mut spawning = JoinSet::new();
+    for run in 1..=asked() {
+        let supervisor = stage.supervisor.clone();
+        let call = call(Some(RunId::from_u128(run as u128)));
+        spawning.spawn(async move { supervisor.spawn(call).await });
+    }
+    (stage, spawning)
+}
+
+/// Returns the number of commands that were made.
+fn made(stage: &Stage) -> usize {
+    let runs = (1..=asked()).map(|run| RunId::from_u128(run as u128));
+    runs.filter(|run| stage.is_alive(*run)).count()
+}
 
 #[tokio::test(start_paused = true)]
 async fn starts_take_turns_over_a_slow_store() {
-    let stage = Stage::set(Nature::default()).await;
-    stage.world.store.hold_inserts();
-    let processors = available_parallelism().unwrap().get();
-    let asked = 20 * processors as u128;
-    let mut spawning = JoinSet::new();
-    for run in 1..=asked {
-        let supervisor = stage.supervisor.clone();
-        let call = call(Some(RunId::from_u128(run)));
-        spawning.spawn(async move { supervisor.spawn(call).await });
-    }
-    let made = || {
-        (1..=asked)
-            .filter(|run| stage.is_alive(RunId::from_u128(*run)))
-            .count()
-    };
+    let (stage, spawning) = spawning().await;
     let mut before = 0;
     let all_made = async {
-        while before < asked as usize {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            let now = made();
-            assert!(now - before <= 8 * processors, "{before} to {now}");
+        while before < asked() {
+            sleep(SHORT).await;
+            let now = made(&stage);
+            assert!(now - before <= 8 * processors(), "{before} to {now}");
             before = now;
         }
     };
@@ -40,4 +59,27 @@ async fn starts_take_turns_over_a_slow_store() {
     for spawned in spawning.join_all().await {
         spawned.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn drained_node_refuses_calls_that_wait() {
+    let (stage, spawning) = spawning().await;
+    while made(&stage) == 0 {
+        sleep(SHORT).await;
+    }
+    let drain = DrainCall {
+        action: DrainAction::Finish,
+        deadline: None,
+        by: "uid:7".into(),
+        request_id: None,
+    };
+    stage.supervisor.drain(drain).await.unwrap();
+    let begun = made(&stage);
+    stage.world.store.let_inserts_go();
+    let answers = spawning.join_all().await;
+    let refused = answers
+        .iter()
+        .filter(|answer| matches!(answer, Err(CallError::NodeDrained)));
+    assert_eq!(refused.count(), asked() - begun, "{answers:?}");
+    assert_eq!(made(&stage), begun);
 }
