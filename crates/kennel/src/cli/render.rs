@@ -395,11 +395,19 @@ pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
         let (can, cannot): (Vec<_>, Vec<_>) = host.capabilities.iter().partition(|c| c.available);
         let can: Vec<&str> = can.iter().map(|c| c.name.as_str()).collect();
         view.line("can", can.join(", "));
+        let mut before = "";
         for missing in cannot {
             let pb::Capability {
                 name, why, instead, ..
             } = missing;
-            view.line("cannot", format!("{name}: {why}; instead: {instead}"));
+            // One cause may take several of them, as without control groups.
+            let cause = if why == before {
+                "for the same reason"
+            } else {
+                why
+            };
+            before = why;
+            view.line("cannot", format!("{name}: {cause}; instead: {instead}"));
         }
     }
     let live = info.live_runs.iter();
@@ -574,5 +582,38 @@ mod tests {
         );
         assert!(row.trim_end().ends_with("word wo..."), "{row}");
         assert!(run(&long).contains(&["word"; 50].join(" ")));
+    }
+
+    #[test]
+    fn one_reason_is_shown_once() {
+        let lacks = |name: &str, why: &str| pb::Capability {
+            name: name.to_owned(),
+            why: why.to_owned(),
+            instead: "less".to_owned(),
+            ..pb::Capability::default()
+        };
+        let host = pb::HostCapabilities {
+            capabilities: vec![
+                lacks("cgroup", "no groups"),
+                lacks("cgroup_kill", "no groups"),
+                lacks("run_as", "no root"),
+            ],
+            ..pb::HostCapabilities::default()
+        };
+        let info = pb::ServerInfo {
+            host: Some(host),
+            ..pb::ServerInfo::default()
+        };
+        let shown = server(&info, "unix:/run/kennel.sock");
+        let lines = shown.lines().filter_map(|l| l.strip_prefix("cannot"));
+        let lines: Vec<&str> = lines.map(str::trim_start).collect();
+        assert_eq!(
+            lines,
+            [
+                "cgroup: no groups; instead: less",
+                "cgroup_kill: for the same reason; instead: less",
+                "run_as: no root; instead: less",
+            ]
+        );
     }
 }
