@@ -3,10 +3,10 @@
 use super::{
     each::each,
     link::{Link, print, print_exact, refused, run_of, soon},
-    progress, render, run_env, secrets, spec, words,
+    progress, render, run_env, secrets, spec, status, words,
 };
 use crate::{
-    args::{AbortArgs, AbortWaitArg, Format, ResizeArgs, RestartRunArgs, RunRefs, StatusArgs},
+    args::{AbortArgs, AbortWaitArg, Format, ResizeArgs, RestartRunArgs, RunRefs},
     config::Surroundings,
     failure::Failure,
     version,
@@ -234,30 +234,10 @@ pub(crate) async fn resume(link: &Link, runs: RunRefs) -> Result<u8, Failure> {
     .await
 }
 
-/// Prints the status of the server, or of runs.
-pub(crate) async fn status(link: &Link, args: StatusArgs) -> Result<u8, Failure> {
-    if !args.runs.is_empty() {
-        return get(link, RunRefs { runs: args.runs }).await;
-    }
-    let server = server(link).await?;
-    link.print(
-        || json::to_string(&server),
-        || render::server(&server, &link.address),
-    )?;
-    Ok(0)
-}
-
-async fn server(link: &Link) -> Result<pb::ServerInfo, Failure> {
-    let request = pb::GetServerInfoRequest {};
-    let response = link.connection.admin().get_server_info(soon(request)).await;
-    let server = response.map_err(refused)?.into_inner().server;
-    server.ok_or_else(|| Failure::new("the server's answer says nothing about it"))
-}
-
 /// Prints the version of this binary, and of the server if one answers.
 pub(crate) async fn version(opened: Result<Link, Failure>, format: &Format) -> Result<(), Failure> {
     let server = match opened {
-        Ok(link) => server(&link).await.map(|info| info.version),
+        Ok(link) => status::server(&link).await.map(|info| info.version),
         Err(failure) => Err(failure),
     };
     let client = env!("CARGO_PKG_VERSION");

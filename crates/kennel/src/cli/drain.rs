@@ -3,7 +3,7 @@
 use super::{
     calls::new_request_id,
     link::{Link, refused},
-    progress, render,
+    progress,
 };
 use crate::{args::DrainArgs, failure::Failure};
 use kennel_client as client;
@@ -71,7 +71,28 @@ fn request(args: &DrainArgs) -> Result<pb::DrainRequest, Failure> {
 }
 
 fn print_status(link: &Link, status: &pb::DrainStatus) -> Result<(), Failure> {
-    link.print(|| json::to_string(status), || render::drain(status) + "\n")
+    link.print(|| json::to_string(status), || line(status) + "\n")
+}
+
+/// Formats the drain state of a node, and its remaining runs, on one line.
+pub(super) fn line(status: &pb::DrainStatus) -> String {
+    let left = match status.remaining {
+        0 => "no run is left".to_owned(),
+        1 => format!("1 run is left: {}", status.run_ids.join(" ")),
+        many => format!("{many} runs are left: {}", status.run_ids.join(" ")),
+    };
+    let Some(drain) = &status.drain else {
+        return format!("accepts new runs; {left}");
+    };
+    let how = match (drain.action(), &drain.deadline_time) {
+        (pb::DrainAction::Abort, _) => "runs are being ended".to_owned(),
+        (_, Some(deadline)) => format!("runs may finish until {deadline}"),
+        (_, None) => "runs may finish".to_owned(),
+    };
+    format!(
+        "draining, requested by {}: no new runs; {how}; {left}",
+        drain.by
+    )
 }
 
 fn whole(status: Option<pb::DrainStatus>) -> Result<pb::DrainStatus, Failure> {

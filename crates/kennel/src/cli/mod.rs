@@ -33,10 +33,12 @@ mod secrets;
 mod settings;
 mod sink;
 mod spec;
+mod status;
 mod table;
 mod top;
 mod upgrade;
 mod usage;
+mod view;
 mod wait;
 mod wait_output;
 mod why;
@@ -164,7 +166,7 @@ async fn perform(
             let link = open().await?;
             consumers::consumers(&link, command).await.map(done)
         }
-        Command::Status(args) => calls::status(&open().await?, args).await,
+        Command::Status(args) => status::status(&open().await?, args).await,
         Command::Version => calls::version(open().await, &format).await.map(done),
         Command::Upgrade => upgrade::upgrade(&open().await?).await.map(done),
         Command::Nodes | Command::Node(NodeCommand::Ls) => {

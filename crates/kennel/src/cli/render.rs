@@ -1,16 +1,15 @@
-//! Runs and servers as text for people. Pure: takes messages and the time, returns text.
+//! Runs as text for people. Pure: takes messages and the time, returns text.
 
 use super::{
     command, limits, list, secrets,
     table::{self, Cell, Colour},
-    usage, words,
+    usage,
+    view::View,
+    words,
 };
 use crate::{retention, terminal_text, values};
 use kennel_proto::pb;
-use std::{
-    fmt::{Display, Write as _},
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
 /// Widest command in the table of runs; a longer one is cut.
 const COMMAND_COLUMN_WIDTH_MAX: usize = 60;
@@ -336,148 +335,6 @@ fn certified(view: &mut View, certificate: &pb::StopCertificate) {
     view.some("looked last", certificate.census_time);
 }
 
-/// Formats the description of a server, one fact per line.
-pub(crate) fn server(info: &pb::ServerInfo, address: &str) -> String {
-    let mut view = View::default();
-    view.line("server", format!("kennel {} on {address}", info.version));
-    view.some("since", info.start_time);
-    view.line("node", format!("{} ({})", info.node_name, info.node_id));
-    view.line("generation", info.generation);
-    if !info.fenced_by.is_empty() {
-        let by = &info.fenced_by;
-        view.line(
-            "fenced",
-            format!("keeper {by} has the lease of this node: no new runs; those that run continue"),
-        );
-    }
-    if let Some(keeper) = &info.keeper {
-        let pb::Keeper {
-            epoch,
-            pid,
-            version,
-            unresponsive_since,
-        } = keeper;
-        view.line(
-            "keeper",
-            format!("pid {pid}, epoch {epoch}, kennel {version}"),
-        );
-        if let Some(since) = unresponsive_since {
-            view.line(
-                "keeper",
-                format!("does NOT answer since {since}: nothing is started, signalled or ended; running runs continue"),
-            );
-        }
-    }
-    view.some(
-        "previous server",
-        info.former_server.as_ref().map(words::former),
-    );
-    view.some(
-        "last upgrade",
-        info.last_upgrade.as_ref().map(words::upgrade),
-    );
-    if let Some(store) = &info.store {
-        let answers = if store.reachable {
-            "answers"
-        } else {
-            "does NOT answer: no new runs; running runs continue"
-        };
-        view.line("store", format!("{}, {answers}", store.kind));
-    }
-    if let Some(host) = &info.host {
-        let held = if host.cgroup_base.is_empty() {
-            format!("shim alone; no control groups: {}", host.cgroup_refused)
-        } else {
-            format!("shim, and control groups under {}", host.cgroup_base)
-        };
-        view.line("containment", held);
-        view.line("kernel", &host.kernel);
-        let (can, cannot): (Vec<_>, Vec<_>) = host.capabilities.iter().partition(|c| c.available);
-        let can: Vec<&str> = can.iter().map(|c| c.name.as_str()).collect();
-        view.line("can", can.join(", "));
-        let mut before = "";
-        for missing in cannot {
-            let pb::Capability {
-                name, why, instead, ..
-            } = missing;
-            // One cause may take several of them, as without control groups.
-            let cause = if why == before {
-                "for the same reason"
-            } else {
-                why
-            };
-            before = why;
-            view.line("cannot", format!("{name}: {cause}; instead: {instead}"));
-        }
-    }
-    let live = info.live_runs.iter();
-    let live: Vec<_> = live
-        .map(|c| format!("{} {}", c.count, words::state(c.state())))
-        .collect();
-    let live = if live.is_empty() {
-        "none".to_owned()
-    } else {
-        live.join(", ")
-    };
-    let room = info.limits.as_ref().map_or(0, |l| l.runs_max);
-    view.line("live runs", format!("{live} (at most {room})"));
-    if let Some(kept) = &info.retention {
-        view.line("keeps output", retention::kept(kept));
-    }
-    if info.audit_records_lost > 0 {
-        let lost = info.audit_records_lost;
-        view.line(
-            "audit",
-            format!("CANNOT be written; {lost} records are lost"),
-        );
-    }
-    if let Some(status) = info.drain.as_ref().filter(|s| s.drain.is_some()) {
-        view.line("drain", drain(status));
-    }
-    view.text
-}
-
-/// Formats the drain state of a node, and its remaining runs, on one line.
-pub(crate) fn drain(status: &pb::DrainStatus) -> String {
-    let left = match status.remaining {
-        0 => "no run is left".to_owned(),
-        1 => format!("1 run is left: {}", status.run_ids.join(" ")),
-        many => format!("{many} runs are left: {}", status.run_ids.join(" ")),
-    };
-    let Some(drain) = &status.drain else {
-        return format!("accepts new runs; {left}");
-    };
-    let how = match (drain.action(), &drain.deadline_time) {
-        (pb::DrainAction::Abort, _) => "runs are being ended".to_owned(),
-        (_, Some(deadline)) => format!("runs may finish until {deadline}"),
-        (_, None) => "runs may finish".to_owned(),
-    };
-    format!(
-        "draining, requested by {}: no new runs; {how}; {left}",
-        drain.by
-    )
-}
-
-/// Lines of a name and a value, the values aligned.
-#[derive(Default)]
-struct View {
-    text: String,
-}
-
-impl View {
-    fn line(&mut self, name: &str, value: impl Display) {
-        // Writing to a String cannot fail.
-        let value = terminal_text::one_line(&value.to_string());
-        let _ = writeln!(self.text, "{name:15} {value}");
-    }
-
-    fn some(&mut self, name: &str, value: Option<impl Display>) {
-        if let Some(value) = value {
-            self.line(name, value);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -582,38 +439,5 @@ mod tests {
         );
         assert!(row.trim_end().ends_with("word wo..."), "{row}");
         assert!(run(&long).contains(&["word"; 50].join(" ")));
-    }
-
-    #[test]
-    fn one_reason_is_shown_once() {
-        let lacks = |name: &str, why: &str| pb::Capability {
-            name: name.to_owned(),
-            why: why.to_owned(),
-            instead: "less".to_owned(),
-            ..pb::Capability::default()
-        };
-        let host = pb::HostCapabilities {
-            capabilities: vec![
-                lacks("cgroup", "no groups"),
-                lacks("cgroup_kill", "no groups"),
-                lacks("run_as", "no root"),
-            ],
-            ..pb::HostCapabilities::default()
-        };
-        let info = pb::ServerInfo {
-            host: Some(host),
-            ..pb::ServerInfo::default()
-        };
-        let shown = server(&info, "unix:/run/kennel.sock");
-        let lines = shown.lines().filter_map(|l| l.strip_prefix("cannot"));
-        let lines: Vec<&str> = lines.map(str::trim_start).collect();
-        assert_eq!(
-            lines,
-            [
-                "cgroup: no groups; instead: less",
-                "cgroup_kill: for the same reason; instead: less",
-                "run_as: no root; instead: less",
-            ]
-        );
     }
 }
