@@ -249,6 +249,8 @@ impl Supervisor {
             return Ok(Some(view));
         }
         record.delivered(call.run).await;
+        // Its row can be read only then.
+        let _ = self.shared.store.taken_over().await;
         Ok(None)
     }
 

@@ -280,15 +280,17 @@ pub(crate) struct Delivery<'a> {
 }
 
 impl Delivery<'_> {
-    /// Delivers all pending changes to the store, in order. Returns their number.
+    /// Delivers the changes that are pending now to the store, in order. Returns the number of those that are delivered.
+    /// Changes that become pending meanwhile may be left to the next delivery: callers may promise some without a pause.
     pub(crate) async fn deliver_all(
         &self,
         store: &NodeStore,
         generation: i64,
     ) -> Result<usize, StoreError> {
         let record = self.record;
+        let pending = record.count_pending();
         let mut count = 0;
-        loop {
+        while count < pending {
             let due = record.lock().table.first_due();
             if due.is_empty() {
                 break;

@@ -8,7 +8,7 @@ use crate::{
 use kennel_keeper::client::KeeperEvent;
 use kennel_lifecycle::{EndReason, Exit, RestartPolicy, RunId, RunState};
 use kennel_store::{Desired, RunRow, StoredState};
-use kennel_supervisor::{AbortCall, AbortWait, CallError, Condition};
+use kennel_supervisor::{AbortCall, AbortWait, CallError, Condition, ListFilter};
 use std::time::Duration;
 
 /// Upper bound for every step here, also on a busy machine.
@@ -337,6 +337,37 @@ fn abort_fences_unknown_id_during_store_outage() {
         }
     });
     assert!(lives.world.state.lock().unwrap().executed.is_empty());
+}
+
+/// A stop of an unknown key that is promised while an earlier one is delivered does not prolong that delivery: callers
+/// may promise more without a pause.
+#[test]
+fn node_is_acquired_while_stops_are_promised() {
+    let lives = Lives::of(Nature::default());
+    let store = &lives.world.store;
+    lives.live(async |_| {});
+    store.set(Weather::Away);
+    lives.live_long(async |stage| {
+        let stop = |number| stage.supervisor.abort(at_once(RunId::from_u128(number)));
+        stop(1).await.unwrap();
+        store.reads_held.send_replace(true);
+        store.set(Weather::Fair);
+        while store.reads_waiting() == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop(2).await.unwrap();
+        // The delivery of each reads the row that has its key.
+        store.let_one_read_go();
+        let list = || stage.supervisor.list(ListFilter::default(), None, 10);
+        let listed = tokio::time::timeout(SOON, async {
+            while list().await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        listed.await.expect("the node is acquired");
+        store.reads_held.send_replace(false);
+        wait_until_recorded(stage, RunId::from_u128(2)).await;
+    });
 }
 
 #[tokio::test]

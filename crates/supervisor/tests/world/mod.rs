@@ -48,7 +48,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicI64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -1030,6 +1030,8 @@ pub struct MemoryStore {
     gate: watch::Sender<bool>,
     /// Whether rows are not read.
     pub reads_held: watch::Sender<bool>,
+    /// Whether they are held again after the next one.
+    one_read: AtomicBool,
     open_rows_asked: AtomicUsize,
     lists_read: AtomicUsize,
     history: Mutex<History>,
@@ -1056,6 +1058,12 @@ impl MemoryStore {
 
     pub fn is_answering(&self) -> bool {
         *self.weather.lock().unwrap() == Weather::Fair
+    }
+
+    /// Lets one row be read, while they are held.
+    pub fn let_one_read_go(&self) {
+        self.one_read.store(true, Ordering::Relaxed);
+        self.reads_held.send_replace(false);
     }
 
     /// Returns how many reads of rows are waiting, while they are held.
@@ -1494,6 +1502,9 @@ impl Store for MemoryStore {
     async fn get(&self, run: RunId) -> Result<Option<RunRow>, StoreError> {
         let mut held = self.reads_held.subscribe();
         let _ = held.wait_for(|held| !held).await;
+        if self.one_read.swap(false, Ordering::Relaxed) {
+            self.reads_held.send_replace(true);
+        }
         self.check()?;
         Ok(self.row(run))
     }
