@@ -68,15 +68,15 @@ pub(crate) async fn without_store(
     held: Vec<HeldRun>,
 ) -> Result<usize, BootError> {
     let count = held.len();
-    let mut opened = open_all(shared, held, HashMap::new());
+    let (released, shut) = held.into_iter().partition(|held| held.released);
+    let mut opened = open_all(shared, released, HashMap::new());
     while let Some(part) = next(&mut opened).await? {
         for found in part {
-            if found.held.released {
-                found.resume_without_row(shared);
-            } else {
-                found.await_row(shared);
-            }
+            found.resume_without_row(shared);
         }
+    }
+    for held in Vec::into_iter(shut) {
+        await_row(shared, held);
     }
     Ok(count)
 }
@@ -118,48 +118,35 @@ async fn next(opened: &mut JoinSet<Vec<Found>>) -> Result<Option<Vec<Found>>, Bo
 pub(crate) async fn late(
     shared: &Arc<Shared>,
     held: HeldRun,
-    row: RunRow,
+    row: Option<RunRow>,
 ) -> Result<Option<KeeperRun>, BootError> {
     let opening = Arc::clone(shared);
-    let found = blocking(move || Found::open(&opening, held, Some(row))).await;
+    let found = blocking(move || Found::open(&opening, held, row)).await;
     let found = found.map_err(BootError::Adoption)?;
     found.keeper_run(shared).await.map_err(BootError::Store)
 }
 
-/// Takes the rows of the runs that the keeper holds, open or closed.
+/// Takes the rows of the runs that the keeper holds, open or closed. An open row under the key of a child that was never
+/// released, and is not of that row, stays: nothing is held of its run.
 async fn take_rows(
     shared: &Shared,
     held: &[HeldRun],
     rows: &mut Vec<RunRow>,
 ) -> Result<HashMap<RunId, RunRow>, BootError> {
-    let wanted: HashSet<RunId> = held.iter().map(|held| held.run).collect();
-    let (known, others) = std::mem::take(rows)
-        .into_iter()
-        .partition(|row| wanted.contains(&row.new.run));
+    let children: HashMap<RunId, &HeldRun> = held.iter().map(|held| (held.run, held)).collect();
+    let open: HashSet<RunId> = rows.iter().map(|row| row.new.run).collect();
+    let is_held = |row: &RunRow| {
+        let child = children.get(&row.new.run);
+        let belongs = |held| held_attempt(shared.config.node, row, held) != HeldAttempt::Other;
+        child.is_some_and(|held| held.released || belongs(held))
+    };
+    let (known, others): (Vec<_>, _) = std::mem::take(rows).into_iter().partition(is_held);
     *rows = others;
-    let known: Vec<RunRow> = known;
-    let mut known: HashMap<RunId, RunRow> =
-        known.into_iter().map(|row| (row.new.run, row)).collect();
-    let closed = wanted.into_iter().filter(|run| !known.contains_key(run));
-    let closed: Vec<RunId> = closed.collect();
-    known.extend(self::rows(shared, &closed).await?);
-    Ok(known)
-}
-
-/// Reads the rows of these runs, as far as they exist.
-pub(crate) async fn rows(
-    shared: &Shared,
-    runs: &[RunId],
-) -> Result<HashMap<RunId, RunRow>, BootError> {
-    let mut known = HashMap::new();
-    for runs in runs.chunks(ROWS_MAX) {
-        let rows = shared
-            .store
-            .raw()
-            .get_all(runs)
-            .await
-            .map_err(BootError::Store)?;
-        known.extend(rows.into_iter().map(|row| (row.new.run, row)));
+    let mut known: HashMap<_, _> = known.into_iter().map(|row| (row.new.run, row)).collect();
+    for held in held.iter().filter(|held| !open.contains(&held.run)) {
+        // Rows are read one by one: only then they come with their entries.
+        let row = shared.store.raw().get(held.run).await;
+        known.extend(row.map_err(BootError::Store)?.map(|row| (held.run, row)));
     }
     Ok(known)
 }
@@ -176,7 +163,7 @@ struct Found {
 impl Found {
     fn open(shared: &Shared, held: HeldRun, row: Option<RunRow>) -> Self {
         let intended = shared.record.intended(held.run);
-        let journal = Reopened::open(shared, held.run);
+        let journal = Reopened::open(shared, held.run, row.as_ref());
         crash_point!("adopt.journal_mended");
         Self {
             held,
@@ -206,7 +193,7 @@ impl Found {
         if self.intended.is_none() {
             tracing::error!(run_id = %self.held.run, "the node log lacks this run, its row comes with the database");
         }
-        let row = RunRow::open(self.described(shared));
+        let row = RunRow::open(described(shared, &self.held));
         shared.record.assume(&row);
         let row = shared.record.with_pending(row);
         let meet = Some(Box::new(row.new.clone()));
@@ -216,55 +203,6 @@ impl Found {
             left: Left::new(row, self.journal),
         };
         enter(shared, keeper_run, meet);
-    }
-
-    /// Waits for the row of a child whose gate was shut and which never ran. Only the store knows whether that is to be
-    /// written; nothing is done before.
-    fn await_row(mut self, shared: &Arc<Shared>) {
-        let run = self.held.run;
-        let new = self.described(shared);
-        let waiting = Arc::clone(shared);
-        let make = || {
-            let (handle, mut seat) = Handle::new(&new, intake::unborn(&new), None);
-            let marks = log_span(&shared.config.telemetry, &new);
-            let meeting = async move {
-                let row = loop {
-                    tokio::select! {
-                        row = writes::row_of(&waiting.store, run) => break row,
-                        Some(order) = seat.orders.recv() => recover::answer(*order),
-                        // The keeper reports it to the next server again.
-                        () = waiting.serving.until_refusing() => return drop(waiting.place(run)),
-                    }
-                };
-                self.row = row;
-                match self.keeper_run(&waiting).await {
-                    Ok(Some(keeper_run)) => {
-                        let task = Box::new(RunTask::adopt(waiting, keeper_run, seat));
-                        task.resume_supervision().await;
-                    }
-                    // The next server gets it in this case too.
-                    Ok(None) | Err(_) => drop(waiting.place(run)),
-                }
-            };
-            shared.tasks.spawn(meeting.instrument(marks));
-            handle
-        };
-        // No other run has entered during a start, and no entry is refused.
-        let _ = shared.enter(run, None, make);
-    }
-
-    /// Describes the run without the store. The intended attempt may be ahead of the keeper's: it is recorded before
-    /// the keeper is asked for the next attempt, possibly before the keeper knows that the last one has ended.
-    fn described(&self, shared: &Shared) -> NewRun {
-        let noted = shared.record.open_row(self.held.run);
-        let held = Some(&self.held.identity);
-        match (noted, &self.intended) {
-            (Some(row), _) if row.new.identity.as_ref() == held => {
-                as_held(shared, &self.held, row.new)
-            }
-            (_, Some(new)) => as_held(shared, &self.held, new.clone()),
-            (_, None) => placeholder(shared, &self.held),
-        }
     }
 
     /// Returns the state of the run by its row; absent where its key is another run's.
@@ -317,6 +255,52 @@ impl Found {
             recorded,
             left: Left::new(row, journal),
         }))
+    }
+}
+
+/// Waits for the row of a child whose gate was shut and which never ran. Only the store knows whether that is to be
+/// written; nothing is done before.
+fn await_row(shared: &Arc<Shared>, held: HeldRun) {
+    let run = held.run;
+    let new = described(shared, &held);
+    let waiting = Arc::clone(shared);
+    let make = || {
+        let (handle, mut seat) = Handle::new(&new, intake::unborn(&new), None);
+        let marks = log_span(&shared.config.telemetry, &new);
+        let meeting = async move {
+            let row = loop {
+                tokio::select! {
+                    row = writes::row_of(&waiting.store, run) => break row,
+                    Some(order) = seat.orders.recv() => recover::answer(*order),
+                    // The keeper reports it to the next server again.
+                    () = waiting.serving.until_refusing() => return drop(waiting.place(run)),
+                }
+            };
+            match late(&waiting, held, row).await {
+                Ok(Some(keeper_run)) => {
+                    let task = Box::new(RunTask::adopt(waiting, keeper_run, seat));
+                    task.resume_supervision().await;
+                }
+                // The next server gets it in this case too.
+                Ok(None) | Err(_) => drop(waiting.place(run)),
+            }
+        };
+        shared.tasks.spawn(meeting.instrument(marks));
+        handle
+    };
+    // No other run has entered during a start, and no entry is refused.
+    let _ = shared.enter(run, None, make);
+}
+
+/// Describes a run without the store. The intended attempt may be ahead of the keeper's: it is recorded before the
+/// keeper is asked for the next attempt, possibly before the keeper knows that the last one has ended.
+fn described(shared: &Shared, held: &HeldRun) -> NewRun {
+    let noted = shared.record.open_row(held.run);
+    let noted = noted.filter(|row| row.new.identity.as_ref() == Some(&held.identity));
+    let new = noted.map(|row| row.new);
+    match new.or_else(|| shared.record.intended(held.run)) {
+        Some(new) => as_held(shared, held, new),
+        None => placeholder(shared, held),
     }
 }
 

@@ -41,19 +41,17 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
             let ended = ended.map(|outcome| Cleanup::of_ended(outcome, true));
             ended.map_or(Ok(()), |ended| ended.carry_out(shared, run))
         }
-        Some(RunRow {
-            new,
-            outcome: Some(outcome),
-            ..
-        }) => {
-            if Reopened::open(shared, run)?.end(new.attempt, &outcome) {
+        Some(row) => {
+            // An open row is another node's to close.
+            let Some(outcome) = &row.outcome else {
+                return Ok(());
+            };
+            if Reopened::open(shared, run, Some(&row))?.end(row.new.attempt, outcome) {
                 tracing::info!(run_id = %run, "the end of the run is recorded in full");
                 Cleanup::Ended.carry_out(shared, run)?;
             }
             Ok(())
         }
-        // It is another node's to close.
-        Some(_) => Ok(()),
         None if was_recorded(shared, run)? => {
             tracing::warn!(run_id = %run, "the database lost the row of a run that no keeper has any more; its output is kept");
             Ok(())
@@ -64,7 +62,7 @@ fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
 
 /// Whether the run was recorded: a run that was not recorded was never released.
 fn was_recorded(shared: &Shared, run: RunId) -> io::Result<bool> {
-    match Reopened::open(shared, run) {
+    match Reopened::open(shared, run, None) {
         Ok(journal) => Ok(journal.record(1).recorded),
         // The directory was never made.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

@@ -61,6 +61,7 @@ pub(crate) fn take_in_hand(shared: &Arc<Shared>, row: RunRow) {
 fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     let run = row.new.run;
     let marks = log_span(&shared.config.telemetry, &row.new);
+    let again = row.clone();
     let make = || {
         let mut view = RunView::from(row.clone());
         if row.state != StoredState::Backoff && !shared.doors.is_late(run) {
@@ -91,9 +92,31 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
     };
     marks.in_scope(|| match shared.enter(run, None, make) {
         Ok(Entered::New(_)) => tracing::info!(run_id = %run, "run found open, recovering it"),
-        Ok(Entered::Existing) => {}
+        Ok(Entered::Existing) => begin_later(shared, again),
         Err(error) => tracing::error!(run_id = %run, %error, "cannot recover the run now"),
     });
+}
+
+/// Starts recovery of this row when another child under its key is gone: one that was prepared while the store had no
+/// such row, which it has again since it went back.
+fn begin_later(shared: &Arc<Shared>, row: RunRow) {
+    let Some(handle) = shared.find(row.new.run).filter(|_| !has_task(shared, &row)) else {
+        return;
+    };
+    let (waiting, mut live) = (Arc::clone(shared), handle.live);
+    shared.background.spawn(async move {
+        // An error: the task is gone.
+        let _ = live.wait_for(|live| live.over).await;
+        if !waiting.serving.is_refusing() {
+            take_in_hand(&waiting, row);
+        }
+    });
+}
+
+/// Whether the run of this row has a task here. A task of its key may be another child's.
+pub(crate) fn has_task(shared: &Shared, row: &RunRow) -> bool {
+    let handle = shared.find(row.new.run);
+    handle.is_some_and(|handle| handle.live.borrow().view.identity == row.new.identity)
 }
 
 /// Decision of recovery on a run whose processes are all gone.
@@ -406,7 +429,7 @@ impl Recovery {
 /// Adopts a run that the keeper found late.
 async fn resume_late(shared: Arc<Shared>, held: HeldRun, row: RunRow, seat: Seat, place: Place) {
     let run = held.run;
-    match adopt::late(&shared, held, row).await {
+    match adopt::late(&shared, held, Some(row)).await {
         Ok(Some(keeper_run)) => {
             tracing::info!(run_id = %run, "the shim of the run has reconnected, run adopted");
             let task = Box::new(RunTask::adopt(shared, keeper_run, seat));

@@ -173,8 +173,9 @@ async fn take_late(shared: &Arc<Shared>, again: Again) -> Result<(), BootError> 
     let open: Vec<RunId> = rows.iter().map(|row| row.new.run).collect();
     let rows = rows.into_iter();
     // A run whose end became pending meanwhile is not open any more.
-    let nobodys = |run| shared.find(run).is_none() && !shared.record.has_pending_of(run);
-    let rows = rows.filter(|row| nobodys(row.new.run));
+    let rows = rows.filter(|row| {
+        !recover::has_task(shared, row) && !shared.record.has_pending_of(row.new.run)
+    });
     let rows: Vec<RunRow> = rows.collect();
     shared.store.open(generation);
     let taken = [("generation", generation.to_string())];

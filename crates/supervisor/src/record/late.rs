@@ -92,12 +92,14 @@ impl NodeRecord {
     }
 
     /// Opens the journal of a run of an earlier server, as [`Writer::reopen`] does; a missing journal is made of the
-    /// entries known here. For a run that was silent to its end none is made: its row has all entries.
+    /// entries known here. For a run that was silent to its end none is made: its row, which is given where it was
+    /// read, has all entries.
     ///
     /// Where not all entries are known, the journal continues above the mark: no seq is given twice.
     pub(crate) fn reopen_journal(
         &self,
         run: RunId,
+        row: Option<&RunRow>,
         dir: &Path,
         boot: Boot,
     ) -> io::Result<(Writer, [u64; 2])> {
@@ -105,7 +107,7 @@ impl NodeRecord {
             silent,
             late: LateEntries { is_cut, entries },
             bound,
-        } = self.known(run);
+        } = self.known(run, row);
         if let Some(entries) = silent.filter(|_| !kennel_journal::is_made(dir)) {
             let texts = texts(&entries);
             let writer = Writer::of_facts(dir, &facts(&entries, &texts))?;
@@ -122,16 +124,18 @@ impl NodeRecord {
         Ok(reopened)
     }
 
-    fn known(&self, run: RunId) -> JournalState {
+    fn known(&self, run: RunId, read: Option<&RunRow>) -> JournalState {
         let record = self.lock();
-        let Some(entry) = record.table.runs.get(&run) else {
-            return JournalState::default();
-        };
-        let row = entry.row.as_ref();
-        let new = row.map(|row| &row.new).or(entry.intended.as_ref());
+        let entry = record.table.runs.get(&run);
+        let row = entry.and_then(|entry| entry.row.as_ref());
+        let silent = [read, row].into_iter().flatten().find_map(silent);
+        let new = read.or(row).map(|row| &row.new);
+        let new = new.or_else(|| entry?.intended.as_ref());
         JournalState {
-            silent: row.and_then(silent).map(|(entries, _)| entries),
-            late: entry.late.clone().unwrap_or(LateEntries::CUT),
+            silent: silent.map(|(entries, _)| entries),
+            late: entry
+                .and_then(|entry| entry.late.clone())
+                .unwrap_or(LateEntries::CUT),
             bound: new.map(|new| new.policy().output).unwrap_or_default(),
         }
     }
@@ -143,16 +147,6 @@ struct JournalState {
     silent: Option<Vec<RunEntry>>,
     late: LateEntries,
     bound: OutputBound,
-}
-
-impl Default for JournalState {
-    fn default() -> Self {
-        Self {
-            silent: None,
-            late: LateEntries::CUT,
-            bound: OutputBound::default(),
-        }
-    }
 }
 
 fn texts(entries: &[RunEntry]) -> Vec<String> {

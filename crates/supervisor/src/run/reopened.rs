@@ -55,10 +55,12 @@ pub(crate) struct Reopened {
 }
 
 impl Reopened {
-    /// Opens the journal. Blocks: the whole index is read.
-    pub(crate) fn open(shared: &Shared, run: RunId) -> io::Result<Self> {
+    /// Opens the journal; `row` is the run's row, where it was read. Blocks: the whole index is read.
+    pub(crate) fn open(shared: &Shared, run: RunId, row: Option<&RunRow>) -> io::Result<Self> {
         let dir = rundir::path(&shared.config.data_dir, run);
-        let reopened = shared.record.reopen_journal(run, &dir, shared.boot())?;
+        let reopened = shared
+            .record
+            .reopen_journal(run, row, &dir, shared.boot())?;
         let facts = reopened.0.facts()?;
         let open = Arc::clone(&shared.pipes_open);
         let output = Output::over(run, reopened, event::entry_list(&facts), open);
@@ -71,7 +73,7 @@ impl Reopened {
         let shared = Arc::clone(shared);
         let opened = blocking(move || {
             rundir::create(&shared.config.data_dir, run)?;
-            Self::open(&shared, run)
+            Self::open(&shared, run, None)
         });
         opened.await.flatten()
     }

@@ -12,7 +12,10 @@ use kennel_store::{Desired, RunRow};
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, Payload, Position, SignalCall,
 };
-use std::{io::Write as _, time::Duration};
+use std::{fs, io::Write as _, time::Duration};
+
+/// Longer than any pause between two attempts.
+const LONG: Duration = Duration::from_mins(1);
 
 #[test]
 fn signal_is_sent_once_whichever_server_is_called() {
@@ -428,4 +431,40 @@ fn readers_of_unopenable_journal_get_an_error() {
         assert_eq!(names.last().unwrap(), "ended");
         assert!(!log::is_unfinished(&lives.data_dir, run_id()));
     });
+}
+
+/// A store that went back has the open row of an earlier run, while the keeper holds a child under its key that was
+/// never released.
+#[test]
+fn open_row_of_earlier_child_is_recovered() {
+    for weather in [Weather::Away, Weather::Fair] {
+        let lives = Lives::of(Nature::default());
+        let store = &lives.world.store;
+        lives.begin();
+        let earlier = store.row(run_id()).unwrap();
+        lives.keeper_dies();
+        store.rows.lock().unwrap().clear();
+        fs::remove_dir_all(lives.data_dir.path()).unwrap();
+        fs::create_dir(lives.data_dir.path()).unwrap();
+        lives.live(async |stage| {
+            store.hold_inserts();
+            let again = stage.supervisor.clone();
+            tokio::spawn(async move { again.spawn(call(Some(run_id()))).await });
+            while stage.kernel().children[&run_id()].acknowledged {
+                tokio::task::yield_now().await;
+            }
+        });
+        store.let_inserts_go();
+        store.rows.lock().unwrap().insert(run_id(), earlier);
+        store.set(weather);
+        lives.live_long(async |_| {
+            tokio::time::sleep(LONG).await;
+            store.set(Weather::Fair);
+            tokio::time::sleep(LONG).await;
+        });
+        let row = store.row(run_id()).unwrap();
+        let reason = row.outcome.map(|outcome| outcome.reason);
+        assert_eq!(reason, Some(EndReason::ServiceLost), "{weather:?}");
+        assert_eq!(lives.world.state.lock().unwrap().executed.len(), 1);
+    }
 }

@@ -2,11 +2,11 @@
 
 use crate::{
     name,
-    world::{Lives, Nature, Stage, call, run_id},
+    world::{Lives, Nature, Stage, Weather, call, run_id},
 };
 use kennel_journal::GapReason;
 use kennel_lifecycle::{Entry, Exit, RetentionLimits};
-use kennel_supervisor::{Condition, Event, Payload, Position};
+use kennel_supervisor::{CallError, Condition, Event, Payload, Position};
 use std::{fs, path::PathBuf, time::Duration};
 
 /// Longer than the interval of retention checks.
@@ -129,6 +129,32 @@ fn lost_node_log_gives_no_seq_twice() {
     assert_eq!((gap.reason, gap.first_seq), (GapReason::HostLost, 1));
     assert!(gap.last_seq >= 65_536, "{gap:?}");
     assert_eq!(names(&all[1..3]), ["recorded", "started"]);
+}
+
+/// Its server died before the keeper heard that it is closed, and the node log does not have it.
+#[test]
+fn closed_row_and_journal_agree_on_end() {
+    let lives = Lives::of(Nature::default());
+    let store = &lives.world.store;
+    store.reads_held.send_replace(true);
+    lives.live(async |stage| {
+        store.set(Weather::InsertUnknown { written: true });
+        let refused = stage.supervisor.spawn(call(Some(run_id()))).await;
+        assert!(matches!(refused, Err(CallError::StoreUnavailable)));
+        store.set(Weather::Fair);
+        while store.row(run_id()).unwrap().outcome.is_none() {
+            tokio::task::yield_now().await;
+        }
+    });
+    store.reads_held.send_replace(false);
+    fs::remove_dir_all(lives.data_dir.path().join("log")).unwrap();
+    lives.live(async |_| {
+        while lives.world.state.lock().unwrap().acknowledged.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    });
+    // With the end of the world the row is compared with the journal.
+    assert!(store.row(run_id()).unwrap().entries.is_some());
 }
 
 #[test]
