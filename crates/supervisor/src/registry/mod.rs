@@ -12,6 +12,7 @@ mod starts;
 pub(crate) mod subscribers;
 pub(crate) mod unreachable;
 
+pub(crate) use self::starts::Turn;
 use self::{
     background::Background, output_rates::OutputRates, retained::Retained, screens::Screens,
     serving::Serving, starts::Starts,

@@ -1,7 +1,7 @@
 //! Many starts at once: each waits for its turn, and none for a store that does not answer.
 
 use crate::world::{Nature, Stage, call};
-use kennel_lifecycle::RunId;
+use kennel_lifecycle::{RestartPolicy, RunId};
 use kennel_supervisor::{CallError, DrainAction, DrainCall, Spawned};
 use std::{thread::available_parallelism, time::Duration};
 use tokio::{
@@ -41,24 +41,49 @@ fn made(stage: &Stage) -> usize {
     runs.filter(|run| stage.is_alive(*run)).count()
 }
 
-#[tokio::test(start_paused = true)]
-async fn starts_take_turns_over_a_slow_store() {
-    let (stage, spawning) = spawning().await;
+/// Waits until all commands are made: never more at once than there are turns.
+async fn all_made(stage: &Stage) {
     let mut before = 0;
     let all_made = async {
         while before < asked() {
             sleep(SHORT).await;
-            let now = made(&stage);
+            let now = made(stage);
             assert!(now - before <= 8 * processors(), "{before} to {now}");
             before = now;
         }
     };
     let all = timeout(LONG, all_made).await;
     all.expect("a start waits for others that the store holds");
+}
+
+#[tokio::test(start_paused = true)]
+async fn starts_take_turns_over_a_slow_store() {
+    let (stage, spawning) = spawning().await;
+    all_made(&stage).await;
     stage.world.store.let_inserts_go();
     for spawned in spawning.join_all().await {
         spawned.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn restarts_take_turns_as_spawns_do() {
+    let stage = Stage::set(Nature::default()).await;
+    for run in 1..=asked() {
+        let mut call = call(Some(RunId::from_u128(run as u128)));
+        call.spec.policy.restart = RestartPolicy {
+            delay: SHORT,
+            max_delay: SHORT,
+            ..RestartPolicy::keepalive()
+        };
+        stage.supervisor.spawn(call).await.unwrap();
+    }
+    stage.world.store.hold_inserts();
+    for run in 1..=asked() {
+        stage.exits(RunId::from_u128(run as u128), 1);
+    }
+    all_made(&stage).await;
+    stage.world.store.let_inserts_go();
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,15 +6,16 @@ use crate::{
         blocking::blocking,
         calls::{CallError, RestartCall},
         cause, clock, log_words,
+        view::Live,
     },
     record::persisted_spec,
-    registry::{Order, OrderError, Shared},
+    registry::{Order, OrderError, Shared, Turn},
     run::{cleanup::Cleanup, output::Output, token, writes::Write},
 };
 use kennel_keeper::{client::ClientError, rundir};
 use kennel_lifecycle::{
     Command, EndReason, Entry, Input, Machine, NextAttempt, Outcome, Phase, Refusal, Report,
-    RunKind, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
+    RunKind, RunState, StartFailure, StartStage, StopOrder, StopReason, Timestamp,
     restart::{self, Attempted, ClientRequest, Next},
 };
 use kennel_linux::crash_point;
@@ -114,6 +115,13 @@ impl Attempts {
         match self.stage {
             Stage::Waiting(_, due) => Some(due),
             _ => None,
+        }
+    }
+
+    /// Makes the next attempt due at once.
+    fn hasten(&mut self) {
+        if let Stage::Waiting(_, due) = &mut self.stage {
+            *due = clock::instant();
         }
     }
 
@@ -299,7 +307,7 @@ impl RunTask {
         } else if self.shared.serving.is_refusing() {
             self.leave_or_end();
         } else if self.attempts.request == ClientRequest::Restart {
-            self.begin_next();
+            self.attempts.hasten();
         }
     }
 
@@ -379,7 +387,7 @@ impl RunTask {
                 if call.expected_attempt.is_none_or(|meant| meant >= before) {
                     drop(reply.send(Ok(before)));
                     self.attempts.restarts = 0;
-                    self.begin_next();
+                    self.attempts.hasten();
                 } else {
                     drop(reply.send(Ok(before.saturating_sub(1))));
                 }
@@ -456,8 +464,8 @@ impl RunTask {
         }
     }
 
-    /// Begins the next attempt, whose time has come.
-    pub(super) fn begin_next(&mut self) {
+    /// Begins the next attempt, whose time has come; it has this turn until it runs.
+    pub(super) fn begin_next(&mut self, turn: Turn) {
         let lost = self.shared.serving.has_lost_keeper();
         if lost || self.shared.serving.is_refusing() {
             return self.leave_or_end();
@@ -492,6 +500,12 @@ impl RunTask {
         crash_point!("attempt.begin");
         // Admit is refused only where it was given before.
         let _ = self.feed(Input::Command(Command::Admit));
+        let mut live = self.live.subscribe();
+        let begun = async move {
+            let begun = |live: &Live| live.over || live.view.state != RunState::Starting;
+            let _ = live.wait_for(begun).await;
+        };
+        self.op(|_, _, _| turn.of(begun));
     }
 
     /// Prepares the run's directory for the next attempt, and asks the keeper for its child.

@@ -24,7 +24,7 @@ use crate::{
         clock,
         view::{Live, StartAnswer},
     },
-    registry::{Order, OrderError, Place, Seat, Shared},
+    registry::{Order, OrderError, Place, Seat, Shared, Turn},
     run::{
         cleanup::Cleanup,
         output::{Output, Ready},
@@ -181,7 +181,8 @@ enum Wake {
     Order(Order),
     RunningDue,
     StopDue,
-    AttemptDue,
+    /// The time of the next attempt, and its turn to start, have come.
+    AttemptDue(Turn),
     ParentEnded,
     SilenceDue,
     KeeperLost,
@@ -279,7 +280,7 @@ impl RunTask {
                 Wake::Order(order) => self.order(order),
                 Wake::RunningDue => self.record_running(),
                 Wake::StopDue => self.proceed_with_stop(),
-                Wake::AttemptDue => self.begin_next(),
+                Wake::AttemptDue(turn) => self.begin_next(turn),
                 Wake::ParentEnded => self.parent_ended(),
                 Wake::KeeperLost => self.keeper_lost(),
                 Wake::Output(ready) => self.pump(ready),
@@ -330,6 +331,10 @@ impl RunTask {
         let reads_on = flows && !holds && !self.is_left();
         let parent = self.stop_with_parent().map(|(parent, _)| parent);
         let (shared, watch) = (&self.shared, &mut self.parent);
+        let attempt_due = async {
+            due(self.attempts.due()).await;
+            shared.starts.turn(&self.new.owner).await
+        };
         let parent_ended = async {
             match parent {
                 Some(parent) => watch.ended(shared, parent).await,
@@ -343,7 +348,7 @@ impl RunTask {
             () = due(self.stop_due) => Wake::StopDue,
             () = parent_ended => Wake::ParentEnded,
             () = due(self.running_due) => Wake::RunningDue,
-            () = due(self.attempts.due()), if !self.shared.serving.is_leaving() => Wake::AttemptDue,
+            turn = attempt_due, if !self.shared.serving.is_leaving() => Wake::AttemptDue(turn),
             () = self.shared.serving.until_keeper_lost(), if !reads_on => Wake::KeeperLost,
             () = self.shared.serving.until_refusing(), if finishing => Wake::Hurry,
             ready = output => Wake::Output(ready),
