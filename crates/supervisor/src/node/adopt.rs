@@ -188,15 +188,24 @@ impl Found {
         Ok(true)
     }
 
-    /// Starts the task of a run whose row is not known: the run exists, for its gate was opened.
+    /// Starts the task of a run without a store: the run exists, for its gate was opened. An end in the node log stands;
+    /// otherwise the row is not known.
     fn resume_without_row(self, shared: &Arc<Shared>) {
-        if self.intended.is_none() {
-            tracing::error!(run_id = %self.held.run, "the node log lacks this run, its row comes with the database");
-        }
-        let row = RunRow::open(described(shared, &self.held));
-        shared.record.assume(&row);
-        let row = shared.record.with_pending(row);
-        let meet = Some(Box::new(row.new.clone()));
+        let ended = shared.record.ended_row(self.held.run);
+        let is_held = |row: &RunRow| row.new.identity.as_ref() == Some(&self.held.identity);
+        let (row, meet) = match ended.filter(is_held) {
+            Some(row) => (row, None),
+            None => {
+                if self.intended.is_none() {
+                    tracing::error!(run_id = %self.held.run, "the node log lacks this run, its row comes with the database");
+                }
+                let row = RunRow::open(described(shared, &self.held));
+                shared.record.assume(&row);
+                let row = shared.record.with_pending(row);
+                let meet = Box::new(row.new.clone());
+                (row, Some(meet))
+            }
+        };
         let keeper_run = KeeperRun {
             held: self.held,
             recorded: true,

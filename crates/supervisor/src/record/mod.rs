@@ -142,6 +142,13 @@ impl NodeRecord {
         record.table.runs.get(&run)?.open_row().cloned()
     }
 
+    /// Returns the row of this run, where it is known that the run has ended.
+    pub(crate) fn ended_row(&self, run: RunId) -> Option<RunRow> {
+        let record = self.lock();
+        let entry = record.table.runs.get(&run)?;
+        entry.row.clone().filter(|row| row.outcome.is_some())
+    }
+
     /// Returns all rows that the store should have.
     pub(crate) fn known_rows(&self) -> Vec<KnownRow> {
         let record = self.lock();

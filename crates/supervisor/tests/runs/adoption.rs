@@ -468,3 +468,41 @@ fn open_row_of_earlier_child_is_recovered() {
         assert_eq!(lives.world.state.lock().unwrap().executed.len(), 1);
     }
 }
+
+/// Its server died after it had recorded the end, and before the keeper heard of that.
+#[test]
+fn run_whose_end_is_logged_is_not_live_again() {
+    let lives = Lives::of(Nature::default());
+    let (store, world) = (&lives.world.store, &lives.world);
+    world.state.lock().unwrap().holds_on = true;
+    lives.live(async |stage| {
+        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
+        stage.exits(run_id(), 3);
+        let ended = stage.supervisor.wait(run_id(), Condition::Ended).await;
+        ended.unwrap();
+    });
+    world.state.lock().unwrap().holds_on = false;
+    store.set(Weather::Away);
+    lives.live_long(async |stage| {
+        let get = || stage.supervisor.get(run_id());
+        // Its row is not read here; while the keeper is heard, the run has a task.
+        if let Ok(view) = get().await {
+            assert_eq!(view.state, RunState::Failed, "{view:?}");
+        }
+        store.set(Weather::Fair);
+        let view = loop {
+            match get().await {
+                Ok(view) => break view,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        };
+        assert_eq!(
+            (view.owner.as_str(), view.exit),
+            ("uid:0", Some(Exit::Code(3)))
+        );
+        while world.state.lock().unwrap().acknowledged.is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(event_names(stage, run_id()).await.last().unwrap(), "ended");
+    });
+}
