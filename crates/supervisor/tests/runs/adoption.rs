@@ -471,7 +471,7 @@ fn open_row_of_earlier_child_is_recovered() {
 
 /// Its server died after it had recorded the end, and before the keeper heard of that.
 #[test]
-fn run_whose_end_is_logged_is_not_live_again() {
+fn run_with_logged_end_is_not_live_again() {
     let lives = Lives::of(Nature::default());
     let (store, world) = (&lives.world.store, &lives.world);
     world.state.lock().unwrap().holds_on = true;
