@@ -68,14 +68,14 @@ pub(crate) async fn without_store(
     held: Vec<HeldRun>,
 ) -> Result<usize, BootError> {
     let count = held.len();
-    let (released, shut) = held.into_iter().partition(|held| held.released);
+    let (released, shut): (Vec<_>, Vec<_>) = held.into_iter().partition(|held| held.released);
     let mut opened = open_all(shared, released, HashMap::new());
     while let Some(part) = next(&mut opened).await? {
         for found in part {
             found.resume_without_row(shared);
         }
     }
-    for held in Vec::into_iter(shut) {
+    for held in shut {
         await_row(shared, held);
     }
     Ok(count)
@@ -301,8 +301,8 @@ fn await_row(shared: &Arc<Shared>, held: HeldRun) {
     let _ = shared.enter(run, None, make);
 }
 
-/// Describes a run without the store. The intended attempt may be ahead of the keeper's: it is recorded before the
-/// keeper is asked for the next attempt, possibly before the keeper knows that the last one has ended.
+/// Describes a run without the store. The intended attempt may be the one after the keeper's: it is recorded before the
+/// keeper is asked for it.
 fn described(shared: &Shared, held: &HeldRun) -> NewRun {
     let noted = shared.record.open_row(held.run);
     let noted = noted.filter(|row| row.new.identity.as_ref() == Some(&held.identity));

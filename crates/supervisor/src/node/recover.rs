@@ -100,7 +100,7 @@ fn begin(shared: &Arc<Shared>, row: RunRow, asked_for: bool) {
 /// Starts recovery of this row when another child under its key is gone: one that was prepared while the store had no
 /// such row, which it has again since it went back.
 fn begin_later(shared: &Arc<Shared>, row: RunRow) {
-    let Some(handle) = shared.find(row.new.run).filter(|_| !has_task(shared, &row)) else {
+    let Some(handle) = shared.find(row.new.run).filter(|task| !is_of(task, &row)) else {
         return;
     };
     let (waiting, mut live) = (Arc::clone(shared), handle.live);
@@ -116,7 +116,11 @@ fn begin_later(shared: &Arc<Shared>, row: RunRow) {
 /// Whether the run of this row has a task here. A task of its key may be another child's.
 pub(crate) fn has_task(shared: &Shared, row: &RunRow) -> bool {
     let handle = shared.find(row.new.run);
-    handle.is_some_and(|handle| handle.live.borrow().view.identity == row.new.identity)
+    handle.is_some_and(|task| is_of(&task, row))
+}
+
+fn is_of(task: &Handle, row: &RunRow) -> bool {
+    task.live.borrow().view.identity == row.new.identity
 }
 
 /// Decision of recovery on a run whose processes are all gone.

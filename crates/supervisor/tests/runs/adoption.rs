@@ -12,10 +12,7 @@ use kennel_store::{Desired, RunRow};
 use kennel_supervisor::{
     AbortCall, AbortWait, CallError, Condition, Payload, Position, SignalCall,
 };
-use std::{fs, io::Write as _, time::Duration};
-
-/// Longer than any pause between two attempts.
-const LONG: Duration = Duration::from_mins(1);
+use std::{io::Write as _, time::Duration};
 
 #[test]
 fn signal_is_sent_once_whichever_server_is_called() {
@@ -430,79 +427,5 @@ fn readers_of_unopenable_journal_get_an_error() {
         assert_eq!(names[..2], ["recorded", "started"]);
         assert_eq!(names.last().unwrap(), "ended");
         assert!(!log::is_unfinished(&lives.data_dir, run_id()));
-    });
-}
-
-/// A store that went back has the open row of an earlier run, while the keeper holds a child under its key that was
-/// never released.
-#[test]
-fn open_row_of_earlier_child_is_recovered() {
-    for weather in [Weather::Away, Weather::Fair] {
-        let lives = Lives::of(Nature::default());
-        let store = &lives.world.store;
-        lives.begin();
-        let earlier = store.row(run_id()).unwrap();
-        lives.keeper_dies();
-        store.rows.lock().unwrap().clear();
-        fs::remove_dir_all(lives.data_dir.path()).unwrap();
-        fs::create_dir(lives.data_dir.path()).unwrap();
-        lives.live(async |stage| {
-            store.hold_inserts();
-            let again = stage.supervisor.clone();
-            tokio::spawn(async move { again.spawn(call(Some(run_id()))).await });
-            while stage.kernel().children[&run_id()].acknowledged {
-                tokio::task::yield_now().await;
-            }
-        });
-        store.let_inserts_go();
-        store.rows.lock().unwrap().insert(run_id(), earlier);
-        store.set(weather);
-        lives.live_long(async |_| {
-            tokio::time::sleep(LONG).await;
-            store.set(Weather::Fair);
-            tokio::time::sleep(LONG).await;
-        });
-        let row = store.row(run_id()).unwrap();
-        let reason = row.outcome.map(|outcome| outcome.reason);
-        assert_eq!(reason, Some(EndReason::ServiceLost), "{weather:?}");
-        assert_eq!(lives.world.state.lock().unwrap().executed.len(), 1);
-    }
-}
-
-/// Its server died after it had recorded the end, and before the keeper heard of that.
-#[test]
-fn run_with_logged_end_is_not_live_again() {
-    let lives = Lives::of(Nature::default());
-    let (store, world) = (&lives.world.store, &lives.world);
-    world.state.lock().unwrap().holds_on = true;
-    lives.live(async |stage| {
-        stage.supervisor.spawn(call(Some(run_id()))).await.unwrap();
-        stage.exits(run_id(), 3);
-        let ended = stage.supervisor.wait(run_id(), Condition::Ended).await;
-        ended.unwrap();
-    });
-    world.state.lock().unwrap().holds_on = false;
-    store.set(Weather::Away);
-    lives.live_long(async |stage| {
-        let get = || stage.supervisor.get(run_id());
-        // Its row is not read here; while the keeper is heard, the run has a task.
-        if let Ok(view) = get().await {
-            assert_eq!(view.state, RunState::Failed, "{view:?}");
-        }
-        store.set(Weather::Fair);
-        let view = loop {
-            match get().await {
-                Ok(view) => break view,
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-            }
-        };
-        assert_eq!(
-            (view.owner.as_str(), view.exit),
-            ("uid:0", Some(Exit::Code(3)))
-        );
-        while world.state.lock().unwrap().acknowledged.is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert_eq!(event_names(stage, run_id()).await.last().unwrap(), "ended");
     });
 }
