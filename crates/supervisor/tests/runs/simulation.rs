@@ -963,7 +963,7 @@ fn play_all(all: RangeInclusive<u64>) {
     for seed in asked.map_or(all, |asked| seeds(&asked)) {
         let seed_note = PrintOnPanic(seed);
         story::begin();
-        play(&Dice::new(seed));
+        story::with_warnings(|| play(&Dice::new(seed)));
         std::mem::forget(seed_note);
     }
 }
