@@ -10,7 +10,7 @@ export KENNEL_TOOLS := $(CARGO_TARGET_DIR)/tools
 BUF := $(KENNEL_TOOLS)/buf/node_modules/.bin/buf
 CARGO := cargo --locked
 
-.PHONY: help build serve test quick check lint fmt proto proto-image bench growth profile soak vm site tools
+.PHONY: help build serve test quick check lint form clippy fmt proto proto-image bench growth profile soak vm site pages tools
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,25 +21,32 @@ build: ## build the binary
 serve: ## start a server on embedded SQLite, data under target/serve
 	$(CARGO) run -p kennel -- serve --data-dir "$(CARGO_TARGET_DIR)/serve"
 
-test: tools ## everything that must hold before a change lands; ends with the test runner's summary
-	$(MAKE) --no-print-directory lint
-	$(MAKE) --no-print-directory site
-	cargo --locked build --workspace --bins
-	cargo --locked nextest run --workspace --test-threads $$((1 + $$(nproc)))
+test: tools form ## everything that must hold before a change lands; ends with the test runner's summary
+	$(CARGO) build --workspace --bins
+	$(CARGO) metadata --format-version 1 >"$(CARGO_TARGET_DIR)/packages.json"
+	$(CARGO) nextest list --workspace --list-type binaries-only --message-format json >"$(CARGO_TARGET_DIR)/tests.json"
+	nice -n 19 $(MAKE) --no-print-directory clippy pages >"$(CARGO_TARGET_DIR)/lint.log" 2>&1 & lint=$$!; \
+	cargo nextest run --cargo-metadata "$(CARGO_TARGET_DIR)/packages.json" --binaries-metadata "$(CARGO_TARGET_DIR)/tests.json" \
+		--test-threads $$((1 + $$(nproc))) && failed=0 || failed=$$?; \
+	wait $$lint || { cat "$(CARGO_TARGET_DIR)/lint.log" >&2; exit 1; }; \
+	exit $$failed
 
 quick: ## the core alone, without root, services or tools, but for full disks, which take a process each: lifecycle, journal, store on SQLite, supervisor on a fake kernel
 	$(CARGO) test --quiet -p kennel-lifecycle -p kennel-journal -p kennel-store -p kennel-supervisor --lib --test lifecycle --test journal --test sqlite --test runs -- --skip full_disk
 
-check: ## what a change to one crate needs: types and lints, no tests
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+check: clippy ## what a change to one crate needs: types and lints, no tests
 
-lint: tools ## form, lints, the contract, and the licences where cargo-deny is installed
+lint: form clippy ## form, lints, the contract, and the licences where cargo-deny is installed
+
+form: tools
 	cargo fmt --all -- --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(BUF) lint
 	$(BUF) format --diff --exit-code proto
 	$(BUF) breaking --against proto/kennel.v1.binpb
 	if command -v cargo-deny >/dev/null; then cargo deny --offline --locked check bans licenses sources; else echo "cargo-deny is not installed: licences and bans were not checked"; fi
+
+clippy:
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 fmt: ## format Rust and proto
 	cargo fmt --all
@@ -77,7 +84,11 @@ vm: ## the virtual machines, the long ones too: limits of runs, no memory left, 
 	$(CARGO) nextest run -p kennel-tests --test vm --run-ignored all --no-capture
 
 site: tools ## build the documentation into target/site/book, and check its links
-	$(CARGO) build -p kennel -p kennel-tests --bin kennel --bin site
+	$(CARGO) build --workspace --bins
+	@$(MAKE) --no-print-directory pages
+
+# Of binaries that are built.
+pages:
 	"$(CARGO_TARGET_DIR)/debug/site" "$(CARGO_TARGET_DIR)/site"
 
 tools: ## install what the checks need, where it is missing
