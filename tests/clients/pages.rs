@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Libraries are fetched and compiled where this host has not had them before.
-const BUILD_PATIENCE: Duration = Duration::from_mins(4);
+const BUILD_PATIENCE: Duration = Duration::from_mins(12);
 /// Path of the socket in the pages.
 const SOCKET: &str = "/run/kennel/kennel.sock";
 /// The server is killed when a client has printed this.

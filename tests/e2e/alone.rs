@@ -18,7 +18,7 @@ async fn run_without_server_starts_and_removes_its_own() {
     }
     let run = |words: &[&str]| {
         let mut command: Command = kennel.command_of_user(&kennel.program());
-        command.arg("run").args(words);
+        command.arg("run").args(words).current_dir(&dir);
         command.env("XDG_RUNTIME_DIR", dir.join("runtime"));
         command.env("XDG_STATE_HOME", dir.join("state"));
         command.env("TMPDIR", dir.join("tmp"));

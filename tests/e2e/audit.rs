@@ -6,15 +6,15 @@ use kennel_proto::pb::{
     UnverifiedKind,
 };
 use kennel_tests::{
-    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, argv, complaint, eventually,
-    eventually_async,
+    Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, User, argv, complaint,
+    eventually, eventually_async,
     kennel::{bare_command, kill_exactly, reap_orphans, serve_words},
     must, new_run_id,
     procfs::Proc,
     programs, sh,
     shell::run_to_end,
 };
-use nix::{sys::signal::Signal, unistd::Uid};
+use nix::sys::signal::Signal;
 use std::{
     fs,
     os::unix::process::CommandExt,
@@ -421,33 +421,13 @@ async fn audit_without_store_reports_that_and_keepers_knowledge() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_environments_are_reported() {
-    if !Uid::effective().is_root() {
-        // It is one already: without root the environment of root's processes cannot be read.
-        let kennel = Kennel::on_sqlite().await;
-        let seen = audit(&mut kennel.client().await).await;
-        assert!(
-            seen.unverified
-                .iter()
-                .any(|a| a.kind() == UnverifiedKind::Environments)
-        );
-        return;
-    }
-    let dir = tempfile::tempdir().expect("a directory");
-    let uid = 65_534;
-    std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).expect("root may");
-    let mut command = bare_command(&programs::kennel());
-    command
-        .args(serve_words(dir.path(), None))
-        .uid(uid)
-        .gid(uid);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut server = Planted(command.spawn().expect("it starts"));
-    let socket = socket_of(dir.path());
-    let mut client = eventually_async("it serves", PATIENCE, || async {
-        Client::connect(&socket).await.ok()
+    // Without root the environment of root's processes cannot be read.
+    let kennel = Kennel::start(Options {
+        user: User::Unprivileged,
+        ..Options::default()
     })
     .await;
-    let seen = audit(&mut client).await;
+    let seen = audit(&mut kennel.client().await).await;
     let unread = seen
         .unverified
         .iter()
@@ -458,8 +438,6 @@ async fn unreadable_environments_are_reported() {
         seen.unverified
     );
     assert_eq!(seen.processes, []);
-    kill_exactly(&Proc::read(server.pid()).expect("it runs"), Signal::SIGTERM);
-    eventually("it ends", PATIENCE, || (!server.lives()).then_some(())).await;
 }
 
 fn socket_of(dir: &Path) -> PathBuf {

@@ -25,6 +25,9 @@ const GRACE: Duration = Duration::from_millis(300);
 /// First time limit of a run.
 const MAX_RUNTIME: Duration = Duration::from_secs(3);
 
+/// The program that kills its own shim.
+const KILLS_SHIM: &str = "kills-shim";
+
 /// The way in which runs end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum How {
@@ -153,7 +156,12 @@ async fn start(client: Client, program: &Program, spec: pb::RunSpec, how: How) -
         let running = in_position(client, program, spec).await;
         return running.unwrap_or_else(|| panic!("{} ended by itself", program.name));
     }
-    let mut max_runtime = MAX_RUNTIME;
+    let mut max_runtime = if program.name == KILLS_SHIM {
+        // The loss of its shim ends it, which the limit must not precede.
+        PATIENCE
+    } else {
+        MAX_RUNTIME
+    };
     loop {
         let mut spec = spec.clone();
         spec.timeouts.get_or_insert_default().max_runtime = Some(duration(max_runtime));
@@ -197,7 +205,7 @@ async fn end_all(
 ) {
     for (run, program) in running.iter().zip(&PROGRAMS) {
         if let Ok(run) = run
-            && program.name == "kills-shim"
+            && program.name == KILLS_SHIM
         {
             kill_exactly(&run.leader, Signal::SIGUSR1);
             eventually("its shim is gone", PATIENCE, || {
