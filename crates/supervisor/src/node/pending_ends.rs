@@ -3,11 +3,9 @@
 
 use crate::{
     base::{blocking::blocking, faults::BootError},
-    record,
     registry::Shared,
-    run::{cleanup::Cleanup, reopened::Reopened},
+    run::{cleanup::Cleanup, finish, reopened::Reopened},
 };
-use kennel_keeper::rundir;
 use kennel_lifecycle::RunId;
 use kennel_store::RunRow;
 use std::{collections::HashSet, io, sync::Arc};
@@ -33,25 +31,9 @@ pub(crate) async fn finish_all(
 }
 
 fn finish(shared: &Shared, run: RunId, row: Option<RunRow>) -> io::Result<()> {
-    let dir = rundir::path(&shared.config.data_dir, run);
     // A row without an identity says that nothing ran: it belongs to another run of this key.
     match row.filter(|row| row.new.identity.is_some()) {
-        Some(row) if record::silent(&row).is_some() && !kennel_journal::is_made(&dir) => {
-            let ended = row.outcome.as_ref();
-            let ended = ended.map(|outcome| Cleanup::of_ended(outcome, true));
-            ended.map_or(Ok(()), |ended| ended.carry_out(shared, run))
-        }
-        Some(row) => {
-            // An open row is another node's to close.
-            let Some(outcome) = &row.outcome else {
-                return Ok(());
-            };
-            if Reopened::open(shared, run, Some(&row))?.end(row.new.attempt, outcome) {
-                tracing::info!(run_id = %run, "the end of the run is recorded in full");
-                Cleanup::Ended.carry_out(shared, run)?;
-            }
-            Ok(())
-        }
+        Some(row) => finish::finish(shared, &row),
         None if was_recorded(shared, run)? => {
             tracing::warn!(run_id = %run, "the database lost the row of a run that no keeper has any more; its output is kept");
             Ok(())

@@ -100,14 +100,14 @@ pub(crate) async fn perform(
         Write::Close(new, closure) => {
             crash_point!("exit.close");
             let write = || store.close(&new, &closure);
-            let written = if closure.outcome.exit.is_some() {
+            let done = if closure.outcome.exit.is_some() {
                 let change = Change::Closed(new.clone(), closure.clone());
-                keep(&shared, run, "the outcome", change, write).await
+                ended(keep(&shared, run, "the outcome", change, write).await)
             } else {
                 close_what_never_ran(store, &new, &closure).await
             };
             crash_point!("exit.closed");
-            tell(ended(written)).await;
+            tell(done).await;
         }
     }
     tell(Done::Written).await;
@@ -133,23 +133,29 @@ pub(crate) async fn withdraw(shared: &Shared, run: RunId) -> bool {
     withdrawn
 }
 
-/// Writes the end of a run that never ran; returns whether the row has this very end. Another run's closed row may have
-/// its key: only the store knows.
-async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure) -> bool {
+/// Writes the end of a run that never ran, and reads which end its row has: the write of an earlier server may have come
+/// first. Another run's closed row may have its key: only the store knows.
+async fn close_what_never_ran(store: &NodeStore, new: &NewRun, closure: &Closure) -> Done {
     let run = new.run;
     loop {
         let write = || store.close(new, closure);
         if !retry(store, run, "the outcome", write).await {
-            return false;
+            return Done::Disowned;
         }
         // The row is missing or open: the store has gone back meanwhile.
         let row = row_of(store, run).await;
         if let Some(row) = row.filter(|row| row.outcome.is_some()) {
             let is_same = row.outcome.as_ref() == Some(&closure.outcome);
-            if is_same {
+            let is_of_this_run = (row.new.created, row.new.node) == (new.created, new.node);
+            return if is_same {
                 store.has(row);
-            }
-            return is_same;
+                ended(true)
+            } else if is_of_this_run {
+                store.has(row.clone());
+                Done::Closed(Box::new(row))
+            } else {
+                Done::Disowned
+            };
         }
     }
 }

@@ -4,7 +4,8 @@ use crate::{
     event_names,
     world::{Lives, Nature, Stage, Weather, call, run_id},
 };
-use kennel_lifecycle::{EndReason, Exit, RunId, RunState};
+use kennel_lifecycle::{EndReason, Exit, Outcome, RunId, RunState, StopCertificate, TreeVerdict};
+use kennel_store::StoredState;
 use kennel_supervisor::{CallError, Condition, RunView};
 use std::{
     fs,
@@ -199,6 +200,43 @@ fn open_row_of_earlier_child_is_recovered() {
         assert_eq!(reason, Some(EndReason::ServiceLost), "{weather:?}");
         assert_eq!(lives.world.state.lock().unwrap().executed.len(), 1);
     }
+}
+
+/// The write of an earlier server arrives while this one tries to record another end of a run that never ran.
+#[test]
+fn end_that_came_first_stands() {
+    let lives = Lives::of(Nature::default());
+    let store = &lives.world.store;
+    let first = Outcome {
+        reason: EndReason::Aborted {
+            by: "uid:0".into(),
+            request_id: None,
+        },
+        exit: None,
+        tree: TreeVerdict::NeverRan,
+        streams: None,
+        certificate: StopCertificate::default(),
+    };
+    lives.live_long(async |stage| {
+        store.set(Weather::InsertLast);
+        let again = stage.supervisor.clone();
+        tokio::spawn(async move { again.spawn(call(Some(run_id()))).await });
+        tokio::time::sleep(LONG).await;
+        {
+            let mut rows = store.rows.lock().unwrap();
+            let row = rows.get_mut(&run_id()).unwrap();
+            assert_eq!(row.outcome, None);
+            row.state = StoredState::Ended(first.state());
+            row.outcome = Some(first.clone());
+        }
+        store.set(Weather::Fair);
+        let ended = stage.supervisor.wait(run_id(), Condition::Ended).await;
+        assert_eq!(ended.unwrap().run.outcome, Some(first));
+        while lives.world.state.lock().unwrap().acknowledged.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(event_names(stage, run_id()).await, ["ended"]);
+    });
 }
 
 /// Its server died after it had recorded the end, and before the keeper heard of that.

@@ -1010,6 +1010,8 @@ pub enum Weather {
     ReadOnly,
     /// The next INSERT is written or not, and the result is unknown.
     InsertUnknown { written: bool },
+    /// The next INSERT is written, its result is unknown, and no write is accepted after it.
+    InsertLast,
     /// States are not answered at all.
     StatesHang,
     /// Another generation has the rows.
@@ -1172,6 +1174,7 @@ impl MemoryStore {
             Weather::Fair
             | Weather::ReadOnly
             | Weather::InsertUnknown { .. }
+            | Weather::InsertLast
             | Weather::StatesHang
             | Weather::Superseded
             | Weather::Broken => Ok(()),
@@ -1284,6 +1287,11 @@ impl Store for MemoryStore {
             if written {
                 self.put(new);
             }
+            return Err(StoreError::Unknown("the connection was lost".into()));
+        }
+        if weather == Weather::InsertLast {
+            self.set(Weather::ReadOnly);
+            self.put(new);
             return Err(StoreError::Unknown("the connection was lost".into()));
         }
         Ok(self.put(new))

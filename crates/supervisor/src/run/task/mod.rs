@@ -27,6 +27,7 @@ use crate::{
     registry::{Order, OrderError, Place, Seat, Shared, Turn},
     run::{
         cleanup::Cleanup,
+        finish,
         output::{Output, Ready},
         rules::engine::RuleStep,
         writes::Write,
@@ -124,6 +125,8 @@ pub(crate) struct RunTask {
     parent: ParentWatch,
     /// Spans of the run.
     spans: RunSpans,
+    /// Its row, where that has another end than this task was to write.
+    closed_row: Option<Box<RunRow>>,
 }
 
 /// State of the run's directory.
@@ -170,6 +173,8 @@ pub(crate) enum Done {
     Extended(Box<ExtendDone>),
     /// The resources of a run without a trace were removed.
     Removed,
+    /// The row had an end before, which stands.
+    Closed(Box<RunRow>),
     /// The outcome is not this server's to write.
     Disowned,
     Written,
@@ -248,6 +253,7 @@ impl RunTask {
             rules: RunRules::default(),
             parent: ParentWatch::default(),
             spans,
+            closed_row: None,
         }
     }
 
@@ -300,7 +306,9 @@ impl RunTask {
         self.let_go_of_reports().await;
         // The journal's writer is dropped first, so that a reader which finds no live run finds a complete journal.
         self.output = None;
-        if self.attempts.stage == Stage::Disowned {
+        if let Some(row) = self.closed_row.take() {
+            finish::at_once(&self.shared, *row).await;
+        } else if self.attempts.stage == Stage::Disowned {
             // A caller that asks for a run with an open row starts its recovery, and must not do so without a pause.
             tokio::time::sleep(DISOWNED_PAUSE).await;
         }

@@ -161,15 +161,22 @@ impl RunTask {
             Done::Resized(resized) => self.resized(*resized),
             Done::Extended(extended) => self.extended(*extended),
             Done::Removed => self.room = Room::Kept,
-            Done::Disowned => {
-                self.attempts.stage = Stage::Disowned;
-                self.shared.kernel.acknowledge(self.run);
+            Done::Closed(row) => {
+                tracing::warn!(run_id = %self.run, "the row of this run was closed already, with another outcome, which stands");
+                self.closed_row = Some(row);
+                self.disown();
             }
+            Done::Disowned => self.disown(),
             Done::Written => {
                 self.writing = false;
                 self.next_write();
             }
         }
+    }
+
+    fn disown(&mut self) {
+        self.attempts.stage = Stage::Disowned;
+        self.shared.kernel.acknowledge(self.run);
     }
 
     pub(super) fn prepared(&mut self, result: Result<Prepared, ClientError>) {
