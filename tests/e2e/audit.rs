@@ -7,8 +7,8 @@ use kennel_proto::pb::{
 };
 use kennel_tests::{
     Client, Kennel, Options, PATIENCE, Postgres, RunExt, SpecExt, User, argv, complaint,
-    eventually, eventually_async,
-    kennel::{bare_command, kill_exactly, reap_orphans, serve_words},
+    eventually,
+    kennel::{bare_command, kill_exactly, reap_orphans},
     must, new_run_id,
     procfs::Proc,
     programs, sh,
@@ -17,8 +17,7 @@ use kennel_tests::{
 use nix::sys::signal::Signal;
 use std::{
     fs,
-    os::unix::process::CommandExt,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Output, Stdio},
     time::Instant,
 };
@@ -438,12 +437,6 @@ async fn unreadable_environments_are_reported() {
         seen.unverified
     );
     assert_eq!(seen.processes, []);
-}
-
-fn socket_of(dir: &Path) -> PathBuf {
-    let words = serve_words(dir, None);
-    let listen = words.iter().find_map(|word| word.strip_prefix("unix:"));
-    PathBuf::from(listen.expect("it listens on a unix socket"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
