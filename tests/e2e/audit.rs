@@ -421,7 +421,7 @@ async fn audit_without_store_reports_that_and_keepers_knowledge() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unreadable_environments_are_reported() {
     // Without root the environment of root's processes cannot be read.
-    let kennel = Kennel::start(Options {
+    let mut kennel = Kennel::start(Options {
         user: User::Unprivileged,
         ..Options::default()
     })
@@ -437,6 +437,7 @@ async fn unreadable_environments_are_reported() {
         seen.unverified
     );
     assert_eq!(seen.processes, []);
+    kennel.terminate(PATIENCE).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,7 +29,7 @@ pub(crate) fn finish(shared: &Shared, row: &RunRow) -> io::Result<()> {
     Ok(())
 }
 
-/// Does the same for a run without a task; what fails is left to the next start.
+/// Does the same for a run whose task has dropped its journal and ends; what fails is left to the next start.
 pub(crate) async fn at_once(shared: &Arc<Shared>, row: RunRow) {
     let (run, shared) = (row.new.run, Arc::clone(shared));
     let finished = blocking(move || finish(&shared, &row)).await;

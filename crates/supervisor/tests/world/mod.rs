@@ -1283,18 +1283,18 @@ impl Store for MemoryStore {
         self.check_write()?;
         self.present(new.run, new.generation)?;
         let weather = *self.weather.lock().unwrap();
-        if let Weather::InsertUnknown { written } = weather {
-            if written {
-                self.put(new);
+        let written = match weather {
+            Weather::InsertUnknown { written } => written,
+            Weather::InsertLast => {
+                self.set(Weather::ReadOnly);
+                true
             }
-            return Err(StoreError::Unknown("the connection was lost".into()));
-        }
-        if weather == Weather::InsertLast {
-            self.set(Weather::ReadOnly);
+            _ => return Ok(self.put(new)),
+        };
+        if written {
             self.put(new);
-            return Err(StoreError::Unknown("the connection was lost".into()));
         }
-        Ok(self.put(new))
+        Err(StoreError::Unknown("the connection was lost".into()))
     }
 
     async fn record_stop(
