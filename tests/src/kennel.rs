@@ -5,7 +5,7 @@ use crate::{
     client::Client,
     procfs::{self, Proc},
     programs,
-    wait::{eventually, eventually_async, must},
+    wait::{Looks, eventually, eventually_async, must},
 };
 use kennel_client::Address;
 use nix::{
@@ -174,7 +174,7 @@ impl Kennel {
 
     async fn wait_until_it_serves(&mut self) {
         let socket = self.socket();
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let looks = Looks::within(PATIENCE);
         loop {
             if let Some(status) = self.keeper.try_wait().expect("own child") {
                 panic!("kennel serve ended with {status}:\n{}", self.log());
@@ -192,12 +192,9 @@ impl Kennel {
                 self.former_servers.extend(self.server());
                 return;
             }
-            assert!(
-                std::time::Instant::now() < deadline,
-                "kennel serve does not answer:\n{}",
-                self.log()
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            looks
+                .again(|| format!("kennel serve answers:\n{}", self.log()))
+                .await;
         }
     }
 
@@ -424,7 +421,7 @@ impl Kennel {
     /// Waits until keeper, server, shims, gated children and commands are gone, however they were stopped.
     pub async fn wait_until_all_is_gone(&mut self, limit: Duration) {
         self.wait_for_exit(limit).await;
-        let deadline = std::time::Instant::now() + limit;
+        let looks = Looks::within(limit);
         loop {
             reap_orphans();
             let mut left = self.traces();
@@ -432,11 +429,7 @@ impl Kennel {
             if left.is_empty() {
                 return;
             }
-            assert!(
-                std::time::Instant::now() < deadline,
-                "not gone within {limit:?}: {left:#?}"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            looks.again(|| format!("all is gone: {left:#?}")).await;
         }
     }
 
@@ -495,7 +488,7 @@ impl Kennel {
     /// Waits until a server serves: under this keeper, or if that has exited, after another start.
     pub async fn serve_again(&mut self) {
         let socket = self.socket();
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let looks = Looks::within(PATIENCE);
         loop {
             if self.keeper.try_wait().expect("own child").is_some() {
                 return self.restart().await;
@@ -505,12 +498,9 @@ impl Kennel {
             {
                 return self.wait_until_it_serves().await;
             }
-            assert!(
-                std::time::Instant::now() < deadline,
-                "no server answers:\n{}",
-                self.log()
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            looks
+                .again(|| format!("a server answers:\n{}", self.log()))
+                .await;
         }
     }
 

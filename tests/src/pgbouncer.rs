@@ -2,7 +2,7 @@
 
 use crate::{
     PATIENCE, Postgres,
-    postgres::{NAME, unprivileged_user},
+    postgres::{DATABASE, NAME, unprivileged_user},
     wait::eventually,
 };
 use nix::unistd::chown;
@@ -67,7 +67,7 @@ impl PgBouncer {
     #[must_use]
     pub fn url_in(&self, dir: &Path) -> String {
         let dir = dir.display();
-        format!("postgres://{NAME}@localhost:{PORT}/{NAME}?host={dir}")
+        format!("postgres://{NAME}@localhost:{PORT}/{DATABASE}?host={dir}")
     }
 
     /// Sends SIGKILL.
