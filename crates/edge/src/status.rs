@@ -49,17 +49,42 @@ const RETRY_AT_ONCE: Duration = Duration::from_millis(20);
 struct Fault {
     code: Code,
     message: String,
+    reason: Reason,
+    facts: HashMap<String, String>,
     details: ErrorDetails,
 }
 
 impl Fault {
-    fn new(code: Code, reason: Reason, message: impl Into<String>, facts: Facts) -> Self {
-        let details = ErrorDetails::with_error_info(reason.as_str(), DOMAIN, facts.0);
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
-            code,
+            code: reason.code(),
             message: cut(message.into()),
-            details,
+            reason,
+            facts: HashMap::new(),
+            details: ErrorDetails::new(),
         }
+    }
+
+    fn code(self, code: Code) -> Self {
+        Self { code, ..self }
+    }
+
+    /// Adds metadata.
+    fn fact(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.facts.insert(name.to_owned(), cut(value.into()));
+        self
+    }
+
+    /// Adds metadata where it is known.
+    fn fact_if_known(self, name: &str, value: Option<impl ToString>) -> Self {
+        match value {
+            Some(value) => self.fact(name, value.to_string()),
+            None => self,
+        }
+    }
+
+    fn run(self, run: RunId) -> Self {
+        self.fact("run_id", run.to_string())
     }
 
     fn retry(mut self, after: Duration) -> Self {
@@ -74,23 +99,10 @@ impl Fault {
         self
     }
 
-    fn status(self) -> Status {
+    fn status(mut self) -> Status {
+        self.details
+            .set_error_info(self.reason.as_str(), DOMAIN, self.facts);
         Status::with_error_details(self.code, self.message, self.details)
-    }
-}
-
-/// Metadata of a reason.
-#[derive(Default)]
-struct Facts(HashMap<String, String>);
-
-impl Facts {
-    fn run(run: RunId) -> Self {
-        Self::default().with("run_id", run.to_string())
-    }
-
-    fn with(mut self, name: &str, value: impl Into<String>) -> Self {
-        self.0.insert(name.to_owned(), cut(value.into()));
-        self
     }
 }
 
@@ -107,8 +119,8 @@ pub(crate) fn invalid(violations: &[Violation]) -> Status {
         [only] => format!("{}: {}", only.field, only.description),
         many => format!("{} fields of the request are wrong", many.len()),
     };
-    let facts = Facts::default().with("violations", violations.len().to_string());
-    let mut fault = Fault::new(Code::InvalidArgument, reason, message, facts);
+    let count = violations.len().to_string();
+    let mut fault = Fault::new(reason, message).fact("violations", count);
     let mut bytes = 0;
     let reported = violations.iter().map_while(|v| {
         let (field, description) = (cut(v.field.clone()), cut(v.description.clone()));
@@ -126,19 +138,13 @@ pub(crate) fn capability_missing(missing: &[Missing]) -> Status {
         .iter()
         .map(|m| format!("{} ({})", m.capability, m.field))
         .collect();
-    let mut facts = Facts::default();
-    if let Some(first) = missing.first() {
-        facts = facts
-            .with("field", first.field.as_str())
-            .with("capability", first.capability.as_str());
-    }
     let message = format!("this server cannot do this here: {}", named.join(", "));
-    let mut fault = Fault::new(
-        Code::FailedPrecondition,
-        Reason::CapabilityMissing,
-        message,
-        facts,
-    );
+    let mut fault = Fault::new(Reason::CapabilityMissing, message);
+    if let Some(first) = missing.first() {
+        fault = fault
+            .fact("field", first.field.as_str())
+            .fact("capability", first.capability.as_str());
+    }
     let violations = missing.iter().map(|m| {
         let description = format!("{} is missing here", m.capability);
         PreconditionViolation::new("CAPABILITY", cut(m.field.clone()), cut(description))
@@ -151,12 +157,10 @@ pub(crate) fn capability_missing(missing: &[Missing]) -> Status {
 
 /// Returns the status for a secret of the server that cannot be read.
 fn secret_unavailable([name, origin, why]: [&String; 3], text: String) -> Status {
-    let facts = Facts::default()
-        .with("secret", name.as_str())
-        .with("source", origin.as_str())
-        .with("why", why.as_str());
-    let (code, reason) = (Code::FailedPrecondition, Reason::SecretUnavailable);
-    Fault::new(code, reason, text, facts)
+    Fault::new(Reason::SecretUnavailable, text)
+        .fact("secret", name.as_str())
+        .fact("source", origin.as_str())
+        .fact("why", why.as_str())
         .precondition("SECRET", name.as_str())
         .status()
 }
@@ -166,33 +170,22 @@ fn secret_unavailable([name, origin, why]: [&String; 3], text: String) -> Status
 pub(crate) fn spec_incomplete(run: RunId, missing: &[String]) -> Status {
     let missing = missing.join(",");
     let message = format!("the run has ended, and this of its spec was not kept: {missing}");
-    let facts = Facts::run(run).with("missing", missing);
-    let code = Code::FailedPrecondition;
-    Fault::new(code, Reason::SpecIncomplete, message, facts)
+    Fault::new(Reason::SpecIncomplete, message)
+        .run(run)
+        .fact("missing", missing)
         .precondition("SPEC", run.to_string())
         .status()
 }
 
 /// Returns the status for the caller's expired deadline.
 pub(crate) fn deadline_exceeded() -> Status {
-    Fault::new(
-        Code::DeadlineExceeded,
-        Reason::DeadlineExceeded,
-        "the caller's time ran out; what was begun continues",
-        Facts::default(),
-    )
-    .status()
+    let message = "the caller's time ran out; what was begun continues";
+    Fault::new(Reason::DeadlineExceeded, message).status()
 }
 
 /// Returns the status for a caller that may not use this server.
 pub(crate) fn permission_denied(message: &str) -> Status {
-    Fault::new(
-        Code::PermissionDenied,
-        Reason::PermissionDenied,
-        message,
-        Facts::default(),
-    )
-    .status()
+    Fault::new(Reason::PermissionDenied, message).status()
 }
 
 /// Returns the status for a caller at this limit.
@@ -202,60 +195,37 @@ pub(crate) fn too_many(what: &str, limit: usize) -> Status {
 
 /// Returns the status while the server is shutting down.
 pub(crate) fn draining() -> Status {
-    Fault::new(
-        Code::Unavailable,
-        Reason::NodeDraining,
-        "this server is shutting down",
-        Facts::default(),
-    )
-    .retry(RETRY_NEXT_SERVER)
-    .status()
+    Fault::new(Reason::NodeDraining, "this server is shutting down")
+        .retry(RETRY_NEXT_SERVER)
+        .status()
 }
 
 /// Returns the status while the keeper does not answer: it is stopped, or the host does not schedule it.
 pub(crate) fn keeper_unresponsive() -> Status {
-    Fault::new(
-        Code::Unavailable,
-        Reason::KeeperUnresponsive,
-        "the keeper of this node does not answer",
-        Facts::default(),
-    )
-    .retry(RETRY_NEXT_SERVER)
-    .status()
+    let message = "the keeper of this node does not answer";
+    Fault::new(Reason::KeeperUnresponsive, message)
+        .retry(RETRY_NEXT_SERVER)
+        .status()
 }
 
 /// Returns the status for a bug of Kennel: the log has the details.
 pub(crate) fn internal(what: &str) -> Status {
     tracing::error!(what, "internal fault, answering INTERNAL");
-    Fault::new(
-        Code::Internal,
-        Reason::Internal,
-        format!("internal fault: {what}"),
-        Facts::default(),
-    )
-    .status()
+    Fault::new(Reason::Internal, format!("internal fault: {what}")).status()
 }
 
 /// Returns the status of a call that failed.
 pub(crate) fn of(error: &CallError) -> Status {
     let text = error.to_string();
     let precondition = |reason: Reason, run: RunId, kind: &str| {
-        let facts = Facts::run(run);
-        Fault::new(Code::FailedPrecondition, reason, text.as_str(), facts)
+        Fault::new(reason, text.as_str())
+            .run(run)
             .precondition(kind, run.to_string())
             .status()
     };
     match error {
-        CallError::RunNotFound(run) => {
-            Fault::new(Code::NotFound, Reason::RunNotFound, text, Facts::run(*run)).status()
-        }
-        CallError::SpecMismatch(run) => Fault::new(
-            Code::AlreadyExists,
-            Reason::SpecMismatch,
-            text,
-            Facts::run(*run),
-        )
-        .status(),
+        CallError::RunNotFound(run) => Fault::new(Reason::RunNotFound, text).run(*run).status(),
+        CallError::SpecMismatch(run) => Fault::new(Reason::SpecMismatch, text).run(*run).status(),
         CallError::RunFenced(run) => precondition(Reason::RunFenced, *run, "RUN_FENCE"),
         CallError::RunIdExpired(run) => precondition(Reason::RunIdExpired, *run, "RUN_ID_TIME"),
         CallError::StoppedFirst(run) => precondition(Reason::RunStopped, *run, "RUN_STOP"),
@@ -283,23 +253,17 @@ pub(crate) fn of(error: &CallError) -> Status {
             why,
         } => {
             let word = |by| containment(by).as_str_name();
-            let facts = Facts::run(*run)
-                .with("wanted", word(*wanted))
-                .with("reached", word(*reached))
-                .with("why", why.as_deref().unwrap_or_default());
-            let reason = Reason::ContainmentUnavailable;
-            Fault::new(Code::FailedPrecondition, reason, text, facts)
+            Fault::new(Reason::ContainmentUnavailable, text)
+                .run(*run)
+                .fact("wanted", word(*wanted))
+                .fact("reached", word(*reached))
+                .fact("why", why.as_deref().unwrap_or_default())
                 .precondition("CONTAINMENT", "spec.min_containment")
                 .status()
         }
-        CallError::StoreUnavailable => Fault::new(
-            Code::Unavailable,
-            Reason::StoreUnavailable,
-            text,
-            Facts::default(),
-        )
-        .retry(RETRY_SOON)
-        .status(),
+        CallError::StoreUnavailable => Fault::new(Reason::StoreUnavailable, text)
+            .retry(RETRY_SOON)
+            .status(),
         CallError::NodeDrained => drained(Reason::NodeDraining, text),
         CallError::NodeFenced => drained(Reason::NodeFenced, text),
         CallError::Draining => draining(),
@@ -313,18 +277,15 @@ pub(crate) fn of(error: &CallError) -> Status {
             precondition(Reason::NoTerminal, *run, "RUN_TERMINAL")
         }
         CallError::NotPaused { run, moving } => not_paused(*run, moving, text),
-        CallError::SignalFailed { run, errno } => Fault::new(
-            Code::Internal,
-            Reason::SignalFailed,
-            text,
-            Facts::run(*run).with("errno", errno.to_string()),
-        )
-        .status(),
+        CallError::SignalFailed { run, errno } => Fault::new(Reason::SignalFailed, text)
+            .run(*run)
+            .fact("errno", errno.to_string())
+            .status(),
         CallError::InputClosed { .. }
         | CallError::InputOffset { .. }
         | CallError::InputUnknown { .. }
         | CallError::InputEnded { .. }
-        | CallError::OtherAttempt { .. } => input::of(error, text),
+        | CallError::OtherAttempt { .. } => input::of(error, &text),
         CallError::ConsumerNotFound { .. }
         | CallError::ConsumerTakenOver { .. }
         | CallError::TooManyConsumers { .. } => consumer::of(error, text),
@@ -342,9 +303,7 @@ pub(crate) fn of(error: &CallError) -> Status {
 
 /// Returns the status for a node that takes no new runs, where others may.
 fn drained(reason: Reason, text: String) -> Status {
-    Fault::new(Code::Unavailable, reason, text, Facts::default())
-        .retry(RETRY_NEXT_SERVER)
-        .status()
+    Fault::new(reason, text).retry(RETRY_NEXT_SERVER).status()
 }
 
 /// Returns the status for a position with nothing to read.
@@ -368,18 +327,18 @@ fn no_such_place(error: &CallError, text: String) -> Status {
         }
         _ => return internal(&text),
     };
-    let facts = place
-        .into_iter()
-        .fold(Facts::run(run), |facts, (name, number)| {
-            facts.with(name, number.to_string())
-        });
-    Fault::new(Code::OutOfRange, reason, text, facts).status()
+    let fault = Fault::new(reason, text).run(run);
+    let fault = place.into_iter().fold(fault, |fault, (name, number)| {
+        fault.fact(name, number.to_string())
+    });
+    fault.status()
 }
 
 fn unreadable(run: RunId, why: &str, text: String) -> Status {
     tracing::error!(run_id = %run, why, "cannot read the journal, answering DATA_LOSS");
-    let facts = Facts::run(run);
-    Fault::new(Code::DataLoss, Reason::JournalUnreadable, text, facts).status()
+    Fault::new(Reason::JournalUnreadable, text)
+        .run(run)
+        .status()
 }
 
 fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Status {
@@ -392,10 +351,10 @@ fn refused(run: RunId, refusal: Refusal, state: RunState, text: String) -> Statu
         | Refusal::Paused
         | Refusal::Stopping => Reason::InvalidState,
     };
-    let facts = Facts::run(run)
-        .with("state", state.api_name())
-        .with("allowed", allowed_verbs(state).join(","));
-    Fault::new(Code::FailedPrecondition, reason, text, facts)
+    Fault::new(reason, text)
+        .run(run)
+        .fact("state", state.api_name())
+        .fact("allowed", allowed_verbs(state).join(","))
         .precondition("RUN_STATE", run.to_string())
         .status()
 }
@@ -418,23 +377,21 @@ fn not_found(command: &str, looked_in: &[String]) -> Status {
     } else {
         format!("command {command:?} was not found in {places}")
     };
-    let facts = Facts::default()
-        .with("command", command)
-        .with("looked_in", places);
-    Fault::new(Code::NotFound, Reason::CommandNotFound, message, facts).status()
+    Fault::new(Reason::CommandNotFound, message)
+        .fact("command", command)
+        .fact("looked_in", places)
+        .status()
 }
 
 fn spawn_failed(run: RunId, failure: &StartFailure) -> Status {
     let name = failure.stage.api_name();
     let message = format!("the command could not be started: {failure}");
-    let mut facts = Facts::run(run).with("stage", name);
-    if let Some(path) = &failure.path {
-        facts = facts.with("path", path.as_str());
-    }
-    if let Some(errno) = failure.errno {
-        facts = facts.with("errno", errno.to_string());
-    }
-    let fault = Fault::new(start_code(failure), Reason::SpawnFailed, message, facts);
+    let fault = Fault::new(Reason::SpawnFailed, message)
+        .code(start_code(failure))
+        .run(run)
+        .fact("stage", name)
+        .fact_if_known("path", failure.path.as_ref())
+        .fact_if_known("errno", failure.errno);
     match fault.code {
         Code::FailedPrecondition => {
             let subject = failure.path.clone().unwrap_or_else(|| run.to_string());
@@ -497,30 +454,26 @@ pub(crate) fn is_quota(status: &Status, what: &str) -> bool {
 /// Returns the status for a quota, in words and in metadata.
 fn quota(what: &str, limit: u64) -> Status {
     let message = format!("no room: {what} (limit {limit})");
-    let facts = Facts::default().with("limit", limit.to_string());
-    used_up(what, message, facts, RETRY_SOON)
+    used_up(what, message, Some(limit), RETRY_SOON)
 }
 
 /// Returns the status for an owner at this limit; one is free after this time.
 pub(crate) fn too_many_of_owner(what: &str, limit: u64, retry: Duration) -> Status {
-    let message = format!("no room: {what} of this owner (limit {limit})");
-    let facts = Facts::default().with("limit", limit.to_string());
-    used_up(&format!("{what} of this owner"), message, facts, retry)
+    let what = format!("{what} of this owner");
+    let message = format!("no room: {what} (limit {limit})");
+    used_up(&what, message, Some(limit), retry)
 }
 
 /// Returns the status for a limit of the host, whose value is not known here.
 fn host_full(message: String) -> Status {
-    used_up("room of the host", message, Facts::default(), RETRY_SOON)
+    used_up("room of the host", message, None, RETRY_SOON)
 }
 
-fn used_up(what: &str, message: String, facts: Facts, retry: Duration) -> Status {
-    let mut fault = Fault::new(
-        Code::ResourceExhausted,
-        Reason::QuotaExceeded,
-        message.as_str(),
-        facts.with("quota", what),
-    )
-    .retry(retry);
+fn used_up(what: &str, message: String, limit: Option<u64>, retry: Duration) -> Status {
+    let mut fault = Fault::new(Reason::QuotaExceeded, message.as_str())
+        .fact("quota", what)
+        .fact_if_known("limit", limit)
+        .retry(retry);
     fault
         .details
         .set_quota_failure(vec![QuotaViolation::new(what, message)]);
@@ -533,9 +486,10 @@ fn not_paused(run: RunId, moving: &[Unstopped], text: String) -> Status {
     let why: Vec<String> = known
         .map(|Unstopped { pid, why }| format!("{pid}: {why}"))
         .collect();
-    let facts = Facts::run(run).with("pids", pids.join(","));
-    let facts = facts.with("why", why.join("; "));
-    Fault::new(Code::FailedPrecondition, Reason::PausePartial, text, facts)
+    Fault::new(Reason::PausePartial, text)
+        .run(run)
+        .fact("pids", pids.join(","))
+        .fact("why", why.join("; "))
         .precondition("TASKS_STOPPED", run.to_string())
         .status()
 }

@@ -1,10 +1,12 @@
-//! The documented reasons of errors. Each has a page under docs/errors.
+//! The documented reasons of errors, with their codes. Each has a page under docs/errors.
+
+use tonic::Code;
 
 /// Domain of every reason.
 pub const DOMAIN: &str = "kennel.v1";
 
 macro_rules! reasons {
-    ($($(#[$doc:meta])* $variant:ident = $text:literal,)*) => {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal, $code:ident;)*) => {
         /// Why a call failed, as clients compare it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
@@ -22,125 +24,134 @@ macro_rules! reasons {
                     $(Self::$variant => $text,)*
                 }
             }
+
+            /// Returns the code of its statuses. A failed start has another one for some errors of the system, and no
+            /// status has [`Reason::NotWriter`].
+            #[must_use]
+            pub fn code(self) -> Code {
+                match self {
+                    $(Self::$variant => Code::$code,)*
+                }
+            }
         }
     };
 }
 
 reasons! {
     /// The run id is invalid.
-    InvalidRunId = "INVALID_RUN_ID",
+    InvalidRunId = "INVALID_RUN_ID", InvalidArgument;
     /// The caller has not authenticated.
-    Unauthenticated = "UNAUTHENTICATED",
+    Unauthenticated = "UNAUTHENTICATED", Unauthenticated;
     /// Fields of the request are invalid.
-    InvalidField = "INVALID_FIELD",
+    InvalidField = "INVALID_FIELD", InvalidArgument;
     /// The spec requests what this server cannot do.
-    CapabilityMissing = "CAPABILITY_MISSING",
+    CapabilityMissing = "CAPABILITY_MISSING", FailedPrecondition;
     /// The containment of the run would be weaker than its spec permits.
-    ContainmentUnavailable = "CONTAINMENT_UNAVAILABLE",
+    ContainmentUnavailable = "CONTAINMENT_UNAVAILABLE", FailedPrecondition;
     /// A secret of the server cannot be read.
-    SecretUnavailable = "SECRET_UNAVAILABLE",
+    SecretUnavailable = "SECRET_UNAVAILABLE", FailedPrecondition;
     /// There is no such command.
-    CommandNotFound = "COMMAND_NOT_FOUND",
+    CommandNotFound = "COMMAND_NOT_FOUND", NotFound;
     /// A step of the start failed.
-    SpawnFailed = "SPAWN_FAILED",
+    SpawnFailed = "SPAWN_FAILED", FailedPrecondition;
     /// There is no such run.
-    RunNotFound = "RUN_NOT_FOUND",
+    RunNotFound = "RUN_NOT_FOUND", NotFound;
     /// The run is another node's.
-    RunOnOtherNode = "RUN_ON_OTHER_NODE",
+    RunOnOtherNode = "RUN_ON_OTHER_NODE", FailedPrecondition;
     /// The call is for a node that does not answer.
-    NodeUnreachable = "NODE_UNREACHABLE",
+    NodeUnreachable = "NODE_UNREACHABLE", Unavailable;
     /// The call is for a node that does not exist.
-    NodeNotFound = "NODE_NOT_FOUND",
+    NodeNotFound = "NODE_NOT_FOUND", NotFound;
     /// Another server has the node's lease.
-    NodeFenced = "NODE_FENCED",
+    NodeFenced = "NODE_FENCED", Unavailable;
     /// A stop is left for a node that cannot be reached, and not done.
-    AbortQueued = "ABORT_QUEUED",
+    AbortQueued = "ABORT_QUEUED", FailedPrecondition;
     /// A node that has a lease is not forgotten.
-    NodeHasLease = "NODE_HAS_LEASE",
+    NodeHasLease = "NODE_HAS_LEASE", FailedPrecondition;
     /// The run has ended.
-    RunEnded = "RUN_ENDED",
+    RunEnded = "RUN_ENDED", FailedPrecondition;
     /// The call is not permitted in this state.
-    InvalidState = "INVALID_STATE",
+    InvalidState = "INVALID_STATE", FailedPrecondition;
     /// Abort came before Spawn.
-    RunFenced = "RUN_FENCED",
+    RunFenced = "RUN_FENCED", FailedPrecondition;
     /// A stop came while the run was starting.
-    RunStopped = "RUN_STOPPED",
+    RunStopped = "RUN_STOPPED", FailedPrecondition;
     /// The time in the run id is not acceptable.
-    RunIdExpired = "RUN_ID_EXPIRED",
+    RunIdExpired = "RUN_ID_EXPIRED", FailedPrecondition;
     /// Values of an ended run that were not stored are not in the request either.
-    SpecIncomplete = "SPEC_INCOMPLETE",
+    SpecIncomplete = "SPEC_INCOMPLETE", FailedPrecondition;
     /// Another client writes on the terminal.
-    NotWriter = "NOT_WRITER",
+    NotWriter = "NOT_WRITER", FailedPrecondition;
     /// The terminal is larger than one that is drawn.
-    ScreenTooLarge = "SCREEN_TOO_LARGE",
+    ScreenTooLarge = "SCREEN_TOO_LARGE", FailedPrecondition;
     /// The run id is taken by another spec.
-    SpecMismatch = "SPEC_MISMATCH",
+    SpecMismatch = "SPEC_MISMATCH", AlreadyExists;
     /// A cap is reached.
-    QuotaExceeded = "QUOTA_EXCEEDED",
+    QuotaExceeded = "QUOTA_EXCEEDED", ResourceExhausted;
     /// The store does not answer.
-    StoreUnavailable = "STORE_UNAVAILABLE",
+    StoreUnavailable = "STORE_UNAVAILABLE", Unavailable;
     /// The keeper does not answer.
-    KeeperUnresponsive = "KEEPER_UNRESPONSIVE",
+    KeeperUnresponsive = "KEEPER_UNRESPONSIVE", Unavailable;
     /// The keys of a token's issuer are missing.
-    IssuerUnavailable = "ISSUER_UNAVAILABLE",
+    IssuerUnavailable = "ISSUER_UNAVAILABLE", Unavailable;
     /// The server is shutting down.
-    NodeDraining = "NODE_DRAINING",
+    NodeDraining = "NODE_DRAINING", Unavailable;
     /// Another server replaces this one.
-    ServerReplaced = "SERVER_REPLACED",
+    ServerReplaced = "SERVER_REPLACED", Unavailable;
     /// The installed binary failed the check.
-    UpgradeRefused = "UPGRADE_REFUSED",
+    UpgradeRefused = "UPGRADE_REFUSED", FailedPrecondition;
     /// Another upgrade is in progress.
-    UpgradeUnderWay = "UPGRADE_UNDER_WAY",
+    UpgradeUnderWay = "UPGRADE_UNDER_WAY", FailedPrecondition;
     /// Some tasks did not stop.
-    PausePartial = "PAUSE_PARTIAL",
+    PausePartial = "PAUSE_PARTIAL", FailedPrecondition;
     /// A signal could not be sent.
-    SignalFailed = "SIGNAL_FAILED",
+    SignalFailed = "SIGNAL_FAILED", Internal;
     /// There is no terminal for the run, or its leader controls none.
-    NoTerminal = "NO_TERMINAL",
+    NoTerminal = "NO_TERMINAL", FailedPrecondition;
     /// This host gives no terminal.
-    PtyUnavailable = "PTY_UNAVAILABLE",
+    PtyUnavailable = "PTY_UNAVAILABLE", FailedPrecondition;
     /// The host's terminals are used up.
-    PtyExhausted = "PTY_EXHAUSTED",
+    PtyExhausted = "PTY_EXHAUSTED", ResourceExhausted;
     /// The input of a terminal is ended by a key.
-    TerminalInput = "TERMINAL_INPUT",
+    TerminalInput = "TERMINAL_INPUT", FailedPrecondition;
     /// Standard input accepts no more bytes.
-    InputClosed = "INPUT_CLOSED",
+    InputClosed = "INPUT_CLOSED", FailedPrecondition;
     /// The offset of a write is not the end of standard input.
-    InputOffsetMismatch = "INPUT_OFFSET_MISMATCH",
+    InputOffsetMismatch = "INPUT_OFFSET_MISMATCH", OutOfRange;
     /// The state of standard input is not known.
-    InputOffsetUnknown = "INPUT_OFFSET_UNKNOWN",
+    InputOffsetUnknown = "INPUT_OFFSET_UNKNOWN", FailedPrecondition;
     /// The attempt is not the one of the request.
-    AttemptMismatch = "ATTEMPT_MISMATCH",
+    AttemptMismatch = "ATTEMPT_MISMATCH", FailedPrecondition;
     /// The annotations have another version.
-    AnnotationsChanged = "ANNOTATIONS_CHANGED",
+    AnnotationsChanged = "ANNOTATIONS_CHANGED", Aborted;
     /// The run has no such limit of time now.
-    NoTimeLimit = "NO_TIME_LIMIT",
+    NoTimeLimit = "NO_TIME_LIMIT", FailedPrecondition;
     /// A limit of time cannot be extended so far.
-    ExtensionTooLong = "EXTENSION_TOO_LONG",
+    ExtensionTooLong = "EXTENSION_TOO_LONG", OutOfRange;
     /// The position is beyond the head.
-    CursorAhead = "CURSOR_AHEAD",
+    CursorAhead = "CURSOR_AHEAD", OutOfRange;
     /// Events at the position can no longer be read.
-    CursorExpired = "CURSOR_EXPIRED",
+    CursorExpired = "CURSOR_EXPIRED", OutOfRange;
     /// There is no such consumer.
-    ConsumerNotFound = "CONSUMER_NOT_FOUND",
+    ConsumerNotFound = "CONSUMER_NOT_FOUND", NotFound;
     /// Another reader came under the same name.
-    ConsumerTakenOver = "CONSUMER_TAKEN_OVER",
+    ConsumerTakenOver = "CONSUMER_TAKEN_OVER", FailedPrecondition;
     /// The journal cannot be read.
-    JournalUnreadable = "JOURNAL_UNREADABLE",
+    JournalUnreadable = "JOURNAL_UNREADABLE", DataLoss;
     /// The caller's deadline has expired.
-    DeadlineExceeded = "DEADLINE_EXCEEDED",
+    DeadlineExceeded = "DEADLINE_EXCEEDED", DeadlineExceeded;
     /// The caller may not use this server.
-    PermissionDenied = "PERMISSION_DENIED",
+    PermissionDenied = "PERMISSION_DENIED", PermissionDenied;
     /// The caller's process cannot be identified.
-    CallerUnverified = "CALLER_UNVERIFIED",
+    CallerUnverified = "CALLER_UNVERIFIED", PermissionDenied;
     /// The request is not a message of the contract.
-    MalformedRequest = "MALFORMED_REQUEST",
+    MalformedRequest = "MALFORMED_REQUEST", InvalidArgument;
     /// The request exceeds the maximum size.
-    RequestTooLarge = "REQUEST_TOO_LARGE",
+    RequestTooLarge = "REQUEST_TOO_LARGE", ResourceExhausted;
     /// There is no such method.
-    Unimplemented = "UNIMPLEMENTED",
+    Unimplemented = "UNIMPLEMENTED", Unimplemented;
     /// A bug of the server.
-    Internal = "INTERNAL",
+    Internal = "INTERNAL", Internal;
 }
 
 #[cfg(test)]

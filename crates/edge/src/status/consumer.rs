@@ -1,26 +1,24 @@
 //! Errors of consumers.
 
-use super::{Facts, Fault, internal, quota};
+use super::{Fault, internal, quota};
 use crate::reason::Reason;
 use kennel_lifecycle::RunId;
 use kennel_supervisor::CallError;
-use tonic::{Code, Status};
+use tonic::Status;
 
 /// Returns the status of a call about a consumer; the metadata names it.
 pub(super) fn of(error: &CallError, text: String) -> Status {
-    let facts = |run: &Option<RunId>, name: &String| {
+    let fault = |reason, text, run: &Option<RunId>, name: &str| {
         let run = run.map(|run| run.to_string()).unwrap_or_default();
-        let facts = Facts::default().with("run_id", run);
-        facts.with("consumer", name.as_str())
+        let fault = Fault::new(reason, text).fact("run_id", run);
+        fault.fact("consumer", name)
     };
     match error {
         CallError::ConsumerNotFound { run, name } => {
-            let (code, reason) = (Code::NotFound, Reason::ConsumerNotFound);
-            Fault::new(code, reason, text, facts(run, name)).status()
+            fault(Reason::ConsumerNotFound, text, run, name).status()
         }
         CallError::ConsumerTakenOver { run, name } => {
-            let (code, reason) = (Code::FailedPrecondition, Reason::ConsumerTakenOver);
-            Fault::new(code, reason, text, facts(run, name))
+            fault(Reason::ConsumerTakenOver, text, run, name)
                 .precondition("CONSUMER_READER", name.as_str())
                 .status()
         }

@@ -1,39 +1,34 @@
 //! Errors of annotations and of extensions of time.
 
-use super::{Facts, Fault, internal};
+use super::{Fault, internal};
 use crate::reason::Reason;
 use kennel_lifecycle::Deadline;
 use kennel_supervisor::CallError;
-use tonic::{Code, Status};
+use tonic::Status;
 
 /// Returns the status for a facet that cannot be changed so.
 pub(super) fn of(error: &CallError, text: String) -> Status {
-    let (code, reason, facts) = match error {
+    let fault = match error {
         CallError::AnnotationsChanged {
             run,
             expected,
             present,
-        } => {
-            let facts = Facts::run(*run)
-                .with("expected_version", expected.to_string())
-                .with("present_version", present.to_string());
-            (Code::Aborted, Reason::AnnotationsChanged, facts)
-        }
-        CallError::NoTimeLimit { run, limit } => {
-            let facts = Facts::run(*run).with("limit", limit.map_or("", Deadline::name));
-            (Code::FailedPrecondition, Reason::NoTimeLimit, facts)
-        }
+        } => Fault::new(Reason::AnnotationsChanged, text)
+            .run(*run)
+            .fact("expected_version", expected.to_string())
+            .fact("present_version", present.to_string()),
+        CallError::NoTimeLimit { run, limit } => Fault::new(Reason::NoTimeLimit, text)
+            .run(*run)
+            .fact("limit", limit.map_or("", Deadline::name)),
         CallError::ExtensionTooLong {
             run,
             limit,
             possible,
-        } => {
-            let facts = Facts::run(*run)
-                .with("limit", limit.name())
-                .with("possible_seconds", possible.as_secs().to_string());
-            (Code::OutOfRange, Reason::ExtensionTooLong, facts)
-        }
+        } => Fault::new(Reason::ExtensionTooLong, text)
+            .run(*run)
+            .fact("limit", limit.name())
+            .fact("possible_seconds", possible.as_secs().to_string()),
         _ => return internal(&text),
     };
-    Fault::new(code, reason, text, facts).status()
+    fault.status()
 }

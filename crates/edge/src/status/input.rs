@@ -1,53 +1,49 @@
 //! Errors of standard input.
 
-use super::{Facts, Fault};
+use super::Fault;
 use crate::{enums::input_end, reason::Reason};
 use kennel_lifecycle::RunId;
 use kennel_supervisor::CallError;
-use tonic::{Code, Status};
+use tonic::Status;
 
 const PRECONDITION: &str = "RUN_INPUT";
 
 /// Returns the status of a call about standard input; the metadata has its state, where that is known.
-pub(super) fn of(error: &CallError, text: String) -> Status {
-    let accepted =
-        |run: RunId, bytes: u64| Facts::run(run).with("accepted_offset", bytes.to_string());
-    let (run, reason, facts) = match error {
-        CallError::InputOffset {
-            run, accepted: at, ..
-        } => {
-            let facts = accepted(*run, *at);
-            return Fault::new(Code::OutOfRange, Reason::InputOffsetMismatch, text, facts).status();
+pub(super) fn of(error: &CallError, text: &str) -> Status {
+    let fault = |reason, run: RunId| Fault::new(reason, text).run(run);
+    let (run, fault) = match error {
+        CallError::InputOffset { run, accepted, .. } => {
+            return fault(Reason::InputOffsetMismatch, *run)
+                .fact("accepted_offset", accepted.to_string())
+                .status();
         }
-        CallError::InputClosed {
-            run,
-            end,
-            accepted: at,
-        } => {
-            let facts = accepted(*run, *at).with("closed_by", input_end(*end).as_str_name());
-            (run, Reason::InputClosed, facts)
+        CallError::InputClosed { run, end, accepted } => {
+            let fault = fault(Reason::InputClosed, *run)
+                .fact("accepted_offset", accepted.to_string())
+                .fact("closed_by", input_end(*end).as_str_name());
+            (run, fault)
         }
         CallError::InputUnknown { run, least, most } => {
-            let facts = Facts::run(*run)
-                .with("accepted_least", least.to_string())
-                .with("accepted_most", most.to_string());
-            (run, Reason::InputOffsetUnknown, facts)
+            let fault = fault(Reason::InputOffsetUnknown, *run)
+                .fact("accepted_least", least.to_string())
+                .fact("accepted_most", most.to_string());
+            (run, fault)
         }
         CallError::InputEnded {
             run,
             state,
-            accepted: at,
+            accepted,
         } => {
-            let facts = at.map_or_else(|| Facts::run(*run), |at| accepted(*run, at));
-            (run, Reason::RunEnded, facts.with("state", state.api_name()))
+            let fault = fault(Reason::RunEnded, *run)
+                .fact_if_known("accepted_offset", *accepted)
+                .fact("state", state.api_name());
+            (run, fault)
         }
         CallError::OtherAttempt { run, attempt } => {
-            let facts = Facts::run(*run).with("attempt", attempt.to_string());
-            (run, Reason::AttemptMismatch, facts)
+            let fault = fault(Reason::AttemptMismatch, *run).fact("attempt", attempt.to_string());
+            (run, fault)
         }
-        _ => return super::internal(&text),
+        _ => return super::internal(text),
     };
-    Fault::new(Code::FailedPrecondition, reason, text, facts)
-        .precondition(PRECONDITION, run.to_string())
-        .status()
+    fault.precondition(PRECONDITION, run.to_string()).status()
 }

@@ -420,3 +420,19 @@ fn long_command_is_cut_to_fit_the_header() {
     assert!(status.message().ends_with("..."));
     assert!(status.details().len() <= 4096, "{}", status.details().len());
 }
+
+#[test]
+fn page_gives_the_code_of_its_reason() {
+    let pages = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors");
+    for reason in Reason::ALL {
+        let page = pages.join(format!("{}.md", reason.as_str()));
+        let text = std::fs::read_to_string(&page).expect("the page can be read");
+        let begins = match reason {
+            Reason::NotWriter => "No status:".to_owned(),
+            Reason::SpawnFailed => "Code: FAILED_PRECONDITION, ".to_owned(),
+            reason => format!("Code: {}.", code_name(reason.code())),
+        };
+        let code = text.lines().nth(2).unwrap_or_default();
+        assert!(code.starts_with(&begins), "{page:?}: {code}");
+    }
+}

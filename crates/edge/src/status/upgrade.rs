@@ -1,42 +1,30 @@
 //! Errors of upgrades, and the status during one.
 
-use super::{Facts, Fault, RETRY_AT_ONCE, draining};
+use super::{Fault, RETRY_AT_ONCE, draining};
 use crate::reason::Reason;
 use kennel_supervisor::UpgradeRefusal;
-use tonic::{Code, Status};
+use tonic::Status;
 
 /// Returns the status while another server replaces this one.
 pub(crate) fn leaving() -> Status {
-    Fault::new(
-        Code::Unavailable,
-        Reason::ServerReplaced,
-        "another server takes the place of this one",
-        Facts::default(),
-    )
-    .retry(RETRY_AT_ONCE)
-    .status()
+    let message = "another server takes the place of this one";
+    Fault::new(Reason::ServerReplaced, message)
+        .retry(RETRY_AT_ONCE)
+        .status()
 }
 
 pub(super) fn refused(refusal: &UpgradeRefusal, text: String) -> Status {
-    let (reason, facts) = match refusal {
+    let fault = match refusal {
         UpgradeRefusal::ShuttingDown => return draining(),
-        UpgradeRefusal::UnderWay => (Reason::UpgradeUnderWay, Facts::default()),
+        UpgradeRefusal::UnderWay => Fault::new(Reason::UpgradeUnderWay, text),
         UpgradeRefusal::Unfit {
             binary,
             why,
             speaks,
-        } => {
-            let facts = Facts::default()
-                .with("binary", binary.as_str())
-                .with("why", why.as_str());
-            let facts = match speaks {
-                Some(protocol) => facts.with("protocol", protocol.to_string()),
-                None => facts,
-            };
-            (Reason::UpgradeRefused, facts)
-        }
+        } => Fault::new(Reason::UpgradeRefused, text)
+            .fact("binary", binary.as_str())
+            .fact("why", why.as_str())
+            .fact_if_known("protocol", *speaks),
     };
-    Fault::new(Code::FailedPrecondition, reason, text, facts)
-        .precondition("UPGRADE", "server")
-        .status()
+    fault.precondition("UPGRADE", "server").status()
 }
