@@ -29,7 +29,7 @@ fn of_recorded(
         return Err(status::spec_incomplete(ended, &["spec".to_owned()]));
     }
     let mut found = Vec::new();
-    let run = request::own_run_id(&request.new_run_id, &mut found);
+    let run = request::optional_run_id(&request.new_run_id, &mut found);
     let (spec, missing) = completed(recorded, request, &mut found);
     request::no_violations(&found)?;
     if !missing.is_empty() {

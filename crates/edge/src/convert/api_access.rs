@@ -1,17 +1,11 @@
 //! What processes of a run may call, both ways.
 
-use super::spec::unknown_number;
+use super::spec::known;
 use crate::pb;
 use kennel_lifecycle::{ApiAccess, Violation};
 
 pub(crate) fn parse(number: i32, found: &mut Vec<Violation>) -> ApiAccess {
-    match pb::ApiAccess::try_from(number) {
-        Ok(access) => granted(access),
-        Err(_) => {
-            found.push(unknown_number("spec.api_access", number, "ApiAccess"));
-            ApiAccess::None
-        }
-    }
+    granted(known("spec.api_access", number, "ApiAccess", found))
 }
 
 /// The access that a value of the contract stands for.

@@ -1,11 +1,11 @@
 //! Leak checks and reaps, in the contract's form.
 
 use super::{
-    labels,
-    spec::{run_named, unknown_number},
+    labels, request,
+    spec::{known, run_named, unknown_number},
     time,
 };
-use crate::{pb, status};
+use crate::{enums::mapped, pb};
 use kennel_lifecycle::{
     ProcessIdentity, RunId, Violation,
     audit::{
@@ -98,24 +98,14 @@ fn process(identity: &ProcessIdentity) -> pb::ProcessRef {
     }
 }
 
-fn evidence(evidence: Evidence) -> pb::LeakEvidence {
-    match evidence {
-        Evidence::Kept => pb::LeakEvidence::Kept,
-        Evidence::LeakedCgroup => pb::LeakEvidence::LeakedCgroup,
-        Evidence::Shim => pb::LeakEvidence::Shim,
-        Evidence::ShimChild => pb::LeakEvidence::ShimChild,
-        Evidence::RecordedGroup => pb::LeakEvidence::RecordedGroup,
-        Evidence::Marker => pb::LeakEvidence::Marker,
-        Evidence::Stray => pb::LeakEvidence::Stray,
-        Evidence::Zombie => pb::LeakEvidence::Zombie,
-    }
+mapped! {
+    fn evidence(Evidence) -> LeakEvidence, fn evidence_of
+    { Kept LeakedCgroup Shim ShimChild RecordedGroup Marker Stray Zombie }
 }
-
-fn certainty(certainty: Certainty) -> pb::LeakCertainty {
-    match certainty {
-        Certainty::Proven => pb::LeakCertainty::Proven,
-        Certainty::Hint => pb::LeakCertainty::Hint,
-    }
+mapped! { fn certainty(Certainty) -> LeakCertainty { Proven Hint } }
+mapped! {
+    fn spared(Spared) -> SpareReason
+    { RunIsLive NotProven MarkerNotNamed RunUnknown OtherUser Kept Stray Zombie Shim }
 }
 
 fn standing(standing: Option<RunStatus>) -> pb::LeakedRunStanding {
@@ -171,13 +161,9 @@ fn unverified(area: Unverified) -> pb::UnverifiedArea {
 
 pub(crate) fn reap(request: &pb::ReapLeaksRequest, by: String) -> Result<ReapCall, Status> {
     let mut wrong = Vec::new();
-    let execute = match pb::ReapMode::try_from(request.mode) {
-        Ok(pb::ReapMode::Execute) => true,
-        Ok(pb::ReapMode::Unspecified | pb::ReapMode::DryRun) => false,
-        Err(_) => {
-            wrong.push(unknown_number("mode", request.mode, "ReapMode"));
-            false
-        }
+    let execute = match known("mode", request.mode, "ReapMode", &mut wrong) {
+        pb::ReapMode::Execute => true,
+        pb::ReapMode::Unspecified | pb::ReapMode::DryRun => false,
     };
     let older = time::parse_duration("older_than", request.older_than.as_ref(), &mut wrong);
     let grace = time::parse_duration("grace", request.grace.as_ref(), &mut wrong);
@@ -191,9 +177,7 @@ pub(crate) fn reap(request: &pb::ReapLeaksRequest, by: String) -> Result<ReapCal
         evidence: named_evidence(&request.evidence, &mut wrong),
         processes: processes(&request.processes, &mut wrong),
     };
-    if !wrong.is_empty() {
-        return Err(status::invalid(&wrong));
-    }
+    request::no_violations(&wrong)?;
     Ok(ReapCall {
         scope,
         grace: grace.unwrap_or(GRACE_DEFAULT),
@@ -215,22 +199,16 @@ fn run_ids(ids: &[String], wrong: &mut Vec<Violation>) -> BTreeSet<RunId> {
 fn named_evidence(numbers: &[i32], wrong: &mut Vec<Violation>) -> BTreeSet<Evidence> {
     let mut named = BTreeSet::new();
     for (i, number) in numbers.iter().enumerate() {
-        let evidence = match pb::LeakEvidence::try_from(*number) {
-            Ok(pb::LeakEvidence::Kept) => Evidence::Kept,
-            Ok(pb::LeakEvidence::LeakedCgroup) => Evidence::LeakedCgroup,
-            Ok(pb::LeakEvidence::Shim) => Evidence::Shim,
-            Ok(pb::LeakEvidence::ShimChild) => Evidence::ShimChild,
-            Ok(pb::LeakEvidence::RecordedGroup) => Evidence::RecordedGroup,
-            Ok(pb::LeakEvidence::Marker) => Evidence::Marker,
-            Ok(pb::LeakEvidence::Stray) => Evidence::Stray,
-            Ok(pb::LeakEvidence::Zombie) => Evidence::Zombie,
-            Ok(pb::LeakEvidence::Unspecified) | Err(_) => {
+        let evidence = pb::LeakEvidence::try_from(*number).ok();
+        match evidence.and_then(evidence_of) {
+            Some(evidence) => {
+                named.insert(evidence);
+            }
+            None => {
                 let field = format!("evidence[{i}]");
                 wrong.push(unknown_number(&field, *number, "LeakEvidence"));
-                continue;
             }
-        };
-        named.insert(evidence);
+        }
     }
     named
 }
@@ -307,20 +285,6 @@ fn judged(judged: Judged) -> pb::ReapedProcess {
         spare_reason: spare_reason.into(),
         signal,
         error_number: errno,
-    }
-}
-
-fn spared(why: Spared) -> pb::SpareReason {
-    match why {
-        Spared::RunIsLive => pb::SpareReason::RunIsLive,
-        Spared::NotProven => pb::SpareReason::NotProven,
-        Spared::MarkerNotNamed => pb::SpareReason::MarkerNotNamed,
-        Spared::RunUnknown => pb::SpareReason::RunUnknown,
-        Spared::OtherUser => pb::SpareReason::OtherUser,
-        Spared::Kept => pb::SpareReason::Kept,
-        Spared::Stray => pb::SpareReason::Stray,
-        Spared::Zombie => pb::SpareReason::Zombie,
-        Spared::Shim => pb::SpareReason::Shim,
     }
 }
 

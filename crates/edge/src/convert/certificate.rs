@@ -1,7 +1,10 @@
 //! Stop certificates, in the contract's form.
 
 use super::{run, time};
-use crate::pb::{self, tree_verdict};
+use crate::{
+    enums::mapped,
+    pb::{self, tree_verdict},
+};
 use kennel_lifecycle::{
     Outcome, SignalScope, SignalSender, StopCommand, StopCommandEnd, StopInput, StopStep, Stuck,
     StuckProcess,
@@ -48,21 +51,10 @@ fn command(command: &StopCommand) -> pb::StopCommand {
     }
 }
 
-fn scope(scope: SignalScope) -> pb::SignalScope {
-    match scope {
-        SignalScope::Tree => pb::SignalScope::Tree,
-        SignalScope::ControlGroup => pb::SignalScope::CgroupKill,
-        SignalScope::ShimChildren => pb::SignalScope::ShimChildren,
-        SignalScope::PidNamespace => pb::SignalScope::PidNamespace,
-    }
+mapped! {
+    fn scope(SignalScope) -> SignalScope { Tree ShimChildren PidNamespace, ControlGroup = CgroupKill }
 }
-
-fn sender(sender: SignalSender) -> pb::SignalSender {
-    match sender {
-        SignalSender::Keeper => pb::SignalSender::Keeper,
-        SignalSender::Shim => pb::SignalSender::Shim,
-    }
-}
+mapped! { fn sender(SignalSender) -> SignalSender { Keeper Shim } }
 
 fn step(step: &StopStep) -> pb::StopStep {
     pb::StopStep {

@@ -1,9 +1,9 @@
 //! Consumers: requests about them, and their contract form.
 
 use super::{many_cursor, request, time, token::Cursor};
-use crate::{digest::DigestKey, limits, pb, status};
+use crate::{digest::DigestKey, limits, pb};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use kennel_lifecycle::{RunId, Violation};
+use kennel_lifecycle::Violation;
 use kennel_supervisor::{AckPoint, ConsumerFilter, ConsumerKey, ConsumerView, Reached};
 use tonic::Status;
 
@@ -60,34 +60,14 @@ pub(crate) fn name(field: &str, text: &str, found: &mut Vec<Violation>) -> Strin
 pub(crate) fn key(run_id: &str, consumer: &str) -> Result<ConsumerKey, Status> {
     let mut found = Vec::new();
     let key = parse_key(run_id, consumer, &mut found);
-    no_violations(&found)?;
+    request::no_violations(&found)?;
     Ok(key)
 }
 
 fn parse_key(run_id: &str, consumer: &str, found: &mut Vec<Violation>) -> ConsumerKey {
     let name = name("consumer", consumer, found);
-    let run = run(run_id, found);
+    let run = request::optional_run_id(run_id, found);
     ConsumerKey { run, name }
-}
-
-fn run(run_id: &str, found: &mut Vec<Violation>) -> Option<RunId> {
-    if run_id.is_empty() {
-        return None;
-    }
-    match run_id.parse() {
-        Ok(run) => Some(run),
-        Err(error) => {
-            found.push(Violation::new("run_id", error.to_string()));
-            None
-        }
-    }
-}
-
-fn no_violations(found: &[Violation]) -> Result<(), Status> {
-    if found.is_empty() {
-        return Ok(());
-    }
-    Err(status::invalid(found))
 }
 
 pub(crate) fn ack(request: &pb::AckEventsRequest, seal: &DigestKey) -> Result<AckCall, Status> {
@@ -122,7 +102,7 @@ pub(crate) fn ack(request: &pb::AckEventsRequest, seal: &DigestKey) -> Result<Ac
             None => is_wrong("cursor", "is not one that this consumer was given"),
         },
     };
-    no_violations(&found)?;
+    request::no_violations(&found)?;
     Ok(AckCall { key, point, cursor })
 }
 
@@ -132,7 +112,7 @@ pub(crate) fn list(
     scope: Option<String>,
 ) -> Result<ListCall, Status> {
     let mut found = Vec::new();
-    let run = run(&request.run_id, &mut found);
+    let run = request::optional_run_id(&request.run_id, &mut found);
     let limit = request::page_size(request.page_size, &mut found);
     let after = match &*request.page_token {
         "" => None,
@@ -145,7 +125,7 @@ pub(crate) fn list(
             after
         }
     };
-    no_violations(&found)?;
+    request::no_violations(&found)?;
     let filter = ConsumerFilter {
         run: run.map(Some),
         name: None,

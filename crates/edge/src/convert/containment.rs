@@ -1,44 +1,27 @@
 //! Containment of a run and its gaps, in the contract's form.
 
-use super::spec::unknown_number;
-use crate::pb;
+use super::spec::known;
+use crate::{
+    enums::{self, mapped},
+    pb,
+};
 use kennel_lifecycle::{Containment, Gap, Held, Isolation, Violation};
 
 /// Parses the minimum containment that a client accepts.
 pub(crate) fn least(number: i32, found: &mut Vec<Violation>) -> Option<Containment> {
-    const FIELD: &str = "spec.min_containment";
-    match pb::Containment::try_from(number) {
-        Ok(pb::Containment::Unspecified) => None,
-        Ok(pb::Containment::Subreaper) => Some(Containment::Subreaper),
-        Ok(pb::Containment::Cgroup) => Some(Containment::Cgroup),
-        Ok(pb::Containment::PrivatePidns) => Some(Containment::PrivatePidns),
-        Err(_) => {
-            found.push(unknown_number(FIELD, number, "Containment"));
-            None
-        }
-    }
+    enums::containment_of(known("spec.min_containment", number, "Containment", found))
 }
 
 /// Parses the minimum isolation that a client accepts.
 pub(crate) fn least_isolation(number: i32, found: &mut Vec<Violation>) -> Option<Isolation> {
-    match pb::Isolation::try_from(number) {
-        Ok(pb::Isolation::Unspecified) => None,
-        Ok(pb::Isolation::Files) => Some(Isolation::Files),
-        Ok(pb::Isolation::Processes) => Some(Isolation::Processes),
-        Err(_) => {
-            found.push(unknown_number("spec.min_isolation", number, "Isolation"));
-            None
-        }
-    }
+    isolation_of(known("spec.min_isolation", number, "Isolation", found))
 }
 
 pub(crate) fn shown_isolation(least: Option<Isolation>) -> pb::Isolation {
-    match least {
-        None => pb::Isolation::Unspecified,
-        Some(Isolation::Files) => pb::Isolation::Files,
-        Some(Isolation::Processes) => pb::Isolation::Processes,
-    }
+    least.map_or(pb::Isolation::Unspecified, isolation)
 }
+
+mapped! { fn isolation(Isolation) -> Isolation, fn isolation_of { Files Processes } }
 
 pub(crate) fn coverage(held: &Held) -> pb::Coverage {
     let gap = |gap: &Gap| {

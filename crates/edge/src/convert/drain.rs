@@ -1,6 +1,6 @@
 //! A drain, in the contract's form.
 
-use super::{request, spec::unknown_number, time};
+use super::{request, spec::known, time};
 use crate::pb;
 use kennel_lifecycle::Violation;
 use kennel_supervisor::{Drain, DrainAction, DrainCall, DrainStatus};
@@ -19,18 +19,14 @@ pub(crate) fn call(request: &pb::DrainRequest, by: String) -> Result<DrainCall, 
     if deadline.is_some_and(|wait| wait > DEADLINE_MAX) {
         found.push(Violation::new("deadline", "must be at most 30 days"));
     }
-    let action = match pb::DrainAction::try_from(request.action) {
-        Ok(pb::DrainAction::Unspecified | pb::DrainAction::Finish) => DrainAction::Finish,
-        Ok(pb::DrainAction::Abort) => {
+    let action = match known("action", request.action, "DrainAction", &mut found) {
+        pb::DrainAction::Unspecified | pb::DrainAction::Finish => DrainAction::Finish,
+        pb::DrainAction::Abort => {
             if deadline.is_some() {
                 let why = "runs that are ended at once need no deadline";
                 found.push(Violation::new("deadline", why));
             }
             DrainAction::Abort
-        }
-        Err(_) => {
-            found.push(unknown_number("action", request.action, "DrainAction"));
-            DrainAction::Finish
         }
     };
     request::no_violations(&found)?;

@@ -1,7 +1,7 @@
 //! Resource limits of a run, from the contract and back.
 
 use super::{spec::unknown_number, time};
-use crate::pb;
+use crate::{enums::mapped, pb};
 use kennel_lifecycle::{
     CpuQuota, IoLimit, Resource, Rlimit, RunLimits, Violation, limits::CPU_PERIOD_DEFAULT,
 };
@@ -79,22 +79,12 @@ pub(crate) fn shown(limits: &RunLimits) -> Option<pb::RunLimits> {
     })
 }
 
-fn shown_resource(resource: Resource) -> pb::RlimitResource {
-    match resource {
-        Resource::Cpu => pb::RlimitResource::Cpu,
-        Resource::FileSize => pb::RlimitResource::Fsize,
-        Resource::Data => pb::RlimitResource::Data,
-        Resource::Stack => pb::RlimitResource::Stack,
-        Resource::Core => pb::RlimitResource::Core,
-        Resource::Processes => pb::RlimitResource::Nproc,
-        Resource::OpenFiles => pb::RlimitResource::Nofile,
-        Resource::LockedMemory => pb::RlimitResource::Memlock,
-        Resource::AddressSpace => pb::RlimitResource::As,
-        Resource::PendingSignals => pb::RlimitResource::Sigpending,
-        Resource::MessageQueues => pb::RlimitResource::Msgqueue,
-        Resource::Nice => pb::RlimitResource::Nice,
-        Resource::RealTimePriority => pb::RlimitResource::Rtprio,
-        Resource::RealTime => pb::RlimitResource::Rttime,
+mapped! {
+    fn shown_resource(Resource) -> RlimitResource, fn resource_of
+    {
+        Cpu Data Stack Core Nice,
+        FileSize = Fsize, Processes = Nproc, OpenFiles = Nofile, LockedMemory = Memlock, AddressSpace = As,
+        PendingSignals = Sigpending, MessageQueues = Msgqueue, RealTimePriority = Rtprio, RealTime = Rttime
     }
 }
 
@@ -132,23 +122,7 @@ fn rlimit(i: usize, limit: pb::Rlimit, found: &mut Vec<Violation>) -> Option<Rli
 }
 
 fn resource(number: i32) -> Option<Resource> {
-    Some(match pb::RlimitResource::try_from(number).ok()? {
-        pb::RlimitResource::Unspecified => return None,
-        pb::RlimitResource::Cpu => Resource::Cpu,
-        pb::RlimitResource::Fsize => Resource::FileSize,
-        pb::RlimitResource::Data => Resource::Data,
-        pb::RlimitResource::Stack => Resource::Stack,
-        pb::RlimitResource::Core => Resource::Core,
-        pb::RlimitResource::Nproc => Resource::Processes,
-        pb::RlimitResource::Nofile => Resource::OpenFiles,
-        pb::RlimitResource::Memlock => Resource::LockedMemory,
-        pb::RlimitResource::As => Resource::AddressSpace,
-        pb::RlimitResource::Sigpending => Resource::PendingSignals,
-        pb::RlimitResource::Msgqueue => Resource::MessageQueues,
-        pb::RlimitResource::Nice => Resource::Nice,
-        pb::RlimitResource::Rtprio => Resource::RealTimePriority,
-        pb::RlimitResource::Rttime => Resource::RealTime,
-    })
+    resource_of(pb::RlimitResource::try_from(number).ok()?)
 }
 
 #[cfg(test)]

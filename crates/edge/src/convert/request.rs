@@ -17,8 +17,8 @@ pub(crate) use output::read_output;
 pub(crate) use wait_output::wait_output;
 
 use super::{
-    labels,
-    spec::{self, run_named, unknown_number},
+    labels, run,
+    spec::{self, known, run_named, unknown_number},
     terminal, time,
     token::PageToken,
 };
@@ -27,7 +27,7 @@ use crate::{
     limits, pb, status,
     trace_context::TraceContext,
 };
-use kennel_lifecycle::{NodeId, RunId, RunSpec, RunState, Signal, Violation, limits as bounds};
+use kennel_lifecycle::{NodeId, RunId, RunSpec, Signal, Violation, limits as bounds};
 use kennel_supervisor::{
     AbortCall, AbortWait, CloseCall, Condition, Form, IfUnknown, Kinds, ListFilter, PageStart,
     Position, ResizeCall, RestartCall, SignalCall, SignalTarget, SpawnCall, WriteCall,
@@ -76,7 +76,7 @@ pub(crate) fn spawn(
     key: &DigestKey,
 ) -> Result<SpawnCall, Status> {
     let mut found = Vec::new();
-    let run = own_run_id(&request.run_id, &mut found);
+    let run = optional_run_id(&request.run_id, &mut found);
     let Some(spec) = request.spec else {
         found.push(Violation::new("spec", "must be given"));
         return Err(status::invalid(&found));
@@ -121,23 +121,14 @@ pub(crate) fn abort(request: &pb::AbortRequest, by: String) -> Result<AbortCall,
     if grace.is_some_and(|g| g > bounds::GRACE_MAX) {
         found.push(Violation::new("grace", "must be at most 24 hours"));
     }
-    let wait = match pb::AbortWait::try_from(request.wait) {
-        Ok(pb::AbortWait::None) => AbortWait::None,
-        Ok(pb::AbortWait::LeaderExited) => AbortWait::LeaderExited,
-        Ok(pb::AbortWait::Unspecified | pb::AbortWait::TreeEmpty) => AbortWait::TreeEmpty,
-        Err(_) => {
-            found.push(unknown_number("wait", request.wait, "AbortWait"));
-            AbortWait::TreeEmpty
-        }
+    let wait = match known("wait", request.wait, "AbortWait", &mut found) {
+        pb::AbortWait::None => AbortWait::None,
+        pb::AbortWait::LeaderExited => AbortWait::LeaderExited,
+        pb::AbortWait::Unspecified | pb::AbortWait::TreeEmpty => AbortWait::TreeEmpty,
     };
-    let if_unknown = match pb::AbortUnknown::try_from(request.if_unknown) {
-        Ok(pb::AbortUnknown::Unspecified | pb::AbortUnknown::Fence) => IfUnknown::Fence,
-        Ok(pb::AbortUnknown::Refuse) => IfUnknown::Refuse,
-        Err(_) => {
-            let number = request.if_unknown;
-            found.push(unknown_number("if_unknown", number, "AbortUnknown"));
-            IfUnknown::Refuse
-        }
+    let if_unknown = match known("if_unknown", request.if_unknown, "AbortUnknown", &mut found) {
+        pb::AbortUnknown::Unspecified | pb::AbortUnknown::Fence => IfUnknown::Fence,
+        pb::AbortUnknown::Refuse => IfUnknown::Refuse,
     };
     Ok(AbortCall {
         run: whole(run, &found)?,
@@ -248,15 +239,11 @@ pub(crate) fn signal(request: &pb::SignalRequest) -> Result<SignalCall, Status> 
         found.push(Violation::new("signal", why));
         Signal::HUP
     });
-    let target = match pb::SignalTarget::try_from(request.target) {
-        Ok(pb::SignalTarget::Tree) => SignalTarget::Tree,
-        Ok(pb::SignalTarget::Group) => SignalTarget::Group,
-        Ok(pb::SignalTarget::TerminalForeground) => SignalTarget::TerminalForeground,
-        Ok(pb::SignalTarget::Unspecified | pb::SignalTarget::Leader) => SignalTarget::Leader,
-        Err(_) => {
-            found.push(unknown_number("target", request.target, "SignalTarget"));
-            SignalTarget::Leader
-        }
+    let target = match known("target", request.target, "SignalTarget", &mut found) {
+        pb::SignalTarget::Tree => SignalTarget::Tree,
+        pb::SignalTarget::Group => SignalTarget::Group,
+        pb::SignalTarget::TerminalForeground => SignalTarget::TerminalForeground,
+        pb::SignalTarget::Unspecified | pb::SignalTarget::Leader => SignalTarget::Leader,
     };
     Ok(SignalCall {
         run: whole(run, &found)?,
@@ -321,22 +308,14 @@ pub(crate) fn list(
 pub(crate) fn wait(request: &pb::WaitRunRequest) -> Result<(RunId, Condition), Status> {
     let mut found = Vec::new();
     let run = parse_run_id(&request.run_id, &mut found);
-    let condition = match pb::WaitCondition::try_from(request.condition) {
-        Ok(pb::WaitCondition::Started) => Condition::Started,
-        Ok(pb::WaitCondition::Paused) => Condition::Paused,
-        Ok(pb::WaitCondition::LeaderExited) => Condition::LeaderExited,
-        Ok(pb::WaitCondition::StreamsClosed) => Condition::StreamsClosed,
-        Ok(pb::WaitCondition::TreeEmpty) => Condition::TreeEmpty,
-        Ok(pb::WaitCondition::Ready) => Condition::Ready,
-        Ok(pb::WaitCondition::Unspecified | pb::WaitCondition::Ended) => Condition::Ended,
-        Err(_) => {
-            found.push(unknown_number(
-                "condition",
-                request.condition,
-                "WaitCondition",
-            ));
-            Condition::Ended
-        }
+    let condition = match known("condition", request.condition, "WaitCondition", &mut found) {
+        pb::WaitCondition::Started => Condition::Started,
+        pb::WaitCondition::Paused => Condition::Paused,
+        pb::WaitCondition::LeaderExited => Condition::LeaderExited,
+        pb::WaitCondition::StreamsClosed => Condition::StreamsClosed,
+        pb::WaitCondition::TreeEmpty => Condition::TreeEmpty,
+        pb::WaitCondition::Ready => Condition::Ready,
+        pb::WaitCondition::Unspecified | pb::WaitCondition::Ended => Condition::Ended,
     };
     Ok((whole(run, &found)?, condition))
 }
@@ -347,7 +326,8 @@ fn filter(asked: Option<&pb::RunFilter>, found: &mut Vec<Violation>) -> ListFilt
     };
     let mut filter = ListFilter::default();
     for (i, number) in asked.states.iter().enumerate() {
-        match state(*number) {
+        let state = pb::RunState::try_from(*number).ok();
+        match state.and_then(run::state_of) {
             Some(state) if filter.states.contains(&state) => {}
             Some(state) => filter.states.push(state),
             None => found.push(unknown_number(
@@ -381,21 +361,6 @@ fn filter(asked: Option<&pb::RunFilter>, found: &mut Vec<Violation>) -> ListFilt
     filter
 }
 
-fn state(number: i32) -> Option<RunState> {
-    match pb::RunState::try_from(number).ok()? {
-        pb::RunState::Unspecified => None,
-        pb::RunState::Starting => Some(RunState::Starting),
-        pb::RunState::Running => Some(RunState::Running),
-        pb::RunState::Paused => Some(RunState::Paused),
-        pb::RunState::Stopping => Some(RunState::Stopping),
-        pb::RunState::Backoff => Some(RunState::Backoff),
-        pb::RunState::Succeeded => Some(RunState::Succeeded),
-        pb::RunState::Failed => Some(RunState::Failed),
-        pb::RunState::Cancelled => Some(RunState::Cancelled),
-        pb::RunState::Lost => Some(RunState::Lost),
-    }
-}
-
 pub(super) fn request_id(text: &str, found: &mut Vec<Violation>) -> Option<String> {
     if text.len() > bounds::REQUEST_ID_BYTES_MAX {
         found.push(Violation::new(
@@ -409,21 +374,15 @@ pub(super) fn request_id(text: &str, found: &mut Vec<Violation>) -> Option<Strin
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Parses the id that a client gives to a new run; absent: the server chooses one.
-pub(super) fn own_run_id(text: &str, found: &mut Vec<Violation>) -> Option<RunId> {
+/// Parses the id of a run that a request may leave out.
+pub(super) fn optional_run_id(text: &str, found: &mut Vec<Violation>) -> Option<RunId> {
     (!text.is_empty())
         .then(|| parse_run_id(text, found))
         .flatten()
 }
 
 fn parse_run_id(text: &str, found: &mut Vec<Violation>) -> Option<RunId> {
-    match text.parse() {
-        Ok(run) => Some(run),
-        Err(error) => {
-            found.push(Violation::new("run_id", error.to_string()));
-            None
-        }
-    }
+    run_named("run_id", text, found)
 }
 
 pub(crate) fn no_violations(found: &[Violation]) -> Result<(), Status> {

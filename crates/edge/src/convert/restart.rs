@@ -1,6 +1,9 @@
 //! Restart policies, from the contract and back.
 
-use super::{spec::unknown_number, time};
+use super::{
+    spec::{known, unknown_number},
+    time,
+};
 use crate::pb;
 use kennel_lifecycle::{RestartMode, RestartPolicy, Violation};
 
@@ -78,15 +81,10 @@ pub(crate) fn shown(policy: &RestartPolicy) -> Option<pb::RestartPolicy> {
 }
 
 fn preset(number: i32, found: &mut Vec<Violation>) -> Option<RestartPolicy> {
-    match pb::RestartPreset::try_from(number) {
-        Ok(pb::RestartPreset::Unspecified) => None,
-        Ok(pb::RestartPreset::Agent) => Some(RestartPolicy::agent()),
-        Ok(pb::RestartPreset::Keepalive) => Some(RestartPolicy::keepalive()),
-        Err(_) => {
-            let field = format!("{FIELD}.preset");
-            found.push(unknown_number(&field, number, "RestartPreset"));
-            None
-        }
+    match known("spec.restart.preset", number, "RestartPreset", found) {
+        pb::RestartPreset::Unspecified => None,
+        pb::RestartPreset::Agent => Some(RestartPolicy::agent()),
+        pb::RestartPreset::Keepalive => Some(RestartPolicy::keepalive()),
     }
 }
 
@@ -97,8 +95,7 @@ fn mode(number: i32, preset: bool, found: &mut Vec<Violation>) -> RestartMode {
         Ok(pb::RestartMode::OnFailure) => RestartMode::OnFailure,
         Ok(pb::RestartMode::Always) => RestartMode::Always,
         Err(_) => {
-            let field = format!("{FIELD}.mode");
-            found.push(unknown_number(&field, number, "RestartMode"));
+            found.push(unknown_number("spec.restart.mode", number, "RestartMode"));
             RestartMode::Always
         }
     }

@@ -1,9 +1,12 @@
 //! Readiness and output rules of a spec: both directions of a field are in this file.
 
 use super::{pattern, time};
-use crate::pb::{
-    self, line_pattern::Pattern, liveness::Probe as LiveProbe, output_rule::Action,
-    readiness::Probe,
+use crate::{
+    enums::mapped,
+    pb::{
+        self, line_pattern::Pattern, liveness::Probe as LiveProbe, output_rule::Action,
+        readiness::Probe,
+    },
 };
 use kennel_lifecycle::{
     Activity, LinePattern, LiveProbe as Live, Liveness, OutputRule, Readiness, ReadyProbe,
@@ -195,16 +198,15 @@ fn action(field: &str, action: Option<Action>, found: &mut Vec<Violation>) -> Ru
         Some(Action::Ready(_)) => RuleAction::Ready,
         Some(Action::Annotate(_)) => RuleAction::Annotate,
         Some(Action::Event(_)) => RuleAction::Event,
-        Some(Action::Activity(number)) => match pb::Activity::try_from(number) {
-            Ok(pb::Activity::Working) => RuleAction::Activity(Activity::Working),
-            Ok(pb::Activity::AwaitingInput) => RuleAction::Activity(Activity::AwaitingInput),
-            Ok(pb::Activity::Idle) => RuleAction::Activity(Activity::Idle),
-            Ok(pb::Activity::Unspecified) | Err(_) => {
+        Some(Action::Activity(number)) => {
+            let activity = pb::Activity::try_from(number).ok();
+            let action = activity.and_then(activity_of).map(RuleAction::Activity);
+            action.unwrap_or_else(|| {
                 let why = "must be an Activity that this server knows";
                 found.push(Violation::new(format!("{field}.activity"), why));
                 RuleAction::Event
-            }
-        },
+            })
+        }
         Some(Action::Result(result)) => {
             let after = format!("{field}.result.after");
             let after = time::parse_duration(&after, result.after.as_ref(), found);
@@ -247,13 +249,7 @@ pub(crate) fn shown_rules(rules: &[OutputRule]) -> Vec<pb::OutputRule> {
     rules.iter().map(shown).collect()
 }
 
-pub(crate) fn activity(activity: Activity) -> pb::Activity {
-    match activity {
-        Activity::Working => pb::Activity::Working,
-        Activity::AwaitingInput => pb::Activity::AwaitingInput,
-        Activity::Idle => pb::Activity::Idle,
-    }
-}
+mapped! { pub(crate) fn activity(Activity) -> Activity, fn activity_of { Working AwaitingInput Idle } }
 
 fn shown_pattern(pattern: &LinePattern) -> pb::LinePattern {
     let pattern = match pattern {

@@ -2,7 +2,7 @@
 
 use super::{certificate, containment, retention, rules, spec, terminal, time, usage};
 use crate::{
-    enums,
+    enums::{self, mapped},
     pb::{self, end_reason, exit, tree_verdict},
 };
 use kennel_lifecycle::{
@@ -96,14 +96,7 @@ fn time_limits(view: &RunView) -> Vec<pb::TimeLimit> {
     shown.collect()
 }
 
-fn wait(wait: Wait) -> pb::Wait {
-    match wait {
-        Wait::Input => pb::Wait::Input,
-        Wait::Ready => pb::Wait::Ready,
-        Wait::Attempt => pb::Wait::Attempt,
-        Wait::Restart => pb::Wait::Restart,
-    }
-}
+mapped! { fn wait(Wait) -> Wait { Input Ready Attempt Restart } }
 
 /// Converts a stop that is left for another node.
 fn left_stop(stop: LeftStop) -> pb::LeftStop {
@@ -225,35 +218,14 @@ fn held_by(view: &RunView) -> pb::Containment {
     enums::containment(view.held.as_ref().map_or(shown, |held| held.by))
 }
 
-pub(super) fn kind(kind: RunKind) -> pb::RunKind {
-    match kind {
-        RunKind::Heartbeat => pb::RunKind::Heartbeat,
-        RunKind::Service => pb::RunKind::Service,
-        RunKind::Terminal => pb::RunKind::Terminal,
-        RunKind::Job => pb::RunKind::Job,
-    }
+mapped! { pub(super) fn kind(RunKind) -> RunKind, fn kind_of { Heartbeat Service Terminal Job } }
+
+mapped! {
+    pub(crate) fn state(RunState) -> RunState, fn state_of
+    { Starting Running Paused Stopping Backoff Succeeded Failed Cancelled Lost }
 }
 
-pub(crate) fn state(state: RunState) -> pb::RunState {
-    match state {
-        RunState::Starting => pb::RunState::Starting,
-        RunState::Running => pb::RunState::Running,
-        RunState::Paused => pb::RunState::Paused,
-        RunState::Stopping => pb::RunState::Stopping,
-        RunState::Backoff => pb::RunState::Backoff,
-        RunState::Succeeded => pb::RunState::Succeeded,
-        RunState::Failed => pb::RunState::Failed,
-        RunState::Cancelled => pb::RunState::Cancelled,
-        RunState::Lost => pb::RunState::Lost,
-    }
-}
-
-fn desired(desired: Desired) -> pb::DesiredState {
-    match desired {
-        Desired::Run => pb::DesiredState::Run,
-        Desired::Stop => pb::DesiredState::Stop,
-    }
-}
+mapped! { fn desired(Desired) -> DesiredState { Run Stop } }
 
 pub(crate) fn exit(exit: Exit) -> pb::Exit {
     let (result, core_dumped) = match exit {
@@ -276,13 +248,7 @@ pub(crate) fn exit(exit: Exit) -> pb::Exit {
     }
 }
 
-pub(crate) fn streams(end: StreamsEnd) -> pb::StreamsEnd {
-    match end {
-        StreamsEnd::Eof => pb::StreamsEnd::Eof,
-        StreamsEnd::Cut => pb::StreamsEnd::Cut,
-        StreamsEnd::Lost => pb::StreamsEnd::Lost,
-    }
-}
+mapped! { pub(crate) fn streams(StreamsEnd) -> StreamsEnd { Eof Cut Lost } }
 
 fn end_reason(reason: &EndReason) -> pb::EndReason {
     use end_reason::Reason;
@@ -345,40 +311,18 @@ fn end_reason(reason: &EndReason) -> pb::EndReason {
     }
 }
 
-pub(super) fn deadline(which: Deadline) -> pb::Deadline {
-    match which {
-        Deadline::MaxRuntime => pb::Deadline::MaxRuntime,
-        Deadline::MaxPause => pb::Deadline::MaxPause,
-        Deadline::Inactivity => pb::Deadline::Inactivity,
-        Deadline::StartTimeout => pb::Deadline::StartTimeout,
-    }
-}
+mapped! { pub(super) fn deadline(Deadline) -> Deadline { MaxRuntime MaxPause Inactivity StartTimeout } }
 
-fn limit(which: Limit) -> pb::Limit {
-    match which {
-        Limit::OutputBytes => pb::Limit::OutputBytes,
-        Limit::Disk => pb::Limit::Disk,
-    }
+mapped! { fn limit(Limit) -> Limit { OutputBytes Disk } }
+
+mapped! {
+    fn stage(StartStage) -> StartStage
+    { Prepare Cgroup Fork Session Stdio WorkDir Limits Record Gate Exec Namespace Privileges Secret }
 }
 
 fn start_failed(failure: &StartFailure) -> end_reason::StartFailed {
-    let stage = match failure.stage {
-        StartStage::Prepare => pb::StartStage::Prepare,
-        StartStage::Cgroup => pb::StartStage::Cgroup,
-        StartStage::Fork => pb::StartStage::Fork,
-        StartStage::Session => pb::StartStage::Session,
-        StartStage::Stdio => pb::StartStage::Stdio,
-        StartStage::WorkDir => pb::StartStage::WorkDir,
-        StartStage::Limits => pb::StartStage::Limits,
-        StartStage::Record => pb::StartStage::Record,
-        StartStage::Gate => pb::StartStage::Gate,
-        StartStage::Exec => pb::StartStage::Exec,
-        StartStage::Namespace => pb::StartStage::Namespace,
-        StartStage::Privileges => pb::StartStage::Privileges,
-        StartStage::Secret => pb::StartStage::Secret,
-    };
     end_reason::StartFailed {
-        stage: stage.into(),
+        stage: stage(failure.stage).into(),
         error_number: failure.errno,
         path: failure.path.clone(),
     }
@@ -416,14 +360,7 @@ pub(crate) fn leftovers(left: &Leftovers) -> Vec<pb::Leftover> {
     left.processes.iter().map(one).collect()
 }
 
-fn empty_proof(proof: Proof) -> pb::EmptyProof {
-    match proof {
-        Proof::CgroupAndEchild => pb::EmptyProof::CgroupAndEchild,
-        Proof::Echild => pb::EmptyProof::Echild,
-        Proof::Cgroup => pb::EmptyProof::Cgroup,
-        Proof::PrivatePidns => pb::EmptyProof::PrivatePidns,
-    }
-}
+mapped! { fn empty_proof(Proof) -> EmptyProof { CgroupAndEchild Echild Cgroup PrivatePidns } }
 
 #[cfg(test)]
 pub(crate) mod tests;

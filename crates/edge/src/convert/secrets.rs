@@ -1,22 +1,18 @@
 //! Secrets of a spec, both ways: what is read has no values.
 
-use super::spec::unknown_number;
+use super::spec::known;
 use crate::pb::{self, secret::Source};
 use kennel_lifecycle::{Secret, SecretDelivery, SecretSource, SecretValue, Violation};
 
 pub(crate) fn parse(secrets: Vec<pb::Secret>, found: &mut Vec<Violation>) -> Vec<Secret> {
     let secrets = secrets.into_iter().enumerate().filter_map(|(at, secret)| {
         let field = format!("spec.secrets[{at}]");
-        let delivery = match pb::SecretDelivery::try_from(secret.delivery) {
-            Ok(pb::SecretDelivery::Unspecified | pb::SecretDelivery::Variable) => {
+        let by = format!("{field}.delivery");
+        let delivery = match known(&by, secret.delivery, "SecretDelivery", found) {
+            pb::SecretDelivery::Unspecified | pb::SecretDelivery::Variable => {
                 SecretDelivery::Variable
             }
-            Ok(pb::SecretDelivery::File) => SecretDelivery::File,
-            Err(_) => {
-                let field = format!("{field}.delivery");
-                found.push(unknown_number(&field, secret.delivery, "SecretDelivery"));
-                SecretDelivery::Variable
-            }
+            pb::SecretDelivery::File => SecretDelivery::File,
         };
         let source = match secret.source {
             Some(Source::Value(value)) => SecretSource::Sent(SecretValue::new(value.into())),

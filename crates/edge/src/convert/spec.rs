@@ -4,7 +4,7 @@ use super::{
     api_access, command, containment, limits, restart, rules, run, secrets, terminal, time,
 };
 use crate::{
-    enums,
+    enums::{self, mapped},
     pb::{
         self,
         run_spec::{Command, Stdio},
@@ -231,15 +231,10 @@ fn privileges(privileges: Option<pb::Privileges>, found: &mut Vec<Violation>) ->
             )),
         }
     }
-    let seccomp = match pb::SeccompProfile::try_from(privileges.seccomp_profile) {
-        Ok(pb::SeccompProfile::Unspecified) => Seccomp::None,
-        Ok(pb::SeccompProfile::Baseline) => Seccomp::Baseline,
-        Err(_) => {
-            let field = "spec.privileges.seccomp_profile";
-            let number = privileges.seccomp_profile;
-            found.push(unknown_number(field, number, "SeccompProfile"));
-            Seccomp::None
-        }
+    let field = "spec.privileges.seccomp_profile";
+    let seccomp = match known(field, privileges.seccomp_profile, "SeccompProfile", found) {
+        pb::SeccompProfile::Unspecified => Seccomp::None,
+        pb::SeccompProfile::Baseline => Seccomp::Baseline,
     };
     Privileges {
         user: privileges.user.map(|user| RunUser {
@@ -283,15 +278,10 @@ fn names_of(set: CapabilitySet) -> Vec<String> {
 }
 
 fn parent(parent: Option<&pb::Parent>, found: &mut Vec<Violation>) -> Option<Parent> {
-    const ACTION: &str = "spec.parent.on_end";
     let parent = parent?;
-    let on_end = match pb::OnParentEnd::try_from(parent.on_end) {
-        Ok(pb::OnParentEnd::Unspecified | pb::OnParentEnd::End) => OnParentEnd::End,
-        Ok(pb::OnParentEnd::Keep) => OnParentEnd::Keep,
-        Err(_) => {
-            found.push(unknown_number(ACTION, parent.on_end, "OnParentEnd"));
-            OnParentEnd::End
-        }
+    let on_end = match known("spec.parent.on_end", parent.on_end, "OnParentEnd", found) {
+        pb::OnParentEnd::Unspecified | pb::OnParentEnd::End => OnParentEnd::End,
+        pb::OnParentEnd::Keep => OnParentEnd::Keep,
     };
     Some(Parent {
         run: run_named("spec.parent.run_id", &parent.run_id, found)?,
@@ -355,115 +345,65 @@ fn shown_stdio(command: &CommandSpec) -> Option<Stdio> {
 
 /// Parses a kind of the contract.
 pub(crate) fn kind(field: &str, number: i32, found: &mut Vec<Violation>) -> RunKind {
-    match pb::RunKind::try_from(number) {
-        Ok(pb::RunKind::Unspecified | pb::RunKind::Heartbeat) => RunKind::Heartbeat,
-        Ok(pb::RunKind::Service) => RunKind::Service,
-        Ok(pb::RunKind::Terminal) => RunKind::Terminal,
-        Ok(pb::RunKind::Job) => RunKind::Job,
-        Err(_) => {
-            found.push(unknown_number(field, number, "RunKind"));
-            RunKind::Heartbeat
-        }
-    }
+    let kind = run::kind_of(known(field, number, "RunKind", found));
+    kind.unwrap_or(RunKind::Heartbeat)
 }
 
 fn output(policy: Option<pb::OutputPolicy>, found: &mut Vec<Violation>) -> OutputBound {
     let policy = policy.unwrap_or_default();
     let default = OutputBound::default();
+    let field = "spec.output.on_full";
+    let on_full = known(field, policy.on_full, "OutputOverflow", found);
+    let field = "spec.output.on_disk_full";
+    let on_disk_full = known(field, policy.on_disk_full, "DiskFullAction", found);
     OutputBound {
         max_bytes: policy.max_bytes.unwrap_or(default.max_bytes),
-        on_full: match pb::OutputOverflow::try_from(policy.on_full) {
-            Ok(pb::OutputOverflow::Unspecified) => default.on_full,
-            Ok(pb::OutputOverflow::Rotate) => OnOutputFull::Rotate,
-            Ok(pb::OutputOverflow::HeadTail) => OnOutputFull::HeadTail,
-            Ok(pb::OutputOverflow::Abort) => OnOutputFull::Abort,
-            Ok(pb::OutputOverflow::Block) => OnOutputFull::Block,
-            Err(_) => {
-                let field = "spec.output.on_full";
-                found.push(unknown_number(field, policy.on_full, "OutputOverflow"));
-                default.on_full
-            }
-        },
-        on_disk_full: match pb::DiskFullAction::try_from(policy.on_disk_full) {
-            Ok(pb::DiskFullAction::Unspecified) => default.on_disk_full,
-            Ok(pb::DiskFullAction::Block) => OnDiskFull::Block,
-            Ok(pb::DiskFullAction::Drop) => OnDiskFull::Drop,
-            Ok(pb::DiskFullAction::Abort) => OnDiskFull::Abort,
-            Err(_) => {
-                let field = "spec.output.on_disk_full";
-                found.push(unknown_number(field, policy.on_disk_full, "DiskFullAction"));
-                default.on_disk_full
-            }
-        },
+        on_full: on_full_of(on_full).unwrap_or(default.on_full),
+        on_disk_full: on_disk_full_of(on_disk_full).unwrap_or(default.on_disk_full),
     }
 }
 
 fn shown_output(bound: OutputBound) -> Option<pb::OutputPolicy> {
     differing(&bound, |bound| pb::OutputPolicy {
         max_bytes: Some(bound.max_bytes),
-        on_full: match bound.on_full {
-            OnOutputFull::Rotate => pb::OutputOverflow::Rotate,
-            OnOutputFull::HeadTail => pb::OutputOverflow::HeadTail,
-            OnOutputFull::Abort => pb::OutputOverflow::Abort,
-            OnOutputFull::Block => pb::OutputOverflow::Block,
-        }
-        .into(),
-        on_disk_full: match bound.on_disk_full {
-            OnDiskFull::Block => pb::DiskFullAction::Block,
-            OnDiskFull::Drop => pb::DiskFullAction::Drop,
-            OnDiskFull::Abort => pb::DiskFullAction::Abort,
-        }
-        .into(),
+        on_full: on_full(bound.on_full).into(),
+        on_disk_full: on_disk_full(bound.on_disk_full).into(),
     })
 }
+
+mapped! { fn on_full(OnOutputFull) -> OutputOverflow, fn on_full_of { Rotate HeadTail Abort Block } }
+mapped! { fn on_disk_full(OnDiskFull) -> DiskFullAction, fn on_disk_full_of { Block Drop Abort } }
 
 fn input_mode(stdio: Option<&Stdio>, found: &mut Vec<Violation>) -> InputMode {
     let Some(Stdio::Pipes(pipes)) = stdio else {
         return InputMode::Initial;
     };
-    match pb::InputMode::try_from(pipes.input) {
-        Ok(pb::InputMode::Unspecified | pb::InputMode::Initial) => InputMode::Initial,
-        Ok(pb::InputMode::Open) => InputMode::Open,
-        Err(_) => {
-            let field = "spec.pipes.input";
-            found.push(unknown_number(field, pipes.input, "InputMode"));
-            InputMode::Initial
-        }
+    match known("spec.pipes.input", pipes.input, "InputMode", found) {
+        pb::InputMode::Unspecified | pb::InputMode::Initial => InputMode::Initial,
+        pb::InputMode::Open => InputMode::Open,
     }
 }
 
 fn env_mode(number: i32, found: &mut Vec<Violation>) -> EnvMode {
-    match pb::EnvMode::try_from(number) {
-        Ok(pb::EnvMode::Unspecified | pb::EnvMode::Minimal) => EnvMode::Minimal,
-        Ok(pb::EnvMode::InheritAll) => EnvMode::InheritAll,
-        Ok(pb::EnvMode::None) => EnvMode::None,
-        Err(_) => {
-            found.push(unknown_number("spec.env.mode", number, "EnvMode"));
-            EnvMode::Minimal
-        }
+    match known("spec.env.mode", number, "EnvMode", found) {
+        pb::EnvMode::Unspecified | pb::EnvMode::Minimal => EnvMode::Minimal,
+        pb::EnvMode::InheritAll => EnvMode::InheritAll,
+        pb::EnvMode::None => EnvMode::None,
     }
 }
 
 fn pid_namespace(number: i32, found: &mut Vec<Violation>) -> PidNamespace {
-    match pb::PidNamespace::try_from(number) {
-        Ok(pb::PidNamespace::Unspecified | pb::PidNamespace::Shared) => PidNamespace::Shared,
-        Ok(pb::PidNamespace::Private) => PidNamespace::Private,
-        Err(_) => {
-            found.push(unknown_number("spec.pid_namespace", number, "PidNamespace"));
-            PidNamespace::Shared
-        }
+    match known("spec.pid_namespace", number, "PidNamespace", found) {
+        pb::PidNamespace::Unspecified | pb::PidNamespace::Shared => PidNamespace::Shared,
+        pb::PidNamespace::Private => PidNamespace::Private,
     }
 }
 
 fn recovery(number: i32, found: &mut Vec<Violation>) -> Option<Recovery> {
-    match pb::RecoveryPolicy::try_from(number) {
-        Ok(pb::RecoveryPolicy::Unspecified) => None,
-        Ok(pb::RecoveryPolicy::Terminate) => Some(Recovery::Terminate),
-        Ok(pb::RecoveryPolicy::Adopt) => Some(Recovery::Adopt),
-        Err(_) => {
-            found.push(unknown_number("spec.recovery", number, "RecoveryPolicy"));
-            None
-        }
+    match known("spec.recovery", number, "RecoveryPolicy", found) {
+        pb::RecoveryPolicy::Unspecified => None,
+        pb::RecoveryPolicy::Terminate => Some(Recovery::Terminate),
+        pb::RecoveryPolicy::Adopt => Some(Recovery::Adopt),
     }
 }
 
@@ -492,19 +432,14 @@ fn pause(policy: Option<pb::PausePolicy>, found: &mut Vec<Violation>) -> PausePo
     const ACTION: &str = "spec.pause.on_max_pause";
     let policy = policy.unwrap_or_default();
     let max_pause = policy.max_pause.as_ref();
-    let action = pb::OnMaxPause::try_from(policy.on_max_pause);
     if max_pause.is_none() && policy.on_max_pause != 0 {
         found.push(Violation::new(ACTION, "is for a pause with max_pause only"));
     }
     PausePolicy {
         max_pause: time::parse_duration("spec.pause.max_pause", max_pause, found),
-        on_max_pause: match action {
-            Ok(pb::OnMaxPause::Unspecified | pb::OnMaxPause::Resume) => OnMaxPause::Resume,
-            Ok(pb::OnMaxPause::Abort) => OnMaxPause::Abort,
-            Err(_) => {
-                found.push(unknown_number(ACTION, policy.on_max_pause, "OnMaxPause"));
-                OnMaxPause::Resume
-            }
+        on_max_pause: match known(ACTION, policy.on_max_pause, "OnMaxPause", found) {
+            pb::OnMaxPause::Unspecified | pb::OnMaxPause::Resume => OnMaxPause::Resume,
+            pb::OnMaxPause::Abort => OnMaxPause::Abort,
         },
     }
 }
@@ -553,6 +488,19 @@ pub(crate) fn run_named(
     let run = id.parse::<RunId>();
     run.map_err(|error| found.push(Violation::new(field, error.to_string())))
         .ok()
+}
+
+/// Returns the value with this number. A number that this version has no value for is a violation, and unspecified.
+pub(crate) fn known<E: TryFrom<i32> + Default>(
+    field: &str,
+    number: i32,
+    name: &str,
+    found: &mut Vec<Violation>,
+) -> E {
+    E::try_from(number).unwrap_or_else(|_| {
+        found.push(unknown_number(field, number, name));
+        E::default()
+    })
 }
 
 /// Makes the violation for a number that this version has no value for.

@@ -1,8 +1,8 @@
 //! Changes of annotations, parsed.
 
 use super::{parse_run_id, whole};
-use crate::pb;
-use kennel_lifecycle::{Activity, AnnotationChange, Violation};
+use crate::{convert::rules, pb};
+use kennel_lifecycle::{AnnotationChange, Violation};
 use kennel_supervisor::AnnotateCall;
 use tonic::Status;
 
@@ -12,17 +12,11 @@ pub(crate) fn annotate(
 ) -> Result<AnnotateCall, Status> {
     let mut found = Vec::new();
     let run = parse_run_id(&request.run_id, &mut found);
-    let activity = match request.activity() {
-        pb::Activity::Unspecified if request.activity != 0 => {
-            let why = "must be an Activity that this server knows";
-            found.push(Violation::new("activity", why));
-            None
-        }
-        pb::Activity::Unspecified => None,
-        pb::Activity::Working => Some(Activity::Working),
-        pb::Activity::AwaitingInput => Some(Activity::AwaitingInput),
-        pb::Activity::Idle => Some(Activity::Idle),
-    };
+    let activity = rules::activity_of(request.activity());
+    if activity.is_none() && request.activity != 0 {
+        let why = "must be an Activity that this server knows";
+        found.push(Violation::new("activity", why));
+    }
     let change = AnnotationChange {
         set: request.set,
         remove: request.remove.into_iter().collect(),

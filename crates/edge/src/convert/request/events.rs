@@ -1,6 +1,6 @@
 //! Selection of events, their start, and their view.
 
-use super::{ConsumerAsk, EventsCall, output, parse_run_id, unknown_number, whole};
+use super::{ConsumerAsk, EventsCall, known, output, parse_run_id, unknown_number, whole};
 use crate::{
     convert::{consumer, many_cursor, time, token::Cursor},
     limits,
@@ -56,13 +56,8 @@ fn has_position(request: &pb::StreamEventsRequest) -> bool {
 }
 
 pub(super) fn fails_on_gap(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> bool {
-    match pb::OnGap::try_from(request.on_gap) {
-        Ok(on_gap) => on_gap == pb::OnGap::Fail,
-        Err(_) => {
-            found.push(unknown_number("on_gap", request.on_gap, "OnGap"));
-            false
-        }
-    }
+    let on_gap: pb::OnGap = known("on_gap", request.on_gap, "OnGap", found);
+    on_gap == pb::OnGap::Fail
 }
 
 /// Returns the form with the requested longest line.
@@ -85,13 +80,8 @@ fn line_limit(asked: u32, form: Option<Form>, found: &mut Vec<Violation>) -> Opt
 }
 
 pub(super) fn until_head(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> bool {
-    match pb::StreamUntil::try_from(request.until) {
-        Ok(until) => until == pb::StreamUntil::Head,
-        Err(_) => {
-            found.push(unknown_number("until", request.until, "StreamUntil"));
-            false
-        }
-    }
+    let until: pb::StreamUntil = known("until", request.until, "StreamUntil", found);
+    until == pb::StreamUntil::Head
 }
 
 pub(super) fn heartbeat(request: &pb::StreamEventsRequest, found: &mut Vec<Violation>) -> Duration {

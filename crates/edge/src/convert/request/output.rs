@@ -1,6 +1,6 @@
 //! Selection of output, and its view.
 
-use super::{parse_run_id, unknown_number, whole};
+use super::{known, parse_run_id, unknown_number, whole};
 use crate::{limits, pb};
 use kennel_lifecycle::Violation;
 use kennel_supervisor::{Form, OutputCall, OutputRange};
@@ -69,15 +69,11 @@ pub(super) fn view(field: &str, number: i32, found: &mut Vec<Violation>) -> (Opt
             ..Form::default()
         })
     };
-    match View::try_from(number) {
-        Ok(View::Unspecified | View::Raw) => (None, false),
-        Ok(View::Text) => (form(true, false), false),
-        Ok(View::Lines) => (form(false, true), false),
-        Ok(View::TextLines) => (form(true, true), false),
-        Ok(View::JsonLines) => (form(true, true), true),
-        Err(_) => {
-            found.push(unknown_number(field, number, "OutputView"));
-            (None, false)
-        }
+    match known(field, number, "OutputView", found) {
+        View::Unspecified | View::Raw => (None, false),
+        View::Text => (form(true, false), false),
+        View::Lines => (form(false, true), false),
+        View::TextLines => (form(true, true), false),
+        View::JsonLines => (form(true, true), true),
     }
 }

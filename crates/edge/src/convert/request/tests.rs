@@ -1,7 +1,7 @@
 use super::*;
 use crate::convert::token::Cursor;
 use crate::pb::run_spec::Stdio;
-use kennel_lifecycle::{RunKind, TerminalSize, TerminalSpec};
+use kennel_lifecycle::{RunKind, RunState, TerminalSize, TerminalSpec};
 use kennel_supervisor::{Amount, Kinds, Reached, Tail};
 use pb::stream_events_request;
 use tonic::Code;
