@@ -21,10 +21,9 @@ use crate::{
     deadline,
     digest::DigestKey,
     forward::{AskItsNode, Fleet, Links},
-    limits,
-    pb::{self, process_service_server::ProcessService},
+    limits, pb,
     shares::Shares,
-    status,
+    status::{self, answer_of},
 };
 use keeper::with_keeper;
 use kennel_supervisor::{AbortWait, CallError, Serving, Supervisor};
@@ -125,15 +124,8 @@ impl Processes {
     }
 }
 
-#[tonic::async_trait]
-impl ProcessService for Processes {
-    async fn spawn(
-        &self,
-        request: Request<pb::SpawnRequest>,
-    ) -> Result<Response<pb::SpawnResponse>, Status> {
-        self.spawn_run(request).await
-    }
-
+/// The rpcs, except those that have a module of their own.
+impl Processes {
     async fn abort(
         &self,
         request: Request<pb::AbortRequest>,
@@ -210,10 +202,7 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::GetTreeResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
         self.in_scope(auth::scope(&request)?, run).await?;
-        let looking = async {
-            let seen = self.supervisor.tree(run).await;
-            seen.map_err(|e| status::of(&e))
-        };
+        let looking = answer_of(self.supervisor.tree(run));
         let (view, listing) = self.with_keeper(looking).await?;
         let used = self.supervisor.usage(&view).await;
         Ok(Response::new(tree::tree(view, listing, used.as_ref())))
@@ -247,13 +236,6 @@ impl ProcessService for Processes {
         }))
     }
 
-    async fn restart(
-        &self,
-        request: Request<pb::RestartRequest>,
-    ) -> Result<Response<pb::RestartResponse>, Status> {
-        Box::pin(self.run_again(request)).await
-    }
-
     async fn write_input(
         &self,
         request: Request<pb::WriteInputRequest>,
@@ -263,10 +245,7 @@ impl ProcessService for Processes {
         let call = request::write_input(request.into_inner())?;
         self.in_scope(scope, call.run).await?;
         // Not to its end: the part that a caller has written before it goes away is reported to the next one.
-        let writing = async {
-            let written = self.supervisor.write_input(call).await;
-            written.map_err(|e| status::of(&e))
-        };
+        let writing = answer_of(self.supervisor.write_input(call));
         let written = with_keeper(&self.supervisor, self.unless_going(writing));
         let written = deadline::within(budget, written).await?;
         Ok(Response::new(input::written(written)))
@@ -279,10 +258,7 @@ impl ProcessService for Processes {
         let budget = deadline::of(request.metadata());
         let call = request::close_input(request.get_ref())?;
         self.in_scope(auth::scope(&request)?, call.run).await?;
-        let closing = async {
-            let closed = self.supervisor.close_input(call).await;
-            closed.map_err(|e| status::of(&e))
-        };
+        let closing = answer_of(self.supervisor.close_input(call));
         let closed = with_keeper(&self.supervisor, self.unless_going(closing));
         let closed = deadline::within(budget, closed).await?;
         Ok(Response::new(pb::CloseInputResponse {
@@ -296,10 +272,7 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::GetInputStatusResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
         self.in_scope(auth::scope(&request)?, run).await?;
-        let asking = async {
-            let progress = self.supervisor.input_progress(run).await;
-            progress.map_err(|e| status::of(&e))
-        };
+        let asking = answer_of(self.supervisor.input_progress(run));
         let progress = self.with_keeper(asking).await?;
         Ok(Response::new(pb::GetInputStatusResponse {
             input: Some(input::status(progress)),
@@ -312,8 +285,7 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::GetRunResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
         self.in_scope(auth::scope(&request)?, run).await?;
-        let view = self.supervisor.get(run).await;
-        let view = view.map_err(|e| status::of(&e))?;
+        let view = answer_of(self.supervisor.get(run)).await?;
         let telemetry = self.supervisor.telemetry();
         let own = telemetry.run_span(run, view.policy().kind, view.traceparent.as_deref());
         let used = self.supervisor.usage(&view).await;
@@ -335,9 +307,8 @@ impl ProcessService for Processes {
         let call = request::list(&request, owner, node)?;
         let listed = self
             .supervisor
-            .list(call.filter.clone(), call.start, call.limit)
-            .await;
-        let listed = listed.map_err(|e| status::of(&e))?;
+            .list(call.filter.clone(), call.start, call.limit);
+        let listed = answer_of(listed).await?;
         Ok(Response::new(page(listed, &call.filter)))
     }
 
@@ -349,10 +320,7 @@ impl ProcessService for Processes {
         let (run, condition) = request::wait(request.get_ref())?;
         self.in_scope(auth::scope(&request)?, run).await?;
         let _of_run = self.shares.wait_of_run(auth::caller(&request)?)?;
-        let waiting = async {
-            let waited = self.supervisor.wait(run, condition).await;
-            waited.map_err(|e| status::of(&e))
-        };
+        let waiting = answer_of(self.supervisor.wait(run, condition));
         let waited = deadline::within(budget, self.unless_going(waiting)).await?;
         Ok(Response::new(pb::WaitRunResponse {
             run: Some(run::run(waited.run)),
@@ -360,33 +328,10 @@ impl ProcessService for Processes {
         }))
     }
 
-    async fn wait_for_output(
-        &self,
-        request: Request<pb::WaitForOutputRequest>,
-    ) -> Result<Response<pb::WaitForOutputResponse>, Status> {
-        self.wait_for_line(request).await
-    }
-
-    async fn annotate_run(
-        &self,
-        request: Request<pb::AnnotateRunRequest>,
-    ) -> Result<Response<pb::AnnotateRunResponse>, Status> {
-        self.annotate(request).await
-    }
-
-    async fn extend_timeouts(
-        &self,
-        request: Request<pb::ExtendTimeoutsRequest>,
-    ) -> Result<Response<pb::ExtendTimeoutsResponse>, Status> {
-        self.extend(request).await
-    }
-
-    type StreamEventsStream = BoxStream<pb::StreamEventsResponse>;
-
     async fn stream_events(
         &self,
         request: Request<pb::StreamEventsRequest>,
-    ) -> Result<Response<Self::StreamEventsStream>, Status> {
+    ) -> Result<Response<BoxStream<pb::StreamEventsResponse>>, Status> {
         let caller = auth::caller(&request)?.clone();
         let asks_node = request.extensions().get::<AskItsNode>().is_some();
         let request = request.into_inner();
@@ -429,8 +374,7 @@ impl ProcessService for Processes {
         let request = request.get_ref();
         let key = consumer::key(&request.run_id, &request.consumer)?;
         self.consumer_in_scope(scope, &key).await?;
-        let view = self.supervisor.consumer(&key).await;
-        let view = view.map_err(|e| status::of(&e))?;
+        let view = answer_of(self.supervisor.consumer(&key)).await?;
         Ok(Response::new(pb::GetConsumerResponse {
             consumer: Some(consumer::consumer(view)),
         }))
@@ -442,8 +386,7 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::ListConsumersResponse>, Status> {
         let owner = auth::scope(&request)?.owner().map(str::to_owned);
         let call = consumer::list(request.get_ref(), owner)?;
-        let views = self.supervisor.consumers(&call.filter, call.limit).await;
-        let views = views.map_err(|e| status::of(&e))?;
+        let views = answer_of(self.supervisor.consumers(&call.filter, call.limit)).await?;
         Ok(Response::new(consumer::page(views, call.limit)))
     }
 
@@ -469,22 +412,17 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::ReadScreenResponse>, Status> {
         let run = request::run_id(&request.get_ref().run_id)?;
         self.in_scope(auth::scope(&request)?, run).await?;
-        let reading = async {
-            let view = self.supervisor.screen(run).await;
-            view.map_err(|e| status::of(&e))
-        };
+        let reading = answer_of(self.supervisor.screen(run));
         let view = self.unless_going(reading).await?;
         Ok(Response::new(pb::ReadScreenResponse {
             screen: Some(screen::screen(view)),
         }))
     }
 
-    type AttachStream = BoxStream<pb::AttachResponse>;
-
     async fn attach(
         &self,
         request: Request<Streaming<pb::AttachRequest>>,
-    ) -> Result<Response<Self::AttachStream>, Status> {
+    ) -> Result<Response<BoxStream<pb::AttachResponse>>, Status> {
         let (principal, pid) = (auth::principal(&request)?, auth::pid(&request));
         let credential = auth::caller(&request)?.credential.clone();
         let scope = auth::scope(&request)?;
@@ -510,10 +448,7 @@ impl ProcessService for Processes {
     ) -> Result<Response<pb::ReadOutputResponse>, Status> {
         let call = request::read_output(request.get_ref())?;
         self.in_scope(auth::scope(&request)?, call.run).await?;
-        let reading = async {
-            let read = self.supervisor.read_output(call).await;
-            read.map_err(|e| status::of(&e))
-        };
+        let reading = answer_of(self.supervisor.read_output(call));
         let read = self.unless_draining(reading).await?;
         Ok(Response::new(event::output(read)))
     }

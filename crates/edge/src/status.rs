@@ -23,9 +23,10 @@ use crate::{
     enums::containment,
     reason::{DOMAIN, Reason},
 };
+use futures_util::TryFutureExt;
 use kennel_lifecycle::{Missing, Refusal, RunId, RunState, StartFailure, StartStage, Violation};
 use kennel_supervisor::{CallError, Unstopped};
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, future::Future, time::Duration};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
 
@@ -212,6 +213,13 @@ pub(crate) fn keeper_unresponsive() -> Status {
 pub(crate) fn internal(what: &str) -> Status {
     tracing::error!(what, "internal fault, answering INTERNAL");
     Fault::new(Reason::Internal, format!("internal fault: {what}")).status()
+}
+
+/// Returns the answer of a call, or the status of its error.
+pub(crate) fn answer_of<T>(
+    call: impl Future<Output = Result<T, CallError>>,
+) -> impl Future<Output = Result<T, Status>> {
+    call.map_err(|error| of(&error))
 }
 
 /// Returns the status of a call that failed.

@@ -14,7 +14,7 @@ use crate::{
     pb::{self, attach_request::Request as Asked, attach_response::Response as Reported},
     reason::Reason,
     shares::StreamPlace,
-    status,
+    status::{self, answer_of},
 };
 use futures_util::stream::{self, Stream};
 use kennel_lifecycle::{RunId, TerminalSize};
@@ -108,13 +108,12 @@ impl Attachment {
         let (at, shown) = match open.after {
             Some(at) => (at, None),
             None => {
-                let view = supervisor.screen(open.run).await;
-                let view = view.map_err(|error| status::of(&error))?;
+                let view = answer_of(supervisor.screen(open.run)).await?;
                 (view.position, Some(view))
             }
         };
-        let found = supervisor.events(open.run, Position::After(at)).await;
-        let (view, events) = found.map_err(|error| status::of(&error))?;
+        let found = supervisor.events(open.run, Position::After(at));
+        let (view, events) = answer_of(found).await?;
         let mut seat = seat;
         let opened = pb::AttachOpened {
             run: Some(run::run(view)),

@@ -4,9 +4,8 @@ use super::{keeper::with_keeper, to_its_end, unless_leaving};
 use crate::{
     auth,
     convert::{audit, drain, info, request, run, trail},
-    limits,
-    pb::{self, admin_service_server::AdminService},
-    status,
+    limits, pb,
+    status::{self, answer_of},
 };
 use futures_util::stream;
 use kennel_supervisor::{Serving, Supervisor, TrailReader};
@@ -34,11 +33,9 @@ impl Admin {
     }
 }
 
-#[tonic::async_trait]
-impl AdminService for Admin {
-    async fn get_server_info(
+impl Admin {
+    pub(super) async fn get_server_info(
         &self,
-        _request: Request<pb::GetServerInfoRequest>,
     ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
         let info = self.supervisor.info().await;
         Ok(Response::new(pb::GetServerInfoResponse {
@@ -46,19 +43,15 @@ impl AdminService for Admin {
         }))
     }
 
-    async fn list_nodes(
-        &self,
-        _request: Request<pb::ListNodesRequest>,
-    ) -> Result<Response<pb::ListNodesResponse>, Status> {
-        let nodes = self.supervisor.nodes().await;
-        let nodes = nodes.map_err(|e| status::of(&e))?;
+    pub(super) async fn list_nodes(&self) -> Result<Response<pb::ListNodesResponse>, Status> {
+        let nodes = answer_of(self.supervisor.nodes()).await?;
         Ok(Response::new(pb::ListNodesResponse {
             nodes: nodes.into_iter().map(run::node).collect(),
             own_node_id: self.supervisor.node().to_string(),
         }))
     }
 
-    async fn forget_node(
+    pub(super) async fn forget_node(
         &self,
         request: Request<pb::ForgetNodeRequest>,
     ) -> Result<Response<pb::ForgetNodeResponse>, Status> {
@@ -74,7 +67,7 @@ impl AdminService for Admin {
         }))
     }
 
-    async fn drain(
+    pub(super) async fn drain(
         &self,
         request: Request<pb::DrainRequest>,
     ) -> Result<Response<pb::DrainResponse>, Status> {
@@ -88,10 +81,7 @@ impl AdminService for Admin {
         }))
     }
 
-    async fn undrain(
-        &self,
-        _request: Request<pb::UndrainRequest>,
-    ) -> Result<Response<pb::UndrainResponse>, Status> {
+    pub(super) async fn undrain(&self) -> Result<Response<pb::UndrainResponse>, Status> {
         let supervisor = self.supervisor.clone();
         let status = to_its_end(&self.tasks, async move { supervisor.undrain().await }).await?;
         Ok(Response::new(pb::UndrainResponse {
@@ -99,36 +89,27 @@ impl AdminService for Admin {
         }))
     }
 
-    async fn upgrade(
+    pub(super) async fn upgrade(
         &self,
         request: Request<pb::UpgradeRequest>,
     ) -> Result<Response<pb::UpgradeResponse>, Status> {
         let request_id = request::upgrade(request.get_ref())?;
-        let upgrade = async {
-            let upgrade = self.supervisor.upgrade(request_id).await;
-            upgrade.map_err(|e| status::of(&e))
-        };
+        let upgrade = answer_of(self.supervisor.upgrade(request_id));
         let upgrade = with_keeper(&self.supervisor, upgrade).await?;
         Ok(Response::new(pb::UpgradeResponse {
             upgrade: Some(info::upgrade(upgrade)),
         }))
     }
 
-    async fn audit_leaks(
-        &self,
-        _request: Request<pb::AuditLeaksRequest>,
-    ) -> Result<Response<pb::AuditLeaksResponse>, Status> {
-        let audited = async {
-            let audited = self.supervisor.audit().await;
-            audited.map_err(|e| status::of(&e))
-        };
+    pub(super) async fn audit_leaks(&self) -> Result<Response<pb::AuditLeaksResponse>, Status> {
+        let audited = answer_of(self.supervisor.audit());
         let audited = with_keeper(&self.supervisor, audited).await?;
         Ok(Response::new(pb::AuditLeaksResponse {
             audit: Some(audit::audit(audited)),
         }))
     }
 
-    async fn reap_leaks(
+    pub(super) async fn reap_leaks(
         &self,
         request: Request<pb::ReapLeaksRequest>,
     ) -> Result<Response<pb::ReapLeaksResponse>, Status> {
@@ -142,12 +123,10 @@ impl AdminService for Admin {
         Ok(Response::new(audit::reaped(reaped)))
     }
 
-    type StreamAuditStream = BoxStream<pb::StreamAuditResponse>;
-
-    async fn stream_audit(
+    pub(super) async fn stream_audit(
         &self,
         request: Request<pb::StreamAuditRequest>,
-    ) -> Result<Response<Self::StreamAuditStream>, Status> {
+    ) -> Result<Response<BoxStream<pb::StreamAuditResponse>>, Status> {
         let ask = trail::ask(request.get_ref())?;
         let place = self.places.clone().try_acquire_owned();
         let place = place.map_err(|_| {

@@ -16,6 +16,7 @@ use kennel_lifecycle::limits::REQUEST_ID_BYTES_MAX;
 use kennel_supervisor::{
     LoggedProcess, LoggedRequest, LoggedSignal, Supervisor, TrailEntry, TrailRecord,
 };
+use std::future::Future;
 use tonic::{Code, Request, Response, Status, Streaming, codegen::BoxStream};
 use tonic_types::StatusExt;
 
@@ -112,18 +113,40 @@ impl Asked {
         }
     }
 
-    /// Records it before it is answered.
+    /// Makes the change, and records it before it is answered.
+    fn recorded<T>(
+        self,
+        change: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> impl Future<Output = Result<Response<T>, Status>> {
+        // Boxed before the future is made, as in `unless_draining`.
+        let change = Box::pin(change);
+        async {
+            let answer = change.await;
+            self.record_answer(&answer).await;
+            answer
+        }
+    }
+
+    /// Makes the change, and counts it as one of many.
+    fn counted<T>(
+        mut self,
+        change: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> impl Future<Output = Result<Response<T>, Status>> {
+        let change = Box::pin(change);
+        async move {
+            let answer = change.await;
+            if let Some(record) = self.answered(&answer) {
+                self.supervisor.audit_counted(record);
+            }
+            answer
+        }
+    }
+
+    /// Records a change before it is answered.
     async fn record_answer<T>(mut self, answer: &Result<Response<T>, Status>) {
         let supervisor = self.supervisor.clone();
         if let Some(record) = self.answered(answer) {
             supervisor.audit_recorded(record).await;
-        }
-    }
-
-    /// Counts one of many.
-    fn count<T>(mut self, answer: &Result<Response<T>, Status>) {
-        if let Some(record) = self.answered(answer) {
-            self.supervisor.audit_counted(record);
         }
     }
 }
@@ -185,9 +208,7 @@ impl ProcessService for Audited<Processes> {
         if let Some(grace) = &wish.grace {
             asked = asked.with("grace", time::text(grace));
         }
-        let answer = self.inner.abort(request).await;
-        asked.record_answer(&answer).await;
-        answer
+        asked.recorded(self.inner.abort(request)).await
     }
 
     async fn interrupt(
@@ -237,9 +258,7 @@ impl ProcessService for Audited<Processes> {
         request: Request<pb::ResizeTerminalRequest>,
     ) -> Result<Response<pb::ResizeTerminalResponse>, Status> {
         let asked = self.asked("ResizeTerminal", &request, &request.get_ref().run_id);
-        let answer = self.inner.resize_terminal(request).await;
-        asked.count(&answer);
-        answer
+        asked.counted(self.inner.resize_terminal(request)).await
     }
 
     async fn pause(
@@ -247,9 +266,7 @@ impl ProcessService for Audited<Processes> {
         request: Request<pb::PauseRequest>,
     ) -> Result<Response<pb::PauseResponse>, Status> {
         let asked = self.asked("Pause", &request, &request.get_ref().run_id);
-        let answer = self.inner.pause(request).await;
-        asked.record_answer(&answer).await;
-        answer
+        asked.recorded(self.inner.pause(request)).await
     }
 
     async fn resume(
@@ -257,9 +274,7 @@ impl ProcessService for Audited<Processes> {
         request: Request<pb::ResumeRequest>,
     ) -> Result<Response<pb::ResumeResponse>, Status> {
         let asked = self.asked("Resume", &request, &request.get_ref().run_id);
-        let answer = self.inner.resume(request).await;
-        asked.record_answer(&answer).await;
-        answer
+        asked.recorded(self.inner.resume(request)).await
     }
 
     async fn restart(
@@ -285,9 +300,7 @@ impl ProcessService for Audited<Processes> {
         let wish = request.get_ref();
         let asked = self.asked("WriteInput", &request, &wish.run_id);
         let asked = asked.of_bytes(wish.data.len());
-        let answer = self.inner.write_input(request).await;
-        asked.count(&answer);
-        answer
+        asked.counted(self.inner.write_input(request)).await
     }
 
     async fn close_input(
@@ -295,9 +308,7 @@ impl ProcessService for Audited<Processes> {
         request: Request<pb::CloseInputRequest>,
     ) -> Result<Response<pb::CloseInputResponse>, Status> {
         let asked = self.asked("CloseInput", &request, &request.get_ref().run_id);
-        let answer = self.inner.close_input(request).await;
-        asked.record_answer(&answer).await;
-        answer
+        asked.recorded(self.inner.close_input(request)).await
     }
 
     async fn get_tree(
@@ -356,9 +367,7 @@ impl ProcessService for Audited<Processes> {
             pb::Activity::Unspecified => asked,
             activity => asked.with("activity", activity.as_str_name()),
         };
-        let answer = self.inner.annotate_run(request).await;
-        asked.record_answer(&answer).await;
-        answer
+        asked.recorded(self.inner.annotate_run(request)).await
     }
 
     async fn extend_timeouts(
@@ -373,9 +382,7 @@ impl ProcessService for Audited<Processes> {
             Some(time) => asked.with("duration", time::text(time)),
             None => asked,
         };
-        let answer = self.inner.extend_timeouts(request).await;
-        asked.record_answer(&answer).await;
-        answer
+        asked.recorded(self.inner.extend_timeouts(request)).await
     }
 
     type StreamEventsStream = BoxStream<pb::StreamEventsResponse>;
@@ -394,9 +401,7 @@ impl ProcessService for Audited<Processes> {
         let wish = request.get_ref();
         let asked = self.asked("AckEvents", &request, &wish.run_id);
         let asked = asked.with("consumer", &wish.consumer);
-        let answer = self.inner.ack_events(request).await;
-        asked.count(&answer);
-        answer
+        asked.counted(self.inner.ack_events(request)).await
     }
 
     async fn get_consumer(
@@ -420,9 +425,7 @@ impl ProcessService for Audited<Processes> {
         let wish = request.get_ref();
         let asked = self.asked("DeleteConsumer", &request, &wish.run_id);
         let asked = asked.with("consumer", &wish.consumer);
-        let answer = self.inner.delete_consumer(request).await;
-        asked.record_answer(&answer).await;
-        answer
+        asked.recorded(self.inner.delete_consumer(request)).await
     }
 
     async fn read_screen(

@@ -6,12 +6,13 @@ use crate::{
     convert::{pattern, request, run},
     deadline,
     forward::AskItsNode,
-    pb, status,
+    pb,
+    status::answer_of,
 };
 use tonic::{Request, Response, Status};
 
 impl Processes {
-    pub(super) async fn wait_for_line(
+    pub(super) async fn wait_for_output(
         &self,
         request: Request<pb::WaitForOutputRequest>,
     ) -> Result<Response<pb::WaitForOutputResponse>, Status> {
@@ -23,15 +24,12 @@ impl Processes {
         self.in_scope(scope, wait.run).await?;
         self.at_its_node(asks_node, wait.run).await?;
         let _place = self.places_of_wait(&caller, &wait)?;
-        let waiting = async {
-            let waited = self.supervisor.wait_output(wait).await;
-            waited.map_err(|e| status::of(&e))
-        };
+        let waiting = answer_of(self.supervisor.wait_output(wait));
         let waited = deadline::within(budget, self.unless_going(waiting)).await?;
         Ok(Response::new(pattern::waited(waited)))
     }
 
-    pub(super) async fn annotate(
+    pub(super) async fn annotate_run(
         &self,
         request: Request<pb::AnnotateRunRequest>,
     ) -> Result<Response<pb::AnnotateRunResponse>, Status> {
@@ -47,7 +45,7 @@ impl Processes {
         }))
     }
 
-    pub(super) async fn extend(
+    pub(super) async fn extend_timeouts(
         &self,
         request: Request<pb::ExtendTimeoutsRequest>,
     ) -> Result<Response<pb::ExtendTimeoutsResponse>, Status> {

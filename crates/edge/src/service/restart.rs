@@ -47,7 +47,7 @@ async fn another_attempt(
 }
 
 impl Processes {
-    pub(super) async fn run_again(
+    pub(super) async fn restart(
         &self,
         request: Request<pb::RestartRequest>,
     ) -> Result<Response<pb::RestartResponse>, Status> {

@@ -4,7 +4,8 @@ use super::Processes;
 use crate::{
     auth::{self, Scope},
     convert::request,
-    pb, status,
+    pb,
+    status::{self, answer_of},
 };
 use kennel_lifecycle::{NodeId, RunId};
 use kennel_supervisor::{CallError, ConsumerKey};
@@ -18,8 +19,8 @@ impl Processes {
     ) -> Result<Option<NodeId>, Status> {
         let named = filter.filter(|filter| !filter.node.is_empty());
         let Some(filter) = named else { return Ok(None) };
-        let node = self.supervisor.node_named(&filter.node).await;
-        node.map(|node| Some(node.node)).map_err(|e| status::of(&e))
+        let node = answer_of(self.supervisor.node_named(&filter.node)).await?;
+        Ok(Some(node.node))
     }
 
     /// Narrows a filter to what processes of a run may see: the children of that run, or of one below it.
@@ -69,8 +70,7 @@ impl Processes {
         let Some(owner) = scope.owner() else {
             return Ok(());
         };
-        let view = self.supervisor.consumer(key).await;
-        match view.map_err(|e| status::of(&e))? {
+        match answer_of(self.supervisor.consumer(key)).await? {
             view if view.row.owner == owner => Ok(()),
             _ => Err(status::of(&CallError::ConsumerNotFound {
                 run: key.run,
@@ -84,7 +84,6 @@ impl Processes {
         if !asks_node {
             return Ok(());
         }
-        let refused = self.supervisor.refuse_of_other_node(run).await;
-        refused.map_err(|error| status::of(&error))
+        answer_of(self.supervisor.refuse_of_other_node(run)).await
     }
 }

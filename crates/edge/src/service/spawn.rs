@@ -14,7 +14,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use tonic::{Request, Response, Status};
 
 impl Processes {
-    pub(super) async fn spawn_run(
+    pub(super) async fn spawn(
         &self,
         request: Request<pb::SpawnRequest>,
     ) -> Result<Response<pb::SpawnResponse>, Status> {

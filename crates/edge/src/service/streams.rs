@@ -10,7 +10,7 @@ use crate::{
     },
     limits, pb,
     shares::StreamPlace,
-    status,
+    status::{self, answer_of},
     stream::{self, Named, Nodes, NodesReader, ResponseReader},
 };
 use kennel_supervisor::{
@@ -37,10 +37,7 @@ impl Processes {
         let owner = caller.owner.clone();
         let place = self.place(caller)?;
         let room = self.room_for_lines(call.form)?;
-        let opening = async {
-            let opened = open(&self.supervisor, &call, owner).await;
-            opened.map_err(|e| status::of(&e))
-        };
+        let opening = answer_of(open(&self.supervisor, &call, owner));
         let (view, events, seat) = self.unless_going(opening).await?;
         let reader = stream::Reader::new(view, events, &call, self.going.clone(), place);
         let reader = reader.in_name_of(seat).with_room(room);

@@ -12,16 +12,16 @@ use tonic::{Request, Response, Status, codegen::BoxStream};
 impl AdminService for Audited<Admin> {
     async fn get_server_info(
         &self,
-        request: Request<pb::GetServerInfoRequest>,
+        _request: Request<pb::GetServerInfoRequest>,
     ) -> Result<Response<pb::GetServerInfoResponse>, Status> {
-        self.inner.get_server_info(request).await
+        self.inner.get_server_info().await
     }
 
     async fn list_nodes(
         &self,
-        request: Request<pb::ListNodesRequest>,
+        _request: Request<pb::ListNodesRequest>,
     ) -> Result<Response<pb::ListNodesResponse>, Status> {
-        self.inner.list_nodes(request).await
+        self.inner.list_nodes().await
     }
 
     async fn forget_node(
@@ -30,9 +30,7 @@ impl AdminService for Audited<Admin> {
     ) -> Result<Response<pb::ForgetNodeResponse>, Status> {
         let node = request.get_ref().node.clone();
         let asked = self.asked("ForgetNode", &request, "").with("node", node);
-        let answer = self.inner.forget_node(request).await;
-        asked.record_answer(&answer).await;
-        answer
+        asked.recorded(self.inner.forget_node(request)).await
     }
 
     async fn drain(
@@ -45,9 +43,7 @@ impl AdminService for Audited<Admin> {
         if let Some(deadline) = &wish.deadline {
             asked = asked.with("deadline", time::text(deadline));
         }
-        let answer = self.inner.drain(request).await;
-        asked.record_answer(&answer).await;
-        answer
+        asked.recorded(self.inner.drain(request)).await
     }
 
     async fn undrain(
@@ -55,9 +51,7 @@ impl AdminService for Audited<Admin> {
         request: Request<pb::UndrainRequest>,
     ) -> Result<Response<pb::UndrainResponse>, Status> {
         let asked = self.asked("Undrain", &request, "");
-        let answer = self.inner.undrain(request).await;
-        asked.record_answer(&answer).await;
-        answer
+        asked.recorded(self.inner.undrain()).await
     }
 
     async fn upgrade(
@@ -80,9 +74,9 @@ impl AdminService for Audited<Admin> {
 
     async fn audit_leaks(
         &self,
-        request: Request<pb::AuditLeaksRequest>,
+        _request: Request<pb::AuditLeaksRequest>,
     ) -> Result<Response<pb::AuditLeaksResponse>, Status> {
-        self.inner.audit_leaks(request).await
+        self.inner.audit_leaks().await
     }
 
     /// A dry run changes nothing.
