@@ -5,7 +5,6 @@ mod credentials;
 mod handshakes;
 pub(crate) mod places;
 mod refusals;
-mod transport;
 
 pub(crate) use credentials::Credentials;
 pub(crate) use places::Places;
@@ -35,15 +34,16 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     time::Sleep,
 };
+use tokio_rustls::server::TlsStream;
 use tokio_util::{
+    either::Either,
     sync::{CancellationToken, WaitForCancellationFutureOwned},
     task::{TaskTracker, task_tracker::TaskTrackerToken},
 };
 use tonic::transport::server::Connected;
-use transport::Io;
 
 /// Signals at which connections have to end.
 #[derive(Clone, Debug, Default)]
@@ -127,6 +127,9 @@ impl Connection {
 
 /// State of a client that has not sent a byte: it ends when the shutdown begins, and is counted until then.
 type Silence = (Pin<Box<WaitForCancellationFutureOwned>>, TaskTrackerToken);
+
+/// The bytes of a connection.
+type Io = Either<UnixStream, Box<TlsStream<TcpStream>>>;
 
 /// A connection, as long as it may last.
 pub(crate) struct Accepted {
@@ -226,7 +229,7 @@ impl<J: Fn(&UnixStream) -> io::Result<Peer>> Door<J> {
             Listener::Unix(listener) => {
                 let (io, _) = listener.accept().await?;
                 let peer = (self.judge)(&io)?;
-                Ok((Io::Unix(io), peer))
+                Ok((Io::Left(io), peer))
             }
             Listener::Tcp(listener) => {
                 // Without the keys a good token would be refused: clients wait in the queue of the socket.

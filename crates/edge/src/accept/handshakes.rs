@@ -2,8 +2,8 @@
 //! oldest, so that half-open ones lock no other client out.
 
 use super::{
+    Io,
     refusals::{Refusal, Refusals},
-    transport::Io,
 };
 use crate::{
     access::{Access, ClientCertificate},
@@ -55,7 +55,7 @@ impl Handshakes {
                     let certificate = session
                         .peer_certificates()
                         .and_then(ClientCertificate::read);
-                    return Ok((Io::Tls(io), Peer::of_network(address, certificate)));
+                    return Ok((Io::Right(io), Peer::of_network(address, certificate)));
                 }
                 Ok(Err((error, address))) => {
                     tracing::debug!(%error, %address, "TLS handshake failed");
