@@ -4,14 +4,14 @@
 //! where the kernel says of which run the process is that has connected.
 
 use crate::{
-    access::{AsRun, Attempt, Bearer, Caller, Quota},
+    access::{AsRun, Attempt, Bearer, Caller},
     digest::DigestKey,
     pb::Role,
     status,
 };
 use kennel_lifecycle::{ApiAccess, RunId};
 use kennel_supervisor::{Supervisor, TokenMaker};
-use std::{fmt::Write as _, sync::Arc};
+use std::fmt::Write as _;
 use tonic::Status;
 
 /// What separates tokens from other digests under the same key.
@@ -88,14 +88,11 @@ impl RunTokens {
             pid,
             role: Role::Spawner,
             owner: view.owner,
-            via: None,
-            credential: String::new(),
-            quota: Quota::default(),
-            granted: Arc::default(),
             run: Some(AsRun {
                 id: attempt.run,
                 spec: view.spec,
             }),
+            ..Caller::default()
         })
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode, Uri, header, uri::Scheme};
 use http_body::Body;
 use hyper_util::rt::TokioIo;
+use kennel_client::shown;
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
@@ -152,7 +153,7 @@ async fn get(
     tls: &Arc<ClientConfig>,
     token: Option<&str>,
 ) -> Result<(Vec<u8>, HeaderMap), String> {
-    let wrong = |why: &dyn Error| format!("{url}: {}", chain(why));
+    let wrong = |why: &dyn Error| format!("{url}: {}", shown(why));
     let host = url.host().unwrap_or_default();
     let name = host.trim_start_matches('[').trim_end_matches(']');
     let port = url.port_u16().unwrap_or(443);
@@ -200,7 +201,7 @@ where
 {
     let (mut body, mut document) = (pin!(body), Vec::new());
     while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-        let frame = frame.map_err(|e| chain(&e))?;
+        let frame = frame.map_err(|e| shown(&e))?;
         let data = frame.into_data().unwrap_or_default();
         if document.len() + data.len() > DOCUMENT_BYTES_MAX {
             return Err(format!("it has more than {DOCUMENT_BYTES_MAX} bytes"));
@@ -216,16 +217,6 @@ fn max_age(headers: &HeaderMap) -> Option<Duration> {
     let mut parts = control.split(',').map(str::trim);
     let seconds = parts.find_map(|part| part.strip_prefix("max-age=")?.parse().ok())?;
     Some(Duration::from_secs(seconds))
-}
-
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -11,7 +11,9 @@ mod rules;
 mod tls;
 
 pub use file::AccessError;
-pub(crate) use rules::{AsRun, Attempt, Bearer, Caller, Quota, Rules, now};
+#[cfg(test)]
+pub(crate) use rules::Quota;
+pub(crate) use rules::{AsRun, Attempt, Bearer, Caller, Rules, now};
 pub(crate) use tls::ClientCertificate;
 
 use kennel_supervisor::{OutputQuotas, telemetry::Telemetry};

@@ -232,11 +232,7 @@ impl Rules {
                 principal,
                 pid,
                 role: Role::Admin,
-                via: None,
-                credential: String::new(),
-                quota: Quota::default(),
-                granted: Arc::default(),
-                run: None,
+                ..Caller::default()
             });
         }
         let caller = self.of_principal(&principal)?;
@@ -248,14 +244,9 @@ impl Rules {
         let grant = self.grants.get(principal)?;
         Some(Caller {
             principal: principal.to_owned(),
-            pid: None,
             role: grant.role,
             owner: grant.owner.clone(),
-            via: None,
-            credential: String::new(),
-            quota: Quota::default(),
-            granted: Arc::default(),
-            run: None,
+            ..Caller::default()
         })
     }
 

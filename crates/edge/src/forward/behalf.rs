@@ -1,14 +1,9 @@
 //! Calls on behalf of others: metadata that an admin may send, as each node does with forwarded calls.
 
-use crate::{
-    access::{Caller, Quota},
-    pb::Role,
-    status,
-};
+use crate::{access::Caller, pb::Role, status};
 use http::{HeaderMap, HeaderName, HeaderValue, header::InvalidHeaderValue};
 use kennel_proto::access;
 use kennel_supervisor::Elsewhere;
-use std::sync::Arc;
 use tonic::Status;
 
 /// Target node of a call: its name or id.
@@ -39,14 +34,11 @@ pub(crate) fn on_behalf(caller: Caller, headers: &mut HeaderMap) -> Result<Calle
         .ok_or_else(|| status::permission_denied("kennel-role names no role"))?;
     Ok(Caller {
         principal,
-        pid: None,
         role,
         owner,
         via: Some(caller.principal),
         credential: caller.credential,
-        quota: Quota::default(),
-        granted: Arc::default(),
-        run: None,
+        ..Caller::default()
     })
 }
 
@@ -81,25 +73,17 @@ mod tests {
             pid: Some(7),
             role,
             owner: "spiffe://a/node".to_owned(),
-            via: None,
-            credential: String::new(),
-            quota: Quota::default(),
-            granted: Arc::default(),
-            run: None,
+            ..Caller::default()
         }
     }
 
     fn alice() -> Caller {
         Caller {
             principal: "spiffe://a/alice".to_owned(),
-            pid: None,
             role: Role::Spawner,
             owner: "équipe".to_owned(),
             via: Some("spiffe://a/node".to_owned()),
-            credential: String::new(),
-            quota: Quota::default(),
-            granted: Arc::default(),
-            run: None,
+            ..Caller::default()
         }
     }
 
