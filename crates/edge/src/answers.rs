@@ -1,8 +1,15 @@
 //! Reasons for every error: a panic of a handler becomes an answer, and the transport's own errors, before a handler
 //! gets the request, get a reason.
 
-use crate::{json, limits, observe::OTHER, status};
+use crate::{
+    json,
+    layer::{Answer, Around},
+    limits,
+    observe::OTHER,
+    status,
+};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use kennel_supervisor::telemetry::{Telemetry, names};
@@ -10,13 +17,12 @@ use opentelemetry::{KeyValue, metrics::Counter};
 use std::{
     any::Any,
     error::Error,
-    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll, ready},
 };
 use tonic::{Code, Status, body::Body};
-use tower::{Layer, Service};
+use tower::Service;
 
 /// Gives each error its reason, and counts panics.
 #[derive(Clone, Debug)]
@@ -38,33 +44,16 @@ impl Answers {
     }
 }
 
-impl<S> Layer<S> for Answers {
-    type Service = Answered<S>;
-
-    fn layer(&self, inner: S) -> Answered<S> {
-        Answered {
-            inner,
-            answers: self.clone(),
-        }
-    }
-}
-
-/// A service whose errors have reasons.
-#[derive(Clone, Debug)]
-pub(crate) struct Answered<S> {
-    inner: S,
-    answers: Answers,
-}
-
-impl<S, B, A> Service<Request<B>> for Answered<S>
+impl<S, B, A> Service<Request<B>> for Around<S, Answers>
 where
     S: Service<Request<B>, Response = Response<A>>,
+    S::Future: Send + 'static,
     A: HttpBody<Data = Bytes> + Send + 'static,
     A::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Answering<S::Future>;
+    type Future = Answer<S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -75,15 +64,33 @@ where
         let method = json::method(path).unwrap_or(OTHER);
         let panics = Panics {
             method,
-            counter: self.answers.panics.clone(),
+            counter: self.with.panics.clone(),
         };
-        let begun = panics.catch(|| Box::pin(self.inner.call(request)));
-        Answering { begun, panics }
+        let begun = panics.catch(|| self.inner.call(request));
+        Box::pin(async move {
+            let answered = async {
+                let answered = AssertUnwindSafe(begun?).catch_unwind().await;
+                answered.map_err(|panic| panics.answer(&*panic))
+            };
+            let response = match answered.await {
+                Ok(answer) => answer?,
+                Err(status) => return Ok(status.into_http()),
+            };
+            if let Some(status) = reasoned(response.headers()) {
+                return Ok(status.into_http());
+            }
+            Ok(response.map(|body| {
+                Body::new(Caught {
+                    body: Some(Body::new(body)),
+                    panics,
+                })
+            }))
+        })
     }
 }
 
 /// Handling of one call's panics.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Panics {
     method: &'static str,
     counter: Counter<u64>,
@@ -93,16 +100,19 @@ impl Panics {
     /// Runs it; a panic is counted and becomes a status.
     fn catch<T>(&self, work: impl FnOnce() -> T) -> Result<T, Status> {
         // The half-done state is the call's own: it is not polled again.
-        catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
-            tracing::error!(
-                method = self.method,
-                panic = words(&*panic),
-                "the handler of a call has panicked, answering INTERNAL"
-            );
-            let method = KeyValue::new(names::RPC_METHOD, self.method);
-            self.counter.add(1, &[method]);
-            status::panicked(self.method)
-        })
+        catch_unwind(AssertUnwindSafe(work)).map_err(|panic| self.answer(&*panic))
+    }
+
+    /// Counts a panic, and returns the status for it.
+    fn answer(&self, panic: &(dyn Any + Send)) -> Status {
+        tracing::error!(
+            method = self.method,
+            panic = words(panic),
+            "the handler of a call has panicked, answering INTERNAL"
+        );
+        let method = KeyValue::new(names::RPC_METHOD, self.method);
+        self.counter.add(1, &[method]);
+        status::panicked(self.method)
     }
 }
 
@@ -111,43 +121,6 @@ fn words(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("no message")
-}
-
-/// A call without an answer yet.
-pub(crate) struct Answering<F> {
-    begun: Result<Pin<Box<F>>, Status>,
-    panics: Panics,
-}
-
-impl<F, A, E> Future for Answering<F>
-where
-    F: Future<Output = Result<Response<A>, E>>,
-    A: HttpBody<Data = Bytes> + Send + 'static,
-    A::Error: Into<Box<dyn Error + Send + Sync>>,
-{
-    type Output = Result<Response<Body>, E>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { begun, panics } = &mut *self;
-        let polled = match begun {
-            Ok(answer) => panics.catch(|| answer.as_mut().poll(cx)),
-            Err(status) => Err(status.clone()),
-        };
-        let response = match polled {
-            Ok(answer) => ready!(answer)?,
-            Err(status) => return Poll::Ready(Ok(status.into_http())),
-        };
-        if let Some(status) = reasoned(response.headers()) {
-            return Poll::Ready(Ok(status.into_http()));
-        }
-        let panics = panics.clone();
-        Poll::Ready(Ok(response.map(|body| {
-            Body::new(Caught {
-                body: Some(Body::new(body)),
-                panics,
-            })
-        })))
-    }
 }
 
 /// The body of an answer; absent: it has panicked.

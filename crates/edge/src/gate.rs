@@ -6,6 +6,7 @@ use crate::{
     auth::{self, Origin, Peer, PeerVerdict},
     forward::on_behalf,
     json,
+    layer::Around,
     observe::OTHER,
     run_tokens::RunTokens,
     status::{self, code_name},
@@ -20,7 +21,7 @@ use std::{
 };
 use tonic::{Status, body::Body};
 use tonic_types::StatusExt;
-use tower::{Layer, Service};
+use tower::Service;
 
 /// Guards a service.
 #[derive(Clone)]
@@ -134,25 +135,7 @@ impl Gate {
     }
 }
 
-impl<S> Layer<S> for Gate {
-    type Service = Gated<S>;
-
-    fn layer(&self, inner: S) -> Gated<S> {
-        Gated {
-            inner,
-            gate: self.clone(),
-        }
-    }
-}
-
-/// A service behind the gate.
-#[derive(Clone)]
-pub(crate) struct Gated<S> {
-    inner: S,
-    gate: Gate,
-}
-
-impl<S, B> Service<Request<B>> for Gated<S>
+impl<S, B> Service<Request<B>> for Around<S, Gate>
 where
     S: Service<Request<B>, Response = Response<Body>>,
 {
@@ -165,7 +148,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        match self.gate.admit(&mut request) {
+        match self.with.admit(&mut request) {
             Ok(()) => Either::Left(self.inner.call(request)),
             Err(status) => Either::Right(ready(Ok(status.into_http()))),
         }

@@ -3,7 +3,11 @@
 //! An owner at its quota waits, stream by stream, until its clients have read; no byte is lost. A call of which nothing
 //! is in flight may always send one message, so that no call waits for another client to read.
 
-use crate::{access::Caller, shares::Shares};
+use crate::{
+    access::Caller,
+    layer::{Answer, Around},
+    shares::Shares,
+};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -19,7 +23,7 @@ use std::{
 };
 use tokio::sync::watch;
 use tonic::{Status, body::Body};
-use tower::{Layer, Service};
+use tower::Service;
 
 /// Number of bytes in flight of one owner. Cheap to clone.
 #[derive(Clone, Debug, Default)]
@@ -41,29 +45,14 @@ impl InFlight {
 #[derive(Clone, Debug)]
 pub(crate) struct BytesInFlight(pub(crate) Shares);
 
-impl<S> Layer<S> for BytesInFlight {
-    type Service = Bounded<S>;
-
-    fn layer(&self, inner: S) -> Bounded<S> {
-        let shares = self.0.clone();
-        Bounded { inner, shares }
-    }
-}
-
-/// A service whose answers are bounded.
-#[derive(Clone, Debug)]
-pub(crate) struct Bounded<S> {
-    inner: S,
-    shares: Shares,
-}
-
-impl<S, B> Service<Request<B>> for Bounded<S>
+impl<S, B> Service<Request<B>> for Around<S, BytesInFlight>
 where
     S: Service<Request<B>, Response = Response<Body>>,
+    S::Future: Send + 'static,
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Answering<S::Future>;
+    type Future = Answer<S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -75,42 +64,24 @@ where
             let most = caller.quota.stream_bytes?;
             Some(OfCall {
                 most,
-                of_owner: self.shares.in_flight(&caller.owner),
+                of_owner: self.with.0.in_flight(&caller.owner),
                 own: Arc::default(),
             })
         });
-        Answering {
-            answer: Box::pin(self.inner.call(request)),
-            of_call,
-        }
-    }
-}
-
-/// A call without an answer yet.
-pub(crate) struct Answering<F> {
-    answer: Pin<Box<F>>,
-    of_call: Option<OfCall>,
-}
-
-impl<F, E> Future for Answering<F>
-where
-    F: Future<Output = Result<Response<Body>, E>>,
-{
-    type Output = Result<Response<Body>, E>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let response = ready!(self.answer.as_mut().poll(cx))?;
-        let of_call = self.of_call.take();
-        Poll::Ready(Ok(match of_call {
-            None => response,
-            Some(of_call) => response.map(|body| {
-                Body::new(Held {
-                    body,
-                    of_call,
-                    room: None,
-                })
-            }),
-        }))
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let response = answer.await?;
+            Ok(match of_call {
+                None => response,
+                Some(of_call) => response.map(|body| {
+                    Body::new(Held {
+                        body,
+                        of_call,
+                        room: None,
+                    })
+                }),
+            })
+        })
     }
 }
 

@@ -17,6 +17,7 @@ mod forward;
 mod gate;
 mod health;
 mod in_flight;
+mod layer;
 pub mod limits;
 mod observe;
 mod pace;

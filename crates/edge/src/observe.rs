@@ -1,6 +1,11 @@
 //! A span and a measurement for each call, from its first byte to its status. Calls for health and reflection have none.
 
-use crate::{json, status::code_name, trace_context};
+use crate::{
+    json,
+    layer::{Answer, Around},
+    status::code_name,
+    trace_context,
+};
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -14,13 +19,13 @@ use opentelemetry::{
 use std::{
     borrow::Cow,
     error::Error,
-    future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 use tonic::{Code, body::Body};
-use tower::{Layer, Service};
+use tower::Service;
+use tracing::Instrument;
 
 /// Bounds of the histogram of call durations in seconds, as in the conventions.
 const CALL_SECONDS: [f64; 14] = [
@@ -61,77 +66,36 @@ impl Observing {
     }
 }
 
-impl<S> Layer<S> for Observing {
-    type Service = Observed<S>;
-
-    fn layer(&self, inner: S) -> Observed<S> {
-        Observed {
-            inner,
-            observer: Arc::clone(&self.0),
-        }
-    }
-}
-
-/// A service whose calls are observed.
-#[derive(Clone, Debug)]
-pub(crate) struct Observed<S> {
-    inner: S,
-    observer: Arc<Observer>,
-}
-
-impl<S, B, A> Service<Request<B>> for Observed<S>
+impl<S, B, A> Service<Request<B>> for Around<S, Observing>
 where
     S: Service<Request<B>, Response = Response<A>>,
+    S::Future: Send + 'static,
     A: HttpBody<Data = Bytes> + Send + 'static,
     A::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = Answering<S::Future>;
+    type Future = Answer<S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let call = Call::begin(&self.observer, &mut request);
-        Answering {
-            answer: Box::pin(self.inner.call(request)),
-            call,
-        }
-    }
-}
-
-/// A call without an answer yet.
-pub(crate) struct Answering<F> {
-    answer: Pin<Box<F>>,
-    call: Option<Call>,
-}
-
-impl<F, A, E> Future for Answering<F>
-where
-    F: Future<Output = Result<Response<A>, E>>,
-    A: HttpBody<Data = Bytes> + Send + 'static,
-    A::Error: Into<Box<dyn Error + Send + Sync>>,
-{
-    type Output = Result<Response<Body>, E>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let marks = self.call.as_ref().map(|call| call.marks.clone());
-        let inside = marks.as_ref().map(tracing::Span::enter);
-        let answer = ready!(self.answer.as_mut().poll(cx));
-        drop(inside);
-        let Some(mut call) = self.call.take() else {
-            return Poll::Ready(answer.map(|response| response.map(Body::new)));
-        };
-        Poll::Ready(answer.map(|response| {
+        let call = Call::begin(&self.with.0, &mut request);
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let Some(mut call) = call else {
+                return Ok(answer.await?.map(Body::new));
+            };
+            let response = answer.instrument(call.marks.clone()).await?;
             call.run = response.extensions().get::<Begun>().map(|begun| begun.0);
             call.read_status(response.headers());
-            response.map(|body| {
+            Ok(response.map(|body| {
                 let body = Body::new(body);
                 Body::new(Streaming { body, call })
-            })
-        }))
+            }))
+        })
     }
 }
 
@@ -281,4 +245,50 @@ fn is_error(code: Code) -> bool {
             | Code::Unavailable
             | Code::DataLoss
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layer::With;
+    use futures_util::FutureExt;
+    use kennel_supervisor::telemetry::{Sampling, SpanSink, Tracing};
+    use std::{collections::BTreeSet, convert::Infallible, future::pending, sync::Mutex};
+    use tower::{Layer, service_fn};
+
+    #[derive(Debug, Default)]
+    struct Sink(Mutex<Vec<Span>>);
+
+    impl SpanSink for Sink {
+        fn take(&self, span: Span) {
+            self.0.lock().expect("not poisoned").push(span);
+        }
+    }
+
+    #[test]
+    fn dropped_call_is_recorded_as_cancelled() {
+        let sink = Arc::new(Sink::default());
+        let tracing = Tracing {
+            sink: sink.clone(),
+            sampling: Sampling::default(),
+            baggage: BTreeSet::new(),
+        };
+        let telemetry = Telemetry::new(Some(tracing), None, opentelemetry::global::meter("test"));
+        let mut service = With(Observing::new(telemetry)).layer(service_fn(|_: Request<()>| {
+            pending::<Result<Response<Body>, Infallible>>()
+        }));
+        let mut call = || {
+            let request = Request::builder().uri("/kennel.v1.ProcessService/Spawn");
+            service.call(request.body(()).expect("a request"))
+        };
+        assert!(call().now_or_never().is_none(), "it has no answer");
+        drop(call());
+
+        let spans = sink.0.lock().expect("not poisoned");
+        let cancelled = KeyValue::new(names::RPC_RESPONSE_STATUS_CODE, "CANCELLED");
+        let are_cancelled = spans
+            .iter()
+            .map(|span| span.attributes.contains(&cancelled));
+        assert_eq!(are_cancelled.collect::<Vec<_>>(), [true, true]);
+    }
 }

@@ -1,46 +1,36 @@
 //! Paces the refusals of owners: an owner that repeats refused calls without a pause gets their answers later, so that
 //! its refusals take no processor time from other owners.
 
-use crate::{access::Caller, deadline, shares::Shares};
-use futures_util::future::BoxFuture;
+use crate::{
+    access::Caller,
+    deadline,
+    layer::{Answer, Around},
+    shares::Shares,
+};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use std::task::{Context, Poll};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Code, body::Body};
-use tower::{Layer, Service};
+use tower::Service;
 
 /// Answers refused calls of an owner at a bounded rate.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     pub(crate) shares: Shares,
+    /// Counts the calls that the service inside has not answered.
+    pub(crate) calls: TaskTracker,
     /// Cancelled: the server ends, and every answer is sent at once.
     pub(crate) ending: CancellationToken,
 }
 
-impl<S> Layer<S> for Pace {
-    type Service = Paced<S>;
-
-    fn layer(&self, inner: S) -> Paced<S> {
-        let pace = self.clone();
-        Paced { inner, pace }
-    }
-}
-
-/// A service whose refusals are paced.
-#[derive(Clone, Debug)]
-pub(crate) struct Paced<S> {
-    inner: S,
-    pace: Pace,
-}
-
-impl<S, B> Service<Request<B>> for Paced<S>
+impl<S, B> Service<Request<B>> for Around<S, Pace>
 where
     S: Service<Request<B>, Response = Response<Body>>,
     S::Future: Send + 'static,
 {
     type Response = Response<Body>;
     type Error = S::Error;
-    type Future = BoxFuture<'static, Result<Response<Body>, S::Error>>;
+    type Future = Answer<S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -50,8 +40,8 @@ where
         let caller = request.extensions().get::<Caller>();
         let owner = caller.map(|caller| caller.owner.clone());
         let budget = deadline::of_headers(request.headers());
-        let pace = self.pace.clone();
-        let answer = self.inner.call(request);
+        let pace = self.with.clone();
+        let answer = pace.calls.track_future(self.inner.call(request));
         Box::pin(async move {
             let answer = answer.await?;
             if let Some(owner) = owner
@@ -76,15 +66,18 @@ fn is_without_room(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{REFUSAL_PAUSE_MAX, REFUSALS_PER_SECOND};
+    use crate::{
+        layer::With,
+        limits::{REFUSAL_PAUSE_MAX, REFUSALS_PER_SECOND},
+    };
     use std::{convert::Infallible, time::Duration};
     use tokio::time::Instant;
     use tonic::Status;
-    use tower::service_fn;
+    use tower::{Layer, service_fn};
 
     /// Calls once more than is answered at once; returns how long the last call took.
     async fn last_call(answer: Status, timeout: Option<&'static str>, pace: &Pace) -> Duration {
-        let mut service = pace.layer(service_fn(move |_: Request<()>| {
+        let mut service = With(pace.clone()).layer(service_fn(move |_: Request<()>| {
             let answer = answer.clone();
             async move { Ok::<_, Infallible>(answer.into_http()) }
         }));
@@ -106,6 +99,7 @@ mod tests {
     fn pace() -> Pace {
         Pace {
             shares: Shares::default(),
+            calls: TaskTracker::new(),
             ending: CancellationToken::new(),
         }
     }

@@ -10,6 +10,7 @@ use crate::{
     gate::Gate,
     health,
     in_flight::BytesInFlight,
+    layer::With,
     limits,
     observe::Observing,
     pace::Pace,
@@ -27,15 +28,13 @@ use std::{
     net::TcpListener as StdTcpListener,
     os::{fd::OwnedFd, unix::net::UnixListener as StdUnixListener},
     sync::Arc,
-    task::{Context, Poll},
 };
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio_util::task::{TaskTracker, task_tracker::TrackedFuture};
+use tokio_util::task::TaskTracker;
 use tonic::{service::Routes, transport::Server};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 use tower::{
-    Layer, Service,
     layer::util::{Identity, Stack},
     util::{Either, option_layer},
 };
@@ -175,10 +174,11 @@ where
     let refusals = Refusals::new(telemetry, &places);
     let pace = Pace {
         shares: shares.clone(),
+        calls: ending.calls.clone(),
         ending: ending.begun.clone(),
     };
     let inside = (gate, BytesInFlight(shares), pace);
-    let serving = server(&ending.calls, telemetry, inside, forward)
+    let serving = server(telemetry, inside, forward)
         .add_routes(routes)
         .serve_with_incoming_shutdown(
             accept::incoming(listeners, ending, &places, &refusals, &credentials, judge),
@@ -251,12 +251,11 @@ fn listen(socket: OwnedFd) -> io::Result<Listener> {
     Ok(Listener::Tcp(TcpListener::from_std(listener)?))
 }
 
-type Inner = Stack<Counting, Stack<Pace, Stack<Either<Forward, Identity>, Guarded>>>;
-type Guarded = Stack<BytesInFlight, Stack<Gate, Outer>>;
-type Outer = Stack<Answers, Stack<Observing, Identity>>;
+type Inner = Stack<With<Pace>, Stack<Either<With<Forward>, Identity>, Guarded>>;
+type Guarded = Stack<With<BytesInFlight>, Stack<With<Gate>, Outer>>;
+type Outer = Stack<With<Answers>, Stack<With<Observing>, Identity>>;
 
 fn server(
-    calls: &TaskTracker,
     telemetry: &Telemetry,
     (gate, in_flight, pace): (Gate, BytesInFlight, Pace),
     forward: Option<Forward>,
@@ -264,49 +263,13 @@ fn server(
     Server::builder()
         .max_concurrent_streams(limits::CALLS_PER_CONNECTION_MAX)
         .http2_max_header_list_size(limits::METADATA_BYTES_MAX)
-        .layer(Observing::new(telemetry.clone()))
-        .layer(Answers::new(telemetry))
-        .layer(gate)
-        .layer(in_flight)
-        .layer(option_layer(forward))
+        .layer(With(Observing::new(telemetry.clone())))
+        .layer(With(Answers::new(telemetry)))
+        .layer(With(gate))
+        .layer(With(in_flight))
+        .layer(option_layer(forward.map(With)))
         // An answer of another node was paced there.
-        .layer(pace)
-        .layer(Counting(calls.clone()))
-}
-
-/// Counts the calls without an answer yet.
-#[derive(Clone)]
-struct Counting(TaskTracker);
-
-#[derive(Clone)]
-struct Counted<S> {
-    inner: S,
-    calls: TaskTracker,
-}
-
-impl<S> Layer<S> for Counting {
-    type Service = Counted<S>;
-
-    fn layer(&self, inner: S) -> Counted<S> {
-        Counted {
-            inner,
-            calls: self.0.clone(),
-        }
-    }
-}
-
-impl<S: Service<R>, R> Service<R> for Counted<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = TrackedFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: R) -> Self::Future {
-        self.calls.track_future(self.inner.call(request))
-    }
+        .layer(With(pace))
 }
 
 fn routes(

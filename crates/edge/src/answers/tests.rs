@@ -1,8 +1,8 @@
 use super::*;
-use crate::reason::Reason;
+use crate::{layer::With, reason::Reason};
 use std::convert::Infallible;
 use tonic_types::StatusExt;
-use tower::ServiceExt;
+use tower::{Layer, ServiceExt};
 
 #[tokio::test]
 async fn panics_of_handlers_are_answers() {
@@ -69,7 +69,7 @@ async fn answer(when: When) -> Response<Body> {
             Ok::<_, Infallible>(Response::new(Broken))
         }
     });
-    let service = Answers::new(&Telemetry::default()).layer(handler);
+    let service = With(Answers::new(&Telemetry::default())).layer(handler);
     let request = Request::builder().uri("/kennel.v1.ProcessService/Spawn");
     let request = request.body(()).expect("a request");
     service.oneshot(request).await.expect("an answer")

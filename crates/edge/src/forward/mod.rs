@@ -14,21 +14,24 @@ pub(crate) use behalf::on_behalf;
 pub(crate) use fleet::{Fleet, Followed, Known};
 pub(crate) use nodes::Links;
 
-use crate::{access::Caller, reason::Reason, status};
+use crate::{
+    access::Caller,
+    layer::{Answer, Around},
+    reason::Reason,
+    status::{self, answer_of},
+};
 use behalf::NODE;
 use http::{HeaderValue, Request, Response, request::Parts};
 use kennel_supervisor::{CallError, Elsewhere, Supervisor};
 use passed::Passed;
 use replay::Replay;
 use std::{
-    future::Future,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 use tonic::{Status, body::Body};
 use tonic_types::StatusExt;
-use tower::{Layer, Service};
+use tower::Service;
 
 const NO_CREDENTIALS: &str = "the access file of this server has no section [forward] for it";
 
@@ -50,27 +53,7 @@ impl Forward {
     }
 }
 
-impl<S> Layer<S> for Forward {
-    type Service = Forwarding<S>;
-
-    fn layer(&self, inner: S) -> Forwarding<S> {
-        Forwarding {
-            inner,
-            forward: self.clone(),
-        }
-    }
-}
-
-/// A service whose calls for other nodes are forwarded.
-#[derive(Clone)]
-pub(crate) struct Forwarding<S> {
-    inner: S,
-    forward: Forward,
-}
-
-type Answer<E> = Pin<Box<dyn Future<Output = Result<Response<Body>, E>> + Send>>;
-
-impl<S> Service<Request<Body>> for Forwarding<S>
+impl<S> Service<Request<Body>> for Around<S, Forward>
 where
     S: Service<Request<Body>, Response = Response<Body>> + Clone + Send + 'static,
     S::Future: Send + 'static,
@@ -88,7 +71,7 @@ where
         let again = self.inner.clone();
         // The ready service is called.
         let ready = std::mem::replace(&mut self.inner, again);
-        let forward = self.forward.clone();
+        let forward = self.with.clone();
         Box::pin(async move { forward.answer(ready, request).await })
     }
 }
@@ -182,8 +165,7 @@ impl Forward {
                 why: "another node listens here by now",
             }));
         }
-        let node = self.supervisor.node_named(&name).await;
-        let node = node.map_err(|error| status::of(&error))?;
+        let node = answer_of(self.supervisor.node_named(&name)).await?;
         if node.node == own {
             return Ok(None);
         }
