@@ -78,13 +78,15 @@ impl Pause {
             | Self::Stopping { held, .. } => held.clone(),
             Self::None | Self::Expired => Held::default(),
         };
+        // INVARIANT: a group counts as frozen by Kennel until it is thawed, whichever processes have joined it since.
+        let is_frozen = held.frozen && tree.cgroup.as_ref().is_some_and(cgroup::read_freeze);
         // An unrelated process in the group must not be stopped with it.
         let group = tree.cgroup.as_ref().filter(|_| tree.has_group_alone());
-        held.frozen = group.is_some();
+        held.frozen = is_frozen || group.is_some();
         held::write(run_dir, &held)?;
         crash_point!("keeper.pause_noted");
         if let Some(group) = group {
-            held.frozen = cgroup::freeze(group, true).is_ok();
+            held.frozen = cgroup::freeze(group, true).is_ok() || is_frozen;
         }
         *self = Self::Stopping {
             seq: Some(seq),
@@ -359,6 +361,75 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kennel_lifecycle::{CgroupIdentity, RunId};
+    use kennel_linux::{
+        pidfd::PidFd,
+        tree::{Root, Session},
+    };
+    use std::{fs, process::Command};
+
+    /// Returns a tree without members, in this control group.
+    fn tree_in(group: CgroupIdentity) -> Tree {
+        let me = std::process::id().cast_signed();
+        Tree {
+            run: RunId::from_u128(7),
+            leader: PidFd::open(me).expect("a pidfd"),
+            leader_pid: me,
+            session: Session::default(),
+            root: Root::Nowhere,
+            foreign: None,
+            cgroup: Some(group),
+            init: None,
+        }
+    }
+
+    #[test]
+    fn freeze_ends_despite_pause_beside_unrelated_process() {
+        let run_dir = tempfile::tempdir().expect("a directory");
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut unrelated = Command::new("sleep").arg("1000").spawn().expect("a child");
+        let freeze = dir.path().join("cgroup.freeze");
+        let files = [
+            ("cgroup.procs", format!("{}\n", unrelated.id())),
+            ("cgroup.events", "populated 1\nfrozen 1\n".to_owned()),
+            ("cgroup.freeze", "1".to_owned()),
+        ];
+        for (name, text) in files {
+            fs::write(dir.path().join(name), text).expect("a file");
+        }
+        let tree = tree_in(cgroup::identify(dir.path()).expect("it is there"));
+        assert!(!tree.has_group_alone());
+        // The pause of a lost server, which has frozen the group.
+        let mut pause = Pause::Stopping {
+            seq: None,
+            give_up_at: 0,
+            held: Held {
+                frozen: true,
+                processes: Vec::new(),
+            },
+        };
+        pause.begin(&tree, run_dir.path(), 1, 0).expect("a pause");
+        let answer = pause.go_on(&tree, run_dir.path(), 0);
+        assert_eq!(answer, Some((1, SignalResult::Done)));
+        assert!(held::read(run_dir.path()).frozen);
+        let (resumed, _) = pause.end(&tree, run_dir.path());
+        assert_eq!(resumed, SignalResult::Done);
+        assert_eq!(fs::read_to_string(&freeze).expect("it is read"), "0");
+
+        // A freeze that has ended is not waited for.
+        fs::write(&freeze, "0").expect("a file");
+        let mut thawed = Pause::LettingGo {
+            held: Held {
+                frozen: true,
+                processes: Vec::new(),
+            },
+            expired: false,
+        };
+        thawed.begin(&tree, run_dir.path(), 2, 0).expect("a pause");
+        assert!(!held::read(run_dir.path()).frozen);
+        unrelated.kill().expect("it can be killed");
+        unrelated.wait().expect("it can be reaped");
+    }
 
     #[test]
     fn first_unstopped_processes_have_reasons() {
