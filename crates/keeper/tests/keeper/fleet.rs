@@ -72,6 +72,7 @@ const SURROUNDINGS: &[(&str, &str, &str, i32)] = &[
         "exhaustion",
         0,
     ),
+    ("unwatched_shim_gets_no_job", "few_watches", "unwatched", 0),
     (
         "keeper_sees_exits_despite_ignoring_parent",
         "ignored_exits",

@@ -1,11 +1,14 @@
 //! Shims that have one run after another, and those that must not.
 
-use crate::stage::{Stage, until};
+use crate::stage::{Stage, is_alive, until};
+use kennel_keeper::client::ClientError;
 use kennel_lifecycle::ladder::StopPlan;
 use std::{collections::BTreeSet, fs, time::Duration};
 
 const SERVES_NEXT: &str = "shim_without_leftovers_serves_the_next_run";
 const IS_CHANGED: &str = "changed_shim_serves_no_other_run";
+/// A shim that its keeper cannot watch.
+const UNWATCHED: &str = "unwatched";
 
 /// Runs, one after another.
 const RUNS: usize = 20;
@@ -15,12 +18,13 @@ const SHIMS_MAX: usize = 6;
 const DESCRIPTORS: usize = 6;
 
 pub(crate) fn plays(name: &str) -> bool {
-    [SERVES_NEXT, IS_CHANGED].contains(&name)
+    [SERVES_NEXT, IS_CHANGED, UNWATCHED].contains(&name)
 }
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {
     match name {
         SERVES_NEXT => serves_next(stage).await,
+        UNWATCHED => unwatched(stage).await,
         _ => is_changed(stage).await,
     }
 }
@@ -72,5 +76,44 @@ async fn is_changed(stage: &mut Stage) {
     for _ in 0..RUNS {
         let shim = shim_of(stage, "exit 0").await;
         assert!(!spent.contains(&shim), "{shim} of {spent:?}");
+    }
+}
+
+/// Most runs until a descriptor of the keeper cannot be watched.
+const WATCHED_MAX: usize = 40;
+
+/// A shim with a job would write to the exit slot that the keeper has freed.
+async fn unwatched(stage: &mut Stage) {
+    let keeper = stage.hello.keeper.pid;
+    let children = || {
+        let listed = fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+        let listed = listed.expect("they are listed");
+        let pids = listed.split_whitespace().map(str::parse);
+        pids.collect::<Result<Vec<i32>, _>>().expect("numbers")
+    };
+    let mut watched = Vec::new();
+    let (refused, before) = loop {
+        assert!(watched.len() < WATCHED_MAX, "all are watched");
+        let (run, spec) = stage.shell("exit 0");
+        let before = children();
+        match stage.prepare(run, &spec).await {
+            Ok(prepared) => watched.push((run, prepared)),
+            Err(ClientError::Start(failure)) => {
+                assert_eq!(failure.errno, Some(libc::ENOSPC), "{failure}");
+                break (run, before);
+            }
+            Err(other) => panic!("{other}"),
+        }
+    };
+    until(|| before.iter().any(|pid| !is_alive(*pid)).then_some(())).await;
+    let exits = fs::read_dir(stage.file("data/exits")).expect("a directory");
+    for file in exits.flatten() {
+        let bytes = fs::read(file.path()).expect("it is read");
+        let id = refused.as_u128().to_le_bytes();
+        assert!(!bytes.windows(id.len()).any(|part| part == id));
+    }
+    for (run, _) in watched {
+        stage.client.shut_gate(run);
+        stage.end(run).await;
     }
 }

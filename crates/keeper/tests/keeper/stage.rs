@@ -24,6 +24,8 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(40);
 
 /// Descriptors where there are few.
 const FEW_FILES: u64 = 64;
+/// Lowest descriptor that cannot be watched where few can: above those that a keeper without runs has.
+const FEW_WATCHES: u32 = 64;
 
 /// Difference of nice value and `oom_score_adj` between a burdened keeper and the test.
 pub(crate) const BURDEN_NICE: i32 = 3;
@@ -47,8 +49,8 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
     let dir = PathBuf::from(&args[0]);
     std::fs::write(dir.join("choice"), &args[1]).expect("a file");
     let cgroup = match args[1].as_str() {
-        "auto" | "no_clone3" | "few_files" | "burdened" | "ignored_exits" | "old_kernel"
-        | "private" => CgroupChoice::Auto,
+        "auto" | "no_clone3" | "few_files" | "few_watches" | "burdened" | "ignored_exits"
+        | "old_kernel" | "private" => CgroupChoice::Auto,
         _ => CgroupChoice::Off,
     };
     if args[1] == "foreign_proc" {
@@ -63,6 +65,9 @@ pub(crate) fn keep(args: &[String]) -> ExitCode {
     }
     if args[1] == "old_kernel" {
         refuse_pidfs();
+    }
+    if args[1] == "few_watches" {
+        refuse_watches();
     }
     if args[1] == "few_files" {
         let few = libc::rlimit {
@@ -139,6 +144,7 @@ const fn step(code: u32, jump_if: u8, jump_else: u8, k: u32) -> libc::sock_filte
 
 const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
 const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+const IF_AT_LEAST: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 const ALLOW: libc::sock_filter = step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW);
 
@@ -180,6 +186,23 @@ fn refuse_pidfs() {
         step(LOAD, 0, 0, FLAGS_AT),
         step(IF_EQUAL, 0, 1, PROCESS_GROUP),
         refuse(libc::EINVAL),
+        ALLOW,
+    ]);
+}
+
+/// Filters calls as where the user has no watches left (`max_user_watches`), for later descriptors alone.
+fn refuse_watches() {
+    /// Offsets of the low halves of the second and the third argument.
+    const OPERATION_AT: u32 = 16 + 8;
+    const DESCRIPTOR_AT: u32 = 16 + 2 * 8;
+    filter(&mut [
+        step(LOAD, 0, 0, 0),
+        step(IF_EQUAL, 0, 5, number(libc::SYS_epoll_ctl)),
+        step(LOAD, 0, 0, OPERATION_AT),
+        step(IF_EQUAL, 0, 3, libc::EPOLL_CTL_ADD.cast_unsigned()),
+        step(LOAD, 0, 0, DESCRIPTOR_AT),
+        step(IF_AT_LEAST, 0, 1, FEW_WATCHES),
+        refuse(libc::ENOSPC),
         ALLOW,
     ]);
 }

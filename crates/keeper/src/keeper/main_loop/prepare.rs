@@ -159,16 +159,20 @@ impl Keeper {
         let given = self.pool.take().and_then(|warm| {
             let files = (&child, &gate.0, &streams, notices.as_ref());
             let slot = self.exits.take(self.next_shim);
-            self.give(&wish, &held, group.as_ref(), (&warm.socket, slot), files)?;
+            // Watched first: a shim with a job may write to its slot, which is free again after a failure.
             let event = EpollEvent::new(EpollFlags::EPOLLIN, self.next_shim);
             self.epoll.add(&warm.socket, event)?;
+            self.give(&wish, &held, group.as_ref(), (&warm.socket, slot), files)
+                .inspect_err(|_| {
+                    let _ = self.epoll.delete(&warm.socket);
+                })?;
             Ok(warm)
         });
         let group = group.map(|group| group.identity);
         let warm = match given {
             Ok(warm) => warm,
             Err(error) => {
-                // The shim has exited with its socket.
+                // The shim got no job, and exits with its socket.
                 self.exits.never_used(self.next_shim);
                 self.leftovers.add(group, clock::boot_ms());
                 self.doors.remove(wish.run);
