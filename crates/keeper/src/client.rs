@@ -1,9 +1,11 @@
 //! The server's end of the socket to the keeper: requests, answers, reports.
 
 mod audit;
+mod calls;
 mod child;
 mod input;
 mod interrupt;
+mod kernel;
 mod link;
 mod listing;
 mod liveness;
@@ -13,28 +15,25 @@ pub use crate::values::{
     InputResult, InputState, InterruptWay, Notified, Outputs, SignalResult, StraySignal,
     TerminalEnds, Unstopped, Upgrade, UpgradeRefusal, UpgradeState, Victim,
 };
-use crate::wire::{Answer, ToKeeper, WireHelp, WireListing, WireRecorded};
+use crate::wire::{Answer, ToKeeper, WireRecorded};
 pub use audit::{Fate, KeeperInventory, Look, REAPED_MAX, Reaped, SecondLook, SocketSeen};
 pub use child::{ChildSpec, fault_of_size};
 pub use input::InputAnswer;
 pub use interrupt::{Interrupted, Resized};
-use kennel_lifecycle::recovery::Seen;
 use kennel_lifecycle::{
-    Containment, Held, KeeperEpoch, ProcessIdentity, RunId, RunIdentity, Signal, StartFailure,
-    TerminalSize, Timestamp, ladder::StopPlan, recovery::Observation,
+    Containment, Held, KeeperEpoch, ProcessIdentity, RunId, RunIdentity, StartFailure,
+    TerminalSize, Timestamp, recovery::Observation,
 };
 pub use kennel_linux::capability::{Capability, CapabilityName};
 pub use kennel_linux::terminal::NoPty;
+pub use kernel::Kernel;
 use link::Link;
 pub use listing::{
     Holds, Listing, Member, Sent, SignalOutcome, SignalTarget, SignalledProcess, SignalledProcesses,
 };
 pub use listing::{MembershipEvidence, RoundTarget, TARGETS_LISTED_MAX};
 use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinHandle,
-};
+use tokio::{sync::mpsc, task::JoinHandle};
 
 /// A child that waits at its gate.
 #[derive(Debug)]
@@ -75,7 +74,7 @@ pub enum KeeperEvent {
     NotUpgraded(UpgradeRefusal),
     /// The keeper received a signal that means nothing to it, and ignored it.
     Stray(StraySignal),
-    /// The shim of a run that the hello has called late has reconnected: [`KeeperClient::take_held`] returns the run.
+    /// The shim of a run that the hello has called late has reconnected: [`Kernel::take_held`] returns the run.
     /// Reports of its past follow.
     DoorOpened(RunId),
     /// The shim of such a run is gone.
@@ -199,197 +198,12 @@ impl KeeperClient {
     /// Takes the keeper's listening sockets, which came with the hello; once.
     #[must_use]
     pub fn take_listeners(&self) -> Vec<OwnedFd> {
-        self.link.take_listeners()
-    }
-
-    /// Takes a run whose shim was late; once.
-    #[must_use]
-    pub fn take_held(&self, run: RunId) -> Option<HeldRun> {
-        self.link.take_held(run)
-    }
-
-    /// Time since which the keeper has not answered, and every change of it; absent: it answers.
-    #[must_use]
-    pub fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
-        self.link.unresponsive()
+        std::mem::take(&mut self.link.state().listeners)
     }
 
     /// Notifies the keeper that this server serves: recovery is done.
     pub fn ready(&self) {
         self.link.post(&ToKeeper::Ready);
-    }
-
-    /// Makes a child that waits at its gate.
-    pub async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError> {
-        let files = link::spec_files(spec)?;
-        let run_dir = link::text(&spec.run_dir)?;
-        let terminal = spec.command.terminal.as_ref().map(|t| t.size);
-        let asked = |seq| ToKeeper::Prepare {
-            seq,
-            run: run.as_u128(),
-            run_dir,
-            policy: Box::new(spec.policy.clone()),
-            input: spec.command.has_open_input().then_some(spec.attempt),
-            terminal,
-        };
-        let answered = self.link.ask(asked, files).await;
-        // A child whose announcement no task awaits must not wait at its gate for ever.
-        let (answer, fds) = answered.inspect_err(|_| self.shut_gate(run))?;
-        match answer {
-            Answer::Prepared { identity, held } => {
-                let Some(outputs) = Outputs::of(terminal.is_some(), fds) else {
-                    // This process had no free descriptors for them: nothing can be read, so nothing may run.
-                    self.shut_gate(run);
-                    return Err(ClientError::Exhausted("descriptors of the server".into()));
-                };
-                Ok(Prepared {
-                    identity,
-                    outputs,
-                    terminal,
-                    held,
-                })
-            }
-            Answer::TooWeak(held) => {
-                let wanted = spec.policy.min_containment.unwrap_or(held.by);
-                Err(ClientError::TooWeak { wanted, held })
-            }
-            Answer::NoPty(none) => Err(ClientError::NoPty(none)),
-            Answer::PrepareFailed(failure) => Err(ClientError::Start(failure)),
-            Answer::Exhausted(what) => Err(ClientError::Exhausted(what)),
-            _ => Err(ClientError::KeeperGone),
-        }
-    }
-
-    /// Opens the gate. Reports follow.
-    pub fn release(&self, run: RunId) {
-        let run = run.as_u128();
-        self.link.post(&ToKeeper::Release { run });
-    }
-
-    /// Shuts the gate. Reports follow.
-    pub fn shut_gate(&self, run: RunId) {
-        let run = run.as_u128();
-        self.link.post(&ToKeeper::ShutGate { run });
-    }
-
-    /// Starts the run's ladder, or shortens the one in progress. Thaws a paused tree after the first signal.
-    pub fn stop(&self, run: RunId, plan: &StopPlan) {
-        let run = run.as_u128();
-        let plan = plan.clone();
-        self.link.post(&ToKeeper::Stop { run, plan });
-    }
-
-    /// Allows the rest of the tree to be detached: the leader has exited by itself and no stop is in progress.
-    pub fn keep_rest(&self, run: RunId) {
-        let run = run.as_u128();
-        self.link.post(&ToKeeper::KeepRest { run });
-    }
-
-    /// Stops every task of the tree and verifies that: `Done` only when all were seen stopped.
-    pub async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        let run = run.as_u128();
-        self.ask_signal(|seq| ToKeeper::Pause { seq, run }).await
-    }
-
-    /// Continues the tasks that `pause` has stopped.
-    pub async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
-        let run = run.as_u128();
-        self.ask_signal(|seq| ToKeeper::Resume { seq, run }).await
-    }
-
-    /// Runs a command beside the run's own, in its tree, with its directory and environment and without its streams,
-    /// and ends it after this time.
-    pub async fn help(
-        &self,
-        run: RunId,
-        argv: &[String],
-        timeout: Duration,
-    ) -> Result<HelperEnd, ClientError> {
-        let (run, argv) = (run.as_u128(), argv.to_vec());
-        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-        let asked = |seq| {
-            ToKeeper::Help(WireHelp {
-                seq,
-                run,
-                argv,
-                timeout_ms,
-            })
-        };
-        let wait = KEEPER_ANSWER_MAX.saturating_add(timeout);
-        match self.link.ask_for(asked, Vec::new(), wait).await? {
-            (Answer::Helped(end), _) => Ok(end),
-            (Answer::Signal(_), _) => Ok(HelperEnd::Refused),
-            _ => Err(ClientError::KeeperGone),
-        }
-    }
-
-    /// Sends a signal to the processes that `target` names, one by one, each verified at that moment. None is sent
-    /// twice under one request id, whichever server of this keeper asks.
-    pub async fn signal(
-        &self,
-        run: RunId,
-        signal: Signal,
-        target: SignalTarget,
-        request_id: Option<&str>,
-    ) -> Result<Sent, ClientError> {
-        let run = run.as_u128();
-        let request = request_id.map(str::to_owned);
-        let asked = |seq| ToKeeper::Signal {
-            seq,
-            run,
-            signal,
-            target,
-            request,
-        };
-        match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Signalled, fds) => Ok(Sent::Now(listing::read(fds)?)),
-            (Answer::SentBefore, _) => Ok(Sent::Before),
-            // The keeper has no such run: there is no process to signal.
-            (Answer::Signal(_), _) => Ok(Sent::Now(SignalledProcesses::default())),
-            (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
-            _ => Err(ClientError::KeeperGone),
-        }
-    }
-
-    /// Whether a signal was sent under this request id. Sends none.
-    pub async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
-        let (run, request) = (run.as_u128(), request_id.to_owned());
-        let asked = |seq| ToKeeper::WasSent { seq, run, request };
-        match self.link.ask(asked, Vec::new()).await? {
-            (Answer::SentBefore, _) => Ok(true),
-            (Answer::NotSent | Answer::Signal(_), _) => Ok(false),
-            _ => Err(ClientError::KeeperGone),
-        }
-    }
-
-    /// Requests a server of the installed binary in the place of this one. Where the binary is fit,
-    /// [`KeeperEvent::Leave`] follows. A request with the id of an earlier one does not begin again.
-    pub async fn upgrade(
-        &self,
-        request_id: Option<&str>,
-    ) -> Result<Result<Upgrade, UpgradeRefusal>, ClientError> {
-        let request = request_id.map(str::to_owned);
-        let asked = |seq| ToKeeper::Upgrade { seq, request };
-        match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Upgrade(Ok(upgrade)), _) => Ok(Ok(upgrade)),
-            (Answer::Upgrade(Err(refusal)), _) => Ok(Err(refusal)),
-            _ => Err(ClientError::KeeperGone),
-        }
-    }
-
-    /// Lists the processes of the run's tree. Changes nothing.
-    pub async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
-        let run = run.as_u128();
-        let asked = |seq| ToKeeper::Tree { seq, run };
-        let listed: WireListing = match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Listed, fds) => listing::read(fds)?,
-            (Answer::Signal(_), _) => return Ok(Listing::default()),
-            (Answer::Exhausted(what), _) => return Err(ClientError::Exhausted(what)),
-            _ => return Err(ClientError::KeeperGone),
-        };
-        // The keeper has other runs to serve, so slow reads happen here.
-        let described = tokio::task::spawn_blocking(move || listing::describe(&listed)).await;
-        described.map_err(|_| ClientError::KeeperGone)
     }
 
     async fn ask_signal(
@@ -403,38 +217,6 @@ impl KeeperClient {
         }
     }
 
-    /// Acknowledges that the run's outcome is durable: the keeper forgets the run and removes its control group.
-    pub fn acknowledge(&self, run: RunId) {
-        let run = run.as_u128();
-        self.link.post(&ToKeeper::Acknowledge { run });
-    }
-
-    /// Searches for the processes that an earlier keeper has recorded of a run. Sends no signal.
-    pub async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
-        let recorded = WireRecorded::try_from(recorded)?;
-        self.observation(|seq| ToKeeper::Observe { seq, recorded }, KEEPER_ANSWER_MAX)
-            .await
-    }
-
-    /// Ends the processes verified as the recorded run's, each verified at each signal; answers when no verified one is
-    /// left or when the plan and two seconds have passed. `plan` with zero grace kills at once.
-    pub async fn end_orphan(
-        &self,
-        recorded: &Recorded,
-        plan: &StopPlan,
-    ) -> Result<Observation, ClientError> {
-        let recorded = WireRecorded::try_from(recorded)?;
-        let plan_time = plan.kill_after;
-        let plan = plan.clone();
-        let asked = |seq| ToKeeper::EndOrphan {
-            seq,
-            recorded,
-            plan,
-        };
-        self.observation(asked, KEEPER_ANSWER_MAX.saturating_add(plan_time))
-            .await
-    }
-
     async fn observation(
         &self,
         asked: impl FnOnce(u64) -> ToKeeper,
@@ -442,19 +224,6 @@ impl KeeperClient {
     ) -> Result<Observation, ClientError> {
         match self.link.ask_for(asked, Vec::new(), wait).await? {
             (Answer::Observed(seen), _) => Ok(seen),
-            _ => Err(ClientError::KeeperGone),
-        }
-    }
-
-    /// Whether the keeper recorded as this process on this host is gone.
-    pub async fn keeper_seen(
-        &self,
-        keeper: ProcessIdentity,
-        host: kennel_lifecycle::HostIdentity,
-    ) -> Result<Seen, ClientError> {
-        let asked = |seq| ToKeeper::KeeperSeen { seq, keeper, host };
-        match self.link.ask(asked, Vec::new()).await? {
-            (Answer::Seen(seen), _) => Ok(seen),
             _ => Err(ClientError::KeeperGone),
         }
     }

@@ -26,7 +26,7 @@ use tokio::{
         Interest,
         unix::{AsyncFd, AsyncFdReadyGuard},
     },
-    sync::{Notify, mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot},
 };
 
 /// Most messages queued for a keeper that does not read. Beyond it the keeper is taken for dead.
@@ -52,18 +52,18 @@ pub(super) struct Link {
     state: Mutex<State>,
     /// Notified when a message waits to be sent.
     behind: Notify,
-    liveness: Liveness,
+    pub(super) liveness: Liveness,
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(super) struct State {
     gone: bool,
     seq: u64,
     waiting: HashMap<u64, oneshot::Sender<Reply>>,
     queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
-    listeners: Vec<OwnedFd>,
+    pub(super) listeners: Vec<OwnedFd>,
     /// Runs whose shims were late, until they are taken.
-    held: HashMap<RunId, HeldRun>,
+    pub(super) held: HashMap<RunId, HeldRun>,
 }
 
 impl Link {
@@ -106,22 +106,9 @@ impl Link {
         Ok((link, events, hello, held))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // No code panics while it holds the lock in a half-changed state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn take_listeners(&self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.state().listeners)
-    }
-
-    /// Time since which the keeper has not answered, and every change of it.
-    pub(super) fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
-        self.liveness.unresponsive()
-    }
-
-    pub(super) fn take_held(&self, run: RunId) -> Option<HeldRun> {
-        self.state().held.remove(&run)
     }
 
     /// Sends without waiting, in order.

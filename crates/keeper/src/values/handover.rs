@@ -31,7 +31,7 @@ pub struct HeldRun {
 mod tests {
     use super::*;
     use crate::{
-        client::{Fact, KeeperClient, KeeperEvent},
+        client::{Fact, KeeperClient, KeeperEvent, Kernel},
         wire::{self, ToKeeper, ToServer, WireHello, handover::WireHeldRun},
     };
     use kennel_lifecycle::{

@@ -4,7 +4,7 @@ use crate::{
     fleet::{end, groups_of_this_process, keeper_command, no_process_is_left, start},
     stage::{DEADLINE, Stage, until},
 };
-use kennel_keeper::client::{CapabilityName, ClientError, Fact, KeeperEvent};
+use kennel_keeper::client::{CapabilityName, ClientError, Fact, KeeperEvent, Kernel};
 use kennel_lifecycle::{Containment, Gap, Proof, TreeVerdict, ladder::StopPlan};
 use std::{
     ffi::CString,

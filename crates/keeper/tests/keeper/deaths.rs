@@ -6,7 +6,7 @@ use crate::{
     scenarios::{WIDE_TREE, kill},
     stage::{Stage, until},
 };
-use kennel_keeper::client::{ClientError, Fact, KeeperEvent, Recorded};
+use kennel_keeper::client::{ClientError, Fact, KeeperEvent, Kernel, Recorded};
 use kennel_lifecycle::{
     Exit, Proof, RunId, Signal, TreeVerdict,
     ladder::StopPlan,

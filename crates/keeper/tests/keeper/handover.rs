@@ -7,7 +7,7 @@ use crate::{
     stage::{Stage, drain, is_alive, pipes, until},
 };
 use kennel_keeper::client::{
-    Fact, HeldPause, HeldRun, KeeperEvent, Sent, SignalResult, SignalTarget,
+    Fact, HeldPause, HeldRun, KeeperEvent, Kernel, Sent, SignalResult, SignalTarget,
 };
 use kennel_lifecycle::{
     Exit, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, StopAction, StopCommandEnd,

@@ -4,7 +4,7 @@ use crate::{
     stage::{BURDEN_NICE, BURDEN_OOM_SCORE_ADJ, Stage, own_nice, own_oom_score_adj},
     time,
 };
-use kennel_keeper::client::{ClientError, Fact};
+use kennel_keeper::client::{ClientError, Fact, Kernel};
 use kennel_lifecycle::{Exit, Resource, Rlimit, StartFailure, StartStage, UNLIMITED};
 
 pub(crate) async fn play(name: &str, stage: &mut Stage) {

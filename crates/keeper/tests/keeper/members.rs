@@ -4,7 +4,7 @@ use crate::{
     limits,
     stage::{Stage, until},
 };
-use kennel_keeper::client::{Fact, Sent, SignalOutcome, SignalTarget, SignalledProcess};
+use kennel_keeper::client::{Fact, Kernel, Sent, SignalOutcome, SignalTarget, SignalledProcess};
 use kennel_lifecycle::{RunId, Signal, StopStep, ladder::StopPlan};
 use std::{
     collections::BTreeSet, fs, os::unix::process::CommandExt, process::Command, time::Duration,

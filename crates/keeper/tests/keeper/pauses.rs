@@ -7,7 +7,9 @@ use crate::{
     scenarios::{COUNTERS, counting, counts, empty, kill, state},
     stage::{DEADLINE, Stage, until},
 };
-use kennel_keeper::client::{Fact, KeeperEvent, Sent, SignalOutcome, SignalResult, SignalTarget};
+use kennel_keeper::client::{
+    Fact, KeeperEvent, Kernel, Sent, SignalOutcome, SignalResult, SignalTarget,
+};
 use kennel_lifecycle::{
     Deadline, LeaderExit, OnMaxPause, PausePolicy, RunId, Signal, StopReason,
     ladder::StopPlan,

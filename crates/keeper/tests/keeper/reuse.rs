@@ -1,7 +1,7 @@
 //! Shims that have one run after another, and those that must not.
 
 use crate::stage::{Stage, is_alive, until};
-use kennel_keeper::client::ClientError;
+use kennel_keeper::client::{ClientError, Kernel};
 use kennel_lifecycle::ladder::StopPlan;
 use std::{collections::BTreeSet, fs, time::Duration};
 

@@ -3,7 +3,7 @@
 use crate::stage::{Stage, drain, is_alive, pipes, until};
 use crate::{containment, deaths, members, reuse, stray};
 use kennel_keeper::client::{
-    ClientError, Fact, Holds, KeeperEvent, MembershipEvidence, RoundTarget, SignalResult,
+    ClientError, Fact, Holds, KeeperEvent, Kernel, MembershipEvidence, RoundTarget, SignalResult,
 };
 use kennel_lifecycle::{
     Exit, Proof, Signal, SignalScope, SignalSender, StartFailure, StartStage, StopStep,

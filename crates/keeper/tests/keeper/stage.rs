@@ -4,7 +4,7 @@ use crate::{handover, scenarios};
 use kennel_keeper::{
     client::{
         ChildSpec, ClientError, Fact, HeldRun, KeeperClient, KeeperEvent, KeeperEvents,
-        KeeperHello, KeeperReport, Outputs, Prepared,
+        KeeperHello, KeeperReport, Kernel, Outputs, Prepared,
     },
     keeper::{self, CgroupChoice, KeeperConfig, ListenAddress, ServiceManager},
     rundir, server_socket,

@@ -4,7 +4,7 @@ use crate::{
     scenarios::{COUNTERS, counting, counts},
     stage::{Stage, is_alive, until},
 };
-use kennel_keeper::client::{Fact, KeeperEvent};
+use kennel_keeper::client::{Fact, KeeperEvent, Kernel};
 use kennel_lifecycle::Exit;
 
 /// Signals that by default end a process and have no meaning for a keeper, those of libc itself and the last one

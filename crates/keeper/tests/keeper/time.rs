@@ -5,7 +5,7 @@ use crate::{
     scenarios::{empty, signals},
     stage::Stage,
 };
-use kennel_keeper::client::{Fact, SignalResult};
+use kennel_keeper::client::{Fact, Kernel, SignalResult};
 use kennel_lifecycle::{Deadline, RunId, Signal, StopReason, ladder::StopPlan};
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,425 @@
+//! The requests of the server to its keeper, and the keeper's answers.
+
+use super::{
+    ChildSpec, ClientError, ExtendResult, HeldRun, HelperEnd, InputAnswer, InputResult,
+    Interrupted, KEEPER_ANSWER_MAX, KeeperClient, Kernel, Listing, Look, Outputs, Prepared,
+    REAPED_MAX, Reaped, Recorded, Resized, SecondLook, Sent, SignalResult, SignalTarget,
+    SignalledProcesses, Upgrade, UpgradeRefusal, Victim,
+    input::{Asking, CHUNK_BYTES, input_answer},
+    link, listing,
+};
+use crate::{
+    audit::{self, Installation},
+    wire::{
+        self, Answer, ToKeeper, WireExtend, WireHelp, WireListing, WireRecorded, WireResize,
+        audit::{AUDIT_BYTES_MAX, WireVictims},
+        input::{WireBytes, WireInputRequest},
+    },
+};
+use async_trait::async_trait;
+use kennel_lifecycle::{
+    CgroupIdentity, Deadline, HostIdentity, InputWrite, ProcessIdentity, RunId, Signal,
+    TerminalSize, Timestamp,
+    ladder::StopPlan,
+    recovery::{Observation, Seen},
+};
+use kennel_linux::memfd;
+use std::{path::PathBuf, time::Duration};
+use tokio::sync::watch;
+
+#[async_trait]
+impl Kernel for KeeperClient {
+    async fn prepare(&self, run: RunId, spec: &ChildSpec) -> Result<Prepared, ClientError> {
+        let files = link::spec_files(spec)?;
+        let run_dir = link::text(&spec.run_dir)?;
+        let terminal = spec.command.terminal.as_ref().map(|t| t.size);
+        let asked = |seq| ToKeeper::Prepare {
+            seq,
+            run: run.as_u128(),
+            run_dir,
+            policy: Box::new(spec.policy.clone()),
+            input: spec.command.has_open_input().then_some(spec.attempt),
+            terminal,
+        };
+        let answered = self.link.ask(asked, files).await;
+        // A child whose announcement no task awaits must not wait at its gate for ever.
+        let (answer, fds) = answered.inspect_err(|_| self.shut_gate(run))?;
+        match answer {
+            Answer::Prepared { identity, held } => {
+                let Some(outputs) = Outputs::of(terminal.is_some(), fds) else {
+                    // This process had no free descriptors for them: nothing can be read, so nothing may run.
+                    self.shut_gate(run);
+                    return Err(ClientError::Exhausted("descriptors of the server".into()));
+                };
+                Ok(Prepared {
+                    identity,
+                    outputs,
+                    terminal,
+                    held,
+                })
+            }
+            Answer::TooWeak(held) => {
+                let wanted = spec.policy.min_containment.unwrap_or(held.by);
+                Err(ClientError::TooWeak { wanted, held })
+            }
+            Answer::NoPty(none) => Err(ClientError::NoPty(none)),
+            Answer::PrepareFailed(failure) => Err(ClientError::Start(failure)),
+            Answer::Exhausted(what) => Err(ClientError::Exhausted(what)),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+
+    fn release(&self, run: RunId) {
+        let run = run.as_u128();
+        self.link.post(&ToKeeper::Release { run });
+    }
+
+    fn shut_gate(&self, run: RunId) {
+        let run = run.as_u128();
+        self.link.post(&ToKeeper::ShutGate { run });
+    }
+
+    fn stop(&self, run: RunId, plan: &StopPlan) {
+        let run = run.as_u128();
+        let plan = plan.clone();
+        self.link.post(&ToKeeper::Stop { run, plan });
+    }
+
+    fn keep_rest(&self, run: RunId) {
+        let run = run.as_u128();
+        self.link.post(&ToKeeper::KeepRest { run });
+    }
+
+    async fn interrupt(
+        &self,
+        run: RunId,
+        request_id: Option<&str>,
+    ) -> Result<Interrupted, ClientError> {
+        let (run, request) = (run.as_u128(), request_id.map(str::to_owned));
+        let asked = |seq| ToKeeper::Interrupt { seq, run, request };
+        let (result, way) = match self.link.ask(asked, Vec::new()).await?.0 {
+            Answer::Interrupted(way) => (SignalResult::Done, Some(way)),
+            Answer::SentBefore => (SignalResult::Done, None),
+            Answer::Signal(result) => (result, None),
+            _ => return Err(ClientError::KeeperGone),
+        };
+        Ok(Interrupted { result, way })
+    }
+
+    async fn resize(
+        &self,
+        run: RunId,
+        attempt: u32,
+        size: TerminalSize,
+    ) -> Result<Resized, ClientError> {
+        let run = run.as_u128();
+        let asked = |seq| {
+            ToKeeper::Resize(WireResize {
+                seq,
+                run,
+                attempt,
+                size,
+            })
+        };
+        Ok(match self.link.ask(asked, Vec::new()).await?.0 {
+            Answer::NoTerminal => Resized::NoTerminal,
+            Answer::OtherAttempt => Resized::OtherAttempt,
+            Answer::Signal(result) => match result {
+                SignalResult::Done => Resized::Done,
+                SignalResult::Failed(errno) => Resized::Failed(errno),
+                SignalResult::Gone | SignalResult::UnknownRun | SignalResult::Partial(_) => {
+                    Resized::Gone
+                }
+            },
+            _ => return Err(ClientError::KeeperGone),
+        })
+    }
+
+    async fn extend(
+        &self,
+        run: RunId,
+        limits: &[Deadline],
+        time: Duration,
+        by: &str,
+    ) -> Result<ExtendResult, ClientError> {
+        let (run, limits, by) = (run.as_u128(), limits.to_vec(), by.to_owned());
+        let asked = |seq| {
+            ToKeeper::Extend(WireExtend {
+                seq,
+                run,
+                limits,
+                time,
+                by,
+            })
+        };
+        Ok(match self.link.ask(asked, Vec::new()).await?.0 {
+            Answer::Extended(result) => result,
+            Answer::Signal(_) => ExtendResult::Gone,
+            _ => return Err(ClientError::KeeperGone),
+        })
+    }
+
+    async fn signal(
+        &self,
+        run: RunId,
+        signal: Signal,
+        target: SignalTarget,
+        request_id: Option<&str>,
+    ) -> Result<Sent, ClientError> {
+        let run = run.as_u128();
+        let request = request_id.map(str::to_owned);
+        let asked = |seq| ToKeeper::Signal {
+            seq,
+            run,
+            signal,
+            target,
+            request,
+        };
+        match self.link.ask(asked, Vec::new()).await? {
+            (Answer::Signalled, fds) => Ok(Sent::Now(listing::read(fds)?)),
+            (Answer::SentBefore, _) => Ok(Sent::Before),
+            // The keeper has no such run: there is no process to signal.
+            (Answer::Signal(_), _) => Ok(Sent::Now(SignalledProcesses::default())),
+            (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+
+    async fn help(
+        &self,
+        run: RunId,
+        argv: &[String],
+        timeout: Duration,
+    ) -> Result<HelperEnd, ClientError> {
+        let (run, argv) = (run.as_u128(), argv.to_vec());
+        let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let asked = |seq| {
+            ToKeeper::Help(WireHelp {
+                seq,
+                run,
+                argv,
+                timeout_ms,
+            })
+        };
+        let wait = KEEPER_ANSWER_MAX.saturating_add(timeout);
+        match self.link.ask_for(asked, Vec::new(), wait).await? {
+            (Answer::Helped(end), _) => Ok(end),
+            (Answer::Signal(_), _) => Ok(HelperEnd::Refused),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+
+    async fn was_sent(&self, run: RunId, request_id: &str) -> Result<bool, ClientError> {
+        let (run, request) = (run.as_u128(), request_id.to_owned());
+        let asked = |seq| ToKeeper::WasSent { seq, run, request };
+        match self.link.ask(asked, Vec::new()).await? {
+            (Answer::SentBefore, _) => Ok(true),
+            (Answer::NotSent | Answer::Signal(_), _) => Ok(false),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+
+    async fn write_input(
+        &self,
+        run: RunId,
+        attempt: u32,
+        write: &InputWrite,
+        data: &[u8],
+    ) -> Result<InputAnswer, ClientError> {
+        let mut at = 0;
+        let mut repeated_first = None;
+        let mut write = write.clone();
+        loop {
+            let end = data.len().min(at + CHUNK_BYTES);
+            let chunk = WireBytes(data[at..end].to_vec());
+            let (run, of, from) = (run.as_u128(), write.clone(), at as u64);
+            let request = WireInputRequest::Write {
+                attempt,
+                write: of,
+                at: from,
+                data: chunk,
+            };
+            let asked = |seq| ToKeeper::Input { seq, run, request };
+            let asking = Asking {
+                link: &self.link,
+                run,
+                seq: None,
+            };
+            let answer = asking.ask(asked).await?;
+            let InputAnswer::Result(state, InputResult::Taken { start, repeated }) = answer else {
+                return Ok(answer);
+            };
+            let repeated = *repeated_first.get_or_insert(repeated);
+            // From here on its offset is fixed.
+            write.offset = Some(start);
+            let taken = usize::try_from(state.accepted.saturating_sub(start)).unwrap_or(usize::MAX);
+            if taken >= data.len() {
+                return Ok(InputAnswer::Result(
+                    state,
+                    InputResult::Taken { start, repeated },
+                ));
+            }
+            at = taken;
+        }
+    }
+
+    async fn close_input(
+        &self,
+        run: RunId,
+        attempt: u32,
+        offset: Option<u64>,
+    ) -> Result<InputAnswer, ClientError> {
+        let run = run.as_u128();
+        let request = WireInputRequest::Close { attempt, offset };
+        let asked = |seq| ToKeeper::Input { seq, run, request };
+        Ok(input_answer(&self.link.ask(asked, Vec::new()).await?.0))
+    }
+
+    async fn input_state(&self, run: RunId, attempt: u32) -> Result<InputAnswer, ClientError> {
+        let run = run.as_u128();
+        let request = WireInputRequest::State { attempt };
+        let asked = |seq| ToKeeper::Input { seq, run, request };
+        Ok(input_answer(&self.link.ask(asked, Vec::new()).await?.0))
+    }
+
+    async fn tree(&self, run: RunId) -> Result<Listing, ClientError> {
+        let run = run.as_u128();
+        let asked = |seq| ToKeeper::Tree { seq, run };
+        let listed: WireListing = match self.link.ask(asked, Vec::new()).await? {
+            (Answer::Listed, fds) => listing::read(fds)?,
+            (Answer::Signal(_), _) => return Ok(Listing::default()),
+            (Answer::Exhausted(what), _) => return Err(ClientError::Exhausted(what)),
+            _ => return Err(ClientError::KeeperGone),
+        };
+        // The keeper has other runs to serve, so slow reads happen here.
+        let described = tokio::task::spawn_blocking(move || listing::describe(&listed)).await;
+        described.map_err(|_| ClientError::KeeperGone)
+    }
+
+    async fn upgrade(
+        &self,
+        request_id: Option<&str>,
+    ) -> Result<Result<Upgrade, UpgradeRefusal>, ClientError> {
+        let request = request_id.map(str::to_owned);
+        let asked = |seq| ToKeeper::Upgrade { seq, request };
+        match self.link.ask(asked, Vec::new()).await? {
+            (Answer::Upgrade(Ok(upgrade)), _) => Ok(Ok(upgrade)),
+            (Answer::Upgrade(Err(refusal)), _) => Ok(Err(refusal)),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+
+    async fn pause(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        let run = run.as_u128();
+        self.ask_signal(|seq| ToKeeper::Pause { seq, run }).await
+    }
+
+    async fn resume(&self, run: RunId) -> Result<SignalResult, ClientError> {
+        let run = run.as_u128();
+        self.ask_signal(|seq| ToKeeper::Resume { seq, run }).await
+    }
+
+    fn acknowledge(&self, run: RunId) {
+        let run = run.as_u128();
+        self.link.post(&ToKeeper::Acknowledge { run });
+    }
+
+    async fn observe(&self, recorded: &Recorded) -> Result<Observation, ClientError> {
+        let recorded = WireRecorded::try_from(recorded)?;
+        self.observation(|seq| ToKeeper::Observe { seq, recorded }, KEEPER_ANSWER_MAX)
+            .await
+    }
+
+    async fn end_orphan(
+        &self,
+        recorded: &Recorded,
+        plan: &StopPlan,
+    ) -> Result<Observation, ClientError> {
+        let recorded = WireRecorded::try_from(recorded)?;
+        let plan_time = plan.kill_after;
+        let plan = plan.clone();
+        let asked = |seq| ToKeeper::EndOrphan {
+            seq,
+            recorded,
+            plan,
+        };
+        self.observation(asked, KEEPER_ANSWER_MAX.saturating_add(plan_time))
+            .await
+    }
+
+    fn take_held(&self, run: RunId) -> Option<HeldRun> {
+        self.link.state().held.remove(&run)
+    }
+
+    fn unresponsive(&self) -> watch::Receiver<Option<Timestamp>> {
+        self.link.liveness.unresponsive()
+    }
+
+    async fn keeper_seen(
+        &self,
+        keeper: ProcessIdentity,
+        host: HostIdentity,
+    ) -> Result<Seen, ClientError> {
+        let asked = |seq| ToKeeper::KeeperSeen { seq, keeper, host };
+        match self.link.ask(asked, Vec::new()).await? {
+            (Answer::Seen(seen), _) => Ok(seen),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+
+    async fn audit(
+        &self,
+        installation: Installation,
+        data_dir: PathBuf,
+    ) -> Result<Look, ClientError> {
+        let looking = tokio::task::spawn_blocking(move || {
+            let scan = audit::scan(&installation);
+            scan.map(|scan| (scan, audit::belongings(&data_dir, installation.keeper)))
+        });
+        let looked = looking.await.map_err(|_| ClientError::KeeperGone)?;
+        let (scan, belongings) = looked.map_err(|e| ClientError::Exhausted(e.to_string()))?;
+        Ok(Look {
+            scan,
+            inventory: self.inventory().await?,
+            belongings,
+        })
+    }
+
+    async fn look_again(
+        &self,
+        processes: Vec<ProcessIdentity>,
+        directories: Vec<(RunId, CgroupIdentity)>,
+    ) -> Result<SecondLook, ClientError> {
+        let looking = tokio::task::spawn_blocking(move || {
+            (audit::describe(&processes), audit::still_empty(directories))
+        });
+        let (processes, directories) = looking.await.map_err(|_| ClientError::KeeperGone)?;
+        Ok(SecondLook {
+            processes,
+            directories,
+            inventory: self.inventory().await?,
+        })
+    }
+
+    async fn reap(
+        &self,
+        victims: &[Victim],
+        directories: &[CgroupIdentity],
+        plan: &StopPlan,
+    ) -> Result<Reaped, ClientError> {
+        let order = WireVictims {
+            victims: victims.iter().take(REAPED_MAX).cloned().collect(),
+            directories: directories.iter().take(REAPED_MAX).cloned().collect(),
+        };
+        let file = wire::encode(&order).and_then(|bytes| memfd::sealed("kennel-reap", &bytes));
+        let file = file.map_err(|error| ClientError::Exhausted(error.to_string()))?;
+        let wait = KEEPER_ANSWER_MAX.saturating_add(plan.kill_after);
+        let plan = plan.clone();
+        let asked = |seq| ToKeeper::Reap { seq, plan };
+        match self.link.ask_for(asked, vec![file], wait).await? {
+            (Answer::Reaped, fds) => listing::read_up_to(fds, AUDIT_BYTES_MAX),
+            (Answer::Exhausted(what), _) => Err(ClientError::Exhausted(what)),
+            _ => Err(ClientError::KeeperGone),
+        }
+    }
+}
