@@ -59,101 +59,38 @@ pub struct Program {
     pub wants: Wants,
 }
 
-const fn program(name: &'static str, does: &'static str, wants: Wants) -> Program {
-    Program { name, does, wants }
+/// Declares the programs: name, description and requirement of each.
+macro_rules! programs {
+    ($($name:literal, $does:literal, $wants:ident;)*) => {
+        /// All programs.
+        pub const PROGRAMS: [Program; 20] = [
+            $(Program { name: $name, does: $does, wants: Wants::$wants },)*
+        ];
+    };
 }
 
-/// All programs.
-pub const PROGRAMS: [Program; 20] = [
-    program("child", "leaves an ordinary child", Wants::Nothing),
-    program("setsid", "a child in a session of its own", Wants::Nothing),
-    program(
-        "double-fork",
-        "a grandchild whose parent is gone",
-        Wants::Nothing,
-    ),
-    program(
-        "daemon",
-        "daemon(3): forked twice, own session, no streams",
-        Wants::Nothing,
-    ),
-    program(
-        "no-environment",
-        "an orphan in its own session, executed with an empty environment",
-        Wants::Nothing,
-    ),
-    program(
-        "overwritten",
-        "an orphan in its own session that overwrites its argv and environ",
-        Wants::Nothing,
-    ),
-    program(
-        "own-pid-namespace",
-        "an orphan in a pid namespace that the run has made",
-        Wants::Nothing,
-    ),
-    program(
-        "foreign-pid-namespace",
-        "enters an unrelated pid namespace, and is orphaned there",
-        Wants::ForeignNamespace,
-    ),
-    program(
-        "leaves-cgroup",
-        "moves itself out of the run's control group",
-        Wants::WritableGroup,
-    ),
-    program(
-        "own-cgroup",
-        "makes a control group below the run's and moves into it",
-        Wants::WritableGroup,
-    ),
-    program(
-        "ignores-signals",
-        "blocks every signal that can be blocked",
-        Wants::Nothing,
-    ),
-    program("stopped", "stops itself with SIGSTOP", Wants::Nothing),
-    program(
-        "ptraced",
-        "is held in a trace stop by its sibling",
-        Wants::Nothing,
-    ),
-    program(
-        "zombie-leader",
-        "the leader's main thread has exited, another runs on",
-        Wants::Nothing,
-    ),
-    program(
-        "closes-everything",
-        "closes every descriptor",
-        Wants::Nothing,
-    ),
-    program(
-        "keeps-pipe",
-        "an orphan that holds the run's output open",
-        Wants::Nothing,
-    ),
-    program(
-        "kills-shim",
-        "kills its own shim; a child of it is deaf to signals",
-        Wants::Nothing,
-    ),
-    program(
-        "respawns",
-        "starts each child anew that was ended",
-        Wants::Nothing,
-    ),
-    program(
-        "fork-storm",
-        "300 processes, each in its own session and deaf to signals",
-        Wants::Nothing,
-    ),
-    program(
-        "setuid-root",
-        "a child that becomes root by a setuid program",
-        Wants::SetuidCopy,
-    ),
-];
+programs! {
+    "child", "leaves an ordinary child", Nothing;
+    "setsid", "a child in a session of its own", Nothing;
+    "double-fork", "a grandchild whose parent is gone", Nothing;
+    "daemon", "daemon(3): forked twice, own session, no streams", Nothing;
+    "no-environment", "an orphan in its own session, executed with an empty environment", Nothing;
+    "overwritten", "an orphan in its own session that overwrites its argv and environ", Nothing;
+    "own-pid-namespace", "an orphan in a pid namespace that the run has made", Nothing;
+    "foreign-pid-namespace", "enters an unrelated pid namespace, and is orphaned there", ForeignNamespace;
+    "leaves-cgroup", "moves itself out of the run's control group", WritableGroup;
+    "own-cgroup", "makes a control group below the run's and moves into it", WritableGroup;
+    "ignores-signals", "blocks every signal that can be blocked", Nothing;
+    "stopped", "stops itself with SIGSTOP", Nothing;
+    "ptraced", "is held in a trace stop by its sibling", Nothing;
+    "zombie-leader", "the leader's main thread has exited, another runs on", Nothing;
+    "closes-everything", "closes every descriptor", Nothing;
+    "keeps-pipe", "an orphan that holds the run's output open", Nothing;
+    "kills-shim", "kills its own shim; a child of it is deaf to signals", Nothing;
+    "respawns", "starts each child anew that was ended", Nothing;
+    "fork-storm", "300 processes, each in its own session and deaf to signals", Nothing;
+    "setuid-root", "a child that becomes root by a setuid program", SetuidCopy;
+}
 
 /// The word that makes a process hold a pid namespace open for others; it prints the number of the namespace's first
 /// process and stays.
